@@ -1,0 +1,1 @@
+"""mjx_lite: MuJoCo's runtime as pure functions in JAX."""

@@ -1,0 +1,26 @@
+"""Frames, segments and boxes."""
+
+import jax
+import jax.numpy as jnp
+
+from mjx_lite.math import safe, vector
+
+
+def make_frame(normal: jax.Array, tangent: jax.Array | None = None) -> jax.Array:
+  """Right-handed frame (..., 3, 3, W) with axes in rows: unit normal, then two tangents.
+
+  The first tangent is the given direction made orthogonal to the normal; without one (or where it is shorter than
+  1/2 after that, as C tests) it is y, or z where the normal is within 60 degrees of y.
+
+  Source: `mju_makeFrame`.
+  """
+  x = safe.normalize(normal)
+  near_y = jnp.abs(x[..., 1:2, :]) >= 0.5
+  ey = jnp.zeros((3, 1), x.dtype).at[1].set(1)
+  ez = jnp.zeros((3, 1), x.dtype).at[2].set(1)
+  hint = jnp.where(near_y, ez, ey)
+  if tangent is not None:
+    given = vector.dot(tangent, tangent)[..., None, :] >= 0.25
+    hint = jnp.where(given, tangent, hint)
+  y = safe.normalize(hint - vector.dot(hint, x)[..., None, :] * x)
+  return jnp.stack([x, y, vector.cross(x, y)], axis=-3)

@@ -1,0 +1,77 @@
+"""Quaternions, wxyz, component axis before the world axis."""
+
+import jax
+import jax.numpy as jnp
+
+from mjx_lite.math import safe, vector
+
+
+def mul(p: jax.Array, q: jax.Array) -> jax.Array:
+  """Hamilton product. Source: `mju_mulQuat`."""
+  pw, px, py, pz = (p[..., i, :] for i in range(4))
+  qw, qx, qy, qz = (q[..., i, :] for i in range(4))
+  return jnp.stack(
+    [
+      pw * qw - px * qx - py * qy - pz * qz,
+      pw * qx + px * qw + py * qz - pz * qy,
+      pw * qy - px * qz + py * qw + pz * qx,
+      pw * qz + px * qy - py * qx + pz * qw,
+    ],
+    axis=-2,
+  )
+
+
+def conjugate(q: jax.Array) -> jax.Array:
+  """Inverse of a unit quaternion."""
+  return jnp.concatenate([q[..., :1, :], -q[..., 1:, :]], axis=-2)
+
+
+def rotate(q: jax.Array, v: jax.Array) -> jax.Array:
+  """Rotate a 3-vector by a unit quaternion. Source: `mju_rotVecQuat`."""
+  w, u = q[..., :1, :], q[..., 1:, :]
+  t = 2 * vector.cross(u, v)
+  return v + w * t + vector.cross(u, t)
+
+
+def to_mat(q: jax.Array) -> jax.Array:
+  """Rotation matrix of a unit quaternion. Source: `mju_quat2Mat`."""
+  w, x, y, z = (q[..., i, :] for i in range(4))
+  ww, xx, yy, zz = w * w, x * x, y * y, z * z
+  rows = (
+    (ww + xx - yy - zz, 2 * (x * y - w * z), 2 * (x * z + w * y)),
+    (2 * (x * y + w * z), ww - xx + yy - zz, 2 * (y * z - w * x)),
+    (2 * (x * z - w * y), 2 * (y * z + w * x), ww - xx - yy + zz),
+  )
+  return jnp.stack([jnp.stack(r, axis=-2) for r in rows], axis=-3)
+
+
+def from_rotvec(v: jax.Array) -> jax.Array:
+  """Unit quaternion of a rotation vector [rad]; smooth at zero."""
+  x2 = vector.dot(v, v)[..., None, :]
+  return jnp.concatenate([safe.cos_half(x2), safe.sinc_half(x2) * v], axis=-2)
+
+
+def to_rotvec(q: jax.Array) -> jax.Array:
+  """Rotation vector [rad] of a unit quaternion, angle in (-pi, pi]. Source: `mju_quat2Vel` with dt = 1.
+
+  Gradient: at the identity the exact one (2 on the vector part); at angle pi one-sided.
+  """
+  w, u = q[..., :1, :], q[..., 1:, :]
+  s2 = vector.dot(u, u)[..., None, :]
+  # below s = 1e-4 angle/s = 2/w (1 - s^2/(3 w^2)), exact to round-off and smooth through zero
+  small = s2 < 1e-8
+  s = jnp.sqrt(jnp.where(small, 1, s2))
+  angle = 2 * jnp.arctan2(s, jnp.where(small, 1, w))
+  angle = jnp.where(angle > jnp.pi, angle - 2 * jnp.pi, angle)
+  sw = jnp.where(small, jnp.where(w == 0, 1, w), 1)
+  return jnp.where(small, 2 / sw * (1 - s2 / (3 * sw * sw)), angle / s) * u
+
+
+def sub(qa: jax.Array, qb: jax.Array) -> jax.Array:
+  """Rotation vector [rad] that takes qb to qa, in the frame of qb. Source: `mju_subQuat`."""
+  return to_rotvec(mul(conjugate(qb), qa))
+
+
+def integrate(q: jax.Array, omega: jax.Array, dt: jax.Array) -> jax.Array:
+  """Turn the normalised q by the local angular velocity omega [rad/s] for dt [s]. Source: `mju_quatIntegrate`."""
+  return mul(safe.normalize(q), from_rotvec(omega * dt))

@@ -1,0 +1,87 @@
+"""Functions that are singular somewhere, each with a stated value and derivative at the singular point.
+
+Nothing else in the engine calls the raw function on a quantity that can be singular: both branches of a `where` are
+differentiated, so the argument is replaced before the function sees it ("double where").
+"""
+
+import jax
+import jax.numpy as jnp
+
+MINVAL = 1e-15  # mjMINVAL
+
+
+def sqrt(x: jax.Array) -> jax.Array:
+  """Square root of a non-negative number.
+
+  Gradient: zero at `x <= 0`, where the value is 0.
+  """
+  positive = x > 0
+  return jnp.where(positive, jnp.sqrt(jnp.where(positive, x, 1)), 0)
+
+
+def divide(num: jax.Array, den: jax.Array, otherwise: float = 0.0) -> jax.Array:
+  """`num / den`, or `otherwise` where `|den| < MINVAL`.
+
+  Gradient: zero where `otherwise` is taken.
+  """
+  ok = jnp.abs(den) >= MINVAL
+  return jnp.where(ok, num / jnp.where(ok, den, 1), otherwise)
+
+
+def norm(x: jax.Array, axis: int = -2) -> jax.Array:
+  """Euclidean norm along the component axis, which is dropped.
+
+  Gradient: zero at the origin.
+  """
+  return sqrt(jnp.sum(x * x, axis=axis))
+
+
+def normalize_with_norm(x: jax.Array) -> tuple[jax.Array, jax.Array]:
+  """Unit vector and norm along the component axis.
+
+  A vector shorter than MINVAL becomes the first unit vector, as in `mju_normalize` (so a zero quaternion becomes the
+  identity).
+
+  Gradient: zero below MINVAL.
+  """
+  n = norm(x)[..., None, :]
+  ok = n >= MINVAL
+  first = jnp.zeros(x.shape[-2:-1], x.dtype).at[0].set(1)[:, None]
+  return jnp.where(ok, x / jnp.where(ok, n, 1), first), n[..., 0, :]
+
+
+def normalize(x: jax.Array) -> jax.Array:
+  """Unit vector along the component axis; the first unit vector below MINVAL, with zero gradient there."""
+  return normalize_with_norm(x)[0]
+
+
+def arctan2(y: jax.Array, x: jax.Array) -> jax.Array:
+  """Angle of the point (x, y) in radian.
+
+  Gradient: zero at the origin, where the value is 0.
+  """
+  ok = (x != 0) | (y != 0)
+  return jnp.where(ok, jnp.arctan2(jnp.where(ok, y, 0), jnp.where(ok, x, 1)), 0)
+
+
+def arccos(x: jax.Array) -> jax.Array:
+  """Arc cosine in radian of a number clipped to [-1, 1].
+
+  Gradient: zero at and beyond the ends.
+  """
+  inside = jnp.abs(x) < 1
+  return jnp.where(inside, jnp.arccos(jnp.where(inside, x, 0)), jnp.where(x > 0, 0, jnp.pi).astype(x.dtype))
+
+
+def sinc_half(x2: jax.Array) -> jax.Array:
+  """`sin(x/2) / x` from the square of x; 1/2 at zero, smooth through it (series below x = 0.02)."""
+  small = x2 < 4e-4
+  x = jnp.sqrt(jnp.where(small, 1, x2))
+  return jnp.where(small, 0.5 - x2 / 48 + x2 * x2 / 3840, jnp.sin(0.5 * x) / x)
+
+
+def cos_half(x2: jax.Array) -> jax.Array:
+  """`cos(x/2)` from the square of x, smooth through zero (series below x = 0.02)."""
+  small = x2 < 4e-4
+  x = jnp.sqrt(jnp.where(small, 1, x2))
+  return jnp.where(small, 1 - x2 / 8 + x2 * x2 / 384 - x2 * x2 * x2 / 46080, jnp.cos(0.5 * x))

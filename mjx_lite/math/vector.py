@@ -1,0 +1,47 @@
+"""Products of 3-vectors and 3x3 matrices, written as sums of broadcast products.
+
+XLA fuses such sums into the loops around them; a batched `dot_general` of this size it does not.
+"""
+
+import jax
+import jax.numpy as jnp
+
+
+def dot(a: jax.Array, b: jax.Array) -> jax.Array:
+  """Scalar product along the component axis, which is dropped."""
+  return jnp.sum(a * b, axis=-2)
+
+
+def cross(a: jax.Array, b: jax.Array) -> jax.Array:
+  """Vector product of two 3-vectors."""
+  ax, ay, az = a[..., 0, :], a[..., 1, :], a[..., 2, :]
+  bx, by, bz = b[..., 0, :], b[..., 1, :], b[..., 2, :]
+  return jnp.stack([ay * bz - az * by, az * bx - ax * bz, ax * by - ay * bx], axis=-2)
+
+
+def mat_vec(a: jax.Array, v: jax.Array) -> jax.Array:
+  """Matrix (..., n, k, W) times vector (..., k, W)."""
+  return sum(a[..., :, k, :] * v[..., None, k, :] for k in range(a.shape[-2]))
+
+
+def mat_t_vec(a: jax.Array, v: jax.Array) -> jax.Array:
+  """Transposed matrix (..., k, n, W) times vector (..., k, W)."""
+  return sum(a[..., k, :, :] * v[..., None, k, :] for k in range(a.shape[-3]))
+
+
+def mat_mat(a: jax.Array, b: jax.Array) -> jax.Array:
+  """Matrix (..., n, k, W) times matrix (..., k, m, W)."""
+  return sum(a[..., :, k, None, :] * b[..., None, k, :, :] for k in range(a.shape[-2]))
+
+
+def transpose(a: jax.Array) -> jax.Array:
+  """Matrix transpose of (..., n, m, W)."""
+  return jnp.swapaxes(a, -3, -2)
+
+
+def skew(v: jax.Array) -> jax.Array:
+  """Matrix of the vector product: `skew(v) u = v x u`."""
+  x, y, z = v[..., 0, :], v[..., 1, :], v[..., 2, :]
+  o = jnp.zeros_like(x)
+  rows = [jnp.stack(r, axis=-2) for r in ((o, -z, y), (z, o, -x), (-y, x, o))]
+  return jnp.stack(rows, axis=-3)
