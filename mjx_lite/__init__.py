@@ -1,1 +1,79 @@
-"""mjx_lite: MuJoCo's runtime as pure functions in JAX."""
+"""mjx_lite: MuJoCo's runtime as pure, differentiable, batched functions in JAX.
+
+Use it as MJX: `import mjx_lite as mjx`. Shapes are those of one world; `jax.vmap` batches.
+"""
+
+from mjx_lite.api import (
+  camlight,
+  collision,
+  com_pos,
+  com_vel,
+  constraint_jacobian,
+  crb,
+  differentiate_pos,
+  euler,
+  factor_m,
+  forward,
+  full_m,
+  fwd_acceleration,
+  fwd_actuation,
+  fwd_position,
+  fwd_velocity,
+  integrate_pos,
+  kinematics,
+  make_constraint,
+  mul_m,
+  passive,
+  reset_data,
+  rne,
+  rollout,
+  solve,
+  solve_m,
+  step,
+  step1,
+  step2,
+  transmission,
+  xfrc_accumulate,
+)
+from mjx_lite.core.enums import (
+  BiasType,
+  CamLightType,
+  ConeType,
+  ConstraintState,
+  ConstraintType,
+  DisableBit,
+  DynType,
+  EnableBit,
+  EqType,
+  GainType,
+  GeomType,
+  IntegratorType,
+  JacobianType,
+  JointType,
+  ObjType,
+  SensorType,
+  SolverType,
+  State,
+  TrnType,
+  WrapType,
+)
+from mjx_lite.core.errors import MjxError, UnsupportedModelError
+from mjx_lite.core.status import Status, Warning
+from mjx_lite.core.types import Contact, Data, Model, Option, Statistic
+from mjx_lite.io.data import bytes_per_world, get_data, get_data_into, make_data, put_data
+from mjx_lite.io.model import put_model
+from mjx_lite.io.names import id2name, name2id
+from mjx_lite.io.state import get_state, set_state, state_size
+
+__version__ = "0.1.0"
+
+__all__ = [
+  "BiasType", "CamLightType", "ConeType", "ConstraintState", "ConstraintType", "Contact", "Data", "DisableBit", "DynType",
+  "EnableBit", "EqType", "GainType", "GeomType", "IntegratorType", "JacobianType", "JointType", "MjxError", "Model",
+  "ObjType", "Option", "SensorType", "SolverType", "State", "Statistic", "Status", "TrnType", "UnsupportedModelError",
+  "Warning", "WrapType", "bytes_per_world", "camlight", "collision", "com_pos", "com_vel", "constraint_jacobian", "crb",
+  "differentiate_pos", "euler", "factor_m", "forward", "full_m", "fwd_acceleration", "fwd_actuation", "fwd_position",
+  "fwd_velocity", "get_data", "get_data_into", "get_state", "id2name", "integrate_pos", "kinematics", "make_constraint",
+  "make_data", "mul_m", "name2id", "passive", "put_data", "put_model", "reset_data", "rne", "rollout", "set_state",
+  "solve", "solve_m", "state_size", "step", "step1", "step2", "transmission", "xfrc_accumulate",
+]  # fmt: skip

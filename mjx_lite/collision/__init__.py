@@ -1,0 +1,1 @@
+"""Contacts: which geoms can touch, where they do, with what parameters."""

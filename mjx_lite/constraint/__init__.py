@@ -1,0 +1,1 @@
+"""Constraint rows: their Jacobian as an operator, their regularisation, their reference acceleration."""

@@ -1,0 +1,1 @@
+"""Data definitions, and the world axis."""

@@ -1,0 +1,1 @@
+"""From and to mujoco: models, data, names, states."""

@@ -1,0 +1,1 @@
+"""Dynamics without constraints: poses, inertia, bias, passive and applied forces."""

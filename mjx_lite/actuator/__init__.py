@@ -1,0 +1,1 @@
+"""Actuators: what they do with a control."""

@@ -1,0 +1,51 @@
+"""Command line: `mjx-lite demo | bench | check | inspect`, also `python -m mjx_lite`.
+
+Each command is a module with `HELP`, `add_arguments(parser)` and `run(args) -> exit code`. They are imported when they
+are asked for, so that `--help` answers at once.
+"""
+
+import argparse
+import importlib
+import sys
+from collections.abc import Sequence
+
+# the first line of each command's help, in the order of the help text
+COMMANDS = {
+  "demo": "many humanoids fall and flail under random control; a report and a picture",
+  "bench": "steps per second and compile time of a model",
+  "check": "every stage against MuJoCo C along a trajectory",
+  "inspect": "sizes, slots, memory, stage times, and what is unsupported in a model",
+}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+  """Runs one command.
+
+  Args:
+    argv: the words after the program's name; by default those of this process
+
+  Returns:
+    The exit code: 0 good, 1 a difference was found, 2 bad input.
+  """
+  argv = list(sys.argv[1:] if argv is None else argv)
+  parser = argparse.ArgumentParser(prog="mjx-lite", description="MuJoCo's runtime in JAX: its tools.")
+  subparsers = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+  wanted = next((word for word in argv if not word.startswith("-")), None)
+  for name, text in COMMANDS.items():
+    subparser = subparsers.add_parser(name, help=text, description=text[0].upper() + text[1:] + ".")
+    if name == wanted:
+      command = importlib.import_module(f"mjx_lite.cli.{name}")
+      command.add_arguments(subparser)
+  args = parser.parse_args(argv)
+
+  from mjx_lite.cli import common
+
+  try:
+    return command.run(args)
+  except (common.BadInput, *common.ENGINE_ERRORS) as error:
+    common.stderr.print(f"[bold red]mjx-lite {args.command}:[/] ", end="")
+    common.stderr.print(str(error), markup=False, highlight=False)
+    return 2
+  except KeyboardInterrupt:
+    common.stderr.print("stopped")
+    return 130

@@ -1,0 +1,92 @@
+"""`mjx-lite check MODEL`: every stage field against MuJoCo C along a trajectory."""
+
+import argparse
+
+import jax
+import mujoco
+import rich.markup
+import rich.table
+import tqdm
+
+from mjx_lite.cli import common, compare
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+  """Declares the command's arguments."""
+  parser.add_argument("model", metavar="MODEL.xml", help="MJCF, URDF or MJB file, or 'humanoid'")
+  parser.add_argument("--steps", type=common.positive_int, default=200, help="length of C's trajectory (200)")
+  parser.add_argument("--seed", type=int, default=0, help="of the controls and the first state (0)")
+  parser.add_argument("--all", action="store_true", help="list fields without any difference too")
+
+
+def run(args: argparse.Namespace) -> int:
+  """Compares along the trajectory, prints a table; exit code 1 on a difference."""
+  mj_model = common.load_model(args.model)
+  # both sides in double precision and at the solver's optimum, so that only errors are left
+  jax.config.update("jax_enable_x64", True)
+  common.use_compilation_cache()
+  mj_model = compare.optimal(mj_model)
+  engine = compare.Engine(mj_model)
+
+  d = common.initial_data(mj_model)
+  qpos, qvel = common.random_state(mj_model, 1, args.seed)
+  d.qpos[:], d.qvel[:] = qpos[0], qvel[0]
+  ctrl = common.random_control(mj_model, args.steps, 1, args.seed)[:, 0]
+  worst: dict[str, tuple[int, compare.FieldError]] = {}
+  first: tuple[int, compare.FieldError] | None = None
+  most_contacts = most_rows = 0
+  for step in tqdm.trange(args.steps, desc="steps", unit="step", leave=False, disable=None):
+    d.ctrl[:] = ctrl[step]
+    for error in compare.compare_stages(mj_model, d, engine=engine):
+      if error.field not in worst or error.worst > worst[error.field][1].worst:
+        worst[error.field] = step, error
+      if first is None and not error.ok:
+        first = step, error
+    # the trajectory is C's own, so one difference does not make the next
+    common.quiet(mujoco.mj_step, mj_model, d)
+    most_contacts, most_rows = max(most_contacts, d.ncon), max(most_rows, d.nefc)
+
+  _print_table(worst, args.all)
+  common.stdout.print(
+    f"{args.model}: {args.steps} states of C's trajectory, up to {most_contacts} contacts and {most_rows} rows.",
+    highlight=False,
+  )
+  if first is None:
+    common.stdout.print("[bold green]equal[/]: every stage field agrees with MuJoCo C within its tolerance")
+    return 0
+  step, error = first
+  common.stdout.print("[bold red]different[/], first at step", step, "in", end=" ")
+  common.stdout.print(str(error), markup=False, highlight=False, soft_wrap=True)
+  return 1
+
+
+def _print_table(worst: dict[str, tuple[int, compare.FieldError]], everything: bool) -> None:
+  """One line per field: its worst relative error, where and when."""
+  table = rich.table.Table(box=None, header_style="bold")
+  table.add_column("stage")
+  table.add_column("field")
+  table.add_column("worst", justify="right")
+  table.add_column("allowed", justify="right")
+  table.add_column("step", justify="right")
+  table.add_column("where", overflow="fold")
+  order = {field: i for i, field in enumerate(f for fields in compare.STAGE_FIELDS.values() for f in fields)}
+  exact, stage = 0, ""
+  for field in sorted(worst, key=order.__getitem__):
+    step, error = worst[field]
+    if error.worst == 0 and not everything:
+      exact += 1
+      continue
+    style = None if error.ok else "bold red"
+    table.add_row(
+      error.stage if error.stage != stage else "",
+      field,
+      f"{error.worst:.1e}",
+      f"{error.tolerance:.0e}",
+      str(step),
+      rich.markup.escape(error.name),
+      style=style,
+    )
+    stage = error.stage
+  common.stdout.print(table)
+  if exact:
+    common.stdout.print(f"and {exact} fields without any difference")

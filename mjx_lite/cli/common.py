@@ -1,0 +1,180 @@
+"""What the commands share: the engine, models from files, random controls, rollouts, the console."""
+
+import os
+import pathlib
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import mujoco
+import numpy as np
+import rich.console
+from mujoco import mjx
+
+# tables keep their form in a file or a pipe
+stdout = rich.console.Console(width=None if sys.stdout.isatty() else 120)
+stderr = rich.console.Console(stderr=True)
+
+# what the engine raises for a model that it cannot take; shown without a traceback
+ENGINE_ERRORS = (NotImplementedError, getattr(mjx, "MjxError", NotImplementedError))
+
+HUMANOID = pathlib.Path(__file__).parent.parent / "models" / "humanoid.xml"
+
+
+class BadInput(Exception):
+  """A mistake of the user; its message is all that is shown."""
+
+
+def positive_int(text: str) -> int:
+  """A whole number above zero, for argparse."""
+  value = int(text)
+  if value <= 0:
+    raise ValueError(f"{value} is not above zero")
+  return value
+
+
+positive_int.__name__ = "whole number above zero"  # argparse shows this name
+
+
+def load_model(path: str | os.PathLike) -> mujoco.MjModel:
+  """Reads a model from MJCF, URDF or MJB; `humanoid` is the one that this package ships."""
+  if str(path) == "humanoid" and not pathlib.Path("humanoid").exists():
+    path = HUMANOID
+  path = pathlib.Path(path)
+  if not path.is_file():
+    raise BadInput(f"{path}: no such file. Give a MJCF, URDF or MJB file, or 'humanoid' for the model shipped here.")
+  try:
+    if path.suffix == ".mjb":
+      return mujoco.MjModel.from_binary_path(str(path))
+    return mujoco.MjModel.from_xml_path(str(path))
+  except (ValueError, mujoco.FatalError) as error:
+    raise BadInput(f"{path}: MuJoCo cannot compile this file: {error}") from error
+
+
+def use_compilation_cache() -> None:
+  """Keeps compiled programs under the user's cache directory, so that a command compiles once per model."""
+  root = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache")
+  folder = root / "mjx_lite" / "jax"
+  try:
+    folder.mkdir(parents=True, exist_ok=True)
+  except OSError:
+    return  # a read-only home costs time only
+  jax.config.update("jax_compilation_cache_dir", str(folder))
+  jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)
+
+
+def count_cache_hits() -> Callable[[], int]:
+  """Begins to count programs that are taken from the cache on disk; returns a function that tells the number."""
+  hits = []
+  jax.monitoring.register_event_listener(
+    lambda event, **_: hits.append(event) if event == "/jax/compilation_cache/cache_hits" else None
+  )
+  return lambda: len(hits)
+
+
+def initial_data(mj_model: mujoco.MjModel) -> mujoco.MjData:
+  """The state in which trajectories begin: the first keyframe if there is one, otherwise qpos0."""
+  d = mujoco.MjData(mj_model)
+  if mj_model.nkey:
+    mujoco.mj_resetDataKeyframe(mj_model, d, 0)
+  return d
+
+
+def random_state(mj_model: mujoco.MjModel, worlds: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+  """Random states around the first: joints moved by up to 30 % of their range, free bodies turned about z and spun.
+
+  Returns:
+    qpos (worlds, nq) and qvel (worlds, nv), rounded to float32 so that both precisions start from the same numbers.
+  """
+  rng = np.random.default_rng(seed)
+  qpos = np.tile(initial_data(mj_model).qpos, (worlds, 1))
+  qvel = 0.3 * rng.standard_normal((worlds, mj_model.nv))
+  for joint in range(mj_model.njnt):
+    adr, kind = mj_model.jnt_qposadr[joint], mj_model.jnt_type[joint]
+    if kind == mujoco.mjtJoint.mjJNT_FREE:
+      qpos[:, adr + 3 : adr + 7] = _turned(qpos[:, adr + 3 : adr + 7], rng.uniform(-np.pi, np.pi, worlds))
+    elif kind in (mujoco.mjtJoint.mjJNT_HINGE, mujoco.mjtJoint.mjJNT_SLIDE) and mj_model.jnt_limited[joint]:
+      low, high = mj_model.jnt_range[joint]
+      qpos[:, adr] = np.clip(qpos[:, adr] + 0.3 * (high - low) * rng.uniform(-1, 1, worlds), low, high)
+  return qpos.astype(np.float32), qvel.astype(np.float32)
+
+
+def _turned(quat: np.ndarray, angle: np.ndarray) -> np.ndarray:
+  """Quaternions (n, 4) turned about the world's z axis by angles (n,) [rad]."""
+  c, s = np.cos(angle / 2), np.sin(angle / 2)
+  w, x, y, z = quat.T
+  return np.stack([c * w - s * z, c * x - s * y, c * y + s * x, c * z + s * w], -1)
+
+
+def random_control(mj_model: mujoco.MjModel, steps: int, worlds: int, seed: int) -> np.ndarray:
+  """Smooth noise with a correlation time of 0.1 s and deviation half the control range (1 where there is none).
+
+  Returns:
+    ctrl (steps, worlds, nu), float32, inside the control range.
+  """
+  rng = np.random.default_rng(seed + 1)
+  keep = float(np.exp(-mj_model.opt.timestep / 0.1))
+  ctrl = np.empty((steps, worlds, mj_model.nu), np.float32)
+  noise = rng.standard_normal((worlds, mj_model.nu), np.float32)
+  for step in range(steps):
+    ctrl[step] = noise
+    noise = keep * noise + np.sqrt(1 - keep**2) * rng.standard_normal(noise.shape, np.float32)
+  limited = mj_model.actuator_ctrllimited.astype(bool)
+  low = np.where(limited, mj_model.actuator_ctrlrange[:, 0], -2.0)
+  high = np.where(limited, mj_model.actuator_ctrlrange[:, 1], 2.0)
+  return np.clip((low + high) / 2 + (high - low) / 2 * ctrl, low, high).astype(np.float32)
+
+
+def batched_data(mj_model: mujoco.MjModel, m: Any, qpos: np.ndarray, qvel: np.ndarray) -> Any:
+  """Data of many worlds: the first state with qpos (worlds, nq) and qvel (worlds, nv) put in."""
+  d = mjx.put_data(mj_model, initial_data(mj_model))
+  worlds = qpos.shape[0]
+  d = jax.tree.map(lambda x: jax.numpy.broadcast_to(x, (worlds, *x.shape)), d)
+  return d.replace(qpos=jax.numpy.asarray(qpos, d.qpos.dtype), qvel=jax.numpy.asarray(qvel, d.qvel.dtype))
+
+
+def rollout(m: Any, d: Any, ctrl: jax.Array) -> tuple[Any, jax.Array, jax.Array]:
+  """Steps many worlds through ctrl (steps, worlds, nu); to be jitted by the caller.
+
+  Returns:
+    The last Data, and qpos (steps, worlds, nq) and qvel (steps, worlds, nv) after each step.
+  """
+  # the only place of the tools that knows the form of the engine's rollout
+  if hasattr(mjx, "rollout"):
+    d, record = jax.vmap(mjx.rollout, in_axes=(None, 0, 1), out_axes=(0, 1))(m, d, ctrl)
+    return d, record["qpos"], record["qvel"]
+  step = jax.vmap(mjx.step, in_axes=(None, 0))
+
+  def body(d: Any, u: jax.Array) -> tuple[Any, tuple[jax.Array, jax.Array]]:
+    d = step(m, d.replace(ctrl=u))
+    return d, (d.qpos, d.qvel)
+
+  d, (qpos, qvel) = jax.lax.scan(body, d, ctrl)
+  return d, qpos, qvel
+
+
+def status_counts(d: Any) -> dict[str, int]:
+  """How many worlds had trouble of each kind, from the Data of many worlds; empty if the engine keeps no status."""
+  status = getattr(d, "status", None)
+  if status is None:
+    return {}
+  from mjx_lite.core.status import Warning as Kind
+
+  count = np.asarray(status.count).reshape(-1, len(Kind))
+  return {kind.name: int((count[:, kind] > 0).sum()) for kind in Kind if (count[:, kind] > 0).any()}
+
+
+def number(x: float) -> str:
+  """A number for a report: thousands separated, three significant digits below a hundred."""
+  return f"{x:,.0f}" if abs(x) >= 100 else f"{x:.3g}"
+
+
+def quiet(function: Callable[..., Any], *args: Any) -> Any:
+  """Calls a function of MuJoCo without its warnings on the console, which trajectories of random control provoke."""
+  handler = mujoco.get_mju_user_warning()
+  mujoco.set_mju_user_warning(lambda _: None)
+  try:
+    return function(*args)
+  finally:
+    mujoco.set_mju_user_warning(handler)

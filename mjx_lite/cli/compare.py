@@ -1,0 +1,307 @@
+"""Every stage field against MuJoCo C: one step from one state on both sides, differences named by the model's names.
+
+`mjx-lite check` and the parity tests use this. Both sides get the state alone, so a field that a stage forgot to write
+cannot be right by chance. Contacts and constraint rows are compared in C's packed order, as `get_data` returns them.
+"""
+
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
+
+import jax
+import mujoco
+import numpy as np
+
+from mjx_lite.cli.common import mjx
+
+# stages in the order in which a step runs them, with MuJoCo's names of what they write
+STAGE_FIELDS: dict[str, tuple[str, ...]] = {
+  "kinematics": (
+    *("xpos", "xquat", "xmat", "xipos", "ximat", "xanchor", "xaxis"),
+    *("geom_xpos", "geom_xmat", "site_xpos", "site_xmat"),
+  ),
+  "com_pos": ("subtree_com", "cinert", "cdof"),
+  "camlight": ("cam_xpos", "cam_xmat", "light_xpos", "light_xdir"),
+  "tendon": ("ten_length", "ten_J"),
+  "crb": ("crb", "M"),
+  "factor_m": ("qLD", "qLDiagInv"),
+  "collision": (
+    *("ncon", "contact.geom", "contact.dim", "contact.dist", "contact.pos", "contact.frame", "contact.includemargin"),
+    *("contact.friction", "contact.solref", "contact.solreffriction", "contact.solimp", "contact.exclude"),
+  ),
+  "transmission": ("actuator_length", "actuator_moment"),
+  "make_constraint": (
+    *("nefc", "ne", "nf", "nl", "efc_type", "efc_id", "contact.efc_address", "efc_J", "efc_pos", "efc_margin"),
+    *("efc_frictionloss", "efc_diagA", "efc_KBIP", "efc_D", "efc_R", "contact.mu"),
+  ),
+  "com_vel": ("cvel", "cdof_dot"),
+  "fwd_velocity": ("actuator_velocity", "ten_velocity"),
+  "passive": ("qfrc_spring", "qfrc_damper", "qfrc_gravcomp", "qfrc_fluid", "qfrc_passive"),
+  "rne": ("qfrc_bias",),
+  "reference_constraint": ("efc_vel", "efc_aref"),
+  "fwd_actuation": ("act_dot", "actuator_force", "qfrc_actuator"),
+  "fwd_acceleration": ("qfrc_smooth", "qacc_smooth"),
+  "solve": ("qacc", "efc_force", "efc_state", "qfrc_constraint"),
+  "sensor": ("sensordata",),
+  "integrate": ("time", "act", "qvel", "qpos", "qacc_warmstart"),
+}
+
+TOLERANCE = 1e-10
+# what depends on the solver's optimum is known less well than it
+SOLVED = frozenset(
+  ["qacc", "efc_force", "qfrc_constraint", "sensordata", "time", "act", "qvel", "qpos", "qacc_warmstart"]
+)
+SOLVED_TOLERANCE = 1e-8
+
+
+class FieldError(NamedTuple):
+  """The worst difference of one field between the engine and C."""
+
+  stage: str  # the function that writes the field
+  field: str  # MuJoCo's name
+  worst: float  # relative error as `relative_error` defines it; inf for NaN or another size
+  index: tuple[int, ...]  # of the worst element in the field
+  name: str  # of that element, by the names of the model
+  ours: float
+  theirs: float
+
+  @property
+  def tolerance(self) -> float:
+    """Largest `worst` that counts as equal."""
+    return SOLVED_TOLERANCE if self.field in SOLVED else TOLERANCE
+
+  @property
+  def ok(self) -> bool:
+    """Whether the field is equal to C's within its tolerance."""
+    return self.worst <= self.tolerance
+
+  def __str__(self) -> str:
+    return (
+      f"{self.stage}: {self.field} of {self.name} is {self.ours:.17g}, C has {self.theirs:.17g} "
+      f"(relative error {self.worst:.1e}, allowed {self.tolerance:.0e})"
+    )
+
+
+class Engine:
+  """A model put on the device once, with one compiled step; hand it to `compare_stages` when there are many states."""
+
+  def __init__(self, mj_model: mujoco.MjModel):
+    self.mj_model = mj_model
+    self.m = mjx.put_model(mj_model)
+    self._step = jax.jit(mjx.step)
+
+  def step(self, state: mujoco.MjData) -> mujoco.MjData:
+    """One step of the engine; returns an MjData in C's packed order, derived fields from before the integration."""
+    d = self._step(self.m, mjx.put_data(self.mj_model, state))
+    return mjx.get_data(self.mj_model, d)
+
+
+def optimal(mj_model: mujoco.MjModel) -> mujoco.MjModel:
+  """A copy of a model whose solver runs to the optimum, where qacc is unique and can be compared."""
+  import copy
+
+  m = copy.deepcopy(mj_model)
+  m.opt.tolerance = 1e-14
+  m.opt.ls_tolerance = 1e-6
+  m.opt.iterations = 200
+  m.opt.ls_iterations = 100
+  return m
+
+
+def compare_stages(
+  mj_model: mujoco.MjModel,
+  mj_data: mujoco.MjData,
+  fields: Iterable[str] | None = None,
+  *,
+  engine: Engine | None = None,
+) -> list[FieldError]:
+  """Takes one step with C and one with the engine, and compares every stage field.
+
+  Derived fields are those of the state before the integration, as after `mj_step`; time, act, qvel, qpos and
+  qacc_warmstart are those of the next state. Call this with 64 bits enabled, and with a model from `optimal`.
+
+  Args:
+    mj_model: the model
+    mj_data: only its integration state is read
+    fields: names to compare, such as 'xpos' or 'contact.dist'; by default all in `STAGE_FIELDS`
+    engine: made from the same model before, saves its compilation
+
+  Returns:
+    One entry per field that has elements, in the order of the stages, good ones included (`entry.ok`).
+  """
+  known = [field for stage in STAGE_FIELDS.values() for field in stage]
+  wanted = set(known if fields is None else fields)
+  if unknown := wanted - set(known):
+    raise ValueError(f"unknown fields {sorted(unknown)}; known are {known}")
+  engine = engine or Engine(mj_model)
+  ours = engine.step(_state_only(mj_model, mj_data))
+  theirs = _state_only(mj_model, mj_data)
+  mujoco.mj_step(mj_model, theirs)
+  return list(_differences(mj_model, ours, theirs, wanted))
+
+
+def relative_error(ours: np.ndarray, theirs: np.ndarray) -> np.ndarray:
+  """Elementwise |ours - theirs| over the largest of |theirs|, a thousandth of the field's largest, and 1e-4.
+
+  The floors are there because an element that is zero by cancellation carries the round-off of its terms.
+  Whole numbers count as equal or as infinitely different.
+  """
+  if theirs.dtype.kind in "iub":
+    return np.where(ours == theirs, 0.0, np.inf)
+  size = np.abs(theirs)
+  scale = np.maximum(np.maximum(size, 1e-3 * size.max(initial=0)), 1e-4)
+  error = np.abs(ours - theirs) / scale
+  return np.where(np.isnan(error), np.where(np.isnan(ours) & np.isnan(theirs), 0.0, np.inf), error)
+
+
+def element_name(mj_model: mujoco.MjModel, d: mujoco.MjData, field: str, index: tuple[int, ...]) -> str:
+  """Names an element of a field as a user knows it, for example "body 'left_foot' component 2"."""
+  if not index:
+    return "the model"
+  kind, rest = _kind(mj_model, field), index[1:]
+  where = f" component {rest[0] if len(rest) == 1 else rest}" if rest else ""
+  i = index[0]
+  if kind == "contact":
+    return _contact_name(mj_model, d, i) + where
+  if kind == "row":
+    column = f", {_dof_name(mj_model, rest[0])}" if field == "efc_J" else where
+    return _row_name(mj_model, d, i) + column
+  if kind == "moment":
+    return f"{_name(mj_model, mujoco.mjtObj.mjOBJ_ACTUATOR, i)}, {_dof_name(mj_model, rest[0])}"
+  if kind == "tendon_J":
+    return f"{_name(mj_model, mujoco.mjtObj.mjOBJ_TENDON, i)}, {_dof_name(mj_model, rest[0])}"
+  if kind == "M":
+    row = int(np.searchsorted(mj_model.M_rowadr, i, side="right")) - 1
+    return f"{_dof_name(mj_model, row)}, {_dof_name(mj_model, int(mj_model.M_colind[i]))}"
+  if kind == "dof":
+    return _dof_name(mj_model, i) + where
+  if kind == "qpos":
+    joint = int(np.searchsorted(mj_model.jnt_qposadr, i, side="right")) - 1
+    return f"{_name(mj_model, mujoco.mjtObj.mjOBJ_JOINT, joint)} component {i - mj_model.jnt_qposadr[joint]}"
+  if kind == "sensor":
+    sensor = int(np.searchsorted(mj_model.sensor_adr, i, side="right")) - 1
+    return f"{_name(mj_model, mujoco.mjtObj.mjOBJ_SENSOR, sensor)} component {i - mj_model.sensor_adr[sensor]}"
+  if isinstance(kind, mujoco.mjtObj):
+    return _name(mj_model, kind, i) + where
+  return f"element {index if rest else i}"
+
+
+# what the first axis of a field counts, by the field's name or its prefix
+_KIND_OF_FIELD: dict[str, Any] = {
+  **dict.fromkeys(("M", "qLD"), "M"),
+  **dict.fromkeys(("cdof", "cdof_dot", "qLDiagInv", "qacc", "qacc_smooth", "qacc_warmstart", "qvel"), "dof"),
+  **dict.fromkeys(("xanchor", "xaxis"), mujoco.mjtObj.mjOBJ_JOINT),
+  **dict.fromkeys(("xpos", "xquat", "xmat", "xipos", "ximat"), mujoco.mjtObj.mjOBJ_BODY),
+  **dict.fromkeys(("subtree_com", "cinert", "crb", "cvel"), mujoco.mjtObj.mjOBJ_BODY),
+  **{"qpos": "qpos", "sensordata": "sensor", "efc_J": "row", "actuator_moment": "moment", "ten_J": "tendon_J"},
+}
+_KIND_OF_PREFIX: dict[str, Any] = {
+  "contact.": "contact",
+  "efc_": "row",
+  "qfrc_": "dof",
+  "geom_": mujoco.mjtObj.mjOBJ_GEOM,
+  "site_": mujoco.mjtObj.mjOBJ_SITE,
+  "cam_": mujoco.mjtObj.mjOBJ_CAMERA,
+  "light_": mujoco.mjtObj.mjOBJ_LIGHT,
+  "ten_": mujoco.mjtObj.mjOBJ_TENDON,
+  "actuator_": mujoco.mjtObj.mjOBJ_ACTUATOR,
+}
+
+
+def _kind(mj_model: mujoco.MjModel, field: str) -> Any:
+  """What the first axis of a field counts."""
+  if field in _KIND_OF_FIELD:
+    return _KIND_OF_FIELD[field]
+  return next((kind for prefix, kind in _KIND_OF_PREFIX.items() if field.startswith(prefix)), None)
+
+
+def _state_only(mj_model: mujoco.MjModel, mj_data: mujoco.MjData) -> mujoco.MjData:
+  """A new MjData with the integration state of another and nothing else."""
+  d = mujoco.MjData(mj_model)
+  signature = mujoco.mjtState.mjSTATE_INTEGRATION
+  state = np.empty(mujoco.mj_stateSize(mj_model, signature))
+  mujoco.mj_getState(mj_model, mj_data, state, signature)
+  mujoco.mj_setState(mj_model, d, state, signature)
+  return d
+
+
+def _differences(
+  mj_model: mujoco.MjModel, ours: mujoco.MjData, theirs: mujoco.MjData, wanted: set[str]
+) -> Iterator[FieldError]:
+  """The worst difference of each wanted field, stage by stage."""
+  for stage, fields in STAGE_FIELDS.items():
+    for field in fields:
+      if field not in wanted:
+        continue
+      a, b = read_field(mj_model, ours, field), read_field(mj_model, theirs, field)
+      if a.shape != b.shape:
+        # the counts ncon and nefc stand before the fields that they size, and say the same thing better
+        text = f"its size: {a.shape}, in C {b.shape}"
+        yield FieldError(stage, field, np.inf, (), text, float(a.size), float(b.size))
+        continue
+      if not b.size:
+        continue
+      error = relative_error(a, b)
+      index = tuple(int(i) for i in np.unravel_index(int(np.argmax(error)), error.shape))
+      name = element_name(mj_model, theirs, field, index)
+      yield FieldError(stage, field, float(error[index]), index, name, float(a[index]), float(b[index]))
+
+
+def read_field(mj_model: mujoco.MjModel, d: mujoco.MjData, field: str) -> np.ndarray:
+  """A field of MjData as an array whose first axis counts things; sparse matrices are filled in."""
+  if field == "efc_J":
+    if not mujoco.mj_isSparse(mj_model):
+      return d.efc_J.reshape(-1, mj_model.nv)
+    return _dense(mj_model.nv, d.efc_J, d.efc_J_rownnz, d.efc_J_rowadr, d.efc_J_colind)
+  if field == "actuator_moment":
+    return _dense(mj_model.nv, d.actuator_moment, d.moment_rownnz, d.moment_rowadr, d.moment_colind)
+  if field == "ten_J":
+    return _dense(mj_model.nv, d.ten_J, mj_model.ten_J_rownnz, mj_model.ten_J_rowadr, mj_model.ten_J_colind)
+  if field.startswith("contact."):
+    return np.array(getattr(d.contact, field.removeprefix("contact.")))
+  return np.array(getattr(d, field))
+
+
+def _dense(nv: int, value: np.ndarray, rownnz: np.ndarray, rowadr: np.ndarray, colind: np.ndarray) -> np.ndarray:
+  """A matrix in MuJoCo's row-compressed form as a full one."""
+  full = np.zeros((len(rownnz), nv))
+  for row, (count, start) in enumerate(zip(rownnz, rowadr, strict=True)):
+    full[row, colind[start : start + count]] = value.ravel()[start : start + count]
+  return full
+
+
+def _name(mj_model: mujoco.MjModel, kind: mujoco.mjtObj, i: int) -> str:
+  """An element's kind with its name, or its number if it has none."""
+  name = mujoco.mj_id2name(mj_model, kind, i)
+  word = kind.name.removeprefix("mjOBJ_").lower()
+  return f"{word} '{name}'" if name else f"{word} {i}"
+
+
+def _dof_name(mj_model: mujoco.MjModel, dof: int) -> str:
+  """A degree of freedom by its joint."""
+  joint = int(mj_model.dof_jntid[dof])
+  return f"{_name(mj_model, mujoco.mjtObj.mjOBJ_JOINT, joint)} dof {dof - mj_model.jnt_dofadr[joint]}"
+
+
+def _contact_name(mj_model: mujoco.MjModel, d: mujoco.MjData, i: int) -> str:
+  """A contact by its two geoms."""
+  geoms = [_name(mj_model, mujoco.mjtObj.mjOBJ_GEOM, int(g)).removeprefix("geom ") for g in d.contact.geom[i]]
+  return f"contact {i} of {geoms[0]} and {geoms[1]}"
+
+
+def _row_name(mj_model: mujoco.MjModel, d: mujoco.MjData, row: int) -> str:
+  """A constraint row by what it constrains."""
+  kind, i = mujoco.mjtConstraint(int(d.efc_type[row])), int(d.efc_id[row])
+  constraint = mujoco.mjtConstraint
+  if kind == constraint.mjCNSTR_EQUALITY:
+    what = _name(mj_model, mujoco.mjtObj.mjOBJ_EQUALITY, i)
+  elif kind == constraint.mjCNSTR_FRICTION_DOF:
+    what = f"friction of {_dof_name(mj_model, i)}"
+  elif kind == constraint.mjCNSTR_FRICTION_TENDON:
+    what = f"friction of {_name(mj_model, mujoco.mjtObj.mjOBJ_TENDON, i)}"
+  elif kind == constraint.mjCNSTR_LIMIT_JOINT:
+    what = f"limit of {_name(mj_model, mujoco.mjtObj.mjOBJ_JOINT, i)}"
+  elif kind == constraint.mjCNSTR_LIMIT_TENDON:
+    what = f"limit of {_name(mj_model, mujoco.mjtObj.mjOBJ_TENDON, i)}"
+  else:
+    what = f"{_contact_name(mj_model, d, i)} direction {row - int(d.contact.efc_address[i])}"
+  return f"row {row}, {what}"

@@ -1,0 +1,426 @@
+"""Closed-form colliders of a box with a sphere, a capsule and a box."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from mjx_lite.collision.shapes import Contacts, Shape, first_min, make_contacts, only_where
+from mjx_lite.math import safe, vector
+
+
+def _local_sphere_box(
+  center: jax.Array, radius: jax.Array, size: jax.Array
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+  """Distance (..., W), position and normal (..., 3, W) of a sphere and a box, all in the frame of the box."""
+  # centre outside: towards the nearest point of the box
+  nearest = jnp.where(center > size, size, jnp.where(center < -size, -size, center))
+  toward, gap = safe.normalize_with_norm(nearest - center)
+
+  # centre inside: away from the nearest face, the lower one where two are equally near
+  depth = size - jnp.abs(center)
+  inward = jnp.where(center > 0, -1, 1) * first_min(jax.lax.stop_gradient(depth)).astype(center.dtype)
+  inside = gap <= safe.MINVAL
+  gap = jnp.where(inside, -jnp.sum(jnp.abs(inward) * depth, axis=-2), gap)
+  normal = jnp.where(inside[..., None, :], inward, toward)
+  return gap - radius, center + (0.5 * (radius + gap))[..., None, :] * normal, normal
+
+
+def sphere_box(a: Shape, b: Shape, margin: jax.Array) -> Contacts:
+  """Sphere and box, 1 contact.
+
+  Where the centre is inside and two faces are equally near to round-off, C's choice between them is arbitrary.
+
+  Source: `mjraw_SphereBox`.
+  Gradient: inside the box and on its surface that of the nearest face.
+  """
+  del margin
+  center = vector.mat_t_vec(b.mat, a.pos - b.pos)
+  dist, pos, normal = _local_sphere_box(center, a.size[..., 0, :], b.size)
+  pos = b.pos + vector.mat_vec(b.mat, pos)
+  return make_contacts(dist[:, None], pos[:, None], vector.mat_vec(b.mat, normal)[:, None])
+
+
+# the 12 edges in C's order: one-hot axis, and the side on which the edge lies (0 along the edge)
+_EDGES = [(j, i) for j in range(3) for i in range(8) if not i >> j & 1]
+_EDGE_AXIS = np.array([[k == j for k in range(3)] for j, _ in _EDGES])[..., None]
+_EDGE_SIDE = np.array([[0 if k == j else 2 * (i >> k & 1) - 1 for k in range(3)] for j, i in _EDGES])[..., None]
+
+
+def _over(x: jax.Array) -> jax.Array:
+  """Sign of x where it is outside of [-1, 1], else 0."""
+  return jnp.where(jnp.abs(x) > 1, jnp.sign(x), 0)
+
+
+def _segment_edge(
+  pos: jax.Array, half: jax.Array, size: jax.Array, axis: jax.Array, side: jax.Array
+) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
+  """Closest points of the segment pos ± half and an edge of the box at the origin.
+
+  Args:
+    pos, half, size: (..., 3, W).
+    axis: (..., 3, W) one-hot, the axis of the edge.
+    side: (..., 3, W) signs of the two coordinates across the edge.
+
+  Returns:
+    Four arrays (..., W): weights in [-1, 1] on segment and edge; the end ±1 of the edge to which its weight was last
+    clipped, 0 if never; squared distance, `NO_CONTACT` if they are parallel.
+  """
+  reach = vector.dot(axis, size)
+  apart = side * size - pos
+  aa, ab, bb = reach * reach, -reach * vector.dot(axis, half), vector.dot(half, half)
+  u, v = -reach * vector.dot(axis, apart), vector.dot(half, apart)
+  det = aa * bb - ab * ab
+
+  # nearest on the infinite lines, then clip the weight on the edge, then that on the segment
+  on_edge, on_seg = safe.divide(bb * u - ab * v, det), safe.divide(aa * v - ab * u, det)
+  end = _over(on_edge)
+  on_seg = jnp.where(end == 0, on_seg, safe.divide(v - ab * end, bb))
+  tip = _over(on_seg)
+  again = safe.divide(u - ab * tip, aa)
+  on_edge = jnp.clip(jnp.where(tip == 0, on_edge, again), -1, 1)
+  end = jnp.where((tip == 0) | (_over(again) == 0), end, _over(again))
+  on_seg = jnp.clip(on_seg, -1, 1)
+
+  apart = apart - on_seg[..., None, :] * half + on_edge[..., None, :] * axis * size
+  return on_seg, on_edge, end, only_where(jnp.abs(det) >= safe.MINVAL, vector.dot(apart, apart))
+
+
+def _second_weight(
+  pos: jax.Array,
+  half: jax.Array,
+  size: jax.Array,
+  first: jax.Array,
+  on_edge: jax.Array,
+  axis: jax.Array,
+  corner: jax.Array,
+  is_face: jax.Array,
+  is_edge: jax.Array,
+) -> tuple[jax.Array, jax.Array]:
+  """Where on its segment a capsule touches a box a second time, and whether it does.
+
+  From the first point one goes along the segment until it ends or leaves the face or edge of the box.
+
+  Args:
+    pos, half, size: (P, 3, W) segment pos ± half, box at the origin.
+    first: (P, W) weight of the first point on the segment.
+    on_edge: (P, W) weight of the nearest point on the nearest edge.
+    axis, corner: (P, 3, W) one-hot axis of that edge, and the signs of its nearest corner.
+    is_face, is_edge: (P, W) whether the nearest feature is a face or an edge; else it is a corner.
+  """
+  slope = jnp.abs(half)
+  span = only_where(slope >= safe.MINVAL, safe.divide(2 * size, slope))
+  upward = half > 0
+  differs = upward != (corner > 0)
+
+  # face: an end is above it; go to where the segment leaves its sides
+  end = pos + first[..., None, :] * half
+  outside = jnp.abs(end) > size
+  toward = -first
+  exits = jnp.stack([size - end, -size - end], axis=1) * safe.divide(toward[..., None, :], half)[:, None]
+  face_limit = jnp.min(jnp.where((exits > 0) & ~outside[:, None], exits, 2), axis=(1, 2))
+  face_ok = jnp.any(outside, axis=-2)
+
+  # edge, crossed by the segment: go over the adjacent face to which the segment is flatter
+  across = differs & ~axis
+  next1, next2 = jnp.roll(axis, 1, axis=-2), jnp.roll(axis, 2, axis=-2)
+  flat = jnp.where((vector.dot(next1, slope) > vector.dot(next2, slope))[..., None, :], next1, next2)
+  edge_mul = jnp.where(jnp.any(across & flat, axis=-2), 1, -1)
+  edge_up = jnp.where(jnp.any(axis & upward, axis=-2), 1, -1)
+  along = 0.5 * vector.dot(axis, span) * (1 - edge_up * edge_mul * on_edge)
+  edge_limit = jnp.minimum(vector.dot(flat, span), along)
+  edge_ok = jnp.sum(across, axis=-2) == 1
+
+  # corner: follow the edge to which the segment is nearly parallel, else go over the face across it
+  count = jnp.sum(differs, axis=-2)
+  one = count == 1
+  special = differs == one[..., None, :]
+  follow = 2 * vector.dot(special, half * half) > vector.dot(half, half)
+  corner_mul = jnp.where(one == follow, 1, -1)
+  corner_limit = jnp.min(only_where(special == follow[..., None, :], span), axis=-2)
+  corner_ok = one | (count == 2)
+
+  mul = jnp.where(is_face, toward, jnp.where(is_edge, edge_mul, corner_mul))
+  limit = jnp.where(is_face, face_limit, jnp.where(is_edge, edge_limit, corner_limit))
+  ok = jnp.where(is_face, face_ok, jnp.where(is_edge, edge_ok, corner_ok))
+  return first + mul * jnp.minimum(1 - mul * first, limit), ok
+
+
+def capsule_box(a: Shape, b: Shape, margin: jax.Array) -> Contacts:
+  """Capsule and box, at most 2 contacts: two spheres of the capsule against the box.
+
+  The first sphere is at the point of the segment nearest to the box, the second where the segment, followed from there
+  over the nearest feature of the box, ends or leaves it. Arbitrary in C to round-off: which end comes first where the
+  segment is parallel to a face; which of two equally near edges is taken where it passes through the box; whether there
+  is a second contact, and where, on a segment perpendicular to an axis of the box whose nearest feature is an edge or
+  corner.
+
+  Source: `mjraw_CapsuleBox`.
+  Gradient: of each sphere as it moves along the segment; the nearest feature is held.
+  """
+  del margin
+  size, radius = b.size, a.size[..., :1, :]
+  pos = vector.mat_t_vec(b.mat, a.pos - b.pos)
+  half = vector.mat_t_vec(b.mat, a.axis(2)) * a.size[..., 1:2, :]
+  fixed = jax.lax.stop_gradient((pos, half, size))
+
+  # squared distance of the ends from a face or the inside, unless beyond two faces
+  tip_sign = np.array([-1, 1])
+  tip = fixed[0][:, None] + tip_sign[:, None, None] * fixed[1][:, None]
+  beyond = jnp.maximum(jnp.abs(tip) - fixed[2][:, None], 0)
+  tip_dist = only_where(jnp.sum(beyond > 0, axis=-2) <= 1, vector.dot(beyond, beyond))
+  best_tip = jnp.min(tip_dist, axis=1)
+  tip_weight = jnp.where(tip_dist[:, 0] <= tip_dist[:, 1], -1, 1)
+
+  # squared distance of the edges; near-ties go to the first, and to an end rather than an edge
+  _, _, end, edge_dist = _segment_edge(*(x[:, None] for x in fixed), _EDGE_AXIS, _EDGE_SIDE)
+  best_edge = jnp.min(edge_dist, axis=1)
+  chosen = first_min(jnp.maximum(edge_dist, best_edge[:, None] + safe.MINVAL))
+  is_tip = best_edge >= best_tip - safe.MINVAL
+
+  # the nearest edge, which side of it, and the weights again with their gradient
+  axis = jnp.any(chosen[..., None, :] & _EDGE_AXIS, axis=1)
+  side = jnp.sum(jnp.where(chosen[..., None, :], _EDGE_SIDE, 0), axis=1).astype(pos.dtype)
+  end = jnp.sum(jnp.where(chosen, end, 0), axis=1)
+  on_seg, on_edge, _, _ = _segment_edge(pos, half, size, axis, side)
+  corner = jnp.where(axis, jnp.where(end > 0, 1, -1)[..., None, :], side)
+  first = jnp.where(is_tip, tip_weight, on_seg)
+  second, ok = _second_weight(pos, half, size, first, on_edge, axis, corner, is_tip, end == 0)
+
+  center = pos[:, None] + jnp.stack([first, second], axis=1)[..., None, :] * half[:, None]
+  dist, local, normal = _local_sphere_box(center, radius, size[:, None])
+  dist = only_where(jnp.stack([jnp.ones_like(ok), ok], axis=1), dist)
+  point = b.pos[:, None] + vector.mat_vec(b.mat[:, None], local)
+  return make_contacts(dist, point, vector.mat_vec(b.mat[:, None], normal))
+
+
+# rounding scales of box-box by dtype: separation in units of the summed half-sizes, squared sine below which edges are
+# parallel, component of a unit axis below which its sign is open, squared relative distance of duplicates
+_SCALES = {8: (1e-13, 1e-16, 1e-9, 1e-14), 4: (1e-6, 1e-7, 1e-5, 1e-10)}
+_EDGE_BIAS = 1e-6  # relative amount by which an edge axis must beat a face axis
+_MAXVERT = 8  # a rectangle clipped by four half planes
+
+
+def _next(x: jax.Array, k: int, axis: int = -2) -> jax.Array:
+  """Cyclic shift of a coordinate axis: element i of the result is element i + k of x."""
+  return jnp.roll(x, -k, axis=axis)
+
+
+def _clip(poly: jax.Array, count: jax.Array, coord: int, sign: int, limit: jax.Array) -> tuple[jax.Array, jax.Array]:
+  """Part of a convex polygon with `sign * vertex[coord] <= limit`, in a list longer by one.
+
+  Args:
+    poly: (P, n, 3, W) vertices in cyclic order, of which the first `count` (P, W) exist.
+    limit: (P, W).
+
+  Source: `clipHalfPlane` (Sutherland-Hodgman).
+  """
+  n = poly.shape[1]
+  index = np.arange(n, dtype=np.int32)[:, None]
+  last = index == count[:, None] - 1
+  following = jnp.where(last[..., None, :], poly[:, :1], _next(poly, 1, axis=1))
+  over = sign * poly[..., coord, :] - limit[:, None]
+  over_next = sign * following[..., coord, :] - limit[:, None]
+  crossing = poly + safe.divide(over, over - over_next)[..., None, :] * (following - poly)
+
+  # every vertex offers itself and the crossing behind it; those that hold move up
+  crosses = ((over < 0) & (over_next > 0)) | ((over > 0) & (over_next < 0))
+  offers = jnp.stack([poly, crossing], axis=2).reshape(poly.shape[0], 2 * n, *poly.shape[2:])
+  holds = jnp.stack([over <= 0, crosses], axis=2) & (index < count[:, None])[:, :, None]
+  holds = holds.reshape(offers.shape[0], 2 * n, -1)
+  place = jnp.sum(np.tri(2 * n, k=-1, dtype=bool)[..., None] & holds[:, None], axis=2, dtype=jnp.int32)
+  slot = np.arange(n + 1, dtype=np.int32)[:, None, None]
+  takes = holds[:, None] & (place[:, None] == slot)
+  out = jnp.sum(jnp.where(takes[..., None, :], offers[:, None], 0), axis=2)
+  return out, jnp.minimum(jnp.sum(holds, axis=1, dtype=jnp.int32), n + 1)
+
+
+def _separating_axis(
+  rot: jax.Array, pos_a: jax.Array, pos_b: jax.Array, size_a: jax.Array, size_b: jax.Array, limit: jax.Array
+) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
+  """The axis along which two boxes are farthest apart, a face where an edge pair is hardly better.
+
+  Args:
+    rot: (P, 3, 3, W) axes of b in the frame of a.
+    pos_a, pos_b: (P, 3, W) centre of b in the frame of a, and of a in the frame of b.
+    limit: (P, W) separation above which there is no contact.
+
+  Returns:
+    One-hot masks of the best face (P, 6, W), of a then of b, and of the best edge pair (P, 3, 3, W); whether the edge
+    pair is to be used, and whether some axis separates the boxes (P, W).
+
+  Source: stage 1 of `mjc_BoxBox`.
+  """
+  size = jnp.abs(rot)
+  face_a = jnp.abs(pos_a) - size_a - vector.mat_vec(size, size_b)
+  face_b = jnp.abs(pos_b) - size_b - vector.mat_t_vec(size, size_a)
+  face = jnp.concatenate(jnp.broadcast_arrays(face_a, face_b), axis=-2)
+  best = jnp.max(face, axis=-2)
+  chosen = first_min(-face)
+
+  # axis i of a times axis j of b; a zero product, of parallel edges, is covered by the faces
+  rot1, rot2 = _next(rot, 1, axis=-3), _next(rot, 2, axis=-3)
+  (pos1, pos2), (size_a1, size_a2) = ([_next(x, k)[..., :, None, :] for k in (1, 2)] for x in (pos_a, size_a))
+  size_b1, size_b2 = (_next(size_b, k)[..., None, :, :] for k in (1, 2))
+  length = safe.norm(jnp.stack([rot1, rot2], axis=-2))
+  radius_a = size_a1 * jnp.abs(rot2) + size_a2 * jnp.abs(rot1)
+  radius_b = size_b1 * _next(size, 2) + size_b2 * _next(size, 1)
+  edge = safe.divide(jnp.abs(rot1 * pos2 - rot2 * pos1) - radius_a - radius_b, length)
+  edge = -only_where(length * length >= _SCALES[rot.dtype.itemsize][1], -edge)
+  edge = edge.reshape(edge.shape[0], 9, -1)
+
+  # an edge pair must clearly beat the faces, a later pair the earlier ones
+  beats = edge - _EDGE_BIAS * jnp.abs(edge) > best[:, None]
+  better = -only_where(beats, -edge)
+  best_edge = jnp.max(better, axis=1)
+  pair = first_min(-jnp.minimum(better, (best_edge - _EDGE_BIAS * jnp.abs(best_edge))[:, None]))
+  pair = pair.reshape(pair.shape[0], 3, 3, -1)
+
+  # within 8 degrees of the best face it must be better by five percent
+  axis = _edge_axis(rot, jnp.any(pair, axis=2), jnp.any(pair, axis=1), pos_a)
+  normal = jnp.where(chosen[:, :3], 1, 0) + vector.mat_vec(rot, jnp.where(chosen[:, 3:], 1, 0).astype(rot.dtype))
+  alias = jnp.abs(vector.dot(axis, normal)) > 0.99
+  close = best_edge < best + 0.05 * jnp.abs(best) + safe.MINVAL
+  use_edge = jnp.any(beats, axis=1) & ~(alias & close)
+  apart = (best > limit) | jnp.any(edge > limit[:, None], axis=1)
+  return chosen, pair, use_edge, apart
+
+
+def _edge_axis(rot: jax.Array, edge_a: jax.Array, edge_b: jax.Array, pos: jax.Array) -> jax.Array:
+  """Unit normal (P, 3, W) of an edge pair in the frame of a, from a to b at pos; edges one-hot (P, 3, W)."""
+  axis = safe.normalize(vector.cross(edge_a.astype(rot.dtype), vector.mat_vec(rot, edge_b.astype(rot.dtype))))
+  return jnp.where(vector.dot(axis, pos)[..., None, :] < 0, -1, 1) * axis
+
+
+def _edge_contact(
+  rot: jax.Array, pos: jax.Array, size_a: jax.Array, size_b: jax.Array, edge_a: jax.Array, edge_b: jax.Array
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+  """Distance (P, W), position and normal (P, 3, W) of two edges, in the frame of a.
+
+  Where a component of the normal vanishes, two parallel edges of that box touch; the nearer one counts.
+
+  Args:
+    rot, pos: axes (P, 3, 3, W) and centre (P, 3, W) of b.
+    edge_a, edge_b: (P, 3, W) one-hot axes of the edges.
+
+  Source: stage 2a of `mjc_BoxBox`.
+  """
+  tiny = _SCALES[rot.dtype.itemsize][2]
+  axis = _edge_axis(rot, edge_a, edge_b, pos)
+  axis_b = vector.mat_t_vec(rot, axis)
+
+  # middles of the candidate edges: both signs of an open component, on either box
+  def middles(toward, size, edge, flip):
+    side = jnp.where(toward >= 0, size, -size)[:, None]
+    side = jnp.where((jnp.abs(toward) < tiny)[:, None] & flip[:, None, None], -side, side)
+    return jnp.where(edge[:, None], 0, side)
+
+  mid_a = middles(axis, size_a, edge_a, np.array([False, False, True, True]))
+  mid_b = middles(-axis_b, size_b, edge_b, np.array([False, True, False, True]))
+  mid_b = pos[:, None] + vector.mat_vec(rot[:, None], mid_b)
+
+  # closest points of each pair of edges
+  along_a, along_b = edge_a.astype(rot.dtype), vector.mat_vec(rot, edge_b.astype(rot.dtype))
+  reach_a, reach_b = (vector.dot(e, s)[:, None] for e, s in ((edge_a, size_a), (edge_b, size_b)))
+  cosine = vector.dot(along_a, along_b)[:, None]
+  ahead_a = vector.dot(along_a[:, None], mid_b - mid_a)
+  ahead_b = vector.dot(along_b[:, None], mid_b - mid_a)
+  s = safe.divide(ahead_a - cosine * ahead_b, 1 - cosine * cosine)
+  t = jnp.clip(cosine * jnp.clip(s, -reach_a, reach_a) - ahead_b, -reach_b, reach_b)
+  s = jnp.clip(ahead_a + cosine * t, -reach_a, reach_a)
+  point_a = mid_a + s[..., None, :] * along_a[:, None]
+  point_b = mid_b + t[..., None, :] * along_b[:, None]
+  gap = point_b - point_a
+
+  nearest = first_min(jax.lax.stop_gradient(vector.dot(gap, gap)), axis=1)[..., None, :]
+  gap = jnp.sum(jnp.where(nearest, gap, 0), axis=1)
+  middle = jnp.sum(jnp.where(nearest, 0.5 * (point_a + point_b), 0), axis=1)
+  return vector.dot(gap, axis), middle, axis
+
+
+def _face_basis(mat: jax.Array, axis: jax.Array) -> jax.Array:
+  """Axes of a box (P, 3, 3, W), in columns, shifted cyclically so that the one-hot axis (P, 3, W) is the last."""
+  columns = [jnp.where(jnp.roll(axis, k, axis=-2)[:, None], mat, 0).sum(axis=-2) for k in (1, 2, 3)]
+  return jnp.stack(columns, axis=-2)
+
+
+def _face_contacts(
+  a: Shape, b: Shape, face: jax.Array, margin: jax.Array
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+  """Distances (P, 8, W), positions (P, 8, 3, W) and normal (P, 3, W) of a face of one box against the other box.
+
+  The opposite face of the other (incident) box is clipped by the sides of the (reference) face.
+
+  Args:
+    face: (P, 6, W) one-hot, faces of a then of b.
+
+  Source: stage 2b of `mjc_BoxBox`.
+  """
+  of_a = jnp.any(face[:, :3], axis=-2)
+  a_vec, a_mat = of_a[:, None], of_a[:, None, None]
+  pos, pos_inc = jnp.where(a_vec, a.pos, b.pos), jnp.where(a_vec, b.pos, a.pos)
+  mat, mat_inc = jnp.where(a_mat, a.mat, b.mat), jnp.where(a_mat, b.mat, a.mat)
+  size, size_inc = jnp.where(a_vec, a.size, b.size), jnp.where(a_vec, b.size, a.size)
+
+  # reference face: axes x, y in its plane and z out of it
+  axis = face[:, :3] | face[:, 3:]
+  basis = _face_basis(mat, axis)
+  out = jnp.where(vector.dot(basis[..., 2, :], pos_inc - pos) >= 0, 1, -1).astype(pos.dtype)
+  basis = basis * jnp.stack([jnp.ones_like(out), jnp.ones_like(out), out], axis=-2)[:, None]
+  size = _face_basis(size[:, None], axis)[:, 0]
+
+  # incident face: centre and half edges in these axes
+  half = vector.mat_mat(vector.transpose(basis), mat_inc) * size_inc[:, None]
+  slope = vector.mat_t_vec(mat_inc, basis[..., 2, :])
+  half = _face_basis(half, first_min(-jnp.abs(jax.lax.stop_gradient(slope))))
+  u, v, w = (half[..., k, :] for k in range(3))
+  center = vector.mat_t_vec(basis, pos_inc - pos) + jnp.where(w[..., 2:, :] > 0, -w, w)
+  top = size[..., 2, :]
+  center = center - top[..., None, :] * np.array([0, 0, 1])[:, None]
+
+  # clip it by the four sides
+  u_sign, v_sign = (np.array(x)[:, None, None] for x in ((1, -1, -1, 1), (1, 1, -1, -1)))
+  poly = center[:, None] + u_sign * u[:, None] + v_sign * v[:, None]
+  count = jnp.full(of_a.shape, 4, jnp.int32)
+  for coord, sign in ((0, 1), (0, -1), (1, 1), (1, -1)):
+    poly, count = _clip(poly, count, coord, sign, size[..., coord, :])
+
+  # drop what is above the margin, and duplicates of what is kept
+  dist = poly[..., 2, :]
+  keep = (np.arange(_MAXVERT, dtype=np.int32)[:, None] < count[:, None]) & (dist <= margin[:, None])
+  flat = jax.lax.stop_gradient(poly)[..., :2, :]
+  spread = jnp.sum((flat[:, :, None] - flat[:, None]) ** 2, axis=-2)
+  radius = _SCALES[poly.dtype.itemsize][3] * jnp.sum(size[..., :2, :] ** 2, axis=-2)
+  same = (spread < radius[:, None, None]) & keep[:, None] & np.tri(_MAXVERT, k=-1, dtype=bool)[..., None]
+  dist = only_where(keep & ~jnp.any(same, axis=2), dist)
+
+  # midway between the faces
+  point = jnp.stack([poly[..., 0, :], poly[..., 1, :], 0.5 * poly[..., 2, :] + top[:, None]], axis=-2)
+  return dist, pos[:, None] + vector.mat_vec(basis[:, None], point), jnp.where(a_vec, 1, -1) * basis[..., 2, :]
+
+
+def box_box(a: Shape, b: Shape, margin: jax.Array) -> Contacts:
+  """Two boxes, at most 8 contacts: an edge against an edge (slot 0), or a face clipped by a face.
+
+  Arbitrary in C to round-off: which of several equally separating axes is taken (and with it the reference face, the
+  incident face and the edges), and on which side of a clipping plane a vertex in that plane lies (a duplicate may remain
+  or vanish, and the list may start elsewhere).
+
+  Source: `mjc_BoxBox`.
+  Gradient: of the chosen features; the choice is held.
+  """
+  rot = vector.mat_mat(vector.transpose(a.mat), b.mat)
+  pos_a, pos_b = vector.mat_t_vec(a.mat, b.pos - a.pos), vector.mat_t_vec(b.mat, a.pos - b.pos)
+  limit = margin + _SCALES[rot.dtype.itemsize][0] * jnp.sum(a.size + b.size, axis=-2)
+  stopped = jax.lax.stop_gradient((rot, pos_a, pos_b, a.size, b.size, limit))
+  face, pair, use_edge, apart = _separating_axis(*stopped)
+
+  edge_dist, middle, axis = _edge_contact(rot, pos_a, a.size, b.size, jnp.any(pair, axis=2), jnp.any(pair, axis=1))
+  edge_dist = only_where(edge_dist <= limit, edge_dist)
+  edge_pos = a.pos + vector.mat_vec(a.mat, middle)
+  dist, pos, normal = _face_contacts(a, b, face, margin)
+
+  first = np.arange(_MAXVERT)[:, None] == 0
+  dist = jnp.where(use_edge[:, None], only_where(first, edge_dist[:, None]), dist)
+  pos = jnp.where(use_edge[:, None, None], edge_pos[:, None], pos)
+  normal = jnp.where(use_edge[:, None], vector.mat_vec(a.mat, axis), normal)
+  return make_contacts(only_where(~apart[:, None], dist), pos, normal[:, None])

@@ -1,0 +1,99 @@
+"""Contacts of all candidate pairs, in static slots."""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from mjx_lite.collision import mixing, pairs
+from mjx_lite.collision.primitive import COLLIDERS
+from mjx_lite.collision.shapes import Shape
+from mjx_lite.core.enums import GeomType
+from mjx_lite.core.select import join, rows
+from mjx_lite.core.types import Model
+
+
+class Group(NamedTuple):
+  """Candidate pairs of one geom-type pair: one collider body for all of them."""
+
+  types: tuple[str, str]
+  pair: np.ndarray  # indices into the candidate list
+  geom1: np.ndarray
+  geom2: np.ndarray
+
+
+class CollisionPlan(NamedTuple):
+  """Candidates by type, and the slots in MuJoCo's order."""
+
+  groups: tuple[Group, ...]
+  geom1: np.ndarray  # (npair,) candidates
+  geom2: np.ndarray
+  explicit: np.ndarray  # index of the explicit <pair>, -1 otherwise
+  slot_row: np.ndarray  # (ncon,) slot -> row in the concatenation of the groups' contacts
+  slot_pair: np.ndarray  # (ncon,)
+  slot_geom: np.ndarray  # (ncon, 2)
+  slot_dim: np.ndarray  # (ncon,) condim
+  slot_body: np.ndarray  # (ncon, 2)
+
+
+class Contacts(NamedTuple):
+  """Result of `collide`: geometry and parameters of every slot."""
+
+  dist: jax.Array
+  pos: jax.Array
+  frame: jax.Array
+  params: mixing.Params
+
+
+def type_name(t: int) -> str:
+  """Name of a geom type as the tables write it."""
+  return GeomType(int(t)).name.lower()
+
+
+def plan(s: dict[str, Any], filter_parent: bool) -> CollisionPlan:
+  """Candidates and slots from the static fields of the model."""
+  found = pairs.candidates(s, filter_parent)
+  geom1, geom2 = (np.array([getattr(p, k) for p in found], int) for k in ("geom1", "geom2"))
+  condim, explicit = (np.array([getattr(p, k) for p in found], int) for k in ("condim", "explicit"))
+  kind = [(type_name(s["geom_type"][a]), type_name(s["geom_type"][b])) for a, b in zip(geom1, geom2, strict=True)]
+  groups, first_row, offset = [], np.zeros(len(found), int), 0
+  for types in sorted(set(kind)):
+    members = np.array([i for i, k in enumerate(kind) if k == types], int)
+    groups.append(Group(types, members, geom1[members], geom2[members]))
+    ncon = COLLIDERS[types].ncon
+    first_row[members] = offset + ncon * np.arange(len(members))
+    offset += ncon * len(members)
+  ncon = np.array([COLLIDERS[k].ncon for k in kind], int)
+  slot_pair = np.repeat(np.arange(len(found)), ncon)
+  within = np.concatenate([np.arange(n) for n in ncon]).astype(int) if len(ncon) else np.zeros(0, int)
+  slot_geom = np.stack([geom1[slot_pair], geom2[slot_pair]], axis=-1)
+  return CollisionPlan(
+    tuple(groups), geom1, geom2, explicit, first_row[slot_pair] + within, slot_pair, slot_geom,
+    condim[slot_pair], s["geom_bodyid"][slot_geom].astype(int),
+  )  # fmt: skip
+
+
+def collide(m: Model, geom_xpos: jax.Array, geom_xmat: jax.Array) -> Contacts:
+  """Contacts of all candidates. A slot is a contact where `dist < margin + gap`.
+
+  Source: `mj_collision`.
+  """
+  p: CollisionPlan = m.plan.collision
+  by_pair = mixing.mix(m, p.geom1, p.geom2, p.explicit)
+  params = mixing.Params(*(rows(x, p.slot_pair) for x in by_pair))
+  reach = by_pair.margin + by_pair.gap
+  dist, pos, frame = [], [], []
+  for group in p.groups:
+    shape1, shape2 = (
+      Shape(rows(geom_xpos, g), rows(geom_xmat, g), rows(m.geom_size, g)) for g in (group.geom1, group.geom2)
+    )
+    found = COLLIDERS[group.types].fn(shape1, shape2, rows(reach, group.pair))
+    flat = [x.reshape(-1, *x.shape[2:]) for x in found]
+    for part, x in zip((dist, pos, frame), flat, strict=True):
+      part.append(x)
+  if not p.groups:
+    width = geom_xpos.shape[-1]
+    empty = (jnp.zeros((0, *shape, width), geom_xpos.dtype) for shape in ((), (3,), (3, 3)))
+    return Contacts(*empty, params)
+  return Contacts(join(dist, p.slot_row), join(pos, p.slot_row), join(frame, p.slot_row), params)

@@ -1,0 +1,69 @@
+"""Which geoms can touch: MuJoCo's filter rules, applied once at plan time."""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+
+class Pair(NamedTuple):
+  """One candidate pair of geoms, the lower type first."""
+
+  geom1: int
+  geom2: int
+  condim: int
+  explicit: int  # index of the <pair>, -1 for a pair that the filters let through
+
+
+def candidates(s: dict[str, Any], filter_parent: bool) -> list[Pair]:
+  """All pairs that can touch, in MuJoCo's contact order.
+
+  Ascending in the two bodies; the explicit pairs of two bodies come before their other pairs, and those in the order
+  (geom of the first body, geom of the second). An explicit pair is never filtered, and stands for its two geoms.
+
+  Source: `mj_collision`, `filterBodyPair`, `filterCollisionPair`.
+  """
+  found = []
+  explicit_geoms = set()
+  for k in range(s["npair"]):
+    g1, g2 = int(s["pair_geom1"][k]), int(s["pair_geom2"][k])
+    explicit_geoms.add(frozenset((g1, g2)))
+    bodies = sorted((int(s["geom_bodyid"][g1]), int(s["geom_bodyid"][g2])))
+    found.append(((*bodies, 0, k, 0), _ordered(s, g1, g2, int(s["pair_dim"][k]), k)))
+
+  excluded = {(int(x) >> 16, int(x) & 0xFFFF) for x in s["exclude_signature"]}
+  geoms_of = [
+    range(adr, adr + num) if num else range(0) for adr, num in zip(s["body_geomadr"], s["body_geomnum"], strict=True)
+  ]
+  for b1 in range(s["nbody"]):
+    for b2 in range(b1 + 1, s["nbody"]):
+      if not geoms_of[b1] or not geoms_of[b2] or (b1, b2) in excluded or _filter_bodies(s, b1, b2, filter_parent):
+        continue
+      for g1 in geoms_of[b1]:
+        for g2 in geoms_of[b2]:
+          if _filter_masks(s, g1, g2) or frozenset((g1, g2)) in explicit_geoms:
+            continue
+          priority1, priority2 = s["geom_priority"][g1], s["geom_priority"][g2]
+          condim1, condim2 = int(s["geom_condim"][g1]), int(s["geom_condim"][g2])
+          condim = max(condim1, condim2) if priority1 == priority2 else condim1 if priority1 > priority2 else condim2
+          found.append(((b1, b2, 1, g1, g2), _ordered(s, g1, g2, condim, -1)))
+  return [pair for _, pair in sorted(found)]
+
+
+def _ordered(s, g1, g2, condim, explicit):
+  if s["geom_type"][g1] > s["geom_type"][g2]:
+    g1, g2 = g2, g1
+  return Pair(g1, g2, condim, explicit)
+
+
+def _filter_bodies(s, b1, b2, filter_parent):
+  """True if the bodies cannot collide: welded together, both without dofs, or parent and child."""
+  w1, w2 = int(s["body_weldid"][b1]), int(s["body_weldid"][b2])
+  if w1 == w2 or (s["body_dofnum"][w1] == 0 and s["body_dofnum"][w2] == 0):
+    return True
+  p1, p2 = (int(s["body_weldid"][s["body_parentid"][w]]) for w in (w1, w2))
+  return bool(filter_parent and w1 != 0 and w2 != 0 and (w1 == p2 or w2 == p1))
+
+
+def _filter_masks(s, g1, g2):
+  contype, affinity = s["geom_contype"], s["geom_conaffinity"]
+  return not (contype[g1] & affinity[g2]) and not (contype[g2] & affinity[g1])

@@ -1,0 +1,179 @@
+"""Closed-form colliders of planes, spheres and capsules, and the table of all primitive colliders.
+
+The first shape always has the lower MuJoCo geom type (plane, sphere, capsule, box). Which feature touches is decided
+by comparisons, which carry no gradient; distance, point and normal are then differentiable functions of that feature.
+"""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from mjx_lite.collision import box
+from mjx_lite.collision.shapes import Collider, Contacts, Shape, make_contacts, only_where
+from mjx_lite.math import safe, vector
+
+
+def _spheres(
+  a: jax.Array, radius_a: jax.Array, b: jax.Array, radius_b: jax.Array, otherwise: jax.Array
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+  """Distance (..., W), position and normal (..., 3, W) of spheres with centres a and b.
+
+  Args:
+    otherwise: normal where the centres coincide.
+  """
+  unit, length = safe.normalize_with_norm(b - a)
+  normal = jnp.where((length < safe.MINVAL)[..., None, :], otherwise, unit)
+  dist = length - radius_a - radius_b
+  return dist, a + (radius_a + 0.5 * dist)[..., None, :] * normal, normal
+
+
+def _across(a: Shape, b: Shape) -> jax.Array:
+  """Normal of coincident spheres: the product of the z axes, or x where those are parallel; no gradient."""
+  return jax.lax.stop_gradient(safe.normalize(vector.cross(a.axis(2), b.axis(2))))
+
+
+def _capsule_ends(c: Shape, signs: tuple[int, ...]) -> jax.Array:
+  """Ends (P, n, 3, W) of the segment of a capsule."""
+  signs = jnp.asarray(signs, c.pos.dtype)[:, None, None]
+  return c.pos[:, None] + signs * (c.axis(2) * c.size[..., 1:2, :])[:, None]
+
+
+def plane_sphere(a: Shape, b: Shape, margin: jax.Array) -> Contacts:
+  """Plane and sphere, 1 contact. Source: `mjc_PlaneSphere`."""
+  del margin
+  normal, radius = a.axis(2), b.size[..., 0, :]
+  dist = vector.dot(b.pos - a.pos, normal) - radius
+  pos = b.pos - (radius + 0.5 * dist)[..., None, :] * normal
+  return make_contacts(dist[:, None], pos[:, None], normal[:, None])
+
+
+def plane_capsule(a: Shape, b: Shape, margin: jax.Array) -> Contacts:
+  """Plane and capsule, 2 contacts: the end at +z, then the end at -z. The first tangent is along the capsule.
+
+  Where the capsule stands on the plane to round-off, the tangents are noise in C.
+
+  Source: `mjc_PlaneCapsule`.
+  Gradient: where the capsule stands on the plane (within 1e-6), the tangents do not turn with the capsule.
+  """
+  del margin
+  normal, axis, radius = a.axis(2), b.axis(2), b.size[..., :1, :]
+  end = _capsule_ends(b, (1, -1))
+  dist = vector.dot(end - a.pos[:, None], normal[:, None]) - radius
+  pos = end - (radius + 0.5 * dist)[..., None, :] * normal[:, None]
+  across = jax.lax.stop_gradient(axis - vector.dot(axis, normal)[..., None, :] * normal)
+  upright = vector.dot(across, across)[..., None, :] < 1e-12
+  tangent = jnp.where(upright, safe.normalize(across), axis)
+  return make_contacts(dist, pos, normal[:, None], tangent[:, None])
+
+
+def plane_box(a: Shape, b: Shape, margin: jax.Array) -> Contacts:
+  """Plane and box, 4 contacts: of the corners below the centre, the first four within the margin.
+
+  Corner i has the sign of bit k of i along axis k. Where an edge or a face is perpendicular to the plane and level with
+  the centre to round-off, more than four corners may qualify and C takes an arbitrary four.
+
+  Source: `mjc_PlaneBox`.
+  """
+  normal = a.axis(2)
+  signs = np.array([[1 if i >> k & 1 else -1 for k in range(3)] for i in range(8)])
+  half = vector.mat_t_vec(b.mat, normal) * b.size
+  center = vector.dot(b.pos - a.pos, normal)
+
+  # the k-th qualifying corner goes to slot k
+  height = sum(signs[:, k, None] * jax.lax.stop_gradient(half)[:, None, k] for k in range(3))
+  fits = (height <= 0) & (jax.lax.stop_gradient(center)[:, None] + height <= margin[:, None])
+  before = jnp.sum(np.tri(8, k=-1, dtype=bool)[:, :, None] & fits[:, None], axis=2, dtype=jnp.int32)
+  chosen = fits[:, None] & (before[:, None] == np.arange(4, dtype=np.int32)[:, None, None])
+  sign = jnp.sum(jnp.where(chosen[..., None, :], signs[:, :, None].astype(half.dtype), 0), axis=2)
+
+  # distance and midpoint of the chosen corners
+  dist = center[:, None] + vector.dot(sign, half[:, None])
+  corner = b.pos[:, None] + vector.mat_vec(b.mat[:, None], sign * b.size[:, None])
+  pos = corner - 0.5 * dist[..., None, :] * normal[:, None]
+  return make_contacts(only_where(jnp.any(chosen, axis=2), dist), pos, normal[:, None])
+
+
+def sphere_sphere(a: Shape, b: Shape, margin: jax.Array) -> Contacts:
+  """Two spheres, 1 contact.
+
+  Source: `mjc_SphereSphere`.
+  Gradient: zero for distance and normal where the centres coincide.
+  """
+  del margin
+  found = _spheres(a.pos, a.size[..., 0, :], b.pos, b.size[..., 0, :], _across(a, b))
+  return make_contacts(*(x[:, None] for x in found))
+
+
+def sphere_capsule(a: Shape, b: Shape, margin: jax.Array) -> Contacts:
+  """Sphere and capsule, 1 contact: the sphere against the nearest sphere of the capsule.
+
+  Source: `mjc_SphereCapsule`.
+  Gradient: zero for distance and normal where the sphere's centre is on the capsule's segment.
+  """
+  del margin
+  axis, half = b.axis(2), b.size[..., 1, :]
+  x = jnp.clip(vector.dot(axis, a.pos - b.pos), -half, half)
+  nearest = b.pos + x[..., None, :] * axis
+  found = _spheres(a.pos, a.size[..., 0, :], nearest, b.size[..., 0, :], _across(a, b))
+  return make_contacts(*(y[:, None] for y in found))
+
+
+def _segment_weights(
+  start_a: jax.Array, a: jax.Array, start_b: jax.Array, b: jax.Array
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+  """Weights (P, 2, W) of the closest points of two segments, start + weight * vector, and whether they are parallel.
+
+  Parallel segments (sine below 1e-4) give the two ends of their overlap, others the same pair twice.
+
+  Source: 4.0's `mjc_segWeights` after MuJoCo Warp's `_segment_weights`.
+  """
+  between = start_a - start_b
+  aa, bb, ab = vector.dot(a, a), vector.dot(b, b), vector.dot(a, b)
+  a_between, b_between = vector.dot(a, between), vector.dot(b, between)
+  normal = vector.cross(a, b)
+  det = vector.dot(normal, normal)
+  point_a, point_b = aa <= safe.MINVAL, bb <= safe.MINVAL
+  parallel = (det <= 1e-8 * aa * bb) & ~point_a & ~point_b
+
+  # projections of the ends of b on a
+  ends = jnp.stack([-a_between, ab - a_between], axis=1)
+  ends = jnp.clip(safe.divide(ends, aa[:, None]), 0, 1)
+
+  # nearest on the infinite lines, or the ends of a; then b's weight in [0, 1] decides
+  det = jnp.where(det <= 1e-8 * aa * bb, 0, det)
+  lines = jnp.clip(safe.divide(vector.dot(normal, vector.cross(b, between)), det), 0, 1)
+  s = jnp.where(point_a, 0, jnp.where(point_b, ends[:, 0], lines))[:, None]
+  s = jnp.where(parallel[:, None], jnp.arange(2, dtype=s.dtype)[:, None], s)
+  t = safe.divide(ab[:, None] * s + b_between[:, None], bb[:, None])
+  s = jnp.where(t < 0, ends[:, :1], jnp.where(t > 1, ends[:, 1:], s))
+  return s, jnp.clip(t, 0, 1), parallel
+
+
+def capsule_capsule(a: Shape, b: Shape, margin: jax.Array) -> Contacts:
+  """Two capsules, 1 contact, or 2 at the ends of the overlap where they are parallel (sine below 1e-4).
+
+  Source: 4.0's `mjc_CapsuleCapsule` after MuJoCo Warp's `capsule_capsule`.
+  Gradient: zero for distance and normal where the segments meet; of parallel capsules that of the two fixed ends.
+  """
+  del margin
+  half_a, half_b = a.axis(2) * a.size[..., 1:2, :], b.axis(2) * b.size[..., 1:2, :]
+  start_a, start_b = a.pos - half_a, b.pos - half_b
+  s, t, parallel = _segment_weights(start_a, 2 * half_a, start_b, 2 * half_b)
+  point_a = start_a[:, None] + s[..., None, :] * (2 * half_a)[:, None]
+  point_b = start_b[:, None] + t[..., None, :] * (2 * half_b)[:, None]
+  dist, pos, normal = _spheres(point_a, a.size[..., :1, :], point_b, b.size[..., :1, :], _across(a, b)[:, None])
+  exists = parallel[:, None] | np.array([True, False])[:, None]
+  return make_contacts(only_where(exists, dist), pos, normal)
+
+
+COLLIDERS: dict[tuple[str, str], Collider] = {
+  ('plane', 'sphere'): Collider(plane_sphere, ncon=1),
+  ('plane', 'capsule'): Collider(plane_capsule, ncon=2),
+  ('plane', 'box'): Collider(plane_box, ncon=4),
+  ('sphere', 'sphere'): Collider(sphere_sphere, ncon=1),
+  ('sphere', 'capsule'): Collider(sphere_capsule, ncon=1),
+  ('sphere', 'box'): Collider(box.sphere_box, ncon=1),
+  ('capsule', 'capsule'): Collider(capsule_capsule, ncon=2),
+  ('capsule', 'box'): Collider(box.capsule_box, ncon=2),
+  ('box', 'box'): Collider(box.box_box, ncon=8),
+}

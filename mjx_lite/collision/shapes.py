@@ -1,0 +1,80 @@
+"""What a collider takes and returns: posed shapes in, contacts in static slots out.
+
+A collider treats P geom pairs of one type pair at once, in W worlds. It knows nothing of models. A slot without a
+contact has distance `NO_CONTACT`; its other numbers are finite and mean nothing. Slots with `dist < margin`, read in
+order, are C's contacts in C's order.
+"""
+
+from typing import Callable, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from mjx_lite.math import geometry
+
+NO_CONTACT = 1e10  # distance [m] of an empty slot, larger than any margin
+
+
+class Shape(NamedTuple):
+  """A posed geom of each of P pairs.
+
+  Attributes:
+    pos: (P, 3, W) centre [m].
+    mat: (P, 3, 3, W) rotation matrix, the geom's axes in columns, as `geom_xmat`.
+    size: (P, 3, W or 1) `geom_size` [m].
+  """
+
+  pos: jax.Array
+  mat: jax.Array
+  size: jax.Array
+
+  def axis(self, k: int) -> jax.Array:
+    """Axis k of the geom in the world (P, 3, W)."""
+    return self.mat[..., :, k, :]
+
+
+class Contacts(NamedTuple):
+  """Contacts of P pairs in n slots each.
+
+  Attributes:
+    dist: (P, n, W) distance between the surfaces [m], negative when they overlap.
+    pos: (P, n, 3, W) midpoint between the surfaces [m].
+    frame: (P, n, 3, 3, W) axes in rows: normal from the first geom to the second, then two tangents.
+  """
+
+  dist: jax.Array
+  pos: jax.Array
+  frame: jax.Array
+
+
+class Collider(NamedTuple):
+  """A function `(a, b, margin) -> Contacts` of two shapes and margin + gap (P, W or 1) [m], and its number of slots."""
+
+  fn: Callable[[Shape, Shape, jax.Array], Contacts]
+  ncon: int
+
+
+def make_contacts(dist: jax.Array, pos: jax.Array, normal: jax.Array, tangent: jax.Array | None = None) -> Contacts:
+  """Contacts from slot distances (P, n, W), positions (P, n, 3, W) and normals (P, n or 1, 3, W)."""
+  if tangent is not None:
+    normal, tangent = jnp.broadcast_arrays(normal, tangent)
+  frame = geometry.make_frame(normal, tangent)
+  width = max(x.shape[-1] for x in (dist, pos, frame))
+  batch = dist.shape[:-1]
+  return Contacts(
+    jnp.broadcast_to(dist, (*batch, width)),
+    jnp.broadcast_to(pos, (*batch, 3, width)),
+    jnp.broadcast_to(frame, (*batch, 3, 3, width)),
+  )
+
+
+def only_where(keep: jax.Array, dist: jax.Array) -> jax.Array:
+  """Distances where there is a contact, `NO_CONTACT` elsewhere (in the dtype of dist, without gradient)."""
+  return jnp.where(keep, dist, jnp.asarray(NO_CONTACT, dist.dtype))
+
+
+def first_min(x: jax.Array, axis: int = -2) -> jax.Array:
+  """One-hot mask of the first smallest element along an axis."""
+  index = jax.lax.broadcasted_iota(jnp.int32, x.shape, axis % x.ndim)
+  smallest = x <= jnp.min(x, axis=axis, keepdims=True)
+  return index == jnp.min(jnp.where(smallest, index, x.shape[axis]), axis=axis, keepdims=True)

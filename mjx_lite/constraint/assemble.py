@@ -1,0 +1,77 @@
+"""All constraint rows of a state, in MuJoCo's order."""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from mjx_lite.collision.driver import Contacts
+from mjx_lite.constraint import contact, friction, jacobian, limit
+from mjx_lite.constraint.impedance import impedance
+from mjx_lite.constraint.rows import Jacobian, RowParams, Rows
+from mjx_lite.core.enums import MINVAL, ConstraintType
+from mjx_lite.core.select import join
+from mjx_lite.core.types import Model
+
+
+class RowPlan(NamedTuple):
+  """What is static about the rows."""
+
+  friction_dof: np.ndarray
+  limit: limit.LimitPlan
+  type: np.ndarray  # (nefc,) ConstraintType
+  id: np.ndarray  # (nefc,) dof, joint or contact slot
+  address: np.ndarray  # (ncon,) first row of each slot
+
+
+def plan(s: dict[str, Any], has_friction: bool, c: contact.ContactPlan) -> RowPlan:
+  """Kinds, ids and addresses of the rows."""
+  dofs, limits = friction.plan_dof(s, has_friction), limit.plan_joint(s)
+  kind = np.where(c.frictional, ConstraintType.CONTACT_PYRAMIDAL, ConstraintType.CONTACT_FRICTIONLESS)
+  types = [
+    np.full(len(dofs), ConstraintType.FRICTION_DOF), np.full(len(limits.joint), ConstraintType.LIMIT_JOINT),
+    np.repeat(kind, c.nrow),
+  ]  # fmt: skip
+  ids = np.concatenate([dofs, limits.joint, np.repeat(np.arange(c.ncon), c.nrow)]).astype(int)
+  address = len(dofs) + len(limits.joint) + c.nrow * np.arange(c.ncon)
+  return RowPlan(dofs, limits, np.concatenate(types).astype(int), ids, address)
+
+
+def make_constraint(m: Model, qpos, qvel, cdof, subtree_com, contacts: Contacts) -> Rows:
+  """Rows with their regularisation and reference acceleration.
+
+  Source: `mj_makeConstraint`, `mj_makeImpedance`, `mj_referenceConstraint`.
+  """
+  p: RowPlan = m.plan.rows
+  width = qpos.shape[-1]
+  on = m.opt.use_constraint
+  dof_friction = friction.rows_dof(m, p.friction_dof, width)
+  joint_limit, ball_axis = limit.rows_joint(m, p.limit, qpos)
+  contact_rows = contact.rows_contact(m, m.plan.contact, contacts, subtree_com)
+  j = Jacobian(ball_axis, contact_rows.basis, contact_rows.mu)
+  parts = [
+    (dof_friction, on and m.opt.use_frictionloss),
+    (joint_limit, on and m.opt.use_limit),
+    (contact_rows.params, m.opt.use_contact),
+  ]
+  params = RowParams(*(_stack([x[k] for x, _ in parts], width) for k in range(len(RowParams._fields) - 1)), stiff=True)
+  enabled = np.repeat([flag for _, flag in parts], [len(x.pos) for x, _ in parts])[:, None]
+  stiff = np.repeat([x.stiff for x, _ in parts], [len(x.pos) for x, _ in parts])[:, None]
+
+  law = impedance(m, params.solref, params.solimp, params.pos - params.margin)
+  k = jnp.where(stiff, law.K, 0)
+  first = jnp.maximum(MINVAL, (1 - law.I) / law.I * params.diag)
+  r = params.scale * first
+  active = params.active & enabled
+  vel = jacobian.mul(m, j, cdof, qvel)
+  aref = -law.B * vel - k * law.I * (params.pos - params.margin)
+  return Rows(
+    jacobian=j, D=jnp.where(active, 1 / r, 0), R=r, aref=aref, vel=vel, pos=params.pos, margin=params.margin,
+    frictionloss=params.frictionloss, diagA=r * law.I / (1 - law.I),
+    KBIP=jnp.stack([k, law.B, law.I, law.P], axis=1), contact_mu=contact_rows.contact_mu,
+  )  # fmt: skip
+
+
+def _stack(parts: list[jax.Array], width: int) -> jax.Array:
+  return join([jnp.broadcast_to(x, (*x.shape[:-1], width)) for x in parts])

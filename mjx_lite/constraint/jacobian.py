@@ -1,0 +1,165 @@
+"""The constraint Jacobian as an operator: J x, J' f, and the curvature J' diag(w) J, without a dense J.
+
+Rows in MuJoCo's order: dof friction, joint limits, contacts.
+"""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from mjx_lite.constraint import contact
+from mjx_lite.constraint.limit import LimitPlan
+from mjx_lite.constraint.rows import Jacobian
+from mjx_lite.core.select import join, rows
+from mjx_lite.core.types import Model
+from mjx_lite.math import vector
+from mjx_lite.math.tree import SumPlan, mask_sum, plan_sum
+
+
+class JacobianPlan(NamedTuple):
+  """Where the rows are, and the constant part of J."""
+
+  nfriction: int
+  nlimit: int
+  unit_row: np.ndarray  # rows with a single entry
+  unit_dof: np.ndarray
+  unit_sign: np.ndarray
+  ball_row: np.ndarray
+  ball_dof: np.ndarray  # (nball, 3)
+  order: np.ndarray  # friction and limit row -> row in the concatenation (unit, ball)
+  dof_unit: SumPlan  # dof <- signed unit rows
+  dof_weight: SumPlan  # dof <- unit rows, for weights
+  dof_ball: SumPlan  # dof <- ball rows' components
+
+
+def plan(s: dict[str, Any], friction_dof: np.ndarray, limit: LimitPlan) -> JacobianPlan:
+  """Static rows of friction and limits."""
+  nf, nl, nv = len(friction_dof), len(limit.joint), s["nv"]
+  unit_row = np.concatenate([np.arange(nf), nf + limit.scalar]).astype(int)
+  unit_dof = np.concatenate([friction_dof, s["jnt_dofadr"][limit.joint[limit.scalar]]]).astype(int)
+  unit_sign = np.concatenate([np.ones(nf), limit.sign])
+  ball_row = nf + limit.ball
+  ball_dof = s["jnt_dofadr"][limit.joint[limit.ball]][:, None] + np.arange(3)
+  order = np.zeros(nf + nl, int)
+  order[np.concatenate([unit_row, ball_row]).astype(int)] = np.arange(nf + nl)
+  signed, weight = np.zeros((nv, len(unit_row))), np.zeros((nv, len(unit_row)))
+  signed[unit_dof, np.arange(len(unit_row))] = unit_sign
+  weight[unit_dof, np.arange(len(unit_row))] = 1
+  by_ball = np.zeros((nv, ball_dof.size))
+  by_ball[ball_dof.ravel(), np.arange(ball_dof.size)] = 1
+  return JacobianPlan(
+    nf, nl, unit_row, unit_dof, unit_sign, ball_row, ball_dof, order, plan_sum(signed), plan_sum(weight), plan_sum(by_ball)
+  )
+
+
+def mul(m: Model, j: Jacobian, cdof: jax.Array, x: jax.Array) -> jax.Array:
+  """J x: (nv, W) to (nefc, W)."""
+  p, c = m.plan.jacobian, m.plan.contact
+  unit = p.unit_sign.astype(x.dtype)[:, None] * rows(x, p.unit_dof)
+  ball = -vector.dot(j.ball_axis, rows(x, p.ball_dof))
+  parts = [join([unit, ball], p.order)]
+  if c.ncon:
+    motion = mask_sum(c.side_dof, cdof * x[:, None])
+    y = jnp.sum(j.basis * motion[:, None], axis=-2)
+    parts.append(contact.to_rows(c, y if c.one_sided else mask_sum(c.slot_side, y), j.mu))
+  return join(parts)
+
+
+def mul_t(m: Model, j: Jacobian, cdof: jax.Array, f: jax.Array) -> jax.Array:
+  """J' f: (nefc, W) to (nv, W)."""
+  p, c = m.plan.jacobian, m.plan.contact
+  out = mask_sum(p.dof_unit, rows(f, p.unit_row))
+  if len(p.ball_row):
+    torque = -j.ball_axis * rows(f, p.ball_row)[:, None]
+    out = out + mask_sum(p.dof_ball, torque.reshape(p.ball_dof.size, -1))
+  if c.ncon:
+    local = contact.from_rows(c, f[p.nfriction + p.nlimit :], j.mu)
+    wrench = jnp.sum(j.basis * rows(local, c.side_slot)[:, :, None], axis=1)
+    out = out + vector.dot(cdof, mask_sum(c.dof_side, wrench))
+  return out
+
+
+def unit_curvature(m: Model, w: jax.Array) -> jax.Array:
+  """Diagonal (nv, W) of J' diag(w) J from the rows with a single entry."""
+  p = m.plan.jacobian
+  return mask_sum(p.dof_weight, rows(w, p.unit_row))
+
+
+def body_curvature(m: Model, j: Jacobian, w: jax.Array) -> jax.Array:
+  """J' diag(w) J of the contacts as stiffnesses (nbody, 6, 6, W) of single bodies; needs a tree-sparse plan."""
+  p, c = m.plan.jacobian, m.plan.contact
+  a = contact.stiffness(c, w[p.nfriction + p.nlimit :], j.mu)
+  half = sum(a[:, :, k, None] * j.basis[:, None, k] for k in range(c.ndir))
+  stiff = sum(j.basis[:, k, :, None] * half[:, k, None, :] for k in range(c.ndir))
+  return mask_sum(_magnitude(c.body_side), stiff)
+
+
+def dense(m: Model, j: Jacobian, cdof: jax.Array) -> jax.Array:
+  """Dense J (nefc, nv, W)."""
+  p, c = m.plan.jacobian, m.plan.contact
+  width = cdof.shape[-1]
+  unit = np.zeros((len(p.unit_row), m.nv))
+  unit[np.arange(len(p.unit_row)), p.unit_dof] = p.unit_sign
+  parts = [jnp.asarray(unit, cdof.dtype)[..., None]]
+  if len(p.ball_row):
+    spread = np.zeros((len(p.ball_row), 3, m.nv))
+    spread[np.arange(len(p.ball_row))[:, None], np.arange(3), p.ball_dof] = -1
+    parts.append(jnp.sum(j.ball_axis[:, :, None] * jnp.asarray(spread, cdof.dtype)[..., None], axis=1))
+  out = [join(parts, p.order)]
+  if c.ncon:
+    frame = _frame_jacobian(m, j, cdof)
+    flat = frame.reshape(c.ncon, c.ndir, -1)
+    wide = jnp.repeat(j.mu[:, :, None], m.nv, axis=2).reshape(c.ncon, 5, -1)
+    out.append(contact.to_rows(c, flat, wide).reshape(c.ncon * c.nrow, m.nv, width))
+  return join(out)
+
+
+def dense_curvature(m: Model, j: Jacobian, cdof: jax.Array, w: jax.Array) -> jax.Array:
+  """J' diag(w) J as a dense (nv, nv, W) matrix."""
+  p, c = m.plan.jacobian, m.plan.contact
+  eye = np.eye(m.nv)[..., None].astype(w.dtype)
+  h = unit_curvature(m, w)[:, None] * eye
+  if len(p.ball_row):
+    axis = mask_sum_rows(p, j.ball_axis, m.nv)
+    weight = rows(w, p.ball_row)
+    h = h + sum(axis[i][:, None] * (weight[i] * axis[i])[None] for i in range(len(p.ball_row)))
+  if c.ncon:
+    a = contact.stiffness(c, w[p.nfriction + p.nlimit :], j.mu)
+    frame = _frame_jacobian(m, j, cdof)
+    half = sum(a[:, :, k, None] * frame[:, None, k] for k in range(c.ndir))
+    left, right = (x.reshape(c.ncon * c.ndir, m.nv, -1) for x in (frame, half))
+    # contraction over the rows, batched over the worlds
+    h = h + jnp.moveaxis(
+      jax.lax.dot_general(left, right, (((0,), (0,)), ((2,), (2,))), precision=jax.lax.Precision.HIGHEST), 0, -1
+    )
+  return h
+
+
+def mask_sum_rows(p: JacobianPlan, axis: jax.Array, nv: int) -> jax.Array:
+  """Ball-limit axes (nball, 3, W) spread to dense rows (nball, nv, W)."""
+  spread = np.zeros((len(p.ball_row), 3, nv))
+  spread[np.arange(len(p.ball_row))[:, None], np.arange(3), p.ball_dof] = 1
+  return jnp.sum(axis[:, :, None] * jnp.asarray(spread, axis.dtype)[..., None], axis=1)
+
+
+def _frame_jacobian(m, j, cdof):
+  """Contact-frame components of the contact velocities per dof (ncon, ndir, nv, W)."""
+  c = m.plan.contact
+  sides = _dense_mask(c.side_dof)[:, None, :, None].astype(cdof.dtype)
+  per_side = sides * sum(j.basis[:, :, None, k] * cdof[None, None, :, k] for k in range(6))
+  if c.one_sided:
+    return per_side
+  return mask_sum(c.slot_side, per_side)
+
+
+def _dense_mask(plan_: SumPlan) -> np.ndarray:
+  full = np.zeros(plan_.shape)
+  for a, b, lo, hi, block in plan_.blocks:
+    full[a:b, lo:hi] = block
+  return full
+
+
+def _magnitude(plan_: SumPlan) -> SumPlan:
+  return SumPlan(plan_.shape, tuple((a, b, lo, hi, np.abs(block)) for a, b, lo, hi, block in plan_.blocks))

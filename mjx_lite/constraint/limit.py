@@ -1,0 +1,61 @@
+"""Joint limits: two rows for a slide or hinge joint, lower then upper; one for a ball joint."""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from mjx_lite.constraint.rows import RowParams
+from mjx_lite.core.enums import JointType
+from mjx_lite.core.select import join, rows
+from mjx_lite.core.types import Model
+from mjx_lite.math import quat, safe
+
+
+class LimitPlan(NamedTuple):
+  """Rows in joint order."""
+
+  joint: np.ndarray  # (n,) joint of each row
+  scalar: np.ndarray  # rows of slide and hinge joints
+  sign: np.ndarray  # of the scalar rows: 1 lower, -1 upper
+  ball: np.ndarray  # rows of ball joints
+  ball_adr: np.ndarray  # (nball, 4) qpos addresses
+  order: np.ndarray  # row -> row in the concatenation (scalar, ball)
+
+
+def plan_joint(s: dict[str, Any]) -> LimitPlan:
+  """Rows from the static fields of the model."""
+  joint, sign = [], []
+  for j in np.flatnonzero(s["jnt_limited"]):
+    for side in (1, -1) if s["jnt_type"][j] in (JointType.SLIDE, JointType.HINGE) else (0,):
+      joint.append(j)
+      sign.append(side)
+  joint, sign = np.array(joint, int), np.array(sign, int)
+  scalar, ball = np.flatnonzero(sign), np.flatnonzero(sign == 0)
+  order = np.zeros(len(joint), int)
+  order[np.concatenate([scalar, ball])] = np.arange(len(joint))
+  adr = s["jnt_qposadr"][joint[ball]][:, None] + np.arange(4)
+  return LimitPlan(joint, scalar, sign[scalar], ball, adr, order)
+
+
+def rows_joint(m: Model, p: LimitPlan, qpos: jax.Array) -> tuple[RowParams, jax.Array]:
+  """Limit rows, and the axes (nball, 3, W) of the ball joints' rows.
+
+  Source: `mj_instantiateLimit`.
+  Gradient: of a ball joint at its reference zero.
+  """
+  joint = p.joint[p.scalar]
+  bound = jnp.where((p.sign > 0)[:, None], rows(m.jnt_range, joint)[:, 0], rows(m.jnt_range, joint)[:, 1])
+  scalar = p.sign[:, None] * (rows(qpos, m.jnt_qposadr[joint]) - bound)
+  turned = quat.to_rotvec(safe.normalize(rows(qpos, p.ball_adr)))
+  axis, angle = safe.normalize_with_norm(turned)
+  pos = join([scalar, jnp.max(rows(m.jnt_range, p.joint[p.ball]), axis=1) - angle], p.order)
+  margin = jnp.broadcast_to(rows(m.jnt_margin, p.joint), pos.shape)
+  params = RowParams(
+    active=pos < margin, pos=pos, margin=margin,
+    diag=rows(m.dof_invweight0, m.jnt_dofadr[p.joint]), scale=jnp.ones_like(pos),
+    solref=rows(m.jnt_solref, p.joint), solimp=rows(m.jnt_solimp, p.joint),
+    frictionloss=jnp.zeros_like(pos), stiff=True,
+  )  # fmt: skip
+  return params, axis

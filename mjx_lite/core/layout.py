@@ -1,0 +1,60 @@
+"""Everything about a model that decides shapes or program structure, with one digest as its hash and equality."""
+
+import hashlib
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+
+class Layout:
+  """Static part of a Model.
+
+  Attributes:
+    static: mjModel's integer, flag and rendering fields as read-only NumPy arrays and Python numbers, by name.
+    plan: index tables of the subsystems, by name (each a NamedTuple from that subsystem's `plan`).
+    pruned: traced fields whose terms were left out because they were zero: replacing them raises.
+    tile: worlds computed at a time on CPU, 0 for all at once.
+    dtype: name of the floating-point type of the Model's leaves.
+
+  Two layouts of equal content are equal, so equal models share one trace. The digest is computed here, once; flattening
+  a Model or comparing two costs nothing that grows with the arrays.
+  """
+
+  __slots__ = ("_hash", "digest", "dtype", "plan", "pruned", "static", "tile")
+
+  def __init__(self, static: Mapping[str, Any], plan: Any, pruned: frozenset[str], tile: int, dtype: str):
+    self.static = dict(static)
+    self.plan = plan
+    self.pruned = pruned
+    self.tile = tile
+    self.dtype = dtype
+    h = hashlib.blake2b(digest_size=16)
+    _feed(h, (sorted(self.static.items()), plan, sorted(pruned), tile, dtype))
+    self.digest = h.digest()
+    self._hash = hash(self.digest)
+
+  def __hash__(self) -> int:
+    return self._hash
+
+  def __eq__(self, other: object) -> bool:
+    return isinstance(other, Layout) and self.digest == other.digest
+
+  def __reduce__(self):
+    return Layout, (self.static, self.plan, self.pruned, self.tile, self.dtype)
+
+
+def _feed(h: Any, x: Any) -> None:
+  """Add a nested record to a hash; makes its arrays read-only."""
+  if isinstance(x, np.ndarray):
+    x.flags.writeable = False
+    h.update(f"{x.dtype.str}{x.shape}".encode())
+    h.update(np.ascontiguousarray(x).tobytes())
+  elif isinstance(x, tuple | list):
+    h.update(f"{type(x).__name__}{len(x)}".encode())
+    for item in x:
+      _feed(h, item)
+  elif isinstance(x, dict):
+    _feed(h, sorted(x.items()))
+  else:
+    h.update(repr(x).encode())

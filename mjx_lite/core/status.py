@@ -1,0 +1,51 @@
+"""What went wrong in a world, as data: a bit and a counter per kind.
+
+Exceptions are never raised from traced values; a stage that cannot do what it was asked for marks the world.
+"""
+
+import enum
+
+import jax
+import jax.numpy as jnp
+
+from mjx_lite.core.pytree import Replaceable, array, pytree
+
+
+class Warning(enum.IntEnum):
+  """Kinds of trouble; bit `1 << kind` of `Status.bits` and entry `kind` of `Status.count`."""
+
+  CONTACTFULL = 0  # more contacts than slots
+  CNSTRFULL = 1  # more constraint rows than slots
+  BADQPOS = 2  # NaN, inf or |x| > 1e10 in qpos: world was reset
+  BADQVEL = 3  # the same in qvel
+  BADQACC = 4  # the same in qacc
+  BADCTRL = 5  # the same in ctrl: all controls of the world were taken as zero
+  SOLVER = 6  # the solver stopped at its iteration limit without reaching the tolerance
+  RESET = 7  # the world was reset to qpos0
+
+
+@pytree
+class Status(Replaceable):
+  """Trouble of one world since its Data was made or reset."""
+
+  bits: jax.Array = array(dtype="int")  # of the last step
+  count: jax.Array = array(len(Warning), dtype="int")  # since the last reset by the user
+
+
+def empty(width: int) -> Status:
+  """No trouble in `width` worlds (native layout)."""
+  return Status(bits=jnp.zeros((width,), jnp.int32), count=jnp.zeros((len(Warning), width), jnp.int32))
+
+
+def clear_bits(status: Status) -> Status:
+  """Forget the last step, keep the counters."""
+  return status.replace(bits=jnp.zeros_like(status.bits))
+
+
+def mark(status: Status, kind: Warning, where: jax.Array) -> Status:
+  """Mark the worlds in which `where` (W,) holds."""
+  one_hot = (jnp.arange(len(Warning)) == kind).astype(status.count.dtype)[:, None]
+  return Status(
+    bits=status.bits | jnp.where(where, 1 << int(kind), 0).astype(status.bits.dtype),
+    count=status.count + one_hot * where.astype(status.count.dtype),
+  )

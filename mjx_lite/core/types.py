@@ -1,0 +1,360 @@
+"""Model and Data: immutable pytrees with MuJoCo's names.
+
+Each array field is declared once: its shape for one world in symbols, its unit, and for Data the stage that writes it.
+Allocation, conversion, the shape tests and the field table of the documentation are derived from the declarations.
+
+Vocabulary: prefix `x` is the world frame, `c` about the tree's centre of mass, none local; spatial vectors have the
+rotation first; quaternions are wxyz; matrices multiply column vectors except `contact.frame`, whose axes are rows.
+*Transmission* maps joint to actuator space, *impedance* is the d of the constraint law, a *row* is one scalar constraint.
+"""
+
+from typing import Any
+
+import jax
+
+from mjx_lite.core import enums
+from mjx_lite.core.layout import Layout
+from mjx_lite.core.pytree import Replaceable, array, pytree, static
+from mjx_lite.core.status import Status
+
+_DISABLE, _ENABLE = enums.DisableBit, enums.EnableBit
+
+
+@pytree
+class Option(Replaceable):
+  """mjOption: numbers are traced, what picks an algorithm is static."""
+
+  timestep: jax.Array = array(unit="s")
+  impratio: jax.Array = array()
+  tolerance: jax.Array = array()
+  ls_tolerance: jax.Array = array()
+  noslip_tolerance: jax.Array = array()
+  ccd_tolerance: jax.Array = array()
+  gravity: jax.Array = array(3, unit="m/s^2")
+  wind: jax.Array = array(3, unit="m/s")
+  magnetic: jax.Array = array(3)
+  density: jax.Array = array(unit="kg/m^3")
+  viscosity: jax.Array = array(unit="Pa s")
+  o_margin: jax.Array = array(unit="m")
+  o_solref: jax.Array = array(2)
+  o_solimp: jax.Array = array(5)
+  o_friction: jax.Array = array(5)
+  integrator: int = static()
+  cone: int = static()
+  jacobian: int = static()
+  solver: int = static()
+  iterations: int = static()
+  ls_iterations: int = static()
+  noslip_iterations: int = static()
+  ccd_iterations: int = static()
+  sdf_iterations: int = static()
+  sdf_initpoints: int = static()
+  disableflags: int = static()
+  enableflags: int = static()
+  disableactuator: int = static()
+
+  def _on(self, bit: int) -> bool:
+    return not self.disableflags & bit
+
+  # resolved flags: the only place where bits are tested
+  use_constraint = property(lambda self: self._on(_DISABLE.CONSTRAINT))
+  use_frictionloss = property(lambda self: self._on(_DISABLE.FRICTIONLOSS))
+  use_limit = property(lambda self: self._on(_DISABLE.LIMIT))
+  use_contact = property(lambda self: self._on(_DISABLE.CONTACT) and self.use_constraint)
+  use_spring = property(lambda self: self._on(_DISABLE.SPRING))
+  use_damper = property(lambda self: self._on(_DISABLE.DAMPER))
+  use_passive = property(lambda self: self.use_spring or self.use_damper)
+  use_gravity = property(lambda self: self._on(_DISABLE.GRAVITY))
+  use_clampctrl = property(lambda self: self._on(_DISABLE.CLAMPCTRL))
+  use_warmstart = property(lambda self: self._on(_DISABLE.WARMSTART))
+  use_filterparent = property(lambda self: self._on(_DISABLE.FILTERPARENT))
+  use_actuation = property(lambda self: self._on(_DISABLE.ACTUATION))
+  use_refsafe = property(lambda self: self._on(_DISABLE.REFSAFE))
+  use_eulerdamp = property(lambda self: self._on(_DISABLE.EULERDAMP) and self.use_damper)
+  use_autoreset = property(lambda self: self._on(_DISABLE.AUTORESET))
+
+
+@pytree
+class Statistic(Replaceable):
+  """mjStatistic."""
+
+  meaninertia: jax.Array = array(unit="kg m^2")
+  meanmass: jax.Array = array(unit="kg")
+  meansize: jax.Array = array(unit="m")
+  extent: jax.Array = array(unit="m")
+  center: jax.Array = array(3, unit="m")
+
+
+@pytree
+class Model(Replaceable):
+  """mjModel: floats of the physics as arrays, everything else in `layout`.
+
+  Every name of mjModel works: `m.body_mass` is a traced array, `m.body_parentid` a read-only NumPy array, `m.nv` a
+  number. Static things may steer Python, traced ones may not; there is no third case.
+  """
+
+  layout: Layout = static()
+  opt: Option
+  stat: Statistic
+  qpos0: jax.Array = array("nq")
+  qpos_spring: jax.Array = array("nq")
+  body_pos: jax.Array = array("nbody", 3, unit="m")
+  body_quat: jax.Array = array("nbody", 4)
+  body_ipos: jax.Array = array("nbody", 3, unit="m")
+  body_iquat: jax.Array = array("nbody", 4)
+  body_mass: jax.Array = array("nbody", unit="kg")
+  body_subtreemass: jax.Array = array("nbody", unit="kg")
+  body_inertia: jax.Array = array("nbody", 3, unit="kg m^2")
+  body_invweight0: jax.Array = array("nbody", 2)
+  body_gravcomp: jax.Array = array("nbody")
+  jnt_solref: jax.Array = array("njnt", 2)
+  jnt_solimp: jax.Array = array("njnt", 5)
+  jnt_pos: jax.Array = array("njnt", 3, unit="m")
+  jnt_axis: jax.Array = array("njnt", 3)
+  jnt_stiffness: jax.Array = array("njnt")
+  jnt_stiffnesspoly: jax.Array = array("njnt", 2)
+  jnt_springyield: jax.Array = array("njnt")
+  jnt_range: jax.Array = array("njnt", 2, unit="m|rad")
+  jnt_actfrcrange: jax.Array = array("njnt", 2)
+  jnt_margin: jax.Array = array("njnt", unit="m|rad")
+  dof_solref: jax.Array = array("nv", 2)
+  dof_solimp: jax.Array = array("nv", 5)
+  dof_frictionloss: jax.Array = array("nv")
+  dof_armature: jax.Array = array("nv")
+  dof_damping: jax.Array = array("nv")
+  dof_dampingpoly: jax.Array = array("nv", 2)
+  dof_invweight0: jax.Array = array("nv")
+  dof_M0: jax.Array = array("nv")
+  dof_length: jax.Array = array("nv")
+  geom_size: jax.Array = array("ngeom", 3, unit="m")
+  geom_rbound: jax.Array = array("ngeom", unit="m")
+  geom_aabb: jax.Array = array("ngeom", 6, unit="m")
+  geom_pos: jax.Array = array("ngeom", 3, unit="m")
+  geom_quat: jax.Array = array("ngeom", 4)
+  geom_friction: jax.Array = array("ngeom", 3)
+  geom_margin: jax.Array = array("ngeom", unit="m")
+  geom_gap: jax.Array = array("ngeom", unit="m")
+  geom_solmix: jax.Array = array("ngeom")
+  geom_solref: jax.Array = array("ngeom", 2)
+  geom_solimp: jax.Array = array("ngeom", 5)
+  geom_fluid: jax.Array = array("ngeom", 12)
+  geom_surfacevel: jax.Array = array("ngeom", 6)
+  geom_adhesion: jax.Array = array("ngeom", unit="N")
+  site_size: jax.Array = array("nsite", 3, unit="m")
+  site_pos: jax.Array = array("nsite", 3, unit="m")
+  site_quat: jax.Array = array("nsite", 4)
+  cam_pos: jax.Array = array("ncam", 3, unit="m")
+  cam_quat: jax.Array = array("ncam", 4)
+  cam_poscom0: jax.Array = array("ncam", 3, unit="m")
+  cam_pos0: jax.Array = array("ncam", 3, unit="m")
+  cam_mat0: jax.Array = array("ncam", 3, 3)
+  cam_fovy: jax.Array = array("ncam")
+  cam_intrinsic: jax.Array = array("ncam", 4)
+  cam_sensorsize: jax.Array = array("ncam", 2)
+  light_pos: jax.Array = array("nlight", 3, unit="m")
+  light_dir: jax.Array = array("nlight", 3)
+  light_poscom0: jax.Array = array("nlight", 3, unit="m")
+  light_pos0: jax.Array = array("nlight", 3, unit="m")
+  light_dir0: jax.Array = array("nlight", 3)
+  pair_solref: jax.Array = array("npair", 2)
+  pair_solreffriction: jax.Array = array("npair", 2)
+  pair_solimp: jax.Array = array("npair", 5)
+  pair_margin: jax.Array = array("npair", unit="m")
+  pair_gap: jax.Array = array("npair", unit="m")
+  pair_friction: jax.Array = array("npair", 5)
+  pair_adhesion: jax.Array = array("npair", unit="N")
+  eq_solref: jax.Array = array("neq", 2)
+  eq_solimp: jax.Array = array("neq", 5)
+  eq_data: jax.Array = array("neq", 12)
+  tendon_solref_lim: jax.Array = array("ntendon", 2)
+  tendon_solimp_lim: jax.Array = array("ntendon", 5)
+  tendon_solref_fri: jax.Array = array("ntendon", 2)
+  tendon_solimp_fri: jax.Array = array("ntendon", 5)
+  tendon_range: jax.Array = array("ntendon", 2, unit="m|rad")
+  tendon_actfrcrange: jax.Array = array("ntendon", 2, unit="N")
+  tendon_margin: jax.Array = array("ntendon")
+  tendon_stiffness: jax.Array = array("ntendon")
+  tendon_stiffnesspoly: jax.Array = array("ntendon", 2)
+  tendon_damping: jax.Array = array("ntendon")
+  tendon_dampingpoly: jax.Array = array("ntendon", 2)
+  tendon_armature: jax.Array = array("ntendon")
+  tendon_frictionloss: jax.Array = array("ntendon")
+  tendon_lengthspring: jax.Array = array("ntendon", 2)
+  tendon_springyield: jax.Array = array("ntendon")
+  tendon_length0: jax.Array = array("ntendon")
+  tendon_invweight0: jax.Array = array("ntendon")
+  wrap_prm: jax.Array = array("nwrap")
+  actuator_gear: jax.Array = array("nout", 6)
+  actuator_acc0: jax.Array = array("nout")
+  actuator_length0: jax.Array = array("nout")
+  actuator_lengthrange: jax.Array = array("nout", 2)
+  actuator_dynprm: jax.Array = array("nactuator", 10)
+  actuator_gainprm: jax.Array = array("nactuator", 10)
+  actuator_biasprm: jax.Array = array("nactuator", 10)
+  actuator_ctrlrange: jax.Array = array("nu", 2)
+  actuator_forcerange: jax.Array = array("nactuator", 2)
+  actuator_actrange: jax.Array = array("nactuator", 2)
+  actuator_cranklength: jax.Array = array("nactuator", unit="m")
+  actuator_damping: jax.Array = array("nactuator")
+  actuator_dampingpoly: jax.Array = array("nactuator", 2)
+  actuator_armature: jax.Array = array("nactuator")
+  actuator_delay: jax.Array = array("nactuator", unit="s")
+  sensor_cutoff: jax.Array = array("nsensor")
+  sensor_delay: jax.Array = array("nsensor", unit="s")
+  sensor_interval: jax.Array = array("nsensor", 2, unit="s")
+  key_time: jax.Array = array("nkey", unit="s")
+  key_qpos: jax.Array = array("nkey", "nq")
+  key_qvel: jax.Array = array("nkey", "nv")
+  key_act: jax.Array = array("nkey", "na")
+  key_ctrl: jax.Array = array("nkey", "nu")
+  key_mpos: jax.Array = array("nkey", "nmocap", 3)
+  key_mquat: jax.Array = array("nkey", "nmocap", 4)
+
+  @property
+  def tile(self) -> int:
+    """Worlds computed at a time on CPU, 0 for all."""
+    return self.layout.tile
+
+  @property
+  def plan(self) -> Any:
+    """Index tables of the subsystems."""
+    return self.layout.plan
+
+  def __getattr__(self, name: str) -> Any:
+    if not name.startswith("_"):
+      try:
+        return self.layout.static[name]
+      except KeyError:
+        pass
+    raise AttributeError(f"'{name}' is neither an array of Model nor a field of mjModel")
+
+  def __dir__(self) -> list[str]:
+    return [*super().__dir__(), *self.layout.static]
+
+  def replace(self, **changes: Any) -> "Model":
+    """Copy with some arrays changed.
+
+    Raises:
+      ValueError: for a static field, and for one whose terms were left out because it was zero.
+    """
+    for name, value in changes.items():
+      if name in self.layout.static:
+        raise ValueError(
+          f"Model.{name} is static: it decides shapes or program structure. Change it in the MjModel (or MjSpec) and call put_model again."
+        )
+      if name in self.layout.pruned and value is not getattr(self, name):
+        raise ValueError(
+          f"Model.{name} was zero everywhere, so its terms were left out of the program. "
+          f"Build the model with put_model(..., keep=('{name}',)) to change it."
+        )
+    if "opt" in changes and (changes["opt"].disableflags ^ self.opt.disableflags) & _DISABLE.FILTERPARENT:
+      raise ValueError("the flag FILTERPARENT decides which geoms can collide: set it in MjModel.opt, then call put_model again.")
+    return super().replace(**changes)
+
+
+@pytree
+class Contact(Replaceable):
+  """Contact slots in MuJoCo's order.
+
+  `exclude` is 0 for a contact with rows, 1 for one in the gap, -1 for an empty slot. `efc_address` is the slot's first row.
+  """
+
+  dist: jax.Array = array("ncon", unit="m", stage="collision")
+  pos: jax.Array = array("ncon", 3, unit="m", stage="collision")
+  frame: jax.Array = array("ncon", 3, 3, stage="collision")
+  includemargin: jax.Array = array("ncon", unit="m", stage="collision")
+  friction: jax.Array = array("ncon", 5, stage="collision")
+  solref: jax.Array = array("ncon", 2, stage="collision")
+  solreffriction: jax.Array = array("ncon", 2, stage="collision")
+  solimp: jax.Array = array("ncon", 5, stage="collision")
+  mu: jax.Array = array("ncon", stage="make_constraint")
+  dim: jax.Array = array("ncon", stage="collision", dtype="int")
+  geom: jax.Array = array("ncon", 2, stage="collision", dtype="int")
+  exclude: jax.Array = array("ncon", stage="collision", dtype="int")
+  efc_address: jax.Array = array("ncon", stage="collision", dtype="int")
+
+  geom1 = property(lambda self: self.geom[..., 0])
+  geom2 = property(lambda self: self.geom[..., 1])
+
+
+@pytree
+class Data(Replaceable):
+  """mjData: state, inputs and everything that the stages compute, for one world."""
+
+  # state
+  time: jax.Array = array(unit="s")
+  qpos: jax.Array = array("nq", unit="m|rad")
+  qvel: jax.Array = array("nv", unit="m/s|rad/s")
+  act: jax.Array = array("na")
+  qacc_warmstart: jax.Array = array("nv")
+  # inputs
+  ctrl: jax.Array = array("nu")
+  qfrc_applied: jax.Array = array("nv")
+  xfrc_applied: jax.Array = array("nbody", 6)
+  eq_active: jax.Array = array("neq", dtype="bool")
+  mocap_pos: jax.Array = array("nmocap", 3, unit="m")
+  mocap_quat: jax.Array = array("nmocap", 4)
+  userdata: jax.Array = array("nuserdata")
+  # position
+  xpos: jax.Array = array("nbody", 3, unit="m", stage="kinematics")
+  xquat: jax.Array = array("nbody", 4, stage="kinematics")
+  xmat: jax.Array = array("nbody", 3, 3, stage="kinematics")
+  xipos: jax.Array = array("nbody", 3, unit="m", stage="kinematics")
+  ximat: jax.Array = array("nbody", 3, 3, stage="kinematics")
+  xiquat: jax.Array = array("nbody", 4, stage="kinematics")
+  xanchor: jax.Array = array("njnt", 3, unit="m", stage="kinematics")
+  xaxis: jax.Array = array("njnt", 3, stage="kinematics")
+  geom_xpos: jax.Array = array("ngeom", 3, unit="m", stage="kinematics")
+  geom_xmat: jax.Array = array("ngeom", 3, 3, stage="kinematics")
+  geom_xquat: jax.Array = array("ngeom", 4, stage="kinematics")
+  site_xpos: jax.Array = array("nsite", 3, unit="m", stage="kinematics")
+  site_xmat: jax.Array = array("nsite", 3, 3, stage="kinematics")
+  site_xquat: jax.Array = array("nsite", 4, stage="kinematics")
+  subtree_com: jax.Array = array("nbody", 3, unit="m", stage="com_pos")
+  cdof: jax.Array = array("nv", 6, stage="com_pos")
+  cinert: jax.Array = array("nbody", 10, stage="com_pos")
+  cam_xpos: jax.Array = array("ncam", 3, unit="m", stage="camlight")
+  cam_xmat: jax.Array = array("ncam", 3, 3, stage="camlight")
+  light_xpos: jax.Array = array("nlight", 3, unit="m", stage="camlight")
+  light_xdir: jax.Array = array("nlight", 3, stage="camlight")
+  crb: jax.Array = array("nbody", 10, stage="crb")
+  M: jax.Array = array("nC", stage="crb")
+  qLD: jax.Array = array("nC", stage="factor_m")
+  qLDiagInv: jax.Array = array("nv", stage="factor_m")
+  contact: Contact
+  actuator_length: jax.Array = array("nout", stage="transmission")
+  actuator_moment: jax.Array = array("nJmom", stage="transmission")
+  # velocity
+  cvel: jax.Array = array("nbody", 6, stage="com_vel")
+  cdof_dot: jax.Array = array("nv", 6, stage="com_vel")
+  actuator_velocity: jax.Array = array("nout", stage="fwd_velocity")
+  qfrc_spring: jax.Array = array("nv", stage="passive")
+  qfrc_damper: jax.Array = array("nv", stage="passive")
+  qfrc_gravcomp: jax.Array = array("nv", stage="passive")
+  qfrc_passive: jax.Array = array("nv", stage="passive")
+  qfrc_bias: jax.Array = array("nv", stage="rne")
+  # constraint rows
+  efc_type: jax.Array = array("nefc", stage="make_constraint", dtype="int")
+  efc_id: jax.Array = array("nefc", stage="make_constraint", dtype="int")
+  efc_pos: jax.Array = array("nefc", stage="make_constraint")
+  efc_margin: jax.Array = array("nefc", stage="make_constraint")
+  efc_frictionloss: jax.Array = array("nefc", stage="make_constraint")
+  efc_diagA: jax.Array = array("nefc", stage="make_constraint")
+  efc_KBIP: jax.Array = array("nefc", 4, stage="make_constraint")
+  efc_D: jax.Array = array("nefc", stage="make_constraint")
+  efc_R: jax.Array = array("nefc", stage="make_constraint")
+  efc_vel: jax.Array = array("nefc", stage="make_constraint")
+  efc_aref: jax.Array = array("nefc", stage="make_constraint")
+  efc_force: jax.Array = array("nefc", stage="solve")
+  efc_state: jax.Array = array("nefc", stage="solve", dtype="int")
+  # acceleration
+  act_dot: jax.Array = array("na", stage="fwd_actuation")
+  actuator_force: jax.Array = array("nout", stage="fwd_actuation")
+  qfrc_actuator: jax.Array = array("nv", stage="fwd_actuation")
+  qfrc_smooth: jax.Array = array("nv", stage="fwd_acceleration")
+  qacc_smooth: jax.Array = array("nv", stage="fwd_acceleration")
+  qfrc_constraint: jax.Array = array("nv", stage="solve")
+  qacc: jax.Array = array("nv", stage="solve")
+  solver_niter: jax.Array = array(stage="solve", dtype="int")
+  sensordata: jax.Array = array("nsensordata")
+  status: Status

@@ -1,0 +1,183 @@
+"""The world axis: one-world functions outside, the world axis last inside.
+
+The engine computes on arrays with one trailing world axis (`native` functions). `one_world(native)` is what the user
+calls: shapes are those of a single world and batching is `jax.vmap`. Between the two stands one primitive, `native_p`,
+with a parameter `batched`:
+
+* `batched=False`: the operands are one world's. Lowering gives them a world axis of size 1.
+* batching moves the batch axis last and binds the primitive again with `batched=True`; a further `vmap` is merged
+  into the same axis. So `vmap`, `vmap(scan)`, `vmap(jit)`, `scan(vmap)`, `grad(vmap)` and `vmap(vmap)` all reach the native
+  layout.
+* `jvp` dissolves: the native function's ordinary operations are differentiated, and the primitive is gone. So
+  `vmap(grad(f))` is right too, in the plain layout; `grad` of a sum over `vmap` is the fast way to batched gradients.
+
+This is also the one place where worlds are cut into tiles (CPU caches), see `_in_tiles`. It is the only module that
+touches jax's extension interfaces.
+"""
+
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.extend import core as jex_core
+from jax.interpreters import ad, batching, mlir
+
+
+class Call(NamedTuple):
+  """What a call of a native function is, besides its operands; hashable."""
+
+  native: Callable[..., Any]
+  static: tuple[tuple[str, Any], ...]  # keyword arguments
+  in_tree: Any
+  nshared: int  # leaves of the first argument, the Model
+  tile: int  # worlds computed at a time, 0 for all
+
+
+native_p = jex_core.Primitive("mjx_native")
+native_p.multiple_results = True
+
+
+def one_world(native: Callable[..., Any]) -> Callable[..., Any]:
+  """Wrap a native function for the user: one-world shapes, batched by `jax.vmap`.
+
+  Args:
+    native: function of pytrees whose leaves carry a trailing world axis. The first argument is the Model; its leaves
+      may keep a world axis of size 1 (shared by all worlds). Keyword arguments are static and hashable.
+
+  Returns:
+    the same function on leaves without the world axis.
+  """
+
+  @functools.wraps(native)
+  def public(*args, **static):
+    leaves, in_tree = jax.tree.flatten(args)
+    leaves = [jnp.asarray(x) for x in leaves]
+    call = Call(native, tuple(sorted(static.items())), in_tree, len(jax.tree.leaves(args[0])), getattr(args[0], "tile", 0))
+    out = native_p.bind(*leaves, call=call, batched=False)
+    return jax.tree.unflatten(_trace(call, False, _avals(leaves))[1], out)
+
+  return public
+
+
+def _avals(leaves):
+  """Shapes and dtypes as a hashable key."""
+  return tuple((x.shape, x.dtype) for x in leaves)
+
+
+@functools.lru_cache(maxsize=256)
+def _trace(call, batched, avals):
+  """Jaxpr of the native function on these operands and its output tree; traced once for all uses."""
+  out_tree = None
+
+  def flat(*leaves):
+    nonlocal out_tree
+    if not batched:
+      leaves = [x[..., None] for x in leaves]
+    out, out_tree = jax.tree.flatten(call.native(*jax.tree.unflatten(call.in_tree, leaves), **dict(call.static)))
+    if not batched:
+      return [x[..., 0] for x in out]
+    width = max((x.shape[-1] for x in leaves), default=1)  # an output of shared values only still belongs to every world
+    return [jnp.broadcast_to(x, (*x.shape[:-1], width)) for x in out]
+
+  jaxpr = jax.make_jaxpr(flat)(*(jax.ShapeDtypeStruct(s, t) for s, t in avals))
+  return jaxpr, out_tree
+
+
+def _run(*leaves, call, batched):
+  """The native function on flat operands, as ordinary operations."""
+  width = max((x.shape[-1] for x in leaves), default=1) if batched else 1
+  if call.tile and width > call.tile:
+    return _in_tiles(call, leaves, width)
+  return jex_core.jaxpr_as_fun(_trace(call, batched, _avals(leaves))[0])(*leaves)
+
+
+def _in_tiles(call, leaves, width):
+  """The native function on `call.tile` worlds at a time, so that a tile's arrays stay in the cache.
+
+  Tile j holds the worlds j, j + T, j + 2T, ...: with the worlds sharded over devices in blocks every device holds a part
+  of each tile, and the loop needs no communication. The last world is repeated to fill the tiles.
+  """
+  ntile = -(-width // call.tile)
+  size = -(-width // ntile)
+  pad = ntile * size - width
+  per_world = [i for i, x in enumerate(leaves) if x.shape[-1] == width]
+
+  def cut(x):
+    if pad:
+      x = jnp.concatenate([x, jnp.repeat(x[..., -1:], pad, axis=-1)], axis=-1)
+    return jnp.moveaxis(x.reshape((*x.shape[:-1], size, ntile)), -1, 0)
+
+  def join(x):
+    return jnp.moveaxis(x, 0, -1).reshape((*x.shape[1:-1], size * ntile))[..., :width]
+
+  def body(parts):
+    full = list(leaves)
+    for i, x in zip(per_world, parts, strict=True):
+      full[i] = x
+    return jex_core.jaxpr_as_fun(_trace(call, True, _avals(full))[0])(*full)
+
+  return [join(x) for x in jax.lax.map(body, [cut(leaves[i]) for i in per_world])]
+
+
+def _abstract_eval(*avals, call, batched):
+  return [jax.core.ShapedArray(a.shape, a.dtype) for a in _trace(call, batched, _avals(avals))[0].out_avals]
+
+
+@functools.lru_cache(maxsize=256)
+def _jitted(call, batched):
+  return jax.jit(functools.partial(_run, call=call, batched=batched))
+
+
+def _impl(*leaves, call, batched):
+  return _jitted(call, batched)(*leaves)
+
+
+def _jvp(primals, tangents, **params):
+  moving = [i for i, t in enumerate(tangents) if type(t) is not ad.Zero]
+
+  def f(*moved):
+    full = list(primals)
+    for i, x in zip(moving, moved, strict=True):
+      full[i] = x
+    return _run(*full, **params)
+
+  out, out_dot = jax.jvp(f, [primals[i] for i in moving], [tangents[i] for i in moving])
+  zero = jax.dtypes.float0
+  return out, [ad.Zero(jax.core.ShapedArray(t.shape, zero)) if t.dtype == zero else t for t in out_dot]
+
+
+def _batch(args, dims, *, call, batched):
+  size = next(x.shape[d] for x, d in zip(args, dims, strict=True) if d is not None)
+  width = max((_world_size(x, d) for x, d in zip(args, dims, strict=True)), default=1) if batched else 1
+
+  def place(i, x, d):
+    # (..., world, batch), merged into one trailing axis
+    if d is None:
+      if i < call.nshared and (not batched or x.shape[-1] == 1):
+        return x if batched else x[..., None]  # a Model leaf shared by all worlds
+      x = jnp.broadcast_to(x[..., None], (*x.shape, size))
+    else:
+      x = jnp.moveaxis(x, d, -1)
+    if not batched:
+      return x
+    x = jnp.broadcast_to(x, (*x.shape[:-2], width, size))
+    return x.reshape((*x.shape[:-2], width * size))
+
+  placed = [place(i, x, d) for i, (x, d) in enumerate(zip(args, dims, strict=True))]
+  out = native_p.bind(*placed, call=call, batched=True)
+  if batched:
+    out = [x.reshape((*x.shape[:-1], width, size)) for x in out]
+  return out, [x.ndim - 1 for x in out]
+
+
+def _world_size(x, dim):
+  return x.shape[x.ndim - 2 if dim == x.ndim - 1 else x.ndim - 1]
+
+
+native_p.def_abstract_eval(_abstract_eval)
+native_p.def_impl(_impl)
+ad.primitive_jvps[native_p] = _jvp
+batching.primitive_batchers[native_p] = _batch
+mlir.register_lowering(native_p, mlir.lower_fun(_run, multiple_results=True))

@@ -1,0 +1,380 @@
+"""The step and its stages, on the native layout (world axis last).
+
+Each stage takes arrays from Data, calls one algorithm, and stores the record that it returns: this file is the list of
+who reads and writes what. What is too big for Data (the factor of M, the constraint Jacobian) is handed on in `Work`; a
+stage called alone rebuilds it from Data.
+"""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from mjx_lite.actuator import force as actuator_force
+from mjx_lite.collision import driver, mixing
+from mjx_lite.constraint import assemble, contact, jacobian, limit
+from mjx_lite.constraint.rows import Jacobian, Rows
+from mjx_lite.core import status
+from mjx_lite.core.enums import MAXVAL
+from mjx_lite.core.status import Warning
+from mjx_lite.core.types import Data, Model
+from mjx_lite.integrate import advance
+from mjx_lite.integrate.table import INTEGRATORS
+from mjx_lite.math import spatial
+from mjx_lite.smooth import applied, articulated, com, inertia, rne as rne_
+from mjx_lite.smooth import kinematics as kinematics_, passive as passive_, transmission as transmission_
+from mjx_lite.solver import cost, newton
+from mjx_lite.solver.operator import Metric
+from mjx_lite.solver.table import SOLVERS
+
+
+class Work(NamedTuple):
+  """What the stages of one step hand over besides Data."""
+
+  factor: articulated.Factor
+  rows: Rows
+
+
+# ------------------------------------------------------------------------------------------------------- position
+
+
+def kinematics(m: Model, d: Data) -> Data:
+  """Poses of bodies, joints, geoms and sites."""
+  return d.replace(**kinematics_.kinematics(m, d.qpos, d.mocap_pos, d.mocap_quat)._asdict())
+
+
+def com_pos(m: Model, d: Data) -> Data:
+  """Centres of mass, inertias and dof axes about them."""
+  return d.replace(**com.com_pos(m, d.xipos, d.ximat, d.xmat, d.xanchor, d.xaxis)._asdict())
+
+
+def camlight(m: Model, d: Data) -> Data:
+  """Poses of cameras and lights."""
+  return d.replace(**com.camlight(m, d.xpos, d.xquat, d.subtree_com)._asdict())
+
+
+def crb(m: Model, d: Data) -> Data:
+  """Composite inertias and M."""
+  return d.replace(**inertia.crb(m, d.cinert, d.cdof)._asdict())
+
+
+def factor_m(m: Model, d: Data) -> Data:
+  """Sparse factor of M."""
+  return d.replace(**articulated.packed(m, _factor(m, d), d.cdof)._asdict())
+
+
+def collision(m: Model, d: Data) -> Data:
+  """Contacts."""
+  p, c = m.plan.collision, driver.collide(m, d.geom_xpos, d.geom_xmat)
+  width = d.qpos.shape[-1]
+
+  def full(x):
+    return jnp.broadcast_to(x, (*x.shape[:-1], width))
+
+  def fixed(x):
+    return jnp.broadcast_to(jnp.asarray(x, jnp.int32)[..., None], (*x.shape, width))
+
+  margin = full(c.params.margin)
+  params = {k: full(x) for k, x in c.params._asdict().items() if k not in ("margin", "gap")}
+  return d.replace(
+    contact=d.contact.replace(
+      dist=full(c.dist), pos=full(c.pos), frame=full(c.frame), includemargin=margin,
+      dim=fixed(p.slot_dim), geom=fixed(p.slot_geom), efc_address=fixed(m.plan.rows.address),
+      exclude=jnp.where(c.dist < margin, 0, jnp.where(c.dist < margin + c.params.gap, 1, -1)).astype(jnp.int32), **params,
+    )
+  )  # fmt: skip
+
+
+def make_constraint(m: Model, d: Data) -> Data:
+  """Constraint rows."""
+  return _make_constraint(m, d)[0]
+
+
+def _make_constraint(m: Model, d: Data) -> tuple[Data, Rows]:
+  rows = assemble.make_constraint(m, d.qpos, d.qvel, d.cdof, d.subtree_com, _contacts(d))
+  width = d.qpos.shape[-1]
+
+  def fixed(x):
+    return jnp.broadcast_to(jnp.asarray(x, jnp.int32)[:, None], (len(x), width))
+
+  d = d.replace(
+    efc_type=fixed(m.plan.rows.type), efc_id=fixed(m.plan.rows.id), efc_pos=rows.pos, efc_margin=rows.margin,
+    efc_frictionloss=rows.frictionloss, efc_diagA=rows.diagA, efc_KBIP=rows.KBIP, efc_D=rows.D, efc_R=rows.R,
+    efc_vel=rows.vel, efc_aref=rows.aref, contact=d.contact.replace(mu=rows.contact_mu),
+  )  # fmt: skip
+  return d, rows
+
+
+def transmission(m: Model, d: Data) -> Data:
+  """Actuator lengths and moments."""
+  t = transmission_.transmission(m, d.qpos)
+  moment = jnp.broadcast_to(t.moment, (t.moment.shape[0], d.qpos.shape[-1]))
+  return d.replace(actuator_length=t.length, actuator_moment=moment)
+
+
+def fwd_position(m: Model, d: Data) -> Data:
+  """All that depends on positions only, but for the constraint rows, which need velocities too."""
+  d = camlight(m, com_pos(m, kinematics(m, d)))
+  return transmission(m, collision(m, factor_m(m, crb(m, d))))
+
+
+# ------------------------------------------------------------------------------------------------------- velocity
+
+
+def com_vel(m: Model, d: Data) -> Data:
+  """Body velocities."""
+  return d.replace(**com.com_vel(m, d.cdof, d.qvel)._asdict())
+
+
+def passive(m: Model, d: Data) -> Data:
+  """Passive forces."""
+  f = passive_.passive(m, d.qpos, d.qvel, d.cdof, d.xipos, d.subtree_com)
+  return d.replace(**{f"qfrc_{k}": x for k, x in f._asdict().items()})
+
+
+def rne(m: Model, d: Data) -> Data:
+  """Bias force."""
+  return d.replace(qfrc_bias=rne_.rne(m, d.cinert, d.cdof, d.cvel, d.cdof_dot, d.qvel))
+
+
+def fwd_velocity(m: Model, d: Data) -> Data:
+  """All that depends on positions and velocities only."""
+  return _fwd_velocity(m, d)[0]
+
+
+def _fwd_velocity(m: Model, d: Data) -> tuple[Data, Rows]:
+  d = d.replace(actuator_velocity=transmission_.velocity(m, d.actuator_moment, d.qvel))
+  d = rne(m, passive(m, com_vel(m, d)))
+  return _make_constraint(m, d)
+
+
+# --------------------------------------------------------------------------------------------------- acceleration
+
+
+def fwd_actuation(m: Model, d: Data) -> Data:
+  """Actuator forces."""
+  if not m.opt.use_actuation:
+    return d.replace(actuator_force=jnp.zeros_like(d.actuator_force), qfrc_actuator=jnp.zeros_like(d.qfrc_actuator))
+  a = actuator_force.actuation(m, d.ctrl, d.actuator_length, d.actuator_velocity, d.actuator_moment, d.qfrc_gravcomp)
+  return d.replace(
+    actuator_force=a.force, qfrc_actuator=a.qfrc, status=status.mark(d.status, Warning.BADCTRL, a.bad_ctrl)
+  )
+
+
+def fwd_acceleration(m: Model, d: Data) -> Data:
+  """Smooth force and the acceleration without constraints."""
+  return _fwd_acceleration(m, d, _factor(m, d))
+
+
+def _fwd_acceleration(m: Model, d: Data, factor: articulated.Factor) -> Data:
+  xfrc = applied.xfrc_accumulate(m, d.cdof, d.xipos, d.subtree_com, d.xfrc_applied)
+  smooth = d.qfrc_passive - d.qfrc_bias + d.qfrc_applied + d.qfrc_actuator + xfrc
+  return d.replace(qfrc_smooth=smooth, qacc_smooth=articulated.solve(m, factor, smooth))
+
+
+def solve(m: Model, d: Data) -> Data:
+  """Constraint forces and the acceleration."""
+  return _solve(m, d, _rows(m, d))
+
+
+def _solve(m: Model, d: Data, rows: Rows) -> Data:
+  if not m.plan.sizes["nefc"]:
+    return d.replace(qacc=d.qacc_smooth, qfrc_constraint=jnp.zeros_like(d.qacc), solver_niter=d.solver_niter * 0)
+  metric = Metric(d.cinert, d.cdof, d.M)
+  trace = jnp.sum(jnp.where(m.plan.inertia.diagonal[:, None], d.M, 0), axis=0)
+  problem = newton.Problem(m, metric, rows, d.qfrc_smooth, d.qacc_smooth, 1 / trace)
+  solution = SOLVERS[m.opt.solver](problem, d.qacc_warmstart)
+  nf = m.plan.jacobian.nfriction
+  jar = jacobian.mul(m, rows.jacobian, d.cdof, solution.qacc) - rows.aref
+  force = cost.zones(rows, nf, jar).force
+  return d.replace(
+    qacc=solution.qacc, efc_force=force, efc_state=cost.state(rows, nf, jar),
+    qfrc_constraint=jacobian.mul_t(m, rows.jacobian, d.cdof, force), solver_niter=solution.niter,
+    status=status.mark(d.status, Warning.SOLVER, ~solution.converged),
+  )  # fmt: skip
+
+
+# ----------------------------------------------------------------------------------------------------------- step
+
+
+def forward(m: Model, d: Data) -> Data:
+  """Everything that the state and the inputs determine; time stands still."""
+  d, work = _forward_velocity(m, d)
+  return _forward_acceleration(m, d, work)
+
+
+def _forward_velocity(m: Model, d: Data) -> tuple[Data, Work]:
+  d = crb(m, camlight(m, com_pos(m, kinematics(m, d))))
+  factor = _factor(m, d)
+  d = d.replace(**articulated.packed(m, factor, d.cdof)._asdict())
+  d = transmission(m, collision(m, d))
+  d, rows = _fwd_velocity(m, d)
+  return d, Work(factor, rows)
+
+
+def _forward_acceleration(m: Model, d: Data, work: Work) -> Data:
+  d = fwd_actuation(m, d)
+  return _solve(m, _fwd_acceleration(m, d, work.factor), work.rows)
+
+
+def step(m: Model, d: Data) -> Data:
+  """One timestep."""
+  return euler(m, _check_acc(m, forward(m, _check_state(m, d))))
+
+
+def step1(m: Model, d: Data) -> Data:
+  """The part of a step before the control is needed."""
+  return _forward_velocity(m, _check_state(m, d))[0]
+
+
+def step2(m: Model, d: Data) -> Data:
+  """The rest of the step, with the control now set."""
+  d = _forward_acceleration(m, d, Work(_factor(m, d), _rows(m, d)))
+  return euler(m, _check_acc(m, d))
+
+
+def euler(m: Model, d: Data) -> Data:
+  """Advance the state with the accelerations."""
+  acc = INTEGRATORS[m.opt.integrator](m, d.cinert, d.cdof, d.qvel, d.qacc, d.qfrc_smooth + d.qfrc_constraint)
+  h = m.opt.timestep
+  qvel = d.qvel + h * acc
+  return d.replace(
+    qvel=qvel, qpos=advance.integrate_pos(m, d.qpos, qvel, h), time=d.time + h, qacc_warmstart=d.qacc
+  )
+
+
+def _check_state(m: Model, d: Data) -> Data:
+  """Mark worlds whose state is bad, and reset them unless told not to. Source: `mj_checkPos`, `mj_checkVel`."""
+  d = d.replace(status=status.clear_bits(d.status))
+  bad_pos, bad_vel = _bad(d.qpos), _bad(d.qvel)
+  s = status.mark(d.status, Warning.BADQPOS, bad_pos)
+  d = d.replace(status=status.mark(s, Warning.BADQVEL, bad_vel & ~bad_pos))
+  return _reset_where(m, d, bad_pos | bad_vel)
+
+
+def _check_acc(m: Model, d: Data) -> Data:
+  """Mark worlds whose acceleration is bad, and reset them unless told not to. Source: `mj_checkAcc`.
+
+  Differs: C runs forward again after the reset and integrates; here the reset state starts with zero acceleration and
+  the world falls in with the next step.
+  """
+  bad = _bad(d.qacc)
+  return _reset_where(m, d.replace(status=status.mark(d.status, Warning.BADQACC, bad)), bad)
+
+
+def _bad(x):
+  return jnp.any(~(jnp.abs(x) <= MAXVAL), axis=0)
+
+
+def _reset_where(m: Model, d: Data, bad: jax.Array) -> Data:
+  if not m.opt.use_autoreset:
+    return d
+  d = d.replace(status=status.mark(d.status, Warning.RESET, bad))
+  return where(bad, reset(m, d), d)
+
+
+def reset(m: Model, d: Data) -> Data:
+  """State and inputs as at the start; what is computed becomes zero. Source: `mj_resetData`."""
+
+  def full(x, like):
+    return jnp.broadcast_to(x, like.shape).astype(like.dtype)
+
+  zero = jax.tree.map(jnp.zeros_like, d)
+  mocap = m.body_mocapid >= 0
+  order = m.body_mocapid[mocap].argsort()
+  return zero.replace(
+    qpos=full(m.qpos0, d.qpos), status=d.status,
+    mocap_pos=full(m.body_pos[mocap][order], d.mocap_pos), mocap_quat=full(m.body_quat[mocap][order], d.mocap_quat),
+    eq_active=full(jnp.asarray(m.eq_active0, bool)[:, None], d.eq_active),
+  )  # fmt: skip
+
+
+def where(condition: jax.Array, a: Data, b: Data) -> Data:
+  """Data of a where the condition (W,) holds, else of b."""
+  return jax.tree.map(lambda x, y: jnp.where(condition, x, y), a, b)
+
+
+# ------------------------------------------------------------------------------------- what a stage rebuilds alone
+
+
+def _factor(m: Model, d: Data) -> articulated.Factor:
+  """Factor of M."""
+  diagonal = jnp.broadcast_to(m.dof_armature, d.qvel.shape)
+  return articulated.factor(m, spatial.inertia_matrix(d.cinert), d.cdof, diagonal)
+
+
+def _contacts(d: Data) -> driver.Contacts:
+  """Contacts as collision made them."""
+  c = d.contact
+  params = mixing.Params(c.includemargin, c.includemargin * 0, c.friction, c.solref, c.solreffriction, c.solimp)
+  return driver.Contacts(c.dist, c.pos, c.frame, params)
+
+
+def _jacobian(m: Model, d: Data) -> Jacobian:
+  """The constraint Jacobian."""
+  _, axis = limit.rows_joint(m, m.plan.rows.limit, d.qpos)
+  c = contact.rows_contact(m, m.plan.contact, _contacts(d), d.subtree_com)
+  return Jacobian(axis, c.basis, c.mu)
+
+
+def _rows(m: Model, d: Data) -> Rows:
+  """The constraint rows."""
+  return Rows(
+    _jacobian(m, d), d.efc_D, d.efc_R, d.efc_aref, d.efc_vel, d.efc_pos, d.efc_margin, d.efc_frictionloss, d.efc_diagA,
+    d.efc_KBIP, d.contact.mu,
+  )  # fmt: skip
+
+
+def constraint_jacobian(m: Model, d: Data) -> jax.Array:
+  """Dense J (nefc, nv); rows that are not active are as they are, not zero."""
+  return jacobian.dense(m, _jacobian(m, d), d.cdof)
+
+
+def full_m(m: Model, d: Data) -> jax.Array:
+  """Dense M (nv, nv)."""
+  return inertia.full(m, d.M)
+
+
+def mul_m(m: Model, d: Data, vec: jax.Array) -> jax.Array:
+  """M times a vector (nv,)."""
+  return inertia.mul_m(m, d.cinert, d.cdof, vec)
+
+
+def solve_m(m: Model, d: Data, vec: jax.Array) -> jax.Array:
+  """M^-1 times a vector (nv,)."""
+  return articulated.solve(m, _factor(m, d), vec)
+
+
+def xfrc_accumulate(m: Model, d: Data) -> jax.Array:
+  """Joint-space force (nv,) of xfrc_applied."""
+  return applied.xfrc_accumulate(m, d.cdof, d.xipos, d.subtree_com, d.xfrc_applied)
+
+
+def integrate_pos(m: Model, qpos: jax.Array, qvel: jax.Array, dt: Any) -> jax.Array:
+  """qpos (nq,) after moving with velocity qvel (nv,) for dt [s]."""
+  return advance.integrate_pos(m, qpos, qvel, dt)
+
+
+def differentiate_pos(m: Model, dt: Any, qpos1: jax.Array, qpos2: jax.Array) -> jax.Array:
+  """Velocity (nv,) that takes qpos1 to qpos2 in dt [s]."""
+  return advance.differentiate_pos(m, qpos1, qpos2, dt)
+
+
+def rollout(m: Model, d: Data, ctrl: jax.Array) -> tuple[Data, dict[str, jax.Array]]:
+  """Steps under a sequence of controls, carrying the state only.
+
+  Args:
+    ctrl: (steps, nu, W).
+
+  Returns:
+    the Data after the last step, whose computed fields are those of d, and the qpos and qvel after every step.
+  """
+  names = ("time", "qpos", "qvel", "act", "qacc_warmstart", "status")
+
+  def one(carry, u):
+    after = step(m, d.replace(ctrl=u, **carry))
+    carry = {k: getattr(after, k) for k in names}
+    return carry, dict(qpos=after.qpos, qvel=after.qvel)
+
+  carry, record = jax.lax.scan(one, {k: getattr(d, k) for k in names}, ctrl)
+  return d.replace(**carry), record

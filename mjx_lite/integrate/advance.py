@@ -1,0 +1,58 @@
+"""Positions along velocities, on the manifold of quaternions."""
+
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from mjx_lite.core.enums import JointType
+from mjx_lite.core.select import join, rows
+from mjx_lite.core.types import Model
+from mjx_lite.math import quat, safe
+
+
+class AdvancePlan(NamedTuple):
+  """qpos as scalars and quaternions."""
+
+  scalar_q: np.ndarray  # qpos addresses that are plain numbers
+  scalar_v: np.ndarray  # their dofs
+  quat_q: np.ndarray  # (n, 4)
+  quat_v: np.ndarray  # (n, 3)
+  order: np.ndarray  # qpos -> row in the concatenation (scalars, quaternions)
+  order_v: np.ndarray  # dof -> row in the concatenation (scalars, rotations)
+
+
+def plan(s: dict[str, Any]) -> AdvancePlan:
+  """Addresses from the static fields of the model."""
+  sq, sv, qq, qv = [], [], [], []
+  for t, q, v in zip(s["jnt_type"], s["jnt_qposadr"], s["jnt_dofadr"], strict=True):
+    plain = {JointType.FREE: 3, JointType.BALL: 0}.get(JointType(int(t)), 1)
+    sq += range(q, q + plain)
+    sv += range(v, v + plain)
+    if t in (JointType.FREE, JointType.BALL):
+      qq.append(np.arange(q + plain, q + plain + 4))
+      qv.append(np.arange(v + plain, v + plain + 3))
+  sq, sv = np.array(sq, int), np.array(sv, int)
+  qq, qv = np.array(qq, int).reshape(-1, 4), np.array(qv, int).reshape(-1, 3)
+  return AdvancePlan(sq, sv, qq, qv, np.argsort(np.r_[sq, qq.ravel()]), np.argsort(np.r_[sv, qv.ravel()]))
+
+
+def integrate_pos(m: Model, qpos: jax.Array, qvel: jax.Array, dt: jax.Array) -> jax.Array:
+  """qpos after moving with velocity qvel for dt [s]. Source: `mj_integratePos`."""
+  p: AdvancePlan = m.plan.advance
+  plain = rows(qpos, p.scalar_q) + dt * rows(qvel, p.scalar_v)
+  n = len(p.quat_q)
+  rot = rows(qpos, p.quat_q)
+  omega = rows(qvel, p.quat_v)
+  turned = quat.integrate(rot, omega, dt)
+  return join([plain, turned.reshape(4 * n, turned.shape[-1])], p.order)
+
+
+def differentiate_pos(m: Model, qpos1: jax.Array, qpos2: jax.Array, dt: jax.Array) -> jax.Array:
+  """Velocity that takes qpos1 to qpos2 in dt [s]. Source: `mj_differentiatePos`."""
+  p: AdvancePlan = m.plan.advance
+  plain = (rows(qpos2, p.scalar_q) - rows(qpos1, p.scalar_q)) / dt
+  n = len(p.quat_q)
+  rot1, rot2 = (rows(q, p.quat_q) for q in (qpos1, qpos2))
+  turn = quat.sub(safe.normalize(rot2), safe.normalize(rot1)) / dt
+  return join([plain, turn.reshape(3 * n, turn.shape[-1])], p.order_v)

@@ -1,0 +1,106 @@
+"""Contacts and constraint rows of a Data in the packed form of mujoco.MjData."""
+
+import mujoco
+import numpy as np
+
+from mjx_lite.core import pytree
+from mjx_lite.core.enums import ConstraintType, JointType
+from mjx_lite.core.types import Data
+
+_CONTACT_NUMBERS = ("dist", "includemargin", "mu")
+_CONTACT_VECTORS = ("pos", "friction", "solref", "solreffriction", "solimp")
+
+
+def fill(result: mujoco.MjData, m: mujoco.MjModel, d: Data, slots: np.ndarray, active: np.ndarray) -> None:
+  """Write contacts and rows; everything else of the MjData has been written.
+
+  Args:
+    result: the MjData.
+    m: its model.
+    d: Data of one world, on the host.
+    slots: contact slots that hold a contact.
+    active: (nefc,) rows that C would have.
+  """
+  jac = np.zeros((int(active.sum()), m.nv))
+  _fill_jacobian(jac, m, result, d, active)
+  nonzero = jac != 0
+  sparse = bool(mujoco.mj_isSparse(m))
+  count = int(nonzero.sum()) if sparse else jac.size
+  mujoco._functions._realloc_con_efc(result, ncon=len(slots), nefc=len(jac), nJ=count)  # the arena is C's, as in MJX
+  _fill_contacts(result, d, slots, active)
+  _fill_rows(result, d, slots, active)
+  if not len(jac):
+    return
+  if sparse:
+    rows, cols = np.nonzero(nonzero)
+    result.efc_J[:] = jac[rows, cols]
+    result.efc_J_colind[:] = cols
+    result.efc_J_rownnz[:] = nonzero.sum(axis=1)
+    result.efc_J_rowadr[:] = np.cumsum(result.efc_J_rownnz) - result.efc_J_rownnz
+  else:
+    result.efc_J[:] = jac.ravel()
+
+
+def _fill_contacts(result, d, slots, active):
+  number = np.cumsum(active) - 1
+  for i, s in enumerate(slots):
+    c = result.contact[i]
+    for name in _CONTACT_NUMBERS:
+      setattr(c, name, float(getattr(d.contact, name)[s]))
+    for name in _CONTACT_VECTORS:
+      getattr(c, name)[:] = getattr(d.contact, name)[s]
+    c.frame[:] = np.asarray(d.contact.frame[s]).ravel()
+    c.dim, c.exclude = int(d.contact.dim[s]), int(d.contact.exclude[s])
+    c.geom1, c.geom2 = (int(g) for g in d.contact.geom[s])
+    c.geom[:] = d.contact.geom[s]
+    c.elem[:], c.vert[:], c.flex[:] = -1, -1, -1
+    first = int(d.contact.efc_address[s])
+    c.efc_address = int(number[first]) if not c.exclude and active[first] else -1
+
+
+def _fill_rows(result, d, slots, active):
+  kind = np.asarray(d.efc_type)[active]
+  result.ne = int(np.sum(kind == ConstraintType.EQUALITY))
+  result.nf = int(np.sum((kind == ConstraintType.FRICTION_DOF) | (kind == ConstraintType.FRICTION_TENDON)))
+  result.nl = int(np.sum((kind == ConstraintType.LIMIT_JOINT) | (kind == ConstraintType.LIMIT_TENDON)))
+  for name in pytree.specs(Data):
+    if name.startswith("efc_"):
+      target = getattr(result, name)
+      target[...] = np.asarray(getattr(d, name))[active].reshape(target.shape)
+  slot_number = np.zeros(max(len(d.contact.dist), 1), int)
+  slot_number[slots] = np.arange(len(slots))
+  is_contact = kind >= ConstraintType.CONTACT_FRICTIONLESS
+  result.efc_id[is_contact] = slot_number[result.efc_id[is_contact]]
+
+
+def _fill_jacobian(jac, m, result, d, active):
+  """Rows of J by C's own point Jacobians."""
+  kind, ident = np.asarray(d.efc_type), np.asarray(d.efc_id)
+  for out, r in enumerate(np.flatnonzero(active)):
+    k = int(ident[r])
+    first = int(np.flatnonzero((kind == kind[r]) & (ident == k))[0])
+    if kind[r] == ConstraintType.FRICTION_DOF:
+      jac[out, k] = 1
+    elif kind[r] == ConstraintType.LIMIT_JOINT:
+      adr = m.jnt_dofadr[k]
+      if m.jnt_type[k] == JointType.BALL:
+        axis = np.zeros(3)
+        q = np.asarray(d.qpos[m.jnt_qposadr[k] : m.jnt_qposadr[k] + 4], float)
+        mujoco.mju_quat2Vel(axis, q / np.linalg.norm(q), 1.0)
+        jac[out, adr : adr + 3] = -axis / np.linalg.norm(axis)
+      else:
+        jac[out, adr] = 1 if r == first else -1
+    else:
+      jac[out] = _contact_row(m, result, d, k, int(r) - first)
+
+
+def _contact_row(m, result, d, slot, edge):
+  frame, point = np.asarray(d.contact.frame[slot], float), np.asarray(d.contact.pos[slot], float)
+  linear, turning = np.zeros((2, 3, m.nv)), np.zeros((2, 3, m.nv))
+  for side, geom in enumerate(d.contact.geom[slot]):
+    mujoco.mj_jac(m, result, linear[side], turning[side], point, int(m.geom_bodyid[geom]))
+  rows = np.concatenate([frame @ (linear[1] - linear[0]), frame @ (turning[1] - turning[0])])
+  if d.contact.dim[slot] == 1:
+    return rows[0]
+  direction, sign = edge // 2 + 1, 1 - 2 * (edge % 2)
+  return rows[0] + sign * d.contact.friction[slot][direction - 1] * rows[direction]

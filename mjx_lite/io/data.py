@@ -1,0 +1,142 @@
+"""Data: made, put from and got back into mujoco.MjData."""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import mujoco
+import numpy as np
+
+from mjx_lite.core import pytree, status
+from mjx_lite.core.types import Contact, Data, Model
+from mjx_lite.io import _pack
+from mjx_lite.io.model import put_model
+
+_KINDS = {"int": jnp.int32, "bool": jnp.bool_}
+
+
+def shape_of(m: Any, spec: Mapping[str, Any], sizes: Mapping[str, int]) -> tuple[int, ...]:
+  """Shape of a declared field for one world."""
+  return tuple(d if isinstance(d, int) else sizes[d] if d in sizes else getattr(m, d) for d in spec["shape"])
+
+
+def _allocate(m: Model, cls: type) -> dict[str, jax.Array]:
+  sizes = m.plan.sizes
+  out = {}
+  for name, spec in pytree.specs(cls).items():
+    kind = _KINDS.get(spec["dtype"], m.layout.dtype)
+    out[name] = jnp.zeros(shape_of(m, spec, sizes), kind)
+  return out
+
+
+def make_data(m: Model | mujoco.MjModel, device: jax.Device | None = None, **mjx_options: Any) -> Data:
+  """Data of one world at the model's reference configuration; computed fields are zero.
+
+  Args:
+    m: a Model, or a mujoco model (put_model is called on it, as in MJX).
+    device: where the arrays go.
+    **mjx_options: arguments that only mean something to MJX.
+  """
+  if isinstance(m, mujoco.MjModel):
+    m = put_model(m, device, **mjx_options)
+  empty = jax.tree.map(lambda x: x[..., 0], status.empty(1))
+  d = Data(contact=Contact(**_allocate(m, Contact)), status=empty, **_allocate(m, Data))
+  mocap = np.flatnonzero(m.body_mocapid >= 0)
+  order = mocap[np.argsort(m.body_mocapid[mocap])]
+  contact = d.contact.replace(
+    dist=jnp.full_like(d.contact.dist, 1e10), exclude=-jnp.ones_like(d.contact.exclude),
+    geom=jnp.asarray(m.plan.collision.slot_geom, jnp.int32).reshape(-1, 2),
+    dim=jnp.asarray(m.plan.collision.slot_dim, jnp.int32), efc_address=jnp.asarray(m.plan.rows.address, jnp.int32),
+  )  # fmt: skip
+  d = d.replace(
+    qpos=jnp.array(m.qpos0), mocap_pos=m.body_pos[order], mocap_quat=m.body_quat[order],
+    eq_active=jnp.asarray(m.eq_active0, bool), contact=contact,
+  )  # fmt: skip
+  return jax.device_put(d, device) if device is not None else d
+
+
+STATE = ("time", "qpos", "qvel", "act", "qacc_warmstart")
+INPUTS = ("ctrl", "qfrc_applied", "xfrc_applied", "eq_active", "mocap_pos", "mocap_quat", "userdata")
+
+
+def put_data(mj_model: mujoco.MjModel, mj_data: mujoco.MjData, device: jax.Device | None = None, **options: Any) -> Data:
+  """Data of a mujoco.MjData: its state, its inputs, and what it computed.
+
+  Constraint rows and contacts live in static slots here; they are filled by the next stage that computes them.
+
+  Args:
+    mj_model: the model of the data.
+    mj_data: the data.
+    device: where the arrays go.
+    **options: arguments of put_model.
+  """
+  m = mj_model if isinstance(mj_model, Model) else put_model(mj_model, device, **options)
+  _check_same_model(m, mj_data)
+  d = make_data(m, device)
+  changes = {}
+  for name in pytree.specs(Data):
+    if name.startswith(("efc_", "solver_")) or not hasattr(mj_data, name):
+      continue
+    like = getattr(d, name)
+    value = np.array(getattr(mj_data, name), like.dtype)  # a copy: JAX on CPU may alias what it is given
+    changes[name] = jnp.asarray(value.reshape(like.shape))
+  return jax.device_put(d.replace(**changes), device) if device is not None else d.replace(**changes)
+
+
+def _check_same_model(m: Any, d: Any) -> None:
+  for size, field in (("nq", "qpos"), ("nv", "qvel"), ("nu", "ctrl"), ("nmocap", "mocap_pos"), ("nbody", "xpos")):
+    have = getattr(d, field).shape[0]
+    if have != getattr(m, size):
+      raise ValueError(
+        f"the Data is of another model: its {field} has {have} rows, the model has {size} = {getattr(m, size)}."
+      )
+
+
+def get_data(mj_model: mujoco.MjModel, d: Data) -> mujoco.MjData | list[mujoco.MjData]:
+  """mujoco.MjData of a Data, or a list of them if it has a leading world axis."""
+  batch = d.qpos.ndim > 1
+  result = [mujoco.MjData(mj_model) for _ in range(d.qpos.shape[0])] if batch else mujoco.MjData(mj_model)
+  get_data_into(result, mj_model, d)
+  return result
+
+
+def get_data_into(result: mujoco.MjData | list[mujoco.MjData], mj_model: mujoco.MjModel, d: Data) -> None:
+  """Write a Data into existing mujoco.MjData, contacts and constraint rows packed as MuJoCo has them.
+
+  Args:
+    result: one MjData, or a list with one for each world of a Data with a leading world axis.
+    mj_model: the model of the data.
+    d: the Data.
+  """
+  batch = d.qpos.ndim > 1
+  if batch != isinstance(result, list):
+    raise ValueError("a list of MjData is needed for a Data with a world axis, and one MjData for a Data without.")
+  d = jax.device_get(d)
+  worlds = [jax.tree.map(lambda x, i=i: x[i], d) for i in range(len(result))] if isinstance(result, list) else [d]
+  for target, one in zip(result if isinstance(result, list) else [result], worlds, strict=True):
+    _check_same_model(mj_model, one)
+    _fill(target, mj_model, one)
+
+
+def _fill(result: mujoco.MjData, mj_model: mujoco.MjModel, d: Data) -> None:
+  for name in pytree.specs(Data):
+    if name.startswith(("efc_", "solver_")) or not hasattr(result, name):
+      continue
+    value = np.asarray(getattr(d, name))
+    target = getattr(result, name)
+    if isinstance(target, np.ndarray):
+      target[...] = value.reshape(target.shape)
+    else:
+      setattr(result, name, value.item())
+  result.solver_niter[0] = d.solver_niter
+
+  slots = np.flatnonzero(np.asarray(d.contact.exclude) >= 0)
+  active = np.asarray(d.efc_D) > 0
+  _pack.fill(result, mj_model, d, slots, active)
+
+
+def bytes_per_world(d: Data) -> int:
+  """Bytes that one world's Data takes."""
+  return sum(math.prod(x.shape) * x.dtype.itemsize for x in jax.tree.leaves(d))

@@ -1,0 +1,112 @@
+"""From mujoco.MjModel to Model."""
+
+import dataclasses
+import warnings
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import mujoco
+import numpy as np
+
+from mjx_lite.core import enums, pytree
+from mjx_lite.core.layout import Layout
+from mjx_lite.core.types import Model, Option, Statistic
+from mjx_lite.io import validate
+from mjx_lite.plan import plan
+
+# float fields whose terms are left out of the program where they are zero everywhere
+PRUNABLE = {
+  "dof_frictionloss": ("dof_frictionloss",),
+  "dof_damping": ("dof_damping", "dof_dampingpoly"),
+  "jnt_stiffness": ("jnt_stiffness", "jnt_stiffnesspoly"),
+  "body_gravcomp": ("body_gravcomp",),
+}
+_IGNORED = ("impl", "graph_mode", "naconmax", "nconmax", "njmax", "nccdmax", "nmaxpolygon", "nmaxpyramid")
+
+
+def put_model(
+  m: mujoco.MjModel,
+  device: jax.Device | None = None,
+  *,
+  dtype: Any = None,
+  keep: tuple[str, ...] = (),
+  tile: int | None = None,
+  **mjx_options: Any,
+) -> Model:
+  """Model of a compiled mujoco model.
+
+  Args:
+    m: the compiled model.
+    device: where the arrays go; JAX's default device if None.
+    dtype: floating-point type of the arrays; JAX's default (float32, or float64 under jax_enable_x64) if None.
+    keep: float fields to keep in the program although they are zero now: 'dof_frictionloss', 'dof_damping',
+      'jnt_stiffness', 'body_gravcomp'. Needed to change or differentiate them.
+    tile: worlds computed at a time; 0 for all at once. By default 128 on CPU, 0 elsewhere.
+    **mjx_options: arguments that only mean something to MJX (impl, naconmax, njmax, ...); they warn.
+
+  Raises:
+    UnsupportedModelError: the model uses what is not implemented; the message names all of it.
+    TypeError: m is not a mujoco.MjModel.
+    ValueError: the model or a field named in `keep` is not usable.
+  """
+  _check_arguments(m, keep, mjx_options)
+  validate.check(m)
+  kind = np.dtype(dtype or jnp.zeros(()).dtype)
+  if kind == np.float64 and not jax.config.jax_enable_x64:
+    raise ValueError("dtype float64 needs jax.config.update('jax_enable_x64', True) before the first computation.")
+
+  traced = set(pytree.specs(Model))
+  static = {k: v for k, v in _fields(m).items() if k not in traced}
+  zero = {k for k, of in PRUNABLE.items() if not any(np.any(getattr(m, f)) for f in of)}
+  pruned = frozenset(f for k in zero - set(keep) for f in PRUNABLE[k])
+  filter_parent = not m.opt.disableflags & enums.DisableBit.FILTERPARENT
+  if tile is None:
+    tile = 128 if (device.platform if device is not None else jax.default_backend()) == "cpu" else 0
+  layout = Layout(static, plan(static, pruned, filter_parent), pruned, tile, kind.name)
+
+  def put(x: Any) -> jax.Array:
+    return jax.device_put(np.array(x, kind), device)  # a copy: JAX on CPU may alias what it is given
+
+  arrays = {k: put(getattr(m, k)) for k in traced if k not in ("cam_mat0", "key_mpos", "key_mquat")}
+  arrays["cam_mat0"] = put(m.cam_mat0.reshape(-1, 3, 3))
+  arrays["key_mpos"] = put(m.key_mpos.reshape(m.nkey, m.nmocap, 3))
+  arrays["key_mquat"] = put(m.key_mquat.reshape(m.nkey, m.nmocap, 4))
+  return Model(layout=layout, opt=_nested(Option, m.opt, put), stat=_nested(Statistic, m.stat, put), **arrays)
+
+
+def _check_arguments(m, keep, mjx_options):
+  if not isinstance(m, mujoco.MjModel):
+    hint = {Model: "it is already a Model of mjx_lite", mujoco.MjSpec: "call .compile() on the MjSpec first"}
+    reason = hint.get(type(m), "load one with mujoco.MjModel.from_xml_path")
+    raise TypeError(f"put_model takes a mujoco.MjModel, not {type(m).__name__}: {reason}.")
+  unknown = sorted(set(keep) - set(PRUNABLE))
+  if unknown:
+    raise ValueError(f"keep={unknown}: only {sorted(PRUNABLE)} can be left out, so only those can be kept.")
+  for name, value in mjx_options.items():
+    if name not in _IGNORED:
+      raise TypeError(f"put_model got an unexpected argument '{name}'.")
+    if value is not None:
+      warnings.warn(f"put_model(..., {name}=) has no meaning in mjx_lite and is ignored.", stacklevel=3)
+
+
+def _fields(m: mujoco.MjModel) -> dict[str, Any]:
+  """All public data of mjModel by name; arrays as copies."""
+  out: dict[str, Any] = {}
+  for name in dir(m):
+    if name.startswith("_"):
+      continue
+    value = getattr(m, name)
+    if isinstance(value, np.ndarray):
+      out[name] = value.copy()
+    elif isinstance(value, bool | int | float | bytes):
+      out[name] = value
+  return out
+
+
+def _nested(cls: type, source: Any, put: Any) -> Any:
+  values = {
+    f.name: int(getattr(source, f.name)) if f.metadata.get("static") else put(getattr(source, f.name))
+    for f in dataclasses.fields(cls)
+  }
+  return cls(**values)

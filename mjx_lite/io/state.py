@@ -1,0 +1,55 @@
+"""The state of a Data as one vector, in MuJoCo's order of mjtState bits."""
+
+import math
+
+import jax
+import jax.numpy as jnp
+
+from mjx_lite.core.enums import State
+from mjx_lite.core.types import Data, Model
+
+# bit -> field of Data; components that no accepted model has are absent
+_FIELDS = {
+  State.TIME: "time", State.QPOS: "qpos", State.QVEL: "qvel", State.ACT: "act", State.WARMSTART: "qacc_warmstart",
+  State.CTRL: "ctrl", State.QFRC_APPLIED: "qfrc_applied", State.XFRC_APPLIED: "xfrc_applied",
+  State.EQ_ACTIVE: "eq_active", State.MOCAP_POS: "mocap_pos", State.MOCAP_QUAT: "mocap_quat", State.USERDATA: "userdata",
+}  # fmt: skip
+
+
+def _components(sig: int) -> list[str]:
+  sig = int(sig)
+  if sig < 0 or sig >= 1 << len([s for s in State if s.bit_count() == 1]):
+    raise ValueError(f"state signature {sig} has bits that mjtState does not.")
+  return [name for bit, name in sorted(_FIELDS.items()) if sig & bit]
+
+
+def _shape(m: Model, name: str) -> tuple[int, ...]:
+  from mjx_lite.core import pytree
+  from mjx_lite.io.data import shape_of
+
+  return shape_of(m, pytree.specs(Data)[name], {})
+
+
+def state_size(m: Model, sig: int) -> int:
+  """Length of the state vector with the components in sig. Source: `mj_stateSize`."""
+  return sum(math.prod(_shape(m, name)) for name in _components(sig))
+
+
+def get_state(m: Model, d: Data, sig: int) -> jax.Array:
+  """State vector with the components in sig, in bit order. Source: `mj_getState`."""
+  parts = [jnp.ravel(getattr(d, name)).astype(d.qpos.dtype) for name in _components(sig)]
+  return jnp.concatenate(parts) if parts else jnp.zeros((0,), d.qpos.dtype)
+
+
+def set_state(m: Model, d: Data, state: jax.Array, sig: int) -> Data:
+  """Data with the components in sig taken from a state vector. Source: `mj_setState`."""
+  size = state_size(m, sig)
+  if state.shape != (size,):
+    raise ValueError(f"the state has shape {state.shape}, the signature {int(sig)} of this model needs ({size},).")
+  changes, start = {}, 0
+  for name in _components(sig):
+    old = getattr(d, name)
+    n = math.prod(old.shape)
+    changes[name] = state[start : start + n].reshape(old.shape).astype(old.dtype)
+    start += n
+  return d.replace(**changes)

@@ -1,0 +1,140 @@
+"""What of MuJoCo a model may use. Everything that is not implemented is found, named and refused here."""
+
+from typing import Any
+
+import mujoco
+import numpy as np
+
+from mjx_lite.actuator.force import BIASES, GAINS
+from mjx_lite.collision import driver, pairs
+from mjx_lite.collision.primitive import COLLIDERS
+from mjx_lite.core import enums
+from mjx_lite.core.errors import Problem, UnsupportedModelError
+from mjx_lite.integrate.table import INTEGRATORS
+from mjx_lite.solver.table import SOLVERS
+
+CONES = (enums.ConeType.PYRAMIDAL,)
+TRANSMISSIONS = (enums.TrnType.JOINT, enums.TrnType.JOINTINPARENT)
+DYNAMICS = (enums.DynType.NONE,)
+ENABLE_FLAGS: tuple[int, ...] = ()
+
+
+def name_of(m: mujoco.MjModel, kind: mujoco.mjtObj, index: int) -> str:
+  """An element as messages name it: its name in the model, or its number."""
+  label = kind.name.removeprefix("mjOBJ_").lower()
+  name = mujoco.mj_id2name(m, kind, int(index))
+  return f"{label} '{name}'" if name else f"{label} {index}"
+
+
+def check(m: mujoco.MjModel) -> None:
+  """Refuse a model that uses what is not implemented.
+
+  Raises:
+    UnsupportedModelError: names every problem.
+  """
+  problems = find_problems(m)
+  if problems:
+    raise UnsupportedModelError(problems)
+
+
+def find_problems(m: mujoco.MjModel) -> list[Problem]:
+  """Everything that the model uses and mjx_lite does not implement."""
+  return [*_options(m), *_sizes(m), *_joints(m), *_geoms(m), *_collisions(m), *_actuators(m)]
+
+
+def _choice(what: str, value: int, enum: Any, allowed: Any) -> list[Problem]:
+  if value in allowed:
+    return []
+  names = ", ".join(enum(t).name for t in allowed)
+  return [Problem("option", what, enum(value).name, f"use {names}")]
+
+
+def _options(m):
+  opt = m.opt
+  yield from _choice("integrator", opt.integrator, enums.IntegratorType, tuple(INTEGRATORS))
+  yield from _choice("cone", opt.cone, enums.ConeType, CONES)
+  yield from _choice("solver", opt.solver, enums.SolverType, tuple(SOLVERS))
+  for flag in enums.EnableBit:
+    if opt.enableflags & flag and flag not in ENABLE_FLAGS:
+      yield Problem("option", f"flag {flag.name.lower()}", "enable", "leave it disabled")
+  if opt.noslip_iterations:
+    yield Problem("option", "noslip_iterations", str(opt.noslip_iterations), "use 0")
+  for what in ("density", "viscosity"):
+    if getattr(opt, what):
+      yield Problem("option", what, f"{getattr(opt, what):g}", "use 0 (no medium)")
+
+
+def _sizes(m):
+  """Kinds of element of which a model may have none."""
+  kinds = (
+    ("ntendon", mujoco.mjtObj.mjOBJ_TENDON, "remove the tendon"),
+    ("neq", mujoco.mjtObj.mjOBJ_EQUALITY, "remove the equality constraint"),
+    ("nsensor", mujoco.mjtObj.mjOBJ_SENSOR, "remove the sensor and read the quantity from Data"),
+    ("nflex", mujoco.mjtObj.mjOBJ_FLEX, "remove the flex"),
+    ("nplugin", mujoco.mjtObj.mjOBJ_PLUGIN, "remove the plugin"),
+  )
+  for size, kind, instead in kinds:
+    for i in range(getattr(m, size)):
+      yield Problem(name_of(m, kind, i), kind.name.removeprefix("mjOBJ_").lower(), "present", instead)
+
+
+def _nonzero(m, field, kind, instead):
+  """Elements whose field has to be zero and is not."""
+  values = np.asarray(getattr(m, field)).reshape(len(getattr(m, field)), -1)
+  for i in np.flatnonzero(values.any(axis=1)):
+    shown = " ".join(f"{x:g}" for x in values[i])
+    yield Problem(name_of(m, kind, i), field.split("_", 1)[1], shown, instead)
+
+
+def _joints(m):
+  yield from _nonzero(m, "jnt_springyield", mujoco.mjtObj.mjOBJ_JOINT, "use 0 (elastic)")
+
+
+def _geoms(m):
+  kind = mujoco.mjtObj.mjOBJ_GEOM
+  yield from _nonzero(m, "geom_surfacevel", kind, "use 0")
+  yield from _nonzero(m, "geom_adhesion", kind, "use 0")
+  yield from _nonzero(m, "pair_adhesion", mujoco.mjtObj.mjOBJ_PAIR, "use 0")
+
+
+def _collisions(m):
+  """Candidate pairs whose geom types have no collider."""
+  static = {k: getattr(m, k) for k in _PAIR_FIELDS}
+  missing: dict[tuple[str, str], list[tuple[int, int]]] = {}
+  for p in pairs.candidates(static, not m.opt.disableflags & enums.DisableBit.FILTERPARENT):
+    types = tuple(driver.type_name(m.geom_type[g]) for g in (p.geom1, p.geom2))
+    if types not in COLLIDERS:
+      missing.setdefault(types, []).append((p.geom1, p.geom2))
+  for types, found in missing.items():
+    shown = ", ".join(" and ".join(name_of(m, mujoco.mjtObj.mjOBJ_GEOM, g) for g in gs) for gs in found[:3])
+    more = f" and {len(found) - 3} more pairs" if len(found) > 3 else ""
+    able = ", ".join(sorted({"-".join(k) for k in COLLIDERS}))
+    yield Problem(shown + more, "collision", "-".join(types), f"keep them apart with contype/conaffinity; there are {able}")
+
+
+_PAIR_FIELDS = (
+  "npair", "pair_geom1", "pair_geom2", "pair_dim", "geom_bodyid", "exclude_signature", "body_geomadr", "body_geomnum",
+  "nbody", "geom_priority", "geom_condim", "geom_type", "body_weldid", "body_dofnum", "body_parentid", "geom_contype",
+  "geom_conaffinity",
+)  # fmt: skip
+
+
+def _actuators(m):
+  kind = mujoco.mjtObj.mjOBJ_ACTUATOR
+  choices = (
+    ("trntype", enums.TrnType, TRANSMISSIONS, m.actuator_trntype),
+    ("dyntype", enums.DynType, DYNAMICS, m.actuator_dyntype),
+    ("gaintype", enums.GainType, tuple(GAINS), m.actuator_gaintype),
+    ("biastype", enums.BiasType, tuple(BIASES), m.actuator_biastype),
+  )
+  for what, enum, allowed, values in choices:
+    for i in np.flatnonzero(~np.isin(values, allowed)):
+      yield Problem(name_of(m, kind, i), what, enum(int(values[i])).name, "use " + ", ".join(t.name for t in allowed))
+  in_parent = m.actuator_trntype == enums.TrnType.JOINTINPARENT
+  for i in np.flatnonzero(in_parent):
+    if m.jnt_type[m.actuator_trnid[i, 0]] in (enums.JointType.BALL, enums.JointType.FREE):
+      yield Problem(name_of(m, kind, i), "jointinparent", "on a ball or free joint", "use joint")
+  for field in ("actuator_armature", "actuator_damping", "actuator_dampingpoly", "actuator_delay"):
+    yield from _nonzero(m, field, kind, "use 0")
+  for i in np.flatnonzero(m.actuator_history[:, 0] > 0):
+    yield Problem(name_of(m, kind, i), "nsample", str(m.actuator_history[i, 0]), "use 0 (no history)")

@@ -1,0 +1,19 @@
+"""Cartesian forces in joint space."""
+
+import jax
+
+from mjx_lite.core.select import rows
+from mjx_lite.core.types import Model
+from mjx_lite.math import spatial, vector
+from mjx_lite.math.tree import mask_sum
+
+
+def xfrc_accumulate(m: Model, cdof, xipos, subtree_com, xfrc_applied) -> jax.Array:
+  """Joint-space force (nv, W) of the wrenches applied at the bodies' centres of mass (force first).
+
+  Source: `mj_xfrcAccumulate`.
+  """
+  force, torque = xfrc_applied[:, :3], xfrc_applied[:, 3:]
+  arm = xipos - rows(subtree_com, m.body_rootid)
+  wrench = spatial.join(torque + vector.cross(arm, force), force)
+  return vector.dot(cdof, mask_sum(m.plan.com.moved_body, wrench))

@@ -1,0 +1,174 @@
+"""Quantities about each tree's centre of mass: composite frames of inertia, dof axes, velocities.
+
+Everything here is written about one point per tree (the centre of mass of the root's subtree), so that sums along the
+tree need no change of frame.
+"""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from mjx_lite.core.enums import CamLightType, JointType
+from mjx_lite.core.select import join, rows
+from mjx_lite.core.types import Model
+from mjx_lite.math import quat, safe, spatial, vector
+from mjx_lite.math.tree import SumPlan, mask_sum, plan_sum
+
+
+class ComPlan(NamedTuple):
+  """Index tables and masks."""
+
+  subtree: SumPlan  # body <- bodies of its subtree (world row excluded)
+  axis_row: np.ndarray  # dof -> row in the concatenation (xaxis, columns of xmat of ball and free bodies, unit vectors)
+  turn_body: np.ndarray  # bodies of the ball and free joints
+  rotates: np.ndarray  # (nv,) dof is a rotation
+  ancestor_dof: SumPlan  # body <- dofs that move it
+  earlier_dof: SumPlan  # dof <- dofs whose velocity turns it
+  moved_body: SumPlan  # dof <- bodies that it moves
+
+
+class Com(NamedTuple):
+  """Result of `com_pos`."""
+
+  subtree_com: jax.Array
+  cinert: jax.Array
+  cdof: jax.Array
+
+
+def plan(s: dict[str, Any]) -> ComPlan:
+  """Index tables from the static fields of the model."""
+  nbody, nv, njnt = s["nbody"], s["nv"], s["njnt"]
+  parent, dof_body, dof_jnt = s["body_parentid"], s["dof_bodyid"], s["dof_jntid"]
+  below = np.eye(nbody)  # below[a, b]: b is in the subtree of a
+  for b in range(nbody - 1, 0, -1):
+    below[parent[b]] += below[b]
+  subtree = below.copy()
+  subtree[0] = 0
+
+  types = s["jnt_type"]
+  turning = np.flatnonzero((types == JointType.BALL) | (types == JointType.FREE))
+  turn_row = {int(j): njnt + 3 * i for i, j in enumerate(turning)}
+  unit_row = njnt + 3 * len(turning)
+  axis_row, rotates = np.zeros(nv, int), np.zeros(nv, bool)
+  for v in range(nv):
+    j, t = int(dof_jnt[v]), types[dof_jnt[v]]
+    k = v - s["jnt_dofadr"][j]
+    if t == JointType.FREE and k < 3:
+      axis_row[v] = unit_row + k
+    elif t in (JointType.FREE, JointType.BALL):
+      axis_row[v], rotates[v] = turn_row[j] + k % 3, True
+    else:
+      axis_row[v], rotates[v] = j, t == JointType.HINGE
+
+  moves = below[dof_body].copy() if nv else np.zeros((0, nbody))  # moves[v, b]
+  # the velocity that turns a dof: dofs of the bodies above, and earlier ones of its own body; the three dofs of one
+  # rotation share it, and a free translation is not turned
+  earlier = np.zeros((nv, nv))
+  for v in range(nv):
+    t = types[dof_jnt[v]]
+    k = v - s["jnt_dofadr"][dof_jnt[v]]
+    if t == JointType.FREE and k < 3:
+      continue
+    first = v - k % 3 if t in (JointType.FREE, JointType.BALL) else v
+    u = s["dof_parentid"][first]
+    while u >= 0:
+      earlier[v, u] = 1
+      u = s["dof_parentid"][u]
+  return ComPlan(
+    plan_sum(subtree), axis_row, s["jnt_bodyid"][turning], rotates, plan_sum(moves.T), plan_sum(earlier), plan_sum(moves)
+  )
+
+
+def com_pos(m: Model, xipos, ximat, xmat, xanchor, xaxis) -> Com:
+  """Centres of mass of the subtrees, body inertias and dof axes about the tree's centre of mass.
+
+  Source: `mj_comPos`.
+  """
+  p: ComPlan = m.plan.com
+  moment = m.body_mass[:, None] * xipos
+  total = jnp.sum(moment, axis=0, keepdims=True)
+  moment = jnp.concatenate([total, mask_sum(p.subtree, moment)[1:]])
+  mass = m.body_subtreemass[:, None]
+  light = mass < safe.MINVAL
+  subtree_com = jnp.where(light, xipos, moment / jnp.where(light, 1, mass))
+
+  offset = xipos - rows(subtree_com, m.body_rootid)
+  cinert = spatial.inertia_about(m.body_inertia, ximat, offset, m.body_mass)
+  cinert = cinert * (np.arange(m.nbody) > 0)[:, None, None].astype(cinert.dtype)  # the world has none
+
+  columns = jnp.swapaxes(rows(xmat, p.turn_body), -3, -2).reshape(3 * len(p.turn_body), 3, xmat.shape[-1])
+  axis = join([xaxis, columns, jnp.eye(3, dtype=xaxis.dtype)[:, :, None]], p.axis_row)
+  arm = rows(subtree_com, m.body_rootid[m.dof_bodyid]) - rows(xanchor, m.dof_jntid)
+  turns = p.rotates[:, None, None]
+  cdof = spatial.join(jnp.where(turns, axis, 0), jnp.where(turns, vector.cross(axis, arm), axis))
+  return Com(subtree_com, cinert, cdof)
+
+
+class ComVel(NamedTuple):
+  """Result of `com_vel`."""
+
+  cvel: jax.Array
+  cdof_dot: jax.Array
+
+
+def com_vel(m: Model, cdof: jax.Array, qvel: jax.Array) -> ComVel:
+  """Body velocities, and the rate at which the dof axes turn. Source: `mj_comVel`."""
+  p: ComPlan = m.plan.com
+  motion = cdof * qvel[:, None]
+  cvel = mask_sum(p.ancestor_dof, motion)
+  return ComVel(cvel, spatial.cross_motion(mask_sum(p.earlier_dof, motion), cdof))
+
+
+class CamLight(NamedTuple):
+  """Result of `camlight`."""
+
+  cam_xpos: jax.Array
+  cam_xmat: jax.Array
+  light_xpos: jax.Array
+  light_xdir: jax.Array
+
+
+def camlight(m: Model, xpos, xquat, subtree_com) -> CamLight:
+  """Poses of cameras and lights in all tracking modes.
+
+  Source: `mj_camlight`.
+  Gradient: zero where a camera looks straight up or down, or its target is at its own place.
+  """
+  cam = _place(m, m.cam_bodyid, m.cam_targetbodyid, m.cam_mode, m.cam_pos, m.cam_pos0, m.cam_poscom0, xpos, xquat, subtree_com)
+  z = safe.normalize(cam.pos - cam.target)
+  up = jnp.zeros((3, 1), z.dtype).at[2].set(1)
+  x = safe.normalize(vector.cross(jnp.broadcast_to(up, z.shape), z))
+  y = safe.normalize(vector.cross(z, x))
+  looking = jnp.stack([x, y, z], axis=-2)  # axes as columns
+  mat = quat.to_mat(quat.mul(rows(xquat, m.cam_bodyid), m.cam_quat))
+  mat = jnp.where(cam.tracks[..., None], m.cam_mat0, jnp.where(cam.targets[..., None], looking, mat))
+
+  light = _place(
+    m, m.light_bodyid, m.light_targetbodyid, m.light_mode, m.light_pos, m.light_pos0, m.light_poscom0, xpos, xquat, subtree_com
+  )
+  xdir = quat.rotate(rows(xquat, m.light_bodyid), m.light_dir)
+  xdir = jnp.where(light.tracks, m.light_dir0, jnp.where(light.targets, light.target - light.pos, xdir))
+  return CamLight(cam.pos, mat, light.pos, safe.normalize(xdir))
+
+
+class _Placed(NamedTuple):
+  pos: jax.Array
+  target: jax.Array
+  tracks: np.ndarray  # orientation fixed in the world
+  targets: np.ndarray  # orientation follows a target
+
+
+def _place(m, body, target, mode, pos, pos0, poscom0, xpos, xquat, subtree_com):
+  """Position of cameras or lights, and the point that they look at."""
+  track, trackcom = mode == CamLightType.TRACK, mode == CamLightType.TRACKCOM
+  to_body = (mode == CamLightType.TARGETBODY) & (target >= 0)
+  to_com = (mode == CamLightType.TARGETBODYCOM) & (target >= 0)
+  column = lambda x: x[:, None, None]  # noqa: E731
+  fixed = rows(xpos, body) + quat.rotate(rows(xquat, body), pos)
+  where = jnp.where(column(track), rows(xpos, body) + pos0, fixed)
+  where = jnp.where(column(trackcom), rows(subtree_com, body) + poscom0, where)
+  seen = np.maximum(target, 0)
+  point = jnp.where(column(to_com), rows(subtree_com, seen), rows(xpos, seen))
+  return _Placed(where, point, column(track | trackcom), column(to_body | to_com))

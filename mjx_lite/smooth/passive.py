@@ -1,0 +1,110 @@
+"""Passive forces: springs, dampers, gravity compensation."""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from mjx_lite.core.enums import JointType
+from mjx_lite.core.select import join, rows
+from mjx_lite.core.types import Model
+from mjx_lite.math import quat, safe, spatial, vector
+from mjx_lite.math.tree import mask_sum
+
+
+class PassivePlan(NamedTuple):
+  """Index tables of the joint springs, and which terms exist."""
+
+  scalar: np.ndarray  # slide and hinge joints
+  free: np.ndarray
+  turn: np.ndarray  # ball and free joints
+  turn_adr: np.ndarray  # (n, 4) qpos addresses of their quaternions
+  dof_order: np.ndarray  # dof -> row in the concatenation (scalar, free translations, rotations)
+  has_spring: bool
+  has_damper: bool
+  has_gravcomp: bool
+
+
+class Passive(NamedTuple):
+  """Result of `passive`."""
+
+  spring: jax.Array
+  damper: jax.Array
+  gravcomp: jax.Array
+  passive: jax.Array
+
+
+def plan(s: dict[str, Any], pruned: frozenset[str]) -> PassivePlan:
+  """Index tables from the static fields of the model."""
+  t, dofadr = s["jnt_type"], s["jnt_dofadr"]
+  scalar = np.flatnonzero((t == JointType.SLIDE) | (t == JointType.HINGE))
+  free = np.flatnonzero(t == JointType.FREE)
+  turn = np.flatnonzero((t == JointType.BALL) | (t == JointType.FREE))
+  skip = np.where(t[turn] == JointType.FREE, 3, 0)
+  dofs = np.concatenate(
+    [
+      dofadr[scalar],
+      (dofadr[free][:, None] + np.arange(3)).ravel(),
+      (dofadr[turn][:, None] + skip[:, None] + np.arange(3)).ravel(),
+    ]
+  ).astype(int)
+  order = np.zeros(s["nv"], int)
+  order[dofs] = np.arange(len(dofs))
+  return PassivePlan(
+    scalar, free, turn, s["jnt_qposadr"][turn][:, None] + skip[:, None] + np.arange(4), order,
+    "jnt_stiffness" not in pruned, "dof_damping" not in pruned, "body_gravcomp" not in pruned,
+  )  # fmt: skip
+
+
+def polynomial(x: jax.Array, first: jax.Array, higher: jax.Array, size: jax.Array) -> jax.Array:
+  """`x (a + b r + c r^2)` with a = first, (b, c) = higher (n, 2, W), r = size. Source: MuJoCo documentation, gePolynomial."""
+  return x * (first + size * (higher[:, 0] + higher[:, 1] * size))
+
+
+def passive(m: Model, qpos, qvel, cdof, xipos, subtree_com) -> Passive:
+  """Passive generalised forces (nv, W).
+
+  Gravity compensation of a joint with `actgravcomp` is delivered by its actuators and is not in the sum.
+
+  Source: `mj_passive`.
+  Gradient: of a ball or free spring at its reference, the exact one.
+  """
+  p: PassivePlan = m.plan.passive
+  zero = jnp.zeros_like(qvel)
+  spring = _spring(m, p, qpos) if p.has_spring and m.opt.use_spring else zero
+  damper = zero
+  if p.has_damper and m.opt.use_damper:
+    damper = -polynomial(qvel, m.dof_damping, m.dof_dampingpoly, jnp.abs(qvel))
+  gravcomp = zero
+  if p.has_gravcomp and m.opt.use_gravity and m.opt.use_passive:
+    gravcomp = _gravcomp(m, cdof, xipos, subtree_com)
+  by_joint = m.jnt_actgravcomp[m.dof_jntid].astype(bool)[:, None]
+  return Passive(spring, damper, gravcomp, spring + damper + jnp.where(by_joint, 0, gravcomp))
+
+
+def _spring(m, p, qpos):
+  """Spring force of every dof."""
+  adr = m.jnt_qposadr[p.scalar]
+  x = rows(qpos, adr) - rows(m.qpos_spring, adr)
+  scalar = polynomial(x, rows(m.jnt_stiffness, p.scalar), rows(m.jnt_stiffnesspoly, p.scalar), x)
+
+  def radial(dif, joints):
+    k, poly = rows(m.jnt_stiffness, joints), rows(m.jnt_stiffnesspoly, joints)
+    size = safe.norm(dif)
+    return dif * (k + size * (poly[:, 0] + poly[:, 1] * size))[:, None]
+
+  free_adr = m.jnt_qposadr[p.free][:, None] + np.arange(3)
+  shift = rows(qpos, free_adr) - rows(m.qpos_spring, free_adr)
+  turned, rest = (rows(q, p.turn_adr) for q in (qpos, m.qpos_spring))
+  turn = quat.sub(safe.normalize(turned), rest)
+  flat = lambda f: f.reshape(3 * f.shape[0], f.shape[-1])  # noqa: E731
+  return -join([scalar, flat(radial(shift, p.free)), flat(radial(turn, p.turn))], p.dof_order)
+
+
+def _gravcomp(m, cdof, xipos, subtree_com):
+  """Force against gravity at the bodies' centres of mass, in joint space."""
+  force = -m.opt.gravity * (m.body_mass * m.body_gravcomp)[:, None]
+  arm = xipos - rows(subtree_com, m.body_rootid)
+  wrench = spatial.join(vector.cross(arm, jnp.broadcast_to(force, arm.shape)), jnp.broadcast_to(force, arm.shape))
+  return vector.dot(cdof, mask_sum(m.plan.com.moved_body, wrench))

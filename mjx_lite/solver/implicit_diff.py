@@ -1,0 +1,62 @@
+"""The derivative of the minimiser, by the implicit function theorem.
+
+The solution a(t) of a problem that depends on parameters t satisfies, for every t,
+
+  r(t, a) = M a - f_smooth - J' f(J a - aref) = 0,   f = -s'.
+
+Differentiating along a direction dt, with H = dr/da = M + J' diag(s'') J the Newton Hessian at the solution,
+
+  H da = -(dr/dt) dt.
+
+So one solve with the solver's own operator gives the derivative, whatever loop found a: any solver, any number of
+iterations, no cost to the forward pass. The residual is an ordinary function, hence the right-hand side is too; the
+solve is a `custom_linear_solve` of a symmetric operator, hence it can be transposed and differentiated again. Warm
+start, tolerance and iteration count have no influence at the solution: their tangent is zero.
+
+Where the loop stopped before the tolerance was reached, H and r are those at the point it stopped at.
+"""
+
+import jax
+import numpy as np
+
+from mjx_lite.constraint import jacobian
+from mjx_lite.solver import cost, newton, operator
+from mjx_lite.solver.newton import Problem, Solution
+
+
+@jax.custom_jvp
+def solve(p: Problem, warmstart: jax.Array) -> Solution:
+  """Minimiser of the problem; differentiable in every array of `p`."""
+  return newton.minimize(p, warmstart)
+
+
+@solve.defjvp
+def _solve_jvp(primals, tangents):
+  p, warmstart = primals
+  p_dot, _ = tangents
+  solution = solve(p, warmstart)
+  _, residual_dot = jax.jvp(lambda q: _residual(q, solution.qacc), (p,), (p_dot,))
+  qacc_dot = _solve_hessian(p, solution.qacc, -residual_dot)
+  none = lambda x: np.zeros(x.shape, jax.dtypes.float0)  # noqa: E731
+  return solution, Solution(qacc_dot, none(solution.niter), none(solution.converged))
+
+
+def _residual(p, qacc):
+  jar = jacobian.mul(p.model, p.rows.jacobian, p.metric.cdof, qacc) - p.rows.aref
+  return newton.gradient(p, operator.mul_m(p.model, p.metric, qacc), jar)
+
+
+def _solve_hessian(p, qacc, b):
+  """H^-1 b at the solution."""
+  m, j, cdof = p.model, p.rows.jacobian, p.metric.cdof
+  jar = jacobian.mul(m, j, cdof, qacc) - p.rows.aref
+  weight = cost.zones(p.rows, m.plan.jacobian.nfriction, jar).weight
+
+  def hessian(x):
+    return operator.mul_m(m, p.metric, x) + jacobian.mul_t(m, j, cdof, weight * jacobian.mul(m, j, cdof, x))
+
+  fixed, fixed_weight = jax.lax.stop_gradient((p, weight))
+  factor = operator.factor(fixed.model, fixed.metric, fixed.rows.jacobian, fixed_weight)
+  return jax.lax.custom_linear_solve(
+    hessian, b, lambda _, x: operator.solve(fixed.model, factor, x), symmetric=True
+  )

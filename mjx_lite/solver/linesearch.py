@@ -1,0 +1,66 @@
+"""Exact line search on the convex, piecewise smooth cost along a direction."""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from mjx_lite.constraint.rows import Rows
+from mjx_lite.solver import cost
+
+
+class Search(NamedTuple):
+  """Result: step length and cost drop, each (W,)."""
+
+  alpha: jax.Array
+  improvement: jax.Array
+
+
+class _State(NamedTuple):
+  count: jax.Array
+  alpha: jax.Array  # next point
+  low: jax.Array  # largest step known to be short of the minimum
+  high: jax.Array  # smallest step known to be beyond it
+  best: jax.Array
+  best_cost: jax.Array
+  done: jax.Array
+
+
+def search(rows: Rows, nf: int, jar, jv, gauss1, gauss2, gtol, iterations: int) -> Search:
+  """Minimise the cost along jv.
+
+  Newton's method from step 0, kept inside the bracket of the slope's sign change and bisecting where it leaves it. At
+  most `iterations` points are evaluated; of those the best is taken, or none if no point is better than the start.
+
+  Args:
+    gtol: (W,) the search ends where |slope| < gtol.
+
+  Source: `PrimalSearch`, with one point per evaluation.
+  """
+  start = cost.along(rows, nf, jar, jv, gauss1, gauss2, jnp.zeros_like(gauss1))
+  zero, infinite = jnp.zeros_like(gauss1), jnp.full_like(gauss1, jnp.inf)
+  first = -start.slope / jnp.maximum(start.curvature, jnp.finfo(jar.dtype).tiny)
+  state = _State(jnp.zeros((), jnp.int32), first, zero, infinite, zero, zero, ~(start.slope < 0))
+
+  def step(s: _State) -> _State:
+    at = cost.along(rows, nf, jar, jv, gauss1, gauss2, s.alpha)
+    found = ~s.done & (jnp.abs(at.slope) < gtol)
+    better = ~s.done & ((at.cost < s.best_cost) | (found & (at.cost <= 0)))
+    low = jnp.where(at.slope < 0, s.alpha, s.low)
+    high = jnp.where(at.slope < 0, s.high, s.alpha)
+    newton = s.alpha - at.slope / jnp.maximum(at.curvature, jnp.finfo(jar.dtype).tiny)
+    middle = jnp.where(jnp.isinf(high), 2 * s.alpha, 0.5 * (low + high))
+    following = jnp.where((newton > low) & (newton < high), newton, middle)
+    stuck = following == s.alpha
+    return _State(
+      s.count + 1,
+      jnp.where(s.done, s.alpha, following),
+      jnp.where(s.done, s.low, low),
+      jnp.where(s.done, s.high, high),
+      jnp.where(better, s.alpha, s.best),
+      jnp.where(better, at.cost, s.best_cost),
+      s.done | found | stuck,
+    )
+
+  state = jax.lax.while_loop(lambda s: (s.count < iterations) & ~jnp.all(s.done), step, state)
+  return Search(state.best, -state.best_cost)

@@ -1,0 +1,119 @@
+"""Newton's method on the primal problem."""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from mjx_lite.constraint import jacobian
+from mjx_lite.constraint.rows import Rows
+from mjx_lite.core.types import Model
+from mjx_lite.math import safe
+from mjx_lite.solver import cost, linesearch, operator
+from mjx_lite.solver.operator import Metric
+
+
+class Problem(NamedTuple):
+  """Minimise ½(a-a_s)'M(a-a_s) + s(Ja - aref); every array that the solution depends on."""
+
+  model: Model
+  metric: Metric
+  rows: Rows
+  qfrc_smooth: jax.Array
+  qacc_smooth: jax.Array
+  scale: jax.Array  # (W,) 1/trace(M): what costs and gradients are measured in
+
+
+class Solution(NamedTuple):
+  """Minimiser, iterations used, and whether the tolerance was reached."""
+
+  qacc: jax.Array
+  niter: jax.Array
+  converged: jax.Array
+
+
+class _Iterate(NamedTuple):
+  qacc: jax.Array
+  ma: jax.Array  # M qacc
+  jar: jax.Array  # J qacc - aref
+  improvement: jax.Array  # of the last step, scaled
+  done: jax.Array
+  niter: jax.Array
+  count: jax.Array
+
+
+def minimize(p: Problem, warmstart: jax.Array) -> Solution:
+  """Iterate from the cheaper of warmstart and qacc_smooth.
+
+  A world stops when its last improvement, its gradient or its Newton decrement is below the tolerance, all scaled by
+  1/trace(M); the others go on.
+
+  Source: `mj_solPrimal`; MuJoCo documentation, Computation, Newton method.
+  """
+  m = p.model
+  iterate = _start(p, warmstart)
+  body = lambda s: _step(p, s)  # noqa: E731
+  if m.opt.iterations == 1:
+    iterate = body(iterate)
+  else:
+    iterate = jax.lax.while_loop(lambda s: (s.count < m.opt.iterations) & ~jnp.all(s.done), body, iterate)
+  grad = gradient(p, iterate.ma, iterate.jar)
+  small = p.scale * safe.norm(grad) < m.opt.tolerance
+  gained = (iterate.improvement > 0) & (iterate.improvement < m.opt.tolerance)
+  return Solution(iterate.qacc, iterate.niter, iterate.done | small | gained)
+
+
+def gradient(p: Problem, ma: jax.Array, jar: jax.Array) -> jax.Array:
+  """Gradient of the objective: M a - f_smooth - J' force."""
+  force = cost.zones(p.rows, p.model.plan.jacobian.nfriction, jar).force
+  return ma - p.qfrc_smooth - jacobian.mul_t(p.model, p.rows.jacobian, p.metric.cdof, force)
+
+
+def _start(p, warmstart):
+  m, nf = p.model, p.model.plan.jacobian.nfriction
+  jar = jacobian.mul(m, p.rows.jacobian, p.metric.cdof, p.qacc_smooth) - p.rows.aref
+  qacc, ma = p.qacc_smooth, p.qfrc_smooth
+  if m.opt.use_warmstart:
+    jar_warm = jacobian.mul(m, p.rows.jacobian, p.metric.cdof, warmstart) - p.rows.aref
+    ma_warm = operator.mul_m(m, p.metric, warmstart)
+    gauss = 0.5 * jnp.sum((ma_warm - p.qfrc_smooth) * (warmstart - p.qacc_smooth), axis=0)
+    warm = gauss + cost.row_cost(p.rows, nf, jar_warm) < cost.row_cost(p.rows, nf, jar)
+    qacc, ma, jar = (jnp.where(warm, a, b) for a, b in ((warmstart, qacc), (ma_warm, ma), (jar_warm, jar)))
+  width = jar.shape[-1]
+  none = jnp.zeros((width,), bool)
+  return _Iterate(qacc, ma, jar, jnp.full((width,), jnp.inf, qacc.dtype), none, jnp.zeros((width,), jnp.int32), jnp.int32(0))
+
+
+def _step(p, s):
+  m, nf = p.model, p.model.plan.jacobian.nfriction
+  tol = m.opt.tolerance
+
+  # Newton direction at the current point
+  z = cost.zones(p.rows, nf, s.jar)
+  grad = s.ma - p.qfrc_smooth - jacobian.mul_t(m, p.rows.jacobian, p.metric.cdof, z.force)
+  factor = operator.factor(m, p.metric, p.rows.jacobian, z.weight)
+  direction = -operator.solve(m, factor, grad)
+
+  # stop where the step that led here was the last; at the start the gradient and the decrement have to be small
+  size = p.scale * safe.norm(grad)
+  decrement = -0.5 * p.scale * jnp.sum(grad * direction, axis=0)
+  later = ((s.improvement > 0) & (s.improvement < tol)) | (size < tol) | (decrement < tol)
+  done = s.done | jnp.where(s.niter > 0, later, (size < tol) & (decrement < tol))
+
+  # exact line search
+  mv = operator.mul_m(m, p.metric, direction)
+  jv = jacobian.mul(m, p.rows.jacobian, p.metric.cdof, direction)
+  gauss1 = jnp.sum(direction * (s.ma - p.qfrc_smooth), axis=0)
+  gauss2 = 0.5 * jnp.sum(direction * mv, axis=0)
+  gtol = tol * m.opt.ls_tolerance * safe.norm(direction) / p.scale
+  found = linesearch.search(p.rows, nf, s.jar, jv, gauss1, gauss2, gtol, m.opt.ls_iterations)
+  alpha = jnp.where(done, 0, found.alpha)
+  return _Iterate(
+    s.qacc + alpha * direction,
+    s.ma + alpha * mv,
+    s.jar + alpha * jv,
+    jnp.where(done, s.improvement, p.scale * found.improvement),
+    done | (alpha == 0),
+    s.niter + (~done).astype(s.niter.dtype),
+    s.count + 1,
+  )

@@ -1,0 +1,89 @@
+"""Which OpenGL platform draws here: tried out in a process of its own, because a wrong one can end the process."""
+
+import dataclasses
+import functools
+import os
+import pathlib
+import subprocess
+import sys
+
+WORKER = pathlib.Path(__file__).with_name("worker.py")
+
+_PROBE = """
+import mujoco
+m = mujoco.MjModel.from_xml_string('<mujoco><worldbody><geom size="1"/></worldbody></mujoco>')
+d = mujoco.MjData(m)
+mujoco.mj_forward(m, d)
+with mujoco.Renderer(m, 32, 32) as r:
+  r.update_scene(d)
+  assert r.render().any(), 'the picture is black'
+"""
+
+_CURE = (
+  "No picture can be drawn here: neither EGL nor OSMesa works.\n"
+  "  Debian, Ubuntu:  apt-get install libegl1 libgl1-mesa-dri   (EGL, with or without a GPU)\n"
+  "             or:   apt-get install libosmesa6                (OSMesa, software only)\n"
+  "  With an NVIDIA GPU the driver brings EGL; in a container set NVIDIA_DRIVER_CAPABILITIES=all.\n"
+  "  MUJOCO_GL=egl, osmesa or glfw picks one by hand."
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Backend:
+  """The OpenGL platform that works, or why none does.
+
+  Attributes:
+    name: 'egl', 'osmesa', 'glfw' or 'cgl'; None if none works
+    tried: last line of the error of each platform that failed
+  """
+
+  name: str | None
+  tried: tuple[tuple[str, str], ...]
+
+  @property
+  def message(self) -> str:
+    """What to install when no platform works; empty if one does."""
+    if self.name:
+      return ""
+    return "\n".join([_CURE, *(f"  {name}: {error}" for name, error in self.tried)])
+
+
+def gl_environment(name: str) -> dict[str, str]:
+  """The environment in which mujoco draws with the platform `name`."""
+  env = {k: v for k, v in os.environ.items() if k not in ("MUJOCO_GL", "PYOPENGL_PLATFORM")}
+  if name != "cgl":
+    env["MUJOCO_GL"] = name
+  return env
+
+
+@functools.cache
+def choose_backend() -> Backend:
+  """Finds an OpenGL platform that draws: the one named by MUJOCO_GL first, then EGL, OSMesa (on macOS its own)."""
+  names = ["cgl"] if sys.platform == "darwin" else ["egl", "osmesa"]
+  wish = os.environ.get("MUJOCO_GL", "").lower()
+  if wish in ("off", "disable", "disabled", "false", "0"):
+    return Backend(None, (("MUJOCO_GL", f"drawing is switched off by MUJOCO_GL={wish}"),))
+  if wish and wish not in names:
+    names.insert(0, wish)
+  names.sort(key=lambda name: name != wish)
+  tried = []
+  for name in names:
+    error = _probe(name)
+    if error is None:
+      return Backend(name, tuple(tried))
+    tried.append((name, error))
+  return Backend(None, tuple(tried))
+
+
+def _probe(name: str) -> str | None:
+  """Draws a 32 x 32 picture with the platform `name`; returns None or the last line of its error."""
+  try:
+    done = subprocess.run(
+      [sys.executable, "-c", _PROBE], env=gl_environment(name), capture_output=True, text=True, timeout=60
+    )
+  except subprocess.TimeoutExpired:
+    return "no answer within 60 s"
+  if done.returncode == 0:
+    return None
+  lines = done.stderr.strip().splitlines()
+  return lines[-1] if lines else f"ended with code {done.returncode}"

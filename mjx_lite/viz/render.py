@@ -1,0 +1,135 @@
+"""Pictures of many worlds at once: a grid on one floor, drawn by mujoco.Renderer; PNG and MP4 files."""
+
+import importlib.util
+import os
+import pathlib
+import shutil
+import struct
+import subprocess
+import sys
+import tempfile
+import zlib
+
+import mujoco
+import numpy as np
+
+from mjx_lite.viz.backend import WORKER, choose_backend, gl_environment
+
+
+class NoPicture(RuntimeError):
+  """Raised when nothing can be drawn here; the message says what to install."""
+
+
+def render_grid(
+  mj_model: mujoco.MjModel,
+  qpos: np.ndarray,
+  *,
+  width: int = 1280,
+  height: int = 720,
+  spacing: float | None = None,
+  azimuth: float = 90.0,
+  elevation: float = -40.0,
+) -> np.ndarray:
+  """Draws worlds side by side on a square grid that shares one floor.
+
+  Args:
+    mj_model: the model, as compiled by MuJoCo
+    qpos: generalised positions, (worlds, nq) for one picture or (frames, worlds, nq) for a film
+    width: of the picture [pixel]
+    height: of the picture [pixel]
+    spacing: distance between worlds [m]; by default from the model's extent
+    azimuth: of the camera [deg]
+    elevation: of the camera [deg]
+
+  Returns:
+    RGB bytes, (height, width, 3) or (frames, height, width, 3).
+
+  Raises:
+    NoPicture: no OpenGL platform works here.
+  """
+  qpos = np.asarray(qpos, np.float64)
+  if qpos.ndim not in (2, 3) or qpos.shape[-1] != mj_model.nq or 0 in qpos.shape[:-1]:
+    raise ValueError(
+      f"qpos has shape {qpos.shape}; (worlds, {mj_model.nq}) or (frames, worlds, {mj_model.nq}) is needed"
+    )
+  film = qpos[None] if qpos.ndim == 2 else qpos
+  spacing = spacing or float(np.clip(1.1 * mj_model.stat.extent, 0.5, 10.0))
+  offset, lookat, distance = _arrange(mj_model, film.shape[1], spacing, azimuth)
+
+  backend = choose_backend()
+  if backend.name is None:
+    raise NoPicture(backend.message)
+  with tempfile.TemporaryDirectory(prefix="mjx_lite_") as folder:
+    model_path, job_path, out_path = (str(pathlib.Path(folder) / x) for x in ("m.mjb", "job.npz", "out.npy"))
+    mujoco.mj_saveModel(mj_model, model_path)
+    np.savez(
+      job_path,
+      model=model_path,
+      qpos=film,
+      offset=offset,
+      size=np.array([width, height]),
+      lookat=lookat,
+      view=np.array([distance, azimuth, elevation]),
+      spread=distance,
+    )
+    done = subprocess.run(
+      [sys.executable, str(WORKER), job_path, out_path],
+      env=gl_environment(backend.name),
+      capture_output=True,
+      text=True,
+    )
+    if done.returncode:
+      raise NoPicture(f"drawing with {backend.name} failed:\n{done.stderr.strip()[-2000:]}")
+    images = np.load(out_path)
+  return images[0] if qpos.ndim == 2 else images
+
+
+def write_png(path: str | os.PathLike, image: np.ndarray) -> None:
+  """Writes RGB bytes (height, width, 3) as a PNG file."""
+  height, width, _ = image.shape
+  # each line of a PNG begins with its filter's number, 0: none
+  lines = np.concatenate([np.zeros((height, 1), np.uint8), image.reshape(height, -1)], axis=1).tobytes()
+
+  def chunk(kind: bytes, content: bytes) -> bytes:
+    return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
+
+  header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
+  pathlib.Path(path).write_bytes(
+    b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(lines, 6)) + chunk(b"IEND", b"")
+  )
+
+
+def why_no_mp4() -> str | None:
+  """None if films can be written here, otherwise what is missing."""
+  if shutil.which("ffmpeg") is None:
+    return "ffmpeg is not on the PATH"
+  if importlib.util.find_spec("mediapy") is None:
+    return "mediapy is not installed (pip install 'mjx_lite[viz]')"
+  return None
+
+
+def write_mp4(path: str | os.PathLike, images: np.ndarray, fps: float) -> str | None:
+  """Writes RGB bytes (frames, height, width, 3) as an MP4 file; returns None, or why there is no film."""
+  if (why := why_no_mp4()) is not None:
+    return why
+  import mediapy
+
+  try:
+    mediapy.write_video(str(path), images, fps=fps)
+  except Exception as error:  # an encoder that is missing must not cost the caller its results
+    return f"ffmpeg failed: {(str(error).strip() or repr(error)).splitlines()[0]}"
+  return None
+
+
+def _arrange(
+  mj_model: mujoco.MjModel, worlds: int, spacing: float, azimuth: float
+) -> tuple[np.ndarray, np.ndarray, float]:
+  """Places worlds on a square grid [m]; returns their offsets, the camera's target and its distance."""
+  columns = int(np.ceil(np.sqrt(worlds)))
+  rows = -(-worlds // columns)
+  row, column = np.divmod(np.arange(worlds), columns)
+  offset = np.stack([row - (rows - 1) / 2, column - (columns - 1) / 2, 0 * row], -1) * spacing
+  # aim in front of the middle: the near rows fill more of the picture than the far ones
+  lookat = np.array([-np.cos(np.radians(azimuth)), -np.sin(np.radians(azimuth)), 0.0]) * 0.11 * spacing * (columns - 1)
+  lookat[2] = 0.6 * mj_model.stat.center[2]
+  return offset, lookat, spacing * (0.85 * columns + 1.1)
