@@ -153,7 +153,7 @@ def _fwd_velocity(m: Model, d: Data) -> tuple[Data, Rows]:
 
 def fwd_actuation(m: Model, d: Data) -> Data:
   """Actuator forces."""
-  if not m.opt.use_actuation:
+  if not m.opt.use_actuation or not m.nactuator:
     return d.replace(actuator_force=jnp.zeros_like(d.actuator_force), qfrc_actuator=jnp.zeros_like(d.qfrc_actuator))
   a = actuator_force.actuation(m, d.ctrl, d.actuator_length, d.actuator_velocity, d.actuator_moment, d.qfrc_gravcomp)
   return d.replace(

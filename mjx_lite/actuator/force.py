@@ -41,15 +41,15 @@ BIASES = {BiasType.NONE: _no_bias, BiasType.AFFINE: _affine}
 def actuation(m: Model, ctrl, length, velocity, moment, qfrc_gravcomp) -> Actuation:
   """Output forces and the joint force that they make.
 
-  Controls are clamped to their range; if any is NaN, infinite or beyond 1e10 all of the world's are taken as zero. The
-  order is C's: gain times control plus bias, clamp of the output, then of the joint.
+  Controls are clamped to their range; if any then is NaN, infinite or beyond 1e10 all of the world's are taken as zero.
+  The order is C's: gain times control plus bias, clamp of the output, then of the joint.
 
   Source: `mj_fwdActuation`.
   """
-  bad = jnp.any(~(jnp.abs(ctrl) <= MAXVAL), axis=0)
-  ctrl = jnp.where(bad, 0, ctrl)
   if m.opt.use_clampctrl:
     ctrl = _clamp(ctrl, m.actuator_ctrlrange, m.actuator_ctrllimited)
+  bad = jnp.any(~(jnp.abs(ctrl) <= MAXVAL), axis=0)
+  ctrl = jnp.where(bad, 0, ctrl)
   ctrl = _on_circle(m, ctrl, length)
 
   gain = _by_kind(GAINS, m.actuator_gaintype, m.actuator_gainprm, length, velocity)

@@ -10,7 +10,7 @@ import jax
 import mujoco
 import numpy as np
 import rich.console
-from mujoco import mjx
+import mjx_lite as mjx
 
 # tables keep their form in a file or a pipe
 stdout = rich.console.Console(width=None if sys.stdout.isatty() else 120)

@@ -91,8 +91,12 @@ class Engine:
 
   def step(self, state: mujoco.MjData) -> mujoco.MjData:
     """One step of the engine; returns an MjData in C's packed order, derived fields from before the integration."""
-    d = self._step(self.m, mjx.put_data(self.mj_model, state))
-    return mjx.get_data(self.mj_model, d)
+    before = mjx.put_data(self.m, state)
+    after = self._step(self.m, before)
+    # rows are packed by the configuration that they were made in
+    result = mjx.get_data(self.mj_model, after.replace(qpos=before.qpos))
+    result.qpos[:] = after.qpos
+    return result
 
 
 def optimal(mj_model: mujoco.MjModel) -> mujoco.MjModel:
@@ -100,9 +104,10 @@ def optimal(mj_model: mujoco.MjModel) -> mujoco.MjModel:
   import copy
 
   m = copy.deepcopy(mj_model)
-  m.opt.tolerance = 1e-14
+  m.opt.tolerance = 0  # no early end: every iteration that still gains is made
   m.opt.ls_tolerance = 1e-6
-  m.opt.iterations = 200
+  m.opt.iterations = 50
+  m.opt.disableflags |= mujoco.mjtDisableBit.mjDSBL_ISLAND  # C leaves stale entries in efc_state when it solves by islands
   m.opt.ls_iterations = 100
   return m
 
@@ -250,7 +255,7 @@ def read_field(mj_model: mujoco.MjModel, d: mujoco.MjData, field: str) -> np.nda
   """A field of MjData as an array whose first axis counts things; sparse matrices are filled in."""
   if field == "efc_J":
     if not mujoco.mj_isSparse(mj_model):
-      return d.efc_J.reshape(-1, mj_model.nv)
+      return d.efc_J.reshape(d.nefc, mj_model.nv)
     return _dense(mj_model.nv, d.efc_J, d.efc_J_rownnz, d.efc_J_rowadr, d.efc_J_colind)
   if field == "actuator_moment":
     return _dense(mj_model.nv, d.actuator_moment, d.moment_rownnz, d.moment_rowadr, d.moment_colind)

@@ -250,20 +250,21 @@ def _separating_axis(
 
   Source: stage 1 of `mjc_BoxBox`.
   """
-  size = jnp.abs(rot)
-  face_a = jnp.abs(pos_a) - size_a - vector.mat_vec(size, size_b)
-  face_b = jnp.abs(pos_b) - size_b - vector.mat_t_vec(size, size_a)
+  rot_abs = jnp.abs(rot)
+  face_a = jnp.abs(pos_a) - size_a - vector.mat_vec(rot_abs, size_b)
+  face_b = jnp.abs(pos_b) - size_b - vector.mat_t_vec(rot_abs, size_a)
   face = jnp.concatenate(jnp.broadcast_arrays(face_a, face_b), axis=-2)
   best = jnp.max(face, axis=-2)
   chosen = first_min(-face)
 
-  # axis i of a times axis j of b; a zero product, of parallel edges, is covered by the faces
+  # axis i of a times axis j of b is (-rot[i + 2, j], rot[i + 1, j]) along axes (i + 1, i + 2) of a, and
+  # (rot[i, j + 2], -rot[i, j + 1]) along axes (j + 1, j + 2) of b; of parallel edges it is zero and a face is as good
   rot1, rot2 = _next(rot, 1, axis=-3), _next(rot, 2, axis=-3)
   (pos1, pos2), (size_a1, size_a2) = ([_next(x, k)[..., :, None, :] for k in (1, 2)] for x in (pos_a, size_a))
   size_b1, size_b2 = (_next(size_b, k)[..., None, :, :] for k in (1, 2))
   length = safe.norm(jnp.stack([rot1, rot2], axis=-2))
   radius_a = size_a1 * jnp.abs(rot2) + size_a2 * jnp.abs(rot1)
-  radius_b = size_b1 * _next(size, 2) + size_b2 * _next(size, 1)
+  radius_b = size_b1 * _next(rot_abs, 2) + size_b2 * _next(rot_abs, 1)
   edge = safe.divide(jnp.abs(rot1 * pos2 - rot2 * pos1) - radius_a - radius_b, length)
   edge = -only_where(length * length >= _SCALES[rot.dtype.itemsize][1], -edge)
   edge = edge.reshape(edge.shape[0], 9, -1)
@@ -402,8 +403,8 @@ def box_box(a: Shape, b: Shape, margin: jax.Array) -> Contacts:
   """Two boxes, at most 8 contacts: an edge against an edge (slot 0), or a face clipped by a face.
 
   Arbitrary in C to round-off: which of several equally separating axes is taken (and with it the reference face, the
-  incident face and the edges), and on which side of a clipping plane a vertex in that plane lies (a duplicate may remain
-  or vanish, and the list may start elsewhere).
+  incident face and the edges), and on which side of a clipping plane a vertex in that plane lies (a duplicate may
+  remain or vanish, and the list may start elsewhere).
 
   Source: `mjc_BoxBox`.
   Gradient: of the chosen features; the choice is held.

@@ -152,6 +152,8 @@ def _segment_weights(
 def capsule_capsule(a: Shape, b: Shape, margin: jax.Array) -> Contacts:
   """Two capsules, 1 contact, or 2 at the ends of the overlap where they are parallel (sine below 1e-4).
 
+  Where the segments meet to round-off but not exactly, the normal is noise in C; on one line, both contacts coincide.
+
   Source: 4.0's `mjc_CapsuleCapsule` after MuJoCo Warp's `capsule_capsule`.
   Gradient: zero for distance and normal where the segments meet; of parallel capsules that of the two fixed ends.
   """

@@ -5,7 +5,8 @@ contact has distance `NO_CONTACT`; its other numbers are finite and mean nothing
 order, are C's contacts in C's order.
 """
 
-from typing import Callable, NamedTuple
+from collections.abc import Callable
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp

@@ -126,7 +126,7 @@ def rows_contact(m: Model, p: ContactPlan, contacts: Contacts, subtree_com: jax.
     frictionloss=zero, stiff=True,
   )  # fmt: skip
   full = lambda x: jnp.broadcast_to(x, (*x.shape[:-1], width))  # noqa: E731
-  return ContactRows(params, basis, full(mu), full(jnp.where(friction, contact_mu, 0)))
+  return ContactRows(params, basis, full(mu), full(jnp.where(friction & (contacts.dist < margin), contact_mu, 0)))
 
 
 def to_rows(p: ContactPlan, y: jax.Array, mu: jax.Array) -> jax.Array:

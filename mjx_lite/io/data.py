@@ -131,6 +131,9 @@ def _fill(result: mujoco.MjData, mj_model: mujoco.MjModel, d: Data) -> None:
     else:
       setattr(result, name, value.item())
   result.solver_niter[0] = d.solver_niter
+  mujoco.mj_transmission(mj_model, result)  # the sparsity of the moments, which Data does not carry
+  result.actuator_moment[:] = d.actuator_moment
+  result.actuator_length[:] = d.actuator_length
 
   slots = np.flatnonzero(np.asarray(d.contact.exclude) >= 0)
   active = np.asarray(d.efc_D) > 0

@@ -80,9 +80,10 @@ def _sizes(m):
 
 def _nonzero(m, field, kind, instead):
   """Elements whose field has to be zero and is not."""
-  values = np.asarray(getattr(m, field)).reshape(len(getattr(m, field)), -1)
-  for i in np.flatnonzero(values.any(axis=1)):
-    shown = " ".join(f"{x:g}" for x in values[i])
+  for i, value in enumerate(getattr(m, field)):
+    if not np.any(value):
+      continue
+    shown = " ".join(f"{x:g}" for x in np.ravel(value))
     yield Problem(name_of(m, kind, i), field.split("_", 1)[1], shown, instead)
 
 

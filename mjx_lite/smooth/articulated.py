@@ -138,6 +138,8 @@ class Packed(NamedTuple):
 def packed(m: Model, f: Factor, cdof: jax.Array) -> Packed:
   """The factor as MuJoCo stores it: L below the diagonal, D on it. Source: `mj_factorM`."""
   p, i = m.plan.articulated, m.plan.inertia
+  if not m.nv:
+    return Packed(cdof[:, 0], cdof[:, 0])
   force, inv = join(f.force, p.order), join(f.inv, p.order)
   off = vector.dot(rows(force, i.row), rows(cdof, i.col)) * rows(inv, i.row)
   return Packed(jnp.where(i.diagonal[:, None], 1 / rows(inv, i.row), off), inv)
