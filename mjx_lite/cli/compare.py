@@ -145,7 +145,7 @@ def compare_stages(
 
 
 def relative_error(ours: np.ndarray, theirs: np.ndarray) -> np.ndarray:
-  """Elementwise |ours - theirs| over the largest of |theirs|, a thousandth of the field's largest, and 1e-4.
+  """Elementwise |ours - theirs| over the largest of |theirs|, a hundredth of the field's largest, and 1e-4.
 
   The floors are there because an element that is zero by cancellation carries the round-off of its terms.
   Whole numbers count as equal or as infinitely different.
@@ -153,7 +153,7 @@ def relative_error(ours: np.ndarray, theirs: np.ndarray) -> np.ndarray:
   if theirs.dtype.kind in "iub":
     return np.where(ours == theirs, 0.0, np.inf)
   size = np.abs(theirs)
-  scale = np.maximum(np.maximum(size, 1e-3 * size.max(initial=0)), 1e-4)
+  scale = np.maximum(np.maximum(size, 1e-2 * size.max(initial=0)), 1e-4)
   error = np.abs(ours - theirs) / scale
   return np.where(np.isnan(error), np.where(np.isnan(ours) & np.isnan(theirs), 0.0, np.inf), error)
 

@@ -107,8 +107,8 @@ def _one_step_deviation(mj_model, program, m, d, result: Run, chunk: int) -> tup
   _, q, v = program.call(m, d, controls)
   count = min(worlds, 1000)
   error_q = error_v = 0.0
+  c = mujoco.MjData(mj_model)
   for i in range(count):
-    c = mujoco.MjData(mj_model) if i == 0 else c
     mujoco.mj_resetData(mj_model, c)
     c.qpos[:], c.qvel[:], c.ctrl[:] = qpos[i], qvel[i], ctrl[i]
     common.quiet(mujoco.mj_step, mj_model, c)
@@ -176,7 +176,7 @@ def _status(result: Run) -> str:
 
 def _draw(mj_model: mujoco.MjModel, result: Run, folder: pathlib.Path) -> None:
   """Writes the PNG of the last state and, where ffmpeg is, the MP4; says so if nothing can be drawn."""
-  steps, worlds = result.ctrl.shape[:2]
+  worlds = result.ctrl.shape[1]
   try:
     with common.stdout.status("drawing"):
       folder.mkdir(parents=True, exist_ok=True)

@@ -19,7 +19,7 @@ def sqrt(x: jax.Array) -> jax.Array:
   return jnp.where(positive, jnp.sqrt(jnp.where(positive, x, 1)), 0)
 
 
-def divide(num: jax.Array, den: jax.Array, otherwise: float = 0.0) -> jax.Array:
+def divide(num: jax.Array, den: jax.Array, otherwise: float = 0) -> jax.Array:
   """`num / den`, or `otherwise` where `|den| < MINVAL`.
 
   Gradient: zero where `otherwise` is taken.

@@ -23,6 +23,7 @@ class _State(NamedTuple):
   high: jax.Array  # smallest step known to be beyond it
   best: jax.Array
   best_cost: jax.Array
+  best_slope: jax.Array  # its magnitude
   done: jax.Array
 
 
@@ -40,12 +41,15 @@ def search(rows: Rows, nf: int, jar, jv, gauss1, gauss2, gtol, iterations: int) 
   start = cost.along(rows, nf, jar, jv, gauss1, gauss2, jnp.zeros_like(gauss1))
   zero, infinite = jnp.zeros_like(gauss1), jnp.full_like(gauss1, jnp.inf)
   first = -start.slope / jnp.maximum(start.curvature, jnp.finfo(jar.dtype).tiny)
-  state = _State(jnp.zeros((), jnp.int32), first, zero, infinite, zero, zero, ~(start.slope < 0))
+  state = _State(jnp.zeros((), jnp.int32), first, zero, infinite, zero, zero, -start.slope, ~(start.slope < 0))
 
   def step(s: _State) -> _State:
     at = cost.along(rows, nf, jar, jv, gauss1, gauss2, s.alpha)
     found = ~s.done & (jnp.abs(at.slope) < gtol)
-    better = ~s.done & ((at.cost < s.best_cost) | (found & (at.cost <= 0)))
+    # costs closer than their round-off are told apart by the slope
+    slack = 8 * jnp.finfo(jar.dtype).eps * jnp.abs(s.alpha * gauss1)
+    flatter = (jnp.abs(at.slope) < s.best_slope) & (at.cost <= s.best_cost + slack)
+    better = ~s.done & ((at.cost < s.best_cost - slack) | flatter)
     low = jnp.where(at.slope < 0, s.alpha, s.low)
     high = jnp.where(at.slope < 0, s.high, s.alpha)
     newton = s.alpha - at.slope / jnp.maximum(at.curvature, jnp.finfo(jar.dtype).tiny)
@@ -59,6 +63,7 @@ def search(rows: Rows, nf: int, jar, jv, gauss1, gauss2, gtol, iterations: int) 
       jnp.where(s.done, s.high, high),
       jnp.where(better, s.alpha, s.best),
       jnp.where(better, at.cost, s.best_cost),
+      jnp.where(better, jnp.abs(at.slope), s.best_slope),
       s.done | found | stuck,
     )
 
