@@ -1,7 +1,34 @@
 """The public functions of the engine: one-world shapes, batched by `jax.vmap`."""
 
+from collections.abc import Callable
+from typing import Any
+
 from mjx_lite import forward as native
-from mjx_lite.core.worlds import one_world
+from mjx_lite.core import worlds
+from mjx_lite.core.types import Data, Model
+
+
+def one_world(function: Callable[..., Any]) -> Callable[..., Any]:
+  """The public form of a native function of a Model and, mostly, its Data."""
+  return worlds.one_world(function, _check)
+
+
+def _check(m: Model, *args: Any) -> None:
+  """Refuse what is not a Model, and a Data that does not belong to it."""
+  if not isinstance(m, Model):
+    raise TypeError(f"the first argument has to be a Model of mjx_lite, not {type(m).__name__}: use put_model.")
+  if not args or not isinstance(args[0], Data):
+    return
+  d, sizes = args[0], m.plan.sizes
+  expected = (("qpos", m.nq), ("qvel", m.nv), ("ctrl", m.nu), ("xpos", m.nbody), ("geom_xpos", m.ngeom))
+  for field, size in (*expected, ("efc_D", sizes["nefc"])):
+    shape = getattr(d, field).shape
+    if shape[:1] != (size,):
+      raise ValueError(
+        f"the Data is of another model, or is a batch without jax.vmap: {field} has shape {shape}, "
+        f"one world of this model has {size} rows."
+      )
+
 
 step = one_world(native.step)
 step1 = one_world(native.step1)

@@ -10,6 +10,7 @@ import jax
 import mujoco
 import numpy as np
 import rich.console
+
 import mjx_lite as mjx
 
 # tables keep their form in a file or a pipe

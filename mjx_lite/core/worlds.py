@@ -39,12 +39,16 @@ native_p = jex_core.Primitive("mjx_native")
 native_p.multiple_results = True
 
 
-def one_world(native: Callable[..., Any]) -> Callable[..., Any]:
+_OUT_TREE: dict[Call, Any] = {}  # output tree of every call that has been traced
+
+
+def one_world(native: Callable[..., Any], check: Callable[..., None] | None = None) -> Callable[..., Any]:
   """Wrap a native function for the user: one-world shapes, batched by `jax.vmap`.
 
   Args:
     native: function of pytrees whose leaves carry a trailing world axis. The first argument is the Model; its leaves
       may keep a world axis of size 1 (shared by all worlds). Keyword arguments are static and hashable.
+    check: called with the user's arguments first; raises if they do not fit.
 
   Returns:
     the same function on leaves without the world axis.
@@ -52,11 +56,13 @@ def one_world(native: Callable[..., Any]) -> Callable[..., Any]:
 
   @functools.wraps(native)
   def public(*args, **static):
+    if check is not None:
+      check(*args)
     leaves, in_tree = jax.tree.flatten(args)
     leaves = [jnp.asarray(x) for x in leaves]
     call = Call(native, tuple(sorted(static.items())), in_tree, len(jax.tree.leaves(args[0])), getattr(args[0], "tile", 0))
     out = native_p.bind(*leaves, call=call, batched=False)
-    return jax.tree.unflatten(_trace(call, False, _avals(leaves))[1], out)
+    return jax.tree.unflatten(_OUT_TREE[call], out)
 
   return public
 
@@ -68,21 +74,18 @@ def _avals(leaves):
 
 @functools.lru_cache(maxsize=256)
 def _trace(call, batched, avals):
-  """Jaxpr of the native function on these operands and its output tree; traced once for all uses."""
-  out_tree = None
+  """Jaxpr of the native function on these operands; traced once for all uses."""
 
   def flat(*leaves):
-    nonlocal out_tree
     if not batched:
       leaves = [x[..., None] for x in leaves]
-    out, out_tree = jax.tree.flatten(call.native(*jax.tree.unflatten(call.in_tree, leaves), **dict(call.static)))
+    out, _OUT_TREE[call] = jax.tree.flatten(call.native(*jax.tree.unflatten(call.in_tree, leaves), **dict(call.static)))
     if not batched:
       return [x[..., 0] for x in out]
     width = max((x.shape[-1] for x in leaves), default=1)  # an output of shared values only still belongs to every world
     return [jnp.broadcast_to(x, (*x.shape[:-1], width)) for x in out]
 
-  jaxpr = jax.make_jaxpr(flat)(*(jax.ShapeDtypeStruct(s, t) for s, t in avals))
-  return jaxpr, out_tree
+  return jax.make_jaxpr(flat)(*(jax.ShapeDtypeStruct(s, t) for s, t in avals))
 
 
 def _run(*leaves, call, batched):
@@ -90,7 +93,7 @@ def _run(*leaves, call, batched):
   width = max((x.shape[-1] for x in leaves), default=1) if batched else 1
   if call.tile and width > call.tile:
     return _in_tiles(call, leaves, width)
-  return jex_core.jaxpr_as_fun(_trace(call, batched, _avals(leaves))[0])(*leaves)
+  return jex_core.jaxpr_as_fun(_trace(call, batched, _avals(leaves)))(*leaves)
 
 
 def _in_tiles(call, leaves, width):
@@ -116,13 +119,13 @@ def _in_tiles(call, leaves, width):
     full = list(leaves)
     for i, x in zip(per_world, parts, strict=True):
       full[i] = x
-    return jex_core.jaxpr_as_fun(_trace(call, True, _avals(full))[0])(*full)
+    return jex_core.jaxpr_as_fun(_trace(call, True, _avals(full)))(*full)
 
   return [join(x) for x in jax.lax.map(body, [cut(leaves[i]) for i in per_world])]
 
 
 def _abstract_eval(*avals, call, batched):
-  return [jax.core.ShapedArray(a.shape, a.dtype) for a in _trace(call, batched, _avals(avals))[0].out_avals]
+  return [jax.core.ShapedArray(a.shape, a.dtype) for a in _trace(call, batched, _avals(avals)).out_avals]
 
 
 @functools.lru_cache(maxsize=256)

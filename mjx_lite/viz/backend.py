@@ -45,6 +45,8 @@ class Backend:
     """What to install when no platform works; empty if one does."""
     if self.name:
       return ""
+    if len(self.tried) == 1 and self.tried[0][0] == "MUJOCO_GL":
+      return self.tried[0][1]
     return "\n".join([_CURE, *(f"  {name}: {error}" for name, error in self.tried)])
 
 

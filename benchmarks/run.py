@@ -1,0 +1,382 @@
+"""Times mjx_lite, mujoco.mjx and mujoco.batch.Batch beside each other, in one process and in alternation.
+
+    python benchmarks/run.py --scenes humanoid --worlds 1024 --steps 100 --repeats 5 --json results.jsonl
+
+See README.md in this folder for the protocols and the columns.
+"""
+
+import argparse
+import dataclasses
+import datetime
+import gc
+import importlib.util
+import json
+import os
+import pathlib
+import platform
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+ENGINES = ("mjx_lite", "mjx", "batch")
+PROTOCOLS = ("rollout", "scan")
+
+
+def _arguments() -> argparse.Namespace:
+  parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+  parser.add_argument("--scenes", nargs="+", default=["humanoid"], help=f"of {', '.join(SCENES)}, or paths of models")
+  parser.add_argument("--worlds", type=int, default=1024)
+  parser.add_argument("--steps", type=int, default=100)
+  parser.add_argument("--repeats", type=int, default=5)
+  parser.add_argument("--engines", nargs="+", choices=ENGINES, default=list(ENGINES))
+  parser.add_argument("--protocols", nargs="+", choices=PROTOCOLS, default=list(PROTOCOLS))
+  parser.add_argument(
+    "--devices", type=int, default=1, help="host devices to divide the worlds among (JAX)"
+  )
+  parser.add_argument("--seed", type=int, default=0)
+  parser.add_argument("--json", type=pathlib.Path, help="file to append one JSON line per scene and engine to")
+  return parser.parse_args()
+
+
+def _package_folder(module: str) -> pathlib.Path | None:
+  """The folder of an installed module, which is not imported."""
+  try:
+    spec = importlib.util.find_spec(module)
+  except ModuleNotFoundError:
+    return None
+  return pathlib.Path(spec.origin).parent if spec and spec.origin else None
+
+
+def _mjx_scene(name: str) -> Callable[[], pathlib.Path]:
+  return lambda: (_package_folder("mujoco.mjx") or pathlib.Path("mujoco-mjx is not installed")) / "test_data" / name
+
+
+# name -> where the model is; a path on the command line is a scene too
+SCENES: dict[str, Callable[[], pathlib.Path]] = {
+  "humanoid": _mjx_scene("humanoid/humanoid.xml"),
+  "humanoids_2": _mjx_scene("humanoid/02_humanoids.xml"),
+  "humanoids_3": _mjx_scene("humanoid/03_humanoids.xml"),
+  "humanoids_10": _mjx_scene("humanoid/10_humanoids.xml"),
+  "shipped": lambda: ROOT / "mjx_lite" / "models" / "humanoid.xml",
+  "pendula": _mjx_scene("pendula.xml"),
+  "stock": lambda: ROOT.parent / "shared" / "models" / "humanoid" / "humanoid.xml",
+}
+
+
+def _prepare_process(args: argparse.Namespace) -> None:
+  """What must be set before JAX starts."""
+  if args.devices > 1:
+    flag = f"--xla_force_host_platform_device_count={args.devices}"
+    os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {flag}".strip()
+  # mujoco.mjx calls LAPACK inside a loop, and jaxlib 0.10 deadlocks there when a thread pool has as many threads as two
+  # cores have: NPROC is where jaxlib reads the number of threads from
+  os.environ.setdefault("NPROC", str(max(2 * (os.cpu_count() or 1), 2 * args.devices)))
+  sys.path.insert(0, str(ROOT))
+
+
+@dataclasses.dataclass
+class Inputs:
+  """The same for all engines: first states and controls, float32."""
+
+  mj_model: Any
+  qpos: Any  # (worlds, nq)
+  qvel: Any  # (worlds, nv)
+  ctrl: Any  # (steps, worlds, nu)
+
+
+class JaxEngine:
+  """mjx_lite or mujoco.mjx, which share their calls; float32."""
+
+  def __init__(self, name: str, inputs: Inputs, args: argparse.Namespace):
+    import jax
+    import jax.numpy as jnp
+
+    self.name, self.args = name, args
+    self.mjx = _import_engine(name)
+    self.m = self.mjx.put_model(inputs.mj_model)
+    single = self.mjx.make_data(self.m)
+    worlds = inputs.qpos.shape[0]
+    d = jax.tree.map(lambda x: jnp.broadcast_to(x, (worlds, *jnp.shape(x))), single)
+    self.d = d.replace(qpos=jnp.asarray(inputs.qpos), qvel=jnp.asarray(inputs.qvel))
+    self.ctrl = jnp.asarray(inputs.ctrl)
+    if args.devices > 1:
+      mesh = jax.make_mesh((args.devices,), ("worlds",))
+      split = lambda *spec: jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(*spec))  # noqa: E731
+      self.mesh = mesh
+      self.m = jax.device_put(self.m, split())
+      self.d, self.ctrl = jax.device_put(self.d, split("worlds")), jax.device_put(self.ctrl, split(None, "worlds"))
+    self.programs: dict[str, Any] = {}
+
+  def compile(self) -> dict[str, Any]:
+    """Compiles the step and the protocols; returns what the step cost."""
+    from mjx_lite.cli import timing
+
+    step = timing.compile_program(self._divided(self._step), self.m, self.d, self.ctrl[:1])
+    for name in self.args.protocols:
+      self.programs[name] = timing.compile_program(self._divided(getattr(self, "_" + name)), self.m, self.d, self.ctrl)
+    return {
+      "trace_s": step.trace_s,
+      "compile_s": step.compile_s,
+      "instructions": step.instructions,
+      "fusions": step.fusions,
+      "kernels": step.kernels,
+      "bytes_per_world": timing.leaf_bytes(self.d) // self.d.qpos.shape[0],
+      **{f"{name}_trace_s": p.trace_s for name, p in self.programs.items()},
+      **{f"{name}_compile_s": p.compile_s for name, p in self.programs.items()},
+    }
+
+  def run(self, protocol: str) -> tuple[float, Any]:
+    """One rollout: its time [s] and the last qpos (worlds, nq)."""
+    from mjx_lite.cli import timing
+
+    result, spent = timing.timed(self.programs[protocol].call, self.m, self.d, self.ctrl)
+    return spent, result[0].qpos
+
+  def _step(self, m, d, ctrl):
+    import jax
+
+    return (jax.vmap(self.mjx.step, in_axes=(None, 0))(m, d.replace(ctrl=ctrl[0])),)
+
+  def _scan(self, m, d, ctrl):
+    """Protocol (b): carry all of Data."""
+    import jax
+
+    step = jax.vmap(self.mjx.step, in_axes=(None, 0))
+    return jax.lax.scan(lambda d, u: (step(m, d.replace(ctrl=u)), None), d, ctrl)
+
+  def _rollout(self, m, d, ctrl):
+    """Protocol (a): carry the integration state, record qpos and qvel."""
+    import jax
+
+    if hasattr(self.mjx, "rollout"):
+      from mjx_lite.cli import common
+
+      return common.rollout(m, d, ctrl)
+    step = jax.vmap(self.mjx.step, in_axes=(None, 0))
+    names = ("time", "qpos", "qvel", "act", "qacc_warmstart")
+
+    def body(state, u):
+      after = step(m, d.replace(ctrl=u, **state))
+      return {name: getattr(after, name) for name in names}, (after.qpos, after.qvel)
+
+    state, record = jax.lax.scan(body, {name: getattr(d, name) for name in names}, ctrl)
+    return d.replace(**state), record
+
+  def _divided(self, function):
+    """The function with the worlds divided among the host devices, each running by itself."""
+    if self.args.devices == 1:
+      return function
+    import jax
+
+    spec = jax.sharding.PartitionSpec
+    # the last Data is divided along its worlds; a record (steps, worlds, n) along its second axis
+    outs = {"_step": (spec("worlds"),), "_scan": (spec("worlds"), None)}.get(function.__name__)
+    if outs is None:
+      record = spec(None, "worlds")
+      is_triple = hasattr(self.mjx, "rollout")
+      outs = (spec("worlds"), record, record) if is_triple else (spec("worlds"), record)
+    return jax.shard_map(
+      function,
+      mesh=self.mesh,
+      in_specs=(spec(), spec("worlds"), spec(None, "worlds")),
+      out_specs=outs,
+      check_vma=False,
+    )
+
+
+class BatchEngine:
+  """MuJoCo C on all cores; float64."""
+
+  name = "batch"
+
+  def __init__(self, inputs: Inputs, args: argparse.Namespace):
+    import mujoco.batch
+    import numpy as np
+
+    self.inputs = inputs
+    self.batch = mujoco.batch.Batch(inputs.mj_model, inputs.qpos.shape[0])
+    self.control = np.ascontiguousarray(inputs.ctrl.transpose(1, 0, 2), np.float64)
+
+  def compile(self) -> dict[str, Any]:
+    """Nothing to compile; the bytes are those of one MjData."""
+    import mujoco
+
+    d = mujoco.MjData(self.inputs.mj_model)
+    mujoco.mj_forward(self.inputs.mj_model, d)
+    return {"bytes_per_world": int(d.nbuffer + d.maxuse_arena), "state_bytes_per_world": 8 * self.batch.nstate}
+
+  def run(self, protocol: str) -> tuple[float, Any]:
+    """One rollout: its time [s] and the last qpos (worlds, nq)."""
+    import mujoco
+
+    self.batch.reset(stage=int(mujoco.mjtStage.mjSTAGE_NONE))
+    self.batch.qpos, self.batch.qvel = self.inputs.qpos, self.inputs.qvel
+    start = time.perf_counter()
+    if protocol == "rollout":
+      signature = int(mujoco.mjtState.mjSTATE_CTRL)
+      self.batch.rollout(self.control.shape[1], self.control, control_spec=signature, record=("qpos", "qvel"))
+    else:
+      for u in self.inputs.ctrl:
+        self.batch.ctrl = u
+        self.batch.step()
+    return time.perf_counter() - start, self.batch.qpos
+
+
+def _import_engine(name: str) -> Any:
+  if name == "mjx":
+    from mujoco import mjx
+
+    return mjx
+  import mjx_lite
+
+  return mjx_lite
+
+
+def _run_scene(scene: str, args: argparse.Namespace) -> list[dict[str, Any]]:
+  """Times one scene with all engines; one record per engine."""
+  import numpy as np
+
+  from mjx_lite.cli import common
+
+  path = SCENES[scene]() if scene in SCENES else pathlib.Path(scene)
+  mj_model = common.load_model(path)
+  qpos, qvel = common.random_state(mj_model, args.worlds, args.seed)
+  inputs = Inputs(mj_model, qpos, qvel, common.random_control(mj_model, args.steps, args.worlds, args.seed))
+  records, engines = {}, []
+  for name in args.engines:
+    record = records[name] = {"scene": scene, "engine": name, "worlds": args.worlds, "steps": args.steps}
+    try:
+      engine = BatchEngine(inputs, args) if name == "batch" else JaxEngine(name, inputs, args)
+    except (ImportError, AttributeError, NotImplementedError) as error:
+      record["refused"] = str(error)
+      print(f"  {name} cannot run {scene}: {error}", file=sys.stderr)
+      continue
+    print(f"  {scene}: compiling {name}", file=sys.stderr)
+    record |= engine.compile()
+    engines.append(engine)
+
+  # the first round warms up and compares the engines' ends; then A B C A B C ...
+  for protocol in args.protocols:
+    ends = {engine.name: np.array(engine.run(protocol)[1], np.float64) for engine in engines}
+    times = {engine.name: [] for engine in engines}
+    for repeat in range(args.repeats):
+      print(f"  {scene}: {protocol}, round {repeat + 1} of {args.repeats}", file=sys.stderr)
+      for engine in engines:
+        times[engine.name].append(engine.run(protocol)[0])
+    for name, spent in times.items():
+      count = args.worlds * args.steps
+      records[name][protocol] = {
+        "median_steps_per_s": count / statistics.median(spent),
+        "best_steps_per_s": count / min(spent),
+        "seconds": spent,
+        "finite_worlds": int(np.isfinite(ends[name]).all(-1).sum()),
+      }
+      if "batch" in ends:
+        # the median world: chaos makes the worst one meaningless after many steps
+        gap = np.abs(ends[name] - ends["batch"]).max(-1)
+        records[name][protocol]["median_gap_to_batch"] = float(np.nanmedian(gap))
+  for record in records.values():
+    _add_ratios(record, records)
+  del engines
+  gc.collect()
+  return list(records.values())
+
+
+def _add_ratios(record: dict[str, Any], records: dict[str, dict[str, Any]]) -> None:
+  """Puts ratios to the other engines of the same run into a record."""
+  for other in ("mjx", "batch"):
+    peer = records.get(other, {})
+    if record["engine"] == other:
+      continue
+    for protocol in PROTOCOLS:
+      if protocol in record and protocol in peer:
+        rate = record[protocol]["median_steps_per_s"] / peer[protocol]["median_steps_per_s"]
+        record[f"{protocol}_over_{other}"] = rate
+    if "compile_s" in record and "compile_s" in peer:
+      ours, theirs = (x["trace_s"] + x["compile_s"] for x in (record, peer))
+      record[f"compile_over_{other}"] = ours / theirs
+
+
+def _versions() -> dict[str, str]:
+  from importlib import metadata
+
+  names = ("jax", "jaxlib", "mujoco", "mujoco-mjx", "numpy")
+  found = {}
+  for name in names:
+    try:
+      found[name] = metadata.version(name)
+    except metadata.PackageNotFoundError:
+      found[name] = "not installed"
+  return found
+
+
+def _print_table(records: list[dict[str, Any]], args: argparse.Namespace) -> None:
+  import rich.console
+  import rich.table
+
+  def cell(record, *keys, form="{:,.0f}"):
+    for key in keys:
+      record = record.get(key) if isinstance(record, dict) else None
+    return "-" if record is None else form.format(record)
+
+  table = rich.table.Table(box=None, header_style="bold", padding=(0, 1))
+  table.add_column("scene")
+  table.add_column("engine")
+  heads = ["trace s", "compile s", "instr.", "fusions", "kernels", "B/world"]
+  for protocol in args.protocols:
+    letter = {"rollout": "a", "scan": "b"}[protocol]
+    heads += [f"({letter}) steps/s median", "best", "/mjx", "/C"]
+  for head in heads:
+    table.add_column(head, justify="right")
+  for r in records:
+    row = [cell(r, "trace_s", form="{:.2f}"), cell(r, "compile_s", form="{:.2f}")]
+    row += [cell(r, key) for key in ("instructions", "fusions", "kernels", "bytes_per_world")]
+    for protocol in args.protocols:
+      row += [cell(r, protocol, "median_steps_per_s"), cell(r, protocol, "best_steps_per_s")]
+      row += [cell(r, f"{protocol}_over_{other}", form="{:.2f}") for other in ("mjx", "batch")]
+    if "refused" in r:
+      row[0] = "refused"
+    table.add_row(r["scene"], r["engine"], *row)
+  console = rich.console.Console(width=160)
+  console.print(table)
+  for scene in dict.fromkeys(r["scene"] for r in records):
+    mine = {r["engine"]: r for r in records if r["scene"] == scene}
+    if "compile_over_mjx" in mine.get("mjx_lite", {}):
+      print(f"{scene}: trace + compile of the step, mjx_lite / mjx = {mine['mjx_lite']['compile_over_mjx']:.2f}")
+
+
+def main() -> int:
+  args = _arguments()
+  _prepare_process(args)
+  import jax
+
+  machine = {
+    "time": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+    "cpu": platform.processor() or platform.machine(),
+    "cores": os.cpu_count(),
+    "device": jax.devices()[0].device_kind,
+    "devices": args.devices,
+    "NPROC": os.environ["NPROC"],
+    "repeats": args.repeats,
+    **_versions(),
+  }
+  everything = []
+  for scene in args.scenes:
+    records = _run_scene(scene, args)
+    everything += records
+    for record in records:
+      line = json.dumps({**machine, **record})
+      print(line)
+      if args.json:
+        args.json.parent.mkdir(parents=True, exist_ok=True)
+        with args.json.open("a") as file:
+          file.write(line + "\n")
+  _print_table(everything, args)
+  return 0
+
+
+if __name__ == "__main__":
+  sys.exit(main())

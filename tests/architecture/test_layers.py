@@ -1,0 +1,139 @@
+"""The structure of the package, read from its syntax trees."""
+
+import ast
+import inspect
+import pathlib
+
+import jax
+import mujoco
+import pytest
+
+import mjx_lite as mjx
+from mjx_lite.core import enums, pytree, worlds
+
+ROOT = pathlib.Path(mjx.__file__).parent
+# layers from the bottom; a module may import from its own package and from those before it
+ORDER = (
+  "core", "math", "collision", "smooth", "actuator", "constraint", "solver", "sensor", "integrate", "plan", "forward", "api",
+  "io", "rollout", "derivative", "__init__", "envs", "control", "sysid", "viz", "cli", "__main__",
+)  # fmt: skip
+MAY_IMPORT_MUJOCO = ("core/enums.py", "io/", "viz/", "cli")
+
+
+def modules():
+  return sorted(ROOT.rglob("*.py"))
+
+
+def name_of(path):
+  return str(path.relative_to(ROOT))
+
+
+def imports(path):
+  """Modules that a file imports."""
+  for node in ast.walk(ast.parse(path.read_text())):
+    if isinstance(node, ast.Import):
+      yield from (a.name for a in node.names)
+    elif isinstance(node, ast.ImportFrom):
+      yield node.module
+      yield from (f"{node.module}.{a.name}" for a in node.names)
+
+
+def layer_of(module):
+  """Layer of `mjx_lite.x.y`, or of the package itself."""
+  parts = module.split(".")
+  return parts[1] if len(parts) > 1 and parts[1] in ORDER else "__init__"
+
+
+@pytest.mark.parametrize("path", modules(), ids=name_of)
+def test_imports_go_down(path):
+  parts = path.relative_to(ROOT).parts
+  own = parts[0] if len(parts) > 1 else path.stem
+  for module in imports(path):
+    if module and module.split(".")[0] == "mjx_lite" and module != "mjx_lite":
+      layer = layer_of(module)
+      if layer == "__init__" and own == "__init__":
+        continue
+      assert ORDER.index(layer) <= ORDER.index(own), f"{name_of(path)} imports {module}"
+    elif module == "mjx_lite":
+      assert ORDER.index(own) > ORDER.index("__init__"), f"{name_of(path)} imports the package itself"
+
+
+@pytest.mark.parametrize("path", modules(), ids=name_of)
+def test_mujoco_and_jax_internals_stay_where_they_belong(path):
+  name, found = name_of(path), set(imports(path))
+  if not name.startswith(MAY_IMPORT_MUJOCO):
+    assert not [x for x in found if x and x.split(".")[0] == "mujoco"], name
+  internal = [x for x in found if x and x.startswith(("jax.interpreters", "jax.extend", "jax._src"))]
+  if name != "core/worlds.py":
+    assert not internal, (name, internal)
+  assert not [x for x in internal if x.startswith("jax._src")]
+
+
+def test_the_jax_extension_interface_is_there():
+  """Each symbol of jax's extension interface that core/worlds.py uses."""
+  assert jax.extend.core.Primitive and jax.extend.core.jaxpr_as_fun
+  assert worlds.ad.Zero and worlds.ad.primitive_jvps is not None
+  assert worlds.batching.primitive_batchers is not None
+  assert worlds.mlir.register_lowering and worlds.mlir.lower_fun
+  assert jax.core.ShapedArray
+
+
+def test_only_the_forward_module_writes_data():
+  """`replace` on Data happens in forward.py and io/ only."""
+  for path in modules():
+    if name_of(path).split("/")[0] in ("forward.py", "io", "cli", "viz", "core", "__main__.py"):
+      continue
+    for node in ast.walk(ast.parse(path.read_text())):
+      if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "replace":
+        raise AssertionError(f"{name_of(path)}:{node.lineno} calls replace")
+
+
+@pytest.mark.parametrize("path", modules(), ids=name_of)
+def test_docstrings(path):
+  tree = ast.parse(path.read_text())
+  assert ast.get_docstring(tree), f"{name_of(path)} has no docstring"
+  for node in tree.body:
+    if isinstance(node, ast.FunctionDef | ast.ClassDef) and not node.name.startswith("_"):
+      assert ast.get_docstring(node), f"{name_of(path)}:{node.lineno} {node.name} has no docstring"
+
+
+def test_public_names():
+  assert sorted(mjx.__all__) == sorted(set(mjx.__all__))
+  for name in mjx.__all__:
+    assert hasattr(mjx, name), name
+    assert inspect.getdoc(getattr(mjx, name)), name
+
+
+def test_call_forms_of_mjx_exist():
+  """Names of `mujoco.mjx` that this version covers; the others are listed, so that the list can only shrink."""
+  source = (pathlib.Path(mujoco.__file__).parent / "mjx" / "__init__.py").read_text()
+  theirs = {a.asname or a.name for n in ast.parse(source).body if isinstance(n, ast.ImportFrom) for a in n.names} - {"*"}
+  missing = {
+    "apply_ft", "benchmark", "create_render_context", "deriv_smooth_vel", "get_depth", "get_rgb", "get_segmentation",
+    "implicit", "inverse", "is_sparse", "jac", "ray", "refit_bvh", "render", "render_with_segmentation",
+    "rne_postconstraint", "rungekutta4", "sensor_acc", "sensor_pos", "sensor_vel", "subtree_vel", "tendon",
+    "tendon_armature", "tendon_bias",
+  }  # fmt: skip
+  assert theirs - set(mjx.__all__) == missing
+
+
+def test_enums_are_mujocos():
+  for ours, theirs, prefix in (
+    (enums.DisableBit, mujoco.mjtDisableBit, "mjDSBL_"),
+    (enums.JointType, mujoco.mjtJoint, "mjJNT_"),
+    (enums.SensorType, mujoco.mjtSensor, "mjSENS_"),
+    (enums.State, mujoco.mjtState, "mjSTATE_"),
+  ):
+    for member in ours:
+      assert int(getattr(theirs, prefix + member.name)) == int(member)
+  assert (enums.MINVAL, enums.MAXVAL, enums.MINIMP, enums.MAXIMP, enums.MINMU) == (1e-15, 1e10, 1e-4, 0.9999, 1e-5)
+
+
+def test_data_fields_have_the_declared_shapes():
+  m = mjx.put_model(mujoco.MjModel.from_xml_path(str(ROOT / "models" / "humanoid.xml")))
+  d = mjx.make_data(m)
+  out = jax.eval_shape(mjx.step, m, d)
+  assert jax.tree.map(lambda x: (x.shape, x.dtype), out) == jax.tree.map(lambda x: (x.shape, x.dtype), d)
+  for cls, value in ((mjx.Data, d), (mjx.Contact, d.contact), (mjx.Model, m)):
+    for name, spec in pytree.specs(cls).items():
+      assert getattr(value, name).ndim == len(spec["shape"]), name

@@ -1,0 +1,133 @@
+"""The world axis: every way to batch reaches the native layout, where it is last."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from models import load
+
+import mjx_lite as mjx
+from mjx_lite.core import worlds
+
+
+@pytest.fixture(scope="module")
+def pendulum():
+  m = mjx.put_model(load("trees"))
+  return m, mjx.make_data(m)
+
+
+def native_calls(jaxpr):
+  """All applications of the native primitive in a jaxpr, inner ones too."""
+  for eqn in jaxpr.eqns:
+    if eqn.primitive is worlds.native_p:
+      yield eqn
+    for p in eqn.params.values():
+      for inner in p if isinstance(p, tuple | list) else (p,):
+        if hasattr(inner, "jaxpr"):
+          inner = inner.jaxpr
+        if hasattr(inner, "eqns"):
+          yield from native_calls(inner)
+
+
+def batch(d, n):
+  return jax.tree.map(lambda x: jnp.broadcast_to(x, (n, *x.shape)), d)
+
+
+def the_call(f, *args):
+  calls = list(native_calls(jax.make_jaxpr(f)(*args).jaxpr))
+  assert len(calls) == 1
+  return calls[0]
+
+
+def scan_of_steps(m, d):
+  return jax.lax.scan(lambda c, _: (mjx.step(m, c), None), d, None, length=3)[0]
+
+
+@pytest.mark.parametrize(
+  "f",
+  [
+    lambda m, d: jax.vmap(mjx.step, in_axes=(None, 0))(m, d),
+    lambda m, d: jax.vmap(jax.jit(mjx.step), in_axes=(None, 0))(m, d),
+    lambda m, d: jax.jit(jax.vmap(mjx.step, in_axes=(None, 0)))(m, d),
+    lambda m, d: jax.vmap(scan_of_steps, in_axes=(None, 0))(m, d),
+    lambda m, d: jax.lax.scan(lambda c, _: (jax.vmap(mjx.step, in_axes=(None, 0))(m, c), None), d, None, length=3),
+  ],
+  ids=["vmap", "vmap_jit", "jit_vmap", "vmap_scan", "scan_vmap"],
+)
+def test_batching_reaches_the_native_layout(pendulum, f):
+  m, d = pendulum
+  call = the_call(f, m, batch(d, 5))
+  assert call.params["batched"]
+  n = call.params["call"].nshared
+  assert all(v.aval.shape[-1] == 1 for v in call.invars[:n]), "a shared Model keeps a world axis of size 1"
+  assert all(v.aval.shape[-1] == 5 for v in call.invars[n:])
+  assert all(v.aval.shape[-1] == 5 for v in call.outvars)
+
+
+def test_nested_vmap_merges_into_one_axis(pendulum):
+  m, d = pendulum
+  step = jax.vmap(jax.vmap(mjx.step, in_axes=(None, 0)), in_axes=(None, 0))
+  call = the_call(step, m, batch(batch(d, 5), 3))
+  assert {v.aval.shape[-1] for v in call.outvars} == {15}
+
+
+def test_per_world_model_fields_are_batched_alone(pendulum):
+  m, d = pendulum
+
+  def f(mass, d):
+    return mjx.step(m.replace(body_mass=mass), d)
+
+  mass = m.body_mass * jnp.linspace(1, 2, 5)[:, None]
+  call = the_call(jax.vmap(f), mass, batch(d, 5))
+  wide = [v.aval.shape for v in call.invars[: call.params["call"].nshared] if v.aval.shape[-1] == 5]
+  assert wide == [(m.nbody, 5)]
+  out = jax.vmap(f)(mass, batch(d, 5))
+  one = f(mass[3], d)
+  np.testing.assert_allclose(out.qpos[3], one.qpos, rtol=1e-12)
+
+
+def test_gradient_of_vmap_differentiates_the_native_function(pendulum):
+  m, d = pendulum
+  seen = []
+
+  def native(m, d):
+    seen.append(d.qpos.shape)
+    return d.qpos * m.opt.timestep
+
+  f = worlds.one_world(native)
+  many = batch(d, 4)
+  total = lambda q: jax.vmap(f, in_axes=(None, 0))(m, many.replace(qpos=q)).sum()  # noqa: E731
+  g = jax.grad(total)(many.qpos)
+  assert seen == [(m.nq, 4)]  # traced once, for all worlds
+  np.testing.assert_allclose(g, m.opt.timestep)
+
+
+def test_output_of_shared_values_belongs_to_every_world(pendulum):
+  m, d = pendulum
+  f = worlds.one_world(lambda m, d: (m.qpos0, d.qpos))
+  shared, own = jax.vmap(f, in_axes=(None, 0))(m, batch(d, 4))
+  assert shared.shape == own.shape == (4, m.nq)
+
+
+def test_gradients_in_every_order_of_transformations(pendulum):
+  m, d = pendulum
+  f = worlds.one_world(lambda m, d: jnp.sin(d.qvel) * m.opt.timestep)
+  one = lambda v: f(m, d.replace(qvel=v)).sum()  # noqa: E731
+  v = jnp.linspace(0, 1, 3 * m.nv).reshape(3, m.nv)
+  expected = jnp.cos(v) * m.opt.timestep
+  np.testing.assert_allclose(jax.vmap(jax.grad(one))(v), expected)
+  np.testing.assert_allclose(jax.grad(lambda v: jax.vmap(one)(v).sum())(v), expected)
+  np.testing.assert_allclose(jax.jacfwd(one)(v[0]), expected[0])
+  np.testing.assert_allclose(jnp.diagonal(jax.hessian(one)(v[0])), -jnp.sin(v[0]) * m.opt.timestep)
+
+
+@pytest.mark.parametrize("worlds_", [1, 5, 8, 11])
+def test_tiles_change_nothing(worlds_):
+  whole, tiled = (mjx.put_model(load("trees"), tile=t) for t in (0, 4))
+  d = mjx.make_data(whole)
+  many = jax.vmap(lambda k: d.replace(qvel=0.1 * jax.random.normal(k, d.qvel.shape)))(
+    jax.random.split(jax.random.key(0), worlds_)
+  )
+  a, b = (jax.jit(jax.vmap(mjx.step, in_axes=(None, 0)))(m, many) for m in (whole, tiled))
+  for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True):
+    np.testing.assert_allclose(x, y, rtol=1e-9, atol=1e-9)

@@ -1,0 +1,101 @@
+"""Gradients of a step: forward = reverse = finite differences; finite at singular points."""
+
+import jax
+import jax.numpy as jnp
+import mujoco
+import numpy as np
+import pytest
+from models import load
+
+import mjx_lite as mjx
+from mjx_lite.cli.compare import optimal
+
+
+def state_of(model, steps):
+  data = mujoco.MjData(model)
+  data.ctrl[:] = 0.3
+  for _ in range(steps):
+    mujoco.mj_step(model, data)
+  return data
+
+
+@pytest.mark.parametrize("name, steps", [("joints", 90), ("trees", 150), ("humanoid_mjx", 60)])
+def test_step_gradient(name, steps):
+  model = optimal(load(name))
+  m = mjx.put_model(model)
+  d = mjx.put_data(m, state_of(model, steps))
+  rng = np.random.default_rng(1)
+  w = jnp.asarray(rng.normal(size=m.nv))
+  zero = jnp.zeros(m.nv)
+
+  def f(dq, qvel, force, mass, friction):
+    q = mjx.integrate_pos(m, d.qpos, dq, jnp.ones(()))
+    m2 = m.replace(body_mass=mass, geom_friction=friction)
+    return jnp.dot(w, mjx.step(m2, d.replace(qpos=q, qvel=qvel, qfrc_applied=force)).qvel)
+
+  at = (zero, d.qvel, zero, m.body_mass, m.geom_friction)
+  value = jax.jit(f)
+  grads = jax.jit(jax.grad(f, argnums=range(5)))(*at)
+  for k, (x, g) in enumerate(zip(at, grads, strict=True)):
+    direction = jnp.asarray(rng.normal(size=x.shape)) * (jnp.abs(x) if k > 2 else 1)
+    _, forward = jax.jit(lambda t, k=k: jax.jvp(lambda x: f(*at[:k], x, *at[k + 1 :]), (at[k],), (t,)))(direction)
+    reverse = jnp.vdot(g, direction)
+    np.testing.assert_allclose(forward, reverse, rtol=1e-8, atol=1e-10)
+    eps = 1e-6
+    ends = [value(*at[:k], x + s * eps * direction, *at[k + 1 :]) for s in (1, -1)]
+    np.testing.assert_allclose((ends[0] - ends[1]) / (2 * eps), reverse, rtol=2e-5, atol=1e-5, err_msg=f"argument {k}")
+
+
+def test_second_derivative_is_finite():
+  model = optimal(load("trees"))
+  m = mjx.put_model(model)
+  d = mjx.put_data(m, state_of(model, 150))
+  f = lambda v: jnp.sum(mjx.step(m, d.replace(qvel=v)).qvel ** 2)  # noqa: E731
+  h = jax.jit(jax.hessian(f))(d.qvel)
+  assert np.isfinite(h).all()
+  np.testing.assert_allclose(h, h.T, atol=1e-6 * np.abs(h).max())
+
+
+@pytest.mark.parametrize("name", ["joints", "pairs", "boxes"])
+def test_gradient_is_finite_at_rest(name):
+  """Zero velocity, identity quaternions, touching bodies."""
+  m = mjx.put_model(load(name))
+  d = mjx.make_data(m)
+
+  def f(qpos, qvel):
+    out = mjx.step(m, d.replace(qpos=qpos, qvel=qvel))
+    return jnp.sum(out.qvel**2) + jnp.sum(out.qpos**2)
+
+  for g in jax.jit(jax.grad(f, argnums=(0, 1)))(d.qpos, d.qvel):
+    assert np.isfinite(g).all()
+
+
+def test_gradient_does_not_depend_on_the_warm_start():
+  model = optimal(load("humanoid_mjx"))
+  m = mjx.put_model(model)
+  d = mjx.put_data(m, state_of(model, 60))
+
+  def f(v, warm):
+    return jnp.sum(mjx.step(m, d.replace(qvel=v, qacc_warmstart=warm)).qvel ** 2)
+
+  g = jax.jit(jax.grad(f, argnums=(0, 1)))
+  a, none = g(d.qvel, d.qacc_warmstart)
+  b, _ = g(d.qvel, jnp.zeros_like(d.qvel))
+  np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-8)
+  np.testing.assert_array_equal(none, 0)
+
+
+def test_gradient_of_a_batched_rollout():
+  m = mjx.put_model(load("trees").__copy__())
+  m = m.replace(opt=m.opt.replace(iterations=5))
+  d = mjx.make_data(m)
+  many = jax.tree.map(lambda x: jnp.stack([x, x]), d)
+  ctrl = jnp.zeros((2, 4, m.nu))
+
+  def f(v):
+    _, record = jax.vmap(mjx.rollout, in_axes=(None, 0, 0))(m, many.replace(qvel=v), ctrl)
+    return jnp.sum(record["qpos"] ** 2)
+
+  # reverse mode through the solver's while loop: the implicit derivative never looks at it
+  g = jax.jit(jax.grad(f))(many.qvel + 0.1)
+  assert np.isfinite(g).all() and np.abs(g).max() > 0

@@ -1,0 +1,200 @@
+"""From and to mujoco: refusals, errors, conversions, names, states."""
+
+import pickle
+
+import jax
+import jax.numpy as jnp
+import mujoco
+import numpy as np
+import pytest
+from models import load
+
+import mjx_lite as mjx
+
+UNSUPPORTED = """
+<mujoco>
+  <option integrator="RK4" cone="elliptic" solver="PGS" density="1.2"><flag energy="enable"/></option>
+  <worldbody>
+    <geom name="floor" type="plane" size="1 1 1"/>
+    <body name="a"><joint name="hip" axis="0 1 0"/><geom name="can" type="cylinder" size="0.1 0.1"/><site name="tip"/></body><site name="hook" pos="1 0 0"/>
+  </worldbody>
+  <tendon><spatial name="rope"><site site="tip"/><site site="hook"/></spatial></tendon>
+  <equality><joint name="lock" joint1="hip"/></equality>
+  <actuator><general name="act" tendon="rope" dyntype="filter" dynprm="0.1"/></actuator>
+  <sensor><jointpos name="angle" joint="hip"/></sensor>
+</mujoco>
+"""
+
+
+def test_everything_unsupported_is_named_in_one_error():
+  model = mujoco.MjModel.from_xml_string(UNSUPPORTED)
+  with pytest.raises(mjx.UnsupportedModelError) as error:
+    mjx.put_model(model)
+  text = str(error.value)
+  for part in (
+    "integrator = RK4", "cone = ELLIPTIC", "solver = PGS", "flag energy", "density = 1.2", "tendon 'rope'",
+    "equality 'lock'", "sensor 'angle'", "'floor' and geom 'can'", "plane-cylinder", "actuator 'act': trntype = TENDON",
+    "dyntype = FILTER",
+  ):  # fmt: skip
+    assert part in text, (part, text)
+  assert len(error.value.problems) == 11, text
+
+
+def test_a_supported_model_is_not_refused():
+  assert mjx.put_model(load("joints")).nv == load("joints").nv
+
+
+def test_wrong_arguments_say_what_to_do():
+  model = load("trees")
+  m = mjx.put_model(model)
+  with pytest.raises(TypeError, match="already a Model"):
+    mjx.put_model(m)
+  with pytest.raises(TypeError, match="compile"):
+    mjx.put_model(mujoco.MjSpec())
+  with pytest.raises(TypeError, match="unexpected argument 'nonsense'"):
+    mjx.put_model(model, nonsense=1)
+  with pytest.warns(UserWarning, match="njmax"):
+    mjx.put_model(model, njmax=100)
+  with pytest.raises(ValueError, match="only"):
+    mjx.put_model(model, keep=("body_mass",))
+  with pytest.raises(ValueError, match="another model"):
+    mjx.put_data(model, mujoco.MjData(load("joints")))
+  with pytest.raises(ValueError, match="another model"):
+    mjx.get_data(load("joints"), mjx.make_data(m))
+
+
+def test_data_of_another_model_is_refused_by_the_stages():
+  m, other = mjx.put_model(load("trees")), mjx.make_data(mjx.put_model(load("joints")))
+  with pytest.raises(ValueError, match="another model"):
+    mjx.step(m, other)
+
+
+def test_static_and_pruned_fields_cannot_be_replaced():
+  m = mjx.put_model(load("boxes"))
+  with pytest.raises(ValueError, match="static"):
+    m.replace(body_parentid=m.body_parentid)
+  for field in ("dof_damping", "dof_frictionloss", "jnt_stiffness", "body_gravcomp"):
+    with pytest.raises(ValueError, match=rf"keep=\('{field}',\)"):
+      m.replace(**{field: getattr(m, field) + 1})
+  with pytest.raises(ValueError, match="FILTERPARENT"):
+    m.replace(opt=m.opt.replace(disableflags=int(mjx.DisableBit.FILTERPARENT)))
+  with pytest.raises(ValueError, match="read-only"):
+    m.body_parentid[0] = 1
+
+
+@pytest.mark.parametrize("field", ["dof_damping", "dof_frictionloss", "jnt_stiffness", "body_gravcomp"])
+def test_a_kept_field_has_its_force_and_gradient(field):
+  model = load("boxes")
+  m = mjx.put_model(model, keep=(field,))
+  d = mjx.make_data(m)
+  d = d.replace(qvel=d.qvel + 0.5, qpos=d.qpos.at[0::7].add(0.05))
+  value = getattr(m, field) + 0.3
+  changed = mujoco.MjModel.__copy__(model)
+  getattr(changed, field)[:] = np.asarray(value)
+  data = mujoco.MjData(changed)
+  mujoco.mj_setConst(changed, data)  # flags that C keeps of the values
+  data.qpos[:], data.qvel[:] = d.qpos, d.qvel
+  mujoco.mj_step(changed, data)
+  step = jax.jit(lambda x: mjx.step(m.replace(**{field: x}), d).qvel)
+  np.testing.assert_allclose(step(value), data.qvel, rtol=1e-6, atol=1e-7)
+  g = jax.jit(jax.grad(lambda x: jnp.sum(step(x) ** 2)))(value)
+  assert np.isfinite(g).all() and np.abs(g).max() > 0
+
+
+def test_all_names_of_mjmodel_work():
+  model = load("joints")
+  m = mjx.put_model(model)
+  for name in dir(model):
+    value = getattr(model, name)
+    if name.startswith("_") or not isinstance(value, np.ndarray | int | float):
+      continue
+    np.testing.assert_array_equal(np.ravel(getattr(m, name)), np.ravel(value), err_msg=name)
+  with pytest.raises(AttributeError, match="nonsense"):
+    _ = m.nonsense
+
+
+def test_put_and_get_data_are_inverse():
+  model = load("trees")
+  data = mujoco.MjData(model)
+  data.qvel[:] = 0.1
+  for _ in range(120):
+    mujoco.mj_step(model, data)
+  mujoco.mj_forward(model, data)
+  m = mjx.put_model(model)
+  d = mjx.put_data(m, data)
+  before = np.array(d.qpos)
+  mujoco.mj_step(model, data)  # Data has its own copy
+  np.testing.assert_array_equal(d.qpos, before)
+  back = mjx.get_data(model, d)
+  for name in ("qpos", "qvel", "time", "xpos", "xmat", "M", "qfrc_bias", "mocap_pos", "subtree_com"):
+    np.testing.assert_array_equal(np.ravel(getattr(back, name)), np.ravel(getattr(d, name)), err_msg=name)
+
+
+def test_batched_data_becomes_a_list():
+  model = load("trees")
+  m = mjx.put_model(model)
+  d = mjx.make_data(m)
+  many = jax.vmap(lambda t: d.replace(time=t))(jnp.arange(3.0))
+  out = mjx.get_data(model, many)
+  assert [x.time for x in out] == [0, 1, 2]
+  with pytest.raises(ValueError, match="list"):
+    mjx.get_data_into(out, model, d)
+
+
+def test_make_data_equals_a_new_mjdata():
+  for name in ("joints", "pairs", "nothing"):
+    model = load(name)
+    data, d = mujoco.MjData(model), mjx.make_data(model)
+    for field in ("qpos", "qvel", "ctrl", "mocap_pos", "mocap_quat", "eq_active", "time", "xfrc_applied"):
+      np.testing.assert_array_equal(getattr(d, field), getattr(data, field), err_msg=field)
+
+
+def test_reset_data():
+  model = load("pairs")
+  m = mjx.put_model(model)
+  d = mjx.make_data(m)
+  used = jax.jit(mjx.step)(m, d.replace(qvel=d.qvel + 1, mocap_pos=d.mocap_pos + 1, xfrc_applied=d.xfrc_applied + 1))
+  reset = jax.jit(mjx.reset_data)(m, used)
+  for field in ("qpos", "qvel", "time", "mocap_pos", "mocap_quat", "xfrc_applied", "qacc_warmstart"):
+    np.testing.assert_array_equal(getattr(reset, field), getattr(d, field), err_msg=field)
+
+
+def test_names():
+  model = load("joints")
+  m = mjx.put_model(model)
+  for kind in (mjx.ObjType.JOINT, mjx.ObjType.BODY, mjx.ObjType.ACTUATOR, mjx.ObjType.CAMERA):
+    for i in range(12):
+      assert mjx.id2name(m, kind, i) == mujoco.mj_id2name(model, int(kind), i)
+  assert mjx.name2id(m, mjx.ObjType.JOINT, "slide") == 1
+  assert mjx.name2id(m, mjx.ObjType.JOINT, "no such joint") == -1
+
+
+def test_state_vector():
+  model = load("pairs")
+  m = mjx.put_model(model)
+  data = mujoco.MjData(model)
+  for _ in range(20):
+    mujoco.mj_step(model, data)
+  data.mocap_pos[:] += 0.3
+  d = mjx.put_data(m, data)
+  bits = [1 << k for k in range(15)]
+  for sig in [*bits, sum(bits), 0, 1 | 2 | 64, *(int(getattr(mujoco.mjtState, f"mjSTATE_{n}")) for n in ("PHYSICS", "USER"))]:
+    assert mjx.state_size(m, sig) == mujoco.mj_stateSize(model, sig)
+    expected = np.empty(mujoco.mj_stateSize(model, sig))
+    mujoco.mj_getState(model, data, expected, sig)
+    np.testing.assert_array_equal(mjx.get_state(m, d, sig), expected)
+    back = mjx.set_state(m, mjx.make_data(m), jnp.asarray(expected), sig)
+    np.testing.assert_array_equal(mjx.get_state(m, back, sig), expected)
+  with pytest.raises(ValueError, match="shape"):
+    mjx.set_state(m, d, jnp.zeros(3), 2)
+  with pytest.raises(ValueError, match="bits"):
+    mjx.state_size(m, 1 << 20)
+
+
+def test_model_and_data_pickle():
+  m = mjx.put_model(load("trees"))
+  d = mjx.make_data(m)
+  m2, d2 = pickle.loads(pickle.dumps((m, d)))
+  assert m2.layout == m.layout and hash(m2.layout) == hash(m.layout)
+  for x, y in zip(jax.tree.leaves((m, d)), jax.tree.leaves((m2, d2)), strict=True):
+    np.testing.assert_array_equal(x, y)

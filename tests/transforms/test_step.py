@@ -1,0 +1,149 @@
+"""Transformations of the step: batched = unbatched, scan = repeated, one trace, gradients."""
+
+import jax
+import jax.numpy as jnp
+import mujoco
+import numpy as np
+import pytest
+from models import load
+
+import mjx_lite as mjx
+
+
+def start(name, n, seed=0, **options):
+  """A model and n worlds near its reference configuration."""
+  m = mjx.put_model(load(name), **options)
+  d = mjx.make_data(m)
+
+  def one(key):
+    a, b, c = jax.random.split(key, 3)
+    qvel = 0.3 * jax.random.normal(a, d.qvel.shape, d.qvel.dtype)
+    moved = mjx.integrate_pos(m, d.qpos, 0.1 * jax.random.normal(b, d.qvel.shape, d.qvel.dtype), jnp.ones((), d.qpos.dtype))
+    return d.replace(qpos=moved, qvel=qvel, ctrl=jax.random.uniform(c, d.ctrl.shape, d.ctrl.dtype, -1, 1))
+
+  return m, jax.vmap(one)(jax.random.split(jax.random.key(seed), n))
+
+
+@pytest.mark.parametrize("name", ["joints", "pairs"])
+def test_batched_equals_unbatched(name):
+  m, many = start(name, 6)
+  step = jax.jit(mjx.step)
+  batched = jax.jit(jax.vmap(mjx.step, in_axes=(None, 0)))(m, many)
+  for i in range(6):
+    one = step(m, jax.tree.map(lambda x, i=i: x[i], many))
+    for x, y in zip(jax.tree.leaves(one), jax.tree.leaves(batched), strict=True):
+      np.testing.assert_allclose(x, y[i], rtol=1e-9, atol=1e-9)
+
+
+def test_scan_equals_repeated_step_and_rollout():
+  m, many = start("trees", 3)
+  ctrl = jnp.zeros((3, 5, m.nu))
+  step = jax.jit(jax.vmap(mjx.step, in_axes=(None, 0)))
+  d = many
+  for _ in range(5):
+    d = step(m, d)
+  scanned = jax.jit(lambda d: jax.lax.scan(lambda c, _: (step(m, c), None), d, None, length=5)[0])(many)
+  final, record = jax.jit(jax.vmap(mjx.rollout, in_axes=(None, 0, 0)))(m, many, ctrl)
+  for other in (scanned, final):
+    np.testing.assert_allclose(other.qpos, d.qpos, rtol=1e-9, atol=1e-9)
+    np.testing.assert_allclose(other.qvel, d.qvel, rtol=1e-9, atol=1e-9)
+  np.testing.assert_allclose(record["qpos"][:, -1], d.qpos, rtol=1e-9, atol=1e-9)
+
+
+def test_repeated_steps_compile_once():
+  m, many = start("trees", 1)
+  d = jax.tree.map(lambda x: x[0], many)
+  step = jax.jit(mjx.step)
+  for _ in range(3):
+    d = step(m, d)
+  assert step._cache_size() == 1
+  assert not any(x.weak_type for x in jax.tree.leaves((m, d)))
+
+
+def test_equal_models_share_one_trace():
+  step = jax.jit(mjx.step)
+  for scale in (1, 2):
+    m = mjx.put_model(load("trees"))
+    m = m.replace(body_mass=m.body_mass * scale)
+    step(m, mjx.make_data(m))
+  assert step._cache_size() == 1
+
+
+def test_change_of_an_algorithm_option_retraces_and_of_a_number_does_not():
+  m = mjx.put_model(load("trees"))
+  step = jax.jit(mjx.step)
+  d = mjx.make_data(m)
+  step(m, d)
+  step(m.tree_replace({"opt.timestep": m.opt.timestep * 0.5}), d)
+  assert step._cache_size() == 1
+  step(m.replace(opt=m.opt.replace(iterations=3)), d)
+  assert step._cache_size() == 2
+
+
+def test_step1_control_step2_is_a_step():
+  m, many = start("joints", 1)
+  d = jax.tree.map(lambda x: x[0], many)
+  ctrl = jnp.linspace(-1, 1, m.nu)
+  whole = jax.jit(mjx.step)(m, d.replace(ctrl=ctrl))
+  parts = jax.jit(mjx.step2)(m, jax.jit(mjx.step1)(m, d).replace(ctrl=ctrl))
+  for name in ("qpos", "qvel", "qacc", "time", "qacc_warmstart"):
+    np.testing.assert_allclose(getattr(whole, name), getattr(parts, name), rtol=1e-10, atol=1e-10, err_msg=name)
+
+
+def test_stages_called_alone_make_forward():
+  m, many = start("trees", 1)
+  d = jax.tree.map(lambda x: x[0], many)
+  whole = jax.jit(mjx.forward)(m, d)
+  for stage in (mjx.fwd_position, mjx.fwd_velocity, mjx.fwd_actuation, mjx.fwd_acceleration, mjx.solve):
+    d = jax.jit(stage)(m, d)
+  for x, y in zip(jax.tree.leaves(whole), jax.tree.leaves(d), strict=True):
+    np.testing.assert_allclose(x, y, rtol=1e-9, atol=1e-9)
+
+
+def test_float32_step_under_x64_has_no_float64():
+  m, many = start("joints", 2, dtype=np.float32)
+  jaxpr = jax.make_jaxpr(jax.vmap(mjx.step, in_axes=(None, 0)))(m, many)
+  assert "f64[" not in str(jaxpr), [line for line in str(jaxpr).splitlines() if "f64[" in line][:5]
+  out = jax.eval_shape(jax.vmap(mjx.step, in_axes=(None, 0)), m, many)
+  assert jax.tree.map(lambda x: x.dtype, out) == jax.tree.map(lambda x: x.dtype, many)
+
+
+def test_float32_follows_float64():
+  small, many = start("humanoid", 4, dtype=np.float32)
+  large = mjx.put_model(load("humanoid"))
+  wide = jax.tree.map(lambda x: x.astype(np.float64) if x.dtype == np.float32 else x, many)
+  a = jax.jit(jax.vmap(mjx.step, in_axes=(None, 0)))(small, many)
+  b = jax.jit(jax.vmap(mjx.step, in_axes=(None, 0)))(large, wide)
+  np.testing.assert_allclose(a.qvel, b.qvel, atol=2e-3 * float(jnp.abs(b.qvel).max()))
+
+
+def test_jacobian_operator_equals_its_dense_form():
+  m, many = start("pairs", 1)
+  d = jax.jit(mjx.forward)(m, jax.tree.map(lambda x: x[0], many))
+  j = np.asarray(jax.jit(mjx.constraint_jacobian)(m, d))
+  active = np.asarray(d.efc_D) > 0
+  assert active.any()
+  np.testing.assert_allclose((j @ d.qvel)[active], d.efc_vel[active], atol=1e-10)
+  np.testing.assert_allclose(j.T @ d.efc_force, d.qfrc_constraint, atol=1e-9)
+
+
+def test_constraint_jacobian_equals_c():
+  model = load("trees")
+  data = mujoco.MjData(model)
+  for _ in range(150):
+    mujoco.mj_step(model, data)
+  mujoco.mj_forward(model, data)
+  m = mjx.put_model(model)
+  d = jax.jit(mjx.forward)(m, mjx.put_data(m, data))
+  active = np.asarray(d.efc_D) > 0
+  j = np.asarray(mjx.constraint_jacobian(m, d))[active]
+  assert data.nefc == active.sum() > 0
+  np.testing.assert_allclose(j, data.efc_J.reshape(-1, model.nv), atol=1e-10)
+
+
+def test_inertia_products_agree():
+  m, many = start("joints", 1)
+  d = jax.jit(mjx.forward)(m, jax.tree.map(lambda x: x[0], many))
+  full, vec = np.asarray(mjx.full_m(m, d)), np.linspace(-1, 1, m.nv)
+  np.testing.assert_allclose(mjx.mul_m(m, d, vec), full @ vec, atol=1e-12)
+  np.testing.assert_allclose(mjx.solve_m(m, d, vec), np.linalg.solve(full, vec), rtol=1e-8, atol=1e-9)
