@@ -33,9 +33,7 @@ def _arguments() -> argparse.Namespace:
   parser.add_argument("--repeats", type=int, default=5)
   parser.add_argument("--engines", nargs="+", choices=ENGINES, default=list(ENGINES))
   parser.add_argument("--protocols", nargs="+", choices=PROTOCOLS, default=list(PROTOCOLS))
-  parser.add_argument(
-    "--devices", type=int, default=1, help="host devices to divide the worlds among (JAX)"
-  )
+  parser.add_argument("--devices", type=int, default=1, help="host devices to divide the worlds among (JAX)")
   parser.add_argument("--seed", type=int, default=0)
   parser.add_argument("--json", type=pathlib.Path, help="file to append one JSON line per scene and engine to")
   return parser.parse_args()

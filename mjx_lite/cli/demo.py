@@ -19,7 +19,8 @@ _CHUNK = 20  # steps per call; the progress bar moves once per call
 _COMPARED = 8  # worlds that C steps too
 _PICTURE_WORLDS = 64
 _FILM_WORLDS = 16
-_FILM_FPS = 30
+_FILM_FPS = 24
+_FILM_FRAMES = 60
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -185,9 +186,10 @@ def _draw(mj_model: mujoco.MjModel, result: Run, folder: pathlib.Path) -> None:
       shown = min(worlds, _PICTURE_WORLDS)
       common.stdout.print(f"picture of {shown} worlds: {folder / 'demo.png'}", highlight=False)
       if (why := viz.why_no_mp4()) is None:
-        # half speed: a fall takes one second
-        every = max(1, round(0.5 / (_FILM_FPS * mj_model.opt.timestep)))
-        film = viz.render_grid(mj_model, result.qpos[::every, :_FILM_WORLDS], width=960, height=540)
+        # half speed, because a fall takes one second; faster for a long run, because drawing in software takes time
+        steps = len(result.qpos)
+        every = max(round(0.5 / (_FILM_FPS * mj_model.opt.timestep)), -(-steps // _FILM_FRAMES), 1)
+        film = viz.render_grid(mj_model, result.qpos[::every, :_FILM_WORLDS], width=640, height=360)
         why = viz.write_mp4(folder / "demo.mp4", film, _FILM_FPS)
       common.stdout.print(f"film: {folder / 'demo.mp4'}" if why is None else f"no film: {why}", highlight=False)
   except viz.NoPicture as error:

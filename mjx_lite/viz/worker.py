@@ -21,6 +21,11 @@ def _draw(job) -> np.ndarray:
   m.vis.global_.offwidth = max(m.vis.global_.offwidth, width)
   m.vis.global_.offheight = max(m.vis.global_.offheight, height)
 
+  if frames > 1:
+    # software rendering takes most of its time for these
+    m.vis.quality.shadowsize = min(m.vis.quality.shadowsize, 1024)
+    m.vis.quality.offsamples = min(m.vis.quality.offsamples, 2)
+
   # shadows and clipping planes reach over the whole grid
   spread = float(job["spread"])
   m.stat.extent = max(m.stat.extent, spread)
