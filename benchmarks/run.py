@@ -60,7 +60,6 @@ SCENES: dict[str, Callable[[], pathlib.Path]] = {
   "humanoids_10": _mjx_scene("humanoid/10_humanoids.xml"),
   "shipped": lambda: ROOT / "mjx_lite" / "models" / "humanoid.xml",
   "pendula": _mjx_scene("pendula.xml"),
-  "stock": lambda: ROOT.parent / "shared" / "models" / "humanoid" / "humanoid.xml",
 }
 
 

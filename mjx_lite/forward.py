@@ -21,8 +21,11 @@ from mjx_lite.core.types import Data, Model
 from mjx_lite.integrate import advance
 from mjx_lite.integrate.table import INTEGRATORS
 from mjx_lite.math import spatial
-from mjx_lite.smooth import applied, articulated, com, inertia, rne as rne_
-from mjx_lite.smooth import kinematics as kinematics_, passive as passive_, transmission as transmission_
+from mjx_lite.smooth import applied, articulated, com, inertia
+from mjx_lite.smooth import kinematics as kinematics_
+from mjx_lite.smooth import passive as passive_
+from mjx_lite.smooth import rne as rne_
+from mjx_lite.smooth import transmission as transmission_
 from mjx_lite.solver import cost, newton
 from mjx_lite.solver.operator import Metric
 from mjx_lite.solver.table import SOLVERS
@@ -266,11 +269,19 @@ def _bad(x):
   return jnp.any(~(jnp.abs(x) <= MAXVAL), axis=0)
 
 
+_RESET_FIELDS = (
+  "time", "qpos", "qvel", "act", "qacc_warmstart", "ctrl", "qfrc_applied", "xfrc_applied", "eq_active", "mocap_pos",
+  "mocap_quat", "userdata", "qacc", "qfrc_smooth", "qfrc_constraint",
+)  # fmt: skip
+
+
 def _reset_where(m: Model, d: Data, bad: jax.Array) -> Data:
+  """Reset the state, the inputs and the accelerations of the worlds where bad (W,) holds."""
   if not m.opt.use_autoreset:
     return d
   d = d.replace(status=status.mark(d.status, Warning.RESET, bad))
-  return where(bad, reset(m, d), d)
+  start = reset(m, d)
+  return d.replace(**{k: jnp.where(bad, getattr(start, k), getattr(d, k)) for k in _RESET_FIELDS})
 
 
 def reset(m: Model, d: Data) -> Data:
@@ -287,11 +298,6 @@ def reset(m: Model, d: Data) -> Data:
     mocap_pos=full(m.body_pos[mocap][order], d.mocap_pos), mocap_quat=full(m.body_quat[mocap][order], d.mocap_quat),
     eq_active=full(jnp.asarray(m.eq_active0, bool)[:, None], d.eq_active),
   )  # fmt: skip
-
-
-def where(condition: jax.Array, a: Data, b: Data) -> Data:
-  """Data of a where the condition (W,) holds, else of b."""
-  return jax.tree.map(lambda x, y: jnp.where(condition, x, y), a, b)
 
 
 # ------------------------------------------------------------------------------------- what a stage rebuilds alone

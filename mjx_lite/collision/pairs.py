@@ -2,8 +2,6 @@
 
 from typing import Any, NamedTuple
 
-import numpy as np
-
 
 class Pair(NamedTuple):
   """One candidate pair of geoms, the lower type first."""

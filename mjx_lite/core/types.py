@@ -240,7 +240,8 @@ class Model(Replaceable):
     for name, value in changes.items():
       if name in self.layout.static:
         raise ValueError(
-          f"Model.{name} is static: it decides shapes or program structure. Change it in the MjModel (or MjSpec) and call put_model again."
+          f"Model.{name} is static: it decides shapes or program structure. "
+          "Change it in the MjModel (or MjSpec) and call put_model again."
         )
       if name in self.layout.pruned and value is not getattr(self, name):
         raise ValueError(
@@ -248,7 +249,9 @@ class Model(Replaceable):
           f"Build the model with put_model(..., keep=('{name}',)) to change it."
         )
     if "opt" in changes and (changes["opt"].disableflags ^ self.opt.disableflags) & _DISABLE.FILTERPARENT:
-      raise ValueError("the flag FILTERPARENT decides which geoms can collide: set it in MjModel.opt, then call put_model again.")
+      raise ValueError(
+        "the flag FILTERPARENT decides which geoms can collide: set it in MjModel.opt, then call put_model again."
+      )
     return super().replace(**changes)
 
 

@@ -11,7 +11,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-
 _ONE_BLOCK = 48  # up to this many columns one product is cheaper than several
 
 

@@ -6,7 +6,10 @@ section 7.3) needs no change of frame. Dof by dof, from the leaves:
   U = I s,  D = s.U + d,  I <- I - U U'/D,  I_parent += I
 
 where I starts as the inertia (plus a stiffness K, 6x6) of the bodies that hang on the dof. This is the sparse
-factorisation M = L' D L with L[i, j] = U_i.s_j / D_i for every ancestor j of i. The dofs of one depth are done together.
+factorisation M = L' D L with L[i, j] = U_i.s_j / D_i for every ancestor j of i.
+
+The dofs of one depth are done together, and a loop runs over the depths, each padded with empty dofs to the widest: the
+program has a handful of kernels however deep the tree is. Arrays in this form are (depth, row, ..., W).
 """
 
 from typing import Any, NamedTuple
@@ -15,34 +18,27 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from mjx_lite.core.select import join, rows
+from mjx_lite.core.select import rows
 from mjx_lite.core.types import Model
 from mjx_lite.math import safe, vector
 from mjx_lite.math.tree import SumPlan, mask_sum, plan_sum
-
-
-class Depth(NamedTuple):
-  """Dofs at one depth of the dof tree."""
-
-  dof: np.ndarray
-  parent: np.ndarray  # row of the parent in the depth above (all zero at depth 0)
-  to_parent: SumPlan  # depth above <- this depth
 
 
 class ArticulatedPlan(NamedTuple):
   """Index tables, root first."""
 
   own_body: SumPlan  # dof <- bodies that hang on it and on no later dof
-  depths: tuple[Depth, ...]
-  order: np.ndarray  # dof -> row in the concatenation of the depths
+  dof: np.ndarray  # (ndepth, width) dof, nv where there is none
+  to_parent: np.ndarray  # (ndepth, width, width) 1 at (row of the parent one depth above, row)
+  place: np.ndarray  # (nv,) dof -> depth * width + row
 
 
 class Factor(NamedTuple):
-  """Factor of an articulated inertia, in the order of the depths (lists, root first)."""
+  """Factor of an articulated inertia, by depth."""
 
-  cdof: list[jax.Array]  # (n, 6, W)
-  force: list[jax.Array]  # U (n, 6, W)
-  inv: list[jax.Array]  # 1/D (n, W)
+  cdof: jax.Array  # (ndepth, width, 6, W)
+  force: jax.Array  # U (ndepth, width, 6, W)
+  inv: jax.Array  # 1/D (ndepth, width, W)
 
 
 def plan(s: dict[str, Any]) -> ArticulatedPlan:
@@ -58,19 +54,33 @@ def plan(s: dict[str, Any]) -> ArticulatedPlan:
   depth = np.zeros(nv, int)
   for v in range(nv):
     depth[v] = depth[parent[v]] + 1 if parent[v] >= 0 else 0
-  depths, above = [], np.array([-1])
-  for k in range(depth.max(initial=-1) + 1):
-    dofs = np.flatnonzero(depth == k)
-    position = {int(v): i for i, v in enumerate(above)}
-    row = np.array([position[int(parent[v])] if k else 0 for v in dofs], int)
-    to_parent = np.zeros((len(above), len(dofs)))
-    to_parent[row, np.arange(len(dofs))] = 1
-    depths.append(Depth(dofs, row, plan_sum(to_parent)))
-    above = dofs
-  order = np.zeros(nv, int)
-  if nv:
-    order[np.concatenate([d.dof for d in depths])] = np.arange(nv)
-  return ArticulatedPlan(plan_sum(own), tuple(depths), order)
+  ndepth = depth.max(initial=-1) + 1
+  width = np.bincount(depth, minlength=1).max(initial=0)
+  dof, row = np.full((ndepth, width), nv), np.zeros(nv, int)
+  to_parent = np.zeros((ndepth, width, width))
+  for k in range(ndepth):
+    members = np.flatnonzero(depth == k)
+    dof[k, : len(members)] = members
+    row[members] = np.arange(len(members))
+    if k:
+      to_parent[k, row[parent[members]], row[members]] = 1
+  return ArticulatedPlan(plan_sum(own), dof, to_parent, depth * width + row)
+
+
+def _by_depth(p: ArticulatedPlan, x: jax.Array) -> jax.Array:
+  """Dof array (nv, ..., W) by depth, empty dofs zero."""
+  return rows(jnp.concatenate([x, jnp.zeros_like(x[:1])]), p.dof)
+
+
+def _by_dof(p: ArticulatedPlan, x: jax.Array) -> jax.Array:
+  """Array by depth as a dof array."""
+  return rows(x.reshape(-1, *x.shape[2:]), p.place)
+
+
+def _sum_rows(mask: jax.Array, x: jax.Array) -> jax.Array:
+  """Matrix (n, n) times the rows of x (n, ..., W)."""
+  flat = jax.lax.dot(mask, x.reshape(x.shape[0], -1), precision=jax.lax.Precision.HIGHEST)
+  return flat.reshape(x.shape)
 
 
 def factor(m: Model, inertia: jax.Array, cdof: jax.Array, diagonal: jax.Array) -> Factor:
@@ -82,50 +92,47 @@ def factor(m: Model, inertia: jax.Array, cdof: jax.Array, diagonal: jax.Array) -
     diagonal: (nv, W) armature and what else is on the diagonal.
   """
   p: ArticulatedPlan = m.plan.articulated
-  own = mask_sum(p.own_body, inertia)
-  axes, forces, invs = [], [], []
-  below = None
-  for k in range(len(p.depths) - 1, -1, -1):
-    depth = p.depths[k]
-    body = rows(own, depth.dof)
-    if below is not None:
-      body = body + below
-    s = rows(cdof, depth.dof)
-    u = jnp.sum(body * s[:, None], axis=-2)
-    inv = 1 / jnp.maximum(vector.dot(s, u) + rows(diagonal, depth.dof), safe.MINVAL)
-    axes.append(s)
-    forces.append(u)
-    invs.append(inv)
-    if k:
-      below = mask_sum(depth.to_parent, body - u[:, :, None] * (u * inv[:, None])[:, None])
-  return Factor(axes[::-1], forces[::-1], invs[::-1])
+  own, s, d = (_by_depth(p, x) for x in (mask_sum(p.own_body, inertia), cdof, diagonal))
+  if not m.nv:
+    return Factor(s, s, d)
+
+  def up(below, x):
+    body, axis, diag, mask, empty = x
+    body = body + below
+    u = jnp.sum(body * axis[:, None], axis=-2)
+    inv = 1 / jnp.where(empty, 1, jnp.maximum(vector.dot(axis, u) + diag, safe.MINVAL))
+    below = _sum_rows(mask, body - u[:, :, None] * (u * inv[:, None])[:, None])
+    return below, (u, inv)
+
+  empty = (p.dof == m.nv)[..., None]
+  masks = jnp.asarray(p.to_parent, cdof.dtype)
+  _, (force, inv) = jax.lax.scan(up, jnp.zeros_like(own[0]), (own, s, d, masks, empty), reverse=True)
+  return Factor(s, force, inv)
 
 
 def solve(m: Model, f: Factor, x: jax.Array) -> jax.Array:
   """Solve with the factor for x (nv, W): forces up the tree, accelerations down it."""
   p: ArticulatedPlan = m.plan.articulated
-  rest: list[jax.Array] = [x] * len(p.depths)
-  pull = None
-  for k in range(len(p.depths) - 1, -1, -1):
-    depth = p.depths[k]
-    u = rows(x, depth.dof)
-    if pull is not None:
-      u = u - vector.dot(f.cdof[k], pull)
-    rest[k] = u * f.inv[k]
-    if k:
-      push = f.force[k] * rest[k][:, None]
-      pull = mask_sum(depth.to_parent, push if pull is None else pull + push)
-  acc, out = None, []
-  for k, depth in enumerate(p.depths):
-    a = rest[k]
-    if acc is not None:
-      carried = rows(acc, depth.parent)
-      a = a - vector.dot(f.force[k], carried) * f.inv[k]
-      acc = carried + f.cdof[k] * a[:, None]
-    else:
-      acc = f.cdof[k] * a[:, None]
-    out.append(a)
-  return join(out, p.order) if out else x
+  if not m.nv:
+    return x
+  masks = jnp.asarray(p.to_parent, x.dtype)
+
+  def up(pull, a):
+    axis, force, inv, mask, u = a
+    rest = (u - vector.dot(axis, pull)) * inv
+    return _sum_rows(mask, pull + force * rest[:, None]), rest
+
+  none = jnp.zeros_like(f.force[0])
+  _, rest = jax.lax.scan(up, none, (f.cdof, f.force, f.inv, masks, _by_depth(p, x)), reverse=True)
+
+  def down(acc, a):
+    axis, force, inv, mask, rest = a
+    carried = _sum_rows(mask.T, acc)
+    acc_dof = rest - vector.dot(force, carried) * inv
+    return carried + axis * acc_dof[:, None], acc_dof
+
+  _, out = jax.lax.scan(down, none, (f.cdof, f.force, f.inv, masks, rest))
+  return _by_dof(p, out)
 
 
 class Packed(NamedTuple):
@@ -138,8 +145,6 @@ class Packed(NamedTuple):
 def packed(m: Model, f: Factor, cdof: jax.Array) -> Packed:
   """The factor as MuJoCo stores it: L below the diagonal, D on it. Source: `mj_factorM`."""
   p, i = m.plan.articulated, m.plan.inertia
-  if not m.nv:
-    return Packed(cdof[:, 0], cdof[:, 0])
-  force, inv = join(f.force, p.order), join(f.inv, p.order)
+  force, inv = _by_dof(p, f.force), _by_dof(p, f.inv)
   off = vector.dot(rows(force, i.row), rows(cdof, i.col)) * rows(inv, i.row)
   return Packed(jnp.where(i.diagonal[:, None], 1 / rows(inv, i.row), off), inv)

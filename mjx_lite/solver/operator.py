@@ -8,7 +8,6 @@ diagonal or to one body's inertia, and an articulated-body pass solves in O(n); 
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 
 from mjx_lite.constraint import jacobian
 from mjx_lite.constraint.rows import Jacobian

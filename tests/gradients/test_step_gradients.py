@@ -38,7 +38,8 @@ def test_step_gradient(name, steps):
   grads = jax.jit(jax.grad(f, argnums=range(5)))(*at)
   for k, (x, g) in enumerate(zip(at, grads, strict=True)):
     direction = jnp.asarray(rng.normal(size=x.shape)) * (jnp.abs(x) if k > 2 else 1)
-    _, forward = jax.jit(lambda t, k=k: jax.jvp(lambda x: f(*at[:k], x, *at[k + 1 :]), (at[k],), (t,)))(direction)
+    only = lambda y, k=k: f(*at[:k], y, *at[k + 1 :])  # noqa: E731
+    _, forward = jax.jit(lambda t, only=only, x=x: jax.jvp(only, (x,), (t,)))(direction)
     reverse = jnp.vdot(g, direction)
     np.testing.assert_allclose(forward, reverse, rtol=1e-8, atol=1e-10)
     eps = 1e-6

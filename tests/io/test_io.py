@@ -16,7 +16,8 @@ UNSUPPORTED = """
   <option integrator="RK4" cone="elliptic" solver="PGS" density="1.2"><flag energy="enable"/></option>
   <worldbody>
     <geom name="floor" type="plane" size="1 1 1"/>
-    <body name="a"><joint name="hip" axis="0 1 0"/><geom name="can" type="cylinder" size="0.1 0.1"/><site name="tip"/></body><site name="hook" pos="1 0 0"/>
+    <body name="a"><joint name="hip" axis="0 1 0"/><geom name="can" type="cylinder" size="0.1 0.1"/><site name="tip"/></body>
+    <site name="hook" pos="1 0 0"/>
   </worldbody>
   <tendon><spatial name="rope"><site site="tip"/><site site="hook"/></spatial></tendon>
   <equality><joint name="lock" joint1="hip"/></equality>
