@@ -20,7 +20,7 @@ from mjx_lite.core.status import Warning
 from mjx_lite.core.types import Data, Model
 from mjx_lite.integrate import advance
 from mjx_lite.integrate.table import INTEGRATORS
-from mjx_lite.math import spatial
+from mjx_lite.math import spatial, vector
 from mjx_lite.smooth import applied, articulated, com, inertia
 from mjx_lite.smooth import kinematics as kinematics_
 from mjx_lite.smooth import passive as passive_
@@ -184,7 +184,7 @@ def _solve(m: Model, d: Data, rows: Rows) -> Data:
   if not m.plan.sizes["nefc"]:
     return d.replace(qacc=d.qacc_smooth, qfrc_constraint=jnp.zeros_like(d.qacc), solver_niter=d.solver_niter * 0)
   metric = Metric(d.cinert, d.cdof, d.M)
-  trace = jnp.sum(jnp.where(m.plan.inertia.diagonal[:, None], d.M, 0), axis=0)
+  trace = vector.total(jnp.where(m.plan.inertia.diagonal[:, None], d.M, 0))
   problem = newton.Problem(m, metric, rows, d.qfrc_smooth, d.qacc_smooth, 1 / trace)
   solution = SOLVERS[m.opt.solver](problem, d.qacc_warmstart)
   nf = m.plan.jacobian.nfriction

@@ -143,7 +143,7 @@ def from_rows(p: ContactPlan, f: jax.Array, mu: jax.Array) -> jax.Array:
   if p.nrow == 1:
     return f.reshape(p.ncon, 1, -1)
   f = f.reshape(p.ncon, p.ndir - 1, 2, -1)
-  normal = jnp.sum(f, axis=(1, 2))[:, None]
+  normal = sum(f[:, k, 0] + f[:, k, 1] for k in range(p.ndir - 1))[:, None]
   return jnp.concatenate([normal, mu[:, : p.ndir - 1] * (f[:, :, 0] - f[:, :, 1])], axis=1)
 
 
@@ -154,7 +154,7 @@ def stiffness(p: ContactPlan, w: jax.Array, mu: jax.Array) -> jax.Array:
   w = w.reshape(p.ncon, p.ndir - 1, 2, -1)
   mu = mu[:, : p.ndir - 1]
   plus, minus = w[:, :, 0] + w[:, :, 1], mu * (w[:, :, 0] - w[:, :, 1])
-  top = jnp.concatenate([jnp.sum(plus, axis=1)[:, None], minus], axis=1)[:, None]
+  top = jnp.concatenate([sum(plus[:, k] for k in range(p.ndir - 1))[:, None], minus], axis=1)[:, None]
   eye = np.eye(p.ndir - 1)[..., None].astype(w.dtype)
   rest = jnp.concatenate([minus[:, :, None], (mu * mu * plus)[:, :, None] * eye], axis=2)
   return jnp.concatenate([top, rest], axis=1)

@@ -62,7 +62,7 @@ def mul(m: Model, j: Jacobian, cdof: jax.Array, x: jax.Array) -> jax.Array:
   parts = [join([unit, ball], p.order)]
   if c.ncon:
     motion = mask_sum(c.side_dof, cdof * x[:, None])
-    y = jnp.sum(j.basis * motion[:, None], axis=-2)
+    y = vector.dot(j.basis, motion[:, None])
     parts.append(contact.to_rows(c, y if c.one_sided else mask_sum(c.slot_side, y), j.mu))
   return join(parts)
 
@@ -76,7 +76,7 @@ def mul_t(m: Model, j: Jacobian, cdof: jax.Array, f: jax.Array) -> jax.Array:
     out = out + mask_sum(p.dof_ball, torque.reshape(p.ball_dof.size, -1))
   if c.ncon:
     local = contact.from_rows(c, f[p.nfriction + p.nlimit :], j.mu)
-    wrench = jnp.sum(j.basis * rows(local, c.side_slot)[:, :, None], axis=1)
+    wrench = vector.mat_t_vec(j.basis, rows(local, c.side_slot))
     out = out + vector.dot(cdof, mask_sum(c.dof_side, wrench))
   return out
 

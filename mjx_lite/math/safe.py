@@ -7,6 +7,8 @@ differentiated, so the argument is replaced before the function sees it ("double
 import jax
 import jax.numpy as jnp
 
+from mjx_lite.math import vector
+
 MINVAL = 1e-15  # mjMINVAL
 
 
@@ -28,12 +30,12 @@ def divide(num: jax.Array, den: jax.Array, otherwise: float = 0) -> jax.Array:
   return jnp.where(ok, num / jnp.where(ok, den, 1), otherwise)
 
 
-def norm(x: jax.Array, axis: int = -2) -> jax.Array:
+def norm(x: jax.Array) -> jax.Array:
   """Euclidean norm along the component axis, which is dropped.
 
   Gradient: zero at the origin.
   """
-  return sqrt(jnp.sum(x * x, axis=axis))
+  return sqrt(vector.dot(x, x))
 
 
 def normalize_with_norm(x: jax.Array) -> tuple[jax.Array, jax.Array]:

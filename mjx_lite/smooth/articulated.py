@@ -99,7 +99,7 @@ def factor(m: Model, inertia: jax.Array, cdof: jax.Array, diagonal: jax.Array) -
   def up(below, x):
     body, axis, diag, mask, empty = x
     body = body + below
-    u = jnp.sum(body * axis[:, None], axis=-2)
+    u = vector.mat_vec(body, axis)
     inv = 1 / jnp.where(empty, 1, jnp.maximum(vector.dot(axis, u) + diag, safe.MINVAL))
     below = _sum_rows(mask, body - u[:, :, None] * (u * inv[:, None])[:, None])
     return below, (u, inv)

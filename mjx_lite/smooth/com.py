@@ -88,7 +88,7 @@ def com_pos(m: Model, xipos, ximat, xmat, xanchor, xaxis) -> Com:
   """
   p: ComPlan = m.plan.com
   moment = m.body_mass[:, None] * xipos
-  total = jnp.sum(moment, axis=0, keepdims=True)
+  total = vector.total(moment)[None]
   moment = jnp.concatenate([total, mask_sum(p.subtree, moment)[1:]])
   mass = m.body_subtreemass[:, None]
   light = mass < safe.MINVAL

@@ -12,38 +12,27 @@ from mjx_lite.core.types import Model
 from mjx_lite.math import quat, safe
 
 
-class Rank(NamedTuple):
-  """The k-th joints of all bodies that have so many."""
-
-  source: np.ndarray  # rows of the previous rank's bodies (of all bodies for rank 0)
-  joint: np.ndarray  # joint ids
-
-
-class Level(NamedTuple):
-  """Bodies at one depth of the tree."""
-
-  body: np.ndarray
-  parent: np.ndarray  # rows of the previous level
-
-
 class KinematicsPlan(NamedTuple):
-  """Index tables of `kinematics`."""
+  """Index tables of `kinematics`.
 
-  hinge: np.ndarray  # joint ids by type; free joints set the body's own pose
+  The tree is one of *nodes*: a body's first joint together with its place in the parent, and each further joint, is a
+  node; a body without joints, or with a free one, is a node too. The nodes of one depth are placed together.
+  """
+
+  hinge: np.ndarray  # joint ids by type; a free joint is spent in the place of its body
   slide: np.ndarray
   ball: np.ndarray
   free: np.ndarray
-  local_order: np.ndarray  # joint id -> row in the concatenation (hinge, slide, ball, free)
+  joint_order: np.ndarray  # joint, then one for 'none' -> row in the concatenation (hinge, ball, slide, still)
   quat_adr: np.ndarray  # (n, 4) qpos addresses of the ball joints' quaternions
   free_adr: np.ndarray  # (n, 7) qpos addresses of the free joints
   base_order: np.ndarray  # body -> row in the concatenation (body_pos, mocap, free)
-  ranks: tuple[Rank, ...]
-  joint_order: np.ndarray  # joint id -> row in the concatenation of the ranks
-  body_last: np.ndarray  # body -> row in the concatenation (bases, ranks)
-  levels: tuple[Level, ...]
-  body_order: np.ndarray  # body -> row in the concatenation of the levels, world first
-  joint_parent: np.ndarray  # parent body of each joint's body
-  free_axis: np.ndarray  # joints whose axis is already in the world frame
+  first_joint: np.ndarray  # body -> its first joint, or njnt
+  later_joint: np.ndarray  # joints that are not the first of their body
+  node: np.ndarray  # (ndepth, width) row in the concatenation (bodies, later joints); empty ones are the world
+  parent: np.ndarray  # (ndepth, width, width) 1 at (row, row of the parent one depth above)
+  body_node: np.ndarray  # body -> row in the concatenation (world, nodes by depth), of its last joint
+  joint_node: np.ndarray  # joint -> the same, of its own node
 
 
 class Poses(NamedTuple):
@@ -67,58 +56,49 @@ class Poses(NamedTuple):
 
 def plan(s: dict[str, Any]) -> KinematicsPlan:
   """Index tables from the static fields of the model."""
-  jnt_type, body_jntadr, body_jntnum = s["jnt_type"], s["body_jntadr"], s["body_jntnum"]
+  jnt_type, jnt_body, nbody, njnt = s["jnt_type"], s["jnt_bodyid"], s["nbody"], s["njnt"]
   of = {t: np.flatnonzero(jnt_type == t) for t in JointType}
   hinge, slide, ball, free = (of[t] for t in (JointType.HINGE, JointType.SLIDE, JointType.BALL, JointType.FREE))
-  nbody, njnt = s["nbody"], s["njnt"]
-  local_order = _inverse(np.concatenate([hinge, slide, ball, free]), njnt)
+  still = np.append(free, njnt)
+  joint_order = np.zeros(njnt + 1, int)
+  joint_order[np.concatenate([hinge, ball, slide, still])] = np.arange(njnt + 1)
 
   base_order = np.arange(nbody)
   mocap = np.flatnonzero(s["body_mocapid"] >= 0)
   base_order[mocap] = nbody + s["body_mocapid"][mocap]
-  base_order[s["jnt_bodyid"][free]] = nbody + s["nmocap"] + np.arange(len(free))
+  base_order[jnt_body[free]] = nbody + s["nmocap"] + np.arange(len(free))
 
-  # joints by their position within the body; a free joint has been spent in the base pose
-  is_free = np.zeros(nbody, bool)
-  is_free[s["jnt_bodyid"][free]] = True
-  ranks, previous, joint_rows, body_last = [], np.arange(nbody), {}, np.arange(nbody)
-  offset = nbody
-  for k in range(max((body_jntnum * ~is_free).max(initial=0), 0)):
-    bodies = np.flatnonzero((body_jntnum > k) & ~is_free)
-    position = {int(b): i for i, b in enumerate(previous)}
-    joints = body_jntadr[bodies] + k
-    ranks.append(Rank(np.array([position[int(b)] for b in bodies], int), joints))
-    body_last[bodies] = offset + np.arange(len(bodies))
-    joint_rows.update({int(j): offset - nbody + i for i, j in enumerate(joints)})
-    offset += len(bodies)
-    previous = bodies
-  for i, j in enumerate(free):
-    joint_rows[int(j)] = offset - nbody + i
-  joint_order = np.array([joint_rows[j] for j in range(njnt)], int)
-
-  depth = np.zeros(nbody, int)
+  # nodes: bodies first, then later joints; each hangs on the node before it
+  first_joint = np.where(s["body_jntnum"] > 0, s["body_jntadr"], njnt)
+  later_joint = np.setdiff1d(np.arange(njnt), first_joint)
+  joint_node = np.zeros(njnt, int)
+  joint_node[later_joint] = nbody + np.arange(len(later_joint))
+  first = np.flatnonzero(s["body_jntnum"] > 0)
+  joint_node[first_joint[first]] = first
+  last = np.array([joint_node[s["body_jntadr"][b] + n - 1] if n else b for b, n in enumerate(s["body_jntnum"])])
+  above = np.concatenate([last[s["body_parentid"]], joint_node[later_joint - 1]]).astype(int)
+  depth = np.zeros(nbody + len(later_joint), int)
   for b in range(1, nbody):
-    depth[b] = depth[s["body_parentid"][b]] + 1
-  levels, above = [], np.array([0])
-  for k in range(1, depth.max(initial=0) + 1):
-    bodies = np.flatnonzero(depth == k)
-    position = {int(b): i for i, b in enumerate(above)}
-    levels.append(Level(bodies, np.array([position[int(p)] for p in s["body_parentid"][bodies]], int)))
-    above = bodies
-  body_order = _inverse(np.concatenate([[0], *(x.body for x in levels)]).astype(int), nbody)
+    depth[b] = depth[above[b]] + 1
+    for j in range(s["body_jntadr"][b] + 1, s["body_jntadr"][b] + s["body_jntnum"][b]):
+      depth[joint_node[j]] = depth[above[joint_node[j]]] + 1
+
+  ndepth = depth.max(initial=0)
+  width = np.bincount(depth)[1:].max(initial=0)
+  node, parent = np.zeros((ndepth, width), int), np.zeros((ndepth, width, width))
+  row, place = np.zeros(len(depth), int), np.zeros(len(depth), int)
+  for k in range(1, ndepth + 1):
+    members = np.flatnonzero(depth == k)
+    node[k - 1, : len(members)] = members
+    row[members] = np.arange(len(members))
+    place[members] = 1 + (k - 1) * width + np.arange(len(members))
+    if k > 1:
+      parent[k - 1, np.arange(len(members)), row[above[members]]] = 1
   return KinematicsPlan(
-    hinge, slide, ball, free, local_order,
+    hinge, slide, ball, free, joint_order,
     s["jnt_qposadr"][ball][:, None] + np.arange(4), s["jnt_qposadr"][free][:, None] + np.arange(7),
-    base_order, tuple(ranks), joint_order, body_last, tuple(levels), body_order,
-    s["body_parentid"][s["jnt_bodyid"]], np.isin(np.arange(njnt), free),
+    base_order, first_joint, later_joint, node, parent, place[last], place[joint_node],
   )  # fmt: skip
-
-
-def _inverse(order: np.ndarray, n: int) -> np.ndarray:
-  """Row of each id in a list that names every id once."""
-  out = np.zeros(n, int)
-  out[order] = np.arange(len(order))
-  return out
 
 
 def kinematics(m: Model, qpos: jax.Array, mocap_pos: jax.Array, mocap_quat: jax.Array) -> Poses:
@@ -126,44 +106,29 @@ def kinematics(m: Model, qpos: jax.Array, mocap_pos: jax.Array, mocap_quat: jax.
 
   Quaternions in qpos and mocap_quat are normalised here and left as they are in Data.
 
-  Source: `mj_kinematics`; the bodies of one depth are placed together.
+  Source: `mj_kinematics`; the nodes of one depth are placed together.
   Gradient: a zero quaternion counts as the identity, with zero derivative.
   """
   p: KinematicsPlan = m.plan.kinematics
   base_pos, base_quat = _base_poses(m, p, qpos, mocap_pos, mocap_quat)
-  joint_pos, joint_quat = _joint_transforms(m, p, qpos)
+  joint_pos, joint_quat, shift = _joint_transforms(m, p, qpos)
+  pos = base_pos + quat.rotate(base_quat, rows(joint_pos, p.first_joint))
+  rot = quat.mul(base_quat, rows(joint_quat, p.first_joint))
+  local = jnp.concatenate(
+    [join([pos, rows(joint_pos, p.later_joint)]), join([rot, rows(joint_quat, p.later_joint)])], axis=-2
+  )
+  world = _compose(p, local)
 
-  # local pose of each body in its parent: base, then its joints in order; anchors and axes as each joint finds them
-  pos, rot = base_pos, base_quat
-  pos_parts, rot_parts, anchors, axes = [base_pos], [base_quat], [], []
-  for rank in p.ranks:
-    pos, rot = rows(pos, rank.source), rows(rot, rank.source)
-    anchors.append(pos + quat.rotate(rot, rows(m.jnt_pos, rank.joint)))
-    axes.append(quat.rotate(rot, rows(m.jnt_axis, rank.joint)))
-    pos = pos + quat.rotate(rot, rows(joint_pos, rank.joint))
-    rot = quat.mul(rot, rows(joint_quat, rank.joint))
-    pos_parts.append(pos)
-    rot_parts.append(rot)
-  local_pos, local_quat = join(pos_parts, p.body_last), join(rot_parts, p.body_last)
-
-  # world pose, one depth after the other
-  pos, rot = local_pos[:1], local_quat[:1]
-  world_pos, world_quat = [pos], [rot]
-  for level in p.levels:
-    parent_pos, parent_rot = rows(pos, level.parent), rows(rot, level.parent)
-    pos = parent_pos + quat.rotate(parent_rot, rows(local_pos, level.body))
-    rot = quat.mul(parent_rot, rows(local_quat, level.body))
-    world_pos.append(pos)
-    world_quat.append(rot)
-  xpos, xquat = join(world_pos, p.body_order), join(world_quat, p.body_order)
-
-  # anchors and axes to the world; a free joint's anchor is the body's origin and its axis is not turned
-  free_pos = rows(base_pos, m.jnt_bodyid[p.free])
-  anchor = join([*anchors, free_pos], p.joint_order) if m.njnt else xpos[:0]
-  axis = join([*axes, rows(m.jnt_axis, p.free)], p.joint_order) if m.njnt else xpos[:0]
-  parent_rot = rows(xquat, p.joint_parent)
-  xanchor = rows(xpos, p.joint_parent) + quat.rotate(parent_rot, anchor)
-  xaxis = jnp.where(p.free_axis[:, None, None], axis, quat.rotate(parent_rot, axis))
+  # anchors and axes, from the frames behind the joints: a turn leaves its own anchor and axis where they are
+  pose = rows(world, p.body_node)
+  xpos, xquat = pose[:, :3], pose[:, 3:]
+  behind = rows(world, p.joint_node)
+  before = quat.mul(behind[:, 3:], quat.conjugate(joint_quat[: m.njnt])) if len(p.ball) else behind[:, 3:]
+  is_free = (m.jnt_type == JointType.FREE)[:, None, None]
+  xaxis = jnp.where(is_free, m.jnt_axis, quat.rotate(before, m.jnt_axis))
+  xanchor = behind[:, :3] + quat.rotate(behind[:, 3:], m.jnt_pos)
+  if len(p.slide):
+    xanchor = xanchor - shift[:, None] * xaxis
 
   # frames that ride on bodies
   xipos, xiquat = _attach(xpos, xquat, np.arange(m.nbody), m.body_ipos, m.body_iquat)
@@ -175,6 +140,30 @@ def kinematics(m: Model, qpos: jax.Array, mocap_pos: jax.Array, mocap_quat: jax.
   )  # fmt: skip
 
 
+def _compose(p: KinematicsPlan, local: jax.Array) -> jax.Array:
+  """World poses (1 + ndepth * width, 7, W) of the world and the nodes, from poses in the parent's frame."""
+  top = local[:1]
+  if not p.node.size:
+    return top
+
+  def down(above, x):
+    mine, mask = x
+    parent = above_of(mask, above)
+    turn = parent[:, 3:]
+    placed = jnp.concatenate([parent[:, :3] + quat.rotate(turn, mine[:, :3]), quat.mul(turn, mine[:, 3:])], axis=-2)
+    return placed, placed
+
+  def above_of(mask, x):
+    return jax.lax.dot(mask, x.reshape(len(x), -1), precision=jax.lax.Precision.HIGHEST).reshape(x.shape)
+
+  # the parent of the first depth is the world: an identity in row 0, which every node of that depth points to
+  masks = np.array(p.parent)
+  masks[0, :, 0] = 1
+  start = jnp.broadcast_to(top, (p.node.shape[1], *top.shape[1:]))
+  _, placed = jax.lax.scan(down, start, (rows(local, p.node), jnp.asarray(masks, local.dtype)))
+  return jnp.concatenate([top, placed.reshape(p.node.size, *placed.shape[2:])])
+
+
 def _base_poses(m, p, qpos, mocap_pos, mocap_quat):
   """Pose of each body in its parent before its joints act: the model's, the mocap's, or the free joint's own."""
   free = rows(qpos, p.free_adr)
@@ -184,24 +173,22 @@ def _base_poses(m, p, qpos, mocap_pos, mocap_quat):
 
 
 def _joint_transforms(m, p, qpos):
-  """Pose that each joint applies, in the frame that it finds; free joints have none."""
+  """Pose that each joint applies, in the frame that it finds (njnt + 1; free joints and the last: none), and slides."""
   angle = rows(qpos, m.jnt_qposadr[p.hinge]) - rows(m.qpos0, m.jnt_qposadr[p.hinge])
   half = 0.5 * angle[:, None]
   hinge_axis = rows(m.jnt_axis, p.hinge)
   hinge_quat = jnp.concatenate([jnp.cos(half), jnp.sin(half) * hinge_axis], axis=-2)
-  ball_quat = safe.normalize(rows(qpos, p.quat_adr))
-  turn_quat = join([hinge_quat, ball_quat])
+  turn_quat = join([hinge_quat, safe.normalize(rows(qpos, p.quat_adr))])
   arm = rows(m.jnt_pos, np.concatenate([p.hinge, p.ball]))
   turn_pos = arm - quat.rotate(turn_quat, arm)  # the anchor stays where it is
 
   shift = rows(qpos, m.jnt_qposadr[p.slide]) - rows(m.qpos0, m.jnt_qposadr[p.slide])
-  slide_pos = shift[:, None] * rows(m.jnt_axis, p.slide)
+  none = len(p.free) + 1
+  pos = join([turn_pos, shift[:, None] * rows(m.jnt_axis, p.slide), jnp.zeros((none, 3, 1), qpos.dtype)], p.joint_order)
   identity = jnp.zeros((1, 4, 1), qpos.dtype).at[:, 0].set(1)
-  nslide, nfree = len(p.slide), len(p.free)
-  nh = len(p.hinge)
-  pos = join([turn_pos[:nh], slide_pos, turn_pos[nh:], jnp.zeros((nfree, 3, 1), qpos.dtype)], p.local_order)
-  still = [jnp.broadcast_to(identity, (n, 4, 1)) for n in (nslide, nfree)]
-  return pos, join([turn_quat[:nh], still[0], turn_quat[nh:], still[1]], p.local_order)
+  rot = join([turn_quat, jnp.broadcast_to(identity, (len(p.slide) + none, 4, 1))], p.joint_order)
+  still = jnp.zeros((len(p.hinge) + len(p.ball), 1), qpos.dtype)
+  return pos, rot, join([still, shift, jnp.zeros((none, 1), qpos.dtype)], p.joint_order)[: m.njnt]
 
 
 def _attach(xpos, xquat, body, pos, rot):

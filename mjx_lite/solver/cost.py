@@ -11,6 +11,7 @@ import jax.numpy as jnp
 
 from mjx_lite.constraint.rows import Rows
 from mjx_lite.core.enums import ConstraintState
+from mjx_lite.math import vector
 
 
 class Zones(NamedTuple):
@@ -38,8 +39,8 @@ def row_cost(rows: Rows, nf: int, jar: jax.Array) -> jax.Array:
   """Total cost of the rows (W,)."""
   d = rows.D
   push = jnp.minimum(jar[nf:], 0)
-  total = 0.5 * jnp.sum(d[nf:] * push * push, axis=0)
-  return total + jnp.sum(_huber(rows, nf, jar), axis=0) if nf else total
+  total = 0.5 * vector.total(d[nf:] * push * push)
+  return total + vector.total(_huber(rows, nf, jar)) if nf else total
 
 
 def _huber(rows, nf, jar):
@@ -65,11 +66,11 @@ def along(rows: Rows, nf: int, jar: jax.Array, jv: jax.Array, gauss1: jax.Array,
   x = jar + alpha * jv
   z = zones(rows, nf, x)
   before, after = jnp.minimum(jar[nf:], 0), jnp.minimum(x[nf:], 0)
-  cost = 0.5 * jnp.sum(rows.D[nf:] * (after - before) * (after + before), axis=0)
+  cost = 0.5 * vector.total(rows.D[nf:] * (after - before) * (after + before))
   if nf:
-    cost = cost + jnp.sum(_huber(rows, nf, x) - _huber(rows, nf, jar), axis=0)
-  slope = gauss1 + 2 * gauss2 * alpha - jnp.sum(z.force * jv, axis=0)
-  return Line(cost + alpha * (gauss1 + alpha * gauss2), slope, 2 * gauss2 + jnp.sum(z.weight * jv * jv, axis=0))
+    cost = cost + vector.total(_huber(rows, nf, x) - _huber(rows, nf, jar))
+  slope = gauss1 + 2 * gauss2 * alpha - vector.total(z.force * jv)
+  return Line(cost + alpha * (gauss1 + alpha * gauss2), slope, 2 * gauss2 + vector.total(z.weight * jv * jv))
 
 
 def state(rows: Rows, nf: int, jar: jax.Array) -> jax.Array:

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from mjx_lite.constraint import jacobian
 from mjx_lite.constraint.rows import Rows
 from mjx_lite.core.types import Model
-from mjx_lite.math import safe
+from mjx_lite.math import safe, vector
 from mjx_lite.solver import cost, linesearch, operator
 from mjx_lite.solver.operator import Metric
 
@@ -58,7 +58,7 @@ def minimize(p: Problem, warmstart: jax.Array) -> Solution:
   else:
     iterate = jax.lax.while_loop(lambda s: (s.count < m.opt.iterations) & ~jnp.all(s.done), body, iterate)
   grad = gradient(p, iterate.ma, iterate.jar)
-  small = p.scale * safe.norm(grad) < m.opt.tolerance
+  small = p.scale * _norm(grad) < m.opt.tolerance
   gained = (iterate.improvement > 0) & (iterate.improvement < m.opt.tolerance)
   return Solution(iterate.qacc, iterate.niter, iterate.done | small | gained)
 
@@ -69,6 +69,10 @@ def gradient(p: Problem, ma: jax.Array, jar: jax.Array) -> jax.Array:
   return ma - p.qfrc_smooth - jacobian.mul_t(p.model, p.rows.jacobian, p.metric.cdof, force)
 
 
+def _norm(x):
+  return safe.sqrt(vector.total(x * x))
+
+
 def _start(p, warmstart):
   m, nf = p.model, p.model.plan.jacobian.nfriction
   jar = jacobian.mul(m, p.rows.jacobian, p.metric.cdof, p.qacc_smooth) - p.rows.aref
@@ -76,7 +80,7 @@ def _start(p, warmstart):
   if m.opt.use_warmstart:
     jar_warm = jacobian.mul(m, p.rows.jacobian, p.metric.cdof, warmstart) - p.rows.aref
     ma_warm = operator.mul_m(m, p.metric, warmstart)
-    gauss = 0.5 * jnp.sum((ma_warm - p.qfrc_smooth) * (warmstart - p.qacc_smooth), axis=0)
+    gauss = 0.5 * vector.total((ma_warm - p.qfrc_smooth) * (warmstart - p.qacc_smooth))
     warm = gauss + cost.row_cost(p.rows, nf, jar_warm) < cost.row_cost(p.rows, nf, jar)
     qacc, ma, jar = (jnp.where(warm, a, b) for a, b in ((warmstart, qacc), (ma_warm, ma), (jar_warm, jar)))
   width = jar.shape[-1]
@@ -95,17 +99,17 @@ def _step(p, s):
   direction = -operator.solve(m, factor, grad)
 
   # stop where the step that led here was the last; at the start the gradient and the decrement have to be small
-  size = p.scale * safe.norm(grad)
-  decrement = -0.5 * p.scale * jnp.sum(grad * direction, axis=0)
+  size = p.scale * _norm(grad)
+  decrement = -0.5 * p.scale * vector.total(grad * direction)
   later = ((s.improvement > 0) & (s.improvement < tol)) | (size < tol) | (decrement < tol)
   done = s.done | jnp.where(s.niter > 0, later, (size < tol) & (decrement < tol))
 
   # exact line search
   mv = operator.mul_m(m, p.metric, direction)
   jv = jacobian.mul(m, p.rows.jacobian, p.metric.cdof, direction)
-  gauss1 = jnp.sum(direction * (s.ma - p.qfrc_smooth), axis=0)
-  gauss2 = 0.5 * jnp.sum(direction * mv, axis=0)
-  gtol = tol * m.opt.ls_tolerance * safe.norm(direction) / p.scale
+  gauss1 = vector.total(direction * (s.ma - p.qfrc_smooth))
+  gauss2 = 0.5 * vector.total(direction * mv)
+  gtol = tol * m.opt.ls_tolerance * _norm(direction) / p.scale
   found = linesearch.search(p.rows, nf, s.jar, jv, gauss1, gauss2, gtol, m.opt.ls_iterations)
   alpha = jnp.where(done, 0, found.alpha)
   return _Iterate(
