@@ -109,11 +109,16 @@ class JaxEngine:
 
   def compile(self) -> dict[str, Any]:
     """Compiles the step and the protocols; returns what the step cost."""
+    import jax
+
     from mjx_lite.cli import timing
 
-    step = timing.compile_program(self._divided(self._step), self.m, self.d, self.ctrl[:1])
+    jit = getattr(self.mjx, "jit", jax.jit)  # each engine's own documented way
+    step = timing.compile_program(self._divided(self._step), self.m, self.d, self.ctrl[:1], jit=jit)
     for name in self.args.protocols:
-      self.programs[name] = timing.compile_program(self._divided(getattr(self, "_" + name)), self.m, self.d, self.ctrl)
+      self.programs[name] = timing.compile_program(
+        self._divided(getattr(self, "_" + name)), self.m, self.d, self.ctrl, jit=jit
+      )
     return {
       "trace_s": step.trace_s,
       "compile_s": step.compile_s,

@@ -20,6 +20,7 @@ from mjx_lite.api import (
   fwd_position,
   fwd_velocity,
   integrate_pos,
+  jit,
   kinematics,
   make_constraint,
   mul_m,
@@ -73,7 +74,7 @@ __all__ = [
   "ObjType", "Option", "SensorType", "SolverType", "State", "Statistic", "Status", "TrnType", "UnsupportedModelError",
   "Warning", "WrapType", "bytes_per_world", "camlight", "collision", "com_pos", "com_vel", "constraint_jacobian", "crb",
   "differentiate_pos", "euler", "factor_m", "forward", "full_m", "fwd_acceleration", "fwd_actuation", "fwd_position",
-  "fwd_velocity", "get_data", "get_data_into", "get_state", "id2name", "integrate_pos", "kinematics", "make_constraint",
+  "fwd_velocity", "get_data", "get_data_into", "get_state", "id2name", "integrate_pos", "jit", "kinematics", "make_constraint",
   "make_data", "mul_m", "name2id", "passive", "put_data", "put_model", "reset_data", "rne", "rollout", "set_state",
   "solve", "solve_m", "state_size", "step", "step1", "step2", "transmission", "xfrc_accumulate",
 ]  # fmt: skip

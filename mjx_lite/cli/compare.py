@@ -7,7 +7,6 @@ cannot be right by chance. Contacts and constraint rows are compared in C's pack
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
-import jax
 import mujoco
 import numpy as np
 
@@ -87,7 +86,7 @@ class Engine:
   def __init__(self, mj_model: mujoco.MjModel):
     self.mj_model = mj_model
     self.m = mjx.put_model(mj_model)
-    self._step = jax.jit(mjx.step)
+    self._step = mjx.jit(mjx.step)
 
   def step(self, state: mujoco.MjData) -> mujoco.MjData:
     """One step of the engine; returns an MjData in C's packed order, derived fields from before the integration."""

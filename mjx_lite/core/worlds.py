@@ -91,7 +91,7 @@ def _trace(call, batched, avals):
 def _run(*leaves, call, batched):
   """The native function on flat operands, as ordinary operations."""
   width = max((x.shape[-1] for x in leaves), default=1) if batched else 1
-  if call.tile and width > call.tile:
+  if _tiling(call, width)[0] > 1:
     return _in_tiles(call, leaves, width)
   return jex_core.jaxpr_as_fun(_trace(call, batched, _avals(leaves)))(*leaves)
 
@@ -102,8 +102,7 @@ def _in_tiles(call, leaves, width):
   Tile j holds the worlds j, j + T, j + 2T, ...: with the worlds sharded over devices in blocks every device holds a part
   of each tile, and the loop needs no communication. The last world is repeated to fill the tiles.
   """
-  ntile = -(-width // call.tile)
-  size = -(-width // ntile)
+  ntile, size = _tiling(call, width)
   pad = ntile * size - width
   per_world = [i for i, x in enumerate(leaves) if x.shape[-1] == width]
 
@@ -125,7 +124,19 @@ def _in_tiles(call, leaves, width):
 
 
 def _abstract_eval(*avals, call, batched):
-  return [jax.core.ShapedArray(a.shape, a.dtype) for a in _trace(call, batched, _avals(avals)).out_avals]
+  if not batched:
+    return [jax.core.ShapedArray(a.shape, a.dtype) for a in _trace(call, batched, _avals(avals)).out_avals]
+  # traced at the width that is going to run, so that the trace serves again
+  width = max((a.shape[-1] for a in avals), default=1)
+  _, size = _tiling(call, width)
+  part = tuple(((*a.shape[:-1], size) if a.shape[-1] == width else a.shape, a.dtype) for a in avals)
+  return [jax.core.ShapedArray((*a.shape[:-1], width), a.dtype) for a in _trace(call, batched, part).out_avals]
+
+
+def _tiling(call, width):
+  """Number of tiles and worlds in each."""
+  ntile = -(-width // call.tile) if call.tile else 1
+  return ntile, -(-width // ntile)
 
 
 @functools.lru_cache(maxsize=256)

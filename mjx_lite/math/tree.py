@@ -25,6 +25,8 @@ def plan_sum(mask: np.ndarray) -> SumPlan:
   """Cut a matrix into blocks of consecutive rows with a common column range, one per kinematic tree where it has several."""
   mask = np.asarray(mask, np.float64)
   nrow, ncol = mask.shape
+  if ncol <= _ONE_BLOCK:
+    return SumPlan((nrow, ncol), ((0, nrow, 0, ncol, mask),) if nrow and ncol else ((0, nrow, 0, 0, mask[:, :0]),))
   span = []
   for r in range(nrow):
     nz = np.flatnonzero(mask[r])
@@ -34,8 +36,7 @@ def plan_sum(mask: np.ndarray) -> SumPlan:
     if blocks:
       _, _, blo, bhi = blocks[-1]
       merged = (lo, hi) if blo == bhi else (blo, bhi) if lo == hi else (min(lo, blo), max(hi, bhi))
-      overlap = lo == hi or blo == bhi or (lo < bhi and blo < hi)
-      if ncol <= _ONE_BLOCK or overlap:
+      if lo == hi or blo == bhi or (lo < bhi and blo < hi):
         blocks[-1] = [blocks[-1][0], r + 1, *merged]
         continue
     blocks.append([r, r + 1, lo, hi])

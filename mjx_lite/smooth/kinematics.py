@@ -130,13 +130,19 @@ def kinematics(m: Model, qpos: jax.Array, mocap_pos: jax.Array, mocap_quat: jax.
   if len(p.slide):
     xanchor = xanchor - shift[:, None] * xaxis
 
-  # frames that ride on bodies
-  xipos, xiquat = _attach(xpos, xquat, np.arange(m.nbody), m.body_ipos, m.body_iquat)
-  geom_xpos, geom_xquat = _attach(xpos, xquat, m.geom_bodyid, m.geom_pos, m.geom_quat)
-  site_xpos, site_xquat = _attach(xpos, xquat, m.site_bodyid, m.site_pos, m.site_quat)
+  # frames that ride on bodies, all at once
+  bodies = [np.arange(m.nbody), m.geom_bodyid, m.site_bodyid]
+  offset, turn = join([m.body_ipos, m.geom_pos, m.site_pos]), join([m.body_iquat, m.geom_quat, m.site_quat])
+  carrier = rows(pose, np.concatenate(bodies))
+  frame_pos = carrier[:, :3] + quat.rotate(carrier[:, 3:], offset)
+  frame_quat = quat.mul(carrier[:, 3:], turn)
+  frame_mat = quat.to_mat(join([xquat, frame_quat]))
+  body, geom = slice(0, m.nbody), slice(m.nbody, m.nbody + m.ngeom)
+  site = slice(m.nbody + m.ngeom, None)
+  xmat, frame_mat = frame_mat[body], frame_mat[m.nbody :]
   return Poses(
-    xpos, xquat, quat.to_mat(xquat), xipos, quat.to_mat(xiquat), xiquat, xanchor, xaxis,
-    geom_xpos, quat.to_mat(geom_xquat), geom_xquat, site_xpos, quat.to_mat(site_xquat), site_xquat,
+    xpos, xquat, xmat, frame_pos[body], frame_mat[body], frame_quat[body], xanchor, xaxis,
+    frame_pos[geom], frame_mat[geom], frame_quat[geom], frame_pos[site], frame_mat[site], frame_quat[site],
   )  # fmt: skip
 
 
@@ -148,13 +154,11 @@ def _compose(p: KinematicsPlan, local: jax.Array) -> jax.Array:
 
   def down(above, x):
     mine, mask = x
-    parent = above_of(mask, above)
+    flat = jax.lax.dot(mask, above.reshape(len(above), -1), precision=jax.lax.Precision.HIGHEST)
+    parent = flat.reshape(above.shape)
     turn = parent[:, 3:]
     placed = jnp.concatenate([parent[:, :3] + quat.rotate(turn, mine[:, :3]), quat.mul(turn, mine[:, 3:])], axis=-2)
     return placed, placed
-
-  def above_of(mask, x):
-    return jax.lax.dot(mask, x.reshape(len(x), -1), precision=jax.lax.Precision.HIGHEST).reshape(x.shape)
 
   # the parent of the first depth is the world: an identity in row 0, which every node of that depth points to
   masks = np.array(p.parent)
@@ -189,9 +193,3 @@ def _joint_transforms(m, p, qpos):
   rot = join([turn_quat, jnp.broadcast_to(identity, (len(p.slide) + none, 4, 1))], p.joint_order)
   still = jnp.zeros((len(p.hinge) + len(p.ball), 1), qpos.dtype)
   return pos, rot, join([still, shift, jnp.zeros((none, 1), qpos.dtype)], p.joint_order)[: m.njnt]
-
-
-def _attach(xpos, xquat, body, pos, rot):
-  """World pose of frames fixed to bodies."""
-  body_rot = rows(xquat, body)
-  return rows(xpos, body) + quat.rotate(body_rot, pos), quat.mul(body_rot, rot)

@@ -9,7 +9,7 @@ from models import load
 import mjx_lite as mjx
 from mjx_lite import Warning
 
-STEP = jax.jit(jax.vmap(mjx.step, in_axes=(None, 0)))
+STEP = mjx.jit(jax.vmap(mjx.step, in_axes=(None, 0)))
 
 
 def worlds(m, n=3):
@@ -75,5 +75,5 @@ def test_solver_that_stops_early_says_so():
     short = m.replace(opt=m.opt.replace(iterations=iterations))
     out = d
     for _ in range(12):
-      out = jax.jit(mjx.step)(short, out)
+      out = mjx.jit(mjx.step)(short, out)
     assert bool(out.status.count[Warning.SOLVER] > 0) == flagged

@@ -34,12 +34,12 @@ def test_step_gradient(name, steps):
     return jnp.dot(w, mjx.step(m2, d.replace(qpos=q, qvel=qvel, qfrc_applied=force)).qvel)
 
   at = (zero, d.qvel, zero, m.body_mass, m.geom_friction)
-  value = jax.jit(f)
-  grads = jax.jit(jax.grad(f, argnums=range(5)))(*at)
+  value = mjx.jit(f)
+  grads = mjx.jit(jax.grad(f, argnums=range(5)))(*at)
   for k, (x, g) in enumerate(zip(at, grads, strict=True)):
     direction = jnp.asarray(rng.normal(size=x.shape)) * (jnp.abs(x) if k > 2 else 1)
     only = lambda y, k=k: f(*at[:k], y, *at[k + 1 :])  # noqa: E731
-    _, forward = jax.jit(lambda t, only=only, x=x: jax.jvp(only, (x,), (t,)))(direction)
+    _, forward = mjx.jit(lambda t, only=only, x=x: jax.jvp(only, (x,), (t,)))(direction)
     reverse = jnp.vdot(g, direction)
     np.testing.assert_allclose(forward, reverse, rtol=1e-8, atol=1e-10)
     eps = 1e-6
@@ -52,7 +52,7 @@ def test_second_derivative_is_finite():
   m = mjx.put_model(model)
   d = mjx.put_data(m, state_of(model, 150))
   f = lambda v: jnp.sum(mjx.step(m, d.replace(qvel=v)).qvel ** 2)  # noqa: E731
-  h = jax.jit(jax.hessian(f))(d.qvel)
+  h = mjx.jit(jax.hessian(f))(d.qvel)
   assert np.isfinite(h).all()
   np.testing.assert_allclose(h, h.T, atol=1e-6 * np.abs(h).max())
 
@@ -67,7 +67,7 @@ def test_gradient_is_finite_at_rest(name):
     out = mjx.step(m, d.replace(qpos=qpos, qvel=qvel))
     return jnp.sum(out.qvel**2) + jnp.sum(out.qpos**2)
 
-  for g in jax.jit(jax.grad(f, argnums=(0, 1)))(d.qpos, d.qvel):
+  for g in mjx.jit(jax.grad(f, argnums=(0, 1)))(d.qpos, d.qvel):
     assert np.isfinite(g).all()
 
 
@@ -79,7 +79,7 @@ def test_gradient_does_not_depend_on_the_warm_start():
   def f(v, warm):
     return jnp.sum(mjx.step(m, d.replace(qvel=v, qacc_warmstart=warm)).qvel ** 2)
 
-  g = jax.jit(jax.grad(f, argnums=(0, 1)))
+  g = mjx.jit(jax.grad(f, argnums=(0, 1)))
   a, none = g(d.qvel, d.qacc_warmstart)
   b, _ = g(d.qvel, jnp.zeros_like(d.qvel))
   np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-8)
@@ -98,5 +98,5 @@ def test_gradient_of_a_batched_rollout():
     return jnp.sum(record["qpos"] ** 2)
 
   # reverse mode through the solver's while loop: the implicit derivative never looks at it
-  g = jax.jit(jax.grad(f))(many.qvel + 0.1)
+  g = mjx.jit(jax.grad(f))(many.qvel + 0.1)
   assert np.isfinite(g).all() and np.abs(g).max() > 0

@@ -96,9 +96,9 @@ def test_a_kept_field_has_its_force_and_gradient(field):
   mujoco.mj_setConst(changed, data)  # flags that C keeps of the values
   data.qpos[:], data.qvel[:] = d.qpos, d.qvel
   mujoco.mj_step(changed, data)
-  step = jax.jit(lambda x: mjx.step(m.replace(**{field: x}), d).qvel)
+  step = mjx.jit(lambda x: mjx.step(m.replace(**{field: x}), d).qvel)
   np.testing.assert_allclose(step(value), data.qvel, rtol=1e-6, atol=1e-7)
-  g = jax.jit(jax.grad(lambda x: jnp.sum(step(x) ** 2)))(value)
+  g = mjx.jit(jax.grad(lambda x: jnp.sum(step(x) ** 2)))(value)
   assert np.isfinite(g).all() and np.abs(g).max() > 0
 
 
@@ -154,8 +154,8 @@ def test_reset_data():
   model = load("pairs")
   m = mjx.put_model(model)
   d = mjx.make_data(m)
-  used = jax.jit(mjx.step)(m, d.replace(qvel=d.qvel + 1, mocap_pos=d.mocap_pos + 1, xfrc_applied=d.xfrc_applied + 1))
-  reset = jax.jit(mjx.reset_data)(m, used)
+  used = mjx.jit(mjx.step)(m, d.replace(qvel=d.qvel + 1, mocap_pos=d.mocap_pos + 1, xfrc_applied=d.xfrc_applied + 1))
+  reset = mjx.jit(mjx.reset_data)(m, used)
   for field in ("qpos", "qvel", "time", "mocap_pos", "mocap_quat", "xfrc_applied", "qacc_warmstart"):
     np.testing.assert_array_equal(getattr(reset, field), getattr(d, field), err_msg=field)
 

@@ -27,8 +27,8 @@ def start(name, n, seed=0, **options):
 @pytest.mark.parametrize("name", ["joints", "pairs"])
 def test_batched_equals_unbatched(name):
   m, many = start(name, 6)
-  step = jax.jit(mjx.step)
-  batched = jax.jit(jax.vmap(mjx.step, in_axes=(None, 0)))(m, many)
+  step = mjx.jit(mjx.step)
+  batched = mjx.jit(jax.vmap(mjx.step, in_axes=(None, 0)))(m, many)
   for i in range(6):
     one = step(m, jax.tree.map(lambda x, i=i: x[i], many))
     for x, y in zip(jax.tree.leaves(one), jax.tree.leaves(batched), strict=True):
@@ -38,12 +38,12 @@ def test_batched_equals_unbatched(name):
 def test_scan_equals_repeated_step_and_rollout():
   m, many = start("trees", 3)
   ctrl = jnp.zeros((3, 5, m.nu))
-  step = jax.jit(jax.vmap(mjx.step, in_axes=(None, 0)))
+  step = mjx.jit(jax.vmap(mjx.step, in_axes=(None, 0)))
   d = many
   for _ in range(5):
     d = step(m, d)
-  scanned = jax.jit(lambda d: jax.lax.scan(lambda c, _: (step(m, c), None), d, None, length=5)[0])(many)
-  final, record = jax.jit(jax.vmap(mjx.rollout, in_axes=(None, 0, 0)))(m, many, ctrl)
+  scanned = mjx.jit(lambda d: jax.lax.scan(lambda c, _: (step(m, c), None), d, None, length=5)[0])(many)
+  final, record = mjx.jit(jax.vmap(mjx.rollout, in_axes=(None, 0, 0)))(m, many, ctrl)
   for other in (scanned, final):
     np.testing.assert_allclose(other.qpos, d.qpos, rtol=1e-9, atol=1e-9)
     np.testing.assert_allclose(other.qvel, d.qvel, rtol=1e-9, atol=1e-9)
@@ -53,7 +53,7 @@ def test_scan_equals_repeated_step_and_rollout():
 def test_repeated_steps_compile_once():
   m, many = start("trees", 1)
   d = jax.tree.map(lambda x: x[0], many)
-  step = jax.jit(lambda m, d: mjx.step(m, d))  # a function of its own: jit's cache belongs to the function
+  step = mjx.jit(lambda m, d: mjx.step(m, d))  # a function of its own: jit's cache belongs to the function
   for _ in range(3):
     d = step(m, d)
   assert step._cache_size() == 1
@@ -61,7 +61,7 @@ def test_repeated_steps_compile_once():
 
 
 def test_equal_models_share_one_trace():
-  step = jax.jit(lambda m, d: mjx.step(m, d))
+  step = mjx.jit(lambda m, d: mjx.step(m, d))
   for scale in (1, 2):
     m = mjx.put_model(load("trees"))
     m = m.replace(body_mass=m.body_mass * scale)
@@ -71,7 +71,7 @@ def test_equal_models_share_one_trace():
 
 def test_change_of_an_algorithm_option_retraces_and_of_a_number_does_not():
   m = mjx.put_model(load("trees"))
-  step = jax.jit(lambda m, d: mjx.step(m, d))
+  step = mjx.jit(lambda m, d: mjx.step(m, d))
   d = mjx.make_data(m)
   step(m, d)
   step(m.tree_replace({"opt.timestep": m.opt.timestep * 0.5}), d)
@@ -84,8 +84,8 @@ def test_step1_control_step2_is_a_step():
   m, many = start("joints", 1)
   d = jax.tree.map(lambda x: x[0], many)
   ctrl = jnp.linspace(-1, 1, m.nu)
-  whole = jax.jit(mjx.step)(m, d.replace(ctrl=ctrl))
-  parts = jax.jit(mjx.step2)(m, jax.jit(mjx.step1)(m, d).replace(ctrl=ctrl))
+  whole = mjx.jit(mjx.step)(m, d.replace(ctrl=ctrl))
+  parts = mjx.jit(mjx.step2)(m, mjx.jit(mjx.step1)(m, d).replace(ctrl=ctrl))
   for name in ("qpos", "qvel", "qacc", "time", "qacc_warmstart"):
     np.testing.assert_allclose(getattr(whole, name), getattr(parts, name), rtol=1e-10, atol=1e-10, err_msg=name)
 
@@ -93,9 +93,9 @@ def test_step1_control_step2_is_a_step():
 def test_stages_called_alone_make_forward():
   m, many = start("trees", 1)
   d = jax.tree.map(lambda x: x[0], many)
-  whole = jax.jit(mjx.forward)(m, d)
+  whole = mjx.jit(mjx.forward)(m, d)
   for stage in (mjx.fwd_position, mjx.fwd_velocity, mjx.fwd_actuation, mjx.fwd_acceleration, mjx.solve):
-    d = jax.jit(stage)(m, d)
+    d = mjx.jit(stage)(m, d)
   for x, y in zip(jax.tree.leaves(whole), jax.tree.leaves(d), strict=True):
     np.testing.assert_allclose(x, y, rtol=1e-9, atol=1e-9)
 
@@ -112,15 +112,15 @@ def test_float32_follows_float64():
   small, many = start("humanoid", 4, dtype=np.float32)
   large = mjx.put_model(load("humanoid"))
   wide = jax.tree.map(lambda x: x.astype(np.float64) if x.dtype == np.float32 else x, many)
-  a = jax.jit(jax.vmap(mjx.step, in_axes=(None, 0)))(small, many)
-  b = jax.jit(jax.vmap(mjx.step, in_axes=(None, 0)))(large, wide)
+  a = mjx.jit(jax.vmap(mjx.step, in_axes=(None, 0)))(small, many)
+  b = mjx.jit(jax.vmap(mjx.step, in_axes=(None, 0)))(large, wide)
   np.testing.assert_allclose(a.qvel, b.qvel, atol=2e-3 * float(jnp.abs(b.qvel).max()))
 
 
 def test_jacobian_operator_equals_its_dense_form():
   m, many = start("pairs", 1)
-  d = jax.jit(mjx.forward)(m, jax.tree.map(lambda x: x[0], many))
-  j = np.asarray(jax.jit(mjx.constraint_jacobian)(m, d))
+  d = mjx.jit(mjx.forward)(m, jax.tree.map(lambda x: x[0], many))
+  j = np.asarray(mjx.jit(mjx.constraint_jacobian)(m, d))
   active = np.asarray(d.efc_D) > 0
   assert active.any()
   np.testing.assert_allclose((j @ d.qvel)[active], d.efc_vel[active], atol=1e-10)
@@ -134,7 +134,7 @@ def test_constraint_jacobian_equals_c():
     mujoco.mj_step(model, data)
   mujoco.mj_forward(model, data)
   m = mjx.put_model(model)
-  d = jax.jit(mjx.forward)(m, mjx.put_data(m, data))
+  d = mjx.jit(mjx.forward)(m, mjx.put_data(m, data))
   active = np.asarray(d.efc_D) > 0
   j = np.asarray(mjx.constraint_jacobian(m, d))[active]
   assert data.nefc == active.sum() > 0
@@ -143,7 +143,7 @@ def test_constraint_jacobian_equals_c():
 
 def test_inertia_products_agree():
   m, many = start("joints", 1)
-  d = jax.jit(mjx.forward)(m, jax.tree.map(lambda x: x[0], many))
+  d = mjx.jit(mjx.forward)(m, jax.tree.map(lambda x: x[0], many))
   full, vec = np.asarray(mjx.full_m(m, d)), np.linspace(-1, 1, m.nv)
   np.testing.assert_allclose(mjx.mul_m(m, d, vec), full @ vec, atol=1e-12)
   np.testing.assert_allclose(mjx.solve_m(m, d, vec), np.linalg.solve(full, vec), rtol=1e-8, atol=1e-9)
