@@ -17,7 +17,8 @@ _CPU_OPTIONS = {"xla_cpu_use_fusion_emitters": False}
 def jit(function: Callable[..., Any], **kwargs: Any) -> Callable[..., Any]:
   """`jax.jit` with the compiler options that suit the engine on JAX's default backend.
 
-  Use it for the outermost function: on CPU a step compiles in half the time. Arguments are those of `jax.jit`.
+  Use it for the outermost function (JAX takes compiler options nowhere else): on CPU a step compiles in half the time.
+  Arguments are those of `jax.jit`.
   """
   options = _CPU_OPTIONS if jax.default_backend() == "cpu" else {}
   options = {**options, **(kwargs.pop("compiler_options", None) or {})}

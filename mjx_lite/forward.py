@@ -68,21 +68,17 @@ def factor_m(m: Model, d: Data) -> Data:
 
 def collision(m: Model, d: Data) -> Data:
   """Contacts."""
-  p, c = m.plan.collision, driver.collide(m, d.geom_xpos, d.geom_xmat)
+  c = driver.collide(m, d.geom_xpos, d.geom_xmat)
   width = d.qpos.shape[-1]
 
   def full(x):
     return jnp.broadcast_to(x, (*x.shape[:-1], width))
-
-  def fixed(x):
-    return jnp.broadcast_to(jnp.asarray(x, jnp.int32)[..., None], (*x.shape, width))
 
   margin = full(c.params.margin)
   params = {k: full(x) for k, x in c.params._asdict().items() if k not in ("margin", "gap")}
   return d.replace(
     contact=d.contact.replace(
       dist=full(c.dist), pos=full(c.pos), frame=full(c.frame), includemargin=margin,
-      dim=fixed(p.slot_dim), geom=fixed(p.slot_geom), efc_address=fixed(m.plan.rows.address),
       exclude=jnp.where(c.dist < margin, 0, jnp.where(c.dist < margin + c.params.gap, 1, -1)).astype(jnp.int32), **params,
     )
   )  # fmt: skip
@@ -95,13 +91,8 @@ def make_constraint(m: Model, d: Data) -> Data:
 
 def _make_constraint(m: Model, d: Data) -> tuple[Data, Rows]:
   rows = assemble.make_constraint(m, d.qpos, d.qvel, d.cdof, d.subtree_com, _contacts(d))
-  width = d.qpos.shape[-1]
-
-  def fixed(x):
-    return jnp.broadcast_to(jnp.asarray(x, jnp.int32)[:, None], (len(x), width))
-
   d = d.replace(
-    efc_type=fixed(m.plan.rows.type), efc_id=fixed(m.plan.rows.id), efc_pos=rows.pos, efc_margin=rows.margin,
+    efc_pos=rows.pos, efc_margin=rows.margin,
     efc_frictionloss=rows.frictionloss, efc_diagA=rows.diagA, efc_KBIP=rows.KBIP, efc_D=rows.D, efc_R=rows.R,
     efc_vel=rows.vel, efc_aref=rows.aref, contact=d.contact.replace(mu=rows.contact_mu),
   )  # fmt: skip
@@ -285,16 +276,18 @@ def _reset_where(m: Model, d: Data, bad: jax.Array) -> Data:
 
 
 def reset(m: Model, d: Data) -> Data:
-  """State and inputs as at the start; what is computed becomes zero. Source: `mj_resetData`."""
+  """State and inputs as at the start; what is computed becomes zero, what is constant stays. Source: `mj_resetData`."""
 
   def full(x, like):
     return jnp.broadcast_to(x, like.shape).astype(like.dtype)
 
   zero = jax.tree.map(jnp.zeros_like, d)
+  c = d.contact
+  contact_ = zero.contact.replace(dim=c.dim, geom=c.geom, efc_address=c.efc_address, exclude=c.exclude * 0 - 1)
   mocap = m.body_mocapid >= 0
   order = m.body_mocapid[mocap].argsort()
   return zero.replace(
-    qpos=full(m.qpos0, d.qpos), status=d.status,
+    qpos=full(m.qpos0, d.qpos), status=d.status, contact=contact_, efc_type=d.efc_type, efc_id=d.efc_id,
     mocap_pos=full(m.body_pos[mocap][order], d.mocap_pos), mocap_quat=full(m.body_quat[mocap][order], d.mocap_quat),
     eq_active=full(jnp.asarray(m.eq_active0, bool)[:, None], d.eq_active),
   )  # fmt: skip

@@ -257,7 +257,7 @@ class Model(Replaceable):
 
 @pytree
 class Contact(Replaceable):
-  """Contact slots in MuJoCo's order.
+  """Contact slots in MuJoCo's order; `dim`, `geom` and `efc_address` are constants of the model.
 
   `exclude` is 0 for a contact with rows, 1 for one in the gap, -1 for an empty slot. `efc_address` is the slot's first row.
   """
@@ -271,10 +271,10 @@ class Contact(Replaceable):
   solreffriction: jax.Array = array("ncon", 2, stage="collision")
   solimp: jax.Array = array("ncon", 5, stage="collision")
   mu: jax.Array = array("ncon", stage="make_constraint")
-  dim: jax.Array = array("ncon", stage="collision", dtype="int")
-  geom: jax.Array = array("ncon", 2, stage="collision", dtype="int")
+  dim: jax.Array = array("ncon", dtype="int")
+  geom: jax.Array = array("ncon", 2, dtype="int")
   exclude: jax.Array = array("ncon", stage="collision", dtype="int")
-  efc_address: jax.Array = array("ncon", stage="collision", dtype="int")
+  efc_address: jax.Array = array("ncon", dtype="int")
 
   geom1 = property(lambda self: self.geom[..., 0])
   geom2 = property(lambda self: self.geom[..., 1])
@@ -337,8 +337,8 @@ class Data(Replaceable):
   qfrc_passive: jax.Array = array("nv", stage="passive")
   qfrc_bias: jax.Array = array("nv", stage="rne")
   # constraint rows
-  efc_type: jax.Array = array("nefc", stage="make_constraint", dtype="int")
-  efc_id: jax.Array = array("nefc", stage="make_constraint", dtype="int")
+  efc_type: jax.Array = array("nefc", dtype="int")
+  efc_id: jax.Array = array("nefc", dtype="int")
   efc_pos: jax.Array = array("nefc", stage="make_constraint")
   efc_margin: jax.Array = array("nefc", stage="make_constraint")
   efc_frictionloss: jax.Array = array("nefc", stage="make_constraint")

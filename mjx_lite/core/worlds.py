@@ -105,6 +105,12 @@ def _in_tiles(call, leaves, width):
   ntile, size = _tiling(call, width)
   pad = ntile * size - width
   per_world = [i for i, x in enumerate(leaves) if x.shape[-1] == width]
+  part = tuple(((*x.shape[:-1], size) if x.shape[-1] == width else x.shape, x.dtype) for x in leaves)
+  jaxpr = _trace(call, True, part)
+  # what comes out as it went in stays out of the loop
+  position = {v: i for i, v in enumerate(jaxpr.jaxpr.invars)}
+  passed = {k: position[v] for k, v in enumerate(jaxpr.jaxpr.outvars) if v in position}
+  passed = {k: i for k, i in passed.items() if i in per_world}
 
   def cut(x):
     if pad:
@@ -118,9 +124,11 @@ def _in_tiles(call, leaves, width):
     full = list(leaves)
     for i, x in zip(per_world, parts, strict=True):
       full[i] = x
-    return jex_core.jaxpr_as_fun(_trace(call, True, _avals(full)))(*full)
+    out = jex_core.jaxpr_as_fun(jaxpr)(*full)
+    return [x for k, x in enumerate(out) if k not in passed]
 
-  return [join(x) for x in jax.lax.map(body, [cut(leaves[i]) for i in per_world])]
+  computed = iter(jax.lax.map(body, [cut(leaves[i]) for i in per_world]))
+  return [leaves[passed[k]] if k in passed else join(next(computed)) for k in range(len(jaxpr.out_avals))]
 
 
 def _abstract_eval(*avals, call, batched):

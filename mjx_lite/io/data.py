@@ -53,6 +53,7 @@ def make_data(m: Model | mujoco.MjModel, device: jax.Device | None = None, **mjx
   d = d.replace(
     qpos=jnp.array(m.qpos0), mocap_pos=m.body_pos[order], mocap_quat=m.body_quat[order],
     eq_active=jnp.asarray(m.eq_active0, bool), contact=contact,
+    efc_type=jnp.asarray(m.plan.rows.type, jnp.int32), efc_id=jnp.asarray(m.plan.rows.id, jnp.int32),
   )  # fmt: skip
   return jax.device_put(d, device) if device is not None else d
 

@@ -38,10 +38,10 @@ def test_batched_equals_unbatched(name):
 def test_scan_equals_repeated_step_and_rollout():
   m, many = start("trees", 3)
   ctrl = jnp.zeros((3, 5, m.nu))
-  step = mjx.jit(jax.vmap(mjx.step, in_axes=(None, 0)))
-  d = many
+  step = jax.vmap(mjx.step, in_axes=(None, 0))
+  once, d = mjx.jit(step), many
   for _ in range(5):
-    d = step(m, d)
+    d = once(m, d)
   scanned = mjx.jit(lambda d: jax.lax.scan(lambda c, _: (step(m, c), None), d, None, length=5)[0])(many)
   final, record = mjx.jit(jax.vmap(mjx.rollout, in_axes=(None, 0, 0)))(m, many, ctrl)
   for other in (scanned, final):
