@@ -15,6 +15,8 @@ from mjx_lite.core.types import Model, Option, Statistic
 from mjx_lite.io import validate
 from mjx_lite.plan import plan
 
+VERSION = "4.0"  # of MuJoCo, whose behaviour is reproduced
+
 # float fields whose terms are left out of the program where they are zero everywhere
 PRUNABLE = {
   "dof_frictionloss": ("dof_frictionloss",),
@@ -80,6 +82,10 @@ def _check_arguments(m, keep, mjx_options):
     hint = {Model: "it is already a Model of mjx_lite", mujoco.MjSpec: "call .compile() on the MjSpec first"}
     reason = hint.get(type(m), "load one with mujoco.MjModel.from_xml_path")
     raise TypeError(f"put_model takes a mujoco.MjModel, not {type(m).__name__}: {reason}.")
+  if not mujoco.__version__.startswith(VERSION + "."):
+    raise ValueError(
+      f"the model was compiled by MuJoCo {mujoco.__version__}; mjx_lite reproduces {VERSION}: pip install 'mujoco=={VERSION}.*'."
+    )
   unknown = sorted(set(keep) - set(PRUNABLE))
   if unknown:
     raise ValueError(f"keep={unknown}: only {sorted(PRUNABLE)} can be left out, so only those can be kept.")

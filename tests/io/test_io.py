@@ -64,6 +64,13 @@ def test_wrong_arguments_say_what_to_do():
     mjx.get_data(load("joints"), mjx.make_data(m))
 
 
+def test_a_model_of_another_mujoco_is_refused(monkeypatch):
+  model = load("trees")
+  monkeypatch.setattr(mujoco, "__version__", "3.3.0")
+  with pytest.raises(ValueError, match=r"compiled by MuJoCo 3.3.0.*4\.0"):
+    mjx.put_model(model)
+
+
 def test_data_of_another_model_is_refused_by_the_stages():
   m, other = mjx.put_model(load("trees")), mjx.make_data(mjx.put_model(load("joints")))
   with pytest.raises(ValueError, match="another model"):
