@@ -84,7 +84,8 @@ def _check_arguments(m, keep, mjx_options):
     raise TypeError(f"put_model takes a mujoco.MjModel, not {type(m).__name__}: {reason}.")
   if not mujoco.__version__.startswith(VERSION + "."):
     raise ValueError(
-      f"the model was compiled by MuJoCo {mujoco.__version__}; mjx_lite reproduces {VERSION}: pip install 'mujoco=={VERSION}.*'."
+      f"the model was compiled by MuJoCo {mujoco.__version__}, mjx_lite reproduces {VERSION}: "
+      f"pip install 'mujoco=={VERSION}.*'."
     )
   unknown = sorted(set(keep) - set(PRUNABLE))
   if unknown:
