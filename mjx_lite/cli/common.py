@@ -18,7 +18,7 @@ stdout = rich.console.Console(width=None if sys.stdout.isatty() else 120)
 stderr = rich.console.Console(stderr=True)
 
 # what the engine raises for a model that it cannot take; shown without a traceback
-ENGINE_ERRORS = (NotImplementedError, getattr(mjx, "MjxError", NotImplementedError))
+ENGINE_ERRORS = (NotImplementedError, mjx.MjxError)
 
 HUMANOID = pathlib.Path(__file__).parent.parent / "models" / "humanoid.xml"
 
@@ -142,17 +142,8 @@ def rollout(m: Any, d: Any, ctrl: jax.Array) -> tuple[Any, jax.Array, jax.Array]
     The last Data, and qpos (steps, worlds, nq) and qvel (steps, worlds, nv) after each step.
   """
   # the only place of the tools that knows the form of the engine's rollout
-  if hasattr(mjx, "rollout"):
-    d, record = jax.vmap(mjx.rollout, in_axes=(None, 0, 1), out_axes=(0, 1))(m, d, ctrl)
-    return d, record["qpos"], record["qvel"]
-  step = jax.vmap(mjx.step, in_axes=(None, 0))
-
-  def body(d: Any, u: jax.Array) -> tuple[Any, tuple[jax.Array, jax.Array]]:
-    d = step(m, d.replace(ctrl=u))
-    return d, (d.qpos, d.qvel)
-
-  d, (qpos, qvel) = jax.lax.scan(body, d, ctrl)
-  return d, qpos, qvel
+  d, record = jax.vmap(mjx.rollout, in_axes=(None, 0, 1), out_axes=(0, 1))(m, d, ctrl)
+  return d, record["qpos"], record["qvel"]
 
 
 def status_counts(d: Any) -> dict[str, int]:

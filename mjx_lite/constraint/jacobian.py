@@ -14,7 +14,7 @@ from mjx_lite.constraint.limit import LimitPlan
 from mjx_lite.constraint.rows import Jacobian
 from mjx_lite.core.select import join, rows
 from mjx_lite.core.types import Model
-from mjx_lite.math import vector
+from mjx_lite.math import tree, vector
 from mjx_lite.math.tree import SumPlan, mask_sum, plan_sum
 
 
@@ -104,9 +104,7 @@ def dense(m: Model, j: Jacobian, cdof: jax.Array) -> jax.Array:
   unit[np.arange(len(p.unit_row)), p.unit_dof] = p.unit_sign
   parts = [jnp.asarray(unit, cdof.dtype)[..., None]]
   if len(p.ball_row):
-    spread = np.zeros((len(p.ball_row), 3, m.nv))
-    spread[np.arange(len(p.ball_row))[:, None], np.arange(3), p.ball_dof] = -1
-    parts.append(jnp.sum(j.ball_axis[:, :, None] * jnp.asarray(spread, cdof.dtype)[..., None], axis=1))
+    parts.append(-_ball_rows(p, j.ball_axis, m.nv))
   out = [join(parts, p.order)]
   if c.ncon:
     frame = _frame_jacobian(m, j, cdof)
@@ -122,7 +120,7 @@ def dense_curvature(m: Model, j: Jacobian, cdof: jax.Array, w: jax.Array) -> jax
   eye = np.eye(m.nv)[..., None].astype(w.dtype)
   h = unit_curvature(m, w)[:, None] * eye
   if len(p.ball_row):
-    axis = mask_sum_rows(p, j.ball_axis, m.nv)
+    axis = _ball_rows(p, j.ball_axis, m.nv)
     weight = rows(w, p.ball_row)
     h = h + sum(axis[i][:, None] * (weight[i] * axis[i])[None] for i in range(len(p.ball_row)))
   if c.ncon:
@@ -137,7 +135,7 @@ def dense_curvature(m: Model, j: Jacobian, cdof: jax.Array, w: jax.Array) -> jax
   return h
 
 
-def mask_sum_rows(p: JacobianPlan, axis: jax.Array, nv: int) -> jax.Array:
+def _ball_rows(p: JacobianPlan, axis: jax.Array, nv: int) -> jax.Array:
   """Ball-limit axes (nball, 3, W) spread to dense rows (nball, nv, W)."""
   spread = np.zeros((len(p.ball_row), 3, nv))
   spread[np.arange(len(p.ball_row))[:, None], np.arange(3), p.ball_dof] = 1
@@ -147,18 +145,11 @@ def mask_sum_rows(p: JacobianPlan, axis: jax.Array, nv: int) -> jax.Array:
 def _frame_jacobian(m, j, cdof):
   """Contact-frame components of the contact velocities per dof (ncon, ndir, nv, W)."""
   c = m.plan.contact
-  sides = _dense_mask(c.side_dof)[:, None, :, None].astype(cdof.dtype)
+  sides = tree.dense(c.side_dof)[:, None, :, None].astype(cdof.dtype)
   per_side = sides * sum(j.basis[:, :, None, k] * cdof[None, None, :, k] for k in range(6))
   if c.one_sided:
     return per_side
   return mask_sum(c.slot_side, per_side)
-
-
-def _dense_mask(plan_: SumPlan) -> np.ndarray:
-  full = np.zeros(plan_.shape)
-  for a, b, lo, hi, block in plan_.blocks:
-    full[a:b, lo:hi] = block
-  return full
 
 
 def _magnitude(plan_: SumPlan) -> SumPlan:

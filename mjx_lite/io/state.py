@@ -5,8 +5,10 @@ import math
 import jax
 import jax.numpy as jnp
 
+from mjx_lite.core import pytree
 from mjx_lite.core.enums import State
 from mjx_lite.core.types import Data, Model
+from mjx_lite.io.data import shape_of
 
 # bit -> field of Data; components that no accepted model has are absent
 _FIELDS = {
@@ -24,9 +26,6 @@ def _components(sig: int) -> list[str]:
 
 
 def _shape(m: Model, name: str) -> tuple[int, ...]:
-  from mjx_lite.core import pytree
-  from mjx_lite.io.data import shape_of
-
   return shape_of(m, pytree.specs(Data)[name], {})
 
 

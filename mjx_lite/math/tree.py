@@ -43,12 +43,17 @@ def plan_sum(mask: np.ndarray) -> SumPlan:
   return SumPlan((nrow, ncol), tuple((a, b, lo, hi, mask[a:b, lo:hi]) for a, b, lo, hi in blocks))
 
 
-def transpose(plan: SumPlan) -> SumPlan:
-  """The plan of the transposed matrix."""
+def dense(plan: SumPlan) -> np.ndarray:
+  """The matrix itself."""
   full = np.zeros(plan.shape)
   for a, b, lo, hi, block in plan.blocks:
     full[a:b, lo:hi] = block
-  return plan_sum(full.T)
+  return full
+
+
+def transpose(plan: SumPlan) -> SumPlan:
+  """The plan of the transposed matrix."""
+  return plan_sum(dense(plan).T)
 
 
 def mask_sum(plan: SumPlan, x: jax.Array) -> jax.Array:
