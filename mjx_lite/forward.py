@@ -69,16 +69,11 @@ def factor_m(m: Model, d: Data) -> Data:
 def collision(m: Model, d: Data) -> Data:
   """Contacts."""
   c = driver.collide(m, d.geom_xpos, d.geom_xmat)
-  width = d.qpos.shape[-1]
-
-  def full(x):
-    return jnp.broadcast_to(x, (*x.shape[:-1], width))
-
-  margin = full(c.params.margin)
-  params = {k: full(x) for k, x in c.params._asdict().items() if k not in ("margin", "gap")}
+  margin = c.params.margin
+  params = {k: x for k, x in c.params._asdict().items() if k not in ("margin", "gap")}
   return d.replace(
     contact=d.contact.replace(
-      dist=full(c.dist), pos=full(c.pos), frame=full(c.frame), includemargin=margin,
+      dist=c.dist, pos=c.pos, frame=c.frame, includemargin=margin,
       exclude=jnp.where(c.dist < margin, 0, jnp.where(c.dist < margin + c.params.gap, 1, -1)).astype(jnp.int32), **params,
     )
   )  # fmt: skip
@@ -102,8 +97,7 @@ def _make_constraint(m: Model, d: Data) -> tuple[Data, Rows]:
 def transmission(m: Model, d: Data) -> Data:
   """Actuator lengths and moments."""
   t = transmission_.transmission(m, d.qpos)
-  moment = jnp.broadcast_to(t.moment, (t.moment.shape[0], d.qpos.shape[-1]))
-  return d.replace(actuator_length=t.length, actuator_moment=moment)
+  return d.replace(actuator_length=t.length, actuator_moment=t.moment)
 
 
 def fwd_position(m: Model, d: Data) -> Data:

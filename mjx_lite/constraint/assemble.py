@@ -44,9 +44,8 @@ def make_constraint(m: Model, qpos, qvel, cdof, subtree_com, contacts: Contacts)
   Source: `mj_makeConstraint`, `mj_makeImpedance`, `mj_referenceConstraint`.
   """
   p: RowPlan = m.plan.rows
-  width = qpos.shape[-1]
   on = m.opt.use_constraint
-  dof_friction = friction.rows_dof(m, p.friction_dof, width)
+  dof_friction = friction.rows_dof(m, p.friction_dof)
   joint_limit, ball_axis = limit.rows_joint(m, p.limit, qpos)
   contact_rows = contact.rows_contact(m, m.plan.contact, contacts, subtree_com)
   j = Jacobian(ball_axis, contact_rows.basis, contact_rows.mu)
@@ -55,7 +54,7 @@ def make_constraint(m: Model, qpos, qvel, cdof, subtree_com, contacts: Contacts)
     (joint_limit, on and m.opt.use_limit),
     (contact_rows.params, m.opt.use_contact),
   ]
-  params = RowParams(*(_stack([x[k] for x, _ in parts], width) for k in range(len(RowParams._fields) - 1)), stiff=True)
+  params = RowParams(*(join([x[k] for x, _ in parts]) for k in range(len(RowParams._fields) - 1)), stiff=True)
   enabled = np.repeat([flag for _, flag in parts], [len(x.pos) for x, _ in parts])[:, None]
   stiff = np.repeat([x.stiff for x, _ in parts], [len(x.pos) for x, _ in parts])[:, None]
 
@@ -69,9 +68,5 @@ def make_constraint(m: Model, qpos, qvel, cdof, subtree_com, contacts: Contacts)
   return Rows(
     jacobian=j, D=jnp.where(active, 1 / r, 0), R=r, aref=aref, vel=vel, pos=params.pos, margin=params.margin,
     frictionloss=params.frictionloss, diagA=r * law.I / (1 - law.I),
-    KBIP=jnp.stack([k, law.B, law.I, law.P], axis=1), contact_mu=contact_rows.contact_mu,
+    KBIP=jnp.stack(jnp.broadcast_arrays(k, law.B, law.I, law.P), axis=1), contact_mu=contact_rows.contact_mu,
   )  # fmt: skip
-
-
-def _stack(parts: list[jax.Array], width: int) -> jax.Array:
-  return join([jnp.broadcast_to(x, (*x.shape[:-1], width)) for x in parts])

@@ -94,7 +94,6 @@ def rows_contact(m: Model, p: ContactPlan, contacts: Contacts, subtree_com: jax.
 
   Source: `mj_instantiateContact`, `mj_diagApprox`, `mj_makeImpedance`.
   """
-  width = contacts.dist.shape[-1]
   frame, point = rows(contacts.frame, p.side_slot), rows(contacts.pos, p.side_slot)
   arm = (point - rows(subtree_com, p.side_root))[:, None]
   axes = frame[:, : min(p.ndir, 3)]
@@ -114,19 +113,16 @@ def rows_contact(m: Model, p: ContactPlan, contacts: Contacts, subtree_com: jax.
   def per_row(x):
     """Repeat a slot's value for its rows."""
     x = jnp.broadcast_to(x[:, None], (p.ncon, p.nrow, *x.shape[1:]))
-    x = x.reshape(p.ncon * p.nrow, *x.shape[2:])
-    return jnp.broadcast_to(x, (*x.shape[:-1], width))
+    return x.reshape(p.ncon * p.nrow, *x.shape[2:])
 
   margin = contacts.params.margin
   active = (contacts.dist < margin)[:, None] & p.row_active[..., None]
-  zero = jnp.zeros((p.ncon * p.nrow, width), contacts.dist.dtype)
   params = RowParams(
-    active=active.reshape(zero.shape), pos=per_row(contacts.dist), margin=per_row(margin), diag=per_row(diag),
+    active=active.reshape(p.ncon * p.nrow, active.shape[-1]), pos=per_row(contacts.dist), margin=per_row(margin), diag=per_row(diag),
     scale=per_row(scale), solref=per_row(contacts.params.solref), solimp=per_row(contacts.params.solimp),
-    frictionloss=zero, stiff=True,
+    frictionloss=jnp.zeros((p.ncon * p.nrow, 1), margin.dtype), stiff=True,
   )  # fmt: skip
-  full = lambda x: jnp.broadcast_to(x, (*x.shape[:-1], width))  # noqa: E731
-  return ContactRows(params, basis, full(mu), full(jnp.where(friction & (contacts.dist < margin), contact_mu, 0)))
+  return ContactRows(params, basis, mu, jnp.where(friction & (contacts.dist < margin), contact_mu, 0))
 
 
 def to_rows(p: ContactPlan, y: jax.Array, mu: jax.Array) -> jax.Array:

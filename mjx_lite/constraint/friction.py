@@ -14,12 +14,11 @@ def plan_dof(s: dict[str, Any], present: bool) -> np.ndarray:
   return np.arange(s["nv"] if present else 0)
 
 
-def rows_dof(m: Model, dofs: np.ndarray, width: int) -> RowParams:
+def rows_dof(m: Model, dofs: np.ndarray) -> RowParams:
   """Friction rows; a dof without friction has an inactive one. Source: `mj_instantiateFriction`."""
   n = len(dofs)
-  zero = jnp.zeros((n, width), m.dof_frictionloss.dtype)
+  zero = jnp.zeros((n, 1), m.dof_frictionloss.dtype)
   return RowParams(
-    active=jnp.broadcast_to(m.dof_frictionloss[:n] > 0, zero.shape),
-    pos=zero, margin=zero, diag=m.dof_invweight0[:n] + zero, scale=zero + 1,
-    solref=m.dof_solref[:n], solimp=m.dof_solimp[:n], frictionloss=m.dof_frictionloss[:n] + zero, stiff=False,
+    active=m.dof_frictionloss[:n] > 0, pos=zero, margin=zero, diag=m.dof_invweight0[:n], scale=zero + 1,
+    solref=m.dof_solref[:n], solimp=m.dof_solimp[:n], frictionloss=m.dof_frictionloss[:n], stiff=False,
   )  # fmt: skip

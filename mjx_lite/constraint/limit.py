@@ -51,11 +51,12 @@ def rows_joint(m: Model, p: LimitPlan, qpos: jax.Array) -> tuple[RowParams, jax.
   turned = quat.to_rotvec(safe.normalize(rows(qpos, p.ball_adr)))
   axis, angle = safe.normalize_with_norm(turned)
   pos = join([scalar, jnp.max(rows(m.jnt_range, p.joint[p.ball]), axis=1) - angle], p.order)
-  margin = jnp.broadcast_to(rows(m.jnt_margin, p.joint), pos.shape)
+  margin = rows(m.jnt_margin, p.joint)
+  zero = jnp.zeros((len(p.joint), 1), pos.dtype)
   params = RowParams(
     active=pos < margin, pos=pos, margin=margin,
-    diag=rows(m.dof_invweight0, m.jnt_dofadr[p.joint]), scale=jnp.ones_like(pos),
+    diag=rows(m.dof_invweight0, m.jnt_dofadr[p.joint]), scale=zero + 1,
     solref=rows(m.jnt_solref, p.joint), solimp=rows(m.jnt_solimp, p.joint),
-    frictionloss=jnp.zeros_like(pos), stiff=True,
+    frictionloss=zero, stiff=True,
   )  # fmt: skip
   return params, axis

@@ -74,7 +74,7 @@ def _avals(leaves):
 
 @functools.lru_cache(maxsize=256)
 def _trace(call, batched, avals):
-  """Jaxpr of the native function on these operands; traced once for all uses."""
+  """Jaxpr of the native function on these operands: one equation, a call, so that to evaluate it does not trace anew."""
 
   def flat(*leaves):
     if not batched:
@@ -85,7 +85,7 @@ def _trace(call, batched, avals):
     width = max((x.shape[-1] for x in leaves), default=1)  # an output of shared values only still belongs to every world
     return [jnp.broadcast_to(x, (*x.shape[:-1], width)) for x in out]
 
-  return jax.make_jaxpr(flat)(*(jax.ShapeDtypeStruct(s, t) for s, t in avals))
+  return jax.make_jaxpr(jax.jit(flat))(*(jax.ShapeDtypeStruct(s, t) for s, t in avals))
 
 
 def _run(*leaves, call, batched):
@@ -108,17 +108,19 @@ def _in_tiles(call, leaves, width):
   part = tuple(((*x.shape[:-1], size) if x.shape[-1] == width else x.shape, x.dtype) for x in leaves)
   jaxpr = _trace(call, True, part)
   # what comes out as it went in stays out of the loop
-  position = {v: i for i, v in enumerate(jaxpr.jaxpr.invars)}
-  passed = {k: position[v] for k, v in enumerate(jaxpr.jaxpr.outvars) if v in position}
-  passed = {k: i for k, i in passed.items() if i in per_world}
+  inner = jaxpr.eqns[0].params["jaxpr"].jaxpr
+  position = {v: i for i, v in enumerate(inner.invars) if i in per_world}
+  passed = {k: position[v] for k, v in enumerate(inner.outvars) if v in position}
 
   def cut(x):
     if pad:
       x = jnp.concatenate([x, jnp.repeat(x[..., -1:], pad, axis=-1)], axis=-1)
-    return jnp.moveaxis(x.reshape((*x.shape[:-1], size, ntile)), -1, 0)
+    x = jnp.moveaxis(x, -1, 0)  # undoes the one of the batching rule: XLA is left with a single transposition
+    return jnp.moveaxis(x.reshape((size, ntile, *x.shape[1:])), 0, -1)
 
   def join(x):
-    return jnp.moveaxis(x, 0, -1).reshape((*x.shape[1:-1], size * ntile))[..., :width]
+    x = jnp.moveaxis(x, -1, 0).reshape((size * ntile, *x.shape[1:-1]))[:width]
+    return jnp.moveaxis(x, 0, -1)
 
   def body(parts):
     full = list(leaves)

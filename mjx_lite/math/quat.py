@@ -37,13 +37,11 @@ def to_mat(q: jax.Array) -> jax.Array:
   """Rotation matrix of a unit quaternion. Source: `mju_quat2Mat`."""
   w, x, y, z = (q[..., i, :] for i in range(4))
   ww, xx, yy, zz = w * w, x * x, y * y, z * z
-  entries = (
-    ww + xx - yy - zz, 2 * (x * y - w * z), 2 * (x * z + w * y),
-    2 * (x * y + w * z), ww - xx + yy - zz, 2 * (y * z - w * x),
-    2 * (x * z - w * y), 2 * (y * z + w * x), ww - xx - yy + zz,
-  )  # fmt: skip
-  flat = jnp.stack(entries, axis=-2)
-  return flat.reshape(*flat.shape[:-2], 3, 3, flat.shape[-1])
+  return vector.matrix(
+    (ww + xx - yy - zz, 2 * (x * y - w * z), 2 * (x * z + w * y)),
+    (2 * (x * y + w * z), ww - xx + yy - zz, 2 * (y * z - w * x)),
+    (2 * (x * z - w * y), 2 * (y * z + w * x), ww - xx - yy + zz),
+  )
 
 
 def from_rotvec(v: jax.Array) -> jax.Array:

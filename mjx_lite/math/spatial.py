@@ -56,30 +56,21 @@ def inertia_about(inertia: jax.Array, mat: jax.Array, r: jax.Array, mass: jax.Ar
 
   Source: `mju_inertCom`.
   """
-  rot = sum(mat[..., :, None, k, :] * mat[..., None, :, k, :] * inertia[..., None, None, k, :] for k in range(3))
+  scaled = mat * inertia[..., None, :, :]
+  moments = sum(scaled[..., k, :] * mat[..., k, :] for k in range(3))
+  products = [vector.dot(scaled[..., i, :, :], mat[..., j, :, :]) for i, j in ((0, 1), (0, 2), (1, 2))]
   x, y, z = (r[..., k, :] for k in range(3))
-  return jnp.stack(
-    [
-      rot[..., 0, 0, :] + mass * (y * y + z * z),
-      rot[..., 1, 1, :] + mass * (x * x + z * z),
-      rot[..., 2, 2, :] + mass * (x * x + y * y),
-      rot[..., 0, 1, :] - mass * x * y,
-      rot[..., 0, 2, :] - mass * x * z,
-      rot[..., 1, 2, :] - mass * y * z,
-      mass * x,
-      mass * y,
-      mass * z,
-      jnp.broadcast_to(mass, x.shape),
-    ],
-    axis=-2,
-  )
+  mass = mass[..., None, :]
+  moments = moments + mass * jnp.stack([y * y + z * z, x * x + z * z, x * x + y * y], axis=-2)
+  products = jnp.stack(products, axis=-2) - mass * jnp.stack([x * y, x * z, y * z], axis=-2)
+  return jnp.concatenate([moments, products, mass * r, jnp.broadcast_to(mass, (*r.shape[:-2], 1, r.shape[-1]))], axis=-2)
 
 
 def inertia_matrix(inertia: jax.Array) -> jax.Array:
   """Composite inertia (10) as a symmetric 6x6 matrix."""
   xx, yy, zz, xy, xz, yz, mx, my, mz, m = (inertia[..., k, :] for k in range(10))
   o = jnp.zeros_like(m)
-  rows = (
+  return vector.matrix(
     (xx, xy, xz, o, -mz, my),
     (xy, yy, yz, mz, o, -mx),
     (xz, yz, zz, -my, mx, o),
@@ -87,4 +78,3 @@ def inertia_matrix(inertia: jax.Array) -> jax.Array:
     (-mz, o, mx, o, m, o),
     (my, -mx, o, o, o, m),
   )
-  return jnp.stack([jnp.stack(r, axis=-2) for r in rows], axis=-3)

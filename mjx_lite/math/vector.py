@@ -50,5 +50,9 @@ def skew(v: jax.Array) -> jax.Array:
   """Matrix of the vector product: `skew(v) u = v x u`."""
   x, y, z = v[..., 0, :], v[..., 1, :], v[..., 2, :]
   o = jnp.zeros_like(x)
-  rows = [jnp.stack(r, axis=-2) for r in ((o, -z, y), (z, o, -x), (-y, x, o))]
-  return jnp.stack(rows, axis=-3)
+  return matrix((o, -z, y), (z, o, -x), (-y, x, o))
+
+
+def matrix(*rows: tuple[jax.Array, ...]) -> jax.Array:
+  """Matrix of its entries (..., W), row by row: XLA fuses the joining of a few parts with them, not that of many."""
+  return jnp.stack([jnp.stack(r, axis=-2) for r in rows], axis=-3)

@@ -137,19 +137,20 @@ def camlight(m: Model, xpos, xquat, subtree_com) -> CamLight:
   Gradient: zero where a camera looks straight up or down, or its target is at its own place.
   """
   cam = _place(m, m.cam_bodyid, m.cam_targetbodyid, m.cam_mode, m.cam_pos, m.cam_pos0, m.cam_poscom0, xpos, xquat, subtree_com)
-  z = safe.normalize(cam.pos - cam.target)
-  up = jnp.zeros((3, 1), z.dtype).at[2].set(1)
-  x = safe.normalize(vector.cross(jnp.broadcast_to(up, z.shape), z))
-  y = safe.normalize(vector.cross(z, x))
-  looking = jnp.stack([x, y, z], axis=-2)  # axes as columns
   mat = quat.to_mat(quat.mul(rows(xquat, m.cam_bodyid), m.cam_quat))
-  mat = jnp.where(cam.tracks[..., None], m.cam_mat0, jnp.where(cam.targets[..., None], looking, mat))
+  if cam.targets.any():
+    z = safe.normalize(cam.pos - cam.target)
+    up = jnp.zeros((3, 1), z.dtype).at[2].set(1)
+    x = safe.normalize(vector.cross(jnp.broadcast_to(up, z.shape), z))
+    y = safe.normalize(vector.cross(z, x))
+    mat = jnp.where(cam.targets[..., None], jnp.stack([x, y, z], axis=-2), mat)  # axes as columns
+  mat = _where(cam.tracks[..., None], m.cam_mat0, mat)
 
   light = _place(
     m, m.light_bodyid, m.light_targetbodyid, m.light_mode, m.light_pos, m.light_pos0, m.light_poscom0, xpos, xquat, subtree_com
   )
   xdir = quat.rotate(rows(xquat, m.light_bodyid), m.light_dir)
-  xdir = jnp.where(light.tracks, m.light_dir0, jnp.where(light.targets, light.target - light.pos, xdir))
+  xdir = _where(light.tracks, m.light_dir0, _where(light.targets, light.target - light.pos, xdir))
   return CamLight(cam.pos, mat, light.pos, safe.normalize(xdir))
 
 
@@ -162,13 +163,19 @@ class _Placed(NamedTuple):
 
 def _place(m, body, target, mode, pos, pos0, poscom0, xpos, xquat, subtree_com):
   """Position of cameras or lights, and the point that they look at."""
-  track, trackcom = mode == CamLightType.TRACK, mode == CamLightType.TRACKCOM
-  to_body = (mode == CamLightType.TARGETBODY) & (target >= 0)
-  to_com = (mode == CamLightType.TARGETBODYCOM) & (target >= 0)
-  column = lambda x: x[:, None, None]  # noqa: E731
+  track, trackcom, to_body, to_com = (
+    (mode == t)[:, None, None]
+    for t in (CamLightType.TRACK, CamLightType.TRACKCOM, CamLightType.TARGETBODY, CamLightType.TARGETBODYCOM)
+  )
+  to_body, to_com = (x & (target >= 0)[:, None, None] for x in (to_body, to_com))
   fixed = rows(xpos, body) + quat.rotate(rows(xquat, body), pos)
-  where = jnp.where(column(track), rows(xpos, body) + pos0, fixed)
-  where = jnp.where(column(trackcom), rows(subtree_com, body) + poscom0, where)
+  where = _where(track, rows(xpos, body) + pos0, fixed)
+  where = _where(trackcom, rows(subtree_com, body) + poscom0, where)
   seen = np.maximum(target, 0)
-  point = jnp.where(column(to_com), rows(subtree_com, seen), rows(xpos, seen))
-  return _Placed(where, point, column(track | trackcom), column(to_body | to_com))
+  point = _where(to_com, rows(subtree_com, seen), rows(xpos, seen))
+  return _Placed(where, point, track | trackcom, to_body | to_com)
+
+
+def _where(mask: np.ndarray, a: jax.Array, b: jax.Array) -> jax.Array:
+  """`jnp.where` for a constant mask: a selection that selects nothing is left out."""
+  return jnp.where(mask, a, b) if mask.any() else b
