@@ -173,12 +173,12 @@ def _solve(m: Model, d: Data, rows: Rows) -> Data:
   problem = newton.Problem(m, metric, rows, d.qfrc_smooth, d.qacc_smooth, 1 / trace)
   solution = SOLVERS[m.opt.solver](problem, d.qacc_warmstart)
   nf = m.plan.jacobian.nfriction
-  jar = jacobian.mul(m, rows.jacobian, d.cdof, solution.qacc) - rows.aref
-  force = cost.zones(rows, nf, jar).force
+  force = cost.zones(rows, nf, solution.jar).force
+  qfrc = jacobian.mul_t(m, rows.jacobian, d.cdof, force)
+  converged = solution.stopped | newton.is_small(problem, solution.ma - d.qfrc_smooth - qfrc)
   return d.replace(
-    qacc=solution.qacc, efc_force=force, efc_state=cost.state(rows, nf, jar),
-    qfrc_constraint=jacobian.mul_t(m, rows.jacobian, d.cdof, force), solver_niter=solution.niter,
-    status=status.mark(d.status, Warning.SOLVER, ~solution.converged),
+    qacc=solution.qacc, efc_force=force, efc_state=cost.state(rows, nf, solution.jar), qfrc_constraint=qfrc,
+    solver_niter=solution.niter, status=status.mark(d.status, Warning.SOLVER, ~converged),
   )  # fmt: skip
 
 

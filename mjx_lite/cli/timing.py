@@ -9,6 +9,7 @@ from typing import Any
 import jax
 
 import mjx_lite as mjx
+from mjx_lite.core import worlds
 
 # instructions that move or name values and start no work of their own
 _FREE = frozenset(
@@ -40,7 +41,8 @@ class Program:
 
 
 def compile_program(function: Callable[..., Any], *args: Any, jit: Callable[..., Any] = mjx.jit) -> Program:
-  """Traces and compiles a function for the given arguments, the two timed apart."""
+  """Traces and compiles a function for the given arguments, the two timed apart; nothing is left from earlier calls."""
+  worlds.clear_caches()
   start = time.perf_counter()
   lowered = jit(function).lower(*args)
   traced = time.perf_counter()

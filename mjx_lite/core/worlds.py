@@ -88,6 +88,13 @@ def _trace(call, batched, avals):
   return jax.make_jaxpr(jax.jit(flat))(*(jax.ShapeDtypeStruct(s, t) for s, t in avals))
 
 
+def clear_caches() -> None:
+  """Forget what was traced, and `jax.clear_caches`: the next call traces and compiles anew."""
+  _trace.cache_clear()
+  _jitted.cache_clear()
+  jax.clear_caches()
+
+
 def _run(*leaves, call, batched):
   """The native function on flat operands, as ordinary operations."""
   width = max((x.shape[-1] for x in leaves), default=1) if batched else 1

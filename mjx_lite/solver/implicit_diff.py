@@ -35,15 +35,17 @@ def _solve_jvp(primals, tangents):
   p, warmstart = primals
   p_dot, _ = tangents
   solution = solve(p, warmstart)
-  _, residual_dot = jax.jvp(lambda q: _residual(q, solution.qacc), (p,), (p_dot,))
-  qacc_dot = _solve_hessian(p, solution.qacc, -residual_dot)
+  qacc = solution.qacc
+  _, residual_dot = jax.jvp(lambda q: _residual(q, qacc), (p,), (p_dot,))
+  qacc_dot = _solve_hessian(p, qacc, -residual_dot)
+  _, (ma_dot, jar_dot) = jax.jvp(newton.point, (p, qacc), (p_dot, qacc_dot))
   none = lambda x: np.zeros(x.shape, jax.dtypes.float0)  # noqa: E731
-  return solution, Solution(qacc_dot, none(solution.niter), none(solution.converged))
+  return solution, Solution(qacc_dot, ma_dot, jar_dot, none(solution.niter), none(solution.stopped))
 
 
 def _residual(p, qacc):
-  jar = jacobian.mul(p.model, p.rows.jacobian, p.metric.cdof, qacc) - p.rows.aref
-  return newton.gradient(p, operator.mul_m(p.model, p.metric, qacc), jar)
+  ma, jar = newton.point(p, qacc)
+  return newton.gradient(p, ma, cost.zones(p.rows, p.model.plan.jacobian.nfriction, jar))
 
 
 def _solve_hessian(p, qacc, b):

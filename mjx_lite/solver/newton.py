@@ -25,11 +25,13 @@ class Problem(NamedTuple):
 
 
 class Solution(NamedTuple):
-  """Minimiser, iterations used, and whether the tolerance was reached."""
+  """Minimiser, what is known there, and how it was reached."""
 
   qacc: jax.Array
+  ma: jax.Array  # M qacc
+  jar: jax.Array  # J qacc - aref
   niter: jax.Array
-  converged: jax.Array
+  stopped: jax.Array  # the last step gained too little to go on
 
 
 class _Iterate(NamedTuple):
@@ -57,16 +59,24 @@ def minimize(p: Problem, warmstart: jax.Array) -> Solution:
     iterate = body(iterate)
   else:
     iterate = jax.lax.while_loop(lambda s: (s.count < m.opt.iterations) & ~jnp.all(s.done), body, iterate)
-  grad = gradient(p, iterate.ma, iterate.jar)
-  small = p.scale * _norm(grad) < m.opt.tolerance
   gained = (iterate.improvement > 0) & (iterate.improvement < m.opt.tolerance)
-  return Solution(iterate.qacc, iterate.niter, iterate.done | small | gained)
+  return Solution(iterate.qacc, iterate.ma, iterate.jar, iterate.niter, iterate.done | gained)
 
 
-def gradient(p: Problem, ma: jax.Array, jar: jax.Array) -> jax.Array:
+def point(p: Problem, qacc: jax.Array) -> tuple[jax.Array, jax.Array]:
+  """M a and J a - aref at an acceleration."""
+  jar = jacobian.mul(p.model, p.rows.jacobian, p.metric.cdof, qacc) - p.rows.aref
+  return operator.mul_m(p.model, p.metric, qacc), jar
+
+
+def gradient(p: Problem, ma: jax.Array, zones: cost.Zones) -> jax.Array:
   """Gradient of the objective: M a - f_smooth - J' force."""
-  force = cost.zones(p.rows, p.model.plan.jacobian.nfriction, jar).force
-  return ma - p.qfrc_smooth - jacobian.mul_t(p.model, p.rows.jacobian, p.metric.cdof, force)
+  return ma - p.qfrc_smooth - jacobian.mul_t(p.model, p.rows.jacobian, p.metric.cdof, zones.force)
+
+
+def is_small(p: Problem, grad: jax.Array) -> jax.Array:
+  """(W,) whether a gradient is below the tolerance."""
+  return p.scale * _norm(grad) < p.model.opt.tolerance
 
 
 def _norm(x):
@@ -78,8 +88,7 @@ def _start(p, warmstart):
   jar = jacobian.mul(m, p.rows.jacobian, p.metric.cdof, p.qacc_smooth) - p.rows.aref
   qacc, ma = p.qacc_smooth, p.qfrc_smooth
   if m.opt.use_warmstart:
-    jar_warm = jacobian.mul(m, p.rows.jacobian, p.metric.cdof, warmstart) - p.rows.aref
-    ma_warm = operator.mul_m(m, p.metric, warmstart)
+    ma_warm, jar_warm = point(p, warmstart)
     gauss = 0.5 * vector.total((ma_warm - p.qfrc_smooth) * (warmstart - p.qacc_smooth))
     warm = gauss + cost.row_cost(p.rows, nf, jar_warm) < cost.row_cost(p.rows, nf, jar)
     qacc, ma, jar = (jnp.where(warm, a, b) for a, b in ((warmstart, qacc), (ma_warm, ma), (jar_warm, jar)))
@@ -94,15 +103,15 @@ def _step(p, s):
 
   # Newton direction at the current point
   z = cost.zones(p.rows, nf, s.jar)
-  grad = s.ma - p.qfrc_smooth - jacobian.mul_t(m, p.rows.jacobian, p.metric.cdof, z.force)
+  grad = gradient(p, s.ma, z)
   factor = operator.factor(m, p.metric, p.rows.jacobian, z.weight)
   direction = -operator.solve(m, factor, grad)
 
   # stop where the step that led here was the last; at the start the gradient and the decrement have to be small
-  size = p.scale * _norm(grad)
+  small = is_small(p, grad)
   decrement = -0.5 * p.scale * vector.total(grad * direction)
-  later = ((s.improvement > 0) & (s.improvement < tol)) | (size < tol) | (decrement < tol)
-  done = s.done | jnp.where(s.niter > 0, later, (size < tol) & (decrement < tol))
+  later = ((s.improvement > 0) & (s.improvement < tol)) | small | (decrement < tol)
+  done = s.done | jnp.where(s.niter > 0, later, small & (decrement < tol))
 
   # exact line search
   mv = operator.mul_m(m, p.metric, direction)
