@@ -255,8 +255,8 @@ def _bad(x):
 
 
 _RESET_FIELDS = (
-  "time", "qpos", "qvel", "act", "qacc_warmstart", "ctrl", "qfrc_applied", "xfrc_applied", "eq_active", "mocap_pos",
-  "mocap_quat", "userdata", "qacc", "qfrc_smooth", "qfrc_constraint",
+  "time", "qpos", "qvel", "act", "history", "plastic", "qacc_warmstart", "ctrl", "qfrc_applied", "xfrc_applied",
+  "eq_active", "mocap_pos", "mocap_quat", "userdata", "qacc", "qfrc_smooth", "qfrc_constraint",
 )  # fmt: skip
 
 
@@ -362,7 +362,7 @@ def rollout(m: Model, d: Data, ctrl: jax.Array) -> tuple[Data, dict[str, jax.Arr
   Returns:
     the Data after the last step, whose computed fields are those of d, and the qpos and qvel after every step.
   """
-  names = ("time", "qpos", "qvel", "act", "qacc_warmstart", "status")
+  names = ("time", "qpos", "qvel", "act", "history", "plastic", "qacc_warmstart", "status")
 
   def one(carry, u):
     after = step(m, d.replace(ctrl=u, **carry))

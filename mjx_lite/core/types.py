@@ -207,6 +207,7 @@ class Model(Replaceable):
   key_qvel: jax.Array = array("nkey", "nv")
   key_act: jax.Array = array("nkey", "na")
   key_ctrl: jax.Array = array("nkey", "nu")
+  key_plastic: jax.Array = array("nkey", "nplastic")
   key_mpos: jax.Array = array("nkey", "nmocap", 3)
   key_mquat: jax.Array = array("nkey", "nmocap", 4)
 
@@ -289,6 +290,8 @@ class Data(Replaceable):
   qpos: jax.Array = array("nq", unit="m|rad")
   qvel: jax.Array = array("nv", unit="m/s|rad/s")
   act: jax.Array = array("na")
+  history: jax.Array = array("nhistory")
+  plastic: jax.Array = array("nplastic")
   qacc_warmstart: jax.Array = array("nv")
   # inputs
   ctrl: jax.Array = array("nu")
@@ -320,6 +323,8 @@ class Data(Replaceable):
   cam_xmat: jax.Array = array("ncam", 3, 3, stage="camlight")
   light_xpos: jax.Array = array("nlight", 3, unit="m", stage="camlight")
   light_xdir: jax.Array = array("nlight", 3, stage="camlight")
+  ten_length: jax.Array = array("ntendon", unit="m|rad", stage="tendon")
+  ten_J: jax.Array = array("nJten", stage="tendon")
   crb: jax.Array = array("nbody", 10, stage="crb")
   M: jax.Array = array("nC", stage="crb")
   qLD: jax.Array = array("nC", stage="factor_m")
@@ -330,10 +335,12 @@ class Data(Replaceable):
   # velocity
   cvel: jax.Array = array("nbody", 6, stage="com_vel")
   cdof_dot: jax.Array = array("nv", 6, stage="com_vel")
+  ten_velocity: jax.Array = array("ntendon", stage="fwd_velocity")
   actuator_velocity: jax.Array = array("nout", stage="fwd_velocity")
   qfrc_spring: jax.Array = array("nv", stage="passive")
   qfrc_damper: jax.Array = array("nv", stage="passive")
   qfrc_gravcomp: jax.Array = array("nv", stage="passive")
+  qfrc_fluid: jax.Array = array("nv", stage="passive")
   qfrc_passive: jax.Array = array("nv", stage="passive")
   qfrc_bias: jax.Array = array("nv", stage="rne")
   # constraint rows
@@ -360,4 +367,11 @@ class Data(Replaceable):
   qacc: jax.Array = array("nv", stage="solve")
   solver_niter: jax.Array = array(stage="solve", dtype="int")
   sensordata: jax.Array = array("nsensordata")
+  # computed on demand
+  energy: jax.Array = array(2, unit="J", stage="energy")
+  subtree_linvel: jax.Array = array("nbody", 3, unit="m/s", stage="subtree_vel")
+  subtree_angmom: jax.Array = array("nbody", 3, unit="kg m^2/s", stage="subtree_vel")
+  cacc: jax.Array = array("nbody", 6, stage="rne_postconstraint")
+  cfrc_int: jax.Array = array("nbody", 6, stage="rne_postconstraint")
+  cfrc_ext: jax.Array = array("nbody", 6, stage="rne_postconstraint")
   status: Status

@@ -58,7 +58,7 @@ def make_data(m: Model | mujoco.MjModel, device: jax.Device | None = None, **mjx
   return jax.device_put(d, device) if device is not None else d
 
 
-STATE = ("time", "qpos", "qvel", "act", "qacc_warmstart")
+STATE = ("time", "qpos", "qvel", "act", "history", "plastic", "qacc_warmstart")
 INPUTS = ("ctrl", "qfrc_applied", "xfrc_applied", "eq_active", "mocap_pos", "mocap_quat", "userdata")
 
 

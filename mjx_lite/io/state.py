@@ -12,7 +12,8 @@ from mjx_lite.io.data import shape_of
 
 # bit -> field of Data; components that no accepted model has are absent
 _FIELDS = {
-  State.TIME: "time", State.QPOS: "qpos", State.QVEL: "qvel", State.ACT: "act", State.WARMSTART: "qacc_warmstart",
+  State.TIME: "time", State.QPOS: "qpos", State.QVEL: "qvel", State.ACT: "act", State.HISTORY: "history",
+  State.PLASTIC: "plastic", State.WARMSTART: "qacc_warmstart",
   State.CTRL: "ctrl", State.QFRC_APPLIED: "qfrc_applied", State.XFRC_APPLIED: "xfrc_applied",
   State.EQ_ACTIVE: "eq_active", State.MOCAP_POS: "mocap_pos", State.MOCAP_QUAT: "mocap_quat", State.USERDATA: "userdata",
 }  # fmt: skip
