@@ -96,7 +96,13 @@ def _make_constraint(m: Model, d: Data) -> tuple[Data, Rows]:
 
 def transmission(m: Model, d: Data) -> Data:
   """Actuator lengths and moments."""
-  t = transmission_.transmission(m, d.qpos)
+  c = d.contact
+  t = transmission_.transmission(
+    m,
+    transmission_.Pose(
+      d.qpos, d.xquat, d.site_xpos, d.site_xmat, d.subtree_com, d.cdof, d.ten_length, d.ten_J, c.pos, c.frame, c.exclude
+    ),
+  )
   return d.replace(actuator_length=t.length, actuator_moment=t.moment)
 
 
@@ -292,7 +298,7 @@ def reset(m: Model, d: Data) -> Data:
 
 def _factor(m: Model, d: Data) -> articulated.Factor:
   """Factor of M."""
-  diagonal = jnp.broadcast_to(m.dof_armature, d.qvel.shape)
+  diagonal = jnp.broadcast_to(transmission_.dof_armature(m), d.qvel.shape)
   return articulated.factor(m, spatial.inertia_matrix(d.cinert), d.cdof, diagonal)
 
 

@@ -11,10 +11,10 @@ from mjx_lite.collision.primitive import COLLIDERS
 from mjx_lite.core import enums
 from mjx_lite.core.errors import Problem, UnsupportedModelError
 from mjx_lite.integrate.table import INTEGRATORS
+from mjx_lite.smooth.transmission import TRANSMISSIONS
 from mjx_lite.solver.table import SOLVERS
 
 CONES = (enums.ConeType.PYRAMIDAL,)
-TRANSMISSIONS = (enums.TrnType.JOINT, enums.TrnType.JOINTINPARENT)
 DYNAMICS = (enums.DynType.NONE,)
 ENABLE_FLAGS: tuple[int, ...] = ()
 
@@ -131,11 +131,7 @@ def _actuators(m):
   for what, enum, allowed, values in choices:
     for i in np.flatnonzero(~np.isin(values, allowed)):
       yield Problem(name_of(m, kind, i), what, enum(int(values[i])).name, "use " + ", ".join(t.name for t in allowed))
-  in_parent = m.actuator_trntype == enums.TrnType.JOINTINPARENT
-  for i in np.flatnonzero(in_parent):
-    if m.jnt_type[m.actuator_trnid[i, 0]] in (enums.JointType.BALL, enums.JointType.FREE):
-      yield Problem(name_of(m, kind, i), "jointinparent", "on a ball or free joint", "use joint")
-  for field in ("actuator_armature", "actuator_damping", "actuator_dampingpoly", "actuator_delay"):
+  for field in ("actuator_delay",):
     yield from _nonzero(m, field, kind, "use 0")
   for i in np.flatnonzero(m.actuator_history[:, 0] > 0):
     yield Problem(name_of(m, kind, i), "nsample", str(m.actuator_history[i, 0]), "use 0 (no history)")

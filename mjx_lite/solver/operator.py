@@ -13,7 +13,7 @@ from mjx_lite.constraint import jacobian
 from mjx_lite.constraint.rows import Jacobian
 from mjx_lite.core.types import Model
 from mjx_lite.math import linalg, spatial
-from mjx_lite.smooth import articulated, inertia
+from mjx_lite.smooth import articulated, inertia, transmission
 
 
 class Metric(NamedTuple):
@@ -41,7 +41,7 @@ def factor(m: Model, metric: Metric, j: Jacobian, weight: jax.Array) -> Any:
   body = spatial.inertia_matrix(metric.cinert)
   if m.plan.contact.ncon:
     body = body + jacobian.body_curvature(m, j, weight)
-  diagonal = m.dof_armature + jacobian.unit_curvature(m, weight)
+  diagonal = transmission.dof_armature(m) + jacobian.unit_curvature(m, weight)
   return articulated.factor(m, body, metric.cdof, diagonal)
 
 

@@ -19,7 +19,7 @@ def state_of(model, steps):
   return data
 
 
-@pytest.mark.parametrize("name, steps", [("joints", 90), ("trees", 150), ("humanoid_mjx", 60)])
+@pytest.mark.parametrize("name, steps", [("joints", 90), ("trees", 150), ("humanoid_mjx", 60), ("transmissions", 40)])
 def test_step_gradient(name, steps):
   model = optimal(load(name))
   m = mjx.put_model(model)
