@@ -43,5 +43,5 @@ def plan(s: dict[str, Any], pruned: frozenset[str], filter_parent: bool) -> Plan
   return Plan(
     kinematics.plan(s), com.plan(s), inertia.plan(s), articulated.plan(s), passive.plan(s, pruned),
     transmission.plan({**s, "slot_body": collision.slot_body}),
-    collision, contacts, rows, jacobian.plan(s, rows.friction_dof, rows.limit), advance.plan(s),
+    collision, contacts, rows, jacobian.plan(s, rows.equality, rows.friction_dof, rows.limit), advance.plan(s),
   )  # fmt: skip

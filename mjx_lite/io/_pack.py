@@ -109,10 +109,13 @@ def _fill_rows(result, d, slots, active):
 def _fill_jacobian(jac, m, result, d, active):
   """Rows of J by C's own point Jacobians."""
   kind, ident = np.asarray(d.efc_type), np.asarray(d.efc_id)
+  equalities = _equality_rows(m, result) if (kind[active] == ConstraintType.EQUALITY).any() else {}
   for out, r in enumerate(np.flatnonzero(active)):
     k = int(ident[r])
     first = int(np.flatnonzero((kind == kind[r]) & (ident == k))[0])
-    if kind[r] == ConstraintType.FRICTION_DOF:
+    if kind[r] == ConstraintType.EQUALITY:
+      jac[out] = equalities.get((k, int(r) - first), 0)
+    elif kind[r] == ConstraintType.FRICTION_DOF:
       jac[out, k] = 1
     elif kind[r] == ConstraintType.LIMIT_JOINT:
       adr = m.jnt_dofadr[k]
@@ -125,6 +128,25 @@ def _fill_jacobian(jac, m, result, d, active):
         jac[out, adr] = 1 if r == first else -1
     else:
       jac[out] = _contact_row(m, result, d, k, int(r) - first)
+
+
+def _equality_rows(m, result):
+  """Rows of the active equalities as C makes them, by constraint and row."""
+  scratch = mujoco.MjData(m)
+  for name in ("qpos", "qvel", "eq_active", "mocap_pos", "mocap_quat"):
+    getattr(scratch, name)[...] = getattr(result, name)
+  mujoco.mj_kinematics(m, scratch)
+  mujoco.mj_comPos(m, scratch)
+  mujoco.mj_tendon(m, scratch)
+  mujoco.mj_makeConstraint(m, scratch)
+  jac = scratch.efc_J
+  if mujoco.mj_isSparse(m):
+    dense = np.zeros((scratch.nefc, m.nv))
+    mujoco.mju_sparse2dense(dense, jac, scratch.efc_J_rownnz, scratch.efc_J_rowadr, scratch.efc_J_colind)
+    jac = dense
+  jac = jac.reshape(scratch.nefc, m.nv)
+  ident = np.asarray(scratch.efc_id[: scratch.ne])
+  return {(int(k), int(np.sum(ident[:r] == k))): jac[r] for r, k in enumerate(ident)}
 
 
 def _contact_row(m, result, d, slot, edge):

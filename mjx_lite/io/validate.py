@@ -8,6 +8,7 @@ import numpy as np
 from mjx_lite.actuator.force import BIASES, GAINS
 from mjx_lite.collision import driver, pairs
 from mjx_lite.collision.primitive import COLLIDERS
+from mjx_lite.constraint.equality import EQUALITIES
 from mjx_lite.core import enums
 from mjx_lite.core.errors import Problem, UnsupportedModelError
 from mjx_lite.integrate.table import INTEGRATORS
@@ -39,7 +40,7 @@ def check(m: mujoco.MjModel) -> None:
 
 def find_problems(m: mujoco.MjModel) -> list[Problem]:
   """Everything that the model uses and mjx_lite does not implement."""
-  return [*_options(m), *_sizes(m), *_joints(m), *_geoms(m), *_collisions(m), *_actuators(m)]
+  return [*_options(m), *_sizes(m), *_equalities(m), *_joints(m), *_geoms(m), *_collisions(m), *_actuators(m)]
 
 
 def _choice(what: str, value: int, enum: Any, allowed: Any) -> list[Problem]:
@@ -68,7 +69,6 @@ def _sizes(m):
   """Kinds of element of which a model may have none."""
   kinds = (
     ("ntendon", mujoco.mjtObj.mjOBJ_TENDON, "remove the tendon"),
-    ("neq", mujoco.mjtObj.mjOBJ_EQUALITY, "remove the equality constraint"),
     ("nsensor", mujoco.mjtObj.mjOBJ_SENSOR, "remove the sensor and read the quantity from Data"),
     ("nflex", mujoco.mjtObj.mjOBJ_FLEX, "remove the flex"),
     ("nplugin", mujoco.mjtObj.mjOBJ_PLUGIN, "remove the plugin"),
@@ -85,6 +85,13 @@ def _nonzero(m, field, kind, instead):
       continue
     shown = " ".join(f"{x:g}" for x in np.ravel(value))
     yield Problem(name_of(m, kind, i), field.split("_", 1)[1], shown, instead)
+
+
+def _equalities(m):
+  for i in np.flatnonzero(~np.isin(m.eq_type, EQUALITIES)):
+    kind = enums.EqType(int(m.eq_type[i])).name
+    able = ", ".join(t.name for t in EQUALITIES)
+    yield Problem(name_of(m, mujoco.mjtObj.mjOBJ_EQUALITY, i), "type", kind, f"use {able}")
 
 
 def _joints(m):

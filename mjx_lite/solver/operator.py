@@ -26,7 +26,8 @@ class Metric(NamedTuple):
 
 def is_tree_sparse(m: Model) -> bool:
   """True if the articulated operator serves."""
-  return m.plan.contact.tree_sparse and not len(m.plan.jacobian.ball_row)
+  p = m.plan.jacobian
+  return m.plan.contact.tree_sparse and not len(p.ball_row) and not p.nequality
 
 
 def mul_m(m: Model, metric: Metric, x: jax.Array) -> jax.Array:
