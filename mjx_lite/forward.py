@@ -178,11 +178,11 @@ def _solve(m: Model, d: Data, rows: Rows) -> Data:
   trace = vector.total(jnp.where(m.plan.inertia.diagonal[:, None], d.M, 0))
   problem = newton.Problem(m, metric, rows, d.qfrc_smooth, d.qacc_smooth, 1 / trace)
   solution = SOLVERS[m.opt.solver](problem, d.qacc_warmstart)
-  force = cost.zones(m.plan.jacobian, rows, solution.jar).force
+  force = cost.zones(m.plan, rows, solution.jar).force
   qfrc = jacobian.mul_t(m, rows.jacobian, d.cdof, force)
   converged = solution.stopped | newton.is_small(problem, solution.ma - d.qfrc_smooth - qfrc)
   return d.replace(
-    qacc=solution.qacc, efc_force=force, efc_state=cost.state(m.plan.jacobian, rows, solution.jar), qfrc_constraint=qfrc,
+    qacc=solution.qacc, efc_force=force, efc_state=cost.state(m.plan, rows, solution.jar), qfrc_constraint=qfrc,
     solver_niter=solution.niter, status=status.mark(d.status, Warning.SOLVER, ~converged),
   )  # fmt: skip
 

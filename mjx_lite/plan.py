@@ -29,16 +29,17 @@ class Plan(NamedTuple):
     return dict(ncon=len(self.collision.slot_pair), nefc=len(self.rows.type), nJmom=len(self.transmission.entry_out))
 
 
-def plan(s: dict[str, Any], pruned: frozenset[str], filter_parent: bool) -> Plan:
+def plan(s: dict[str, Any], pruned: frozenset[str], filter_parent: bool, elliptic: bool) -> Plan:
   """Plan every subsystem.
 
   Args:
     s: static fields of the model, by mjModel's names.
     pruned: float fields whose terms are left out.
     filter_parent: whether geoms of parent and child do not collide.
+    elliptic: whether friction cones are elliptic.
   """
   collision = driver.plan(s, filter_parent)
-  contacts = contact.plan(s, collision.slot_body, collision.slot_dim)
+  contacts = contact.plan(s, collision.slot_body, collision.slot_dim, elliptic)
   rows = assemble.plan(s, "dof_frictionloss" not in pruned, contacts)
   return Plan(
     kinematics.plan(s), com.plan(s), inertia.plan(s), articulated.plan(s), passive.plan(s, pruned),

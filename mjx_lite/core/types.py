@@ -254,6 +254,8 @@ class Model(Replaceable):
       raise ValueError(
         "the flag FILTERPARENT decides which geoms can collide: set it in MjModel.opt, then call put_model again."
       )
+    if "opt" in changes and changes["opt"].cone != self.opt.cone:
+      raise ValueError("the friction cone decides the constraint rows: set MjModel.opt.cone, then call put_model again.")
     return super().replace(**changes)
 
 

@@ -6,7 +6,7 @@ import mujoco
 import numpy as np
 
 from mjx_lite.core import pytree
-from mjx_lite.core.enums import ConstraintType, JointType
+from mjx_lite.core.enums import ConeType, ConstraintType, JointType
 from mjx_lite.core.types import Data, Model
 from mjx_lite.smooth import transmission
 
@@ -157,5 +157,7 @@ def _contact_row(m, result, d, slot, edge):
   rows = np.concatenate([frame @ (linear[1] - linear[0]), frame @ (turning[1] - turning[0])])
   if d.contact.dim[slot] == 1:
     return rows[0]
+  if m.opt.cone == ConeType.ELLIPTIC:
+    return rows[edge]
   direction, sign = edge // 2 + 1, 1 - 2 * (edge % 2)
   return rows[0] + sign * d.contact.friction[slot][direction - 1] * rows[direction]

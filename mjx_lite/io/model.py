@@ -67,7 +67,8 @@ def put_model(
   filter_parent = not m.opt.disableflags & enums.DisableBit.FILTERPARENT
   if tile is None:
     tile = 128 if (device.platform if device is not None else jax.default_backend()) == "cpu" else 0
-  layout = Layout(static, plan(static, pruned, filter_parent), pruned, tile, kind.name)
+  elliptic = m.opt.cone == enums.ConeType.ELLIPTIC
+  layout = Layout(static, plan(static, pruned, filter_parent, elliptic), pruned, tile, kind.name)
 
   def put(x: Any) -> jax.Array:
     return jax.device_put(np.array(x, kind), device)  # a copy: JAX on CPU may alias what it is given

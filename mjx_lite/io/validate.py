@@ -15,7 +15,7 @@ from mjx_lite.integrate.table import INTEGRATORS
 from mjx_lite.smooth.transmission import TRANSMISSIONS
 from mjx_lite.solver.table import SOLVERS
 
-CONES = (enums.ConeType.PYRAMIDAL,)
+CONES = tuple(enums.ConeType)
 DYNAMICS = (enums.DynType.NONE,)
 ENABLE_FLAGS: tuple[int, ...] = ()
 

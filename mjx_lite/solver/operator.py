@@ -14,6 +14,7 @@ from mjx_lite.constraint.rows import Jacobian
 from mjx_lite.core.types import Model
 from mjx_lite.math import linalg, spatial
 from mjx_lite.smooth import articulated, inertia, transmission
+from mjx_lite.solver.cost import Zones
 
 
 class Metric(NamedTuple):
@@ -35,13 +36,14 @@ def mul_m(m: Model, metric: Metric, x: jax.Array) -> jax.Array:
   return inertia.mul_m(m, metric.cinert, metric.cdof, x)
 
 
-def factor(m: Model, metric: Metric, j: Jacobian, weight: jax.Array) -> Any:
-  """Factor of M + J' diag(weight) J (nefc, W)."""
+def factor(m: Model, metric: Metric, j: Jacobian, zones: Zones) -> Any:
+  """Factor of M + J' H J, H the curvature of the rows."""
+  weight, cone = zones.weight, zones.cone
   if not is_tree_sparse(m):
-    return linalg.cholesky(inertia.full(m, metric.M) + jacobian.dense_curvature(m, j, metric.cdof, weight))
+    return linalg.cholesky(inertia.full(m, metric.M) + jacobian.dense_curvature(m, j, metric.cdof, weight, cone))
   body = spatial.inertia_matrix(metric.cinert)
   if m.plan.contact.ncon:
-    body = body + jacobian.body_curvature(m, j, weight)
+    body = body + jacobian.body_curvature(m, j, weight, cone)
   diagonal = transmission.dof_armature(m) + jacobian.unit_curvature(m, weight)
   return articulated.factor(m, body, metric.cdof, diagonal)
 
