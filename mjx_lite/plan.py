@@ -2,10 +2,12 @@
 
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from mjx_lite.collision import driver
 from mjx_lite.constraint import assemble, contact, jacobian
 from mjx_lite.integrate import advance
-from mjx_lite.smooth import articulated, com, inertia, kinematics, passive, transmission
+from mjx_lite.smooth import articulated, com, fluid, inertia, kinematics, passive, plastic, transmission
 
 
 class Plan(NamedTuple):
@@ -16,6 +18,8 @@ class Plan(NamedTuple):
   inertia: inertia.InertiaPlan
   articulated: articulated.ArticulatedPlan
   passive: passive.PassivePlan
+  plastic: plastic.PlasticPlan
+  fluid: fluid.FluidPlan
   transmission: transmission.TransmissionPlan
   collision: driver.CollisionPlan
   contact: contact.ContactPlan
@@ -29,18 +33,20 @@ class Plan(NamedTuple):
     return dict(ncon=len(self.collision.slot_pair), nefc=len(self.rows.type))
 
 
-def plan(s: dict[str, Any], pruned: frozenset[str], filter_parent: bool) -> Plan:
+def plan(s: dict[str, Any], pruned: frozenset[str], filter_parent: bool, is_ellipsoid: np.ndarray) -> Plan:
   """Plan every subsystem.
 
   Args:
     s: static fields of the model, by mjModel's names.
     pruned: float fields whose terms are left out.
     filter_parent: whether geoms of parent and child do not collide.
+    is_ellipsoid: (ngeom,) geoms that feel the medium as ellipsoids.
   """
   collision = driver.plan(s, filter_parent)
   contacts = contact.plan(s, collision.slot_body, collision.slot_dim)
   rows = assemble.plan(s, "dof_frictionloss" not in pruned, contacts)
+  about_com = com.plan(s)
   return Plan(
-    kinematics.plan(s), com.plan(s), inertia.plan(s), articulated.plan(s), passive.plan(s, pruned), transmission.plan(s),
-    collision, contacts, rows, jacobian.plan(s, rows.friction_dof, rows.limit), advance.plan(s),
+    kinematics.plan(s), about_com, inertia.plan(s), articulated.plan(s), passive.plan(s, pruned), plastic.plan(s),
+    fluid.plan(s, pruned, about_com, is_ellipsoid), transmission.plan(s), collision, contacts, rows, jacobian.plan(s, rows.friction_dof, rows.limit), advance.plan(s),
   )  # fmt: skip

@@ -16,7 +16,7 @@ from mjx_lite.solver.table import SOLVERS
 CONES = (enums.ConeType.PYRAMIDAL,)
 TRANSMISSIONS = (enums.TrnType.JOINT, enums.TrnType.JOINTINPARENT)
 DYNAMICS = (enums.DynType.NONE,)
-ENABLE_FLAGS: tuple[int, ...] = ()
+ENABLE_FLAGS = (enums.EnableBit.ENERGY,)
 
 
 def name_of(m: mujoco.MjModel, kind: mujoco.mjtObj, index: int) -> str:
@@ -39,7 +39,7 @@ def check(m: mujoco.MjModel) -> None:
 
 def find_problems(m: mujoco.MjModel) -> list[Problem]:
   """Everything that the model uses and mjx_lite does not implement."""
-  return [*_options(m), *_sizes(m), *_joints(m), *_geoms(m), *_collisions(m), *_actuators(m)]
+  return [*_options(m), *_sizes(m), *_geoms(m), *_collisions(m), *_actuators(m)]
 
 
 def _choice(what: str, value: int, enum: Any, allowed: Any) -> list[Problem]:
@@ -59,9 +59,6 @@ def _options(m):
       yield Problem("option", f"flag {flag.name.lower()}", "enable", "leave it disabled")
   if opt.noslip_iterations:
     yield Problem("option", "noslip_iterations", str(opt.noslip_iterations), "use 0")
-  for what in ("density", "viscosity"):
-    if getattr(opt, what):
-      yield Problem("option", what, f"{getattr(opt, what):g}", "use 0 (no medium)")
 
 
 def _sizes(m):
@@ -85,10 +82,6 @@ def _nonzero(m, field, kind, instead):
       continue
     shown = " ".join(f"{x:g}" for x in np.ravel(value))
     yield Problem(name_of(m, kind, i), field.split("_", 1)[1], shown, instead)
-
-
-def _joints(m):
-  yield from _nonzero(m, "jnt_springyield", mujoco.mjtObj.mjOBJ_JOINT, "use 0 (elastic)")
 
 
 def _geoms(m):
