@@ -9,10 +9,11 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from mjx_lite.actuator import force as actuator_force
 from mjx_lite.collision import driver, mixing
-from mjx_lite.constraint import assemble, contact, jacobian, limit
+from mjx_lite.constraint import assemble, contact, contact_force, jacobian, limit
 from mjx_lite.constraint.rows import Jacobian, Rows
 from mjx_lite.core import status
 from mjx_lite.core.enums import MAXVAL
@@ -21,7 +22,7 @@ from mjx_lite.core.types import Data, Model
 from mjx_lite.integrate import advance
 from mjx_lite.integrate.table import INTEGRATORS
 from mjx_lite.math import spatial, vector
-from mjx_lite.smooth import applied, articulated, com, energy, fluid, inertia, plastic
+from mjx_lite.smooth import applied, articulated, com, energy, fluid, inertia, momentum, plastic
 from mjx_lite.smooth import kinematics as kinematics_
 from mjx_lite.smooth import passive as passive_
 from mjx_lite.smooth import rne as rne_
@@ -196,6 +197,26 @@ def _solve(m: Model, d: Data, rows: Rows) -> Data:
   )  # fmt: skip
 
 
+# ------------------------------------------------------------------------------------------- on demand, not in a step
+
+
+def subtree_vel(m: Model, d: Data) -> Data:
+  """Velocities of the subtrees' centres of mass, and angular momenta about them."""
+  return d.replace(**momentum.subtree_vel(m, d.cinert, d.cvel, d.subtree_com)._asdict())
+
+
+def rne_postconstraint(m: Model, d: Data) -> Data:
+  """Accelerations of the bodies against free fall, external and internal wrenches; all about the trees' centres of mass."""
+  c = d.contact
+  is_world = (np.arange(m.nbody) == 0)[:, None, None]
+  ext = jnp.where(is_world, 0, applied.about_tree(m, d.xipos, d.subtree_com, d.xfrc_applied))
+  if m.plan.contact.ncon:
+    force = contact_force.local(m, d.efc_force, c.friction, c.exclude)
+    ext = ext + contact_force.on_bodies(m, force, c.frame, c.pos, d.subtree_com)
+  carried = rne_.rne_postconstraint(m, d.cinert, d.cdof, d.cvel, d.cdof_dot, d.qvel, d.qacc, ext)
+  return d.replace(**carried._asdict())
+
+
 # ----------------------------------------------------------------------------------------------------------- step
 
 
@@ -296,7 +317,8 @@ def reset(m: Model, d: Data) -> Data:
   mocap = m.body_mocapid >= 0
   order = m.body_mocapid[mocap].argsort()
   return zero.replace(
-    qpos=full(m.qpos0, d.qpos), plastic=full(plastic.initial(m), d.plastic), status=d.status, contact=contact_, efc_type=d.efc_type, efc_id=d.efc_id,
+    qpos=full(m.qpos0, d.qpos), plastic=full(plastic.initial(m), d.plastic),
+    status=d.status, contact=contact_, efc_type=d.efc_type, efc_id=d.efc_id,
     mocap_pos=full(m.body_pos[mocap][order], d.mocap_pos), mocap_quat=full(m.body_quat[mocap][order], d.mocap_quat),
     eq_active=full(jnp.asarray(m.eq_active0, bool)[:, None], d.eq_active),
   )  # fmt: skip

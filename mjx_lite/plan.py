@@ -5,9 +5,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from mjx_lite.collision import driver
-from mjx_lite.constraint import assemble, contact, jacobian
+from mjx_lite.constraint import assemble, contact, contact_force, jacobian
 from mjx_lite.integrate import advance
 from mjx_lite.smooth import articulated, com, fluid, inertia, kinematics, passive, plastic, transmission
+from mjx_lite.smooth import jacobian as body_jacobian
 
 
 class Plan(NamedTuple):
@@ -26,6 +27,8 @@ class Plan(NamedTuple):
   rows: assemble.RowPlan
   jacobian: jacobian.JacobianPlan
   advance: advance.AdvancePlan
+  jacobians: body_jacobian.JacobiansPlan
+  contact_force: contact_force.ContactForcePlan
 
   @property
   def sizes(self) -> dict[str, int]:
@@ -48,5 +51,7 @@ def plan(s: dict[str, Any], pruned: frozenset[str], filter_parent: bool, is_elli
   about_com = com.plan(s)
   return Plan(
     kinematics.plan(s), about_com, inertia.plan(s), articulated.plan(s), passive.plan(s, pruned), plastic.plan(s),
-    fluid.plan(s, pruned, about_com, is_ellipsoid), transmission.plan(s), collision, contacts, rows, jacobian.plan(s, rows.friction_dof, rows.limit), advance.plan(s),
+    fluid.plan(s, pruned, about_com, is_ellipsoid), transmission.plan(s),
+    collision, contacts, rows, jacobian.plan(s, rows.friction_dof, rows.limit), advance.plan(s),
+    body_jacobian.plan(s, about_com), contact_force.plan(s, collision.slot_body, rows.address),
   )  # fmt: skip
