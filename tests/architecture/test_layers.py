@@ -14,8 +14,8 @@ from mjx_lite.core import enums, pytree, worlds
 ROOT = pathlib.Path(mjx.__file__).parent
 # layers from the bottom; a module may import from its own package and from those before it
 ORDER = (
-  "core", "math", "collision", "smooth", "actuator", "constraint", "solver", "sensor", "integrate", "plan", "forward", "support",
-  "api", "io", "rollout", "derivative", "__init__", "envs", "control", "sysid", "viz", "cli", "__main__",
+  "core", "math", "collision", "smooth", "actuator", "constraint", "solver", "sensor", "integrate", "plan", "forward",
+  "support", "api", "io", "rollout", "derivative", "__init__", "envs", "control", "sysid", "viz", "cli", "__main__",
 )  # fmt: skip
 MAY_IMPORT_MUJOCO = ("core/enums.py", "io/", "viz/", "cli")
 
