@@ -9,10 +9,11 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from mjx_lite.actuator import force as actuator_force
 from mjx_lite.collision import driver, mixing
-from mjx_lite.constraint import assemble, contact, equality, jacobian, limit
+from mjx_lite.constraint import assemble, contact, contact_force, equality, jacobian, limit
 from mjx_lite.constraint.rows import Jacobian, Rows
 from mjx_lite.core import status
 from mjx_lite.core.enums import MAXVAL
@@ -21,7 +22,7 @@ from mjx_lite.core.types import Data, Model
 from mjx_lite.integrate import advance
 from mjx_lite.integrate.table import INTEGRATORS
 from mjx_lite.math import spatial, vector
-from mjx_lite.smooth import applied, articulated, com, inertia
+from mjx_lite.smooth import applied, articulated, com, energy, fluid, inertia, momentum, plastic
 from mjx_lite.smooth import kinematics as kinematics_
 from mjx_lite.smooth import passive as passive_
 from mjx_lite.smooth import rne as rne_
@@ -122,13 +123,27 @@ def com_vel(m: Model, d: Data) -> Data:
 
 def passive(m: Model, d: Data) -> Data:
   """Passive forces."""
-  f = passive_.passive(m, d.qpos, d.qvel, d.cdof, d.xipos, d.subtree_com)
-  return d.replace(**{f"qfrc_{k}": x for k, x in f._asdict().items()})
+  f = passive_.passive(m, d.qpos, d.qvel, d.cdof, d.xipos, d.subtree_com, d.plastic)
+  d = d.replace(**{f"qfrc_{k}": x for k, x in f._asdict().items()})
+  if not m.plan.fluid.exists or not m.opt.use_passive:
+    return d.replace(qfrc_fluid=jnp.zeros_like(d.qvel))
+  drag = fluid.fluid(m, d.cdof, d.cvel, d.xipos, d.ximat, d.geom_xpos, d.geom_xmat, d.subtree_com)
+  return d.replace(qfrc_fluid=drag, qfrc_passive=d.qfrc_passive + drag)
 
 
 def rne(m: Model, d: Data) -> Data:
   """Bias force."""
   return d.replace(qfrc_bias=rne_.rne(m, d.cinert, d.cdof, d.cvel, d.cdof_dot, d.qvel))
+
+
+def energy_pos(m: Model, d: Data) -> Data:
+  """Potential energy."""
+  return d.replace(energy=jnp.stack([energy.potential(m, d.qpos, d.xipos, d.plastic), d.energy[1]]))
+
+
+def energy_vel(m: Model, d: Data) -> Data:
+  """Kinetic energy."""
+  return d.replace(energy=jnp.stack([d.energy[0], energy.kinetic(m, d.cinert, d.cdof, d.qvel)]))
 
 
 def fwd_velocity(m: Model, d: Data) -> Data:
@@ -187,6 +202,32 @@ def _solve(m: Model, d: Data, rows: Rows) -> Data:
   )  # fmt: skip
 
 
+# ------------------------------------------------------------------------------------------- on demand, not in a step
+
+
+def subtree_vel(m: Model, d: Data) -> Data:
+  """Velocities of the subtrees' centres of mass, and angular momenta about them."""
+  return d.replace(**momentum.subtree_vel(m, d.cinert, d.cvel, d.subtree_com)._asdict())
+
+
+def rne_postconstraint(m: Model, d: Data) -> Data:
+  """Accelerations of the bodies against free fall, external and internal wrenches; all about the trees' centres of mass.
+
+  Raises:
+    NotImplementedError: the model has a connect or weld, whose wrenches are not among the external ones yet.
+  """
+  if len(m.plan.rows.equality.point):
+    raise NotImplementedError("rne_postconstraint of a model with a connect or weld constraint.")
+  c = d.contact
+  is_world = (np.arange(m.nbody) == 0)[:, None, None]
+  ext = jnp.where(is_world, 0, applied.about_tree(m, d.xipos, d.subtree_com, d.xfrc_applied))
+  if m.plan.contact.ncon:
+    force = contact_force.local(m, d.efc_force, c.friction, c.exclude)
+    ext = ext + contact_force.on_bodies(m, force, c.frame, c.pos, d.subtree_com)
+  carried = rne_.rne_postconstraint(m, d.cinert, d.cdof, d.cvel, d.cdof_dot, d.qvel, d.qacc, ext)
+  return d.replace(**carried._asdict())
+
+
 # ----------------------------------------------------------------------------------------------------------- step
 
 
@@ -202,7 +243,7 @@ def _forward_velocity(m: Model, d: Data) -> tuple[Data, Work]:
   d = d.replace(**articulated.packed(m, factor, d.cdof)._asdict())
   d = transmission(m, collision(m, d))
   d, rows = _fwd_velocity(m, d)
-  return d, Work(factor, rows)
+  return (energy_vel(m, energy_pos(m, d)) if m.opt.use_energy else d), Work(factor, rows)
 
 
 def _forward_acceleration(m: Model, d: Data, work: Work) -> Data:
@@ -231,8 +272,9 @@ def euler(m: Model, d: Data) -> Data:
   acc = INTEGRATORS[m.opt.integrator](m, d.cinert, d.cdof, d.qvel, d.qacc, d.qfrc_smooth + d.qfrc_constraint)
   h = m.opt.timestep
   qvel = d.qvel + h * acc
+  qpos = advance.integrate_pos(m, d.qpos, qvel, h)
   return d.replace(
-    qvel=qvel, qpos=advance.integrate_pos(m, d.qpos, qvel, h), time=d.time + h, qacc_warmstart=d.qacc
+    qvel=qvel, qpos=qpos, plastic=plastic.advance(m, qpos, d.plastic), time=d.time + h, qacc_warmstart=d.qacc
   )
 
 
@@ -286,7 +328,8 @@ def reset(m: Model, d: Data) -> Data:
   mocap = m.body_mocapid >= 0
   order = m.body_mocapid[mocap].argsort()
   return zero.replace(
-    qpos=full(m.qpos0, d.qpos), status=d.status, contact=contact_, efc_type=d.efc_type, efc_id=d.efc_id,
+    qpos=full(m.qpos0, d.qpos), plastic=full(plastic.initial(m), d.plastic),
+    status=d.status, contact=contact_, efc_type=d.efc_type, efc_id=d.efc_id,
     mocap_pos=full(m.body_pos[mocap][order], d.mocap_pos), mocap_quat=full(m.body_quat[mocap][order], d.mocap_quat),
     eq_active=full(jnp.asarray(m.eq_active0, bool)[:, None], d.eq_active),
   )  # fmt: skip

@@ -2,10 +2,13 @@
 
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from mjx_lite.collision import driver
-from mjx_lite.constraint import assemble, contact, jacobian
+from mjx_lite.constraint import assemble, contact, contact_force, jacobian
 from mjx_lite.integrate import advance
-from mjx_lite.smooth import articulated, com, inertia, kinematics, passive, transmission
+from mjx_lite.smooth import articulated, com, fluid, inertia, kinematics, passive, plastic, transmission
+from mjx_lite.smooth import jacobian as body_jacobian
 
 
 class Plan(NamedTuple):
@@ -16,12 +19,16 @@ class Plan(NamedTuple):
   inertia: inertia.InertiaPlan
   articulated: articulated.ArticulatedPlan
   passive: passive.PassivePlan
+  plastic: plastic.PlasticPlan
+  fluid: fluid.FluidPlan
   transmission: transmission.TransmissionPlan
   collision: driver.CollisionPlan
   contact: contact.ContactPlan
   rows: assemble.RowPlan
   jacobian: jacobian.JacobianPlan
   advance: advance.AdvancePlan
+  jacobians: body_jacobian.JacobiansPlan
+  contact_force: contact_force.ContactForcePlan
 
   @property
   def sizes(self) -> dict[str, int]:
@@ -29,7 +36,9 @@ class Plan(NamedTuple):
     return dict(ncon=len(self.collision.slot_pair), nefc=len(self.rows.type), nJmom=len(self.transmission.entry_out))
 
 
-def plan(s: dict[str, Any], pruned: frozenset[str], filter_parent: bool, elliptic: bool) -> Plan:
+def plan(
+  s: dict[str, Any], pruned: frozenset[str], filter_parent: bool, elliptic: bool, is_ellipsoid: np.ndarray
+) -> Plan:
   """Plan every subsystem.
 
   Args:
@@ -37,12 +46,15 @@ def plan(s: dict[str, Any], pruned: frozenset[str], filter_parent: bool, ellipti
     pruned: float fields whose terms are left out.
     filter_parent: whether geoms of parent and child do not collide.
     elliptic: whether friction cones are elliptic.
+    is_ellipsoid: (ngeom,) geoms that feel the medium as ellipsoids.
   """
   collision = driver.plan(s, filter_parent)
   contacts = contact.plan(s, collision.slot_body, collision.slot_dim, elliptic)
   rows = assemble.plan(s, "dof_frictionloss" not in pruned, contacts)
+  about_com = com.plan(s)
   return Plan(
-    kinematics.plan(s), com.plan(s), inertia.plan(s), articulated.plan(s), passive.plan(s, pruned),
-    transmission.plan({**s, "slot_body": collision.slot_body}),
+    kinematics.plan(s), about_com, inertia.plan(s), articulated.plan(s), passive.plan(s, pruned), plastic.plan(s),
+    fluid.plan(s, pruned, about_com, is_ellipsoid), transmission.plan({**s, "slot_body": collision.slot_body}),
     collision, contacts, rows, jacobian.plan(s, rows.equality, rows.friction_dof, rows.limit), advance.plan(s),
+    body_jacobian.plan(s, about_com), contact_force.plan(s, collision.slot_body, rows.address),
   )  # fmt: skip

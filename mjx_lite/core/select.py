@@ -37,3 +37,19 @@ def join(parts: list[jax.Array], order: np.ndarray | None = None) -> jax.Array:
   parts = [jnp.broadcast_to(p, (*p.shape[:-1], width)) for p in parts]
   x = parts[0] if len(parts) == 1 else jnp.concatenate(parts)
   return x if order is None else rows(x, order)
+
+
+def pick(x: jax.Array | np.ndarray, i: jax.Array) -> jax.Array:
+  """`x[i]` along the first axis, world by world, for an index of the trace (W,) or (1,); a bad one is clipped.
+
+  Args:
+    x: (n, ..., W) or (n, ..., 1), the latter shared by all worlds.
+    i: index.
+  """
+  x = jnp.asarray(x)
+  if i.shape[-1] == 1:
+    return jnp.take(x, i[0], axis=0, mode="clip")
+  if x.shape[-1] == 1:
+    return jnp.moveaxis(jnp.take(x[..., 0], i, axis=0, mode="clip"), 0, -1)
+  index = i.reshape(*(1,) * (x.ndim - 1), -1)
+  return jnp.take_along_axis(x, jnp.clip(index, 0, x.shape[0] - 1), axis=0)[0]

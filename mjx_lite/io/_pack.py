@@ -87,6 +87,7 @@ def _fill_contacts(result, d, slots, active):
     c.geom1, c.geom2 = (int(g) for g in d.contact.geom[s])
     c.geom[:] = d.contact.geom[s]
     c.elem[:], c.vert[:], c.flex[:] = -1, -1, -1
+    c.adhesion, c.surfacevel[:], c.H[:] = 0, 0, 0  # the arena is not cleared
     first = int(d.contact.efc_address[s])
     c.efc_address = int(number[first]) if not c.exclude and active[first] else -1
 

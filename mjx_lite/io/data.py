@@ -13,6 +13,7 @@ from mjx_lite.core import pytree, status
 from mjx_lite.core.types import Contact, Data, Model
 from mjx_lite.io import _pack
 from mjx_lite.io.model import put_model
+from mjx_lite.smooth import plastic
 
 _KINDS = {"int": jnp.int32, "bool": jnp.bool_}
 
@@ -51,7 +52,7 @@ def make_data(m: Model | mujoco.MjModel, device: jax.Device | None = None, **mjx
     dim=jnp.asarray(m.plan.collision.slot_dim, jnp.int32), efc_address=jnp.asarray(m.plan.rows.address, jnp.int32),
   )  # fmt: skip
   d = d.replace(
-    qpos=jnp.array(m.qpos0), mocap_pos=m.body_pos[order], mocap_quat=m.body_quat[order],
+    qpos=jnp.array(m.qpos0), plastic=plastic.initial(m), mocap_pos=m.body_pos[order], mocap_quat=m.body_quat[order],
     eq_active=jnp.asarray(m.eq_active0, bool), contact=contact,
     efc_type=jnp.asarray(m.plan.rows.type, jnp.int32), efc_id=jnp.asarray(m.plan.rows.id, jnp.int32),
   )  # fmt: skip

@@ -25,6 +25,8 @@ PRUNABLE = {
   "body_gravcomp": ("body_gravcomp",),
   "actuator_armature": ("actuator_armature",),
   "actuator_damping": ("actuator_damping", "actuator_dampingpoly"),
+  "density": ("density",),  # of opt
+  "viscosity": ("viscosity",),  # of opt
 }
 _IGNORED = ("impl", "graph_mode", "naconmax", "nconmax", "njmax", "nccdmax", "nmaxpolygon", "nmaxpyramid")
 
@@ -45,7 +47,8 @@ def put_model(
     device: where the arrays go; JAX's default device if None.
     dtype: floating-point type of the arrays; JAX's default (float32, or float64 under jax_enable_x64) if None.
     keep: float fields to keep in the program although they are zero now: 'dof_frictionloss', 'dof_damping',
-      'jnt_stiffness', 'body_gravcomp', 'actuator_armature', 'actuator_damping'. Needed to change or differentiate them.
+      'jnt_stiffness', 'body_gravcomp', 'actuator_armature', 'actuator_damping', and of opt 'density', 'viscosity'.
+      Needed to change or differentiate them.
     tile: worlds computed at a time; 0 for all at once. By default 128 on CPU, 0 elsewhere.
     **mjx_options: arguments that only mean something to MJX (impl, naconmax, njmax, ...); they warn.
 
@@ -62,13 +65,13 @@ def put_model(
 
   traced = set(pytree.specs(Model))
   static = {k: v for k, v in _fields(m).items() if k not in traced}
-  zero = {k for k, of in PRUNABLE.items() if not any(np.any(getattr(m, f)) for f in of)}
+  zero = {k for k, of in PRUNABLE.items() if not any(np.any(_value(m, f)) for f in of)}
   pruned = frozenset(f for k in zero - set(keep) for f in PRUNABLE[k])
   filter_parent = not m.opt.disableflags & enums.DisableBit.FILTERPARENT
   if tile is None:
     tile = 128 if (device.platform if device is not None else jax.default_backend()) == "cpu" else 0
-  elliptic = m.opt.cone == enums.ConeType.ELLIPTIC
-  layout = Layout(static, plan(static, pruned, filter_parent, elliptic), pruned, tile, kind.name)
+  plans = plan(static, pruned, filter_parent, m.opt.cone == enums.ConeType.ELLIPTIC, m.geom_fluid[:, 0] > 0)
+  layout = Layout(static, plans, pruned, tile, kind.name)
 
   def put(x: Any) -> jax.Array:
     return jax.device_put(np.array(x, kind), device)  # a copy: JAX on CPU may alias what it is given
@@ -112,6 +115,11 @@ def _fields(m: mujoco.MjModel) -> dict[str, Any]:
     elif isinstance(value, bool | int | float | bytes):
       out[name] = value
   return out
+
+
+def _value(m: mujoco.MjModel, name: str) -> Any:
+  """A field of the model, or of its opt."""
+  return getattr(m, name) if hasattr(m, name) else getattr(m.opt, name)
 
 
 def _nested(cls: type, source: Any, put: Any) -> Any:

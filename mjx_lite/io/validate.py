@@ -17,7 +17,7 @@ from mjx_lite.solver.table import SOLVERS
 
 CONES = tuple(enums.ConeType)
 DYNAMICS = (enums.DynType.NONE,)
-ENABLE_FLAGS: tuple[int, ...] = ()
+ENABLE_FLAGS = (enums.EnableBit.ENERGY,)
 
 
 def name_of(m: mujoco.MjModel, kind: mujoco.mjtObj, index: int) -> str:
@@ -40,7 +40,7 @@ def check(m: mujoco.MjModel) -> None:
 
 def find_problems(m: mujoco.MjModel) -> list[Problem]:
   """Everything that the model uses and mjx_lite does not implement."""
-  return [*_options(m), *_sizes(m), *_equalities(m), *_joints(m), *_geoms(m), *_collisions(m), *_actuators(m)]
+  return [*_options(m), *_sizes(m), *_equalities(m), *_geoms(m), *_collisions(m), *_actuators(m)]
 
 
 def _choice(what: str, value: int, enum: Any, allowed: Any) -> list[Problem]:
@@ -60,9 +60,6 @@ def _options(m):
       yield Problem("option", f"flag {flag.name.lower()}", "enable", "leave it disabled")
   if opt.noslip_iterations:
     yield Problem("option", "noslip_iterations", str(opt.noslip_iterations), "use 0")
-  for what in ("density", "viscosity"):
-    if getattr(opt, what):
-      yield Problem("option", what, f"{getattr(opt, what):g}", "use 0 (no medium)")
 
 
 def _sizes(m):
@@ -92,10 +89,6 @@ def _equalities(m):
     kind = enums.EqType(int(m.eq_type[i])).name
     able = ", ".join(t.name for t in EQUALITIES)
     yield Problem(name_of(m, mujoco.mjtObj.mjOBJ_EQUALITY, i), "type", kind, f"use {able}")
-
-
-def _joints(m):
-  yield from _nonzero(m, "jnt_springyield", mujoco.mjtObj.mjOBJ_JOINT, "use 0 (elastic)")
 
 
 def _geoms(m):
