@@ -22,10 +22,18 @@ def dot(a: jax.Array, b: jax.Array) -> jax.Array:
   return add(a[..., k, :] * b[..., k, :] for k in range(max(a.shape[-2], b.shape[-2])))
 
 
+def combine_rows(a: jax.Array, x: jax.Array) -> jax.Array:
+  """Matrix (n, k) times the rows of x (k, ..., W): (n, ..., W).
+
+  The other axes are not merged for it: a merged world axis cannot stay divided among devices, so each product would
+  gather the worlds of all devices first.
+  """
+  return jax.lax.dot_general(a, x, (((1,), (0,)), ((), ())), precision=jax.lax.Precision.HIGHEST)
+
+
 def total(x: jax.Array) -> jax.Array:
   """Sum along the first axis, as a product with a row of ones: XLA's reduction on CPU is slower."""
-  ones = jnp.ones((1, x.shape[0]), x.dtype)
-  return jax.lax.dot(ones, x.reshape(x.shape[0], -1), precision=jax.lax.Precision.HIGHEST).reshape(x.shape[1:])
+  return combine_rows(jnp.ones((1, x.shape[0]), x.dtype), x)[0]
 
 
 def cross(a: jax.Array, b: jax.Array) -> jax.Array:
