@@ -1,6 +1,6 @@
 """Actuator force from control, length and velocity."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -68,9 +68,9 @@ def actuation(m: Model, ctrl, length, velocity, moment, qfrc_gravcomp) -> Actuat
   return Actuation(force, _clamp(qfrc, rows(m.jnt_actfrcrange, m.dof_jntid), limited), bad)
 
 
-def _by_kind(table, kind, prm, length, velocity):
+def _by_kind(table: dict[Any, Any], kind, prm, length, velocity):
   """Evaluate the laws that occur and select by kind."""
-  out = None
+  out: Any = None
   for t in np.unique(kind):
     value = table[type(next(iter(table)))(int(t))](prm, length, velocity)
     out = value if out is None else jnp.where((kind == t)[:, None], value, out)

@@ -94,7 +94,7 @@ class Engine:
     before = mjx.put_data(self.m, state)
     after = self._step(self.m, before)
     # rows are packed by the configuration that they were made in
-    result = mjx.get_data(self.mj_model, after.replace(qpos=before.qpos))
+    result: Any = mjx.get_data(self.mj_model, after.replace(qpos=before.qpos))
     result.qpos[:] = after.qpos
     return result
 

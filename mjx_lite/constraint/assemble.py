@@ -58,7 +58,7 @@ def make_constraint(m: Model, x: equality.State, contacts: Contacts) -> Rows:
     (joint_limit, on and m.opt.use_limit),
     (contact_rows.params, m.opt.use_contact),
   ]
-  params = RowParams(*(join([x[k] for x, _ in parts]) for k in range(len(RowParams._fields) - 1)), stiff=True)
+  params = RowParams(*(join([getattr(x, k) for x, _ in parts]) for k in RowParams._fields[:-1]), stiff=True)
   enabled = np.repeat([flag for _, flag in parts], [len(x.pos) for x, _ in parts])[:, None]
   stiff = np.concatenate([np.broadcast_to(x.stiff, len(x.pos)) for x, _ in parts])[:, None]
 

@@ -67,7 +67,7 @@ def plan(s: dict[str, Any], slot_body: np.ndarray, slot_dim: np.ndarray, ellipti
     tree_sparse &= len(moving) == 1
     for root in sorted(roots):
       members = [(b, sign) for b, sign in moving if s["body_rootid"][b] == root]
-      sides.append((c, root, sum(sign * moves[b] for b, sign in members), members))
+      sides.append((c, root, np.sum([sign * moves[b] for b, sign in members], axis=0), members))
   side_slot, side_root = (np.array([x[k] for x in sides], int) for k in (0, 1))
   slot_side, body_side = np.zeros((ncon, len(sides))), np.zeros((nbody, len(sides)))
   slot_side[side_slot, np.arange(len(sides))] = 1
@@ -165,7 +165,7 @@ def from_rows(p: ContactPlan, f: jax.Array, mu: jax.Array) -> jax.Array:
   if p.elliptic or p.nrow == 1:
     return f.reshape(p.ncon, p.ndir, -1)
   f = f.reshape(p.ncon, p.ndir - 1, 2, -1)
-  normal = sum(f[:, k, 0] + f[:, k, 1] for k in range(p.ndir - 1))[:, None]
+  normal = vector.add(f[:, k, 0] + f[:, k, 1] for k in range(p.ndir - 1))[:, None]
   return jnp.concatenate([normal, mu[:, : p.ndir - 1] * (f[:, :, 0] - f[:, :, 1])], axis=1)
 
 
@@ -176,7 +176,7 @@ def stiffness(p: ContactPlan, w: jax.Array, mu: jax.Array) -> jax.Array:
   w = w.reshape(p.ncon, p.ndir - 1, 2, -1)
   mu = mu[:, : p.ndir - 1]
   plus, minus = w[:, :, 0] + w[:, :, 1], mu * (w[:, :, 0] - w[:, :, 1])
-  top = jnp.concatenate([sum(plus[:, k] for k in range(p.ndir - 1))[:, None], minus], axis=1)[:, None]
+  top = jnp.concatenate([vector.add(plus[:, k] for k in range(p.ndir - 1))[:, None], minus], axis=1)[:, None]
   eye = np.eye(p.ndir - 1)[..., None].astype(w.dtype)
   rest = jnp.concatenate([minus[:, :, None], (mu * mu * plus)[:, :, None] * eye], axis=2)
   return jnp.concatenate([top, rest], axis=1)

@@ -123,8 +123,8 @@ def body_curvature(m: Model, j: Jacobian, w: jax.Array, cone: jax.Array | None =
   """J' H J of the contacts as stiffnesses (nbody, 6, 6, W) of single bodies; needs a tree-sparse plan."""
   c = m.plan.contact
   a = contact_curvature(m, j, w, cone)
-  half = sum(a[:, :, k, None] * j.basis[:, None, k] for k in range(c.ndir))
-  stiff = sum(j.basis[:, k, :, None] * half[:, k, None, :] for k in range(c.ndir))
+  half = vector.add(a[:, :, k, None] * j.basis[:, None, k] for k in range(c.ndir))
+  stiff = vector.add(j.basis[:, k, :, None] * half[:, k, None, :] for k in range(c.ndir))
   return mask_sum(_magnitude(c.body_side), stiff)
 
 
@@ -154,14 +154,14 @@ def dense_curvature(m: Model, j: Jacobian, cdof: jax.Array, w: jax.Array, cone: 
   if len(p.ball_row):
     axis = _ball_rows(p, j.ball_axis, m.nv)
     weight = rows(w, p.ball_row)
-    h = h + sum(axis[i][:, None] * (weight[i] * axis[i])[None] for i in range(len(p.ball_row)))
+    h = h + vector.add(axis[i][:, None] * (weight[i] * axis[i])[None] for i in range(len(p.ball_row)))
   if p.nequality:
     equality = _entry_rows(m, j)
     h = h + _gram(equality, equality * w[: p.nequality, None])
   if c.ncon:
     a = contact_curvature(m, j, w, cone)
     frame = _frame_jacobian(m, j, cdof)
-    half = sum(a[:, :, k, None] * frame[:, None, k] for k in range(c.ndir))
+    half = vector.add(a[:, :, k, None] * frame[:, None, k] for k in range(c.ndir))
     left, right = (x.reshape(c.ncon * c.ndir, m.nv, -1) for x in (frame, half))
     h = h + _gram(left, right)
   return h
@@ -193,7 +193,7 @@ def _frame_jacobian(m, j, cdof):
   """Contact-frame components of the contact velocities per dof (ncon, ndir, nv, W)."""
   c = m.plan.contact
   sides = tree.dense(c.side_dof)[:, None, :, None].astype(cdof.dtype)
-  per_side = sides * sum(j.basis[:, :, None, k] * cdof[None, None, :, k] for k in range(6))
+  per_side = vector.add(j.basis[:, :, None, k] * cdof[None, None, :, k] for k in range(6)) * sides
   if c.one_sided:
     return per_side
   return mask_sum(c.slot_side, per_side)

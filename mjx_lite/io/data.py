@@ -32,12 +32,12 @@ def _allocate(m: Model, cls: type) -> dict[str, jax.Array]:
   return out
 
 
-def make_data(m: Model | mujoco.MjModel, device: jax.Device | None = None, **mjx_options: Any) -> Data:
+def make_data(m: Model | mujoco.MjModel, device: Any = None, **mjx_options: Any) -> Data:
   """Data of one world at the model's reference configuration; computed fields are zero.
 
   Args:
     m: a Model, or a mujoco model (put_model is called on it, as in MJX).
-    device: where the arrays go.
+    device: jax.Device where the arrays go.
     **mjx_options: arguments that only mean something to MJX.
   """
   if isinstance(m, mujoco.MjModel):
@@ -63,7 +63,7 @@ STATE = ("time", "qpos", "qvel", "act", "history", "plastic", "qacc_warmstart")
 INPUTS = ("ctrl", "qfrc_applied", "xfrc_applied", "eq_active", "mocap_pos", "mocap_quat", "userdata")
 
 
-def put_data(mj_model: mujoco.MjModel, mj_data: mujoco.MjData, device: jax.Device | None = None, **options: Any) -> Data:
+def put_data(mj_model: mujoco.MjModel, mj_data: mujoco.MjData, device: Any = None, **options: Any) -> Data:
   """Data of a mujoco.MjData: its state, its inputs, and what it computed.
 
   Constraint rows and contacts live in static slots here; they are filled by the next stage that computes them.
@@ -71,7 +71,7 @@ def put_data(mj_model: mujoco.MjModel, mj_data: mujoco.MjData, device: jax.Devic
   Args:
     mj_model: the model of the data.
     mj_data: the data.
-    device: where the arrays go.
+    device: jax.Device where the arrays go.
     **options: arguments of put_model.
   """
   m = mj_model if isinstance(mj_model, Model) else put_model(mj_model, device, **options)

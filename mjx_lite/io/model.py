@@ -33,7 +33,7 @@ _IGNORED = ("impl", "graph_mode", "naconmax", "nconmax", "njmax", "nccdmax", "nm
 
 def put_model(
   m: mujoco.MjModel,
-  device: jax.Device | None = None,
+  device: Any = None,
   *,
   dtype: Any = None,
   keep: tuple[str, ...] = (),
@@ -44,7 +44,7 @@ def put_model(
 
   Args:
     m: the compiled model.
-    device: where the arrays go; JAX's default device if None.
+    device: jax.Device where the arrays go; JAX's default device if None.
     dtype: floating-point type of the arrays; JAX's default (float32, or float64 under jax_enable_x64) if None.
     keep: float fields to keep in the program although they are zero now: 'dof_frictionloss', 'dof_damping',
       'jnt_stiffness', 'body_gravcomp', 'actuator_armature', 'actuator_damping', and of opt 'density', 'viscosity'.
@@ -60,7 +60,7 @@ def put_model(
   _check_arguments(m, keep, mjx_options)
   validate.check(m)
   kind = np.dtype(dtype or jnp.zeros(()).dtype)
-  if kind == np.float64 and not jax.config.jax_enable_x64:
+  if jax.dtypes.canonicalize_dtype(kind) != kind:
     raise ValueError("dtype float64 needs jax.config.update('jax_enable_x64', True) before the first computation.")
 
   traced = set(pytree.specs(Model))

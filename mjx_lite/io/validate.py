@@ -20,7 +20,7 @@ DYNAMICS = (enums.DynType.NONE,)
 ENABLE_FLAGS = (enums.EnableBit.ENERGY,)
 
 
-def name_of(m: mujoco.MjModel, kind: mujoco.mjtObj, index: int) -> str:
+def name_of(m: mujoco.MjModel, kind: mujoco.mjtObj, index: int | np.integer) -> str:
   """An element as messages name it: its name in the model, or its number."""
   label = kind.name.removeprefix("mjOBJ_").lower()
   name = mujoco.mj_id2name(m, kind, int(index))
@@ -103,7 +103,7 @@ def _collisions(m):
   static = {k: getattr(m, k) for k in _PAIR_FIELDS}
   missing: dict[tuple[str, str], list[tuple[int, int]]] = {}
   for p in pairs.candidates(static, not m.opt.disableflags & enums.DisableBit.FILTERPARENT):
-    types = tuple(driver.type_name(m.geom_type[g]) for g in (p.geom1, p.geom2))
+    types = driver.type_name(m.geom_type[p.geom1]), driver.type_name(m.geom_type[p.geom2])
     if types not in COLLIDERS:
       missing.setdefault(types, []).append((p.geom1, p.geom2))
   for types, found in missing.items():

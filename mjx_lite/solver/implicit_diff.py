@@ -16,6 +16,8 @@ start, tolerance and iteration count have no influence at the solution: their ta
 Where the loop stopped before the tolerance was reached, H and r are those at the point it stopped at.
 """
 
+from typing import Any
+
 import jax
 import numpy as np
 
@@ -39,7 +41,7 @@ def _solve_jvp(primals, tangents):
   _, residual_dot = jax.jvp(lambda q: _residual(q, qacc), (p,), (p_dot,))
   qacc_dot = _solve_hessian(p, qacc, -residual_dot)
   _, (ma_dot, jar_dot) = jax.jvp(newton.point, (p, qacc), (p_dot, qacc_dot))
-  none = lambda x: np.zeros(x.shape, jax.dtypes.float0)  # noqa: E731
+  none: Any = lambda x: np.zeros(x.shape, jax.dtypes.float0)  # noqa: E731
   return solution, Solution(qacc_dot, ma_dot, jar_dot, none(solution.niter), none(solution.stopped))
 
 
