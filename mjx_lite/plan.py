@@ -2,6 +2,9 @@
 
 from typing import Any, NamedTuple
 
+import numpy as np
+
+from mjx_lite.actuator import plan as actuator
 from mjx_lite.collision import driver
 from mjx_lite.constraint import assemble, contact, jacobian
 from mjx_lite.integrate import advance
@@ -17,6 +20,7 @@ class Plan(NamedTuple):
   articulated: articulated.ArticulatedPlan
   passive: passive.PassivePlan
   transmission: transmission.TransmissionPlan
+  actuator: actuator.ActuatorPlan
   collision: driver.CollisionPlan
   contact: contact.ContactPlan
   rows: assemble.RowPlan
@@ -29,11 +33,12 @@ class Plan(NamedTuple):
     return dict(ncon=len(self.collision.slot_pair), nefc=len(self.rows.type))
 
 
-def plan(s: dict[str, Any], pruned: frozenset[str], filter_parent: bool) -> Plan:
+def plan(s: dict[str, Any], values: dict[str, np.ndarray], pruned: frozenset[str], filter_parent: bool) -> Plan:
   """Plan every subsystem.
 
   Args:
     s: static fields of the model, by mjModel's names.
+    values: float fields as they are when the model is put, by mjModel's names.
     pruned: float fields whose terms are left out.
     filter_parent: whether geoms of parent and child do not collide.
   """
@@ -42,5 +47,5 @@ def plan(s: dict[str, Any], pruned: frozenset[str], filter_parent: bool) -> Plan
   rows = assemble.plan(s, "dof_frictionloss" not in pruned, contacts)
   return Plan(
     kinematics.plan(s), com.plan(s), inertia.plan(s), articulated.plan(s), passive.plan(s, pruned), transmission.plan(s),
-    collision, contacts, rows, jacobian.plan(s, rows.friction_dof, rows.limit), advance.plan(s),
+    actuator.plan(s, values), collision, contacts, rows, jacobian.plan(s, rows.friction_dof, rows.limit), advance.plan(s),
   )  # fmt: skip
