@@ -66,9 +66,7 @@ def plan(s: Mapping[str, Any], values: Mapping[str, np.ndarray]) -> ActuatorPlan
   buffers = history.plan(s["actuator_history"][delayed, 0], s["actuator_historyadr"][delayed], s["actuator_ctrlnum"][delayed])
   column = np.arange(buffers.value.shape[2])
   ctrl0 = _initial_ctrl(s)
-  delayed_ctrl = np.where(
-    column < s["actuator_ctrlnum"][delayed, None], s["actuator_ctrladr"][delayed, None] + column, -1
-  )
+  delayed_ctrl = np.where(column < s["actuator_ctrlnum"][delayed, None], s["actuator_ctrladr"][delayed, None] + column, -1)
   return ActuatorPlan(
     _groups(s, s["actuator_dyntype"], DynType.NONE), _groups(s, s["actuator_gaintype"], None),
     _groups(s, s["actuator_biastype"], BiasType.NONE), slot, _inputs(s), _source(s, slot), _circle(s), owner,
