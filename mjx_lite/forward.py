@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from mjx_lite.actuator import activation, history
 from mjx_lite.actuator import force as actuator_force
 from mjx_lite.collision import driver, mixing
 from mjx_lite.constraint import assemble, contact, contact_force, equality, jacobian, limit
@@ -161,12 +162,15 @@ def _fwd_velocity(m: Model, d: Data) -> tuple[Data, Rows]:
 
 
 def fwd_actuation(m: Model, d: Data) -> Data:
-  """Actuator forces."""
+  """Actuator forces and the rates of activations."""
   if not m.opt.use_actuation or not m.nactuator:
-    return d.replace(actuator_force=jnp.zeros_like(d.actuator_force), qfrc_actuator=jnp.zeros_like(d.qfrc_actuator))
-  a = actuator_force.actuation(m, d.ctrl, d.actuator_length, d.actuator_velocity, d.actuator_moment, d.qfrc_gravcomp)
+    return d.replace(**{k: jnp.zeros_like(getattr(d, k)) for k in ("act_dot", "actuator_force", "qfrc_actuator")})
+  ctrl, bad = actuator_force.effective_ctrl(m, d.time, d.ctrl, d.history)
+  a = actuator_force.actuation(
+    m, ctrl, d.act, d.actuator_length, d.actuator_velocity, d.actuator_moment, d.qfrc_gravcomp
+  )
   return d.replace(
-    actuator_force=a.force, qfrc_actuator=a.qfrc, status=status.mark(d.status, Warning.BADCTRL, a.bad_ctrl)
+    act_dot=a.act_dot, actuator_force=a.force, qfrc_actuator=a.qfrc, status=status.mark(d.status, Warning.BADCTRL, bad)
   )
 
 
@@ -274,8 +278,10 @@ def euler(m: Model, d: Data) -> Data:
   qvel = d.qvel + h * acc
   qpos = advance.integrate_pos(m, d.qpos, qvel, h)
   return d.replace(
-    qvel=qvel, qpos=qpos, plastic=plastic.advance(m, qpos, d.plastic), time=d.time + h, qacc_warmstart=d.qacc
-  )
+    history=history.record(m, d.history, d.time, d.ctrl),
+    act=activation.advance(m, d.act, d.act_dot, d.actuator_length, d.actuator_velocity),
+    qvel=qvel, qpos=qpos, plastic=plastic.advance(m, qpos, d.plastic), time=d.time + h, qacc_warmstart=d.qacc,
+  )  # fmt: skip
 
 
 def _check_state(m: Model, d: Data) -> Data:
@@ -332,6 +338,7 @@ def reset(m: Model, d: Data) -> Data:
     status=d.status, contact=contact_, efc_type=d.efc_type, efc_id=d.efc_id,
     mocap_pos=full(m.body_pos[mocap][order], d.mocap_pos), mocap_quat=full(m.body_quat[mocap][order], d.mocap_quat),
     eq_active=full(jnp.asarray(m.eq_active0, bool)[:, None], d.eq_active),
+    ctrl=full(m.plan.actuator.ctrl0[:, None], d.ctrl), history=full(history.start(m, m.opt.timestep), d.history),
   )  # fmt: skip
 
 

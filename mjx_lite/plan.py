@@ -4,6 +4,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from mjx_lite.actuator import plan as actuator
 from mjx_lite.collision import driver
 from mjx_lite.constraint import assemble, contact, contact_force, jacobian
 from mjx_lite.integrate import advance
@@ -22,6 +23,7 @@ class Plan(NamedTuple):
   plastic: plastic.PlasticPlan
   fluid: fluid.FluidPlan
   transmission: transmission.TransmissionPlan
+  actuator: actuator.ActuatorPlan
   collision: driver.CollisionPlan
   contact: contact.ContactPlan
   rows: assemble.RowPlan
@@ -37,16 +39,16 @@ class Plan(NamedTuple):
 
 
 def plan(
-  s: dict[str, Any], pruned: frozenset[str], filter_parent: bool, elliptic: bool, is_ellipsoid: np.ndarray
+  s: dict[str, Any], values: dict[str, np.ndarray], pruned: frozenset[str], filter_parent: bool, elliptic: bool
 ) -> Plan:
   """Plan every subsystem.
 
   Args:
     s: static fields of the model, by mjModel's names.
+    values: float fields as they are when the model is put, by mjModel's names.
     pruned: float fields whose terms are left out.
     filter_parent: whether geoms of parent and child do not collide.
     elliptic: whether friction cones are elliptic.
-    is_ellipsoid: (ngeom,) geoms that feel the medium as ellipsoids.
   """
   collision = driver.plan(s, filter_parent)
   contacts = contact.plan(s, collision.slot_body, collision.slot_dim, elliptic)
@@ -54,7 +56,8 @@ def plan(
   about_com = com.plan(s)
   return Plan(
     kinematics.plan(s), about_com, inertia.plan(s), articulated.plan(s), passive.plan(s, pruned), plastic.plan(s),
-    fluid.plan(s, pruned, about_com, is_ellipsoid), transmission.plan({**s, "slot_body": collision.slot_body}),
+    fluid.plan(s, pruned, about_com, values["geom_fluid"][:, 0] > 0),
+    transmission.plan({**s, "slot_body": collision.slot_body}), actuator.plan(s, values),
     collision, contacts, rows, jacobian.plan(s, rows.equality, rows.friction_dof, rows.limit), advance.plan(s),
     body_jacobian.plan(s, about_com), contact_force.plan(s, collision.slot_body, rows.address),
   )  # fmt: skip

@@ -42,7 +42,7 @@ STAGE_FIELDS: dict[str, tuple[str, ...]] = {
   "solve": ("qacc", "efc_force", "efc_state", "qfrc_constraint"),
   "sensor": ("sensordata",),
   "energy": ("energy",),
-  "integrate": ("time", "act", "qvel", "qpos", "plastic", "qacc_warmstart"),
+  "integrate": ("time", "act", "history", "qvel", "qpos", "plastic", "qacc_warmstart"),
 }
 
 TOLERANCE = 1e-10
@@ -153,10 +153,12 @@ def relative_error(ours: np.ndarray, theirs: np.ndarray) -> np.ndarray:
   """
   if theirs.dtype.kind in "iub":
     return np.where(ours == theirs, 0.0, np.inf)
-  size = np.abs(theirs)
+  size = np.where(np.isfinite(theirs), np.abs(theirs), 0)
   scale = np.maximum(np.maximum(size, 1e-2 * size.max(initial=0)), 1e-3)
-  error = np.abs(ours - theirs) / scale
-  return np.where(np.isnan(error), np.where(np.isnan(ours) & np.isnan(theirs), 0.0, np.inf), error)
+  with np.errstate(invalid="ignore"):  # infinite on both sides
+    error = np.abs(ours - theirs) / scale
+  same = (ours == theirs) | (np.isnan(ours) & np.isnan(theirs))
+  return np.where(same, 0.0, np.where(np.isnan(error), np.inf, error))
 
 
 def element_name(mj_model: mujoco.MjModel, d: mujoco.MjData, field: str, index: tuple[int, ...]) -> str:

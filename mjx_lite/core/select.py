@@ -55,3 +55,31 @@ def pick(x: jax.Array | np.ndarray, i: jax.Array) -> jax.Array:
     return jnp.moveaxis(jnp.take(x[..., 0], i, axis=0, mode="clip"), 0, -1)
   index = i.reshape(*(1,) * (x.ndim - 1), -1)
   return jnp.take_along_axis(x, jnp.clip(index, 0, x.shape[0] - 1), axis=0)[0]
+
+
+def rows_or_zero(x: jax.Array, index: np.ndarray) -> jax.Array:
+  """`rows`, with a row of zeros where the index is -1."""
+  index = np.asarray(index)
+  if (index >= 0).all():
+    return rows(x, index)
+  padded = jnp.concatenate([x, jnp.zeros((1, *x.shape[1:]), x.dtype)])
+  return rows(padded, np.where(index < 0, x.shape[0], index))
+
+
+def put(x: jax.Array, index: np.ndarray, values: jax.Array) -> jax.Array:
+  """x with the rows at a constant index replaced."""
+  n, k = x.shape[0], len(index)
+  if not k:
+    return x
+  order = np.arange(n)
+  order[index] = n + np.arange(k)
+  return join([x, values], order)
+
+
+def place(parts: list[tuple[np.ndarray, jax.Array]], size: int, like: jax.Array) -> jax.Array:
+  """Array of `size` rows from pairs (index, rows); rows that no part has are zero, `like` gives trailing axes and dtype."""
+  zero = jnp.zeros((1, *like.shape[1:-1], 1), like.dtype)
+  index = np.concatenate([np.zeros(0, int), *(i for i, _ in parts)])
+  order = np.full(size, len(index))
+  order[index] = np.arange(len(index))
+  return join([*(v for _, v in parts), *([zero] if (order == len(index)).any() else [])] or [zero[:0]], order)

@@ -64,13 +64,15 @@ def put_model(
     raise ValueError("dtype float64 needs jax.config.update('jax_enable_x64', True) before the first computation.")
 
   traced = set(pytree.specs(Model))
-  static = {k: v for k, v in _fields(m).items() if k not in traced}
+  fields = _fields(m)
+  static = {k: v for k, v in fields.items() if k not in traced}
+  values = {k: v for k, v in fields.items() if k in traced}
   zero = {k for k, of in PRUNABLE.items() if not any(np.any(_value(m, f)) for f in of)}
   pruned = frozenset(f for k in zero - set(keep) for f in PRUNABLE[k])
   filter_parent = not m.opt.disableflags & enums.DisableBit.FILTERPARENT
   if tile is None:
     tile = 128 if (device.platform if device is not None else jax.default_backend()) == "cpu" else 0
-  plans = plan(static, pruned, filter_parent, m.opt.cone == enums.ConeType.ELLIPTIC, m.geom_fluid[:, 0] > 0)
+  plans = plan(static, values, pruned, filter_parent, m.opt.cone == enums.ConeType.ELLIPTIC)
   layout = Layout(static, plans, pruned, tile, kind.name)
 
   def put(x: Any) -> jax.Array:

@@ -5,7 +5,7 @@ from typing import Any
 import mujoco
 import numpy as np
 
-from mjx_lite.actuator.force import BIASES, GAINS
+from mjx_lite.actuator.table import BIASES, DYNAMICS, GAINS
 from mjx_lite.collision import driver, pairs
 from mjx_lite.collision.primitive import COLLIDERS
 from mjx_lite.constraint.equality import EQUALITIES
@@ -16,7 +16,6 @@ from mjx_lite.smooth.transmission import TRANSMISSIONS
 from mjx_lite.solver.table import SOLVERS
 
 CONES = tuple(enums.ConeType)
-DYNAMICS = (enums.DynType.NONE,)
 ENABLE_FLAGS = (enums.EnableBit.ENERGY,)
 
 
@@ -124,14 +123,15 @@ def _actuators(m):
   kind = mujoco.mjtObj.mjOBJ_ACTUATOR
   choices = (
     ("trntype", enums.TrnType, TRANSMISSIONS, m.actuator_trntype),
-    ("dyntype", enums.DynType, DYNAMICS, m.actuator_dyntype),
+    ("dyntype", enums.DynType, tuple(DYNAMICS), m.actuator_dyntype),
     ("gaintype", enums.GainType, tuple(GAINS), m.actuator_gaintype),
     ("biastype", enums.BiasType, tuple(BIASES), m.actuator_biastype),
   )
   for what, enum, allowed, values in choices:
     for i in np.flatnonzero(~np.isin(values, allowed)):
       yield Problem(name_of(m, kind, i), what, enum(int(values[i])).name, "use " + ", ".join(t.name for t in allowed))
-  for field in ("actuator_delay",):
-    yield from _nonzero(m, field, kind, "use 0")
-  for i in np.flatnonzero(m.actuator_history[:, 0] > 0):
-    yield Problem(name_of(m, kind, i), "nsample", str(m.actuator_history[i, 0]), "use 0 (no history)")
+  motor = [x == e.DCMOTOR for x, e in ((m.actuator_dyntype, enums.DynType), (m.actuator_gaintype, enums.GainType))]
+  motor.append(m.actuator_biastype == enums.BiasType.DCMOTOR)
+  for i in np.flatnonzero(np.any(motor, axis=0) & ~np.all(motor, axis=0)):
+    kinds = "/".join(enum(int(x[i])).name for what, enum, _, x in choices if what != "trntype")
+    yield Problem(name_of(m, kind, i), "dyntype/gaintype/biastype", kinds, "use DCMOTOR for all three, as <dcmotor> does")
