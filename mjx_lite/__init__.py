@@ -33,6 +33,9 @@ from mjx_lite.api import (
   step,
   step1,
   step2,
+  tendon,
+  tendon_armature,
+  tendon_bias,
   transmission,
   xfrc_accumulate,
 )
@@ -76,5 +79,6 @@ __all__ = [
   "differentiate_pos", "euler", "factor_m", "forward", "full_m", "fwd_acceleration", "fwd_actuation", "fwd_position",
   "fwd_velocity", "get_data", "get_data_into", "get_state", "id2name", "integrate_pos", "jit", "kinematics", "make_constraint",
   "make_data", "mul_m", "name2id", "passive", "put_data", "put_model", "reset_data", "rne", "rollout", "set_state",
-  "solve", "solve_m", "state_size", "step", "step1", "step2", "transmission", "xfrc_accumulate",
+  "solve", "solve_m", "state_size", "step", "step1", "step2", "tendon", "tendon_armature", "tendon_bias", "transmission",
+  "xfrc_accumulate",
 ]  # fmt: skip

@@ -20,11 +20,12 @@ from mjx_lite.core.status import Warning
 from mjx_lite.core.types import Data, Model
 from mjx_lite.integrate import advance
 from mjx_lite.integrate.table import INTEGRATORS
-from mjx_lite.math import spatial, vector
-from mjx_lite.smooth import applied, articulated, com, inertia
+from mjx_lite.math import vector
+from mjx_lite.smooth import applied, com, inertia, mass, tendon_force, tendon_inertia
 from mjx_lite.smooth import kinematics as kinematics_
 from mjx_lite.smooth import passive as passive_
 from mjx_lite.smooth import rne as rne_
+from mjx_lite.smooth import tendon as tendon_
 from mjx_lite.smooth import transmission as transmission_
 from mjx_lite.solver import cost, newton
 from mjx_lite.solver.operator import Metric
@@ -34,7 +35,7 @@ from mjx_lite.solver.table import SOLVERS
 class Work(NamedTuple):
   """What the stages of one step hand over besides Data."""
 
-  factor: articulated.Factor
+  factor: Any  # of M
   rows: Rows
 
 
@@ -56,14 +57,27 @@ def camlight(m: Model, d: Data) -> Data:
   return d.replace(**com.camlight(m, d.xpos, d.xquat, d.subtree_com)._asdict())
 
 
+def tendon(m: Model, d: Data) -> Data:
+  """Tendon lengths and their Jacobian."""
+  if not m.ntendon:
+    return d
+  t = tendon_.tendon(m, d.qpos, d.site_xpos, d.geom_xpos, d.geom_xmat, d.subtree_com, d.cdof)
+  return d.replace(**t._asdict())
+
+
 def crb(m: Model, d: Data) -> Data:
   """Composite inertias and M."""
   return d.replace(**inertia.crb(m, d.cinert, d.cdof)._asdict())
 
 
+def tendon_armature(m: Model, d: Data) -> Data:
+  """Add the armature of the tendons to M."""
+  return d.replace(M=d.M + tendon_inertia.inertia(m, d.ten_J)) if m.plan.tendon_inertia.present else d
+
+
 def factor_m(m: Model, d: Data) -> Data:
   """Sparse factor of M."""
-  return d.replace(**articulated.packed(m, _factor(m, d), d.cdof)._asdict())
+  return d.replace(**mass.packed(m, _factor(m, d), d.cdof)._asdict())
 
 
 def collision(m: Model, d: Data) -> Data:
@@ -102,8 +116,9 @@ def transmission(m: Model, d: Data) -> Data:
 
 def fwd_position(m: Model, d: Data) -> Data:
   """All that depends on positions only, but for the constraint rows, which need velocities too."""
-  d = camlight(m, com_pos(m, kinematics(m, d)))
-  return transmission(m, collision(m, factor_m(m, crb(m, d))))
+  d = tendon(m, camlight(m, com_pos(m, kinematics(m, d))))
+  d = factor_m(m, tendon_armature(m, crb(m, d)))
+  return transmission(m, collision(m, d))
 
 
 # ------------------------------------------------------------------------------------------------------- velocity
@@ -117,12 +132,23 @@ def com_vel(m: Model, d: Data) -> Data:
 def passive(m: Model, d: Data) -> Data:
   """Passive forces."""
   f = passive_.passive(m, d.qpos, d.qvel, d.cdof, d.xipos, d.subtree_com)
+  if m.ntendon:
+    t = tendon_force.forces(m, d.ten_length, d.ten_velocity, d.ten_J, d.plastic)
+    f = f._replace(spring=f.spring + t.spring, damper=f.damper + t.damper, passive=f.passive + t.spring + t.damper)
   return d.replace(**{f"qfrc_{k}": x for k, x in f._asdict().items()})
 
 
 def rne(m: Model, d: Data) -> Data:
   """Bias force."""
   return d.replace(qfrc_bias=rne_.rne(m, d.cinert, d.cdof, d.cvel, d.cdof_dot, d.qvel))
+
+
+def tendon_bias(m: Model, d: Data) -> Data:
+  """Add the bias force of the tendons' armature."""
+  if not m.plan.tendon_inertia.present:
+    return d
+  bias = tendon_inertia.bias(m, d.site_xpos, d.subtree_com, d.cvel, d.cdof_dot, d.qvel, d.ten_J)
+  return d.replace(qfrc_bias=d.qfrc_bias + bias)
 
 
 def fwd_velocity(m: Model, d: Data) -> Data:
@@ -132,7 +158,9 @@ def fwd_velocity(m: Model, d: Data) -> Data:
 
 def _fwd_velocity(m: Model, d: Data) -> tuple[Data, Rows]:
   d = d.replace(actuator_velocity=transmission_.velocity(m, d.actuator_moment, d.qvel))
-  d = rne(m, passive(m, com_vel(m, d)))
+  if m.ntendon:
+    d = d.replace(ten_velocity=tendon_.velocity(m, d.ten_J, d.qvel))
+  d = tendon_bias(m, rne(m, passive(m, com_vel(m, d))))
   return _make_constraint(m, d)
 
 
@@ -154,10 +182,10 @@ def fwd_acceleration(m: Model, d: Data) -> Data:
   return _fwd_acceleration(m, d, _factor(m, d))
 
 
-def _fwd_acceleration(m: Model, d: Data, factor: articulated.Factor) -> Data:
+def _fwd_acceleration(m: Model, d: Data, factor: Any) -> Data:
   xfrc = applied.xfrc_accumulate(m, d.cdof, d.xipos, d.subtree_com, d.xfrc_applied)
   smooth = d.qfrc_passive - d.qfrc_bias + d.qfrc_applied + d.qfrc_actuator + xfrc
-  return d.replace(qfrc_smooth=smooth, qacc_smooth=articulated.solve(m, factor, smooth))
+  return d.replace(qfrc_smooth=smooth, qacc_smooth=mass.solve(m, factor, smooth))
 
 
 def solve(m: Model, d: Data) -> Data:
@@ -192,9 +220,10 @@ def forward(m: Model, d: Data) -> Data:
 
 
 def _forward_velocity(m: Model, d: Data) -> tuple[Data, Work]:
-  d = crb(m, camlight(m, com_pos(m, kinematics(m, d))))
+  d = tendon(m, camlight(m, com_pos(m, kinematics(m, d))))
+  d = tendon_armature(m, crb(m, d))
   factor = _factor(m, d)
-  d = d.replace(**articulated.packed(m, factor, d.cdof)._asdict())
+  d = d.replace(**mass.packed(m, factor, d.cdof)._asdict())
   d = transmission(m, collision(m, d))
   d, rows = _fwd_velocity(m, d)
   return d, Work(factor, rows)
@@ -223,12 +252,12 @@ def step2(m: Model, d: Data) -> Data:
 
 def euler(m: Model, d: Data) -> Data:
   """Advance the state with the accelerations."""
-  acc = INTEGRATORS[m.opt.integrator](m, d.cinert, d.cdof, d.qvel, d.qacc, d.qfrc_smooth + d.qfrc_constraint)
+  acc = INTEGRATORS[m.opt.integrator](m, d.cinert, d.cdof, d.M, d.qvel, d.qacc, d.qfrc_smooth + d.qfrc_constraint)
   h = m.opt.timestep
   qvel = d.qvel + h * acc
-  return d.replace(
-    qvel=qvel, qpos=advance.integrate_pos(m, d.qpos, qvel, h), time=d.time + h, qacc_warmstart=d.qacc
-  )
+  qpos = advance.integrate_pos(m, d.qpos, qvel, h)
+  plastic = tendon_force.yielded(m, d.plastic, d.ten_length, d.ten_J, qpos, qvel)
+  return d.replace(qvel=qvel, qpos=qpos, plastic=plastic, time=d.time + h, qacc_warmstart=d.qacc)
 
 
 def _check_state(m: Model, d: Data) -> Data:
@@ -283,17 +312,16 @@ def reset(m: Model, d: Data) -> Data:
   return zero.replace(
     qpos=full(m.qpos0, d.qpos), status=d.status, contact=contact_, efc_type=d.efc_type, efc_id=d.efc_id,
     mocap_pos=full(m.body_pos[mocap][order], d.mocap_pos), mocap_quat=full(m.body_quat[mocap][order], d.mocap_quat),
-    eq_active=full(jnp.asarray(m.eq_active0, bool)[:, None], d.eq_active),
+    eq_active=full(jnp.asarray(m.eq_active0, bool)[:, None], d.eq_active), plastic=tendon_force.initial(m, zero.plastic),
   )  # fmt: skip
 
 
 # ------------------------------------------------------------------------------------- what a stage rebuilds alone
 
 
-def _factor(m: Model, d: Data) -> articulated.Factor:
+def _factor(m: Model, d: Data) -> Any:
   """Factor of M."""
-  diagonal = jnp.broadcast_to(m.dof_armature, d.qvel.shape)
-  return articulated.factor(m, spatial.inertia_matrix(d.cinert), d.cdof, diagonal)
+  return mass.factor(m, d.cinert, d.cdof, d.M)
 
 
 def _contacts(d: Data) -> driver.Contacts:
@@ -330,12 +358,12 @@ def full_m(m: Model, d: Data) -> jax.Array:
 
 def mul_m(m: Model, d: Data, vec: jax.Array) -> jax.Array:
   """M times a vector (nv,)."""
-  return inertia.mul_m(m, d.cinert, d.cdof, vec)
+  return mass.mul(m, d.cinert, d.cdof, d.M, vec)
 
 
 def solve_m(m: Model, d: Data, vec: jax.Array) -> jax.Array:
   """M^-1 times a vector (nv,)."""
-  return articulated.solve(m, _factor(m, d), vec)
+  return mass.solve(m, _factor(m, d), vec)
 
 
 def xfrc_accumulate(m: Model, d: Data) -> jax.Array:

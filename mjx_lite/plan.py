@@ -5,7 +5,17 @@ from typing import Any, NamedTuple
 from mjx_lite.collision import driver
 from mjx_lite.constraint import assemble, contact, jacobian
 from mjx_lite.integrate import advance
-from mjx_lite.smooth import articulated, com, inertia, kinematics, passive, transmission
+from mjx_lite.smooth import (
+  articulated,
+  com,
+  inertia,
+  kinematics,
+  passive,
+  tendon,
+  tendon_force,
+  tendon_inertia,
+  transmission,
+)
 
 
 class Plan(NamedTuple):
@@ -16,6 +26,9 @@ class Plan(NamedTuple):
   inertia: inertia.InertiaPlan
   articulated: articulated.ArticulatedPlan
   passive: passive.PassivePlan
+  tendon: tendon.TendonPlan
+  tendon_force: tendon_force.TendonForcePlan
+  tendon_inertia: tendon_inertia.TendonInertiaPlan
   transmission: transmission.TransmissionPlan
   collision: driver.CollisionPlan
   contact: contact.ContactPlan
@@ -40,7 +53,9 @@ def plan(s: dict[str, Any], pruned: frozenset[str], filter_parent: bool) -> Plan
   collision = driver.plan(s, filter_parent)
   contacts = contact.plan(s, collision.slot_body, collision.slot_dim)
   rows = assemble.plan(s, "dof_frictionloss" not in pruned, contacts)
+  tendons = tendon.plan(s)
   return Plan(
-    kinematics.plan(s), com.plan(s), inertia.plan(s), articulated.plan(s), passive.plan(s, pruned), transmission.plan(s),
+    kinematics.plan(s), com.plan(s), inertia.plan(s), articulated.plan(s), passive.plan(s, pruned),
+    tendons, tendon_force.plan(s, pruned, tendons), tendon_inertia.plan(s, pruned, tendons), transmission.plan(s),
     collision, contacts, rows, jacobian.plan(s, rows.friction_dof, rows.limit), advance.plan(s),
   )  # fmt: skip

@@ -41,13 +41,13 @@ STAGE_FIELDS: dict[str, tuple[str, ...]] = {
   "fwd_acceleration": ("qfrc_smooth", "qacc_smooth"),
   "solve": ("qacc", "efc_force", "efc_state", "qfrc_constraint"),
   "sensor": ("sensordata",),
-  "integrate": ("time", "act", "qvel", "qpos", "qacc_warmstart"),
+  "integrate": ("time", "act", "qvel", "qpos", "plastic", "qacc_warmstart"),
 }
 
 TOLERANCE = 1e-10
 # what depends on the solver's optimum is known less well than it
 SOLVED = frozenset(
-  ["qacc", "efc_force", "qfrc_constraint", "sensordata", "time", "act", "qvel", "qpos", "qacc_warmstart"]
+  ["qacc", "efc_force", "qfrc_constraint", "sensordata", "time", "act", "qvel", "qpos", "plastic", "qacc_warmstart"]
 )
 SOLVED_TOLERANCE = 1e-8
 

@@ -13,6 +13,7 @@ from mjx_lite.core import pytree, status
 from mjx_lite.core.types import Contact, Data, Model
 from mjx_lite.io import _pack
 from mjx_lite.io.model import put_model
+from mjx_lite.smooth import tendon_force
 
 _KINDS = {"int": jnp.int32, "bool": jnp.bool_}
 
@@ -52,7 +53,7 @@ def make_data(m: Model | mujoco.MjModel, device: jax.Device | None = None, **mjx
   )  # fmt: skip
   d = d.replace(
     qpos=jnp.array(m.qpos0), mocap_pos=m.body_pos[order], mocap_quat=m.body_quat[order],
-    eq_active=jnp.asarray(m.eq_active0, bool), contact=contact,
+    eq_active=jnp.asarray(m.eq_active0, bool), contact=contact, plastic=tendon_force.initial(m, d.plastic),
     efc_type=jnp.asarray(m.plan.rows.type, jnp.int32), efc_id=jnp.asarray(m.plan.rows.id, jnp.int32),
   )  # fmt: skip
   return jax.device_put(d, device) if device is not None else d
@@ -96,7 +97,10 @@ def _check_same_model(m: Any, d: Any) -> None:
 
 
 def get_data(mj_model: mujoco.MjModel, d: Data) -> mujoco.MjData | list[mujoco.MjData]:
-  """mujoco.MjData of a Data, or a list of them if it has a leading world axis."""
+  """mujoco.MjData of a Data, or a list of them if it has a leading world axis.
+
+  The points of tendon paths (`wrap_xpos`, `ten_wrapadr`, ...), which are for drawing, are not computed.
+  """
   batch = d.qpos.ndim > 1
   result = [mujoco.MjData(mj_model) for _ in range(d.qpos.shape[0])] if batch else mujoco.MjData(mj_model)
   get_data_into(result, mj_model, d)

@@ -39,7 +39,7 @@ def check(m: mujoco.MjModel) -> None:
 
 def find_problems(m: mujoco.MjModel) -> list[Problem]:
   """Everything that the model uses and mjx_lite does not implement."""
-  return [*_options(m), *_sizes(m), *_joints(m), *_geoms(m), *_collisions(m), *_actuators(m)]
+  return [*_options(m), *_sizes(m), *_joints(m), *_tendons(m), *_geoms(m), *_collisions(m), *_actuators(m)]
 
 
 def _choice(what: str, value: int, enum: Any, allowed: Any) -> list[Problem]:
@@ -67,7 +67,6 @@ def _options(m):
 def _sizes(m):
   """Kinds of element of which a model may have none."""
   kinds = (
-    ("ntendon", mujoco.mjtObj.mjOBJ_TENDON, "remove the tendon"),
     ("neq", mujoco.mjtObj.mjOBJ_EQUALITY, "remove the equality constraint"),
     ("nsensor", mujoco.mjtObj.mjOBJ_SENSOR, "remove the sensor and read the quantity from Data"),
     ("nflex", mujoco.mjtObj.mjOBJ_FLEX, "remove the flex"),
@@ -89,6 +88,21 @@ def _nonzero(m, field, kind, instead):
 
 def _joints(m):
   yield from _nonzero(m, "jnt_springyield", mujoco.mjtObj.mjOBJ_JOINT, "use 0 (elastic)")
+
+
+def _tendons(m):
+  kind = mujoco.mjtObj.mjOBJ_TENDON
+  for i in np.flatnonzero(m.tendon_limited):
+    yield Problem(name_of(m, kind, i), "limited", "true", "use false")
+  yield from _nonzero(m, "tendon_frictionloss", kind, "use 0")
+  around = np.isin(m.wrap_type, (enums.WrapType.SPHERE, enums.WrapType.CYLINDER))
+  for i in np.flatnonzero(m.actuator_trntype == enums.TrnType.TENDON):
+    t = m.actuator_trnid[i, 0]
+    if m.actuator_armature[i] and around[m.tendon_adr[t] : m.tendon_adr[t] + m.tendon_num[t]].any():
+      yield Problem(
+        name_of(m, mujoco.mjtObj.mjOBJ_ACTUATOR, i), "armature", f"{m.actuator_armature[i]:g}",
+        f"use 0: {name_of(m, kind, t)} wraps around a geom, and MuJoCo has no armature for that",
+      )  # fmt: skip
 
 
 def _geoms(m):
@@ -135,7 +149,11 @@ def _actuators(m):
   for i in np.flatnonzero(in_parent):
     if m.jnt_type[m.actuator_trnid[i, 0]] in (enums.JointType.BALL, enums.JointType.FREE):
       yield Problem(name_of(m, kind, i), "jointinparent", "on a ball or free joint", "use joint")
-  for field in ("actuator_armature", "actuator_damping", "actuator_dampingpoly", "actuator_delay"):
-    yield from _nonzero(m, field, kind, "use 0")
+  for field in ("actuator_armature", "actuator_damping", "actuator_dampingpoly"):
+    for i in np.flatnonzero(m.actuator_trntype != enums.TrnType.TENDON):
+      value = getattr(m, field)[i]
+      if np.any(value):
+        yield Problem(name_of(m, kind, i), field.split("_", 1)[1], " ".join(f"{x:g}" for x in np.ravel(value)), "use 0")
+  yield from _nonzero(m, "actuator_delay", kind, "use 0")
   for i in np.flatnonzero(m.actuator_history[:, 0] > 0):
     yield Problem(name_of(m, kind, i), "nsample", str(m.actuator_history[i, 0]), "use 0 (no history)")

@@ -111,8 +111,7 @@ def test_call_forms_of_mjx_exist():
   missing = {
     "apply_ft", "benchmark", "create_render_context", "deriv_smooth_vel", "get_depth", "get_rgb", "get_segmentation",
     "implicit", "inverse", "is_sparse", "jac", "ray", "refit_bvh", "render", "render_with_segmentation",
-    "rne_postconstraint", "rungekutta4", "sensor_acc", "sensor_pos", "sensor_vel", "subtree_vel", "tendon",
-    "tendon_armature", "tendon_bias",
+    "rne_postconstraint", "rungekutta4", "sensor_acc", "sensor_pos", "sensor_vel", "subtree_vel",
   }  # fmt: skip
   assert theirs - set(mjx.__all__) == missing
 

@@ -19,7 +19,7 @@ UNSUPPORTED = """
     <body name="a"><joint name="hip" axis="0 1 0"/><geom name="can" type="cylinder" size="0.1 0.1"/><site name="tip"/></body>
     <site name="hook" pos="1 0 0"/>
   </worldbody>
-  <tendon><spatial name="rope"><site site="tip"/><site site="hook"/></spatial></tendon>
+  <tendon><spatial name="rope" range="0 2" frictionloss="1"><site site="tip"/><site site="hook"/></spatial></tendon>
   <equality><joint name="lock" joint1="hip"/></equality>
   <actuator><general name="act" tendon="rope" dyntype="filter" dynprm="0.1"/></actuator>
   <sensor><jointpos name="angle" joint="hip"/></sensor>
@@ -33,12 +33,12 @@ def test_everything_unsupported_is_named_in_one_error():
     mjx.put_model(model)
   text = str(error.value)
   for part in (
-    "integrator = RK4", "cone = ELLIPTIC", "solver = PGS", "flag energy", "density = 1.2", "tendon 'rope'",
-    "equality 'lock'", "sensor 'angle'", "'floor' and geom 'can'", "plane-cylinder", "actuator 'act': trntype = TENDON",
-    "dyntype = FILTER",
+    "integrator = RK4", "cone = ELLIPTIC", "solver = PGS", "flag energy", "density = 1.2", "tendon 'rope': limited",
+    "tendon 'rope': frictionloss", "equality 'lock'", "sensor 'angle'", "'floor' and geom 'can'", "plane-cylinder",
+    "actuator 'act': trntype = TENDON", "dyntype = FILTER",
   ):  # fmt: skip
     assert part in text, (part, text)
-  assert len(error.value.problems) == 11, text
+  assert len(error.value.problems) == 12, text
 
 
 def test_a_supported_model_is_not_refused():
