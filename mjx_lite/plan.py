@@ -38,8 +38,8 @@ class Plan(NamedTuple):
 
   @property
   def sizes(self) -> dict[str, int]:
-    """Sizes of Data that mjModel does not have: contact slots and constraint rows."""
-    return dict(ncon=len(self.collision.slot_pair), nefc=len(self.rows.type))
+    """Sizes of Data: contact slots, constraint rows, and entries of the actuators' moments (fewer than mjModel.nJmom)."""
+    return dict(ncon=len(self.collision.slot_pair), nefc=len(self.rows.type), nJmom=len(self.transmission.entry_out))
 
 
 def plan(s: dict[str, Any], pruned: frozenset[str], filter_parent: bool) -> Plan:
@@ -56,6 +56,7 @@ def plan(s: dict[str, Any], pruned: frozenset[str], filter_parent: bool) -> Plan
   tendons = tendon.plan(s)
   return Plan(
     kinematics.plan(s), com.plan(s), inertia.plan(s), articulated.plan(s), passive.plan(s, pruned),
-    tendons, tendon_force.plan(s, pruned, tendons), tendon_inertia.plan(s, pruned, tendons), transmission.plan(s),
-    collision, contacts, rows, jacobian.plan(s, rows.friction_dof, rows.limit), advance.plan(s),
+    tendons, tendon_force.plan(s, pruned, tendons), tendon_inertia.plan(s, pruned, tendons),
+    transmission.plan({**s, "slot_body": collision.slot_body}),
+    collision, contacts, rows, jacobian.plan(s, rows.equality, rows.friction_dof, rows.limit), advance.plan(s),
   )  # fmt: skip

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from mjx_lite.core.enums import MAXVAL, BiasType, GainType, JointType
+from mjx_lite.core.enums import MAXVAL, BiasType, GainType, JointType, TrnType
 from mjx_lite.core.select import rows
 from mjx_lite.core.types import Model
 from mjx_lite.math import safe
@@ -86,8 +86,9 @@ def _clamp(x, bounds, limited):
 
 def _on_circle(m, ctrl, length):
   """A position setpoint of a ball joint means the nearest of its representatives on the circle (MuJoCo 3.11)."""
-  joint = m.actuator_trnid[:, 0]
-  servo = (m.actuator_gaintype == GainType.FIXED) & (m.actuator_biastype == BiasType.AFFINE)
+  on_joint = np.isin(m.actuator_trntype, (TrnType.JOINT, TrnType.JOINTINPARENT))
+  joint = np.where(on_joint, m.actuator_trnid[:, 0], 0)
+  servo = on_joint & (m.actuator_gaintype == GainType.FIXED) & (m.actuator_biastype == BiasType.AFFINE)
   servo &= m.jnt_type[joint] == JointType.BALL
   if not servo.any():
     return ctrl

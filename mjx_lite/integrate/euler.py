@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 
 from mjx_lite.core.types import Model
-from mjx_lite.smooth import mass
+from mjx_lite.smooth import mass, transmission
 
 
 def acceleration(m: Model, cinert, cdof, packed_m, qvel, qacc, force) -> jax.Array:
@@ -18,6 +18,6 @@ def acceleration(m: Model, cinert, cdof, packed_m, qvel, qacc, force) -> jax.Arr
   if not (m.opt.use_eulerdamp and m.plan.passive.has_damper):
     return qacc
   speed = jnp.abs(qvel)
-  poly = m.dof_dampingpoly
-  slope = m.dof_damping + speed * (2 * poly[:, 0] + 3 * poly[:, 1] * speed)
+  damping, poly = transmission.dof_damping(m)
+  slope = damping + speed * (2 * poly[:, 0] + 3 * poly[:, 1] * speed)
   return mass.solve(m, mass.factor(m, cinert, cdof, packed_m, m.opt.timestep * slope), force)

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from mjx_lite.core.select import rows
 from mjx_lite.core.types import Model
 from mjx_lite.math import linalg, spatial
-from mjx_lite.smooth import articulated, inertia
+from mjx_lite.smooth import articulated, inertia, transmission
 from mjx_lite.smooth.articulated import Packed
 
 
@@ -25,7 +25,8 @@ def is_articulated(m: Model) -> bool:
 def factor(m: Model, cinert: jax.Array, cdof: jax.Array, packed_m: jax.Array, extra: jax.Array | None = None) -> Any:
   """Factor of M + diag(extra), extra (nv, W)."""
   if is_articulated(m):
-    diagonal = jnp.broadcast_to(m.dof_armature if extra is None else m.dof_armature + extra, (m.nv, cdof.shape[-1]))
+    diagonal = transmission.dof_armature(m)
+    diagonal = jnp.broadcast_to(diagonal if extra is None else diagonal + extra, (m.nv, cdof.shape[-1]))
     return articulated.factor(m, spatial.inertia_matrix(cinert), cdof, diagonal)
   if extra is not None:
     packed_m = packed_m + jnp.where(m.plan.inertia.diagonal[:, None], rows(extra, m.plan.inertia.row), 0)
