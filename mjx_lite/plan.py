@@ -8,7 +8,19 @@ from mjx_lite.actuator import plan as actuator
 from mjx_lite.collision import driver
 from mjx_lite.constraint import assemble, contact, contact_force, jacobian
 from mjx_lite.integrate import advance
-from mjx_lite.smooth import articulated, com, fluid, inertia, kinematics, passive, plastic, transmission
+from mjx_lite.smooth import (
+  articulated,
+  com,
+  fluid,
+  inertia,
+  kinematics,
+  passive,
+  plastic,
+  tendon,
+  tendon_force,
+  tendon_inertia,
+  transmission,
+)  # fmt: skip
 from mjx_lite.smooth import jacobian as body_jacobian
 
 
@@ -22,6 +34,9 @@ class Plan(NamedTuple):
   passive: passive.PassivePlan
   plastic: plastic.PlasticPlan
   fluid: fluid.FluidPlan
+  tendon: tendon.TendonPlan
+  tendon_force: tendon_force.TendonForcePlan
+  tendon_inertia: tendon_inertia.TendonInertiaPlan
   transmission: transmission.TransmissionPlan
   actuator: actuator.ActuatorPlan
   collision: driver.CollisionPlan
@@ -53,10 +68,11 @@ def plan(
   collision = driver.plan(s, filter_parent)
   contacts = contact.plan(s, collision.slot_body, collision.slot_dim, elliptic)
   rows = assemble.plan(s, "dof_frictionloss" not in pruned, contacts)
-  about_com = com.plan(s)
+  about_com, tendons = com.plan(s), tendon.plan(s)
   return Plan(
     kinematics.plan(s), about_com, inertia.plan(s), articulated.plan(s), passive.plan(s, pruned), plastic.plan(s),
     fluid.plan(s, pruned, about_com, values["geom_fluid"][:, 0] > 0),
+    tendons, tendon_force.plan(s, pruned, tendons), tendon_inertia.plan(s, pruned, tendons),
     transmission.plan({**s, "slot_body": collision.slot_body}), actuator.plan(s, values),
     collision, contacts, rows, jacobian.plan(s, rows.equality, rows.friction_dof, rows.limit), advance.plan(s),
     body_jacobian.plan(s, about_com), contact_force.plan(s, collision.slot_body, rows.address),

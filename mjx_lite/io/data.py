@@ -14,7 +14,7 @@ from mjx_lite.core import pytree, status
 from mjx_lite.core.types import Contact, Data, Model
 from mjx_lite.io import _pack
 from mjx_lite.io.model import put_model
-from mjx_lite.smooth import plastic
+from mjx_lite.smooth import plastic, tendon_force
 
 _KINDS = {"int": jnp.int32, "bool": jnp.bool_}
 
@@ -53,7 +53,8 @@ def make_data(m: Model | mujoco.MjModel, device: Any = None, **mjx_options: Any)
     dim=jnp.asarray(m.plan.collision.slot_dim, jnp.int32), efc_address=jnp.asarray(m.plan.rows.address, jnp.int32),
   )  # fmt: skip
   d = d.replace(
-    qpos=jnp.array(m.qpos0), plastic=plastic.initial(m), mocap_pos=m.body_pos[order], mocap_quat=m.body_quat[order],
+    qpos=jnp.array(m.qpos0), plastic=tendon_force.initial(m, plastic.initial(m)),
+    mocap_pos=m.body_pos[order], mocap_quat=m.body_quat[order],
     eq_active=jnp.asarray(m.eq_active0, bool), contact=contact, ctrl=jnp.asarray(m.plan.actuator.ctrl0, m.layout.dtype),
     history=history.start(m, m.opt.timestep[None])[:, 0],
     efc_type=jnp.asarray(m.plan.rows.type, jnp.int32), efc_id=jnp.asarray(m.plan.rows.id, jnp.int32),
@@ -100,7 +101,10 @@ def _check_same_model(m: Any, d: Any) -> None:
 
 
 def get_data(mj_model: mujoco.MjModel, d: Data) -> mujoco.MjData | list[mujoco.MjData]:
-  """mujoco.MjData of a Data, or a list of them if it has a leading world axis."""
+  """mujoco.MjData of a Data, or a list of them if it has a leading world axis.
+
+  The points of tendon paths (`wrap_xpos`, `ten_wrapadr`, ...), which are for drawing, are not computed.
+  """
   batch = d.qpos.ndim > 1
   result = [mujoco.MjData(mj_model) for _ in range(d.qpos.shape[0])] if batch else mujoco.MjData(mj_model)
   get_data_into(result, mj_model, d)

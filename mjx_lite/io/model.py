@@ -23,11 +23,15 @@ PRUNABLE = {
   "dof_damping": ("dof_damping", "dof_dampingpoly"),
   "jnt_stiffness": ("jnt_stiffness", "jnt_stiffnesspoly"),
   "body_gravcomp": ("body_gravcomp",),
+  "tendon_stiffness": ("tendon_stiffness", "tendon_stiffnesspoly"),
+  "tendon_damping": ("tendon_damping", "tendon_dampingpoly"),
+  "tendon_armature": ("tendon_armature",),
   "actuator_armature": ("actuator_armature",),
   "actuator_damping": ("actuator_damping", "actuator_dampingpoly"),
   "density": ("density",),  # of opt
   "viscosity": ("viscosity",),  # of opt
 }
+_GEOM_WRAPS = (enums.WrapType.SPHERE, enums.WrapType.CYLINDER)  # the parameter of these is the id of a side site
 _IGNORED = ("impl", "graph_mode", "naconmax", "nconmax", "njmax", "nccdmax", "nmaxpolygon", "nmaxpyramid")
 
 
@@ -47,8 +51,8 @@ def put_model(
     device: jax.Device where the arrays go; JAX's default device if None.
     dtype: floating-point type of the arrays; JAX's default (float32, or float64 under jax_enable_x64) if None.
     keep: float fields to keep in the program although they are zero now: 'dof_frictionloss', 'dof_damping',
-      'jnt_stiffness', 'body_gravcomp', 'actuator_armature', 'actuator_damping', and of opt 'density', 'viscosity'.
-      Needed to change or differentiate them.
+      'jnt_stiffness', 'body_gravcomp', 'tendon_stiffness', 'tendon_damping', 'tendon_armature', 'actuator_armature',
+      'actuator_damping', and of opt 'density', 'viscosity'. Needed to change or differentiate them.
     tile: worlds computed at a time; 0 for all at once. By default 128 on CPU, 0 elsewhere.
     **mjx_options: arguments that only mean something to MJX (impl, naconmax, njmax, ...); they warn.
 
@@ -66,6 +70,7 @@ def put_model(
   traced = set(pytree.specs(Model))
   fields = _fields(m)
   static = {k: v for k, v in fields.items() if k not in traced}
+  static["wrap_sideid"] = np.where(np.isin(m.wrap_type, _GEOM_WRAPS), np.rint(m.wrap_prm), -1).astype(int)
   values = {k: v for k, v in fields.items() if k in traced}
   zero = {k for k, of in PRUNABLE.items() if not any(np.any(_value(m, f)) for f in of)}
   pruned = frozenset(f for k in zero - set(keep) for f in PRUNABLE[k])

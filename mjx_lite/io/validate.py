@@ -39,7 +39,9 @@ def check(m: mujoco.MjModel) -> None:
 
 def find_problems(m: mujoco.MjModel) -> list[Problem]:
   """Everything that the model uses and mjx_lite does not implement."""
-  return [*_options(m), *_sizes(m), *_equalities(m), *_geoms(m), *_collisions(m), *_actuators(m)]
+  return [
+    *_options(m), *_sizes(m), *_equalities(m), *_tendons(m), *_geoms(m), *_collisions(m), *_actuators(m),
+  ]  # fmt: skip
 
 
 def _choice(what: str, value: int, enum: Any, allowed: Any) -> list[Problem]:
@@ -64,7 +66,6 @@ def _options(m):
 def _sizes(m):
   """Kinds of element of which a model may have none."""
   kinds = (
-    ("ntendon", mujoco.mjtObj.mjOBJ_TENDON, "remove the tendon"),
     ("nsensor", mujoco.mjtObj.mjOBJ_SENSOR, "remove the sensor and read the quantity from Data"),
     ("nflex", mujoco.mjtObj.mjOBJ_FLEX, "remove the flex"),
     ("nplugin", mujoco.mjtObj.mjOBJ_PLUGIN, "remove the plugin"),
@@ -88,6 +89,21 @@ def _equalities(m):
     kind = enums.EqType(int(m.eq_type[i])).name
     able = ", ".join(t.name for t in EQUALITIES)
     yield Problem(name_of(m, mujoco.mjtObj.mjOBJ_EQUALITY, i), "type", kind, f"use {able}")
+
+
+def _tendons(m):
+  kind = mujoco.mjtObj.mjOBJ_TENDON
+  for i in np.flatnonzero(m.tendon_limited):
+    yield Problem(name_of(m, kind, i), "limited", "true", "use false")
+  yield from _nonzero(m, "tendon_frictionloss", kind, "use 0")
+  around = np.isin(m.wrap_type, (enums.WrapType.SPHERE, enums.WrapType.CYLINDER))
+  for i in np.flatnonzero(m.actuator_trntype == enums.TrnType.TENDON):
+    t = m.actuator_trnid[i, 0]
+    if m.actuator_armature[i] and around[m.tendon_adr[t] : m.tendon_adr[t] + m.tendon_num[t]].any():
+      yield Problem(
+        name_of(m, mujoco.mjtObj.mjOBJ_ACTUATOR, i), "armature", f"{m.actuator_armature[i]:g}",
+        f"use 0: {name_of(m, kind, t)} wraps around a geom, and MuJoCo has no armature for that",
+      )  # fmt: skip
 
 
 def _geoms(m):

@@ -6,11 +6,11 @@ import jax.numpy as jnp
 from mjx_lite.core.select import rows
 from mjx_lite.core.types import Model
 from mjx_lite.math import safe, vector
-from mjx_lite.smooth import inertia
+from mjx_lite.smooth import mass, tendon_force
 from mjx_lite.smooth.passive import joint_extensions
 
 
-def potential(m: Model, qpos, xipos, plastic) -> jax.Array:
+def potential(m: Model, qpos, xipos, plastic, ten_length) -> jax.Array:
   """Energy (W,) [J] of gravity and of the springs.
 
   Source: `mj_energyPos`.
@@ -20,18 +20,25 @@ def potential(m: Model, qpos, xipos, plastic) -> jax.Array:
     height = vector.dot(xipos, m.opt.gravity)
     energy = energy - vector.total(m.body_mass * height)
   if m.opt.use_spring:
-    energy = energy + _joint_springs(m, qpos, plastic)  # tendon springs are added here
+    energy = energy + _joint_springs(m, qpos, plastic) + _tendon_springs(m, ten_length, plastic)
   return energy
 
 
-def kinetic(m: Model, cinert, cdof, qvel) -> jax.Array:
+def kinetic(m: Model, cinert, cdof, packed_m, qvel) -> jax.Array:
   """Energy (W,) [J] of motion, armature included. Source: `mj_energyVel`."""
-  return vector.total(qvel * inertia.mul_m(m, cinert, cdof, qvel)) / 2
+  return vector.total(qvel * mass.mul(m, cinert, cdof, packed_m, qvel)) / 2
 
 
 def polynomial(x: jax.Array, first: jax.Array, higher: jax.Array) -> jax.Array:
   """Energy of the spring with force `-x (a + b x + c x^2)`, a = first, (b, c) = higher (n, 2, W)."""
   return x * x * (first / 2 + x * (higher[:, 0] / 3 + x * higher[:, 1] / 4))
+
+
+def _tendon_springs(m, ten_length, plastic):
+  if not m.ntendon or "tendon_stiffness" in m.layout.pruned:
+    return 0
+  x = tendon_force.stretch(m, ten_length, plastic)
+  return vector.total(polynomial(x, m.tendon_stiffness, m.tendon_stiffnesspoly))
 
 
 def _joint_springs(m, qpos, plastic):

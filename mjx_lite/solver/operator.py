@@ -1,7 +1,7 @@
 """The solver's linear algebra: M x and (M + J' W J)^-1 x, in one of two ways chosen at plan time.
 
-*articulated*: every contact touches at most one moving body, and no ball joint has a limit. Then a row adds to the
-diagonal or to one body's inertia, and an articulated-body pass solves in O(n); neither M nor J is formed.
+*articulated*: every contact touches at most one moving body, no ball joint has a limit and no tendon armature. Then a row
+adds to the diagonal or to one body's inertia, and an articulated-body pass solves in O(n); neither M nor J is formed.
 *dense*: always right.
 """
 
@@ -13,7 +13,7 @@ from mjx_lite.constraint import jacobian
 from mjx_lite.constraint.rows import Jacobian
 from mjx_lite.core.types import Model
 from mjx_lite.math import linalg, spatial
-from mjx_lite.smooth import articulated, inertia, transmission
+from mjx_lite.smooth import articulated, inertia, mass, transmission
 from mjx_lite.solver.cost import Zones
 
 
@@ -28,12 +28,12 @@ class Metric(NamedTuple):
 def is_tree_sparse(m: Model) -> bool:
   """True if the articulated operator serves."""
   p = m.plan.jacobian
-  return m.plan.contact.tree_sparse and not len(p.ball_row) and not p.nequality
+  return m.plan.contact.tree_sparse and not len(p.ball_row) and not p.nequality and mass.is_articulated(m)
 
 
 def mul_m(m: Model, metric: Metric, x: jax.Array) -> jax.Array:
   """M x."""
-  return inertia.mul_m(m, metric.cinert, metric.cdof, x)
+  return mass.mul(m, metric.cinert, metric.cdof, metric.M, x)
 
 
 def factor(m: Model, metric: Metric, j: Jacobian, zones: Zones) -> Any:
