@@ -341,7 +341,7 @@ def _jacobian(m: Model, d: Data) -> Jacobian:
   _, axis = limit.rows_joint(m, m.plan.rows.limit, d.qpos)
   c = contact.rows_contact(m, m.plan.contact, _contacts(d), d.subtree_com)
   e = equality.rows_equality(m, m.plan.rows.equality, _equality_state(d))
-  return Jacobian(axis, c.basis, c.mu, e.entries)
+  return Jacobian(axis, c.basis, c.mu, e.entries, d.ten_J)
 
 
 def _equality_state(d: Data) -> equality.State:

@@ -52,11 +52,11 @@ def plan(s: dict[str, Any], pruned: frozenset[str], filter_parent: bool) -> Plan
   """
   collision = driver.plan(s, filter_parent)
   contacts = contact.plan(s, collision.slot_body, collision.slot_dim)
-  rows = assemble.plan(s, "dof_frictionloss" not in pruned, contacts)
+  rows = assemble.plan(s, pruned, contacts)
   tendons = tendon.plan(s)
   return Plan(
     kinematics.plan(s), com.plan(s), inertia.plan(s), articulated.plan(s), passive.plan(s, pruned),
     tendons, tendon_force.plan(s, pruned, tendons), tendon_inertia.plan(s, pruned, tendons),
     transmission.plan({**s, "slot_body": collision.slot_body}),
-    collision, contacts, rows, jacobian.plan(s, rows.equality, rows.friction_dof, rows.limit), advance.plan(s),
+    collision, contacts, rows, jacobian.plan(s, rows), advance.plan(s),
   )  # fmt: skip

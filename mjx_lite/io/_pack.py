@@ -117,6 +117,9 @@ def _fill_jacobian(jac, m, result, d, active):
       jac[out] = equalities.get((k, int(r) - first), 0)
     elif kind[r] == ConstraintType.FRICTION_DOF:
       jac[out, k] = 1
+    elif kind[r] in (ConstraintType.FRICTION_TENDON, ConstraintType.LIMIT_TENDON):
+      entry = slice(m.ten_J_rowadr[k], m.ten_J_rowadr[k] + m.ten_J_rownnz[k])
+      jac[out, m.ten_J_colind[entry]] = result.ten_J[entry] * (1 if r == first else -1)
     elif kind[r] == ConstraintType.LIMIT_JOINT:
       adr = m.jnt_dofadr[k]
       if m.jnt_type[k] == JointType.BALL:

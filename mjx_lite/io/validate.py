@@ -101,9 +101,6 @@ def _joints(m):
 
 def _tendons(m):
   kind = mujoco.mjtObj.mjOBJ_TENDON
-  for i in np.flatnonzero(m.tendon_limited):
-    yield Problem(name_of(m, kind, i), "limited", "true", "use false")
-  yield from _nonzero(m, "tendon_frictionloss", kind, "use 0")
   around = np.isin(m.wrap_type, (enums.WrapType.SPHERE, enums.WrapType.CYLINDER))
   for i in np.flatnonzero(m.actuator_trntype == enums.TrnType.TENDON):
     t = m.actuator_trnid[i, 0]
