@@ -9,10 +9,12 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
+from mjx_lite.actuator import activation, history
 from mjx_lite.actuator import force as actuator_force
 from mjx_lite.collision import driver, mixing
-from mjx_lite.constraint import assemble, contact, equality, jacobian, limit
+from mjx_lite.constraint import assemble, contact, contact_force, equality, jacobian, limit
 from mjx_lite.constraint.rows import Jacobian, Rows
 from mjx_lite.core import status
 from mjx_lite.core.enums import MAXVAL
@@ -21,7 +23,7 @@ from mjx_lite.core.types import Data, Model
 from mjx_lite.integrate import advance
 from mjx_lite.integrate.table import INTEGRATORS
 from mjx_lite.math import vector
-from mjx_lite.smooth import applied, com, inertia, mass, tendon_force, tendon_inertia
+from mjx_lite.smooth import applied, com, energy, fluid, inertia, mass, momentum, plastic, tendon_force, tendon_inertia
 from mjx_lite.smooth import kinematics as kinematics_
 from mjx_lite.smooth import passive as passive_
 from mjx_lite.smooth import rne as rne_
@@ -137,11 +139,15 @@ def com_vel(m: Model, d: Data) -> Data:
 
 def passive(m: Model, d: Data) -> Data:
   """Passive forces."""
-  f = passive_.passive(m, d.qpos, d.qvel, d.cdof, d.xipos, d.subtree_com)
+  f = passive_.passive(m, d.qpos, d.qvel, d.cdof, d.xipos, d.subtree_com, d.plastic)
   if m.ntendon:
     t = tendon_force.forces(m, d.ten_length, d.ten_velocity, d.ten_J, d.plastic)
     f = f._replace(spring=f.spring + t.spring, damper=f.damper + t.damper, passive=f.passive + t.spring + t.damper)
-  return d.replace(**{f"qfrc_{k}": x for k, x in f._asdict().items()})
+  d = d.replace(**{f"qfrc_{k}": x for k, x in f._asdict().items()})
+  if not m.plan.fluid.exists or not m.opt.use_passive:
+    return d.replace(qfrc_fluid=jnp.zeros_like(d.qvel))
+  drag = fluid.fluid(m, d.cdof, d.cvel, d.xipos, d.ximat, d.geom_xpos, d.geom_xmat, d.subtree_com)
+  return d.replace(qfrc_fluid=drag, qfrc_passive=d.qfrc_passive + drag)
 
 
 def rne(m: Model, d: Data) -> Data:
@@ -155,6 +161,16 @@ def tendon_bias(m: Model, d: Data) -> Data:
     return d
   bias = tendon_inertia.bias(m, d.site_xpos, d.subtree_com, d.cvel, d.cdof_dot, d.qvel, d.ten_J)
   return d.replace(qfrc_bias=d.qfrc_bias + bias)
+
+
+def energy_pos(m: Model, d: Data) -> Data:
+  """Potential energy."""
+  return d.replace(energy=jnp.stack([energy.potential(m, d.qpos, d.xipos, d.ten_length, d.plastic), d.energy[1]]))
+
+
+def energy_vel(m: Model, d: Data) -> Data:
+  """Kinetic energy."""
+  return d.replace(energy=jnp.stack([d.energy[0], energy.kinetic(m, d.cinert, d.cdof, d.M, d.qvel)]))
 
 
 def fwd_velocity(m: Model, d: Data) -> Data:
@@ -174,12 +190,15 @@ def _fwd_velocity(m: Model, d: Data) -> tuple[Data, Rows]:
 
 
 def fwd_actuation(m: Model, d: Data) -> Data:
-  """Actuator forces."""
+  """Actuator forces and the rates of activations."""
   if not m.opt.use_actuation or not m.nactuator:
-    return d.replace(actuator_force=jnp.zeros_like(d.actuator_force), qfrc_actuator=jnp.zeros_like(d.qfrc_actuator))
-  a = actuator_force.actuation(m, d.ctrl, d.actuator_length, d.actuator_velocity, d.actuator_moment, d.qfrc_gravcomp)
+    return d.replace(**{k: jnp.zeros_like(getattr(d, k)) for k in ("act_dot", "actuator_force", "qfrc_actuator")})
+  ctrl, bad = actuator_force.effective_ctrl(m, d.time, d.ctrl, d.history)
+  a = actuator_force.actuation(
+    m, ctrl, d.act, d.actuator_length, d.actuator_velocity, d.actuator_moment, d.qfrc_gravcomp
+  )
   return d.replace(
-    actuator_force=a.force, qfrc_actuator=a.qfrc, status=status.mark(d.status, Warning.BADCTRL, a.bad_ctrl)
+    act_dot=a.act_dot, actuator_force=a.force, qfrc_actuator=a.qfrc, status=status.mark(d.status, Warning.BADCTRL, bad)
   )
 
 
@@ -206,13 +225,39 @@ def _solve(m: Model, d: Data, rows: Rows) -> Data:
   trace = vector.total(jnp.where(m.plan.inertia.diagonal[:, None], d.M, 0))
   problem = newton.Problem(m, metric, rows, d.qfrc_smooth, d.qacc_smooth, 1 / trace)
   solution = SOLVERS[m.opt.solver](problem, d.qacc_warmstart)
-  force = cost.zones(m.plan.jacobian, rows, solution.jar).force
+  force = cost.zones(m.plan, rows, solution.jar).force
   qfrc = jacobian.mul_t(m, rows.jacobian, d.cdof, force)
   converged = solution.stopped | newton.is_small(problem, solution.ma - d.qfrc_smooth - qfrc)
   return d.replace(
-    qacc=solution.qacc, efc_force=force, efc_state=cost.state(m.plan.jacobian, rows, solution.jar), qfrc_constraint=qfrc,
+    qacc=solution.qacc, efc_force=force, efc_state=cost.state(m.plan, rows, solution.jar), qfrc_constraint=qfrc,
     solver_niter=solution.niter, status=status.mark(d.status, Warning.SOLVER, ~converged),
   )  # fmt: skip
+
+
+# ------------------------------------------------------------------------------------------- on demand, not in a step
+
+
+def subtree_vel(m: Model, d: Data) -> Data:
+  """Velocities of the subtrees' centres of mass, and angular momenta about them."""
+  return d.replace(**momentum.subtree_vel(m, d.cinert, d.cvel, d.subtree_com)._asdict())
+
+
+def rne_postconstraint(m: Model, d: Data) -> Data:
+  """Accelerations of the bodies against free fall, external and internal wrenches; all about the trees' centres of mass.
+
+  Raises:
+    NotImplementedError: the model has a connect or weld, whose wrenches are not among the external ones yet.
+  """
+  if len(m.plan.rows.equality.point):
+    raise NotImplementedError("rne_postconstraint of a model with a connect or weld constraint.")
+  c = d.contact
+  is_world = (np.arange(m.nbody) == 0)[:, None, None]
+  ext = jnp.where(is_world, 0, applied.about_tree(m, d.xipos, d.subtree_com, d.xfrc_applied))
+  if m.plan.contact.ncon:
+    force = contact_force.local(m, d.efc_force, c.friction, c.exclude)
+    ext = ext + contact_force.on_bodies(m, force, c.frame, c.pos, d.subtree_com)
+  carried = rne_.rne_postconstraint(m, d.cinert, d.cdof, d.cvel, d.cdof_dot, d.qvel, d.qacc, ext)
+  return d.replace(**carried._asdict())
 
 
 # ----------------------------------------------------------------------------------------------------------- step
@@ -231,7 +276,7 @@ def _forward_velocity(m: Model, d: Data) -> tuple[Data, Work]:
   d = d.replace(**mass.packed(m, factor, d.cdof)._asdict())
   d = transmission(m, collision(m, d))
   d, rows = _fwd_velocity(m, d)
-  return d, Work(factor, rows)
+  return (energy_vel(m, energy_pos(m, d)) if m.opt.use_energy else d), Work(factor, rows)
 
 
 def _forward_acceleration(m: Model, d: Data, work: Work) -> Data:
@@ -261,8 +306,12 @@ def euler(m: Model, d: Data) -> Data:
   h = m.opt.timestep
   qvel = d.qvel + h * acc
   qpos = advance.integrate_pos(m, d.qpos, qvel, h)
-  plastic = tendon_force.yielded(m, d.plastic, d.ten_length, d.ten_J, qpos, qvel)
-  return d.replace(qvel=qvel, qpos=qpos, plastic=plastic, time=d.time + h, qacc_warmstart=d.qacc)
+  moved = tendon_force.yielded(m, plastic.advance(m, qpos, d.plastic), d.ten_length, d.ten_J, qpos, qvel)
+  return d.replace(
+    history=history.record(m, d.history, d.time, d.ctrl),
+    act=activation.advance(m, d.act, d.act_dot, d.actuator_length, d.actuator_velocity),
+    qvel=qvel, qpos=qpos, plastic=moved, time=d.time + h, qacc_warmstart=d.qacc,
+  )  # fmt: skip
 
 
 def _check_state(m: Model, d: Data) -> Data:
@@ -315,9 +364,11 @@ def reset(m: Model, d: Data) -> Data:
   mocap = m.body_mocapid >= 0
   order = m.body_mocapid[mocap].argsort()
   return zero.replace(
-    qpos=full(m.qpos0, d.qpos), status=d.status, contact=contact_, efc_type=d.efc_type, efc_id=d.efc_id,
+    qpos=full(m.qpos0, d.qpos), plastic=full(tendon_force.initial(m, plastic.initial(m)), d.plastic),
+    status=d.status, contact=contact_, efc_type=d.efc_type, efc_id=d.efc_id,
     mocap_pos=full(m.body_pos[mocap][order], d.mocap_pos), mocap_quat=full(m.body_quat[mocap][order], d.mocap_quat),
-    eq_active=full(jnp.asarray(m.eq_active0, bool)[:, None], d.eq_active), plastic=tendon_force.initial(m, zero.plastic),
+    eq_active=full(jnp.asarray(m.eq_active0, bool)[:, None], d.eq_active),
+    ctrl=full(m.plan.actuator.ctrl0[:, None], d.ctrl), history=full(history.start(m, m.opt.timestep), d.history),
   )  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""Actuator force from control, length and velocity."""
+"""Actuator forces from controls, activations, lengths and velocities."""
 
 from typing import NamedTuple
 
@@ -6,75 +6,120 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from mjx_lite.core.enums import MAXVAL, BiasType, GainType, JointType, TrnType
-from mjx_lite.core.select import rows
+from mjx_lite.actuator import dcmotor, history, setpoint, so3
+from mjx_lite.actuator.activation import disabled, next_activation
+from mjx_lite.actuator.state import State
+from mjx_lite.actuator.table import BIASES, DYNAMICS, GAINS
+from mjx_lite.core.enums import MAXVAL, BiasType, GainType
+from mjx_lite.core.select import join, place, put, rows, rows_or_zero
 from mjx_lite.core.types import Model
-from mjx_lite.math import safe
+from mjx_lite.math.tree import mask_sum, plan_sum
 from mjx_lite.smooth import transmission
 
 
 class Actuation(NamedTuple):
   """Result of `actuation`."""
 
+  act_dot: jax.Array
   force: jax.Array
   qfrc: jax.Array
-  bad_ctrl: jax.Array  # (W,) the whole control vector was taken as zero
 
 
-def _fixed_gain(prm, length, velocity):
-  return prm[:, 0]
+def effective_ctrl(m: Model, time, ctrl, past) -> tuple[jax.Array, jax.Array]:
+  """Controls (nu, W) that take effect at a time, and whether they were bad (W,).
 
-
-def _affine(prm, length, velocity):
-  return prm[:, 0] + prm[:, 1] * length + prm[:, 2] * velocity
-
-
-def _no_bias(prm, length, velocity):
-  return jnp.zeros_like(length)
-
-
-# one law per kind: (parameters (n, 10, W), length, velocity) -> gain or bias (n, W)
-GAINS = {GainType.FIXED: _fixed_gain, GainType.AFFINE: _affine}
-BIASES = {BiasType.NONE: _no_bias, BiasType.AFFINE: _affine}
-
-
-def actuation(m: Model, ctrl, length, velocity, moment, qfrc_gravcomp) -> Actuation:
-  """Output forces and the joint force that they make.
-
-  Controls are clamped to their range; if any then is NaN, infinite or beyond 1e10 all of the world's are taken as zero.
-  The order is C's: gain times control plus bias, clamp of the output, then of the joint.
+  They are read from the history where there is a delay, and clamped to their range; if any then is NaN, infinite or beyond
+  1e10 all of the world's are taken as zero.
 
   Source: `mj_fwdActuation`.
   """
+  ctrl = history.delayed_ctrl(m, past, time, ctrl)
   if m.opt.use_clampctrl:
     ctrl = _clamp(ctrl, m.actuator_ctrlrange, m.actuator_ctrllimited)
   bad = jnp.any(~(jnp.abs(ctrl) <= MAXVAL), axis=0)
-  ctrl = jnp.where(bad, 0, ctrl)
-  ctrl = _on_circle(m, ctrl, length)
+  return jnp.where(bad, 0, ctrl), bad
 
-  gain = _by_kind(GAINS, m.actuator_gaintype, m.actuator_gainprm, length, velocity)
-  bias = _by_kind(BIASES, m.actuator_biastype, m.actuator_biasprm, length, velocity)
-  force = gain * ctrl + bias
-  groups = np.clip(m.actuator_group, 0, 30)
-  disabled = (m.opt.disableactuator >> groups) & 1
-  force = jnp.where(((m.actuator_group >= 0) & (m.actuator_group <= 30) & (disabled == 1))[:, None], 0, force)
-  force = _clamp(force, m.actuator_forcerange, m.actuator_forcelimited)
 
+def actuation(m: Model, ctrl, act, length, velocity, moment, qfrc_gravcomp) -> Actuation:
+  """Rates of activations, output forces, and the joint force that they make.
+
+  The order is C's: limits of setpoint rates, activation dynamics, gain times input plus bias, limits of tendons, of the
+  output, mechanical forces of motors, limits of joints.
+
+  Args:
+    m: the model.
+    ctrl: (nu, W) from `effective_ctrl`.
+    act: (na, W).
+    length: (nout, W) of the outputs.
+    velocity: (nout, W) of the outputs.
+    moment: (nJmom, W) packed.
+    qfrc_gravcomp: (nv, W).
+
+  Source: `mj_fwdActuation`.
+  """
+  p = m.plan.actuator
+  ctrl, slewed = setpoint.slew(m, ctrl, act)
+  x = State(ctrl, act, length, velocity, act, act)
+  act_dot = act
+  if m.na:
+    rates = [r for k in p.dynamics for r in DYNAMICS[k.kind](m, k, x)]
+    act_dot = jnp.broadcast_to(place([*slewed, *rates], m.na, act), act.shape)
+    x = x._replace(act_used=_early(m, x, act_dot))
+  x = x._replace(drive=rows_or_zero(join([ctrl, x.act_used]) if m.na else ctrl, p.source))
+
+  force = place([(k.out, GAINS[k.kind](m, k, x)) for k in p.gains], m.nout, length)
+  if p.biases:
+    force = force + place([(k.out, BIASES[k.kind](m, k, x)) for k in p.biases], m.nout, length)
+  off = disabled(m)
+  if off.any():
+    force = jnp.where(off[p.owner][:, None], 0, force)
+  force = _limit(m, _limit_tendons(m, force))
+  for k in p.biases:
+    if k.kind == BiasType.DCMOTOR:
+      more = jnp.where(off[k.who][:, None], 0, dcmotor.mechanical(m, k, x, act_dot))
+      force = put(force, k.out, rows(force, k.out) + more)
+  return Actuation(act_dot, force, _to_joints(m, moment, force, qfrc_gravcomp))
+
+
+def _early(m, x, act_dot):
+  """act, for actuators with `actearly` that of the next step."""
+  early = m.actuator_actearly.astype(bool)[m.plan.actuator.act_owner]
+  return jnp.where(early[:, None], next_activation(m, x.act, act_dot, x.velocity), x.act) if early.any() else x.act
+
+
+def _limit_tendons(m, force):
+  """Scale the forces on a tendon so that their sum is in its range; a sum of zero stays."""
+  p = m.plan.actuator
+  if not p.tendon.size:
+    return force
+  some = rows(force, p.tendon_out)
+  same = p.tendon[:, None] == p.tendon
+  total, bounds = mask_sum(plan_sum(same), some), rows(m.tendon_actfrcrange, p.tendon)
+  bound = jnp.clip(total, bounds[:, 0], bounds[:, 1])
+  outside = (bound != total) & (total != 0)
+  return put(force, p.tendon_out, some * jnp.where(outside, bound / jnp.where(outside, total, 1), 1))
+
+
+def _limit(m, force):
+  """Clamp the outputs of limited actuators to their range, the norm of three that belong together."""
+  limited = m.actuator_forcelimited.astype(bool)
+  triple = limited & (m.actuator_gaintype == GainType.SO3)
+  owner = m.plan.actuator.owner
+  force = _clamp(force, rows(m.actuator_forcerange, owner), (limited & ~triple)[owner])
+  if not triple.any():
+    return force
+  out = np.flatnonzero(triple[owner])
+  return put(force, out, so3.limit(m, np.flatnonzero(triple), rows(force, out)))
+
+
+def _to_joints(m, moment, force, qfrc_gravcomp):
+  """Joint force of the outputs and of the gravity compensation that actuators deliver, within the limits of the joints."""
   qfrc = transmission.to_joints(m, moment, force)
   if m.ngravcomp:
     qfrc = qfrc + jnp.where(m.jnt_actgravcomp[m.dof_jntid].astype(bool)[:, None], qfrc_gravcomp, 0)
   first = m.jnt_dofadr[m.dof_jntid] == np.arange(m.nv)  # C clamps the first dof of the joint
   limited = m.jnt_actfrclimited[m.dof_jntid].astype(bool) & first
-  return Actuation(force, _clamp(qfrc, rows(m.jnt_actfrcrange, m.dof_jntid), limited), bad)
-
-
-def _by_kind(table, kind, prm, length, velocity):
-  """Evaluate the laws that occur and select by kind."""
-  out = None
-  for t in np.unique(kind):
-    value = table[type(next(iter(table)))(int(t))](prm, length, velocity)
-    out = value if out is None else jnp.where((kind == t)[:, None], value, out)
-  return out
+  return _clamp(qfrc, rows(m.jnt_actfrcrange, m.dof_jntid), limited)
 
 
 def _clamp(x, bounds, limited):
@@ -82,18 +127,3 @@ def _clamp(x, bounds, limited):
   if not np.any(limited):
     return x
   return jnp.where(np.asarray(limited, bool)[:, None], jnp.clip(x, bounds[:, 0], bounds[:, 1]), x)
-
-
-def _on_circle(m, ctrl, length):
-  """A position setpoint of a ball joint means the nearest of its representatives on the circle (MuJoCo 3.11)."""
-  on_joint = np.isin(m.actuator_trntype, (TrnType.JOINT, TrnType.JOINTINPARENT))
-  joint = np.where(on_joint, m.actuator_trnid[:, 0], 0)
-  servo = on_joint & (m.actuator_gaintype == GainType.FIXED) & (m.actuator_biastype == BiasType.AFFINE)
-  servo &= m.jnt_type[joint] == JointType.BALL
-  if not servo.any():
-    return ctrl
-  period = 2 * jnp.pi * safe.norm(m.actuator_gear[:, :3])
-  is_position = servo[:, None] & (m.actuator_gainprm[:, 0] == -m.actuator_biasprm[:, 1]) & (period > 0)
-  turns = (ctrl - length) / jnp.where(period > 0, period, 1)
-  whole = jax.lax.stop_gradient(jnp.trunc(turns + jnp.copysign(0.5, turns)))
-  return jnp.where(is_position, ctrl - period * whole, ctrl)

@@ -41,7 +41,8 @@ STAGE_FIELDS: dict[str, tuple[str, ...]] = {
   "fwd_acceleration": ("qfrc_smooth", "qacc_smooth"),
   "solve": ("qacc", "efc_force", "efc_state", "qfrc_constraint"),
   "sensor": ("sensordata",),
-  "integrate": ("time", "act", "qvel", "qpos", "plastic", "qacc_warmstart"),
+  "energy": ("energy",),
+  "integrate": ("time", "act", "history", "qvel", "qpos", "plastic", "qacc_warmstart"),
 }
 
 TOLERANCE = 1e-10
@@ -93,7 +94,7 @@ class Engine:
     before = mjx.put_data(self.m, state)
     after = self._step(self.m, before)
     # rows are packed by the configuration that they were made in
-    result = mjx.get_data(self.mj_model, after.replace(qpos=before.qpos))
+    result: Any = mjx.get_data(self.mj_model, after.replace(qpos=before.qpos))
     result.qpos[:] = after.qpos
     return result
 
@@ -152,10 +153,12 @@ def relative_error(ours: np.ndarray, theirs: np.ndarray) -> np.ndarray:
   """
   if theirs.dtype.kind in "iub":
     return np.where(ours == theirs, 0.0, np.inf)
-  size = np.abs(theirs)
+  size = np.where(np.isfinite(theirs), np.abs(theirs), 0)
   scale = np.maximum(np.maximum(size, 1e-2 * size.max(initial=0)), 1e-3)
-  error = np.abs(ours - theirs) / scale
-  return np.where(np.isnan(error), np.where(np.isnan(ours) & np.isnan(theirs), 0.0, np.inf), error)
+  with np.errstate(invalid="ignore"):  # infinite on both sides
+    error = np.abs(ours - theirs) / scale
+  same = (ours == theirs) | (np.isnan(ours) & np.isnan(theirs))
+  return np.where(same, 0.0, np.where(np.isnan(error), np.inf, error))
 
 
 def element_name(mj_model: mujoco.MjModel, d: mujoco.MjData, field: str, index: tuple[int, ...]) -> str:
@@ -255,7 +258,7 @@ def read_field(mj_model: mujoco.MjModel, d: mujoco.MjData, field: str) -> np.nda
   """A field of MjData as an array whose first axis counts things; sparse matrices are filled in."""
   if field == "efc_J":
     if not mujoco.mj_isSparse(mj_model):
-      return d.efc_J.reshape(d.nefc, mj_model.nv)
+      return d.efc_J.reshape(-1, mj_model.nv)[: d.nefc]  # C keeps room for rows that it drops
     return _dense(mj_model.nv, d.efc_J, d.efc_J_rownnz, d.efc_J_rowadr, d.efc_J_colind)
   if field == "actuator_moment":
     return _dense(mj_model.nv, d.actuator_moment, d.moment_rownnz, d.moment_rowadr, d.moment_colind)

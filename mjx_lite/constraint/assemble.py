@@ -27,12 +27,13 @@ class RowPlan(NamedTuple):
   address: np.ndarray  # (ncon,) first row of each slot
 
 
-def plan(s: dict[str, Any], pruned: frozenset[str], c: contact.ContactPlan) -> RowPlan:
-  """Kinds, ids and addresses of the rows."""
-  equalities, limits, tendon_limits = equality.plan(s), limit.plan_joint(s), limit.plan_tendon(s)
+def plan(s: dict[str, Any], pruned: frozenset[str], c: contact.ContactPlan, movable: np.ndarray) -> RowPlan:
+  """Kinds, ids and addresses of the rows; movable are the tendons whose length can change."""
+  equalities, limits, tendon_limits = equality.plan(s), limit.plan_joint(s), limit.plan_tendon(s, movable)
   dofs = friction.plan_dof(s, "dof_frictionloss" not in pruned)
-  tendons = friction.plan_tendon(s, "tendon_frictionloss" not in pruned)
-  kind = np.where(c.frictional, ConstraintType.CONTACT_PYRAMIDAL, ConstraintType.CONTACT_FRICTIONLESS)
+  tendons = friction.plan_tendon(movable, "tendon_frictionloss" not in pruned)
+  cone = ConstraintType.CONTACT_ELLIPTIC if c.elliptic else ConstraintType.CONTACT_PYRAMIDAL
+  kind = np.where(c.frictional, cone, ConstraintType.CONTACT_FRICTIONLESS)
   parts = [  # of the rows before the contacts': type, ids
     (ConstraintType.EQUALITY, equalities.row_eq),
     (ConstraintType.FRICTION_DOF, dofs), (ConstraintType.FRICTION_TENDON, tendons),
@@ -64,9 +65,9 @@ def make_constraint(m: Model, x: equality.State, contacts: Contacts) -> Rows:
     (limit.rows_tendon(m, p.limit_tendon, x.ten_length), on and m.opt.use_limit),
     (contact_rows.params, m.opt.use_contact),
   ]
-  params = RowParams(*(join([x[k] for x, _ in parts]) for k in range(len(RowParams._fields) - 1)), stiff=True)
+  params = RowParams(*(join([getattr(x, k) for x, _ in parts]) for k in RowParams._fields[:-1]), stiff=True)
   enabled = np.repeat([flag for _, flag in parts], [len(x.pos) for x, _ in parts])[:, None]
-  stiff = np.repeat([x.stiff for x, _ in parts], [len(x.pos) for x, _ in parts])[:, None]
+  stiff = np.concatenate([np.broadcast_to(x.stiff, len(x.pos)) for x, _ in parts])[:, None]
 
   law = impedance(m, params.solref, params.solimp, params.violation - params.margin)
   k = jnp.where(stiff, law.K, 0)

@@ -15,9 +15,9 @@ def plan_dof(s: dict[str, Any], present: bool) -> np.ndarray:
   return np.arange(s["nv"] if present else 0)
 
 
-def plan_tendon(s: dict[str, Any], present: bool) -> np.ndarray:
-  """Tendons with a friction row."""
-  return np.flatnonzero(s["ten_J_rownnz"]) if present else np.zeros(0, int)
+def plan_tendon(movable: np.ndarray, present: bool) -> np.ndarray:
+  """Tendons with a friction row: those whose length can change."""
+  return movable if present else np.zeros(0, int)
 
 
 def rows_dof(m: Model, dofs: np.ndarray) -> RowParams:

@@ -69,9 +69,12 @@ class TendonLimitPlan(NamedTuple):
   sign: np.ndarray  # 1 lower, -1 upper
 
 
-def plan_tendon(s: dict[str, Any]) -> TendonLimitPlan:
-  """Rows from the static fields of the model; a tendon that no dof moves has none."""
-  tendon = np.flatnonzero(s["tendon_limited"].astype(bool) & (s["ten_J_rownnz"] > 0))
+def plan_tendon(s: dict[str, Any], movable: np.ndarray) -> TendonLimitPlan:
+  """Rows of the tendons whose length can change.
+
+  Differs: C with a sparse Jacobian has rows of zeros for the tendons within one body.
+  """
+  tendon = movable[s["tendon_limited"][movable].astype(bool)]
   return TendonLimitPlan(np.repeat(tendon, 2), np.tile([1, -1], len(tendon)))
 
 

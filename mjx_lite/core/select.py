@@ -1,5 +1,7 @@
 """Static selection of rows: an index known at plan time becomes slices where it can, a gather where it must."""
 
+from collections.abc import Sequence
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -25,7 +27,7 @@ def rows(x: jax.Array, index: np.ndarray) -> jax.Array:
   return x.at[index].get(mode="promise_in_bounds")
 
 
-def join(parts: list[jax.Array], order: np.ndarray | None = None) -> jax.Array:
+def join(parts: Sequence[jax.Array | np.ndarray], order: np.ndarray | None = None) -> jax.Array:
   """Concatenate along the first axis, world axes broadcast to the widest, then reorder the rows.
 
   Args:
@@ -34,6 +36,50 @@ def join(parts: list[jax.Array], order: np.ndarray | None = None) -> jax.Array:
   """
   parts = [p for p in parts if p.shape[0]] or parts[:1]
   width = max(p.shape[-1] for p in parts)
-  parts = [jnp.broadcast_to(p, (*p.shape[:-1], width)) for p in parts]
-  x = parts[0] if len(parts) == 1 else jnp.concatenate(parts)
+  wide = [jnp.broadcast_to(p, (*p.shape[:-1], width)) for p in parts]
+  x = wide[0] if len(wide) == 1 else jnp.concatenate(wide)
   return x if order is None else rows(x, order)
+
+
+def pick(x: jax.Array | np.ndarray, i: jax.Array) -> jax.Array:
+  """`x[i]` along the first axis, world by world, for an index of the trace (W,) or (1,); a bad one is clipped.
+
+  Args:
+    x: (n, ..., W) or (n, ..., 1), the latter shared by all worlds.
+    i: index.
+  """
+  x = jnp.asarray(x)
+  if i.shape[-1] == 1:
+    return jnp.take(x, i[0], axis=0, mode="clip")
+  if x.shape[-1] == 1:
+    return jnp.moveaxis(jnp.take(x[..., 0], i, axis=0, mode="clip"), 0, -1)
+  index = i.reshape(*(1,) * (x.ndim - 1), -1)
+  return jnp.take_along_axis(x, jnp.clip(index, 0, x.shape[0] - 1), axis=0)[0]
+
+
+def rows_or_zero(x: jax.Array, index: np.ndarray) -> jax.Array:
+  """`rows`, with a row of zeros where the index is -1."""
+  index = np.asarray(index)
+  if (index >= 0).all():
+    return rows(x, index)
+  padded = jnp.concatenate([x, jnp.zeros((1, *x.shape[1:]), x.dtype)])
+  return rows(padded, np.where(index < 0, x.shape[0], index))
+
+
+def put(x: jax.Array, index: np.ndarray, values: jax.Array) -> jax.Array:
+  """x with the rows at a constant index replaced."""
+  n, k = x.shape[0], len(index)
+  if not k:
+    return x
+  order = np.arange(n)
+  order[index] = n + np.arange(k)
+  return join([x, values], order)
+
+
+def place(parts: list[tuple[np.ndarray, jax.Array]], size: int, like: jax.Array) -> jax.Array:
+  """Array of `size` rows from pairs (index, rows); rows that no part has are zero, `like` gives trailing axes and dtype."""
+  zero = jnp.zeros((1, *like.shape[1:-1], 1), like.dtype)
+  index = np.concatenate([np.zeros(0, int), *(i for i, _ in parts)])
+  order = np.full(size, len(index))
+  order[index] = np.arange(len(index))
+  return join([*(v for _, v in parts), *([zero] if (order == len(index)).any() else [])] or [zero[:0]], order)

@@ -6,7 +6,7 @@ import mujoco
 import numpy as np
 
 from mjx_lite.core import pytree
-from mjx_lite.core.enums import ConstraintType, JointType
+from mjx_lite.core.enums import ConeType, ConstraintType, JointType
 from mjx_lite.core.types import Data, Model
 from mjx_lite.smooth import transmission
 
@@ -87,6 +87,7 @@ def _fill_contacts(result, d, slots, active):
     c.geom1, c.geom2 = (int(g) for g in d.contact.geom[s])
     c.geom[:] = d.contact.geom[s]
     c.elem[:], c.vert[:], c.flex[:] = -1, -1, -1
+    c.adhesion, c.surfacevel[:], c.H[:] = 0, 0, 0  # the arena is not cleared
     first = int(d.contact.efc_address[s])
     c.efc_address = int(number[first]) if not c.exclude and active[first] else -1
 
@@ -147,7 +148,7 @@ def _equality_rows(m, result):
     dense = np.zeros((scratch.nefc, m.nv))
     mujoco.mju_sparse2dense(dense, jac, scratch.efc_J_rownnz, scratch.efc_J_rowadr, scratch.efc_J_colind)
     jac = dense
-  jac = jac.reshape(scratch.nefc, m.nv)
+  jac = jac.reshape(-1, m.nv)[: scratch.nefc]  # C keeps room for rows that it drops
   ident = np.asarray(scratch.efc_id[: scratch.ne])
   return {(int(k), int(np.sum(ident[:r] == k))): jac[r] for r, k in enumerate(ident)}
 
@@ -160,5 +161,7 @@ def _contact_row(m, result, d, slot, edge):
   rows = np.concatenate([frame @ (linear[1] - linear[0]), frame @ (turning[1] - turning[0])])
   if d.contact.dim[slot] == 1:
     return rows[0]
+  if m.opt.cone == ConeType.ELLIPTIC:
+    return rows[edge]
   direction, sign = edge // 2 + 1, 1 - 2 * (edge % 2)
   return rows[0] + sign * d.contact.friction[slot][direction - 1] * rows[direction]

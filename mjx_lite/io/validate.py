@@ -5,7 +5,7 @@ from typing import Any
 import mujoco
 import numpy as np
 
-from mjx_lite.actuator.force import BIASES, GAINS
+from mjx_lite.actuator.table import BIASES, DYNAMICS, GAINS
 from mjx_lite.collision import driver, pairs
 from mjx_lite.collision.primitive import COLLIDERS
 from mjx_lite.constraint.equality import EQUALITIES
@@ -15,12 +15,11 @@ from mjx_lite.integrate.table import INTEGRATORS
 from mjx_lite.smooth.transmission import TRANSMISSIONS
 from mjx_lite.solver.table import SOLVERS
 
-CONES = (enums.ConeType.PYRAMIDAL,)
-DYNAMICS = (enums.DynType.NONE,)
-ENABLE_FLAGS: tuple[int, ...] = ()
+CONES = tuple(enums.ConeType)
+ENABLE_FLAGS = (enums.EnableBit.ENERGY,)
 
 
-def name_of(m: mujoco.MjModel, kind: mujoco.mjtObj, index: int) -> str:
+def name_of(m: mujoco.MjModel, kind: mujoco.mjtObj, index: int | np.integer) -> str:
   """An element as messages name it: its name in the model, or its number."""
   label = kind.name.removeprefix("mjOBJ_").lower()
   name = mujoco.mj_id2name(m, kind, int(index))
@@ -40,9 +39,7 @@ def check(m: mujoco.MjModel) -> None:
 
 def find_problems(m: mujoco.MjModel) -> list[Problem]:
   """Everything that the model uses and mjx_lite does not implement."""
-  return [
-    *_options(m), *_sizes(m), *_equalities(m), *_joints(m), *_tendons(m), *_geoms(m), *_collisions(m), *_actuators(m),
-  ]  # fmt: skip
+  return [*_options(m), *_sizes(m), *_equalities(m), *_tendons(m), *_geoms(m), *_collisions(m), *_actuators(m)]
 
 
 def _choice(what: str, value: int, enum: Any, allowed: Any) -> list[Problem]:
@@ -62,9 +59,6 @@ def _options(m):
       yield Problem("option", f"flag {flag.name.lower()}", "enable", "leave it disabled")
   if opt.noslip_iterations:
     yield Problem("option", "noslip_iterations", str(opt.noslip_iterations), "use 0")
-  for what in ("density", "viscosity"):
-    if getattr(opt, what):
-      yield Problem("option", what, f"{getattr(opt, what):g}", "use 0 (no medium)")
 
 
 def _sizes(m):
@@ -95,10 +89,6 @@ def _equalities(m):
     yield Problem(name_of(m, mujoco.mjtObj.mjOBJ_EQUALITY, i), "type", kind, f"use {able}")
 
 
-def _joints(m):
-  yield from _nonzero(m, "jnt_springyield", mujoco.mjtObj.mjOBJ_JOINT, "use 0 (elastic)")
-
-
 def _tendons(m):
   kind = mujoco.mjtObj.mjOBJ_TENDON
   around = np.isin(m.wrap_type, (enums.WrapType.SPHERE, enums.WrapType.CYLINDER))
@@ -123,7 +113,7 @@ def _collisions(m):
   static = {k: getattr(m, k) for k in _PAIR_FIELDS}
   missing: dict[tuple[str, str], list[tuple[int, int]]] = {}
   for p in pairs.candidates(static, not m.opt.disableflags & enums.DisableBit.FILTERPARENT):
-    types = tuple(driver.type_name(m.geom_type[g]) for g in (p.geom1, p.geom2))
+    types = driver.type_name(m.geom_type[p.geom1]), driver.type_name(m.geom_type[p.geom2])
     if types not in COLLIDERS:
       missing.setdefault(types, []).append((p.geom1, p.geom2))
   for types, found in missing.items():
@@ -144,14 +134,15 @@ def _actuators(m):
   kind = mujoco.mjtObj.mjOBJ_ACTUATOR
   choices = (
     ("trntype", enums.TrnType, TRANSMISSIONS, m.actuator_trntype),
-    ("dyntype", enums.DynType, DYNAMICS, m.actuator_dyntype),
+    ("dyntype", enums.DynType, tuple(DYNAMICS), m.actuator_dyntype),
     ("gaintype", enums.GainType, tuple(GAINS), m.actuator_gaintype),
     ("biastype", enums.BiasType, tuple(BIASES), m.actuator_biastype),
   )
   for what, enum, allowed, values in choices:
     for i in np.flatnonzero(~np.isin(values, allowed)):
       yield Problem(name_of(m, kind, i), what, enum(int(values[i])).name, "use " + ", ".join(t.name for t in allowed))
-  for field in ("actuator_delay",):
-    yield from _nonzero(m, field, kind, "use 0")
-  for i in np.flatnonzero(m.actuator_history[:, 0] > 0):
-    yield Problem(name_of(m, kind, i), "nsample", str(m.actuator_history[i, 0]), "use 0 (no history)")
+  motor = [x == e.DCMOTOR for x, e in ((m.actuator_dyntype, enums.DynType), (m.actuator_gaintype, enums.GainType))]
+  motor.append(m.actuator_biastype == enums.BiasType.DCMOTOR)
+  for i in np.flatnonzero(np.any(motor, axis=0) & ~np.all(motor, axis=0)):
+    kinds = "/".join(enum(int(x[i])).name for what, enum, _, x in choices if what != "trntype")
+    yield Problem(name_of(m, kind, i), "dyntype/gaintype/biastype", kinds, "use DCMOTOR for all three, as <dcmotor> does")

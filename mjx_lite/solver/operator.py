@@ -15,6 +15,7 @@ from mjx_lite.constraint.rows import Jacobian
 from mjx_lite.core.types import Model
 from mjx_lite.math import linalg, spatial
 from mjx_lite.smooth import articulated, inertia, mass, transmission
+from mjx_lite.solver.cost import Zones
 
 
 class Metric(NamedTuple):
@@ -37,13 +38,14 @@ def mul_m(m: Model, metric: Metric, x: jax.Array) -> jax.Array:
   return mass.mul(m, metric.cinert, metric.cdof, metric.M, x)
 
 
-def factor(m: Model, metric: Metric, j: Jacobian, weight: jax.Array) -> Any:
-  """Factor of M + J' diag(weight) J (nefc, W)."""
+def factor(m: Model, metric: Metric, j: Jacobian, zones: Zones) -> Any:
+  """Factor of M + J' H J, H the curvature of the rows."""
+  weight, cone = zones.weight, zones.cone
   if not is_tree_sparse(m):
-    return linalg.cholesky(inertia.full(m, metric.M) + jacobian.dense_curvature(m, j, metric.cdof, weight))
+    return linalg.cholesky(inertia.full(m, metric.M) + jacobian.dense_curvature(m, j, metric.cdof, weight, cone))
   body = spatial.inertia_matrix(metric.cinert)
   if m.plan.contact.ncon:
-    body = body + jacobian.body_curvature(m, j, weight)
+    body = body + jacobian.body_curvature(m, j, weight, cone)
   diagonal = transmission.dof_armature(m) + jacobian.unit_curvature(m, weight)
   return articulated.factor(m, body, metric.cdof, diagonal)
 

@@ -9,7 +9,6 @@ from models import load
 
 import mjx_lite as mjx
 from mjx_lite.cli.compare import optimal
-from mjx_lite.io import validate
 
 ARMATURE = """
 <mujoco>
@@ -133,9 +132,8 @@ def test_each_flag_alone(flag):
   assert np.array_equal(after.plastic, before) == (flag == "mjDSBL_SPRING")
 
 
-def test_properties_of_actuators_on_tendons(monkeypatch):
+def test_properties_of_actuators_on_tendons():
   """Armature and damping, times the square of the gear, of one and of several actuators."""
-  monkeypatch.setattr(validate, "TRANSMISSIONS", tuple(mjx.TrnType))
   model = mujoco.MjModel.from_xml_string(ARMATURE)
   data = state_of(model)
   after = assert_step_equals_c(model, data)
@@ -185,6 +183,17 @@ def test_constraint_jacobian():
   assert tendon.sum() == 4 + 2 * 3
   np.testing.assert_allclose(dense @ d.qvel, d.efc_vel, atol=1e-12)
   np.testing.assert_allclose(dense.T @ d.efc_force, d.qfrc_constraint, atol=1e-10)
+
+
+def test_energy():
+  """Springs of tendons store energy, their armature has kinetic energy."""
+  for name in ("tendons", "tendon_armature"):
+    model = load(name).__copy__()
+    data = state_of(model)
+    model.opt.enableflags |= mujoco.mjtEnableBit.mjENBL_ENERGY
+    d = mjx.jit(mjx.forward)(mjx.put_model(model), mjx.put_data(model, data))
+    mujoco.mj_forward(model, data)
+    np.testing.assert_allclose(d.energy, data.energy, rtol=1e-10)
 
 
 def test_mass_matrix_operations():

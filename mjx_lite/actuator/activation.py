@@ -1,0 +1,74 @@
+"""Activations: their rates are integrated here, for every integrator."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from mjx_lite.actuator import circle, so3
+from mjx_lite.actuator.table import NEXT
+from mjx_lite.core.enums import DynType, GainType
+from mjx_lite.core.select import put, rows
+from mjx_lite.core.types import Model
+
+_ANCHORED = (DynType.INTEGRATOR, DynType.FILTER, DynType.FILTEREXACT)
+
+
+def next_activation(m: Model, act: jax.Array, act_dot: jax.Array, velocity: jax.Array) -> jax.Array:
+  """Activations (na, W) after a step: by Euler, exactly where there is a formula, clamped to their range.
+
+  Args:
+    act: (na, W).
+    act_dot: (na, W) rates of change.
+    velocity: (nout, W) of the actuators' outputs.
+
+  Source: `mj_nextActivation`.
+  """
+  p = m.plan.actuator
+  out = act + m.opt.timestep * act_dot
+  for k in p.dynamics:
+    if k.kind in NEXT:
+      for adr, value in NEXT[k.kind](m, k, act, act_dot, velocity):
+        out = put(out, adr, value)
+  limited = (m.actuator_actlimited.astype(bool) & (m.actuator_dyntype != DynType.DCMOTOR))[p.act_owner]
+  adr = np.flatnonzero(limited)
+  if not adr.size:
+    return out
+  bounds = rows(m.actuator_actrange, p.act_owner[adr])
+  return put(out, adr, jnp.clip(rows(out, adr), bounds[:, 0], bounds[:, 1]))
+
+
+def advance(m: Model, act: jax.Array, act_dot: jax.Array, length: jax.Array, velocity: jax.Array) -> jax.Array:
+  """Activations (na, W) at the end of a step.
+
+  Those of disabled actuators have the rate zero. Setpoints on a circle are replaced by the representative nearest to the
+  length before the step.
+
+  Args:
+    act: (na, W).
+    act_dot: (na, W) rates of change, as the integrator combines them.
+    length: (nout, W) of the actuators' outputs.
+    velocity: (nout, W) of the actuators' outputs.
+
+  Source: `mj_advance`.
+  """
+  if not m.na or not m.opt.use_actuation:
+    return act
+  off = disabled(m)[m.plan.actuator.act_owner]
+  if off.any():
+    act_dot = jnp.where(off[:, None], 0, act_dot)
+  out = next_activation(m, act, act_dot, velocity)
+  for k in m.plan.actuator.dynamics:
+    if k.kind in _ANCHORED:
+      single = np.flatnonzero(m.actuator_outnum[k.who] == 1)
+      who, adr = k.who[single], k.act[single]
+      out = put(out, adr, circle.wrap(m, who, rows(out, adr), rows(length, m.actuator_outadr[who])))
+  for k in m.plan.actuator.gains:
+    if k.kind == GainType.SO3:
+      out = so3.reanchor(m, k, out)
+  return out
+
+
+def disabled(m: Model) -> np.ndarray:
+  """(nactuator,) whether an actuator's group is switched off. Source: `mj_actuatorDisabled`."""
+  group = m.actuator_group
+  return (group >= 0) & (group <= 30) & ((m.opt.disableactuator >> np.clip(group, 0, 30)) & 1 == 1)

@@ -1,0 +1,74 @@
+"""The simple laws: constant and affine gains and biases, integrators and filters.
+
+A dynamics returns pairs (addresses in act, rates of change there); a gain returns the force that the input makes, a bias
+the force without input, both for the outputs of the group.
+"""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from mjx_lite.actuator import circle
+from mjx_lite.actuator.plan import Group
+from mjx_lite.actuator.state import State
+from mjx_lite.core.select import rows
+from mjx_lite.core.types import Model
+from mjx_lite.math import safe
+
+Rates = list[tuple[np.ndarray, jax.Array]]
+
+
+def no_rate(m: Model, k: Group, x: State) -> Rates:
+  """No states."""
+  return []
+
+
+def no_force(m: Model, k: Group, x: State) -> jax.Array:
+  """No force."""
+  return jnp.zeros((len(k.out), 1), x.length.dtype)
+
+
+def integrator(m: Model, k: Group, x: State) -> Rates:
+  """Each state is the integral of a control."""
+  num = m.actuator_ctrlnum[k.who]
+  ctrl = np.concatenate([a + np.arange(n) for a, n in zip(k.ctrl, num, strict=True)])
+  act = np.concatenate([a + 1 + np.arange(-n, 0) for a, n in zip(k.act, num, strict=True)])
+  return [(act, rows(x.ctrl, ctrl))]
+
+
+def filter_(m: Model, k: Group, x: State) -> Rates:
+  """First-order filter of the control; round a circle it takes the shorter way."""
+  act = rows(x.act, k.act)
+  ctrl = circle.wrap(m, k.who, rows(x.ctrl, k.ctrl), act)
+  return [(k.act, (ctrl - act) / _timeconst(m, k))]
+
+
+def filterexact_next(m: Model, k: Group, act: jax.Array, act_dot: jax.Array, velocity: jax.Array) -> Rates:
+  """States of filters after a step in which the control is constant."""
+  tau = _timeconst(m, k)
+  decay = -jnp.expm1(-m.opt.timestep / tau)
+  return [(k.act, rows(act, k.act) + rows(act_dot, k.act) * tau * decay)]
+
+
+def _timeconst(m, k):
+  return jnp.maximum(rows(m.actuator_dynprm, k.who)[:, 0], safe.MINVAL)
+
+
+def fixed(m: Model, k: Group, x: State) -> jax.Array:
+  """Constant gain; the setpoint of a servo on a circle is the one nearest to the length."""
+  drive = circle.wrap(m, k.who, rows(x.drive, k.who), rows(x.length, k.out))
+  return rows(m.actuator_gainprm, k.who)[:, 0] * drive
+
+
+def affine_gain(m: Model, k: Group, x: State) -> jax.Array:
+  """Gain affine in length and velocity."""
+  return _affine(rows(m.actuator_gainprm, k.who), k, x) * rows(x.drive, k.who)
+
+
+def affine_bias(m: Model, k: Group, x: State) -> jax.Array:
+  """Force affine in length and velocity."""
+  return _affine(rows(m.actuator_biasprm, k.who), k, x)
+
+
+def _affine(prm, k, x):
+  return prm[:, 0] + prm[:, 1] * rows(x.length, k.out) + prm[:, 2] * rows(x.velocity, k.out)

@@ -1,0 +1,89 @@
+"""Muscles: activation dynamics, active and passive force.
+
+Parameters of gain and bias: range (2), force, scale, lmin, lmax, vmax, fpmax, fvmax; of the dynamics: the two time
+constants and the width of the transition between them. Lengths and velocities are divided by the optimal length.
+"""
+
+import jax
+import jax.numpy as jnp
+
+from mjx_lite.actuator.laws import Rates
+from mjx_lite.actuator.plan import Group
+from mjx_lite.actuator.state import State
+from mjx_lite.core.select import rows
+from mjx_lite.core.types import Model
+from mjx_lite.math import safe
+
+
+def dynamics(m: Model, k: Group, x: State) -> Rates:
+  """Activation follows excitation, faster up than down. Source: `mju_muscleDynamics`.
+
+  Gradient: where excitation equals activation that of the slower branch, at a bound of the excitation half the one-sided.
+  """
+  prm, act = rows(m.actuator_dynprm, k.who), rows(x.act, k.act)
+  excess = jnp.clip(rows(x.ctrl, k.ctrl), 0, 1) - act
+  shape = 0.5 + 1.5 * jnp.clip(act, 0, 1)
+  up, down, width = prm[:, 0] * shape, prm[:, 1] / shape, prm[:, 2]
+  hard = width < safe.MINVAL
+  weight = jnp.where(hard, jnp.where(excess > 0, 1, 0), _sigmoid(excess / jnp.where(hard, 1, width) + 0.5))
+  return [(k.act, excess / jnp.maximum(down + (up - down) * weight, safe.MINVAL))]
+
+
+def _sigmoid(x):
+  """Quintic step from 0 to 1 on [0, 1]. Source: `mju_sigmoid`."""
+  x = jnp.clip(x, 0, 1)
+  return x * x * x * (3 * x * (2 * x - 5) + 10)
+
+
+def gain(m: Model, k: Group, x: State) -> jax.Array:
+  """Active force, which pulls: peak force times activation times a curve of length times one of velocity.
+
+  Source: `mju_muscleGain`.
+  Gradient: continuous but at the edges of the pieces of the velocity curve with fvmax <= 1 and of a length curve without width,
+  where it is that of the lower piece.
+  """
+  prm = rows(m.actuator_gainprm, k.who)
+  lmin, lmax, vmax, fvmax = (prm[:, i] for i in (4, 5, 6, 8))
+  optimal, length = _normalised(m, k, x, prm)
+  velocity = rows(x.velocity, k.out) / jnp.maximum(optimal * vmax, safe.MINVAL)
+  y = fvmax - 1
+  rise = fvmax - safe.divide((y - velocity) ** 2, y)
+  curve = jnp.where(velocity <= 0, (velocity + 1) ** 2, jnp.where(velocity <= y, rise, fvmax))
+  curve = jnp.where(velocity <= -1, 0, curve)
+  return -_peak(m, k, prm) * _length_curve(length, lmin, lmax) * curve * rows(x.drive, k.who)
+
+
+def _length_curve(length, lmin, lmax):
+  """Bump of four parabolas over [lmin, lmax] with its maximum at 1. Source: `mju_muscleGainLength`."""
+  left = length <= 1
+  end, width = jnp.where(left, lmin, lmax), 0.5 * jnp.where(left, 1 - lmin, lmax - 1)
+  outer = jnp.where(left, length <= 1 - width, length > 1 + width)
+  x = safe.divide(jnp.where(outer, length - end, length - 1), width)
+  curve = jnp.where(outer, 0.5 * x * x, 1 - 0.5 * x * x)
+  return jnp.where((lmin <= length) & (length <= lmax), curve, 0)
+
+
+def bias(m: Model, k: Group, x: State) -> jax.Array:
+  """Passive force beyond the optimal length, first quadratic, then linear. Source: `mju_muscleBias`.
+
+  Gradient: continuous.
+  """
+  prm = rows(m.actuator_biasprm, k.who)
+  lmax, fpmax = prm[:, 5], prm[:, 7]
+  _, length = _normalised(m, k, x, prm)
+  x_ = jnp.maximum(length - 1, 0) / jnp.maximum(0.5 * (lmax - 1), safe.MINVAL)
+  curve = jnp.where(x_ <= 1, 0.5 * jnp.where(x_ <= 1, x_, 0) ** 2, x_ - 0.5)
+  return -_peak(m, k, prm) * fpmax * curve
+
+
+def _normalised(m, k, x, prm):
+  """Optimal length, and the length in its units."""
+  lengthrange = rows(m.actuator_lengthrange, k.out)
+  optimal = (lengthrange[:, 1] - lengthrange[:, 0]) / jnp.maximum(prm[:, 1] - prm[:, 0], safe.MINVAL)
+  return optimal, prm[:, 0] + (rows(x.length, k.out) - lengthrange[:, 0]) / jnp.maximum(optimal, safe.MINVAL)
+
+
+def _peak(m, k, prm):
+  """Peak force: given, or scaled by the acceleration that a unit force makes."""
+  scaled = prm[:, 3] / jnp.maximum(rows(m.actuator_acc0, k.out), safe.MINVAL)
+  return jnp.where(prm[:, 2] < 0, scaled, prm[:, 2])

@@ -1,0 +1,141 @@
+"""Index tables of the actuators: who has which law, and where its inputs, states and outputs are.
+
+Three index spaces: actuators (nactuator), their controls (nu) and their outputs (nout); an actuator has none or several
+controls, several states, and one output or three.
+"""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from mjx_lite.actuator import history
+from mjx_lite.core.enums import BiasType, CtrlChart, CtrlInput, DynType, GainType, JointType, TrnType
+
+# columns of ActuatorPlan.slot
+SLEW, INTEGRAL, TEMPERATURE, BRISTLE, CURRENT = range(5)
+# columns of ActuatorPlan.input
+INPUTS = (CtrlInput.POS, CtrlInput.VEL, CtrlInput.FF, CtrlInput.VOLTAGE)
+# values of ActuatorPlan.circle
+NO_CIRCLE, BALL_CIRCLE, SITE_CIRCLE = range(3)
+
+
+class Group(NamedTuple):
+  """The actuators that share a law."""
+
+  kind: int
+  who: np.ndarray  # actuators
+  ctrl: np.ndarray  # their first controls, -1 for none
+  act: np.ndarray  # their last states, -1 for none
+  out: np.ndarray  # their outputs, all of them, in order
+
+
+class ActuatorPlan(NamedTuple):
+  """Index tables, by actuator unless said otherwise; -1 means none."""
+
+  dynamics: tuple[Group, ...]
+  gains: tuple[Group, ...]
+  biases: tuple[Group, ...]
+  slot: np.ndarray  # (nactuator, 5) addresses of the states slew, integral, temperature, bristle, current
+  input: np.ndarray  # (nactuator, 4) addresses of the controls position, velocity, feed-forward, voltage
+  source: np.ndarray  # what the gain multiplies: an address in (ctrl, act)
+  circle: np.ndarray  # whether a setpoint means a point on a circle, and whose
+  owner: np.ndarray  # (nout,) actuator of an output
+  act_owner: np.ndarray  # (na,) actuator of a state
+  ctrl0: np.ndarray  # (nu,) controls after a reset
+  tendon_out: np.ndarray  # outputs on tendons whose total force is limited
+  tendon: np.ndarray  # their tendons
+  delayed: np.ndarray  # actuators with a history
+  delayed_ctrl: np.ndarray  # (n, d) their controls
+  history: history.HistoryPlan
+  history0: np.ndarray  # (nhistory, 2) initial history: a constant, and a multiple of the timestep
+
+
+def plan(s: Mapping[str, Any], values: Mapping[str, np.ndarray]) -> ActuatorPlan:
+  """Index tables.
+
+  Args:
+    s: static fields of the model.
+    values: its float fields as they are when the model is put. Which states an actuator has follows from which of its
+      parameters are positive, so that is fixed then.
+  """
+  owner = np.repeat(np.arange(s["nactuator"]), s["actuator_outnum"])
+  slot = slots(s, values)
+  tendon_out, tendon = _limited_tendons(s)
+  delayed = np.flatnonzero(s["actuator_history"][:, 0] > 0)
+  buffers = history.plan(s["actuator_history"][delayed, 0], s["actuator_historyadr"][delayed], s["actuator_ctrlnum"][delayed])
+  column = np.arange(buffers.value.shape[2])
+  ctrl0 = _initial_ctrl(s)
+  delayed_ctrl = np.where(column < s["actuator_ctrlnum"][delayed, None], s["actuator_ctrladr"][delayed, None] + column, -1)
+  return ActuatorPlan(
+    _groups(s, s["actuator_dyntype"], DynType.NONE), _groups(s, s["actuator_gaintype"], None),
+    _groups(s, s["actuator_biastype"], BiasType.NONE), slot, _inputs(s), _source(s, slot), _circle(s), owner,
+    np.repeat(np.arange(s["nactuator"]), s["actuator_actnum"]), ctrl0, tendon_out, tendon, delayed, delayed_ctrl, buffers,
+    history.initial(buffers, s["nhistory"], np.append(ctrl0, 0)[delayed_ctrl]),
+  )  # fmt: skip
+
+
+def slots(s: Mapping[str, Any], values: Mapping[str, np.ndarray]) -> np.ndarray:
+  """Addresses of the states of motors and controllers, -1 for none. Source: `mj_dcmotorSlots`."""
+  dyn, gain = values["actuator_dynprm"], values["actuator_gainprm"]
+  has = np.zeros((s["nactuator"], 5), bool)
+  motor, pid = s["actuator_dyntype"] == DynType.DCMOTOR, s["actuator_dyntype"] == DynType.PID
+  has[motor] = np.stack([dyn[:, 7], gain[:, 5], dyn[:, 2], dyn[:, 5], dyn[:, 0]], axis=1)[motor] > 0
+  has[pid, SLEW] = dyn[pid, 1] > 0
+  has[pid, INTEGRAL] = gain[pid, 0] > 0
+  return np.where(has, s["actuator_actadr"][:, None] + has.cumsum(axis=1) - 1, -1)
+
+
+def _groups(s, kinds, ignored) -> tuple[Group, ...]:
+  out = []
+  for kind in np.unique(kinds):
+    if kind == ignored:
+      continue
+    who = np.flatnonzero(kinds == kind)
+    adr, num, last = s["actuator_outadr"][who], s["actuator_outnum"][who], s["actuator_actadr"] + s["actuator_actnum"] - 1
+    outs = np.concatenate([a + np.arange(n) for a, n in zip(adr, num, strict=True)])
+    ctrl = np.where(s["actuator_ctrlnum"][who] > 0, s["actuator_ctrladr"][who], -1)
+    out.append(Group(int(kind), who, ctrl, np.where(s["actuator_actnum"][who] > 0, last[who], -1), outs))
+  return tuple(out)
+
+
+def _inputs(s) -> np.ndarray:
+  """Controls of controllers in the order of INPUTS; those that are absent do not take a place."""
+  has = (s["actuator_ctrlspec"][:, None] & np.array(INPUTS)) > 0
+  has &= np.isin(s["actuator_gaintype"], (GainType.PID, GainType.DCMOTOR))[:, None]
+  return np.where(has, s["actuator_ctrladr"][:, None] + has.cumsum(axis=1) - 1, -1)
+
+
+def _source(s, slot) -> np.ndarray:
+  """What the gain multiplies: the last state if there is one, the control otherwise."""
+  ctrl = np.where(s["actuator_ctrlnum"] > 0, s["actuator_ctrladr"], -1)
+  act = np.where(s["actuator_actnum"] > 0, s["actuator_actadr"] + s["actuator_actnum"] - 1, -1)
+  pid, motor = s["actuator_gaintype"] == GainType.PID, s["actuator_gaintype"] == GainType.DCMOTOR
+  act = np.where(pid, slot[:, INTEGRAL], np.where(motor, slot[:, CURRENT], act))
+  return np.where(act >= 0, s["nu"] + act, np.where(pid | motor, -1, ctrl))
+
+
+def _circle(s) -> np.ndarray:
+  """Servos and controllers whose transmission can turn all the way round. Source: `wrapPeriod`."""
+  dyn = (DynType.NONE, DynType.INTEGRATOR, DynType.FILTER, DynType.FILTEREXACT)
+  servo = (s["actuator_gaintype"] == GainType.FIXED) & (s["actuator_biastype"] == BiasType.AFFINE)
+  servo = servo & np.isin(s["actuator_dyntype"], dyn) | (s["actuator_gaintype"] == GainType.PID)
+  trn, target = s["actuator_trntype"], s["actuator_trnid"]
+  joint = np.isin(trn, (TrnType.JOINT, TrnType.JOINTINPARENT))
+  joint[joint] = s["jnt_type"][target[joint, 0]] == JointType.BALL
+  site = (trn == TrnType.SITE) & (target[:, 1] >= 0)
+  return np.where(servo & joint, BALL_CIRCLE, np.where(servo & site, SITE_CIRCLE, NO_CIRCLE))
+
+
+def _limited_tendons(s) -> tuple[np.ndarray, np.ndarray]:
+  on = s["actuator_trntype"] == TrnType.TENDON
+  on[on] = s["tendon_actfrclimited"][s["actuator_trnid"][on, 0]].astype(bool)
+  return s["actuator_outadr"][on], s["actuator_trnid"][on, 0]
+
+
+def _initial_ctrl(s) -> np.ndarray:
+  """Zero, but a commanded quaternion is the identity. Source: `mj_resetCtrl`."""
+  ctrl = np.zeros(s["nu"])
+  quat = (s["actuator_gaintype"] == GainType.SO3) & (s["actuator_ctrlspec"] == CtrlChart.QUAT)
+  ctrl[s["actuator_ctrladr"][quat]] = 1
+  return ctrl

@@ -1,0 +1,44 @@
+"""What the controllers on board have in common: inputs, limits of the rate of a setpoint and of an integral."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from mjx_lite.actuator import circle
+from mjx_lite.actuator.laws import Rates
+from mjx_lite.actuator.plan import SLEW
+from mjx_lite.core.enums import DynType
+from mjx_lite.core.select import put, rows, rows_or_zero
+from mjx_lite.core.types import Model
+
+
+def slew(m: Model, ctrl: jax.Array, act: jax.Array) -> tuple[jax.Array, Rates]:
+  """Controls (nu, W) with the rate of setpoints limited, and the rates of the states that remember them.
+
+  It is the first control of an actuator that is limited, whatever it means.
+
+  Source: `slewLimit`.
+  """
+  adr = m.plan.actuator.slot[:, SLEW]
+  who = np.flatnonzero(adr >= 0)
+  if not who.size:
+    return ctrl, []
+  column = np.where(m.actuator_dyntype[who] == DynType.PID, 1, 7)
+  prm = m.actuator_dynprm
+  step = rows(prm.reshape(-1, prm.shape[-1]), prm.shape[1] * who + column) * m.opt.timestep
+  previous = rows(act, adr[who])
+  first = m.actuator_ctrladr[who]
+  wanted = circle.wrap(m, who, rows(ctrl, first), previous)
+  limited = jnp.where(step > 0, jnp.clip(wanted, previous - step, previous + step), wanted)
+  return put(ctrl, first, limited), [(adr[who], (limited - previous) / m.opt.timestep)]
+
+
+def inputs(m: Model, who: np.ndarray, ctrl: jax.Array) -> list[jax.Array]:
+  """Controls of the actuators `who` by what they mean: position, velocity, feed-forward, voltage; absent ones are zero."""
+  return [rows_or_zero(ctrl, adr) for adr in m.plan.actuator.input[who].T]
+
+
+def hold_integral(error: jax.Array, integral: jax.Array, limit: jax.Array) -> jax.Array:
+  """Rate of an integral that stops at its limits (none if not positive)."""
+  high, low = (limit > 0) & (integral >= limit), (limit > 0) & (integral <= -limit)
+  return jnp.where(high & (error > 0) | low & (error < 0), 0, error)

@@ -1,0 +1,79 @@
+"""Orientation servos: one actuator with three outputs, along the geodesic to a target orientation.
+
+The lengths of the outputs are the rotation vector of the current orientation, the velocities the local angular velocity.
+"""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from mjx_lite.actuator.plan import Group
+from mjx_lite.actuator.state import State
+from mjx_lite.core.enums import CtrlChart
+from mjx_lite.core.select import join, put, rows
+from mjx_lite.core.types import Model
+from mjx_lite.math import quat, safe
+
+
+def _blocks(x, adr, width):
+  """(n, width, W) of the blocks of consecutive rows that start at adr."""
+  return rows(x, adr[:, None] + np.arange(width))
+
+
+def _target(m, k, x):
+  """Quaternions (n, 4, W) that are asked for: a control or a state, as a rotation vector or as a quaternion."""
+  stateful = m.actuator_actnum[k.who] > 0
+  as_quat = ~stateful & (m.actuator_ctrlspec[k.who] == CtrlChart.QUAT)
+  adr = m.actuator_ctrladr[k.who]
+  direct, given = np.flatnonzero(~stateful & ~as_quat), np.flatnonzero(as_quat)
+  held = np.flatnonzero(stateful)
+  parts = [
+    quat.from_rotvec(_blocks(x.ctrl, adr[direct], 3)),
+    safe.normalize(_blocks(x.ctrl, adr[given], 4)),
+    quat.from_rotvec(_blocks(x.act_used, m.actuator_actadr[k.who[held]], 3)),
+  ]
+  index = (direct, given, held)
+  order = np.argsort(np.concatenate(index))
+  return join([p for p, i in zip(parts, index, strict=True) if len(i)], order)
+
+
+def gain(m: Model, k: Group, x: State) -> jax.Array:
+  """kp times the rotation vector from the current orientation to the target, in the local frame.
+
+  Source: `mj_fwdActuation`.
+  Gradient: at a target opposite to the orientation one-sided.
+  """
+  n = len(k.who)
+  current = quat.from_rotvec(_blocks(x.length, m.actuator_outadr[k.who], 3))
+  error = quat.sub(_target(m, k, x), current)
+  force = rows(m.actuator_gainprm, k.who)[:, :1] * error
+  return force.reshape(3 * n, force.shape[-1])
+
+
+def bias(m: Model, k: Group, x: State) -> jax.Array:
+  """Constant and damping, the same for each output. Source: `mj_fwdActuation`."""
+  prm = rows(m.actuator_biasprm, m.plan.actuator.owner[k.out])
+  return prm[:, 0] + prm[:, 2] * rows(x.velocity, k.out)
+
+
+def limit(m: Model, who: np.ndarray, force: jax.Array) -> jax.Array:
+  """Forces (3n, W) of the actuators `who`, scaled to the upper end of their force range."""
+  f = force.reshape(len(who), 3, force.shape[-1])
+  size, most = safe.norm(f), rows(m.actuator_forcerange, who)[:, 1]
+  over = size > most
+  return (f * jnp.where(over, most / jnp.where(over, size, 1), 1)[:, None]).reshape(force.shape)
+
+
+def reanchor(m: Model, k: Group, act: jax.Array) -> jax.Array:
+  """States (na, W) with targets beyond half a turn replaced by the same rotation the other way round. Source: `mj_advance`."""
+  who = k.who[m.actuator_actnum[k.who] > 0]
+  if not who.size:
+    return act
+  adr = m.actuator_actadr[who][:, None] + np.arange(3)
+  target = rows(act, adr)
+  angle = safe.norm(target)
+  turns = jax.lax.stop_gradient(jnp.floor(angle / (2 * jnp.pi) + 0.5))
+  beyond = angle > jnp.pi
+  scale = jnp.where(beyond, 1 - 2 * jnp.pi * turns / jnp.where(beyond, angle, 1), 1)
+  new = target * scale[:, None]
+  return put(act, adr.ravel(), new.reshape(adr.size, new.shape[-1]))

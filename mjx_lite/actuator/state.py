@@ -1,0 +1,16 @@
+"""What the laws of the actuators see."""
+
+from typing import NamedTuple
+
+import jax
+
+
+class State(NamedTuple):
+  """Inputs of all actuators, world axis last."""
+
+  ctrl: jax.Array  # (nu, W) delayed, clamped, slewed
+  act: jax.Array  # (na, W)
+  length: jax.Array  # (nout, W)
+  velocity: jax.Array  # (nout, W)
+  act_used: jax.Array  # (na, W) act, or the next act of actuators with `actearly`
+  drive: jax.Array  # (nactuator, W) what the gain multiplies: a control or one of act_used

@@ -1,0 +1,37 @@
+"""The laws of the actuators."""
+
+from mjx_lite.actuator import dcmotor, laws, muscle, pid, so3
+from mjx_lite.core.enums import BiasType, DynType, GainType
+
+# function (m, group, state) -> pairs (addresses in act, rates of change)
+DYNAMICS = {
+  DynType.NONE: laws.no_rate,
+  DynType.INTEGRATOR: laws.integrator,
+  DynType.FILTER: laws.filter_,
+  DynType.FILTEREXACT: laws.filter_,
+  DynType.MUSCLE: muscle.dynamics,
+  DynType.DCMOTOR: dcmotor.dynamics,
+  DynType.PID: pid.dynamics,
+}
+
+# function (m, group, act, act_dot, velocity) -> pairs (addresses in act, next act), where it is not a step of Euler
+NEXT = {DynType.FILTEREXACT: laws.filterexact_next, DynType.DCMOTOR: dcmotor.next_}
+
+# function (m, group, state) -> force that the input makes, of the group's outputs
+GAINS = {
+  GainType.FIXED: laws.fixed,
+  GainType.AFFINE: laws.affine_gain,
+  GainType.MUSCLE: muscle.gain,
+  GainType.DCMOTOR: dcmotor.gain,
+  GainType.SO3: so3.gain,
+  GainType.PID: pid.gain,
+}
+
+# function (m, group, state) -> force without input, of the group's outputs
+BIASES = {
+  BiasType.NONE: laws.no_force,
+  BiasType.AFFINE: laws.affine_bias,
+  BiasType.MUSCLE: muscle.bias,
+  BiasType.DCMOTOR: dcmotor.bias,
+  BiasType.SO3: so3.bias,
+}
