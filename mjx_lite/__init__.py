@@ -99,6 +99,5 @@ __all__ = [
   "jac_subtree_com", "jit", "kinematics", "local_to_global", "make_constraint", "make_data", "mul_m", "name2id",
   "object_acceleration", "object_velocity", "passive", "put_data", "put_model", "reset_data", "rne", "rne_postconstraint",
   "rollout", "set_state", "solve", "solve_m", "state_size", "step", "step1", "step2", "subtree_vel", "tendon",
-  "tendon_armature", "tendon_bias", "transmission",
-  "xfrc_accumulate",
+  "tendon_armature", "tendon_bias", "transmission", "xfrc_accumulate",
 ]  # fmt: skip

@@ -165,7 +165,7 @@ def tendon_bias(m: Model, d: Data) -> Data:
 
 def energy_pos(m: Model, d: Data) -> Data:
   """Potential energy."""
-  return d.replace(energy=jnp.stack([energy.potential(m, d.qpos, d.xipos, d.plastic, d.ten_length), d.energy[1]]))
+  return d.replace(energy=jnp.stack([energy.potential(m, d.qpos, d.xipos, d.ten_length, d.plastic), d.energy[1]]))
 
 
 def energy_vel(m: Model, d: Data) -> Data:
@@ -306,11 +306,11 @@ def euler(m: Model, d: Data) -> Data:
   h = m.opt.timestep
   qvel = d.qvel + h * acc
   qpos = advance.integrate_pos(m, d.qpos, qvel, h)
-  yielded = tendon_force.yielded(m, plastic.advance(m, qpos, d.plastic), d.ten_length, d.ten_J, qpos, qvel)
+  moved = tendon_force.yielded(m, plastic.advance(m, qpos, d.plastic), d.ten_length, d.ten_J, qpos, qvel)
   return d.replace(
     history=history.record(m, d.history, d.time, d.ctrl),
     act=activation.advance(m, d.act, d.act_dot, d.actuator_length, d.actuator_velocity),
-    qvel=qvel, qpos=qpos, plastic=yielded, time=d.time + h, qacc_warmstart=d.qacc,
+    qvel=qvel, qpos=qpos, plastic=moved, time=d.time + h, qacc_warmstart=d.qacc,
   )  # fmt: skip
 
 
@@ -364,7 +364,7 @@ def reset(m: Model, d: Data) -> Data:
   mocap = m.body_mocapid >= 0
   order = m.body_mocapid[mocap].argsort()
   return zero.replace(
-    qpos=full(m.qpos0, d.qpos), plastic=tendon_force.initial(m, full(plastic.initial(m), d.plastic)),
+    qpos=full(m.qpos0, d.qpos), plastic=full(tendon_force.initial(m, plastic.initial(m)), d.plastic),
     status=d.status, contact=contact_, efc_type=d.efc_type, efc_id=d.efc_id,
     mocap_pos=full(m.body_pos[mocap][order], d.mocap_pos), mocap_quat=full(m.body_quat[mocap][order], d.mocap_quat),
     eq_active=full(jnp.asarray(m.eq_active0, bool)[:, None], d.eq_active),
@@ -392,7 +392,7 @@ def _jacobian(m: Model, d: Data) -> Jacobian:
   _, axis = limit.rows_joint(m, m.plan.rows.limit, d.qpos)
   c = contact.rows_contact(m, m.plan.contact, _contacts(d), d.subtree_com)
   e = equality.rows_equality(m, m.plan.rows.equality, _equality_state(d))
-  return Jacobian(axis, c.basis, c.mu, e.entries)
+  return Jacobian(axis, c.basis, c.mu, e.entries, d.ten_J)
 
 
 def _equality_state(d: Data) -> equality.State:

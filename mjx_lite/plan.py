@@ -20,7 +20,7 @@ from mjx_lite.smooth import (
   tendon_force,
   tendon_inertia,
   transmission,
-)  # fmt: skip
+)
 from mjx_lite.smooth import jacobian as body_jacobian
 
 
@@ -67,13 +67,13 @@ def plan(
   """
   collision = driver.plan(s, filter_parent)
   contacts = contact.plan(s, collision.slot_body, collision.slot_dim, elliptic)
-  rows = assemble.plan(s, "dof_frictionloss" not in pruned, contacts)
   about_com, tendons = com.plan(s), tendon.plan(s)
+  rows = assemble.plan(s, pruned, contacts, tendons.movable)
   return Plan(
     kinematics.plan(s), about_com, inertia.plan(s), articulated.plan(s), passive.plan(s, pruned), plastic.plan(s),
     fluid.plan(s, pruned, about_com, values["geom_fluid"][:, 0] > 0),
     tendons, tendon_force.plan(s, pruned, tendons), tendon_inertia.plan(s, pruned, tendons),
     transmission.plan({**s, "slot_body": collision.slot_body}), actuator.plan(s, values),
-    collision, contacts, rows, jacobian.plan(s, rows.equality, rows.friction_dof, rows.limit), advance.plan(s),
+    collision, contacts, rows, jacobian.plan(s, rows), advance.plan(s),
     body_jacobian.plan(s, about_com), contact_force.plan(s, collision.slot_body, rows.address),
   )  # fmt: skip

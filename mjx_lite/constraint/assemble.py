@@ -8,6 +8,7 @@ import numpy as np
 from mjx_lite.collision.driver import Contacts
 from mjx_lite.constraint import contact, equality, friction, jacobian, limit
 from mjx_lite.constraint.impedance import impedance
+from mjx_lite.constraint.limit import TendonLimitPlan
 from mjx_lite.constraint.rows import Jacobian, RowParams, Rows
 from mjx_lite.core.enums import MINVAL, ConstraintType
 from mjx_lite.core.select import join
@@ -19,25 +20,30 @@ class RowPlan(NamedTuple):
 
   equality: equality.EqualityPlan
   friction_dof: np.ndarray
+  friction_tendon: np.ndarray
   limit: limit.LimitPlan
+  limit_tendon: TendonLimitPlan
   type: np.ndarray  # (nefc,) ConstraintType
   id: np.ndarray  # (nefc,) dof, joint or contact slot
   address: np.ndarray  # (ncon,) first row of each slot
 
 
-def plan(s: dict[str, Any], has_friction: bool, c: contact.ContactPlan) -> RowPlan:
-  """Kinds, ids and addresses of the rows."""
-  equalities, dofs, limits = equality.plan(s), friction.plan_dof(s, has_friction), limit.plan_joint(s)
+def plan(s: dict[str, Any], pruned: frozenset[str], c: contact.ContactPlan, movable: np.ndarray) -> RowPlan:
+  """Kinds, ids and addresses of the rows; movable are the tendons whose length can change."""
+  equalities, limits, tendon_limits = equality.plan(s), limit.plan_joint(s), limit.plan_tendon(s, movable)
+  dofs = friction.plan_dof(s, "dof_frictionloss" not in pruned)
+  tendons = friction.plan_tendon(movable, "tendon_frictionloss" not in pruned)
   cone = ConstraintType.CONTACT_ELLIPTIC if c.elliptic else ConstraintType.CONTACT_PYRAMIDAL
   kind = np.where(c.frictional, cone, ConstraintType.CONTACT_FRICTIONLESS)
-  types = [
-    np.full(len(equalities.row_eq), ConstraintType.EQUALITY),
-    np.full(len(dofs), ConstraintType.FRICTION_DOF), np.full(len(limits.joint), ConstraintType.LIMIT_JOINT),
-    np.repeat(kind, c.nrow),
+  parts = [  # of the rows before the contacts': type, ids
+    (ConstraintType.EQUALITY, equalities.row_eq),
+    (ConstraintType.FRICTION_DOF, dofs), (ConstraintType.FRICTION_TENDON, tendons),
+    (ConstraintType.LIMIT_JOINT, limits.joint), (ConstraintType.LIMIT_TENDON, tendon_limits.tendon),
   ]  # fmt: skip
-  ids = np.concatenate([equalities.row_eq, dofs, limits.joint, np.repeat(np.arange(c.ncon), c.nrow)]).astype(int)
-  address = len(equalities.row_eq) + len(dofs) + len(limits.joint) + c.nrow * np.arange(c.ncon)
-  return RowPlan(equalities, dofs, limits, np.concatenate(types).astype(int), ids, address)
+  types = np.concatenate([*(np.full(len(x), t) for t, x in parts), np.repeat(kind, c.nrow)]).astype(int)
+  ids = np.concatenate([*(x for _, x in parts), np.repeat(np.arange(c.ncon), c.nrow)]).astype(int)
+  address = sum(len(x) for _, x in parts) + c.nrow * np.arange(c.ncon)
+  return RowPlan(equalities, dofs, tendons, limits, tendon_limits, types, ids, address)
 
 
 def make_constraint(m: Model, x: equality.State, contacts: Contacts) -> Rows:
@@ -51,11 +57,13 @@ def make_constraint(m: Model, x: equality.State, contacts: Contacts) -> Rows:
   dof_friction = friction.rows_dof(m, p.friction_dof)
   joint_limit, ball_axis = limit.rows_joint(m, p.limit, x.qpos)
   contact_rows = contact.rows_contact(m, m.plan.contact, contacts, x.subtree_com)
-  j = Jacobian(ball_axis, contact_rows.basis, contact_rows.mu, equalities.entries)
+  j = Jacobian(ball_axis, contact_rows.basis, contact_rows.mu, equalities.entries, x.ten_J)
   parts = [
     (equalities.params, on and m.opt.use_equality),
     (dof_friction, on and m.opt.use_frictionloss),
+    (friction.rows_tendon(m, p.friction_tendon), on and m.opt.use_frictionloss),
     (joint_limit, on and m.opt.use_limit),
+    (limit.rows_tendon(m, p.limit_tendon, x.ten_length), on and m.opt.use_limit),
     (contact_rows.params, m.opt.use_contact),
   ]
   params = RowParams(*(join([getattr(x, k) for x, _ in parts]) for k in RowParams._fields[:-1]), stiff=True)

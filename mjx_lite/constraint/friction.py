@@ -1,4 +1,4 @@
-"""Dry friction of the dofs: one row per dof."""
+"""Dry friction of dofs and tendons: one row each."""
 
 from typing import Any
 
@@ -6,12 +6,18 @@ import jax.numpy as jnp
 import numpy as np
 
 from mjx_lite.constraint.rows import RowParams
+from mjx_lite.core.select import rows
 from mjx_lite.core.types import Model
 
 
 def plan_dof(s: dict[str, Any], present: bool) -> np.ndarray:
   """Dofs with a friction row."""
   return np.arange(s["nv"] if present else 0)
+
+
+def plan_tendon(movable: np.ndarray, present: bool) -> np.ndarray:
+  """Tendons with a friction row: those whose length can change."""
+  return movable if present else np.zeros(0, int)
 
 
 def rows_dof(m: Model, dofs: np.ndarray) -> RowParams:
@@ -21,5 +27,16 @@ def rows_dof(m: Model, dofs: np.ndarray) -> RowParams:
   return RowParams(
     active=m.dof_frictionloss[:n] > 0, pos=zero, violation=zero, margin=zero, diag=m.dof_invweight0[:n], scale=zero + 1,
     solref=m.dof_solref[:n], solimp=m.dof_solimp[:n], frictionloss=m.dof_frictionloss[:n],
+    bias=zero, stiff=False,
+  )  # fmt: skip
+
+
+def rows_tendon(m: Model, tendons: np.ndarray) -> RowParams:
+  """Friction rows of tendons; one without friction has an inactive one. Source: `mj_instantiateFriction`."""
+  loss = rows(m.tendon_frictionloss, tendons)
+  zero = jnp.zeros((len(tendons), 1), loss.dtype)
+  return RowParams(
+    active=loss > 0, pos=zero, violation=zero, margin=zero, diag=rows(m.tendon_invweight0, tendons), scale=zero + 1,
+    solref=rows(m.tendon_solref_fri, tendons), solimp=rows(m.tendon_solimp_fri, tendons), frictionloss=loss,
     bias=zero, stiff=False,
   )  # fmt: skip

@@ -1,6 +1,6 @@
 """The constraint Jacobian as an operator: J x, J' f, and the curvature J' diag(w) J, without a dense J.
 
-Rows in MuJoCo's order: equalities, dof friction, joint limits, contacts.
+Rows in MuJoCo's order: equalities, friction of dofs and tendons, limits of joints and tendons, contacts.
 """
 
 from typing import Any, NamedTuple
@@ -11,12 +11,13 @@ import numpy as np
 
 from mjx_lite.constraint import contact
 from mjx_lite.constraint.equality import EqualityPlan
-from mjx_lite.constraint.limit import LimitPlan
 from mjx_lite.constraint.rows import Jacobian
 from mjx_lite.core.select import join, rows
 from mjx_lite.core.types import Model
 from mjx_lite.math import tree, vector
+from mjx_lite.math.groups import GroupPlan, group_sum, plan_groups
 from mjx_lite.math.tree import SumPlan, mask_sum, plan_sum
+from mjx_lite.smooth import tendon
 
 
 class EntryPlan(NamedTuple):
@@ -34,36 +35,45 @@ class JacobianPlan(NamedTuple):
 
   nequality: int
   nfriction: int
-  nlimit: int
   entry: EntryPlan
   unit_row: np.ndarray  # rows with a single entry
   unit_dof: np.ndarray
   unit_sign: np.ndarray
   ball_row: np.ndarray
   ball_dof: np.ndarray  # (nball, 3)
-  order: np.ndarray  # row before the contacts' -> row in the concatenation (equality, unit, ball)
+  tendon_row: np.ndarray  # rows of tendons
+  tendon_id: np.ndarray
+  tendon_sign: np.ndarray
+  by_tendon: GroupPlan  # tendon <- rows of tendons
+  order: np.ndarray  # row before the contacts' -> row in the concatenation (equality, unit, ball, tendon)
   dof_unit: SumPlan  # dof <- signed unit rows
   dof_weight: SumPlan  # dof <- unit rows, for weights
   dof_ball: SumPlan  # dof <- ball rows' components
 
 
-def plan(s: dict[str, Any], eq: EqualityPlan, friction_dof: np.ndarray, limit: LimitPlan) -> JacobianPlan:
-  """Static rows of friction and limits, and the entries of the equalities."""
-  ne, nf, nl, nv = len(eq.row_eq), len(friction_dof), len(limit.joint), s["nv"]
-  unit_row = ne + np.concatenate([np.arange(nf), nf + limit.scalar]).astype(int)
-  unit_dof = np.concatenate([friction_dof, s["jnt_dofadr"][limit.joint[limit.scalar]]]).astype(int)
-  unit_sign = np.concatenate([np.ones(nf), limit.sign])
-  ball_row = ne + nf + limit.ball
+def plan(s: dict[str, Any], r: Any) -> JacobianPlan:
+  """Static rows of friction and limits, and the entries of the equalities; r is the plan of the rows."""
+  eq, limit, nv = r.equality, r.limit, s["nv"]
+  sizes = (eq.row_eq, r.friction_dof, r.friction_tendon, limit.joint, r.limit_tendon.tendon)
+  equality, dof, friction, joint, length, total = np.cumsum([0, *(len(x) for x in sizes)])  # first rows of the kinds
+  unit_row = np.concatenate([np.arange(dof, friction), joint + limit.scalar]).astype(int)
+  unit_dof = np.concatenate([r.friction_dof, s["jnt_dofadr"][limit.joint[limit.scalar]]]).astype(int)
+  unit_sign = np.concatenate([np.ones(friction - dof), limit.sign])
+  ball_row = joint + limit.ball
   ball_dof = s["jnt_dofadr"][limit.joint[limit.ball]][:, None] + np.arange(3)
-  order = np.zeros(ne + nf + nl, int)
-  order[np.concatenate([np.arange(ne), unit_row, ball_row]).astype(int)] = np.arange(ne + nf + nl)
+  tendon_row = np.concatenate([np.arange(friction, joint), np.arange(length, total)]).astype(int)
+  tendon_id = np.concatenate([r.friction_tendon, r.limit_tendon.tendon]).astype(int)
+  tendon_sign = np.concatenate([np.ones(joint - friction), r.limit_tendon.sign])
+  order = np.zeros(total, int)
+  order[np.concatenate([np.arange(equality, dof), unit_row, ball_row, tendon_row]).astype(int)] = np.arange(total)
   signed, weight = np.zeros((nv, len(unit_row))), np.zeros((nv, len(unit_row)))
   signed[unit_dof, np.arange(len(unit_row))] = unit_sign
   weight[unit_dof, np.arange(len(unit_row))] = 1
   by_ball = np.zeros((nv, ball_dof.size))
   by_ball[ball_dof.ravel(), np.arange(ball_dof.size)] = 1
   return JacobianPlan(
-    ne, nf, nl, _plan_entries(eq, nv), unit_row, unit_dof, unit_sign, ball_row, ball_dof, order,
+    int(dof), int(joint - dof), _plan_entries(eq, nv), unit_row, unit_dof, unit_sign, ball_row, ball_dof,
+    tendon_row, tendon_id, tendon_sign, plan_groups(tendon_id, s["ntendon"]), order,
     plan_sum(signed), plan_sum(weight), plan_sum(by_ball),
   )  # fmt: skip
 
@@ -83,7 +93,10 @@ def mul(m: Model, j: Jacobian, cdof: jax.Array, x: jax.Array) -> jax.Array:
   p, c = m.plan.jacobian, m.plan.contact
   unit = p.unit_sign.astype(x.dtype)[:, None] * rows(x, p.unit_dof)
   ball = -vector.dot(j.ball_axis, rows(x, p.ball_dof))
-  parts = [join([mask_sum(p.entry.row_entry, j.entries * rows(x, p.entry.dof)), unit, ball], p.order)]
+  blocks = [mask_sum(p.entry.row_entry, j.entries * rows(x, p.entry.dof)), unit, ball]
+  if len(p.tendon_row):
+    blocks.append(p.tendon_sign.astype(x.dtype)[:, None] * rows(tendon.velocity(m, j.ten_J, x), p.tendon_id))
+  parts = [join(blocks, p.order)]
   if c.ncon:
     motion = mask_sum(c.side_dof, cdof * x[:, None])
     y = vector.dot(j.basis, motion[:, None])
@@ -100,6 +113,9 @@ def mul_t(m: Model, j: Jacobian, cdof: jax.Array, f: jax.Array) -> jax.Array:
   if len(p.ball_row):
     torque = -j.ball_axis * rows(f, p.ball_row)[:, None]
     out = out + mask_sum(p.dof_ball, torque.reshape(p.ball_dof.size, -1))
+  if len(p.tendon_row):
+    pull = group_sum(p.by_tendon, p.tendon_sign.astype(f.dtype)[:, None] * rows(f, p.tendon_row))
+    out = out + tendon.to_joints(m, j.ten_J, pull)
   if c.ncon:
     local = contact.from_rows(c, f[len(p.order) :], j.mu)
     wrench = vector.mat_t_vec(j.basis, rows(local, c.side_slot))
@@ -137,6 +153,8 @@ def dense(m: Model, j: Jacobian, cdof: jax.Array) -> jax.Array:
   parts = [_entry_rows(m, j), jnp.asarray(unit, cdof.dtype)[..., None]]
   if len(p.ball_row):
     parts.append(-_ball_rows(p, j.ball_axis, m.nv))
+  if len(p.tendon_row):
+    parts.append(p.tendon_sign.astype(cdof.dtype)[:, None, None] * rows(tendon.dense(m, j.ten_J), p.tendon_id))
   out = [join(parts, p.order)]
   if c.ncon:
     frame = _frame_jacobian(m, j, cdof)
@@ -158,6 +176,9 @@ def dense_curvature(m: Model, j: Jacobian, cdof: jax.Array, w: jax.Array, cone: 
   if p.nequality:
     equality = _entry_rows(m, j)
     h = h + _gram(equality, equality * w[: p.nequality, None])
+  if len(p.tendon_row):
+    lengths = tendon.dense(m, j.ten_J)
+    h = h + _gram(lengths, lengths * group_sum(p.by_tendon, rows(w, p.tendon_row))[:, None])
   if c.ncon:
     a = contact_curvature(m, j, w, cone)
     frame = _frame_jacobian(m, j, cdof)

@@ -1,4 +1,4 @@
-"""Joint limits: two rows for a slide or hinge joint, lower then upper; one for a ball joint."""
+"""Limits of joints and tendons: two rows, lower then upper; one for a ball joint."""
 
 from typing import Any, NamedTuple
 
@@ -60,3 +60,33 @@ def rows_joint(m: Model, p: LimitPlan, qpos: jax.Array) -> tuple[RowParams, jax.
     frictionloss=zero, bias=zero, stiff=True,
   )  # fmt: skip
   return params, axis
+
+
+class TendonLimitPlan(NamedTuple):
+  """Rows in tendon order."""
+
+  tendon: np.ndarray  # (n,) tendon of each row
+  sign: np.ndarray  # 1 lower, -1 upper
+
+
+def plan_tendon(s: dict[str, Any], movable: np.ndarray) -> TendonLimitPlan:
+  """Rows of the tendons whose length can change.
+
+  Differs: C with a sparse Jacobian has rows of zeros for the tendons within one body.
+  """
+  tendon = movable[s["tendon_limited"][movable].astype(bool)]
+  return TendonLimitPlan(np.repeat(tendon, 2), np.tile([1, -1], len(tendon)))
+
+
+def rows_tendon(m: Model, p: TendonLimitPlan, length: jax.Array) -> RowParams:
+  """Limit rows of tendons. Source: `mj_instantiateLimit`."""
+  bounds = rows(m.tendon_range, p.tendon)
+  bound = jnp.where((p.sign > 0)[:, None], bounds[:, 0], bounds[:, 1])
+  pos = jnp.asarray(p.sign)[:, None] * (rows(length, p.tendon) - bound)
+  margin = rows(m.tendon_margin, p.tendon)
+  zero = jnp.zeros((len(p.tendon), 1), pos.dtype)
+  return RowParams(
+    active=pos < margin, pos=pos, violation=pos, margin=margin, diag=rows(m.tendon_invweight0, p.tendon), scale=zero + 1,
+    solref=rows(m.tendon_solref_lim, p.tendon), solimp=rows(m.tendon_solimp_lim, p.tendon), frictionloss=zero,
+    bias=zero, stiff=True,
+  )  # fmt: skip

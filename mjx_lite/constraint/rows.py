@@ -31,6 +31,7 @@ class Jacobian(NamedTuple):
   basis: jax.Array  # (nside, d, 6, W) contact frame axes as functionals of the body's spatial velocity
   mu: jax.Array  # (ncon, 5, W) friction of each slot's edges, 0 beyond its condim
   entries: jax.Array  # (nentry, W) of the rows of equalities
+  ten_J: jax.Array  # (nJten, W) of the rows of tendons
 
 
 class Rows(NamedTuple):

@@ -118,6 +118,9 @@ def _fill_jacobian(jac, m, result, d, active):
       jac[out] = equalities.get((k, int(r) - first), 0)
     elif kind[r] == ConstraintType.FRICTION_DOF:
       jac[out, k] = 1
+    elif kind[r] in (ConstraintType.FRICTION_TENDON, ConstraintType.LIMIT_TENDON):
+      entry = slice(m.ten_J_rowadr[k], m.ten_J_rowadr[k] + m.ten_J_rownnz[k])
+      jac[out, m.ten_J_colind[entry]] = result.ten_J[entry] * (1 if r == first else -1)
     elif kind[r] == ConstraintType.LIMIT_JOINT:
       adr = m.jnt_dofadr[k]
       if m.jnt_type[k] == JointType.BALL:
@@ -145,7 +148,7 @@ def _equality_rows(m, result):
     dense = np.zeros((scratch.nefc, m.nv))
     mujoco.mju_sparse2dense(dense, jac, scratch.efc_J_rownnz, scratch.efc_J_rowadr, scratch.efc_J_colind)
     jac = dense
-  jac = jac.reshape(scratch.nefc, m.nv)
+  jac = jac.reshape(-1, m.nv)[: scratch.nefc]  # C keeps room for rows that it drops
   ident = np.asarray(scratch.efc_id[: scratch.ne])
   return {(int(k), int(np.sum(ident[:r] == k))): jac[r] for r, k in enumerate(ident)}
 

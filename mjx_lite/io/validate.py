@@ -39,9 +39,7 @@ def check(m: mujoco.MjModel) -> None:
 
 def find_problems(m: mujoco.MjModel) -> list[Problem]:
   """Everything that the model uses and mjx_lite does not implement."""
-  return [
-    *_options(m), *_sizes(m), *_equalities(m), *_tendons(m), *_geoms(m), *_collisions(m), *_actuators(m),
-  ]  # fmt: skip
+  return [*_options(m), *_sizes(m), *_equalities(m), *_tendons(m), *_geoms(m), *_collisions(m), *_actuators(m)]
 
 
 def _choice(what: str, value: int, enum: Any, allowed: Any) -> list[Problem]:
@@ -93,9 +91,6 @@ def _equalities(m):
 
 def _tendons(m):
   kind = mujoco.mjtObj.mjOBJ_TENDON
-  for i in np.flatnonzero(m.tendon_limited):
-    yield Problem(name_of(m, kind, i), "limited", "true", "use false")
-  yield from _nonzero(m, "tendon_frictionloss", kind, "use 0")
   around = np.isin(m.wrap_type, (enums.WrapType.SPHERE, enums.WrapType.CYLINDER))
   for i in np.flatnonzero(m.actuator_trntype == enums.TrnType.TENDON):
     t = m.actuator_trnid[i, 0]

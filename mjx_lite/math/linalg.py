@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from mjx_lite.core import select
 from mjx_lite.math import safe, vector
 
 _BLOCK = 4  # rows per pass: more are faster to run and slower to compile
@@ -58,6 +59,13 @@ def cholesky_solve(f: Cholesky, x: jax.Array) -> jax.Array:
   _, y = jax.lax.scan(_solve_down, rhs, (f.upper, f.inv))
   out, _ = jax.lax.scan(_solve_up, jnp.zeros_like(rhs), (f.upper, f.inv, y), reverse=True)
   return out[: x.shape[0]] * f.scale
+
+
+def entries(f: Cholesky, row: np.ndarray, col: np.ndarray) -> jax.Array:
+  """Entries (k, W) of the upper triangle V of the factor A = V' V at constant indices."""
+  size = f.upper.shape[2]
+  flat = f.upper.reshape(-1, f.upper.shape[-1])
+  return select.rows(flat, row * size + col - row // _BLOCK * _BLOCK) / select.rows(f.scale, col)
 
 
 def _widen(x, size, naxes, axis=0):

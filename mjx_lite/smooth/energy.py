@@ -10,7 +10,7 @@ from mjx_lite.smooth import mass, tendon_force
 from mjx_lite.smooth.passive import joint_extensions
 
 
-def potential(m: Model, qpos, xipos, plastic, ten_length) -> jax.Array:
+def potential(m: Model, qpos, xipos, ten_length, plastic) -> jax.Array:
   """Energy (W,) [J] of gravity and of the springs.
 
   Source: `mj_energyPos`.
@@ -34,13 +34,6 @@ def polynomial(x: jax.Array, first: jax.Array, higher: jax.Array) -> jax.Array:
   return x * x * (first / 2 + x * (higher[:, 0] / 3 + x * higher[:, 1] / 4))
 
 
-def _tendon_springs(m, ten_length, plastic):
-  if not m.ntendon or "tendon_stiffness" in m.layout.pruned:
-    return 0
-  x = tendon_force.stretch(m, ten_length, plastic)
-  return vector.total(polynomial(x, m.tendon_stiffness, m.tendon_stiffnesspoly))
-
-
 def _joint_springs(m, qpos, plastic):
   p = m.plan.passive
   if not p.has_spring:
@@ -52,3 +45,10 @@ def _joint_springs(m, qpos, plastic):
       stored = polynomial(size, rows(m.jnt_stiffness, joints), rows(m.jnt_stiffnesspoly, joints))
       total = total + vector.total(stored)
   return total
+
+
+def _tendon_springs(m, length, plastic):
+  if not m.plan.tendon_force.has_spring:
+    return 0
+  x = tendon_force.extension(m, length, plastic)
+  return vector.total(polynomial(x, m.tendon_stiffness, m.tendon_stiffnesspoly))

@@ -47,8 +47,7 @@ def packed(m: Model, f: Any, cdof: jax.Array) -> Packed:
   """The factor as MuJoCo stores it: L below the diagonal, D on it. Source: `mj_factorM`."""
   if is_articulated(m):
     return articulated.packed(m, f, cdof)
-  i, nv = m.plan.inertia, m.nv
-  lower = jnp.moveaxis(f.lower / f.scale[..., None], 0, -1)[::-1, ::-1]  # upper: M = U U'
-  root = rows(lower.reshape(nv * nv, -1), (nv + 1) * i.row[i.diagonal_entry])
-  off = rows(lower.reshape(nv * nv, -1), i.col * nv + i.row) / rows(root, i.row)
-  return Packed(jnp.where(i.diagonal[:, None], rows(root * root, i.row), off), 1 / (root * root))
+  i, last = m.plan.inertia, m.nv - 1
+  entry = linalg.entries(f, last - i.row, last - i.col)
+  root = rows(entry, i.diagonal_entry)
+  return Packed(entry * jnp.where(i.diagonal[:, None], entry, 1 / rows(root, i.row)), 1 / (root * root))

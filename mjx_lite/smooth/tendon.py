@@ -46,6 +46,7 @@ class TendonPlan(NamedTuple):
   fixed_length: GroupPlan  # tendon <- joints of fixed tendons
   joint_adr: np.ndarray  # qpos address of each joint of a fixed tendon
   fixed_entry: GroupPlan  # entries of fixed tendons <- their joints
+  movable: np.ndarray  # tendons whose length can change
   moving: np.ndarray  # straight segments between different bodies
   pull: np.ndarray  # pulls on moving bodies, in the concatenation of all pulls
   pull_root: np.ndarray  # (npull,) root body of the tree
@@ -56,6 +57,7 @@ class TendonPlan(NamedTuple):
   order: np.ndarray  # packed entry -> row in the concatenation (fixed, spatial)
   entry_tendon: np.ndarray  # (nJten,)
   entry_dof: np.ndarray  # (nJten,)
+  dense: np.ndarray  # (ntendon * nv,) packed entry of J, nJten where J is zero
   by_tendon: GroupPlan  # tendon <- entries
   by_dof: GroupPlan  # dof <- entries
 
@@ -87,6 +89,7 @@ def plan(s: dict[str, Any]) -> TendonPlan:
   geom = s["geom_bodyid"][path.around_geom] if len(path.around_geom) else np.zeros(0, int)
   pull_body = np.concatenate([body[moving, 0], body[moving, 1], ends[:, 0], ends[:, 1], geom, geom]).astype(int)
   t0, t1 = path.straight_tendon[moving], path.around_tendon
+  changing = t1[(ends != geom[:, None]).any(axis=1)]
   pull_tendon = np.concatenate([t0, t0, t1, t1, t1, t1])
   below = np.eye(s["nbody"], dtype=bool)  # below[a, b]: b is in the subtree of a
   for b in range(s["nbody"] - 1, 0, -1):
@@ -96,15 +99,18 @@ def plan(s: dict[str, Any]) -> TendonPlan:
   pull_body, pull_tendon = pull_body[pull], pull_tendon[pull]
   spatial_entry = np.setdiff1d(np.arange(len(entry_tendon)), fixed)
   table, mask, entry_row = _products(entry_tendon[spatial_entry], entry_dof[spatial_entry], pull_tendon, pull_body, below, s)
+  dense = np.full((s["ntendon"], nv), len(entry_dof))
+  dense[entry_tendon, entry_dof] = np.arange(len(entry_dof))
   return TendonPlan(
     path=path, cylinder=around_kind == GeomType.CYLINDER, sided=np.flatnonzero(path.around_side >= 0),
     length=plan_groups(np.concatenate([path.fixed_tendon, path.straight_tendon, path.around_tendon]), s["ntendon"]),
     fixed_length=plan_groups(path.fixed_tendon, s["ntendon"]), joint_adr=s["jnt_qposadr"][joint].astype(int),
     fixed_entry=plan_groups(np.array(of_entry, int), len(fixed)),
-    moving=moving, pull=pull, pull_root=s["body_rootid"][pull_body].astype(int), table=table, mask=mask,
+    movable=np.intersect1d(np.concatenate([path.fixed_tendon, t0, changing]), entry_tendon), moving=moving, pull=pull,
+    pull_root=s["body_rootid"][pull_body].astype(int), table=table, mask=mask,
     entry_row=entry_row, spatial_dof=entry_dof[spatial_entry],
     order=np.argsort(np.r_[fixed, spatial_entry]).astype(int), entry_tendon=entry_tendon, entry_dof=entry_dof,
-    by_tendon=plan_groups(entry_tendon, s["ntendon"]), by_dof=plan_groups(entry_dof, nv),
+    dense=dense.ravel(), by_tendon=plan_groups(entry_tendon, s["ntendon"]), by_dof=plan_groups(entry_dof, nv),
   )  # fmt: skip
 
 
@@ -241,3 +247,9 @@ def to_joints(m: Model, ten_J: jax.Array, force: jax.Array) -> jax.Array:
   """Joint-space force (nv, W) of tendon forces (ntendon, W): J' force."""
   p: TendonPlan = m.plan.tendon
   return group_sum(p.by_dof, ten_J * rows(force, p.entry_tendon))
+
+
+def dense(m: Model, ten_J: jax.Array) -> jax.Array:
+  """Dense J (ntendon, nv, W)."""
+  padded = jnp.concatenate([ten_J, jnp.zeros_like(ten_J[:1])])
+  return rows(padded, m.plan.tendon.dense).reshape(m.ntendon, m.nv, ten_J.shape[-1])

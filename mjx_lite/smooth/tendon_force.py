@@ -58,7 +58,7 @@ def forces(m: Model, length: jax.Array, velocity: jax.Array, ten_J: jax.Array, p
   p: TendonForcePlan = m.plan.tendon_force
   spring = damper = jnp.zeros((m.nv, length.shape[-1]), length.dtype)
   if p.has_spring and m.opt.use_spring:
-    x = _stretch(length, _band(m, p, plastic))
+    x = extension(m, length, plastic)
     k, higher = m.tendon_stiffness, m.tendon_stiffnesspoly
     spring = tendon.to_joints(m, ten_J, -x * (k + x * (higher[:, 0] + higher[:, 1] * x)))
   if p.has_damper and m.opt.use_damper:
@@ -86,16 +86,13 @@ def reflected(m: Model, x: jax.Array) -> jax.Array:
   return group_sum(p.by_actuator, x * (gear * gear).reshape(len(p.actuator), *(1,) * (x.ndim - 2), -1))
 
 
-def stretch(m: Model, length: jax.Array, plastic: jax.Array) -> jax.Array:
-  """Lengths of the tendons beyond their dead bands (ntendon, W)."""
-  return _stretch(length, _band(m, m.plan.tendon_force, plastic))
-
-
-def _band(m, p, plastic):
-  """Lengths (ntendon, 2, W) between which a spring is slack."""
-  if not len(p.plastic):
-    return m.tendon_lengthspring
-  return join([m.tendon_lengthspring, rows(plastic, p.plastic_adr)], p.band_order)
+def extension(m: Model, length: jax.Array, plastic: jax.Array) -> jax.Array:
+  """How far the tendons (ntendon, W) are stretched or shortened beyond the dead bands of their springs."""
+  p: TendonForcePlan = m.plan.tendon_force
+  band = m.tendon_lengthspring
+  if len(p.plastic):
+    band = join([band, rows(plastic, p.plastic_adr)], p.band_order)
+  return _stretch(length, band)
 
 
 def _stretch(length, band):

@@ -18,21 +18,18 @@ class TendonInertiaPlan(NamedTuple):
   """Whether there is any, and index tables."""
 
   present: bool
-  dense: np.ndarray  # (ntendon * nv,) packed entry of J, nJten where J is zero
   root: np.ndarray  # (nsite,) root body of the site's tree
   by_tendon: GroupPlan  # tendon <- straight segments between different bodies
 
 
 def plan(s: dict[str, Any], pruned: frozenset[str], t: tendon.TendonPlan) -> TendonInertiaPlan:
   """Index tables from the static fields of the model."""
-  n, nv = s["ntendon"], s["nv"]
-  dense = np.full((n, nv), len(t.entry_dof))
-  dense[t.entry_tendon, t.entry_dof] = np.arange(len(t.entry_dof))
+  n = s["ntendon"]
   reflected = "actuator_armature" not in pruned and len(t.entry_dof) > 0
   reflected = reflected and bool((s["tendon_actuatorid"] != -1).any())
   present = n > 0 and ("tendon_armature" not in pruned or reflected)
   by_tendon = plan_groups(t.path.straight_tendon[t.moving], n)
-  return TendonInertiaPlan(present, dense.ravel(), s["body_rootid"][s["site_bodyid"]], by_tendon)
+  return TendonInertiaPlan(present, s["body_rootid"][s["site_bodyid"]], by_tendon)
 
 
 def armature(m: Model) -> jax.Array:
@@ -49,9 +46,8 @@ def inertia(m: Model, ten_J: jax.Array) -> jax.Array:
 
   Source: `mj_tendonArmature`.
   """
-  p: TendonInertiaPlan = m.plan.tendon_inertia
   packed = m.plan.inertia
-  dense = rows(jnp.concatenate([ten_J, jnp.zeros_like(ten_J[:1])]), p.dense).reshape(m.ntendon, m.nv, -1)
+  dense = tendon.dense(m, ten_J)
   # contraction over the tendons, batched over the worlds
   weighted = dense * armature(m)[:, None]
   product = jax.lax.dot_general(weighted, dense, (((0,), (0,)), ((2,), (2,))), precision=jax.lax.Precision.HIGHEST)

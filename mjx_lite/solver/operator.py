@@ -1,7 +1,8 @@
 """The solver's linear algebra: M x and (M + J' W J)^-1 x, in one of two ways chosen at plan time.
 
-*articulated*: every contact touches at most one moving body, no ball joint has a limit and no tendon armature. Then a row
-adds to the diagonal or to one body's inertia, and an articulated-body pass solves in O(n); neither M nor J is formed.
+*articulated*: every contact touches at most one moving body; there are no equalities, no limits of ball joints, no rows
+of tendons and no armature of tendons. Then a row adds to the diagonal or to one body's inertia, and an articulated-body
+pass solves in O(n); neither M nor J is formed.
 *dense*: always right.
 """
 
@@ -28,7 +29,8 @@ class Metric(NamedTuple):
 def is_tree_sparse(m: Model) -> bool:
   """True if the articulated operator serves."""
   p = m.plan.jacobian
-  return m.plan.contact.tree_sparse and not len(p.ball_row) and not p.nequality and mass.is_articulated(m)
+  coupling = len(p.ball_row) or p.nequality or len(p.tendon_row)
+  return m.plan.contact.tree_sparse and not coupling and mass.is_articulated(m)
 
 
 def mul_m(m: Model, metric: Metric, x: jax.Array) -> jax.Array:

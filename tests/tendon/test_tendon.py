@@ -9,7 +9,6 @@ from models import load
 
 import mjx_lite as mjx
 from mjx_lite.cli.compare import optimal
-from mjx_lite.io import validate
 
 ARMATURE = """
 <mujoco>
@@ -57,7 +56,7 @@ def assert_step_equals_c(model, data):
   return after
 
 
-@pytest.mark.parametrize("name", ["tendons", "tendon_armature"])
+@pytest.mark.parametrize("name", ["tendons", "tendon_armature", "tendon_limits"])
 def test_step_gradient(name):
   """Forward = reverse = differences, also with respect to the tendons' geometry and properties."""
   model = optimal(load(name))
@@ -133,9 +132,8 @@ def test_each_flag_alone(flag):
   assert np.array_equal(after.plastic, before) == (flag == "mjDSBL_SPRING")
 
 
-def test_properties_of_actuators_on_tendons(monkeypatch):
+def test_properties_of_actuators_on_tendons():
   """Armature and damping, times the square of the gear, of one and of several actuators."""
-  monkeypatch.setattr(validate, "TRANSMISSIONS", tuple(mjx.TrnType))
   model = mujoco.MjModel.from_xml_string(ARMATURE)
   data = state_of(model)
   after = assert_step_equals_c(model, data)
@@ -158,6 +156,44 @@ def test_kept_properties_have_gradients():
   assert np.isfinite(g).all() and np.any(g)
   with pytest.raises(ValueError, match="tendon_armature"):
     mjx.put_model(model).replace(tendon_armature=value)
+
+
+def test_kept_friction_is_that_of_c():
+  model = load("tendons").__copy__()
+  m = mjx.put_model(model, keep=("tendon_frictionloss",))
+  loss = jnp.where(jnp.arange(m.ntendon) % 2 == 0, 0.4, 0)
+  model.tendon_frictionloss[:] = loss
+  data = state_of(optimal(model))
+  d = mjx.put_data(m, data)
+  m = m.replace(opt=m.opt.replace(tolerance=jnp.zeros(()), iterations=50))
+  after = mjx.jit(lambda x: mjx.step(m.replace(tendon_frictionloss=x), d))(loss)
+  mujoco.mj_step(optimal(model), data)
+  np.testing.assert_allclose(after.qvel, data.qvel, rtol=1e-8, atol=1e-10)
+  g = mjx.jit(jax.grad(lambda x: jnp.sum(mjx.step(m.replace(tendon_frictionloss=x), d).qvel)))(loss)
+  assert np.isfinite(g).all() and np.any(g)
+
+
+def test_constraint_jacobian():
+  """Dense rows of tendons, forward and transposed, are those that the solver's operator uses."""
+  model = load("tendon_limits")
+  m = mjx.put_model(model)
+  d = mjx.jit(mjx.forward)(m, mjx.put_data(m, state_of(model)))
+  dense = mjx.jit(mjx.constraint_jacobian)(m, d)
+  tendon = np.isin(d.efc_type, (mjx.ConstraintType.FRICTION_TENDON, mjx.ConstraintType.LIMIT_TENDON))
+  assert tendon.sum() == 4 + 2 * 3
+  np.testing.assert_allclose(dense @ d.qvel, d.efc_vel, atol=1e-12)
+  np.testing.assert_allclose(dense.T @ d.efc_force, d.qfrc_constraint, atol=1e-10)
+
+
+def test_energy():
+  """Springs of tendons store energy, their armature has kinetic energy."""
+  for name in ("tendons", "tendon_armature"):
+    model = load(name).__copy__()
+    data = state_of(model)
+    model.opt.enableflags |= mujoco.mjtEnableBit.mjENBL_ENERGY
+    d = mjx.jit(mjx.forward)(mjx.put_model(model), mjx.put_data(model, data))
+    mujoco.mj_forward(model, data)
+    np.testing.assert_allclose(d.energy, data.energy, rtol=1e-10)
 
 
 def test_mass_matrix_operations():
