@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from mjx_lite.actuator import activation, history
 from mjx_lite.actuator import force as actuator_force
 from mjx_lite.collision import driver, mixing
-from mjx_lite.constraint import assemble, contact, jacobian, limit
+from mjx_lite.constraint import assemble, contact, equality, jacobian, limit
 from mjx_lite.constraint.rows import Jacobian, Rows
 from mjx_lite.core import status
 from mjx_lite.core.enums import MAXVAL
@@ -86,7 +86,7 @@ def make_constraint(m: Model, d: Data) -> Data:
 
 
 def _make_constraint(m: Model, d: Data) -> tuple[Data, Rows]:
-  rows = assemble.make_constraint(m, d.qpos, d.qvel, d.cdof, d.subtree_com, _contacts(d))
+  rows = assemble.make_constraint(m, _equality_state(d), _contacts(d))
   d = d.replace(
     efc_pos=rows.pos, efc_margin=rows.margin,
     efc_frictionloss=rows.frictionloss, efc_diagA=rows.diagA, efc_KBIP=rows.KBIP, efc_D=rows.D, efc_R=rows.R,
@@ -97,7 +97,13 @@ def _make_constraint(m: Model, d: Data) -> tuple[Data, Rows]:
 
 def transmission(m: Model, d: Data) -> Data:
   """Actuator lengths and moments."""
-  t = transmission_.transmission(m, d.qpos)
+  c = d.contact
+  t = transmission_.transmission(
+    m,
+    transmission_.Pose(
+      d.qpos, d.xquat, d.site_xpos, d.site_xmat, d.subtree_com, d.cdof, d.ten_length, d.ten_J, c.pos, c.frame, c.exclude
+    ),
+  )
   return d.replace(actuator_length=t.length, actuator_moment=t.moment)
 
 
@@ -176,12 +182,11 @@ def _solve(m: Model, d: Data, rows: Rows) -> Data:
   trace = vector.total(jnp.where(m.plan.inertia.diagonal[:, None], d.M, 0))
   problem = newton.Problem(m, metric, rows, d.qfrc_smooth, d.qacc_smooth, 1 / trace)
   solution = SOLVERS[m.opt.solver](problem, d.qacc_warmstart)
-  nf = m.plan.jacobian.nfriction
-  force = cost.zones(rows, nf, solution.jar).force
+  force = cost.zones(m.plan.jacobian, rows, solution.jar).force
   qfrc = jacobian.mul_t(m, rows.jacobian, d.cdof, force)
   converged = solution.stopped | newton.is_small(problem, solution.ma - d.qfrc_smooth - qfrc)
   return d.replace(
-    qacc=solution.qacc, efc_force=force, efc_state=cost.state(rows, nf, solution.jar), qfrc_constraint=qfrc,
+    qacc=solution.qacc, efc_force=force, efc_state=cost.state(m.plan.jacobian, rows, solution.jar), qfrc_constraint=qfrc,
     solver_niter=solution.niter, status=status.mark(d.status, Warning.SOLVER, ~converged),
   )  # fmt: skip
 
@@ -299,7 +304,7 @@ def reset(m: Model, d: Data) -> Data:
 
 def _factor(m: Model, d: Data) -> articulated.Factor:
   """Factor of M."""
-  diagonal = jnp.broadcast_to(m.dof_armature, d.qvel.shape)
+  diagonal = jnp.broadcast_to(transmission_.dof_armature(m), d.qvel.shape)
   return articulated.factor(m, spatial.inertia_matrix(d.cinert), d.cdof, diagonal)
 
 
@@ -314,7 +319,15 @@ def _jacobian(m: Model, d: Data) -> Jacobian:
   """The constraint Jacobian."""
   _, axis = limit.rows_joint(m, m.plan.rows.limit, d.qpos)
   c = contact.rows_contact(m, m.plan.contact, _contacts(d), d.subtree_com)
-  return Jacobian(axis, c.basis, c.mu)
+  e = equality.rows_equality(m, m.plan.rows.equality, _equality_state(d))
+  return Jacobian(axis, c.basis, c.mu, e.entries)
+
+
+def _equality_state(d: Data) -> equality.State:
+  """What equality constraints depend on."""
+  return equality.State(
+    d.qpos, d.qvel, d.xpos, d.xquat, d.xmat, d.subtree_com, d.cdof, d.cvel, d.cdof_dot, d.ten_length, d.ten_J, d.eq_active
+  )
 
 
 def _rows(m: Model, d: Data) -> Rows:

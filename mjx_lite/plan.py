@@ -29,8 +29,8 @@ class Plan(NamedTuple):
 
   @property
   def sizes(self) -> dict[str, int]:
-    """Sizes of Data that mjModel does not have: contact slots and constraint rows."""
-    return dict(ncon=len(self.collision.slot_pair), nefc=len(self.rows.type))
+    """Sizes of Data: contact slots, constraint rows, and entries of the actuators' moments (fewer than mjModel.nJmom)."""
+    return dict(ncon=len(self.collision.slot_pair), nefc=len(self.rows.type), nJmom=len(self.transmission.entry_out))
 
 
 def plan(s: dict[str, Any], values: dict[str, np.ndarray], pruned: frozenset[str], filter_parent: bool) -> Plan:
@@ -46,6 +46,7 @@ def plan(s: dict[str, Any], values: dict[str, np.ndarray], pruned: frozenset[str
   contacts = contact.plan(s, collision.slot_body, collision.slot_dim)
   rows = assemble.plan(s, "dof_frictionloss" not in pruned, contacts)
   return Plan(
-    kinematics.plan(s), com.plan(s), inertia.plan(s), articulated.plan(s), passive.plan(s, pruned), transmission.plan(s),
-    actuator.plan(s, values), collision, contacts, rows, jacobian.plan(s, rows.friction_dof, rows.limit), advance.plan(s),
+    kinematics.plan(s), com.plan(s), inertia.plan(s), articulated.plan(s), passive.plan(s, pruned),
+    transmission.plan({**s, "slot_body": collision.slot_body}), actuator.plan(s, values),
+    collision, contacts, rows, jacobian.plan(s, rows.equality, rows.friction_dof, rows.limit), advance.plan(s),
   )  # fmt: skip

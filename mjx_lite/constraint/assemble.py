@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from mjx_lite.collision.driver import Contacts
-from mjx_lite.constraint import contact, friction, jacobian, limit
+from mjx_lite.constraint import contact, equality, friction, jacobian, limit
 from mjx_lite.constraint.impedance import impedance
 from mjx_lite.constraint.rows import Jacobian, RowParams, Rows
 from mjx_lite.core.enums import MINVAL, ConstraintType
@@ -17,6 +17,7 @@ from mjx_lite.core.types import Model
 class RowPlan(NamedTuple):
   """What is static about the rows."""
 
+  equality: equality.EqualityPlan
   friction_dof: np.ndarray
   limit: limit.LimitPlan
   type: np.ndarray  # (nefc,) ConstraintType
@@ -26,29 +27,32 @@ class RowPlan(NamedTuple):
 
 def plan(s: dict[str, Any], has_friction: bool, c: contact.ContactPlan) -> RowPlan:
   """Kinds, ids and addresses of the rows."""
-  dofs, limits = friction.plan_dof(s, has_friction), limit.plan_joint(s)
+  equalities, dofs, limits = equality.plan(s), friction.plan_dof(s, has_friction), limit.plan_joint(s)
   kind = np.where(c.frictional, ConstraintType.CONTACT_PYRAMIDAL, ConstraintType.CONTACT_FRICTIONLESS)
   types = [
+    np.full(len(equalities.row_eq), ConstraintType.EQUALITY),
     np.full(len(dofs), ConstraintType.FRICTION_DOF), np.full(len(limits.joint), ConstraintType.LIMIT_JOINT),
     np.repeat(kind, c.nrow),
   ]  # fmt: skip
-  ids = np.concatenate([dofs, limits.joint, np.repeat(np.arange(c.ncon), c.nrow)]).astype(int)
-  address = len(dofs) + len(limits.joint) + c.nrow * np.arange(c.ncon)
-  return RowPlan(dofs, limits, np.concatenate(types).astype(int), ids, address)
+  ids = np.concatenate([equalities.row_eq, dofs, limits.joint, np.repeat(np.arange(c.ncon), c.nrow)]).astype(int)
+  address = len(equalities.row_eq) + len(dofs) + len(limits.joint) + c.nrow * np.arange(c.ncon)
+  return RowPlan(equalities, dofs, limits, np.concatenate(types).astype(int), ids, address)
 
 
-def make_constraint(m: Model, qpos, qvel, cdof, subtree_com, contacts: Contacts) -> Rows:
+def make_constraint(m: Model, x: equality.State, contacts: Contacts) -> Rows:
   """Rows with their regularisation and reference acceleration.
 
   Source: `mj_makeConstraint`, `mj_makeImpedance`, `mj_referenceConstraint`.
   """
   p: RowPlan = m.plan.rows
   on = m.opt.use_constraint
+  equalities = equality.rows_equality(m, p.equality, x)
   dof_friction = friction.rows_dof(m, p.friction_dof)
-  joint_limit, ball_axis = limit.rows_joint(m, p.limit, qpos)
-  contact_rows = contact.rows_contact(m, m.plan.contact, contacts, subtree_com)
-  j = Jacobian(ball_axis, contact_rows.basis, contact_rows.mu)
+  joint_limit, ball_axis = limit.rows_joint(m, p.limit, x.qpos)
+  contact_rows = contact.rows_contact(m, m.plan.contact, contacts, x.subtree_com)
+  j = Jacobian(ball_axis, contact_rows.basis, contact_rows.mu, equalities.entries)
   parts = [
+    (equalities.params, on and m.opt.use_equality),
     (dof_friction, on and m.opt.use_frictionloss),
     (joint_limit, on and m.opt.use_limit),
     (contact_rows.params, m.opt.use_contact),
@@ -57,13 +61,13 @@ def make_constraint(m: Model, qpos, qvel, cdof, subtree_com, contacts: Contacts)
   enabled = np.repeat([flag for _, flag in parts], [len(x.pos) for x, _ in parts])[:, None]
   stiff = np.repeat([x.stiff for x, _ in parts], [len(x.pos) for x, _ in parts])[:, None]
 
-  law = impedance(m, params.solref, params.solimp, params.pos - params.margin)
+  law = impedance(m, params.solref, params.solimp, params.violation - params.margin)
   k = jnp.where(stiff, law.K, 0)
   first = jnp.maximum(MINVAL, (1 - law.I) / law.I * params.diag)
   r = params.scale * first
   active = params.active & enabled
-  vel = jacobian.mul(m, j, cdof, qvel)
-  aref = -law.B * vel - k * law.I * (params.pos - params.margin)
+  vel = jacobian.mul(m, j, x.cdof, x.qvel)
+  aref = -law.B * vel - k * law.I * (params.pos - params.margin) - params.bias
   return Rows(
     jacobian=j, D=jnp.where(active, 1 / r, 0), R=r, aref=aref, vel=vel, pos=params.pos, margin=params.margin,
     frictionloss=params.frictionloss, diagA=r * law.I / (1 - law.I),

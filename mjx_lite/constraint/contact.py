@@ -117,10 +117,11 @@ def rows_contact(m: Model, p: ContactPlan, contacts: Contacts, subtree_com: jax.
 
   margin = contacts.params.margin
   active = (contacts.dist < margin)[:, None] & p.row_active[..., None]
+  dist, zero = per_row(contacts.dist), jnp.zeros((p.ncon * p.nrow, 1), margin.dtype)
   params = RowParams(
-    active=active.reshape(p.ncon * p.nrow, active.shape[-1]), pos=per_row(contacts.dist), margin=per_row(margin),
+    active=active.reshape(p.ncon * p.nrow, active.shape[-1]), pos=dist, violation=dist, margin=per_row(margin),
     diag=per_row(diag), scale=per_row(scale), solref=per_row(contacts.params.solref), solimp=per_row(contacts.params.solimp),
-    frictionloss=jnp.zeros((p.ncon * p.nrow, 1), margin.dtype), stiff=True,
+    frictionloss=zero, bias=zero, stiff=True,
   )  # fmt: skip
   return ContactRows(params, basis, mu, jnp.where(friction & (contacts.dist < margin), contact_mu, 0))
 

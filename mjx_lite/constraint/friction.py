@@ -19,6 +19,7 @@ def rows_dof(m: Model, dofs: np.ndarray) -> RowParams:
   n = len(dofs)
   zero = jnp.zeros((n, 1), m.dof_frictionloss.dtype)
   return RowParams(
-    active=m.dof_frictionloss[:n] > 0, pos=zero, margin=zero, diag=m.dof_invweight0[:n], scale=zero + 1,
-    solref=m.dof_solref[:n], solimp=m.dof_solimp[:n], frictionloss=m.dof_frictionloss[:n], stiff=False,
+    active=m.dof_frictionloss[:n] > 0, pos=zero, violation=zero, margin=zero, diag=m.dof_invweight0[:n], scale=zero + 1,
+    solref=m.dof_solref[:n], solimp=m.dof_solimp[:n], frictionloss=m.dof_frictionloss[:n],
+    bias=zero, stiff=False,
   )  # fmt: skip

@@ -1,6 +1,6 @@
 """The constraint Jacobian as an operator: J x, J' f, and the curvature J' diag(w) J, without a dense J.
 
-Rows in MuJoCo's order: dof friction, joint limits, contacts.
+Rows in MuJoCo's order: equalities, dof friction, joint limits, contacts.
 """
 
 from typing import Any, NamedTuple
@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from mjx_lite.constraint import contact
+from mjx_lite.constraint.equality import EqualityPlan
 from mjx_lite.constraint.limit import LimitPlan
 from mjx_lite.constraint.rows import Jacobian
 from mjx_lite.core.select import join, rows
@@ -18,40 +19,63 @@ from mjx_lite.math import tree, vector
 from mjx_lite.math.tree import SumPlan, mask_sum, plan_sum
 
 
+class EntryPlan(NamedTuple):
+  """Rows that come with their entries: the equalities', which are first."""
+
+  row: np.ndarray  # (nentry,)
+  dof: np.ndarray
+  row_entry: SumPlan  # row <- entries
+  dof_entry: SumPlan  # dof <- entries
+  dense: np.ndarray  # (nrow * nv,) entry, nentry where there is none
+
+
 class JacobianPlan(NamedTuple):
   """Where the rows are, and the constant part of J."""
 
+  nequality: int
   nfriction: int
   nlimit: int
+  entry: EntryPlan
   unit_row: np.ndarray  # rows with a single entry
   unit_dof: np.ndarray
   unit_sign: np.ndarray
   ball_row: np.ndarray
   ball_dof: np.ndarray  # (nball, 3)
-  order: np.ndarray  # friction and limit row -> row in the concatenation (unit, ball)
+  order: np.ndarray  # row before the contacts' -> row in the concatenation (equality, unit, ball)
   dof_unit: SumPlan  # dof <- signed unit rows
   dof_weight: SumPlan  # dof <- unit rows, for weights
   dof_ball: SumPlan  # dof <- ball rows' components
 
 
-def plan(s: dict[str, Any], friction_dof: np.ndarray, limit: LimitPlan) -> JacobianPlan:
-  """Static rows of friction and limits."""
-  nf, nl, nv = len(friction_dof), len(limit.joint), s["nv"]
-  unit_row = np.concatenate([np.arange(nf), nf + limit.scalar]).astype(int)
+def plan(s: dict[str, Any], eq: EqualityPlan, friction_dof: np.ndarray, limit: LimitPlan) -> JacobianPlan:
+  """Static rows of friction and limits, and the entries of the equalities."""
+  ne, nf, nl, nv = len(eq.row_eq), len(friction_dof), len(limit.joint), s["nv"]
+  unit_row = ne + np.concatenate([np.arange(nf), nf + limit.scalar]).astype(int)
   unit_dof = np.concatenate([friction_dof, s["jnt_dofadr"][limit.joint[limit.scalar]]]).astype(int)
   unit_sign = np.concatenate([np.ones(nf), limit.sign])
-  ball_row = nf + limit.ball
+  ball_row = ne + nf + limit.ball
   ball_dof = s["jnt_dofadr"][limit.joint[limit.ball]][:, None] + np.arange(3)
-  order = np.zeros(nf + nl, int)
-  order[np.concatenate([unit_row, ball_row]).astype(int)] = np.arange(nf + nl)
+  order = np.zeros(ne + nf + nl, int)
+  order[np.concatenate([np.arange(ne), unit_row, ball_row]).astype(int)] = np.arange(ne + nf + nl)
   signed, weight = np.zeros((nv, len(unit_row))), np.zeros((nv, len(unit_row)))
   signed[unit_dof, np.arange(len(unit_row))] = unit_sign
   weight[unit_dof, np.arange(len(unit_row))] = 1
   by_ball = np.zeros((nv, ball_dof.size))
   by_ball[ball_dof.ravel(), np.arange(ball_dof.size)] = 1
   return JacobianPlan(
-    nf, nl, unit_row, unit_dof, unit_sign, ball_row, ball_dof, order, plan_sum(signed), plan_sum(weight), plan_sum(by_ball)
-  )
+    ne, nf, nl, _plan_entries(eq, nv), unit_row, unit_dof, unit_sign, ball_row, ball_dof, order,
+    plan_sum(signed), plan_sum(weight), plan_sum(by_ball),
+  )  # fmt: skip
+
+
+def _plan_entries(eq: EqualityPlan, nv: int) -> EntryPlan:
+  row, dof, n = eq.row_dof_row, eq.row_dof_dof, len(eq.row_dof_row)
+  by_row, by_dof = np.zeros((len(eq.row_eq), n)), np.zeros((nv, n))
+  by_row[row, np.arange(n)] = 1
+  by_dof[dof, np.arange(n)] = 1
+  dense = np.full((len(eq.row_eq), nv), n)
+  dense[row, dof] = np.arange(n)
+  return EntryPlan(row, dof, plan_sum(by_row), plan_sum(by_dof), dense.ravel())
 
 
 def mul(m: Model, j: Jacobian, cdof: jax.Array, x: jax.Array) -> jax.Array:
@@ -59,7 +83,7 @@ def mul(m: Model, j: Jacobian, cdof: jax.Array, x: jax.Array) -> jax.Array:
   p, c = m.plan.jacobian, m.plan.contact
   unit = p.unit_sign.astype(x.dtype)[:, None] * rows(x, p.unit_dof)
   ball = -vector.dot(j.ball_axis, rows(x, p.ball_dof))
-  parts = [join([unit, ball], p.order)]
+  parts = [join([mask_sum(p.entry.row_entry, j.entries * rows(x, p.entry.dof)), unit, ball], p.order)]
   if c.ncon:
     motion = mask_sum(c.side_dof, cdof * x[:, None])
     y = vector.dot(j.basis, motion[:, None])
@@ -71,11 +95,13 @@ def mul_t(m: Model, j: Jacobian, cdof: jax.Array, f: jax.Array) -> jax.Array:
   """J' f: (nefc, W) to (nv, W)."""
   p, c = m.plan.jacobian, m.plan.contact
   out = mask_sum(p.dof_unit, rows(f, p.unit_row))
+  if p.nequality:
+    out = out + mask_sum(p.entry.dof_entry, j.entries * rows(f, p.entry.row))
   if len(p.ball_row):
     torque = -j.ball_axis * rows(f, p.ball_row)[:, None]
     out = out + mask_sum(p.dof_ball, torque.reshape(p.ball_dof.size, -1))
   if c.ncon:
-    local = contact.from_rows(c, f[p.nfriction + p.nlimit :], j.mu)
+    local = contact.from_rows(c, f[len(p.order) :], j.mu)
     wrench = vector.mat_t_vec(j.basis, rows(local, c.side_slot))
     out = out + vector.dot(cdof, mask_sum(c.dof_side, wrench))
   return out
@@ -90,7 +116,7 @@ def unit_curvature(m: Model, w: jax.Array) -> jax.Array:
 def body_curvature(m: Model, j: Jacobian, w: jax.Array) -> jax.Array:
   """J' diag(w) J of the contacts as stiffnesses (nbody, 6, 6, W) of single bodies; needs a tree-sparse plan."""
   p, c = m.plan.jacobian, m.plan.contact
-  a = contact.stiffness(c, w[p.nfriction + p.nlimit :], j.mu)
+  a = contact.stiffness(c, w[len(p.order) :], j.mu)
   half = sum(a[:, :, k, None] * j.basis[:, None, k] for k in range(c.ndir))
   stiff = sum(j.basis[:, k, :, None] * half[:, k, None, :] for k in range(c.ndir))
   return mask_sum(_magnitude(c.body_side), stiff)
@@ -102,7 +128,7 @@ def dense(m: Model, j: Jacobian, cdof: jax.Array) -> jax.Array:
   width = cdof.shape[-1]
   unit = np.zeros((len(p.unit_row), m.nv))
   unit[np.arange(len(p.unit_row)), p.unit_dof] = p.unit_sign
-  parts = [jnp.asarray(unit, cdof.dtype)[..., None]]
+  parts = [_entry_rows(m, j), jnp.asarray(unit, cdof.dtype)[..., None]]
   if len(p.ball_row):
     parts.append(-_ball_rows(p, j.ball_axis, m.nv))
   out = [join(parts, p.order)]
@@ -123,16 +149,31 @@ def dense_curvature(m: Model, j: Jacobian, cdof: jax.Array, w: jax.Array) -> jax
     axis = _ball_rows(p, j.ball_axis, m.nv)
     weight = rows(w, p.ball_row)
     h = h + sum(axis[i][:, None] * (weight[i] * axis[i])[None] for i in range(len(p.ball_row)))
+  if p.nequality:
+    equality = _entry_rows(m, j)
+    h = h + _gram(equality, equality * w[: p.nequality, None])
   if c.ncon:
-    a = contact.stiffness(c, w[p.nfriction + p.nlimit :], j.mu)
+    a = contact.stiffness(c, w[len(p.order) :], j.mu)
     frame = _frame_jacobian(m, j, cdof)
     half = sum(a[:, :, k, None] * frame[:, None, k] for k in range(c.ndir))
     left, right = (x.reshape(c.ncon * c.ndir, m.nv, -1) for x in (frame, half))
-    # contraction over the rows, batched over the worlds
-    h = h + jnp.moveaxis(
-      jax.lax.dot_general(left, right, (((0,), (0,)), ((2,), (2,))), precision=jax.lax.Precision.HIGHEST), 0, -1
-    )
+    h = h + _gram(left, right)
   return h
+
+
+def _gram(left: jax.Array, right: jax.Array) -> jax.Array:
+  """Contraction of (n, nv, W) with (n, nv, W) over the rows, batched over the worlds: (nv, nv, W)."""
+  width = max(left.shape[-1], right.shape[-1])
+  left, right = (jnp.broadcast_to(x, (*x.shape[:-1], width)) for x in (left, right))
+  product = jax.lax.dot_general(left, right, (((0,), (0,)), ((2,), (2,))), precision=jax.lax.Precision.HIGHEST)
+  return jnp.moveaxis(product, 0, -1)
+
+
+def _entry_rows(m: Model, j: Jacobian) -> jax.Array:
+  """Rows of the equalities, dense (nequality, nv, W)."""
+  p = m.plan.jacobian
+  padded = jnp.concatenate([j.entries, jnp.zeros_like(j.entries, shape=(1, j.entries.shape[-1]))])
+  return rows(padded, p.entry.dense).reshape(p.nequality, m.nv, padded.shape[-1])
 
 
 def _ball_rows(p: JacobianPlan, axis: jax.Array, nv: int) -> jax.Array:

@@ -54,9 +54,9 @@ def rows_joint(m: Model, p: LimitPlan, qpos: jax.Array) -> tuple[RowParams, jax.
   margin = rows(m.jnt_margin, p.joint)
   zero = jnp.zeros((len(p.joint), 1), pos.dtype)
   params = RowParams(
-    active=pos < margin, pos=pos, margin=margin,
+    active=pos < margin, pos=pos, violation=pos, margin=margin,
     diag=rows(m.dof_invweight0, m.jnt_dofadr[p.joint]), scale=zero + 1,
     solref=rows(m.jnt_solref, p.joint), solimp=rows(m.jnt_solimp, p.joint),
-    frictionloss=zero, stiff=True,
+    frictionloss=zero, bias=zero, stiff=True,
   )  # fmt: skip
   return params, axis

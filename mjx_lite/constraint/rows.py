@@ -10,12 +10,14 @@ class RowParams(NamedTuple):
 
   active: jax.Array  # (n, W)
   pos: jax.Array  # (n, W) violation before the margin is taken off
+  violation: jax.Array  # (n, W) what the impedance looks at: pos, or the norm of all rows of a connect or weld
   margin: jax.Array  # (n, W)
   diag: jax.Array  # (n, W) approximate diagonal of J M^-1 J'
   scale: jax.Array  # (n, W) factor on the regularisation
   solref: jax.Array  # (n, 2, W)
   solimp: jax.Array  # (n, 5, W)
   frictionloss: jax.Array  # (n, W)
+  bias: jax.Array  # (n, W) Jdot v
   stiff: bool  # False for friction rows, which have K = 0
 
 
@@ -28,6 +30,7 @@ class Jacobian(NamedTuple):
   ball_axis: jax.Array  # (nball, 3, W) axis of each ball-joint limit
   basis: jax.Array  # (nside, d, 6, W) contact frame axes as functionals of the body's spatial velocity
   mu: jax.Array  # (ncon, 5, W) friction of each slot's edges, 0 beyond its condim
+  entries: jax.Array  # (nentry, W) of the rows of equalities
 
 
 class Rows(NamedTuple):

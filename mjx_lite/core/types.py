@@ -58,6 +58,7 @@ class Option(Replaceable):
 
   # resolved flags: the only place where bits are tested
   use_constraint = property(lambda self: self._on(_DISABLE.CONSTRAINT))
+  use_equality = property(lambda self: self._on(_DISABLE.EQUALITY))
   use_frictionloss = property(lambda self: self._on(_DISABLE.FRICTIONLOSS))
   use_limit = property(lambda self: self._on(_DISABLE.LIMIT))
   use_contact = property(lambda self: self._on(_DISABLE.CONTACT) and self.use_constraint)

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 
 from mjx_lite.core.types import Model
 from mjx_lite.math import spatial
-from mjx_lite.smooth import articulated
+from mjx_lite.smooth import articulated, transmission
 
 
 def acceleration(m: Model, cinert, cdof, qvel, qacc, force) -> jax.Array:
@@ -19,7 +19,7 @@ def acceleration(m: Model, cinert, cdof, qvel, qacc, force) -> jax.Array:
   if not (m.opt.use_eulerdamp and m.plan.passive.has_damper):
     return qacc
   speed = jnp.abs(qvel)
-  poly = m.dof_dampingpoly
-  slope = m.dof_damping + speed * (2 * poly[:, 0] + 3 * poly[:, 1] * speed)
-  diagonal = m.dof_armature + m.opt.timestep * slope
+  damping, poly = transmission.dof_damping(m)
+  slope = damping + speed * (2 * poly[:, 0] + 3 * poly[:, 1] * speed)
+  diagonal = transmission.dof_armature(m) + m.opt.timestep * slope
   return articulated.solve(m, articulated.factor(m, spatial.inertia_matrix(cinert), cdof, diagonal), force)

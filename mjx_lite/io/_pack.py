@@ -1,11 +1,14 @@
 """Contacts and constraint rows of a Data in the packed form of mujoco.MjData."""
 
+from typing import Any
+
 import mujoco
 import numpy as np
 
 from mjx_lite.core import pytree
 from mjx_lite.core.enums import ConstraintType, JointType
-from mjx_lite.core.types import Data
+from mjx_lite.core.types import Data, Model
+from mjx_lite.smooth import transmission
 
 _CONTACT_NUMBERS = ("dist", "includemargin", "mu")
 _CONTACT_VECTORS = ("pos", "friction", "solref", "solreffriction", "solimp")
@@ -39,6 +42,36 @@ def fill(result: mujoco.MjData, m: mujoco.MjModel, d: Data, slots: np.ndarray, a
     result.efc_J_rowadr[:] = np.cumsum(result.efc_J_rownnz) - result.efc_J_rownnz
   else:
     result.efc_J[:] = jac.ravel()
+
+
+class _Static(dict):
+  """Fields of an MjModel by name, as the plans read them."""
+
+  def __init__(self, m: mujoco.MjModel, **own: Any):
+    super().__init__(**own)
+    self._m = m
+
+  def __missing__(self, name: str) -> Any:
+    return getattr(self._m, name)
+
+
+def fill_moment(result: mujoco.MjData, m: mujoco.MjModel, d: Data) -> None:
+  """Write the moments of the actuators with their sparsity."""
+  slots = np.asarray(d.contact.geom, int).reshape(-1, 2)
+  p = transmission.plan(_Static(m, slot_body=m.geom_bodyid[slots] if len(slots) else slots))
+  count = np.bincount(p.entry_out, minlength=m.nout)
+  result.moment_rownnz[:] = count
+  result.moment_rowadr[:] = np.cumsum(count) - count
+  result.moment_colind[: len(p.entry_dof)] = p.entry_dof
+  result.actuator_moment[: len(p.entry_dof)] = d.actuator_moment
+
+
+def read_moment(m: Model, d: mujoco.MjData) -> np.ndarray:
+  """Moments of an MjData in the Model's entries."""
+  dense = np.zeros((m.nout, m.nv))
+  for out, (start, count) in enumerate(zip(d.moment_rowadr, d.moment_rownnz, strict=True)):
+    dense[out, d.moment_colind[start : start + count]] = d.actuator_moment[start : start + count]
+  return dense[m.plan.transmission.entry_out, m.plan.transmission.entry_dof]
 
 
 def _fill_contacts(result, d, slots, active):
@@ -76,10 +109,13 @@ def _fill_rows(result, d, slots, active):
 def _fill_jacobian(jac, m, result, d, active):
   """Rows of J by C's own point Jacobians."""
   kind, ident = np.asarray(d.efc_type), np.asarray(d.efc_id)
+  equalities = _equality_rows(m, result) if (kind[active] == ConstraintType.EQUALITY).any() else {}
   for out, r in enumerate(np.flatnonzero(active)):
     k = int(ident[r])
     first = int(np.flatnonzero((kind == kind[r]) & (ident == k))[0])
-    if kind[r] == ConstraintType.FRICTION_DOF:
+    if kind[r] == ConstraintType.EQUALITY:
+      jac[out] = equalities.get((k, int(r) - first), 0)
+    elif kind[r] == ConstraintType.FRICTION_DOF:
       jac[out, k] = 1
     elif kind[r] == ConstraintType.LIMIT_JOINT:
       adr = m.jnt_dofadr[k]
@@ -92,6 +128,25 @@ def _fill_jacobian(jac, m, result, d, active):
         jac[out, adr] = 1 if r == first else -1
     else:
       jac[out] = _contact_row(m, result, d, k, int(r) - first)
+
+
+def _equality_rows(m, result):
+  """Rows of the active equalities as C makes them, by constraint and row."""
+  scratch = mujoco.MjData(m)
+  for name in ("qpos", "qvel", "eq_active", "mocap_pos", "mocap_quat"):
+    getattr(scratch, name)[...] = getattr(result, name)
+  mujoco.mj_kinematics(m, scratch)
+  mujoco.mj_comPos(m, scratch)
+  mujoco.mj_tendon(m, scratch)
+  mujoco.mj_makeConstraint(m, scratch)
+  jac = scratch.efc_J
+  if mujoco.mj_isSparse(m):
+    dense = np.zeros((scratch.nefc, m.nv))
+    mujoco.mju_sparse2dense(dense, jac, scratch.efc_J_rownnz, scratch.efc_J_rowadr, scratch.efc_J_colind)
+    jac = dense
+  jac = jac.reshape(scratch.nefc, m.nv)
+  ident = np.asarray(scratch.efc_id[: scratch.ne])
+  return {(int(k), int(np.sum(ident[:r] == k))): jac[r] for r, k in enumerate(ident)}
 
 
 def _contact_row(m, result, d, slot, edge):

@@ -80,11 +80,12 @@ def put_data(mj_model: mujoco.MjModel, mj_data: mujoco.MjData, device: jax.Devic
   d = make_data(m, device)
   changes = {}
   for name in pytree.specs(Data):
-    if name.startswith(("efc_", "solver_")) or not hasattr(mj_data, name):
+    if name.startswith(("efc_", "solver_", "actuator_moment")) or not hasattr(mj_data, name):
       continue
     like = getattr(d, name)
     value = np.array(getattr(mj_data, name), like.dtype)  # a copy: JAX on CPU may alias what it is given
     changes[name] = jnp.asarray(value.reshape(like.shape))
+  changes["actuator_moment"] = jnp.asarray(_pack.read_moment(m, mj_data), d.qpos.dtype)
   return jax.device_put(d.replace(**changes), device) if device is not None else d.replace(**changes)
 
 
@@ -125,7 +126,7 @@ def get_data_into(result: mujoco.MjData | list[mujoco.MjData], mj_model: mujoco.
 
 def _fill(result: mujoco.MjData, mj_model: mujoco.MjModel, d: Data) -> None:
   for name in pytree.specs(Data):
-    if name.startswith(("efc_", "solver_")) or not hasattr(result, name):
+    if name.startswith(("efc_", "solver_", "actuator_moment")) or not hasattr(result, name):
       continue
     value = np.asarray(getattr(d, name))
     target = getattr(result, name)
@@ -134,9 +135,7 @@ def _fill(result: mujoco.MjData, mj_model: mujoco.MjModel, d: Data) -> None:
     else:
       setattr(result, name, value.item())
   result.solver_niter[0] = d.solver_niter
-  mujoco.mj_transmission(mj_model, result)  # the sparsity of the moments, which Data does not carry
-  result.actuator_moment[:] = d.actuator_moment
-  result.actuator_length[:] = d.actuator_length
+  _pack.fill_moment(result, mj_model, d)
 
   slots = np.flatnonzero(np.asarray(d.contact.exclude) >= 0)
   active = np.asarray(d.efc_D) > 0

@@ -23,6 +23,8 @@ PRUNABLE = {
   "dof_damping": ("dof_damping", "dof_dampingpoly"),
   "jnt_stiffness": ("jnt_stiffness", "jnt_stiffnesspoly"),
   "body_gravcomp": ("body_gravcomp",),
+  "actuator_armature": ("actuator_armature",),
+  "actuator_damping": ("actuator_damping", "actuator_dampingpoly"),
 }
 _IGNORED = ("impl", "graph_mode", "naconmax", "nconmax", "njmax", "nccdmax", "nmaxpolygon", "nmaxpyramid")
 
@@ -43,7 +45,7 @@ def put_model(
     device: where the arrays go; JAX's default device if None.
     dtype: floating-point type of the arrays; JAX's default (float32, or float64 under jax_enable_x64) if None.
     keep: float fields to keep in the program although they are zero now: 'dof_frictionloss', 'dof_damping',
-      'jnt_stiffness', 'body_gravcomp'. Needed to change or differentiate them.
+      'jnt_stiffness', 'body_gravcomp', 'actuator_armature', 'actuator_damping'. Needed to change or differentiate them.
     tile: worlds computed at a time; 0 for all at once. By default 128 on CPU, 0 elsewhere.
     **mjx_options: arguments that only mean something to MJX (impl, naconmax, njmax, ...); they warn.
 

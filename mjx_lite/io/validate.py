@@ -8,13 +8,14 @@ import numpy as np
 from mjx_lite.actuator.table import BIASES, DYNAMICS, GAINS
 from mjx_lite.collision import driver, pairs
 from mjx_lite.collision.primitive import COLLIDERS
+from mjx_lite.constraint.equality import EQUALITIES
 from mjx_lite.core import enums
 from mjx_lite.core.errors import Problem, UnsupportedModelError
 from mjx_lite.integrate.table import INTEGRATORS
+from mjx_lite.smooth.transmission import TRANSMISSIONS
 from mjx_lite.solver.table import SOLVERS
 
 CONES = (enums.ConeType.PYRAMIDAL,)
-TRANSMISSIONS = (enums.TrnType.JOINT, enums.TrnType.JOINTINPARENT)
 ENABLE_FLAGS: tuple[int, ...] = ()
 
 
@@ -38,7 +39,7 @@ def check(m: mujoco.MjModel) -> None:
 
 def find_problems(m: mujoco.MjModel) -> list[Problem]:
   """Everything that the model uses and mjx_lite does not implement."""
-  return [*_options(m), *_sizes(m), *_joints(m), *_geoms(m), *_collisions(m), *_actuators(m)]
+  return [*_options(m), *_sizes(m), *_equalities(m), *_joints(m), *_geoms(m), *_collisions(m), *_actuators(m)]
 
 
 def _choice(what: str, value: int, enum: Any, allowed: Any) -> list[Problem]:
@@ -67,7 +68,6 @@ def _sizes(m):
   """Kinds of element of which a model may have none."""
   kinds = (
     ("ntendon", mujoco.mjtObj.mjOBJ_TENDON, "remove the tendon"),
-    ("neq", mujoco.mjtObj.mjOBJ_EQUALITY, "remove the equality constraint"),
     ("nsensor", mujoco.mjtObj.mjOBJ_SENSOR, "remove the sensor and read the quantity from Data"),
     ("nflex", mujoco.mjtObj.mjOBJ_FLEX, "remove the flex"),
     ("nplugin", mujoco.mjtObj.mjOBJ_PLUGIN, "remove the plugin"),
@@ -84,6 +84,13 @@ def _nonzero(m, field, kind, instead):
       continue
     shown = " ".join(f"{x:g}" for x in np.ravel(value))
     yield Problem(name_of(m, kind, i), field.split("_", 1)[1], shown, instead)
+
+
+def _equalities(m):
+  for i in np.flatnonzero(~np.isin(m.eq_type, EQUALITIES)):
+    kind = enums.EqType(int(m.eq_type[i])).name
+    able = ", ".join(t.name for t in EQUALITIES)
+    yield Problem(name_of(m, mujoco.mjtObj.mjOBJ_EQUALITY, i), "type", kind, f"use {able}")
 
 
 def _joints(m):
@@ -130,12 +137,6 @@ def _actuators(m):
   for what, enum, allowed, values in choices:
     for i in np.flatnonzero(~np.isin(values, allowed)):
       yield Problem(name_of(m, kind, i), what, enum(int(values[i])).name, "use " + ", ".join(t.name for t in allowed))
-  in_parent = m.actuator_trntype == enums.TrnType.JOINTINPARENT
-  for i in np.flatnonzero(in_parent):
-    if m.jnt_type[m.actuator_trnid[i, 0]] in (enums.JointType.BALL, enums.JointType.FREE):
-      yield Problem(name_of(m, kind, i), "jointinparent", "on a ball or free joint", "use joint")
-  for field in ("actuator_armature", "actuator_damping", "actuator_dampingpoly"):
-    yield from _nonzero(m, field, kind, "use 0")
   motor = [x == e.DCMOTOR for x, e in ((m.actuator_dyntype, enums.DynType), (m.actuator_gaintype, enums.GainType))]
   motor.append(m.actuator_biastype == enums.BiasType.DCMOTOR)
   for i in np.flatnonzero(np.any(motor, axis=0) & ~np.all(motor, axis=0)):

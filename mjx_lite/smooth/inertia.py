@@ -13,6 +13,7 @@ from mjx_lite.core.select import rows
 from mjx_lite.core.types import Model
 from mjx_lite.math import spatial, vector
 from mjx_lite.math.tree import mask_sum
+from mjx_lite.smooth import transmission
 
 
 class InertiaPlan(NamedTuple):
@@ -53,7 +54,7 @@ def crb(m: Model, cinert: jax.Array, cdof: jax.Array) -> Crb:
   composite = mask_sum(m.plan.com.subtree, cinert)
   force = spatial.inertia_mul(rows(composite, m.dof_bodyid), cdof)
   packed = vector.dot(rows(force, p.row), rows(cdof, p.col))
-  return Crb(composite, packed + p.diagonal[:, None] * rows(m.dof_armature, p.row))
+  return Crb(composite, packed + p.diagonal[:, None] * rows(transmission.dof_armature(m), p.row))
 
 
 def full(m: Model, packed: jax.Array) -> jax.Array:
@@ -66,4 +67,4 @@ def mul_m(m: Model, cinert: jax.Array, cdof: jax.Array, x: jax.Array) -> jax.Arr
   """M x, without M: accelerations down the tree, forces up it."""
   acc = mask_sum(m.plan.com.ancestor_dof, cdof * x[:, None])
   force = mask_sum(m.plan.com.moved_body, spatial.inertia_mul(cinert, acc))
-  return vector.dot(cdof, force) + m.dof_armature * x
+  return vector.dot(cdof, force) + transmission.dof_armature(m) * x

@@ -11,6 +11,7 @@ from mjx_lite.core.select import join, rows
 from mjx_lite.core.types import Model
 from mjx_lite.math import quat, safe, spatial, vector
 from mjx_lite.math.tree import mask_sum
+from mjx_lite.smooth import transmission
 
 
 class PassivePlan(NamedTuple):
@@ -53,7 +54,7 @@ def plan(s: dict[str, Any], pruned: frozenset[str]) -> PassivePlan:
   order[dofs] = np.arange(len(dofs))
   return PassivePlan(
     scalar, free, turn, s["jnt_qposadr"][turn][:, None] + skip[:, None] + np.arange(4), order,
-    "jnt_stiffness" not in pruned, "dof_damping" not in pruned, "body_gravcomp" not in pruned,
+    "jnt_stiffness" not in pruned, not {"dof_damping", "actuator_damping"} <= pruned, "body_gravcomp" not in pruned,
   )  # fmt: skip
 
 
@@ -75,7 +76,7 @@ def passive(m: Model, qpos, qvel, cdof, xipos, subtree_com) -> Passive:
   spring = _spring(m, p, qpos) if p.has_spring and m.opt.use_spring else zero
   damper = zero
   if p.has_damper and m.opt.use_damper:
-    damper = -polynomial(qvel, m.dof_damping, m.dof_dampingpoly, jnp.abs(qvel))
+    damper = -polynomial(qvel, *transmission.dof_damping(m), jnp.abs(qvel))
   gravcomp = zero
   if p.has_gravcomp and m.opt.use_gravity and m.opt.use_passive:
     gravcomp = _gravcomp(m, cdof, xipos, subtree_com)

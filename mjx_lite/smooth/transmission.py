@@ -1,35 +1,40 @@
 """Transmissions: lengths, moment arms and velocities of the actuators' outputs.
 
-The moment matrix is stored packed, row by row of the outputs, as MuJoCo does (`actuator_moment`, nJmom entries).
+A kind of transmission has a function that plans its tables and one that computes its lengths and moments; `KINDS` lists
+them. The moments of all outputs are stored packed, row by row: an entry for each dof that can move the output.
+
+What pulls at points of bodies (sites, slider-cranks, adhesion) is written as wrenches about the trees' centres of mass; the
+moment of a dof is then its axis times the sum of the wrenches on the bodies that it moves.
 """
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from mjx_lite.core.enums import JointType
+from mjx_lite.core.enums import JointType, TrnType
 from mjx_lite.core.select import join, rows
 from mjx_lite.core.types import Model
-from mjx_lite.math import quat, safe, vector
+from mjx_lite.math import quat, safe, spatial, vector
 from mjx_lite.math.tree import SumPlan, mask_sum, plan_sum
 
 
-class TransmissionPlan(NamedTuple):
-  """Index tables, all by actuator output."""
+class Pose(NamedTuple):
+  """What transmissions depend on."""
 
-  scalar: np.ndarray  # outputs on slide and hinge joints
-  ball: np.ndarray  # outputs on ball joints
-  ball_adr: np.ndarray  # (n, 4) qpos addresses of their quaternions
-  free: np.ndarray  # outputs on free joints
-  order: np.ndarray  # output -> row in the concatenation (scalar, ball, free)
-  scalar_adr: np.ndarray  # qpos addresses of the scalar outputs
-  entry_gear: np.ndarray  # (nJmom,) entry of the flattened gear
-  entry_dof: np.ndarray  # (nJmom,)
-  out_entry: SumPlan  # output <- entries
-  dof_entry: SumPlan  # dof <- entries
-  entry_out: np.ndarray  # (nJmom,)
+  qpos: jax.Array
+  xquat: jax.Array
+  site_xpos: jax.Array
+  site_xmat: jax.Array
+  subtree_com: jax.Array
+  cdof: jax.Array
+  ten_length: jax.Array
+  ten_J: jax.Array
+  contact_pos: jax.Array
+  contact_frame: jax.Array
+  contact_exclude: jax.Array
 
 
 class Transmission(NamedTuple):
@@ -39,48 +44,70 @@ class Transmission(NamedTuple):
   moment: jax.Array
 
 
+class Kind(NamedTuple):
+  """How one kind of transmission is planned and computed."""
+
+  plan: Callable[..., Any]  # (static fields, actuators) -> table, list of (output, dof) entries
+  run: Callable[..., Any]  # (m, table, outputs, pose) -> Transmission of its outputs and entries
+
+
+class TransmissionPlan(NamedTuple):
+  """Index tables of all outputs."""
+
+  kinds: tuple[tuple[str, np.ndarray, Any], ...]  # kind, its outputs, its table
+  order: np.ndarray  # output -> row in the concatenation of the kinds' outputs
+  entry_order: np.ndarray  # entry -> row in the concatenation of the kinds' entries
+  entry_out: np.ndarray  # (nentry,) by output, then by dof
+  entry_dof: np.ndarray
+  out_entry: SumPlan  # output <- entries
+  dof_entry: SumPlan  # dof <- entries
+  dof_armature: SumPlan  # dof <- actuators whose armature and damping act on it
+  first_out: np.ndarray  # actuator -> its first output
+
+
 def plan(s: dict[str, Any]) -> TransmissionPlan:
-  """Index tables from the static fields of the model; the transmissions are joints."""
-  nout = s["nout"]
-  joint = np.zeros(nout, int)
-  joint[s["actuator_outadr"]] = s["actuator_trnid"][:, 0]
-  kind = s["jnt_type"][joint] if s["njnt"] else np.zeros(0, int)
-  scalar = np.flatnonzero((kind == JointType.SLIDE) | (kind == JointType.HINGE))
-  ball, free = np.flatnonzero(kind == JointType.BALL), np.flatnonzero(kind == JointType.FREE)
-  order = np.zeros(nout, int)
-  order[np.concatenate([scalar, ball, free])] = np.arange(nout)
-  width = {JointType.BALL: 3, JointType.FREE: 6}
-  out, dof, gear = [], [], []
-  for o in range(nout):
-    for k in range(width.get(JointType(int(kind[o])), 1)):
-      out.append(o)
-      dof.append(s["jnt_dofadr"][joint[o]] + k)
-      gear.append(6 * o + k)
-  out, dof, gear = (np.array(x, int) for x in (out, dof, gear))
-  by_out, by_dof = np.zeros((nout, len(out))), np.zeros((s["nv"], len(out)))
+  """Index tables from the static fields of the model."""
+  members: dict[str, list[int]] = {}
+  for i in range(s["nactuator"]):
+    members.setdefault(_kind_of(s, i), []).append(i)
+  kinds, outs, entries = [], [], []
+  for kind in sorted(members):
+    of = np.concatenate([s["actuator_outadr"][i] + np.arange(s["actuator_outnum"][i]) for i in members[kind]]).astype(int)
+    table, own = KINDS[kind].plan(s, members[kind])
+    kinds.append((kind, of, table))
+    outs += list(of)
+    entries += own
+  order = np.argsort(np.array(outs, int))
+  out, dof = np.array(entries, int).reshape(-1, 2).T
+  entry_order = np.lexsort((dof, out))
+  out, dof = out[entry_order], dof[entry_order]
+  by_out, by_dof = np.zeros((s["nout"], len(out))), np.zeros((s["nv"], len(out)))
   by_out[out, np.arange(len(out))] = 1
   by_dof[dof, np.arange(len(out))] = 1
-  adr = s["jnt_qposadr"]
+
+  reflected = np.zeros((s["nv"], s["nactuator"]))
+  on_joint = np.isin(s["actuator_trntype"], (TrnType.JOINT, TrnType.JOINTINPARENT))
+  for i in np.flatnonzero(on_joint):
+    reflected[s["dof_jntid"] == s["actuator_trnid"][i, 0], i] = 1
   return TransmissionPlan(
-    scalar, ball, adr[joint[ball]][:, None] + np.arange(4), free, order, adr[joint[scalar]],
-    gear, dof, plan_sum(by_out), plan_sum(by_dof), out,
+    tuple(kinds), order, entry_order, out, dof, plan_sum(by_out), plan_sum(by_dof), plan_sum(reflected),
+    np.array(s["actuator_outadr"], int),
   )  # fmt: skip
 
 
-def transmission(m: Model, qpos: jax.Array) -> Transmission:
-  """Lengths and packed moments.
-
-  The length is gear times the joint's position; for a ball joint gear times its rotation vector; 0 for a free joint.
+def transmission(m: Model, x: Pose) -> Transmission:
+  """Lengths and packed moments of all outputs.
 
   Source: `mj_transmission`.
+  Gradient: of the length that of its formula, which for rotations about a reference site and for joints with more than one
+  dof is not the moment. Zero where a slider-crank cannot reach.
   """
   p: TransmissionPlan = m.plan.transmission
-  scalar = rows(qpos, p.scalar_adr) * rows(m.actuator_gear, p.scalar)[:, 0]
-  turn = quat.to_rotvec(safe.normalize(rows(qpos, p.ball_adr)))
-  ball = vector.dot(turn, rows(m.actuator_gear, p.ball)[:, :3])
-  length = join([scalar, ball, jnp.zeros((len(p.free), 1), qpos.dtype)], p.order)
-  gear = m.actuator_gear.reshape(6 * m.nout, m.actuator_gear.shape[-1])
-  return Transmission(length, rows(gear, p.entry_gear))
+  found = [KINDS[kind].run(m, table, outs, x) for kind, outs, table in p.kinds]
+  if not found:
+    width = x.qpos.shape[-1]
+    return Transmission(*(jnp.zeros((0, width), x.qpos.dtype),) * 2)
+  return Transmission(join([t.length for t in found], p.order), join([t.moment for t in found], p.entry_order))
 
 
 def velocity(m: Model, moment: jax.Array, qvel: jax.Array) -> jax.Array:
@@ -93,3 +120,343 @@ def to_joints(m: Model, moment: jax.Array, force: jax.Array) -> jax.Array:
   """Joint-space force (nv, W) of output forces (nout, W)."""
   p: TransmissionPlan = m.plan.transmission
   return mask_sum(p.dof_entry, moment * rows(force, p.entry_out))
+
+
+# ------------------------------------------------------------------------------------------- parameters of the joints
+
+
+def dof_armature(m: Model) -> jax.Array:
+  """Armature of the dofs (nv, 1 or W), that of the actuators on their joints included. Source: `mj_actuatorArmature`."""
+  if "actuator_armature" in m.layout.pruned:
+    return m.dof_armature
+  return m.dof_armature + _reflected(m, m.actuator_armature)
+
+
+def dof_damping(m: Model) -> tuple[jax.Array, jax.Array]:
+  """Damping (nv, 1 or W) of the dofs and its polynomial (nv, 2, 1 or W), with the actuators'. Source: `mj_actuatorDamping`."""
+  if "actuator_damping" in m.layout.pruned:
+    return m.dof_damping, m.dof_dampingpoly
+  return m.dof_damping + _reflected(m, m.actuator_damping), m.dof_dampingpoly + _reflected(m, m.actuator_dampingpoly)
+
+
+def _reflected(m, x):
+  """Sum over the actuators on each dof's joint of gear^2 x; x (nactuator, ..., W)."""
+  p: TransmissionPlan = m.plan.transmission
+  gear = rows(m.actuator_gear, p.first_out)[:, 0]
+  gear = gear.reshape(gear.shape[0], *(1,) * (x.ndim - 2), gear.shape[-1])
+  return mask_sum(p.dof_armature, gear * gear * x)
+
+
+# -------------------------------------------------------------------------------------------------------------- joints
+
+
+def _addresses(s, acts, width):
+  """qpos and dof addresses of the actuators' joints, and an entry for each of `width` dofs."""
+  joint = s["actuator_trnid"][acts, 0]
+  qadr, vadr = s["jnt_qposadr"][joint].astype(int), s["jnt_dofadr"][joint].astype(int)
+  entries = [(int(o), int(v) + k) for o, v in zip(s["actuator_outadr"][acts], vadr, strict=True) for k in range(width)]
+  return qadr, entries
+
+
+def _plan_scalar(s, acts):
+  return _addresses(s, acts, 1)
+
+
+def _scalar(m, qadr, outs, x):
+  gear = rows(m.actuator_gear, outs)[:, 0]
+  return Transmission(rows(x.qpos, qadr) * gear, gear)
+
+
+def _plan_ball(s, acts):
+  qadr, entries = _addresses(s, acts, 3)
+  in_parent = s["actuator_trntype"][acts] == TrnType.JOINTINPARENT
+  return (qadr[:, None] + np.arange(4), in_parent), entries
+
+
+def _ball(m, table, outs, x):
+  adr, in_parent = table
+  turn = safe.normalize(rows(x.qpos, adr))
+  gear = _to_child(rows(m.actuator_gear, outs)[:, :3], turn, in_parent)
+  return Transmission(vector.dot(quat.to_rotvec(turn), gear), _flat(gear))
+
+
+def _plan_free(s, acts):
+  qadr, entries = _addresses(s, acts, 6)
+  in_parent = s["actuator_trntype"][acts] == TrnType.JOINTINPARENT
+  return (qadr[:, None] + 3 + np.arange(4), in_parent), entries
+
+
+def _free(m, table, outs, x):
+  adr, in_parent = table
+  force, torque = spatial.split(rows(m.actuator_gear, outs))
+  torque = _to_child(torque, safe.normalize(rows(x.qpos, adr)), in_parent)
+  return Transmission(jnp.zeros((len(outs), 1), x.qpos.dtype), _flat(join_components(force, torque)))
+
+
+def join_components(a: jax.Array, b: jax.Array) -> jax.Array:
+  """Concatenate along the component axis, world axes broadcast to the wider."""
+  width = max(a.shape[-1], b.shape[-1])
+  return jnp.concatenate([jnp.broadcast_to(p, (*p.shape[:-1], width)) for p in (a, b)], axis=-2)
+
+
+def _to_child(gear, turn, in_parent):
+  """Gear axes in the joint's child frame; those of `in_parent` are given in its parent's."""
+  if not in_parent.any():
+    return gear
+  return jnp.where(in_parent[:, None, None], quat.rotate(quat.conjugate(turn), gear), gear)
+
+
+def _flat(x):
+  return x.reshape(x.shape[0] * x.shape[1], x.shape[-1])
+
+
+def _plan_so3_ball(s, acts):
+  joint = s["actuator_trnid"][acts, 0]
+  entries = [
+    (int(o) + k, int(v) + k) for o, v in zip(s["actuator_outadr"][acts], s["jnt_dofadr"][joint], strict=True) for k in range(3)
+  ]
+  return s["jnt_qposadr"][joint][:, None] + np.arange(4), entries
+
+
+def _so3_ball(m, adr, outs, x):
+  turn = _flat(quat.to_rotvec(safe.normalize(rows(x.qpos, adr))))
+  return Transmission(turn, jnp.ones((len(outs), 1), turn.dtype))
+
+
+# ------------------------------------------------------------------------------------------------------------- tendons
+
+
+def _plan_tendon(s, acts):
+  entries, of, out_of = [], [], []
+  for k, i in enumerate(acts):
+    t = s["actuator_trnid"][i, 0]
+    for j in range(s["ten_J_rownnz"][t]):
+      of.append(s["ten_J_rowadr"][t] + j)
+      out_of.append(k)
+      entries.append((int(s["actuator_outadr"][i]), int(s["ten_J_colind"][of[-1]])))
+  return (s["actuator_trnid"][acts, 0].astype(int), np.array(of, int), np.array(out_of, int)), entries
+
+
+def _tendon(m, table, outs, x):
+  tendon, of, out_of = table
+  gear = rows(m.actuator_gear, outs)[:, 0]
+  return Transmission(rows(x.ten_length, tendon) * gear, rows(x.ten_J, of) * rows(gear, out_of))
+
+
+# --------------------------------------------------------------------------------------------------- wrenches on bodies
+
+
+class Ends(NamedTuple):
+  """Wrenches on bodies, one each, and the entries that they add up to."""
+
+  root: np.ndarray  # (nend,) root body of the tree, about whose centre of mass the wrench is
+  entry_end: SumPlan  # entry <- ends
+  entry_dof: np.ndarray  # (nentry,)
+
+
+def _plan_ends(s, ends, skip_common):
+  """Entries and their sums.
+
+  Args:
+    ends: (output, body) of each wrench.
+    skip_common: leave out the dofs that move all bodies of an output: they move its ends together.
+  """
+  moves = [_dofs_moving(s, body) for _, body in ends]
+  entries: dict[tuple[int, int], list[int]] = {}
+  for output in sorted({o for o, _ in ends}):
+    own = [k for k, (o, _) in enumerate(ends) if o == output]
+    shared = set.intersection(*(moves[k] for k in own)) if skip_common and len(own) > 1 else set()
+    for k in own:
+      for v in sorted(moves[k] - shared):
+        entries.setdefault((output, v), []).append(k)
+  found = sorted(entries)
+  mask = np.zeros((len(found), len(ends)))
+  for i, key in enumerate(found):
+    mask[i, entries[key]] = 1
+  root = np.array([s["body_rootid"][b] for _, b in ends], int)
+  return Ends(root, plan_sum(mask), np.array([v for _, v in found], int)), found
+
+
+def _dofs_moving(s, body):
+  """Dofs that move a body."""
+  found = set()
+  while body > 0:
+    found |= set(range(s["body_dofadr"][body], s["body_dofadr"][body] + s["body_dofnum"][body]))
+    body = s["body_parentid"][body]
+  return found
+
+
+def _moment(ends: Ends, x: Pose, point, torque, force) -> jax.Array:
+  """Entries of the moments of forces at points with extra torques, each (nend, 3, W)."""
+  arm = point - rows(x.subtree_com, ends.root)
+  wrench = join_components(torque + vector.cross(arm, force), jnp.broadcast_to(force, arm.shape))
+  return vector.dot(rows(x.cdof, ends.entry_dof), mask_sum(ends.entry_end, wrench))
+
+
+def _plan_site(s, acts):
+  site = s["actuator_trnid"][acts, 0].astype(int)
+  ends = [(int(o), int(s["site_bodyid"][i])) for o, i in zip(s["actuator_outadr"][acts], site, strict=True)]
+  ends_plan, entries = _plan_ends(s, ends, False)
+  return (site, ends_plan), entries
+
+
+def _site(m, table, outs, x):
+  site, ends = table
+  force, torque = spatial.split(rows(m.actuator_gear, outs))
+  mat = rows(x.site_xmat, site)
+  moment = _moment(ends, x, rows(x.site_xpos, site), vector.mat_vec(mat, torque), vector.mat_vec(mat, force))
+  return Transmission(jnp.zeros((len(outs), 1), x.qpos.dtype), moment)
+
+
+def _plan_pair(s, acts, outs_each=1):
+  """Two sites per actuator: the wrenches of all first ones, then those of all second ones."""
+  sites = s["actuator_trnid"][acts].astype(int).T
+  out = [int(o) + k for o in s["actuator_outadr"][acts] for k in range(outs_each)]
+  ends = [(o, int(b)) for of in sites for o, b in zip(out, np.repeat(s["site_bodyid"][of], outs_each), strict=True)]
+  return sites, out, ends
+
+
+def _plan_ref(s, acts):
+  sites, _, ends = _plan_pair(s, acts)
+  ends_plan, entries = _plan_ends(s, ends, True)
+  return (sites, ends_plan), entries
+
+
+def _ref(m, table, outs, x):
+  (site, ref), ends = table
+  gear_force, gear_torque = spatial.split(rows(m.actuator_gear, outs))
+  pos, pos_ref, mat = rows(x.site_xpos, site), rows(x.site_xpos, ref), rows(x.site_xmat, ref)
+  shift = vector.mat_t_vec(mat, pos - pos_ref)
+  length = vector.dot(shift, gear_force) + vector.dot(_relative_turn(m, x, site, ref), gear_torque)
+  force, torque = vector.mat_vec(mat, gear_force), vector.mat_vec(mat, gear_torque)
+  both = lambda a, b: jnp.concatenate([a, b])  # noqa: E731
+  return Transmission(length, _moment(ends, x, both(pos, pos_ref), both(torque, -torque), both(force, -force)))
+
+
+def _relative_turn(m, x, site, ref):
+  """Rotation vector from the frame of one site to that of another."""
+  turn, turn_ref = (quat.mul(rows(x.xquat, m.site_bodyid[k]), rows(m.site_quat, k)) for k in (site, ref))
+  return quat.sub(turn, turn_ref)
+
+
+def _plan_so3_sites(s, acts):
+  sites, _, ends = _plan_pair(s, acts, 3)
+  ends_plan, entries = _plan_ends(s, ends, True)
+  return (sites, ends_plan), entries
+
+
+def _so3_sites(m, table, outs, x):
+  (site, ref), ends = table
+  length = _flat(_relative_turn(m, x, site, ref))
+  axes = _flat_axes(rows(x.site_xmat, site))
+  point = jnp.repeat(jnp.concatenate([rows(x.site_xpos, site), rows(x.site_xpos, ref)]), 3, axis=0)
+  torque = jnp.concatenate([axes, -axes])
+  return Transmission(length, _moment(ends, x, point, torque, jnp.zeros_like(torque)))
+
+
+def _flat_axes(mat):
+  """Columns of matrices (n, 3, 3, W) as (3 n, 3, W)."""
+  return vector.transpose(mat).reshape(3 * mat.shape[0], 3, mat.shape[-1])
+
+
+def _plan_crank(s, acts):
+  sites, _, ends = _plan_pair(s, acts)
+  ends_plan, entries = _plan_ends(s, ends, False)
+  return (np.asarray(acts), sites, ends_plan), entries
+
+
+def _crank(m, table, outs, x):
+  """Slider-crank: the slider's position along its axis where the rod reaches the crank's site."""
+  acts, (crank, slider), ends = table
+  gear = rows(m.actuator_gear, outs)[:, 0]
+  rod = rows(m.actuator_cranklength, acts)
+  axis = rows(x.site_xmat, slider)[:, :, 2]
+  arm = rows(x.site_xpos, crank) - rows(x.site_xpos, slider)
+  along = vector.dot(arm, axis)
+  det = along * along + rod * rod - vector.dot(arm, arm)
+  reaches = det > 0
+  root = jnp.sqrt(jnp.where(reaches, det, 1))
+  # derivatives of the length along - root with respect to arm and axis
+  ratio = jnp.where(reaches, 1 - along / root, 1)[:, None]
+  by_arm = ratio * axis + jnp.where(reaches, 1 / root, 0)[:, None] * arm
+  by_axis = ratio * arm
+  force, torque = gear[:, None] * by_arm, gear[:, None] * vector.cross(axis, by_axis)
+  both = lambda a, b: jnp.concatenate([a, b])  # noqa: E731
+  point = both(rows(x.site_xpos, crank), rows(x.site_xpos, slider))
+  moment = _moment(ends, x, point, both(jnp.zeros_like(torque), torque), both(force, -force))
+  return Transmission(gear * (along - jnp.where(reaches, root, 0)), moment)
+
+
+# ------------------------------------------------------------------------------------------------------------ adhesion
+
+
+class BodyTable(NamedTuple):
+  """Contact slots that an adhesive body can have."""
+
+  slot: np.ndarray  # (nend,) slot of each wrench
+  sign: np.ndarray  # (nend,) -1 on the first body of the contact, 1 on the second
+  out: np.ndarray  # (nend,) row of its output
+  out_slot: SumPlan  # output <- slots
+  ends: Ends
+
+
+def _plan_body(s, acts):
+  outs, slots = s["actuator_outadr"][acts], s["slot_body"]
+  ends, slot, sign, out = [], [], [], []
+  touches = np.zeros((len(acts), len(slots)))
+  for k, i in enumerate(acts):
+    body = s["actuator_trnid"][i, 0]
+    for c, pair in enumerate(slots):
+      if body in pair:
+        touches[k, c] = 1
+        for b, side in zip(pair, (-1, 1), strict=True):
+          ends.append((int(outs[k]), int(b)))
+          slot.append(c)
+          sign.append(side)
+          out.append(k)
+  ends_plan, entries = _plan_ends(s, ends, False)
+  return BodyTable(np.array(slot, int), np.array(sign, int), np.array(out, int), plan_sum(touches), ends_plan), entries
+
+
+def _body(m, t: BodyTable, outs, x):
+  """Adhesion: minus the mean of the normal Jacobians of the body's contacts, those in the gap included."""
+  length = jnp.zeros((len(outs), 1), x.qpos.dtype)
+  if not len(t.slot):
+    return Transmission(length, length[:0])
+  touching = (x.contact_exclude >= 0).astype(x.qpos.dtype)
+  share = -1 / jnp.maximum(mask_sum(t.out_slot, touching), 1)
+  weight = t.sign[:, None].astype(touching.dtype) * rows(touching, t.slot) * rows(share, t.out)
+  force = weight[:, None] * rows(x.contact_frame, t.slot)[:, 0]
+  return Transmission(length, _moment(t.ends, x, rows(x.contact_pos, t.slot), jnp.zeros_like(force), force))
+
+
+KINDS = {
+  "scalar joint": Kind(_plan_scalar, _scalar),
+  "ball joint": Kind(_plan_ball, _ball),
+  "free joint": Kind(_plan_free, _free),
+  "SO3 of a ball joint": Kind(_plan_so3_ball, _so3_ball),
+  "SO3 of two sites": Kind(_plan_so3_sites, _so3_sites),
+  "tendon": Kind(_plan_tendon, _tendon),
+  "site": Kind(_plan_site, _site),
+  "site with reference": Kind(_plan_ref, _ref),
+  "slider-crank": Kind(_plan_crank, _crank),
+  "adhesive body": Kind(_plan_body, _body),
+}
+
+TRANSMISSIONS = (
+  TrnType.JOINT, TrnType.JOINTINPARENT, TrnType.SLIDERCRANK, TrnType.TENDON, TrnType.SITE, TrnType.BODY, TrnType.SO3,
+)  # fmt: skip
+
+
+def _kind_of(s: dict[str, Any], actuator: int) -> str:
+  """Which of KINDS an actuator's transmission is."""
+  kind = TrnType(int(s["actuator_trntype"][actuator]))
+  target, second = (int(i) for i in s["actuator_trnid"][actuator])
+  if kind in (TrnType.JOINT, TrnType.JOINTINPARENT):
+    joint = JointType(int(s["jnt_type"][target]))
+    return {JointType.BALL: "ball joint", JointType.FREE: "free joint"}.get(joint, "scalar joint")
+  if kind == TrnType.SO3:
+    return "SO3 of a ball joint" if second == -1 else "SO3 of two sites"
+  if kind == TrnType.SITE:
+    return "site" if second == -1 else "site with reference"
+  return {TrnType.TENDON: "tendon", TrnType.SLIDERCRANK: "slider-crank", TrnType.BODY: "adhesive body"}[kind]

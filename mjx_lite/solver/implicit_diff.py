@@ -45,14 +45,14 @@ def _solve_jvp(primals, tangents):
 
 def _residual(p, qacc):
   ma, jar = newton.point(p, qacc)
-  return newton.gradient(p, ma, cost.zones(p.rows, p.model.plan.jacobian.nfriction, jar))
+  return newton.gradient(p, ma, cost.zones(p.model.plan.jacobian, p.rows, jar))
 
 
 def _solve_hessian(p, qacc, b):
   """H^-1 b at the solution."""
   m, j, cdof = p.model, p.rows.jacobian, p.metric.cdof
   jar = jacobian.mul(m, j, cdof, qacc) - p.rows.aref
-  weight = cost.zones(p.rows, m.plan.jacobian.nfriction, jar).weight
+  weight = cost.zones(m.plan.jacobian, p.rows, jar).weight
 
   def hessian(x):
     return operator.mul_m(m, p.metric, x) + jacobian.mul_t(m, j, cdof, weight * jacobian.mul(m, j, cdof, x))

@@ -5,6 +5,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
+from mjx_lite.constraint.jacobian import JacobianPlan
 from mjx_lite.constraint.rows import Rows
 from mjx_lite.solver import cost
 
@@ -27,7 +28,7 @@ class _State(NamedTuple):
   done: jax.Array
 
 
-def search(rows: Rows, nf: int, jar, jv, gauss1, gauss2, gtol, iterations: int) -> Search:
+def search(kinds: JacobianPlan, rows: Rows, jar, jv, gauss1, gauss2, gtol, iterations: int) -> Search:
   """Minimise the cost along jv.
 
   Newton's method from step 0, kept inside the bracket of the slope's sign change and bisecting where it leaves it. At
@@ -38,13 +39,13 @@ def search(rows: Rows, nf: int, jar, jv, gauss1, gauss2, gtol, iterations: int) 
 
   Source: `PrimalSearch`, with one point per evaluation.
   """
-  start = cost.along(rows, nf, jar, jv, gauss1, gauss2, jnp.zeros_like(gauss1))
+  start = cost.along(kinds, rows, jar, jv, gauss1, gauss2, jnp.zeros_like(gauss1))
   zero, infinite = jnp.zeros_like(gauss1), jnp.full_like(gauss1, jnp.inf)
   first = -start.slope / jnp.maximum(start.curvature, jnp.finfo(jar.dtype).tiny)
   state = _State(jnp.zeros((), jnp.int32), first, zero, infinite, zero, zero, -start.slope, ~(start.slope < 0))
 
   def step(s: _State) -> _State:
-    at = cost.along(rows, nf, jar, jv, gauss1, gauss2, s.alpha)
+    at = cost.along(kinds, rows, jar, jv, gauss1, gauss2, s.alpha)
     found = ~s.done & (jnp.abs(at.slope) < gtol)
     # costs closer than their round-off are told apart by the slope
     slack = 8 * jnp.finfo(jar.dtype).eps * jnp.abs(s.alpha * gauss1)

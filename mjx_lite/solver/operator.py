@@ -13,7 +13,7 @@ from mjx_lite.constraint import jacobian
 from mjx_lite.constraint.rows import Jacobian
 from mjx_lite.core.types import Model
 from mjx_lite.math import linalg, spatial
-from mjx_lite.smooth import articulated, inertia
+from mjx_lite.smooth import articulated, inertia, transmission
 
 
 class Metric(NamedTuple):
@@ -26,7 +26,8 @@ class Metric(NamedTuple):
 
 def is_tree_sparse(m: Model) -> bool:
   """True if the articulated operator serves."""
-  return m.plan.contact.tree_sparse and not len(m.plan.jacobian.ball_row)
+  p = m.plan.jacobian
+  return m.plan.contact.tree_sparse and not len(p.ball_row) and not p.nequality
 
 
 def mul_m(m: Model, metric: Metric, x: jax.Array) -> jax.Array:
@@ -41,7 +42,7 @@ def factor(m: Model, metric: Metric, j: Jacobian, weight: jax.Array) -> Any:
   body = spatial.inertia_matrix(metric.cinert)
   if m.plan.contact.ncon:
     body = body + jacobian.body_curvature(m, j, weight)
-  diagonal = m.dof_armature + jacobian.unit_curvature(m, weight)
+  diagonal = transmission.dof_armature(m) + jacobian.unit_curvature(m, weight)
   return articulated.factor(m, body, metric.cdof, diagonal)
 
 

@@ -19,7 +19,10 @@ def state_of(model, steps):
   return data
 
 
-@pytest.mark.parametrize("name, steps", [("joints", 90), ("trees", 150), ("humanoid_mjx", 60)])
+STATES = (("joints", 90), ("trees", 150), ("humanoid_mjx", 60), ("transmissions", 40), ("equalities", 30))
+
+
+@pytest.mark.parametrize("name, steps", STATES)
 def test_step_gradient(name, steps):
   model = optimal(load(name))
   m = mjx.put_model(model)

@@ -1,0 +1,325 @@
+"""Equality constraints: connect, weld, and couplings of joints or tendons.
+
+All points are handled together, all rotations together, all couplings together; rows are put in the order of the
+constraints at the end. Entries of J are computed for the dofs that can move a row and handed on packed.
+"""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from mjx_lite.constraint.rows import RowParams
+from mjx_lite.core.enums import EqType, ObjType
+from mjx_lite.core.select import join, rows
+from mjx_lite.core.types import Model
+from mjx_lite.math import quat, safe, spatial, vector
+from mjx_lite.math.tree import SumPlan, mask_sum, plan_sum
+
+EQUALITIES = (EqType.CONNECT, EqType.WELD, EqType.JOINT, EqType.TENDON)
+
+
+class EqualityPlan(NamedTuple):
+  """Index tables. A *point* is the pair of anchors of a connect or weld, a *turn* the rotation of a weld."""
+
+  point: np.ndarray  # (npoint,) constraint
+  body: np.ndarray  # (2, npoint)
+  is_site: np.ndarray  # (npoint,)
+  site: np.ndarray  # (2, npoint), 0 where the constraint names bodies
+  anchor: np.ndarray  # (2, npoint) first column of eq_data's anchor
+  entry_point: np.ndarray  # (ne,) point of each of its dofs
+  entry_dof: np.ndarray
+  entry_side: np.ndarray  # (2, ne) 1 where the dof moves that body
+  turn: np.ndarray  # (nturn,) points that are welds
+  turn_entry: np.ndarray  # entries of the welds' points
+  scalar: np.ndarray  # (nscalar,) constraint of each coupling
+  tendon: np.ndarray  # (nscalar,) couples tendons, not joints
+  obj: np.ndarray  # (2, nscalar) joint or tendon; 0 where there is no second
+  coupled: np.ndarray  # (nscalar,) has a second object
+  raw: np.ndarray  # (n, 3) of each term of a coupling's J: coupling, object 0 or 1, index into ten_J or -1
+  entry_raw: SumPlan  # coupling's entry <- terms
+  order: np.ndarray  # row -> row in the concatenation (points, turns, couplings)
+  row_eq: np.ndarray  # (nrow,) constraint of each row
+  row_dof_row: np.ndarray  # (nentry,) row of each entry of J, in the order of `entries`
+  row_dof_dof: np.ndarray
+
+
+class Equality(NamedTuple):
+  """Result of `rows_equality`."""
+
+  params: RowParams
+  entries: jax.Array  # (nentry, W) of J
+
+
+def plan(s: dict[str, Any]) -> EqualityPlan:
+  """Rows and entries from the static fields of the model."""
+  kind = s["eq_type"]
+  point = np.flatnonzero((kind == EqType.CONNECT) | (kind == EqType.WELD))
+  scalar = np.flatnonzero((kind == EqType.JOINT) | (kind == EqType.TENDON))
+  is_site = s["eq_objtype"][point] == ObjType.SITE
+  obj = np.stack([s["eq_obj1id"], s["eq_obj2id"]]).astype(int)
+  site = np.where(is_site, obj[:, point], 0)
+  body = np.where(is_site, s["site_bodyid"][site] if s["nsite"] else 0, obj[:, point]).astype(int)
+  weld = kind[point] == EqType.WELD
+  anchor = np.where(weld, [[3], [0]], [[0], [3]])
+
+  entries = []
+  for k, (b1, b2) in enumerate(body.T):
+    moved = [_dofs_moving(s, b) for b in (b1, b2)]
+    entries += [(k, v, v in moved[0], v in moved[1]) for v in sorted(moved[0] | moved[1])]
+  of, dof, side1, side2 = np.array(entries, int).reshape(-1, 4).T
+  turn = np.flatnonzero(weld)
+  turn_entry = np.flatnonzero(weld[of]) if len(of) else np.zeros(0, int)
+
+  tendon = kind[scalar] == EqType.TENDON
+  raw, raw_key = [], []
+  for i, e in enumerate(scalar):
+    for side in (0, 1):
+      o = obj[side, e]
+      if o < 0:
+        continue
+      if tendon[i]:
+        for a in range(s["ten_J_rowadr"][o], s["ten_J_rowadr"][o] + s["ten_J_rownnz"][o]):
+          raw.append((i, side, a))
+          raw_key.append((i, int(s["ten_J_colind"][a])))
+      else:
+        raw.append((i, side, -1))
+        raw_key.append((i, int(s["jnt_dofadr"][o])))
+  keys = sorted(set(raw_key))
+  combine = np.zeros((len(keys), len(raw)))
+  for r, key in enumerate(raw_key):
+    combine[keys.index(key), r] = 1
+
+  # rows in the order of the constraints
+  npoint, nturn = len(point), len(turn)
+  turn_of = {int(p): t for t, p in enumerate(turn)}
+  order, row_eq, first = [], [], {}
+  for e in range(s["neq"]):
+    if kind[e] in (EqType.JOINT, EqType.TENDON):
+      own = [3 * npoint + 3 * nturn + int(np.flatnonzero(scalar == e)[0])]
+    else:
+      p = int(np.flatnonzero(point == e)[0])
+      own = [3 * p + k for k in range(3)]
+      own += [3 * npoint + 3 * turn_of[p] + k for k in range(3)] if p in turn_of else []
+    first[e] = len(order)
+    order += own
+    row_eq += [e] * len(own)
+  row = np.concatenate(
+    [
+      (np.array([first[point[k]] for k in of], int)[:, None] + np.arange(3)).ravel(),
+      (np.array([first[point[of[k]]] + 3 for k in turn_entry], int)[:, None] + np.arange(3)).ravel(),
+      np.array([first[scalar[i]] for i, _ in keys], int),
+    ]
+  ).astype(int)
+  column = np.concatenate([np.repeat(dof, 3), np.repeat(dof[turn_entry], 3), np.array([v for _, v in keys], int)])
+  return EqualityPlan(
+    point, body, is_site, site, anchor, of, dof, np.stack([side1, side2]), turn, turn_entry, scalar, tendon,
+    np.maximum(obj[:, scalar], 0), obj[1, scalar] >= 0, np.array(raw, int).reshape(-1, 3), plan_sum(combine),
+    np.array(order, int), np.array(row_eq, int), row, column.astype(int),
+  )  # fmt: skip
+
+
+def _dofs_moving(s, body):
+  """Dofs that move a body."""
+  found = set()
+  while body > 0:
+    found |= set(range(s["body_dofadr"][body], s["body_dofadr"][body] + s["body_dofnum"][body]))
+    body = s["body_parentid"][body]
+  return found
+
+
+class State(NamedTuple):
+  """What equality rows depend on."""
+
+  qpos: jax.Array
+  qvel: jax.Array
+  xpos: jax.Array
+  xquat: jax.Array
+  xmat: jax.Array
+  subtree_com: jax.Array
+  cdof: jax.Array
+  cvel: jax.Array
+  cdof_dot: jax.Array
+  ten_length: jax.Array
+  ten_J: jax.Array
+  eq_active: jax.Array
+
+
+def rows_equality(m: Model, p: EqualityPlan, x: State) -> Equality:
+  """Rows of all equality constraints; those that are not active are off.
+
+  Source: `mj_instantiateEquality`, `mj_Jdotv`, `mj_diagApprox`.
+  Gradient: exact; of the norm of a violation that is zero, zero.
+  """
+  none = jnp.zeros((0, 1), x.qpos.dtype)
+  pos, violation, bias, diag, entries = [none], [none], [none], [none], [none]
+  if len(p.point):
+    point = _points(m, p, x)
+    pos.append(_flat(point.pos))
+    bias.append(_flat(point.bias))
+    entries.append(_flat(point.entries))
+    invweight = rows(m.body_invweight0, p.body[0]) + rows(m.body_invweight0, p.body[1])
+    diag.append(_each(invweight[:, 0]))
+    turn = _turns(m, p, x, point) if len(p.turn) else None
+    both = point.pos
+    if turn is not None:
+      pos.append(_flat(turn.pos))
+      bias.append(_flat(turn.bias))
+      entries.append(_flat(turn.entries))
+      diag.append(_each(rows(invweight, p.turn)[:, 1]))
+      # the impedance of a weld looks at all six components
+      square = vector.dot(both, both)
+      spread = np.full(len(p.point), len(p.turn))
+      spread[p.turn] = np.arange(len(p.turn))
+      extra = join([vector.dot(turn.pos, turn.pos), jnp.zeros((1, 1), square.dtype)], spread)
+      norm = safe.sqrt(square + extra)
+    else:
+      norm = safe.norm(both)
+    violation.append(_each(norm))
+    if turn is not None:
+      violation.append(_each(rows(norm, p.turn)))
+  if len(p.scalar):
+    scalar = _couplings(m, p, x)
+    pos.append(scalar.pos)
+    violation.append(scalar.pos)
+    bias.append(jnp.zeros((len(p.scalar), 1), x.qpos.dtype))
+    entries.append(scalar.entries)
+    diag.append(scalar.diag)
+  pos, violation, bias, diag = (join(part, p.order) for part in (pos, violation, bias, diag))
+  zero = jnp.zeros((len(p.order), 1), pos.dtype)
+  params = RowParams(
+    active=rows(x.eq_active, p.row_eq), pos=pos, violation=violation, margin=zero, diag=diag, scale=zero + 1,
+    solref=rows(m.eq_solref, p.row_eq), solimp=rows(m.eq_solimp, p.row_eq), frictionloss=zero, bias=bias, stiff=True,
+  )  # fmt: skip
+  return Equality(params, join(entries))
+
+
+def _flat(x):
+  """(n, 3, W) as (3 n, W)."""
+  return x.reshape(3 * x.shape[0], x.shape[-1])
+
+
+def _each(x):
+  """A value per three rows."""
+  return jnp.repeat(x, 3, axis=0)
+
+
+class _Part(NamedTuple):
+  pos: jax.Array  # (n, 3, W) violation
+  bias: jax.Array  # (n, 3, W) Jdot v
+  entries: jax.Array  # (ne, 3, W)
+
+
+def _points(m, p, x):
+  """Difference of the anchors."""
+  anchors, arms, jdotv = [], [], []
+  acc = mask_sum(m.plan.com.ancestor_dof, x.cdof_dot * x.qvel[:, None])
+  for k in (0, 1):
+    body = p.body[k]
+    local = jnp.where((p.anchor[k] == 3)[:, None, None], *(rows(m.eq_data, p.point)[:, a : a + 3] for a in (3, 0)))
+    if p.is_site.any():
+      local = jnp.where(p.is_site[:, None, None], rows(m.site_pos, p.site[k]), local)
+    anchor = rows(x.xpos, body) + vector.mat_vec(rows(x.xmat, body), local)
+    arm = anchor - rows(x.subtree_com, m.body_rootid[body])
+    turn, shift = spatial.split(rows(x.cvel, body))
+    turn_acc, shift_acc = spatial.split(rows(acc, body))
+    velocity = shift + vector.cross(turn, arm)
+    anchors.append(anchor)
+    arms.append(arm)
+    jdotv.append(shift_acc + vector.cross(turn_acc, arm) + vector.cross(turn, velocity))
+  turn, shift = spatial.split(rows(x.cdof, p.entry_dof))
+  entries = sum(
+    sign * side[:, None, None].astype(shift.dtype) * (shift + vector.cross(turn, rows(arm, p.entry_point)))
+    for sign, side, arm in zip((1, -1), p.entry_side, arms, strict=True)
+  )
+  return _Part(anchors[0] - anchors[1], jdotv[0] - jdotv[1], entries)
+
+
+def _turns(m, p, x, point):
+  """Relative rotation of the welds, as the vector part of a quaternion times torquescale."""
+  eq = p.point[p.turn]
+  data = rows(m.eq_data, eq)
+  scale = data[:, 10:11]
+  body1, body2 = p.body[:, p.turn]
+  left, right = rows(x.xquat, body1), rows(x.xquat, body2)
+  offset1, offset2 = data[:, 6:10], None
+  if p.is_site[p.turn].any():
+    at_site = p.is_site[p.turn][:, None, None]
+    one = jnp.zeros((1, 4, 1), left.dtype).at[:, 0].set(1)
+    offset1 = jnp.where(at_site, rows(m.site_quat, p.site[0, p.turn]), offset1)
+    offset2 = jnp.where(at_site, rows(m.site_quat, p.site[1, p.turn]), one)
+  left = quat.mul(left, offset1)
+  right = quat.mul(right, offset2) if offset2 is not None else right
+  back = quat.conjugate(right)
+
+  def turned(axis, q=left, b=back):
+    """The vector part of half the product b (0, axis) q."""
+    pure = jnp.concatenate([jnp.zeros_like(axis[:, :1]), axis], axis=-2)
+    return 0.5 * quat.mul(quat.mul(b, pure), q)[:, 1:]
+
+  error = quat.mul(back, left)[:, 1:] * scale
+  # rate of change of (half back (0, w) left) at constant qvel: product rule
+  omega1, omega2 = rows(x.cvel, body1)[:, :3], rows(x.cvel, body2)[:, :3]
+  relative = omega1 - omega2
+  left_dot, right_dot = (
+    0.5 * quat.mul(jnp.concatenate([jnp.zeros_like(w[:, :1]), w], axis=-2), q) for w, q in ((omega1, left), (omega2, right))
+  )
+  acc = mask_sum(m.plan.com.ancestor_dof, x.cdof_dot * x.qvel[:, None])
+  relative_acc = rows(acc, body1)[:, :3] - rows(acc, body2)[:, :3]
+  bias = turned(relative, b=quat.conjugate(right_dot)) + turned(relative_acc) + turned(relative, q=left_dot)
+
+  entry_turn = np.searchsorted(p.turn, p.entry_point[p.turn_entry])
+  sides = (p.entry_side[0] - p.entry_side[1])[p.turn_entry][:, None, None].astype(error.dtype)
+  axis = sides * rows(x.cdof, p.entry_dof[p.turn_entry])[:, :3]
+  entries = turned(axis, rows(left, entry_turn), rows(back, entry_turn)) * rows(scale, entry_turn)
+  return _Part(error, bias * scale, entries)
+
+
+class _Coupling(NamedTuple):
+  pos: jax.Array
+  diag: jax.Array
+  entries: jax.Array
+
+
+def _couplings(m, p, x):
+  """One value as a quartic polynomial of another: of joints or of tendons, from their references."""
+  value, weight = [], []
+  for obj in p.obj:
+    joint, tendon = np.where(p.tendon, 0, obj), np.where(p.tendon, obj, 0)
+    adr = m.jnt_qposadr[joint] if m.njnt else joint
+    value.append(
+      _choose(
+        p.tendon,
+        lambda adr=adr: rows(x.qpos, adr) - rows(m.qpos0, adr),
+        lambda t=tendon: rows(x.ten_length, t) - rows(m.tendon_length0, t),
+      )
+    )
+    weight.append(
+      _choose(
+        p.tendon,
+        lambda j=joint: rows(m.dof_invweight0, m.jnt_dofadr[j]),
+        lambda t=tendon: rows(m.tendon_invweight0, t),
+      )
+    )
+  coupled = p.coupled[:, None]
+  a = rows(m.eq_data, p.scalar)
+  dif = jnp.where(coupled, value[1], 0)
+  along = a[:, 1] * dif + a[:, 2] * dif**2 + a[:, 3] * dif**3 + a[:, 4] * dif**4
+  slope = a[:, 1] + 2 * a[:, 2] * dif + 3 * a[:, 3] * dif**2 + 4 * a[:, 4] * dif**3
+  factor = jnp.where((p.raw[:, 1] == 0)[:, None], 1, -rows(slope, p.raw[:, 0]))
+  from_tendon = p.raw[:, 2] >= 0
+  if from_tendon.any():
+    own = jnp.where(from_tendon[:, None], rows(x.ten_J, np.maximum(p.raw[:, 2], 0)), 1)
+    factor = factor * own
+  diag = weight[0] + jnp.where(coupled, weight[1], 0)
+  return _Coupling(value[0] - a[:, 0] - along, diag, mask_sum(p.entry_raw, factor))
+
+
+def _choose(is_tendon, of_joint, of_tendon):
+  """Values of the couplings by what they couple; what does not occur is not traced."""
+  if not is_tendon.any():
+    return of_joint()
+  if is_tendon.all():
+    return of_tendon()
+  return jnp.where(is_tendon[:, None], of_tendon(), of_joint())

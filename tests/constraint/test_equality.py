@@ -1,0 +1,77 @@
+"""Equality constraints beyond the parity of every stage: our own J, activity without a new trace, gradients."""
+
+import jax
+import jax.numpy as jnp
+import mujoco
+import numpy as np
+from models import load
+
+import mjx_lite as mjx
+from mjx_lite.cli import compare
+
+
+def moved(model, seed=0):
+  """A state off the constraints and in motion."""
+  rng, data = np.random.default_rng(seed), mujoco.MjData(model)
+  mujoco.mj_integratePos(model, data.qpos, rng.normal(size=model.nv), 0.2)
+  data.qvel[:] = rng.normal(size=model.nv)
+  data.eq_active[:] = 1
+  return data
+
+
+def test_jacobian_equals_c():
+  model = compare.optimal(load("equalities"))
+  m = mjx.put_model(model)
+  data = moved(model)
+  d = mjx.forward(m, mjx.put_data(m, data))
+  mujoco.mj_forward(model, data)
+  assert data.ne == data.nefc == len(d.efc_D)
+  np.testing.assert_allclose(mjx.constraint_jacobian(m, d), compare.read_field(model, data, "efc_J"), atol=1e-12)
+  np.testing.assert_allclose(d.efc_aref, data.efc_aref, rtol=1e-10, atol=1e-10)
+
+
+def test_activity_needs_no_new_trace():
+  model = compare.optimal(load("equalities"))
+  m = mjx.put_model(model)
+  step = mjx.jit(lambda m, d: mjx.step(m, d))
+  for seed in range(3):
+    data = moved(model, seed)
+    data.eq_active[:] = np.random.default_rng(seed).integers(0, 2, model.neq)
+    after = step(m, mjx.put_data(m, data))
+    mujoco.mj_step(model, data)
+    np.testing.assert_allclose(after.qacc, data.qacc, rtol=1e-8, atol=1e-8)
+    assert int(np.sum(np.asarray(after.efc_D) > 0)) == data.ne
+  assert step._cache_size() == 1
+
+
+def test_disable_flag():
+  model = compare.optimal(load("equalities"))
+  model.opt.disableflags |= mujoco.mjtDisableBit.mjDSBL_EQUALITY
+  m = mjx.put_model(model)
+  d = mjx.forward(m, mjx.put_data(m, moved(model)))
+  np.testing.assert_array_equal(d.qfrc_constraint, 0)
+
+
+def test_gradient_with_respect_to_the_constraints_numbers():
+  model = compare.optimal(load("equalities"))
+  m = mjx.put_model(model)
+  d = mjx.put_data(m, moved(model))
+  w = jnp.asarray(np.random.default_rng(1).normal(size=model.nv))
+
+  def f(data, solref):
+    return jnp.dot(w, mjx.step(m.replace(eq_data=data, eq_solref=solref), d).qvel)
+
+  value, grad = mjx.jit(f), mjx.jit(jax.grad(f, argnums=(0, 1)))(m.eq_data, m.eq_solref)
+  for k, g in enumerate(grad):
+    x = (m.eq_data, m.eq_solref)
+    direction = jnp.asarray(np.random.default_rng(2).normal(size=x[k].shape)) * jnp.abs(x[k])
+    ends = [value(*(y + s * 1e-6 * direction if i == k else y for i, y in enumerate(x))) for s in (1, -1)]
+    np.testing.assert_allclose((ends[0] - ends[1]) / 2e-6, jnp.vdot(g, direction), rtol=2e-5, atol=1e-6)
+
+
+def test_gradient_is_finite_on_the_constraints():
+  """Violations that are zero, at rest."""
+  m = mjx.put_model(load("equalities"))
+  d = mjx.make_data(m)
+  g = mjx.jit(jax.grad(lambda q, v: jnp.sum(mjx.step(m, d.replace(qpos=q, qvel=v)).qvel ** 2), argnums=(0, 1)))(d.qpos, d.qvel)
+  assert all(np.isfinite(x).all() for x in g)
