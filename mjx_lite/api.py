@@ -1,11 +1,16 @@
 """The public functions of the engine: one-world shapes, batched by `jax.vmap`."""
 
+import functools
+import inspect
 from collections.abc import Callable
 from typing import Any
 
 import jax
+import jax.numpy as jnp
+import numpy as np
 
 from mjx_lite import forward as native
+from mjx_lite import support
 from mjx_lite.core import worlds
 from mjx_lite.core.types import Data, Model
 
@@ -60,6 +65,8 @@ fwd_acceleration = one_world(native.fwd_acceleration)
 kinematics = one_world(native.kinematics)
 com_pos = one_world(native.com_pos)
 camlight = one_world(native.camlight)
+tendon = one_world(native.tendon)
+tendon_armature = one_world(native.tendon_armature)
 crb = one_world(native.crb)
 factor_m = one_world(native.factor_m)
 collision = one_world(native.collision)
@@ -68,7 +75,12 @@ transmission = one_world(native.transmission)
 com_vel = one_world(native.com_vel)
 passive = one_world(native.passive)
 rne = one_world(native.rne)
+tendon_bias = one_world(native.tendon_bias)
 solve = one_world(native.solve)
+energy_pos = one_world(native.energy_pos)
+energy_vel = one_world(native.energy_vel)
+subtree_vel = one_world(native.subtree_vel)
+rne_postconstraint = one_world(native.rne_postconstraint)
 euler = one_world(native.euler)
 
 full_m = one_world(native.full_m)
@@ -79,3 +91,86 @@ xfrc_accumulate = one_world(native.xfrc_accumulate)
 integrate_pos = one_world(native.integrate_pos)
 differentiate_pos = one_world(native.differentiate_pos)
 reset_data = one_world(native.reset)
+
+
+def _by_id(function: Callable[..., Any], size: str) -> Callable[..., Any]:
+  """The public form of a support function whose last argument is an id below the model's `size`."""
+  call, signature = one_world(function), inspect.signature(function)
+
+  @functools.wraps(function)
+  def public(*args, **kwargs):
+    m, d, *rest = signature.bind(*args, **kwargs).args
+    _check_id(m, rest[-1], size)
+    return call(m, d, *(jnp.asarray(x) for x in rest))
+
+  return public
+
+
+def _check_id(m: Model, i: Any, size: str) -> None:
+  """Refuse a number that is no id; ids of the trace are clipped to the range."""
+  n = m.plan.sizes[size] if size in m.plan.sizes else getattr(m, size)
+  if isinstance(i, int | np.integer) and not 0 <= i < n:
+    raise IndexError(f"id {i} is out of range: the model has {size} = {n}.")
+
+
+jac = _by_id(support.jac, "nbody")
+jac_body = _by_id(support.jac_body, "nbody")
+jac_body_com = _by_id(support.jac_body_com, "nbody")
+jac_geom = _by_id(support.jac_geom, "ngeom")
+jac_site = _by_id(support.jac_site, "nsite")
+jac_subtree_com = _by_id(support.jac_subtree_com, "nbody")
+jac_dot = _by_id(support.jac_dot, "nbody")
+angmom_mat = _by_id(support.angmom_mat, "nbody")
+apply_ft = _by_id(support.apply_ft, "nbody")
+local_to_global = support.local_to_global
+_contact_force = one_world(support.contact_force)
+_object_velocity = one_world(support.object_velocity)
+_object_acceleration = one_world(support.object_acceleration)
+
+
+def contact_force(m: Model, d: Data, contact_id: Any, to_world_frame: bool = False) -> jax.Array:
+  """Force and torque (6,) of a contact on its second geom, at the contact's position; zero where there is no contact.
+
+  Args:
+    m: the model.
+    d: Data after `solve`.
+    contact_id: slot in `d.contact`.
+    to_world_frame: write the result in the axes of the world, not of the contact (normal first); static.
+  """
+  _check_id(m, contact_id, "ncon")
+  return _contact_force(m, d, contact_id, to_world_frame=bool(to_world_frame))
+
+
+def object_velocity(m: Model, d: Data, objtype: int, objid: Any, local: bool = False) -> jax.Array:
+  """Velocity (6,), rotation first, of an object's frame at its origin.
+
+  Args:
+    m: the model.
+    d: Data after `com_vel`.
+    objtype: ObjType.BODY (the inertial frame), XBODY, GEOM, SITE or CAMERA; static.
+    objid: id of the object.
+    local: write the result in the axes of the object, not of the world; static.
+  """
+  _check_id(m, objid, _size_of(objtype))
+  return _object_velocity(m, d, objid, objtype=int(objtype), local=bool(local))
+
+
+def object_acceleration(m: Model, d: Data, objtype: int, objid: Any, local: bool = False) -> jax.Array:
+  """Acceleration against free fall (6,), rotation first, of an object's frame at its origin.
+
+  Args:
+    m: the model.
+    d: Data after `rne_postconstraint`.
+    objtype: as for `object_velocity`.
+    objid: id of the object.
+    local: write the result in the axes of the object, not of the world; static.
+  """
+  _check_id(m, objid, _size_of(objtype))
+  return _object_acceleration(m, d, objid, objtype=int(objtype), local=bool(local))
+
+
+def _size_of(objtype: int) -> str:
+  if objtype not in support.FRAMES:
+    names = ", ".join(t.name for t in support.FRAMES)
+    raise ValueError(f"objtype {objtype} has no frame; use one of {names}.")
+  return support.FRAMES[objtype][-1]

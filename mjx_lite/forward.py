@@ -9,11 +9,12 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from mjx_lite.actuator import activation, history
 from mjx_lite.actuator import force as actuator_force
 from mjx_lite.collision import driver, mixing
-from mjx_lite.constraint import assemble, contact, equality, jacobian, limit
+from mjx_lite.constraint import assemble, contact, contact_force, equality, jacobian, limit
 from mjx_lite.constraint.rows import Jacobian, Rows
 from mjx_lite.core import status
 from mjx_lite.core.enums import MAXVAL
@@ -21,11 +22,12 @@ from mjx_lite.core.status import Warning
 from mjx_lite.core.types import Data, Model
 from mjx_lite.integrate import advance
 from mjx_lite.integrate.table import INTEGRATORS
-from mjx_lite.math import spatial, vector
-from mjx_lite.smooth import applied, articulated, com, inertia
+from mjx_lite.math import vector
+from mjx_lite.smooth import applied, com, energy, fluid, inertia, mass, momentum, plastic, tendon_force, tendon_inertia
 from mjx_lite.smooth import kinematics as kinematics_
 from mjx_lite.smooth import passive as passive_
 from mjx_lite.smooth import rne as rne_
+from mjx_lite.smooth import tendon as tendon_
 from mjx_lite.smooth import transmission as transmission_
 from mjx_lite.solver import cost, newton
 from mjx_lite.solver.operator import Metric
@@ -35,7 +37,7 @@ from mjx_lite.solver.table import SOLVERS
 class Work(NamedTuple):
   """What the stages of one step hand over besides Data."""
 
-  factor: articulated.Factor
+  factor: Any  # of M
   rows: Rows
 
 
@@ -57,14 +59,27 @@ def camlight(m: Model, d: Data) -> Data:
   return d.replace(**com.camlight(m, d.xpos, d.xquat, d.subtree_com)._asdict())
 
 
+def tendon(m: Model, d: Data) -> Data:
+  """Tendon lengths and their Jacobian."""
+  if not m.ntendon:
+    return d
+  t = tendon_.tendon(m, d.qpos, d.site_xpos, d.geom_xpos, d.geom_xmat, d.subtree_com, d.cdof)
+  return d.replace(**t._asdict())
+
+
 def crb(m: Model, d: Data) -> Data:
   """Composite inertias and M."""
   return d.replace(**inertia.crb(m, d.cinert, d.cdof)._asdict())
 
 
+def tendon_armature(m: Model, d: Data) -> Data:
+  """Add the armature of the tendons to M."""
+  return d.replace(M=d.M + tendon_inertia.inertia(m, d.ten_J)) if m.plan.tendon_inertia.present else d
+
+
 def factor_m(m: Model, d: Data) -> Data:
   """Sparse factor of M."""
-  return d.replace(**articulated.packed(m, _factor(m, d), d.cdof)._asdict())
+  return d.replace(**mass.packed(m, _factor(m, d), d.cdof)._asdict())
 
 
 def collision(m: Model, d: Data) -> Data:
@@ -109,8 +124,9 @@ def transmission(m: Model, d: Data) -> Data:
 
 def fwd_position(m: Model, d: Data) -> Data:
   """All that depends on positions only, but for the constraint rows, which need velocities too."""
-  d = camlight(m, com_pos(m, kinematics(m, d)))
-  return transmission(m, collision(m, factor_m(m, crb(m, d))))
+  d = tendon(m, camlight(m, com_pos(m, kinematics(m, d))))
+  d = factor_m(m, tendon_armature(m, crb(m, d)))
+  return transmission(m, collision(m, d))
 
 
 # ------------------------------------------------------------------------------------------------------- velocity
@@ -123,13 +139,38 @@ def com_vel(m: Model, d: Data) -> Data:
 
 def passive(m: Model, d: Data) -> Data:
   """Passive forces."""
-  f = passive_.passive(m, d.qpos, d.qvel, d.cdof, d.xipos, d.subtree_com)
-  return d.replace(**{f"qfrc_{k}": x for k, x in f._asdict().items()})
+  f = passive_.passive(m, d.qpos, d.qvel, d.cdof, d.xipos, d.subtree_com, d.plastic)
+  if m.ntendon:
+    t = tendon_force.forces(m, d.ten_length, d.ten_velocity, d.ten_J, d.plastic)
+    f = f._replace(spring=f.spring + t.spring, damper=f.damper + t.damper, passive=f.passive + t.spring + t.damper)
+  d = d.replace(**{f"qfrc_{k}": x for k, x in f._asdict().items()})
+  if not m.plan.fluid.exists or not m.opt.use_passive:
+    return d.replace(qfrc_fluid=jnp.zeros_like(d.qvel))
+  drag = fluid.fluid(m, d.cdof, d.cvel, d.xipos, d.ximat, d.geom_xpos, d.geom_xmat, d.subtree_com)
+  return d.replace(qfrc_fluid=drag, qfrc_passive=d.qfrc_passive + drag)
 
 
 def rne(m: Model, d: Data) -> Data:
   """Bias force."""
   return d.replace(qfrc_bias=rne_.rne(m, d.cinert, d.cdof, d.cvel, d.cdof_dot, d.qvel))
+
+
+def tendon_bias(m: Model, d: Data) -> Data:
+  """Add the bias force of the tendons' armature."""
+  if not m.plan.tendon_inertia.present:
+    return d
+  bias = tendon_inertia.bias(m, d.site_xpos, d.subtree_com, d.cvel, d.cdof_dot, d.qvel, d.ten_J)
+  return d.replace(qfrc_bias=d.qfrc_bias + bias)
+
+
+def energy_pos(m: Model, d: Data) -> Data:
+  """Potential energy."""
+  return d.replace(energy=jnp.stack([energy.potential(m, d.qpos, d.xipos, d.plastic, d.ten_length), d.energy[1]]))
+
+
+def energy_vel(m: Model, d: Data) -> Data:
+  """Kinetic energy."""
+  return d.replace(energy=jnp.stack([d.energy[0], energy.kinetic(m, d.cinert, d.cdof, d.M, d.qvel)]))
 
 
 def fwd_velocity(m: Model, d: Data) -> Data:
@@ -139,7 +180,9 @@ def fwd_velocity(m: Model, d: Data) -> Data:
 
 def _fwd_velocity(m: Model, d: Data) -> tuple[Data, Rows]:
   d = d.replace(actuator_velocity=transmission_.velocity(m, d.actuator_moment, d.qvel))
-  d = rne(m, passive(m, com_vel(m, d)))
+  if m.ntendon:
+    d = d.replace(ten_velocity=tendon_.velocity(m, d.ten_J, d.qvel))
+  d = tendon_bias(m, rne(m, passive(m, com_vel(m, d))))
   return _make_constraint(m, d)
 
 
@@ -164,10 +207,10 @@ def fwd_acceleration(m: Model, d: Data) -> Data:
   return _fwd_acceleration(m, d, _factor(m, d))
 
 
-def _fwd_acceleration(m: Model, d: Data, factor: articulated.Factor) -> Data:
+def _fwd_acceleration(m: Model, d: Data, factor: Any) -> Data:
   xfrc = applied.xfrc_accumulate(m, d.cdof, d.xipos, d.subtree_com, d.xfrc_applied)
   smooth = d.qfrc_passive - d.qfrc_bias + d.qfrc_applied + d.qfrc_actuator + xfrc
-  return d.replace(qfrc_smooth=smooth, qacc_smooth=articulated.solve(m, factor, smooth))
+  return d.replace(qfrc_smooth=smooth, qacc_smooth=mass.solve(m, factor, smooth))
 
 
 def solve(m: Model, d: Data) -> Data:
@@ -182,13 +225,39 @@ def _solve(m: Model, d: Data, rows: Rows) -> Data:
   trace = vector.total(jnp.where(m.plan.inertia.diagonal[:, None], d.M, 0))
   problem = newton.Problem(m, metric, rows, d.qfrc_smooth, d.qacc_smooth, 1 / trace)
   solution = SOLVERS[m.opt.solver](problem, d.qacc_warmstart)
-  force = cost.zones(m.plan.jacobian, rows, solution.jar).force
+  force = cost.zones(m.plan, rows, solution.jar).force
   qfrc = jacobian.mul_t(m, rows.jacobian, d.cdof, force)
   converged = solution.stopped | newton.is_small(problem, solution.ma - d.qfrc_smooth - qfrc)
   return d.replace(
-    qacc=solution.qacc, efc_force=force, efc_state=cost.state(m.plan.jacobian, rows, solution.jar), qfrc_constraint=qfrc,
+    qacc=solution.qacc, efc_force=force, efc_state=cost.state(m.plan, rows, solution.jar), qfrc_constraint=qfrc,
     solver_niter=solution.niter, status=status.mark(d.status, Warning.SOLVER, ~converged),
   )  # fmt: skip
+
+
+# ------------------------------------------------------------------------------------------- on demand, not in a step
+
+
+def subtree_vel(m: Model, d: Data) -> Data:
+  """Velocities of the subtrees' centres of mass, and angular momenta about them."""
+  return d.replace(**momentum.subtree_vel(m, d.cinert, d.cvel, d.subtree_com)._asdict())
+
+
+def rne_postconstraint(m: Model, d: Data) -> Data:
+  """Accelerations of the bodies against free fall, external and internal wrenches; all about the trees' centres of mass.
+
+  Raises:
+    NotImplementedError: the model has a connect or weld, whose wrenches are not among the external ones yet.
+  """
+  if len(m.plan.rows.equality.point):
+    raise NotImplementedError("rne_postconstraint of a model with a connect or weld constraint.")
+  c = d.contact
+  is_world = (np.arange(m.nbody) == 0)[:, None, None]
+  ext = jnp.where(is_world, 0, applied.about_tree(m, d.xipos, d.subtree_com, d.xfrc_applied))
+  if m.plan.contact.ncon:
+    force = contact_force.local(m, d.efc_force, c.friction, c.exclude)
+    ext = ext + contact_force.on_bodies(m, force, c.frame, c.pos, d.subtree_com)
+  carried = rne_.rne_postconstraint(m, d.cinert, d.cdof, d.cvel, d.cdof_dot, d.qvel, d.qacc, ext)
+  return d.replace(**carried._asdict())
 
 
 # ----------------------------------------------------------------------------------------------------------- step
@@ -201,12 +270,13 @@ def forward(m: Model, d: Data) -> Data:
 
 
 def _forward_velocity(m: Model, d: Data) -> tuple[Data, Work]:
-  d = crb(m, camlight(m, com_pos(m, kinematics(m, d))))
+  d = tendon(m, camlight(m, com_pos(m, kinematics(m, d))))
+  d = tendon_armature(m, crb(m, d))
   factor = _factor(m, d)
-  d = d.replace(**articulated.packed(m, factor, d.cdof)._asdict())
+  d = d.replace(**mass.packed(m, factor, d.cdof)._asdict())
   d = transmission(m, collision(m, d))
   d, rows = _fwd_velocity(m, d)
-  return d, Work(factor, rows)
+  return (energy_vel(m, energy_pos(m, d)) if m.opt.use_energy else d), Work(factor, rows)
 
 
 def _forward_acceleration(m: Model, d: Data, work: Work) -> Data:
@@ -232,13 +302,15 @@ def step2(m: Model, d: Data) -> Data:
 
 def euler(m: Model, d: Data) -> Data:
   """Advance the state with the accelerations."""
-  acc = INTEGRATORS[m.opt.integrator](m, d.cinert, d.cdof, d.qvel, d.qacc, d.qfrc_smooth + d.qfrc_constraint)
+  acc = INTEGRATORS[m.opt.integrator](m, d.cinert, d.cdof, d.M, d.qvel, d.qacc, d.qfrc_smooth + d.qfrc_constraint)
   h = m.opt.timestep
   qvel = d.qvel + h * acc
+  qpos = advance.integrate_pos(m, d.qpos, qvel, h)
+  yielded = tendon_force.yielded(m, plastic.advance(m, qpos, d.plastic), d.ten_length, d.ten_J, qpos, qvel)
   return d.replace(
     history=history.record(m, d.history, d.time, d.ctrl),
     act=activation.advance(m, d.act, d.act_dot, d.actuator_length, d.actuator_velocity),
-    qvel=qvel, qpos=advance.integrate_pos(m, d.qpos, qvel, h), time=d.time + h, qacc_warmstart=d.qacc,
+    qvel=qvel, qpos=qpos, plastic=yielded, time=d.time + h, qacc_warmstart=d.qacc,
   )  # fmt: skip
 
 
@@ -292,7 +364,8 @@ def reset(m: Model, d: Data) -> Data:
   mocap = m.body_mocapid >= 0
   order = m.body_mocapid[mocap].argsort()
   return zero.replace(
-    qpos=full(m.qpos0, d.qpos), status=d.status, contact=contact_, efc_type=d.efc_type, efc_id=d.efc_id,
+    qpos=full(m.qpos0, d.qpos), plastic=tendon_force.initial(m, full(plastic.initial(m), d.plastic)),
+    status=d.status, contact=contact_, efc_type=d.efc_type, efc_id=d.efc_id,
     mocap_pos=full(m.body_pos[mocap][order], d.mocap_pos), mocap_quat=full(m.body_quat[mocap][order], d.mocap_quat),
     eq_active=full(jnp.asarray(m.eq_active0, bool)[:, None], d.eq_active),
     ctrl=full(m.plan.actuator.ctrl0[:, None], d.ctrl), history=full(history.start(m, m.opt.timestep), d.history),
@@ -302,10 +375,9 @@ def reset(m: Model, d: Data) -> Data:
 # ------------------------------------------------------------------------------------- what a stage rebuilds alone
 
 
-def _factor(m: Model, d: Data) -> articulated.Factor:
+def _factor(m: Model, d: Data) -> Any:
   """Factor of M."""
-  diagonal = jnp.broadcast_to(transmission_.dof_armature(m), d.qvel.shape)
-  return articulated.factor(m, spatial.inertia_matrix(d.cinert), d.cdof, diagonal)
+  return mass.factor(m, d.cinert, d.cdof, d.M)
 
 
 def _contacts(d: Data) -> driver.Contacts:
@@ -350,12 +422,12 @@ def full_m(m: Model, d: Data) -> jax.Array:
 
 def mul_m(m: Model, d: Data, vec: jax.Array) -> jax.Array:
   """M times a vector (nv,)."""
-  return inertia.mul_m(m, d.cinert, d.cdof, vec)
+  return mass.mul(m, d.cinert, d.cdof, d.M, vec)
 
 
 def solve_m(m: Model, d: Data, vec: jax.Array) -> jax.Array:
   """M^-1 times a vector (nv,)."""
-  return articulated.solve(m, _factor(m, d), vec)
+  return mass.solve(m, _factor(m, d), vec)
 
 
 def xfrc_accumulate(m: Model, d: Data) -> jax.Array:

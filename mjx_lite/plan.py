@@ -6,9 +6,22 @@ import numpy as np
 
 from mjx_lite.actuator import plan as actuator
 from mjx_lite.collision import driver
-from mjx_lite.constraint import assemble, contact, jacobian
+from mjx_lite.constraint import assemble, contact, contact_force, jacobian
 from mjx_lite.integrate import advance
-from mjx_lite.smooth import articulated, com, inertia, kinematics, passive, transmission
+from mjx_lite.smooth import (
+  articulated,
+  com,
+  fluid,
+  inertia,
+  kinematics,
+  passive,
+  plastic,
+  tendon,
+  tendon_force,
+  tendon_inertia,
+  transmission,
+)  # fmt: skip
+from mjx_lite.smooth import jacobian as body_jacobian
 
 
 class Plan(NamedTuple):
@@ -19,6 +32,11 @@ class Plan(NamedTuple):
   inertia: inertia.InertiaPlan
   articulated: articulated.ArticulatedPlan
   passive: passive.PassivePlan
+  plastic: plastic.PlasticPlan
+  fluid: fluid.FluidPlan
+  tendon: tendon.TendonPlan
+  tendon_force: tendon_force.TendonForcePlan
+  tendon_inertia: tendon_inertia.TendonInertiaPlan
   transmission: transmission.TransmissionPlan
   actuator: actuator.ActuatorPlan
   collision: driver.CollisionPlan
@@ -26,6 +44,8 @@ class Plan(NamedTuple):
   rows: assemble.RowPlan
   jacobian: jacobian.JacobianPlan
   advance: advance.AdvancePlan
+  jacobians: body_jacobian.JacobiansPlan
+  contact_force: contact_force.ContactForcePlan
 
   @property
   def sizes(self) -> dict[str, int]:
@@ -33,7 +53,9 @@ class Plan(NamedTuple):
     return dict(ncon=len(self.collision.slot_pair), nefc=len(self.rows.type), nJmom=len(self.transmission.entry_out))
 
 
-def plan(s: dict[str, Any], values: dict[str, np.ndarray], pruned: frozenset[str], filter_parent: bool) -> Plan:
+def plan(
+  s: dict[str, Any], values: dict[str, np.ndarray], pruned: frozenset[str], filter_parent: bool, elliptic: bool
+) -> Plan:
   """Plan every subsystem.
 
   Args:
@@ -41,12 +63,17 @@ def plan(s: dict[str, Any], values: dict[str, np.ndarray], pruned: frozenset[str
     values: float fields as they are when the model is put, by mjModel's names.
     pruned: float fields whose terms are left out.
     filter_parent: whether geoms of parent and child do not collide.
+    elliptic: whether friction cones are elliptic.
   """
   collision = driver.plan(s, filter_parent)
-  contacts = contact.plan(s, collision.slot_body, collision.slot_dim)
+  contacts = contact.plan(s, collision.slot_body, collision.slot_dim, elliptic)
   rows = assemble.plan(s, "dof_frictionloss" not in pruned, contacts)
+  about_com, tendons = com.plan(s), tendon.plan(s)
   return Plan(
-    kinematics.plan(s), com.plan(s), inertia.plan(s), articulated.plan(s), passive.plan(s, pruned),
+    kinematics.plan(s), about_com, inertia.plan(s), articulated.plan(s), passive.plan(s, pruned), plastic.plan(s),
+    fluid.plan(s, pruned, about_com, values["geom_fluid"][:, 0] > 0),
+    tendons, tendon_force.plan(s, pruned, tendons), tendon_inertia.plan(s, pruned, tendons),
     transmission.plan({**s, "slot_body": collision.slot_body}), actuator.plan(s, values),
     collision, contacts, rows, jacobian.plan(s, rows.equality, rows.friction_dof, rows.limit), advance.plan(s),
+    body_jacobian.plan(s, about_com), contact_force.plan(s, collision.slot_body, rows.address),
   )  # fmt: skip

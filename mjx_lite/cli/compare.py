@@ -41,13 +41,14 @@ STAGE_FIELDS: dict[str, tuple[str, ...]] = {
   "fwd_acceleration": ("qfrc_smooth", "qacc_smooth"),
   "solve": ("qacc", "efc_force", "efc_state", "qfrc_constraint"),
   "sensor": ("sensordata",),
-  "integrate": ("time", "act", "history", "qvel", "qpos", "qacc_warmstart"),
+  "energy": ("energy",),
+  "integrate": ("time", "act", "history", "qvel", "qpos", "plastic", "qacc_warmstart"),
 }
 
 TOLERANCE = 1e-10
 # what depends on the solver's optimum is known less well than it
 SOLVED = frozenset(
-  ["qacc", "efc_force", "qfrc_constraint", "sensordata", "time", "act", "qvel", "qpos", "qacc_warmstart"]
+  ["qacc", "efc_force", "qfrc_constraint", "sensordata", "time", "act", "qvel", "qpos", "plastic", "qacc_warmstart"]
 )
 SOLVED_TOLERANCE = 1e-8
 
@@ -93,7 +94,7 @@ class Engine:
     before = mjx.put_data(self.m, state)
     after = self._step(self.m, before)
     # rows are packed by the configuration that they were made in
-    result = mjx.get_data(self.mj_model, after.replace(qpos=before.qpos))
+    result: Any = mjx.get_data(self.mj_model, after.replace(qpos=before.qpos))
     result.qpos[:] = after.qpos
     return result
 

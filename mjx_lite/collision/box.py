@@ -172,7 +172,8 @@ def capsule_box(a: Shape, b: Shape, margin: jax.Array) -> Contacts:
   tip_weight = jnp.where(tip_dist[:, 0] <= tip_dist[:, 1], -1, 1)
 
   # squared distance of the edges; near-ties go to the first, and to an end rather than an edge
-  _, _, end, edge_dist = _segment_edge(*(x[:, None] for x in fixed), _EDGE_AXIS, _EDGE_SIDE)
+  pos_0, half_0, size_0 = (x[:, None] for x in fixed)
+  _, _, end, edge_dist = _segment_edge(pos_0, half_0, size_0, jnp.asarray(_EDGE_AXIS), jnp.asarray(_EDGE_SIDE))
   best_edge = jnp.min(edge_dist, axis=1)
   chosen = first_min(jnp.maximum(edge_dist, best_edge[:, None] + safe.MINVAL))
   is_tip = best_edge >= best_tip - safe.MINVAL
@@ -387,7 +388,7 @@ def _face_contacts(
 
   # drop what is above the margin, and duplicates of what is kept
   dist = poly[..., 2, :]
-  keep = (np.arange(_MAXVERT, dtype=np.int32)[:, None] < count[:, None]) & (dist <= margin[:, None])
+  keep = (count[:, None] > np.arange(_MAXVERT, dtype=np.int32)[:, None]) & (dist <= margin[:, None])
   flat = jax.lax.stop_gradient(poly)[..., :2, :]
   spread = jnp.sum((flat[:, :, None] - flat[:, None]) ** 2, axis=-2)
   radius = _SCALES[poly.dtype.itemsize][3] * jnp.sum(size[..., :2, :] ** 2, axis=-2)

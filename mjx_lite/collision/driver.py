@@ -94,6 +94,6 @@ def collide(m: Model, geom_xpos: jax.Array, geom_xmat: jax.Array) -> Contacts:
       part.append(x)
   if not p.groups:
     width = geom_xpos.shape[-1]
-    empty = (jnp.zeros((0, *shape, width), geom_xpos.dtype) for shape in ((), (3,), (3, 3)))
-    return Contacts(*empty, params)
+    none, no_pos, no_frame = (jnp.zeros((0, *shape, width), geom_xpos.dtype) for shape in ((), (3,), (3, 3)))
+    return Contacts(none, no_pos, no_frame, params)
   return Contacts(join(dist, p.slot_row), join(pos, p.slot_row), join(frame, p.slot_row), params)

@@ -9,7 +9,7 @@ import numpy as np
 from mjx_lite.core.enums import MINMU
 from mjx_lite.core.select import join, rows
 from mjx_lite.core.types import Model
-from mjx_lite.math import safe
+from mjx_lite.math import safe, vector
 
 
 class Params(NamedTuple):
@@ -68,6 +68,5 @@ def _from_geoms(m, g1, g2):
   solimp = by_priority(m.geom_solimp, w * imp1 + (1 - w) * imp2)
   friction = by_priority(m.geom_friction, jnp.maximum(*both(m.geom_friction)))
   friction = rows(jnp.swapaxes(friction, 0, 1), np.array([0, 0, 1, 2, 2]))
-  return Params(
-    sum(both(m.geom_margin)), sum(both(m.geom_gap)), jnp.swapaxes(friction, 0, 1), solref, jnp.zeros_like(solref), solimp
-  )
+  margin, gap = (vector.add(both(x)) for x in (m.geom_margin, m.geom_gap))
+  return Params(margin, gap, jnp.swapaxes(friction, 0, 1), solref, jnp.zeros_like(solref), solimp)

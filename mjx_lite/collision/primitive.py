@@ -34,8 +34,8 @@ def _across(a: Shape, b: Shape) -> jax.Array:
 
 def _capsule_ends(c: Shape, signs: tuple[int, ...]) -> jax.Array:
   """Ends (P, n, 3, W) of the segment of a capsule."""
-  signs = jnp.asarray(signs, c.pos.dtype)[:, None, None]
-  return c.pos[:, None] + signs * (c.axis(2) * c.size[..., 1:2, :])[:, None]
+  sign = jnp.asarray(signs, c.pos.dtype)[:, None, None]
+  return c.pos[:, None] + sign * (c.axis(2) * c.size[..., 1:2, :])[:, None]
 
 
 def plane_sphere(a: Shape, b: Shape, margin: jax.Array) -> Contacts:

@@ -28,7 +28,8 @@ class RowPlan(NamedTuple):
 def plan(s: dict[str, Any], has_friction: bool, c: contact.ContactPlan) -> RowPlan:
   """Kinds, ids and addresses of the rows."""
   equalities, dofs, limits = equality.plan(s), friction.plan_dof(s, has_friction), limit.plan_joint(s)
-  kind = np.where(c.frictional, ConstraintType.CONTACT_PYRAMIDAL, ConstraintType.CONTACT_FRICTIONLESS)
+  cone = ConstraintType.CONTACT_ELLIPTIC if c.elliptic else ConstraintType.CONTACT_PYRAMIDAL
+  kind = np.where(c.frictional, cone, ConstraintType.CONTACT_FRICTIONLESS)
   types = [
     np.full(len(equalities.row_eq), ConstraintType.EQUALITY),
     np.full(len(dofs), ConstraintType.FRICTION_DOF), np.full(len(limits.joint), ConstraintType.LIMIT_JOINT),
@@ -57,9 +58,9 @@ def make_constraint(m: Model, x: equality.State, contacts: Contacts) -> Rows:
     (joint_limit, on and m.opt.use_limit),
     (contact_rows.params, m.opt.use_contact),
   ]
-  params = RowParams(*(join([x[k] for x, _ in parts]) for k in range(len(RowParams._fields) - 1)), stiff=True)
+  params = RowParams(*(join([getattr(x, k) for x, _ in parts]) for k in RowParams._fields[:-1]), stiff=True)
   enabled = np.repeat([flag for _, flag in parts], [len(x.pos) for x, _ in parts])[:, None]
-  stiff = np.repeat([x.stiff for x, _ in parts], [len(x.pos) for x, _ in parts])[:, None]
+  stiff = np.concatenate([np.broadcast_to(x.stiff, len(x.pos)) for x, _ in parts])[:, None]
 
   law = impedance(m, params.solref, params.solimp, params.violation - params.margin)
   k = jnp.where(stiff, law.K, 0)

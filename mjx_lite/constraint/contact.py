@@ -1,7 +1,8 @@
-"""Contact rows: pyramidal friction cones, and frictionless contacts.
+"""Contact rows: pyramidal and elliptic friction cones, and frictionless contacts.
 
-A slot owns the rows of the largest condim among the candidates: one for condim 1, else an edge pair n + mu_k t_k,
-n - mu_k t_k for each of the condim - 1 friction directions (two tangents, spin, two rolls). Surplus rows are inactive.
+A slot owns the rows of the largest condim among the candidates. Elliptic: the normal and each of the condim - 1 friction
+directions (two tangents, spin, two rolls). Pyramidal: an edge pair n + mu_k t_k, n - mu_k t_k for each friction direction,
+or the normal alone for condim 1. Surplus rows are inactive.
 """
 
 from typing import Any, NamedTuple
@@ -26,6 +27,7 @@ class ContactPlan(NamedTuple):
   per slot, or two where the bodies belong to different trees.
   """
 
+  elliptic: bool
   ncon: int
   ndir: int  # directions of the widest slot: 1, 3, 4 or 6
   nrow: int  # rows of every slot
@@ -43,12 +45,12 @@ class ContactPlan(NamedTuple):
   tree_sparse: bool  # no slot couples two moving bodies
 
 
-def plan(s: dict[str, Any], slot_body: np.ndarray, slot_dim: np.ndarray) -> ContactPlan:
+def plan(s: dict[str, Any], slot_body: np.ndarray, slot_dim: np.ndarray, elliptic: bool) -> ContactPlan:
   """Rows and sides from the slots' bodies and condims."""
   ncon, nbody, nv = len(slot_dim), s["nbody"], s["nv"]
   ndir = int(slot_dim.max(initial=1))
-  nrow = 1 if ndir == 1 else 2 * (ndir - 1)
-  own = np.where(slot_dim == 1, 1, 2 * (slot_dim - 1))
+  nrow = ndir if elliptic or ndir == 1 else 2 * (ndir - 1)
+  own = slot_dim if elliptic else np.where(slot_dim == 1, 1, 2 * (slot_dim - 1))
   row_active = np.arange(nrow) < own[:, None]
   friction_mask = np.arange(5) < (slot_dim - 1)[:, None]
 
@@ -65,7 +67,7 @@ def plan(s: dict[str, Any], slot_body: np.ndarray, slot_dim: np.ndarray) -> Cont
     tree_sparse &= len(moving) == 1
     for root in sorted(roots):
       members = [(b, sign) for b, sign in moving if s["body_rootid"][b] == root]
-      sides.append((c, root, sum(sign * moves[b] for b, sign in members), members))
+      sides.append((c, root, np.sum([sign * moves[b] for b, sign in members], axis=0), members))
   side_slot, side_root = (np.array([x[k] for x in sides], int) for k in (0, 1))
   slot_side, body_side = np.zeros((ncon, len(sides))), np.zeros((nbody, len(sides)))
   slot_side[side_slot, np.arange(len(sides))] = 1
@@ -75,7 +77,7 @@ def plan(s: dict[str, Any], slot_body: np.ndarray, slot_dim: np.ndarray) -> Cont
   side_dof = plan_sum(np.array([x[2] for x in sides]).reshape(len(sides), nv))
   one_sided = len(sides) == ncon and np.array_equal(side_slot, np.arange(ncon))
   return ContactPlan(
-    ncon, ndir, nrow, row_active, friction_mask, slot_dim > 1, slot_body, side_slot, side_root, one_sided,
+    elliptic, ncon, ndir, nrow, row_active, friction_mask, slot_dim > 1, slot_body, side_slot, side_root, one_sided,
     plan_sum(slot_side), side_dof, transpose(side_dof), plan_sum(body_side), tree_sparse,
   )  # fmt: skip
 
@@ -103,33 +105,56 @@ def rows_contact(m: Model, p: ContactPlan, contacts: Contacts, subtree_com: jax.
 
   mu = jnp.where(p.friction_mask[..., None], contacts.params.friction, 0)
   tran = rows(m.body_invweight0, p.body[:, 0])[:, 0] + rows(m.body_invweight0, p.body[:, 1])[:, 0]
-  # all edges of a pyramid share the regularisation 2 mu_c^2 R0, R0 that of its first edge and mu_c^2 = mu_1^2 / impratio
   mu1 = contacts.params.friction[:, 0]
   contact_mu = mu1 / jnp.sqrt(jnp.maximum(m.opt.impratio, MINVAL))
   friction = p.frictional[:, None]
-  diag = jnp.where(friction, tran + mu1 * mu1 * tran, tran)
-  scale = jnp.where(friction, 2 * contact_mu * contact_mu, 1)
 
   def per_row(x):
     """Repeat a slot's value for its rows."""
     x = jnp.broadcast_to(x[:, None], (p.ncon, p.nrow, *x.shape[1:]))
     return x.reshape(p.ncon * p.nrow, *x.shape[2:])
 
+  if p.elliptic:
+    # regularisation of the normal, and mu_1^2 / (mu_j^2 impratio) of it in friction direction j
+    diag, scale = tran, _elliptic_scale(p, contacts.params.friction, contact_mu)
+  else:
+    # all edges of a pyramid share 2 mu_c^2 R0, R0 that of its first edge and mu_c^2 = mu_1^2 / impratio
+    diag = jnp.where(friction, tran + mu1 * mu1 * tran, tran)
+    scale = per_row(jnp.where(friction, 2 * contact_mu * contact_mu, 1))
+
   margin = contacts.params.margin
   active = (contacts.dist < margin)[:, None] & p.row_active[..., None]
-  dist, zero = per_row(contacts.dist), jnp.zeros((p.ncon * p.nrow, 1), margin.dtype)
+  dist, edge, zero = per_row(contacts.dist), per_row(margin), jnp.zeros((p.ncon * p.nrow, 1), margin.dtype)
+  solref, violation, normal = contacts.params.solref, dist, np.ones(p.ncon * p.nrow, bool)
+  if p.elliptic:
+    # friction directions have position and margin 0, the impedance of the normal, and may have their own solref
+    normal = np.tile(np.arange(p.nrow) == 0, p.ncon)
+    violation = dist - jnp.where(normal[:, None], 0, edge)
+    dist, edge = jnp.where(normal[:, None], dist, 0), jnp.where(normal[:, None], edge, 0)
+    own = contacts.params.solreffriction
+    given = ((own[:, :1] > 0) == (own[:, 1:] > 0)) & ((own[:, :1] != 0) | (own[:, 1:] != 0))
+    solref = jnp.where(normal[:, None, None], per_row(solref), per_row(jnp.where(given, own, solref)))
+  else:
+    solref = per_row(solref)
   params = RowParams(
-    active=active.reshape(p.ncon * p.nrow, active.shape[-1]), pos=dist, violation=dist, margin=per_row(margin),
-    diag=per_row(diag), scale=per_row(scale), solref=per_row(contacts.params.solref), solimp=per_row(contacts.params.solimp),
-    frictionloss=zero, bias=zero, stiff=True,
+    active=active.reshape(p.ncon * p.nrow, active.shape[-1]), pos=dist, violation=violation,
+    margin=edge, diag=per_row(diag), scale=scale, solref=solref, solimp=per_row(contacts.params.solimp),
+    frictionloss=zero, bias=zero, stiff=normal,
   )  # fmt: skip
   return ContactRows(params, basis, mu, jnp.where(friction & (contacts.dist < margin), contact_mu, 0))
 
 
+def _elliptic_scale(p: ContactPlan, friction: jax.Array, contact_mu: jax.Array) -> jax.Array:
+  """Regularisation of the rows relative to the normal's (ncon * nrow, W)."""
+  ratio = contact_mu[:, None] / friction[:, : p.ndir - 1]
+  one = jnp.ones_like(ratio, shape=(p.ncon, 1, ratio.shape[-1]))
+  return jnp.concatenate([one, ratio * ratio], axis=1).reshape(p.ncon * p.nrow, ratio.shape[-1])
+
+
 def to_rows(p: ContactPlan, y: jax.Array, mu: jax.Array) -> jax.Array:
   """Frame components (ncon, ndir, W) to rows (ncon * nrow, W)."""
-  if p.nrow == 1:
-    return y.reshape(p.ncon, -1)
+  if p.elliptic or p.nrow == 1:
+    return y.reshape(p.ncon * p.nrow, -1)
   edge = mu[:, : p.ndir - 1] * y[:, 1:]
   both = jnp.stack([y[:, :1] + edge, y[:, :1] - edge], axis=2)
   return both.reshape(p.ncon * p.nrow, -1)
@@ -137,21 +162,21 @@ def to_rows(p: ContactPlan, y: jax.Array, mu: jax.Array) -> jax.Array:
 
 def from_rows(p: ContactPlan, f: jax.Array, mu: jax.Array) -> jax.Array:
   """Row forces (ncon * nrow, W) to frame components (ncon, ndir, W): the transpose of `to_rows`."""
-  if p.nrow == 1:
-    return f.reshape(p.ncon, 1, -1)
+  if p.elliptic or p.nrow == 1:
+    return f.reshape(p.ncon, p.ndir, -1)
   f = f.reshape(p.ncon, p.ndir - 1, 2, -1)
-  normal = sum(f[:, k, 0] + f[:, k, 1] for k in range(p.ndir - 1))[:, None]
+  normal = vector.add(f[:, k, 0] + f[:, k, 1] for k in range(p.ndir - 1))[:, None]
   return jnp.concatenate([normal, mu[:, : p.ndir - 1] * (f[:, :, 0] - f[:, :, 1])], axis=1)
 
 
 def stiffness(p: ContactPlan, w: jax.Array, mu: jax.Array) -> jax.Array:
   """Row weights (ncon * nrow, W) to the matrix (ncon, ndir, ndir, W) of `sum w (row)(row)'` in frame components."""
-  if p.nrow == 1:
-    return w.reshape(p.ncon, 1, 1, -1)
+  if p.elliptic or p.nrow == 1:
+    return w.reshape(p.ncon, p.ndir, 1, -1) * np.eye(p.ndir)[..., None].astype(w.dtype)
   w = w.reshape(p.ncon, p.ndir - 1, 2, -1)
   mu = mu[:, : p.ndir - 1]
   plus, minus = w[:, :, 0] + w[:, :, 1], mu * (w[:, :, 0] - w[:, :, 1])
-  top = jnp.concatenate([sum(plus[:, k] for k in range(p.ndir - 1))[:, None], minus], axis=1)[:, None]
+  top = jnp.concatenate([vector.add(plus[:, k] for k in range(p.ndir - 1))[:, None], minus], axis=1)[:, None]
   eye = np.eye(p.ndir - 1)[..., None].astype(w.dtype)
   rest = jnp.concatenate([minus[:, :, None], (mu * mu * plus)[:, :, None] * eye], axis=2)
   return jnp.concatenate([top, rest], axis=1)

@@ -113,12 +113,18 @@ def unit_curvature(m: Model, w: jax.Array) -> jax.Array:
   return mask_sum(p.dof_weight, rows(w, p.unit_row))
 
 
-def body_curvature(m: Model, j: Jacobian, w: jax.Array) -> jax.Array:
-  """J' diag(w) J of the contacts as stiffnesses (nbody, 6, 6, W) of single bodies; needs a tree-sparse plan."""
-  p, c = m.plan.jacobian, m.plan.contact
-  a = contact.stiffness(c, w[len(p.order) :], j.mu)
-  half = sum(a[:, :, k, None] * j.basis[:, None, k] for k in range(c.ndir))
-  stiff = sum(j.basis[:, k, :, None] * half[:, k, None, :] for k in range(c.ndir))
+def contact_curvature(m: Model, j: Jacobian, w: jax.Array, cone: jax.Array | None) -> jax.Array:
+  """Curvature of the contacts in frame components (ncon, ndir, ndir, W): of the rows, and of the cones' middle zones."""
+  a = contact.stiffness(m.plan.contact, w[len(m.plan.jacobian.order) :], j.mu)
+  return a if cone is None else a + cone
+
+
+def body_curvature(m: Model, j: Jacobian, w: jax.Array, cone: jax.Array | None = None) -> jax.Array:
+  """J' H J of the contacts as stiffnesses (nbody, 6, 6, W) of single bodies; needs a tree-sparse plan."""
+  c = m.plan.contact
+  a = contact_curvature(m, j, w, cone)
+  half = vector.add(a[:, :, k, None] * j.basis[:, None, k] for k in range(c.ndir))
+  stiff = vector.add(j.basis[:, k, :, None] * half[:, k, None, :] for k in range(c.ndir))
   return mask_sum(_magnitude(c.body_side), stiff)
 
 
@@ -140,22 +146,22 @@ def dense(m: Model, j: Jacobian, cdof: jax.Array) -> jax.Array:
   return join(out)
 
 
-def dense_curvature(m: Model, j: Jacobian, cdof: jax.Array, w: jax.Array) -> jax.Array:
-  """J' diag(w) J as a dense (nv, nv, W) matrix."""
+def dense_curvature(m: Model, j: Jacobian, cdof: jax.Array, w: jax.Array, cone: jax.Array | None = None) -> jax.Array:
+  """J' H J as a dense (nv, nv, W) matrix; H = diag(w), and the cones' blocks."""
   p, c = m.plan.jacobian, m.plan.contact
   eye = np.eye(m.nv)[..., None].astype(w.dtype)
   h = unit_curvature(m, w)[:, None] * eye
   if len(p.ball_row):
     axis = _ball_rows(p, j.ball_axis, m.nv)
     weight = rows(w, p.ball_row)
-    h = h + sum(axis[i][:, None] * (weight[i] * axis[i])[None] for i in range(len(p.ball_row)))
+    h = h + vector.add(axis[i][:, None] * (weight[i] * axis[i])[None] for i in range(len(p.ball_row)))
   if p.nequality:
     equality = _entry_rows(m, j)
     h = h + _gram(equality, equality * w[: p.nequality, None])
   if c.ncon:
-    a = contact.stiffness(c, w[len(p.order) :], j.mu)
+    a = contact_curvature(m, j, w, cone)
     frame = _frame_jacobian(m, j, cdof)
-    half = sum(a[:, :, k, None] * frame[:, None, k] for k in range(c.ndir))
+    half = vector.add(a[:, :, k, None] * frame[:, None, k] for k in range(c.ndir))
     left, right = (x.reshape(c.ncon * c.ndir, m.nv, -1) for x in (frame, half))
     h = h + _gram(left, right)
   return h
@@ -187,7 +193,7 @@ def _frame_jacobian(m, j, cdof):
   """Contact-frame components of the contact velocities per dof (ncon, ndir, nv, W)."""
   c = m.plan.contact
   sides = tree.dense(c.side_dof)[:, None, :, None].astype(cdof.dtype)
-  per_side = sides * sum(j.basis[:, :, None, k] * cdof[None, None, :, k] for k in range(6))
+  per_side = vector.add(j.basis[:, :, None, k] * cdof[None, None, :, k] for k in range(6)) * sides
   if c.one_sided:
     return per_side
   return mask_sum(c.slot_side, per_side)

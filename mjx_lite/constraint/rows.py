@@ -1,6 +1,6 @@
 """What a kind of constraint says of its rows, and what the solver gets of all of them."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 
@@ -18,7 +18,7 @@ class RowParams(NamedTuple):
   solimp: jax.Array  # (n, 5, W)
   frictionloss: jax.Array  # (n, W)
   bias: jax.Array  # (n, W) Jdot v
-  stiff: bool  # False for friction rows, which have K = 0
+  stiff: Any  # True, False or (n,) NumPy: friction has K = 0
 
 
 class Jacobian(NamedTuple):

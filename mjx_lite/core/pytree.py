@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 
@@ -40,6 +40,8 @@ def specs(cls: type) -> dict[str, Mapping[str, Any]]:
 
 class Replaceable:
   """`replace` and MJX's `tree_replace` for a frozen dataclass."""
+
+  __dataclass_fields__: ClassVar[dict[str, Any]]  # of the class that inherits this
 
   def replace(self, **changes: Any) -> Any:
     """Copy with some fields changed."""

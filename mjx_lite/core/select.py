@@ -1,5 +1,7 @@
 """Static selection of rows: an index known at plan time becomes slices where it can, a gather where it must."""
 
+from collections.abc import Sequence
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -25,7 +27,7 @@ def rows(x: jax.Array, index: np.ndarray) -> jax.Array:
   return x.at[index].get(mode="promise_in_bounds")
 
 
-def join(parts: list[jax.Array], order: np.ndarray | None = None) -> jax.Array:
+def join(parts: Sequence[jax.Array | np.ndarray], order: np.ndarray | None = None) -> jax.Array:
   """Concatenate along the first axis, world axes broadcast to the widest, then reorder the rows.
 
   Args:
@@ -34,9 +36,25 @@ def join(parts: list[jax.Array], order: np.ndarray | None = None) -> jax.Array:
   """
   parts = [p for p in parts if p.shape[0]] or parts[:1]
   width = max(p.shape[-1] for p in parts)
-  parts = [jnp.broadcast_to(p, (*p.shape[:-1], width)) for p in parts]
-  x = parts[0] if len(parts) == 1 else jnp.concatenate(parts)
+  wide = [jnp.broadcast_to(p, (*p.shape[:-1], width)) for p in parts]
+  x = wide[0] if len(wide) == 1 else jnp.concatenate(wide)
   return x if order is None else rows(x, order)
+
+
+def pick(x: jax.Array | np.ndarray, i: jax.Array) -> jax.Array:
+  """`x[i]` along the first axis, world by world, for an index of the trace (W,) or (1,); a bad one is clipped.
+
+  Args:
+    x: (n, ..., W) or (n, ..., 1), the latter shared by all worlds.
+    i: index.
+  """
+  x = jnp.asarray(x)
+  if i.shape[-1] == 1:
+    return jnp.take(x, i[0], axis=0, mode="clip")
+  if x.shape[-1] == 1:
+    return jnp.moveaxis(jnp.take(x[..., 0], i, axis=0, mode="clip"), 0, -1)
+  index = i.reshape(*(1,) * (x.ndim - 1), -1)
+  return jnp.take_along_axis(x, jnp.clip(index, 0, x.shape[0] - 1), axis=0)[0]
 
 
 def rows_or_zero(x: jax.Array, index: np.ndarray) -> jax.Array:

@@ -73,6 +73,7 @@ class Option(Replaceable):
   use_refsafe = property(lambda self: self._on(_DISABLE.REFSAFE))
   use_eulerdamp = property(lambda self: self._on(_DISABLE.EULERDAMP) and self.use_damper)
   use_autoreset = property(lambda self: self._on(_DISABLE.AUTORESET))
+  use_energy = property(lambda self: bool(self.enableflags & _ENABLE.ENERGY))
 
 
 @pytree
@@ -246,15 +247,27 @@ class Model(Replaceable):
           "Change it in the MjModel (or MjSpec) and call put_model again."
         )
       if name in self.layout.pruned and value is not getattr(self, name):
-        raise ValueError(
-          f"Model.{name} was zero everywhere, so its terms were left out of the program. "
-          f"Build the model with put_model(..., keep=('{name}',)) to change it."
-        )
+        raise _left_out(f"Model.{name}", name)
+    for name in _OPT_PRUNABLE & self.layout.pruned if "opt" in changes else ():
+      if getattr(changes["opt"], name) is not getattr(self.opt, name):
+        raise _left_out(f"Model.opt.{name}", name)
     if "opt" in changes and (changes["opt"].disableflags ^ self.opt.disableflags) & _DISABLE.FILTERPARENT:
       raise ValueError(
         "the flag FILTERPARENT decides which geoms can collide: set it in MjModel.opt, then call put_model again."
       )
+    if "opt" in changes and changes["opt"].cone != self.opt.cone:
+      raise ValueError("the friction cone decides the constraint rows: set MjModel.opt.cone, then call put_model again.")
     return super().replace(**changes)
+
+
+_OPT_PRUNABLE = frozenset(["density", "viscosity"])
+
+
+def _left_out(shown: str, name: str) -> ValueError:
+  return ValueError(
+    f"{shown} was zero everywhere, so its terms were left out of the program. "
+    f"Build the model with put_model(..., keep=('{name}',)) to change it."
+  )
 
 
 @pytree

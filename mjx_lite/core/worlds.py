@@ -20,6 +20,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
+import jax.core
 import jax.numpy as jnp
 from jax.extend import core as jex_core
 from jax.interpreters import ad, batching, mlir
@@ -166,6 +167,7 @@ def _impl(*leaves, call, batched):
 
 
 def _jvp(primals, tangents, **params):
+  primals = [jnp.asarray(x) for x in primals]  # a number of the trace may come as a literal
   moving = [i for i, t in enumerate(tangents) if type(t) is not ad.Zero]
 
   def f(*moved):
@@ -180,6 +182,7 @@ def _jvp(primals, tangents, **params):
 
 
 def _batch(args, dims, *, call, batched):
+  args = [jnp.asarray(x) for x in args]  # a number of the trace may come as a literal
   size = next(x.shape[d] for x, d in zip(args, dims, strict=True) if d is not None)
   width = max((_world_size(x, d) for x, d in zip(args, dims, strict=True)), default=1) if batched else 1
 

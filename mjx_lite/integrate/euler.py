@@ -4,11 +4,10 @@ import jax
 import jax.numpy as jnp
 
 from mjx_lite.core.types import Model
-from mjx_lite.math import spatial
-from mjx_lite.smooth import articulated, transmission
+from mjx_lite.smooth import mass, transmission
 
 
-def acceleration(m: Model, cinert, cdof, qvel, qacc, force) -> jax.Array:
+def acceleration(m: Model, cinert, cdof, packed_m, qvel, qacc, force) -> jax.Array:
   """Acceleration that the velocity is advanced with: (M + h D)^-1 force, D the slope of the joint damping.
 
   Args:
@@ -21,5 +20,4 @@ def acceleration(m: Model, cinert, cdof, qvel, qacc, force) -> jax.Array:
   speed = jnp.abs(qvel)
   damping, poly = transmission.dof_damping(m)
   slope = damping + speed * (2 * poly[:, 0] + 3 * poly[:, 1] * speed)
-  diagonal = transmission.dof_armature(m) + m.opt.timestep * slope
-  return articulated.solve(m, articulated.factor(m, spatial.inertia_matrix(cinert), cdof, diagonal), force)
+  return mass.solve(m, mass.factor(m, cinert, cdof, packed_m, m.opt.timestep * slope), force)

@@ -6,7 +6,7 @@ import mujoco
 import numpy as np
 
 from mjx_lite.core import pytree
-from mjx_lite.core.enums import ConstraintType, JointType
+from mjx_lite.core.enums import ConeType, ConstraintType, JointType
 from mjx_lite.core.types import Data, Model
 from mjx_lite.smooth import transmission
 
@@ -87,6 +87,7 @@ def _fill_contacts(result, d, slots, active):
     c.geom1, c.geom2 = (int(g) for g in d.contact.geom[s])
     c.geom[:] = d.contact.geom[s]
     c.elem[:], c.vert[:], c.flex[:] = -1, -1, -1
+    c.adhesion, c.surfacevel[:], c.H[:] = 0, 0, 0  # the arena is not cleared
     first = int(d.contact.efc_address[s])
     c.efc_address = int(number[first]) if not c.exclude and active[first] else -1
 
@@ -157,5 +158,7 @@ def _contact_row(m, result, d, slot, edge):
   rows = np.concatenate([frame @ (linear[1] - linear[0]), frame @ (turning[1] - turning[0])])
   if d.contact.dim[slot] == 1:
     return rows[0]
+  if m.opt.cone == ConeType.ELLIPTIC:
+    return rows[edge]
   direction, sign = edge // 2 + 1, 1 - 2 * (edge % 2)
   return rows[0] + sign * d.contact.friction[slot][direction - 1] * rows[direction]

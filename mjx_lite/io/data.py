@@ -14,6 +14,7 @@ from mjx_lite.core import pytree, status
 from mjx_lite.core.types import Contact, Data, Model
 from mjx_lite.io import _pack
 from mjx_lite.io.model import put_model
+from mjx_lite.smooth import plastic, tendon_force
 
 _KINDS = {"int": jnp.int32, "bool": jnp.bool_}
 
@@ -32,12 +33,12 @@ def _allocate(m: Model, cls: type) -> dict[str, jax.Array]:
   return out
 
 
-def make_data(m: Model | mujoco.MjModel, device: jax.Device | None = None, **mjx_options: Any) -> Data:
+def make_data(m: Model | mujoco.MjModel, device: Any = None, **mjx_options: Any) -> Data:
   """Data of one world at the model's reference configuration; computed fields are zero.
 
   Args:
     m: a Model, or a mujoco model (put_model is called on it, as in MJX).
-    device: where the arrays go.
+    device: jax.Device where the arrays go.
     **mjx_options: arguments that only mean something to MJX.
   """
   if isinstance(m, mujoco.MjModel):
@@ -52,7 +53,8 @@ def make_data(m: Model | mujoco.MjModel, device: jax.Device | None = None, **mjx
     dim=jnp.asarray(m.plan.collision.slot_dim, jnp.int32), efc_address=jnp.asarray(m.plan.rows.address, jnp.int32),
   )  # fmt: skip
   d = d.replace(
-    qpos=jnp.array(m.qpos0), mocap_pos=m.body_pos[order], mocap_quat=m.body_quat[order],
+    qpos=jnp.array(m.qpos0), plastic=tendon_force.initial(m, plastic.initial(m)),
+    mocap_pos=m.body_pos[order], mocap_quat=m.body_quat[order],
     eq_active=jnp.asarray(m.eq_active0, bool), contact=contact, ctrl=jnp.asarray(m.plan.actuator.ctrl0, m.layout.dtype),
     history=history.start(m, m.opt.timestep[None])[:, 0],
     efc_type=jnp.asarray(m.plan.rows.type, jnp.int32), efc_id=jnp.asarray(m.plan.rows.id, jnp.int32),
@@ -64,7 +66,7 @@ STATE = ("time", "qpos", "qvel", "act", "history", "plastic", "qacc_warmstart")
 INPUTS = ("ctrl", "qfrc_applied", "xfrc_applied", "eq_active", "mocap_pos", "mocap_quat", "userdata")
 
 
-def put_data(mj_model: mujoco.MjModel, mj_data: mujoco.MjData, device: jax.Device | None = None, **options: Any) -> Data:
+def put_data(mj_model: mujoco.MjModel, mj_data: mujoco.MjData, device: Any = None, **options: Any) -> Data:
   """Data of a mujoco.MjData: its state, its inputs, and what it computed.
 
   Constraint rows and contacts live in static slots here; they are filled by the next stage that computes them.
@@ -72,7 +74,7 @@ def put_data(mj_model: mujoco.MjModel, mj_data: mujoco.MjData, device: jax.Devic
   Args:
     mj_model: the model of the data.
     mj_data: the data.
-    device: where the arrays go.
+    device: jax.Device where the arrays go.
     **options: arguments of put_model.
   """
   m = mj_model if isinstance(mj_model, Model) else put_model(mj_model, device, **options)
@@ -99,7 +101,10 @@ def _check_same_model(m: Any, d: Any) -> None:
 
 
 def get_data(mj_model: mujoco.MjModel, d: Data) -> mujoco.MjData | list[mujoco.MjData]:
-  """mujoco.MjData of a Data, or a list of them if it has a leading world axis."""
+  """mujoco.MjData of a Data, or a list of them if it has a leading world axis.
+
+  The points of tendon paths (`wrap_xpos`, `ten_wrapadr`, ...), which are for drawing, are not computed.
+  """
   batch = d.qpos.ndim > 1
   result = [mujoco.MjData(mj_model) for _ in range(d.qpos.shape[0])] if batch else mujoco.MjData(mj_model)
   get_data_into(result, mj_model, d)

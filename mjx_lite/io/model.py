@@ -23,15 +23,21 @@ PRUNABLE = {
   "dof_damping": ("dof_damping", "dof_dampingpoly"),
   "jnt_stiffness": ("jnt_stiffness", "jnt_stiffnesspoly"),
   "body_gravcomp": ("body_gravcomp",),
+  "tendon_stiffness": ("tendon_stiffness", "tendon_stiffnesspoly"),
+  "tendon_damping": ("tendon_damping", "tendon_dampingpoly"),
+  "tendon_armature": ("tendon_armature",),
   "actuator_armature": ("actuator_armature",),
   "actuator_damping": ("actuator_damping", "actuator_dampingpoly"),
+  "density": ("density",),  # of opt
+  "viscosity": ("viscosity",),  # of opt
 }
+_GEOM_WRAPS = (enums.WrapType.SPHERE, enums.WrapType.CYLINDER)  # the parameter of these is the id of a side site
 _IGNORED = ("impl", "graph_mode", "naconmax", "nconmax", "njmax", "nccdmax", "nmaxpolygon", "nmaxpyramid")
 
 
 def put_model(
   m: mujoco.MjModel,
-  device: jax.Device | None = None,
+  device: Any = None,
   *,
   dtype: Any = None,
   keep: tuple[str, ...] = (),
@@ -42,10 +48,11 @@ def put_model(
 
   Args:
     m: the compiled model.
-    device: where the arrays go; JAX's default device if None.
+    device: jax.Device where the arrays go; JAX's default device if None.
     dtype: floating-point type of the arrays; JAX's default (float32, or float64 under jax_enable_x64) if None.
     keep: float fields to keep in the program although they are zero now: 'dof_frictionloss', 'dof_damping',
-      'jnt_stiffness', 'body_gravcomp', 'actuator_armature', 'actuator_damping'. Needed to change or differentiate them.
+      'jnt_stiffness', 'body_gravcomp', 'tendon_stiffness', 'tendon_damping', 'tendon_armature', 'actuator_armature',
+      'actuator_damping', and of opt 'density', 'viscosity'. Needed to change or differentiate them.
     tile: worlds computed at a time; 0 for all at once. By default 128 on CPU, 0 elsewhere.
     **mjx_options: arguments that only mean something to MJX (impl, naconmax, njmax, ...); they warn.
 
@@ -57,19 +64,21 @@ def put_model(
   _check_arguments(m, keep, mjx_options)
   validate.check(m)
   kind = np.dtype(dtype or jnp.zeros(()).dtype)
-  if kind == np.float64 and not jax.config.jax_enable_x64:
+  if jax.dtypes.canonicalize_dtype(kind) != kind:
     raise ValueError("dtype float64 needs jax.config.update('jax_enable_x64', True) before the first computation.")
 
   traced = set(pytree.specs(Model))
   fields = _fields(m)
   static = {k: v for k, v in fields.items() if k not in traced}
+  static["wrap_sideid"] = np.where(np.isin(m.wrap_type, _GEOM_WRAPS), np.rint(m.wrap_prm), -1).astype(int)
   values = {k: v for k, v in fields.items() if k in traced}
-  zero = {k for k, of in PRUNABLE.items() if not any(np.any(getattr(m, f)) for f in of)}
+  zero = {k for k, of in PRUNABLE.items() if not any(np.any(_value(m, f)) for f in of)}
   pruned = frozenset(f for k in zero - set(keep) for f in PRUNABLE[k])
   filter_parent = not m.opt.disableflags & enums.DisableBit.FILTERPARENT
   if tile is None:
     tile = 128 if (device.platform if device is not None else jax.default_backend()) == "cpu" else 0
-  layout = Layout(static, plan(static, values, pruned, filter_parent), pruned, tile, kind.name)
+  plans = plan(static, values, pruned, filter_parent, m.opt.cone == enums.ConeType.ELLIPTIC)
+  layout = Layout(static, plans, pruned, tile, kind.name)
 
   def put(x: Any) -> jax.Array:
     return jax.device_put(np.array(x, kind), device)  # a copy: JAX on CPU may alias what it is given
@@ -113,6 +122,11 @@ def _fields(m: mujoco.MjModel) -> dict[str, Any]:
     elif isinstance(value, bool | int | float | bytes):
       out[name] = value
   return out
+
+
+def _value(m: mujoco.MjModel, name: str) -> Any:
+  """A field of the model, or of its opt."""
+  return getattr(m, name) if hasattr(m, name) else getattr(m.opt, name)
 
 
 def _nested(cls: type, source: Any, put: Any) -> Any:

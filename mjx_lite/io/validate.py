@@ -15,11 +15,11 @@ from mjx_lite.integrate.table import INTEGRATORS
 from mjx_lite.smooth.transmission import TRANSMISSIONS
 from mjx_lite.solver.table import SOLVERS
 
-CONES = (enums.ConeType.PYRAMIDAL,)
-ENABLE_FLAGS: tuple[int, ...] = ()
+CONES = tuple(enums.ConeType)
+ENABLE_FLAGS = (enums.EnableBit.ENERGY,)
 
 
-def name_of(m: mujoco.MjModel, kind: mujoco.mjtObj, index: int) -> str:
+def name_of(m: mujoco.MjModel, kind: mujoco.mjtObj, index: int | np.integer) -> str:
   """An element as messages name it: its name in the model, or its number."""
   label = kind.name.removeprefix("mjOBJ_").lower()
   name = mujoco.mj_id2name(m, kind, int(index))
@@ -39,7 +39,9 @@ def check(m: mujoco.MjModel) -> None:
 
 def find_problems(m: mujoco.MjModel) -> list[Problem]:
   """Everything that the model uses and mjx_lite does not implement."""
-  return [*_options(m), *_sizes(m), *_equalities(m), *_joints(m), *_geoms(m), *_collisions(m), *_actuators(m)]
+  return [
+    *_options(m), *_sizes(m), *_equalities(m), *_tendons(m), *_geoms(m), *_collisions(m), *_actuators(m),
+  ]  # fmt: skip
 
 
 def _choice(what: str, value: int, enum: Any, allowed: Any) -> list[Problem]:
@@ -59,15 +61,11 @@ def _options(m):
       yield Problem("option", f"flag {flag.name.lower()}", "enable", "leave it disabled")
   if opt.noslip_iterations:
     yield Problem("option", "noslip_iterations", str(opt.noslip_iterations), "use 0")
-  for what in ("density", "viscosity"):
-    if getattr(opt, what):
-      yield Problem("option", what, f"{getattr(opt, what):g}", "use 0 (no medium)")
 
 
 def _sizes(m):
   """Kinds of element of which a model may have none."""
   kinds = (
-    ("ntendon", mujoco.mjtObj.mjOBJ_TENDON, "remove the tendon"),
     ("nsensor", mujoco.mjtObj.mjOBJ_SENSOR, "remove the sensor and read the quantity from Data"),
     ("nflex", mujoco.mjtObj.mjOBJ_FLEX, "remove the flex"),
     ("nplugin", mujoco.mjtObj.mjOBJ_PLUGIN, "remove the plugin"),
@@ -93,8 +91,19 @@ def _equalities(m):
     yield Problem(name_of(m, mujoco.mjtObj.mjOBJ_EQUALITY, i), "type", kind, f"use {able}")
 
 
-def _joints(m):
-  yield from _nonzero(m, "jnt_springyield", mujoco.mjtObj.mjOBJ_JOINT, "use 0 (elastic)")
+def _tendons(m):
+  kind = mujoco.mjtObj.mjOBJ_TENDON
+  for i in np.flatnonzero(m.tendon_limited):
+    yield Problem(name_of(m, kind, i), "limited", "true", "use false")
+  yield from _nonzero(m, "tendon_frictionloss", kind, "use 0")
+  around = np.isin(m.wrap_type, (enums.WrapType.SPHERE, enums.WrapType.CYLINDER))
+  for i in np.flatnonzero(m.actuator_trntype == enums.TrnType.TENDON):
+    t = m.actuator_trnid[i, 0]
+    if m.actuator_armature[i] and around[m.tendon_adr[t] : m.tendon_adr[t] + m.tendon_num[t]].any():
+      yield Problem(
+        name_of(m, mujoco.mjtObj.mjOBJ_ACTUATOR, i), "armature", f"{m.actuator_armature[i]:g}",
+        f"use 0: {name_of(m, kind, t)} wraps around a geom, and MuJoCo has no armature for that",
+      )  # fmt: skip
 
 
 def _geoms(m):
@@ -109,7 +118,7 @@ def _collisions(m):
   static = {k: getattr(m, k) for k in _PAIR_FIELDS}
   missing: dict[tuple[str, str], list[tuple[int, int]]] = {}
   for p in pairs.candidates(static, not m.opt.disableflags & enums.DisableBit.FILTERPARENT):
-    types = tuple(driver.type_name(m.geom_type[g]) for g in (p.geom1, p.geom2))
+    types = driver.type_name(m.geom_type[p.geom1]), driver.type_name(m.geom_type[p.geom2])
     if types not in COLLIDERS:
       missing.setdefault(types, []).append((p.geom1, p.geom2))
   for types, found in missing.items():

@@ -1,31 +1,103 @@
-"""Dense symmetric systems, one per world."""
+"""Dense symmetric systems, one per world, in plain JAX.
+
+No LAPACK: a call of it inside a loop can deadlock in jaxlib 0.10 when the worlds are divided among host devices
+(benchmarks/README.md, "Two traps").
+
+The matrix is scaled to a unit diagonal and factored as U' U from the top, `_BLOCK` rows at a time. After each block what is
+left is moved up to the corner and the gap filled with zeros, so that every pass of the loop does the same to the same
+places: no index depends on the pass, and no array is updated where it stands, which XLA does not vectorise on CPU.
+Rows of U and of the solution are kept as the pass saw them, counted from its own diagonal.
+"""
 
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
-from mjx_lite.math import safe
+from mjx_lite.math import safe, vector
+
+_BLOCK = 4  # rows per pass: more are faster to run and slower to compile
+_TWO_LOOPS = 6  # from this many passes on, the later ones get a loop of their own, on the smaller matrix left then
 
 
 class Cholesky(NamedTuple):
-  """Factor of a scaled matrix: `S A S = L L'` with S = diag(scale)."""
+  """Factor of a scaled matrix: `S A S = U' U` with S = diag(scale)."""
 
-  lower: jax.Array  # (W, n, n)
-  scale: jax.Array  # (W, n)
+  upper: jax.Array  # (npass, _BLOCK, n, W) rows of U, from the diagonal block on
+  inv: jax.Array  # (npass, _BLOCK, W) 1 / diagonal of U
+  scale: jax.Array  # (n, W)
 
 
 def cholesky(a: jax.Array) -> Cholesky:
-  """Factor symmetric positive definite matrices (n, n, W), scaled to a unit diagonal first (robust in float32)."""
-  a = jnp.moveaxis(a, -1, 0)
-  scale = 1 / jnp.sqrt(jnp.maximum(jnp.diagonal(a, axis1=1, axis2=2), safe.MINVAL))
-  scaled = a * scale[:, :, None] * scale[:, None, :]
-  return Cholesky(jax.lax.linalg.cholesky(scaled, symmetrize_input=False), scale)
+  """Factor symmetric positive definite matrices (n, n, W).
+
+  A pivot below the rounding error of the unit diagonal is raised to it, so a matrix that is singular in this precision
+  gives a large solution, not NaN.
+  """
+  n = a.shape[0]
+  npass = -(-n // _BLOCK)
+  size = npass * _BLOCK
+  scale = 1 / jnp.sqrt(jnp.maximum(jnp.diagonal(a).T, safe.MINVAL))
+  left = _widen(a * scale[:, None] * scale[None], size, 2)
+  left = left + np.diag(np.arange(size) >= n).astype(a.dtype)[..., None]
+  first = 2 * npass // 5 if npass >= _TWO_LOOPS else npass
+  upper, inv = [], []
+  for length in (first, npass - first):
+    if length:
+      left, (u, d) = jax.lax.scan(_factor_block, left, None, length=length)
+      upper.append(_widen(u, size, 1, axis=2))
+      inv.append(d)
+      left = left[: size - first * _BLOCK, : size - first * _BLOCK]
+  return Cholesky(jnp.concatenate(upper), jnp.concatenate(inv), scale)
 
 
 def cholesky_solve(f: Cholesky, x: jax.Array) -> jax.Array:
   """Solve for x (n, W)."""
-  b = (x.T * f.scale)[..., None]
-  b = jax.lax.linalg.triangular_solve(f.lower, b, left_side=True, lower=True)
-  b = jax.lax.linalg.triangular_solve(f.lower, b, left_side=True, lower=True, transpose_a=True)
-  return (b[..., 0] * f.scale).T
+  rhs = _widen(x * f.scale, f.upper.shape[2], 1)
+  _, y = jax.lax.scan(_solve_down, rhs, (f.upper, f.inv))
+  out, _ = jax.lax.scan(_solve_up, jnp.zeros_like(rhs), (f.upper, f.inv, y), reverse=True)
+  return out[: x.shape[0]] * f.scale
+
+
+def _widen(x, size, naxes, axis=0):
+  """Zeros after the entries of some axes, up to a size."""
+  pad = [(0, size - x.shape[k]) if axis <= k < axis + naxes else (0, 0) for k in range(x.ndim)]
+  return jnp.pad(x, pad)
+
+
+def _factor_block(left, _):
+  """The next rows of U, and what is left of the matrix (n, n, W) without them."""
+  rows, inv = [], []
+  for i in range(_BLOCK):
+    row = left[i]
+    for above in rows:
+      row = row - above[i] * above
+    inv.append(1 / jnp.sqrt(jnp.maximum(row[i], jnp.finfo(row.dtype).eps)))
+    # computed once, not again in everything that it is fused into
+    rows.append(jax.lax.optimization_barrier(row * inv[i]))
+  rest = left[_BLOCK:, _BLOCK:] - vector.add(r[_BLOCK:, None] * r[None, _BLOCK:] for r in rows)
+  return _widen(rest, left.shape[0], 2), (jnp.stack(rows), jnp.stack(inv))
+
+
+def _solve_down(rhs, block):
+  """Entries of U'^-1 rhs in a block, and what is left of the right-hand side (n, W)."""
+  u, inv = block
+  y = []
+  for i in range(_BLOCK):
+    y.append((rhs[i] - vector.add(u[k, i] * y[k] for k in range(i)) if i else rhs[i]) * inv[i])
+  y = jax.lax.optimization_barrier(jnp.stack(y))
+  rest = rhs[_BLOCK:] - vector.add(u[k, _BLOCK:] * y[k] for k in range(_BLOCK))
+  return _widen(rest, rhs.shape[0], 1), y
+
+
+def _solve_up(below, block):
+  """Entries of U^-1 y from a block on, given those after it."""
+  u, inv, y = block
+  below = below[:-_BLOCK]
+  y = y - jnp.sum(u[:, _BLOCK:] * below, axis=1)
+  out = []
+  for i in reversed(range(_BLOCK)):
+    known = range(i + 1, _BLOCK)
+    out.insert(0, (y[i] - vector.add(u[i, k] * out[k - i - 1] for k in known) if known else y[i]) * inv[i])
+  return jnp.concatenate([jnp.stack(out), below]), None

@@ -4,12 +4,13 @@ With spatial quantities written about one point per tree, velocities, composite 
 along the tree; with the world axis last such a sum is one matrix product.
 """
 
-import math
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+
+from mjx_lite.math import vector
 
 _ONE_BLOCK = 48  # up to this many columns one product is cheaper than several
 
@@ -58,15 +59,12 @@ def transpose(plan: SumPlan) -> SumPlan:
 
 def mask_sum(plan: SumPlan, x: jax.Array) -> jax.Array:
   """Constant matrix (n, k) times x (k, ..., W): for each row the sum of the entries that it selects."""
-  rest = x.shape[1:]
-  x = x.reshape(x.shape[0], math.prod(rest))
   parts = []
   for a, b, lo, hi, block in plan.blocks:
     if lo == hi:
-      parts.append(jnp.zeros((b - a, x.shape[1]), x.dtype))
+      parts.append(jnp.zeros((b - a, *x.shape[1:]), x.dtype))
     elif block.shape == (1, 1) and block[0, 0] == 1:
       parts.append(x[lo:hi])
     else:
-      parts.append(jax.lax.dot(jnp.asarray(block, x.dtype), x[lo:hi], precision=jax.lax.Precision.HIGHEST))
-  out = jnp.concatenate(parts) if len(parts) > 1 else parts[0] if parts else x[:0]
-  return out.reshape(plan.shape[0], *rest)
+      parts.append(vector.combine_rows(jnp.asarray(block, x.dtype), x[lo:hi]))
+  return jnp.concatenate(parts) if len(parts) > 1 else parts[0] if parts else x[:0]

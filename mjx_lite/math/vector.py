@@ -4,19 +4,36 @@ XLA fuses such sums into the loops around them; a reduction or a batched `dot_ge
 on CPU.
 """
 
+import functools
+import operator
+from collections.abc import Iterable
+
 import jax
 import jax.numpy as jnp
 
 
+def add(terms: Iterable[jax.Array]) -> jax.Array:
+  """Sum of one or more arrays; the built-in `sum` begins with a 0, which is no array and costs an addition."""
+  return functools.reduce(operator.add, terms)
+
+
 def dot(a: jax.Array, b: jax.Array) -> jax.Array:
   """Scalar product along the component axis, which is dropped."""
-  return sum(a[..., k, :] * b[..., k, :] for k in range(max(a.shape[-2], b.shape[-2])))
+  return add(a[..., k, :] * b[..., k, :] for k in range(max(a.shape[-2], b.shape[-2])))
+
+
+def combine_rows(a: jax.Array, x: jax.Array) -> jax.Array:
+  """Matrix (n, k) times the rows of x (k, ..., W): (n, ..., W).
+
+  The other axes are not merged for it: a merged world axis cannot stay divided among devices, so each product would
+  gather the worlds of all devices first.
+  """
+  return jax.lax.dot_general(a, x, (((1,), (0,)), ((), ())), precision=jax.lax.Precision.HIGHEST)
 
 
 def total(x: jax.Array) -> jax.Array:
   """Sum along the first axis, as a product with a row of ones: XLA's reduction on CPU is slower."""
-  ones = jnp.ones((1, x.shape[0]), x.dtype)
-  return jax.lax.dot(ones, x.reshape(x.shape[0], -1), precision=jax.lax.Precision.HIGHEST).reshape(x.shape[1:])
+  return combine_rows(jnp.ones((1, x.shape[0]), x.dtype), x)[0]
 
 
 def cross(a: jax.Array, b: jax.Array) -> jax.Array:
@@ -28,17 +45,17 @@ def cross(a: jax.Array, b: jax.Array) -> jax.Array:
 
 def mat_vec(a: jax.Array, v: jax.Array) -> jax.Array:
   """Matrix (..., n, k, W) times vector (..., k, W)."""
-  return sum(a[..., :, k, :] * v[..., None, k, :] for k in range(a.shape[-2]))
+  return add(a[..., :, k, :] * v[..., None, k, :] for k in range(a.shape[-2]))
 
 
 def mat_t_vec(a: jax.Array, v: jax.Array) -> jax.Array:
   """Transposed matrix (..., k, n, W) times vector (..., k, W)."""
-  return sum(a[..., k, :, :] * v[..., None, k, :] for k in range(a.shape[-3]))
+  return add(a[..., k, :, :] * v[..., None, k, :] for k in range(a.shape[-3]))
 
 
 def mat_mat(a: jax.Array, b: jax.Array) -> jax.Array:
   """Matrix (..., n, k, W) times matrix (..., k, m, W)."""
-  return sum(a[..., :, k, None, :] * b[..., None, k, :, :] for k in range(a.shape[-2]))
+  return add(a[..., :, k, None, :] * b[..., None, k, :, :] for k in range(a.shape[-2]))
 
 
 def transpose(a: jax.Array) -> jax.Array:

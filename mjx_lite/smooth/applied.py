@@ -13,7 +13,12 @@ def xfrc_accumulate(m: Model, cdof, xipos, subtree_com, xfrc_applied) -> jax.Arr
 
   Source: `mj_xfrcAccumulate`.
   """
+  wrench = about_tree(m, xipos, subtree_com, xfrc_applied)
+  return vector.dot(cdof, mask_sum(m.plan.com.moved_body, wrench))
+
+
+def about_tree(m: Model, xipos, subtree_com, xfrc_applied) -> jax.Array:
+  """The applied wrenches (nbody, 6, W) about the trees' centres of mass, torque first."""
   force, torque = xfrc_applied[:, :3], xfrc_applied[:, 3:]
   arm = xipos - rows(subtree_com, m.body_rootid)
-  wrench = spatial.join(torque + vector.cross(arm, force), force)
-  return vector.dot(cdof, mask_sum(m.plan.com.moved_body, wrench))
+  return spatial.join(torque + vector.cross(arm, force), force)

@@ -79,8 +79,7 @@ def _by_dof(p: ArticulatedPlan, x: jax.Array) -> jax.Array:
 
 def _sum_rows(mask: jax.Array, x: jax.Array) -> jax.Array:
   """Matrix (n, n) times the rows of x (n, ..., W)."""
-  flat = jax.lax.dot(mask, x.reshape(x.shape[0], -1), precision=jax.lax.Precision.HIGHEST)
-  return flat.reshape(x.shape)
+  return vector.combine_rows(mask, x)
 
 
 def factor(m: Model, inertia: jax.Array, cdof: jax.Array, diagonal: jax.Array) -> Factor:

@@ -63,8 +63,13 @@ def full(m: Model, packed: jax.Array) -> jax.Array:
   return rows(jnp.concatenate([packed, zero]), m.plan.inertia.dense).reshape(m.nv, m.nv, packed.shape[-1])
 
 
+def mul_packed(m: Model, packed: jax.Array, x: jax.Array) -> jax.Array:
+  """M x of a packed M (nC, W) and x (nv, W). Source: `mj_mulM`."""
+  return vector.mat_vec(full(m, packed), x)
+
+
 def mul_m(m: Model, cinert: jax.Array, cdof: jax.Array, x: jax.Array) -> jax.Array:
-  """M x, without M: accelerations down the tree, forces up it."""
+  """M x of the bodies and the dofs' armature, without M: accelerations down the tree, forces up it."""
   acc = mask_sum(m.plan.com.ancestor_dof, cdof * x[:, None])
   force = mask_sum(m.plan.com.moved_body, spatial.inertia_mul(cinert, acc))
   return vector.dot(cdof, force) + transmission.dof_armature(m) * x

@@ -9,7 +9,7 @@ import numpy as np
 from mjx_lite.core.enums import JointType
 from mjx_lite.core.select import join, rows
 from mjx_lite.core.types import Model
-from mjx_lite.math import quat, safe
+from mjx_lite.math import quat, safe, vector
 
 
 class KinematicsPlan(NamedTuple):
@@ -154,8 +154,7 @@ def _compose(p: KinematicsPlan, local: jax.Array) -> jax.Array:
 
   def down(above, x):
     mine, mask = x
-    flat = jax.lax.dot(mask, above.reshape(len(above), -1), precision=jax.lax.Precision.HIGHEST)
-    parent = flat.reshape(above.shape)
+    parent = vector.combine_rows(mask, above)
     turn = parent[:, 3:]
     placed = jnp.concatenate([parent[:, :3] + quat.rotate(turn, mine[:, :3]), quat.mul(turn, mine[:, 3:])], axis=-2)
     return placed, placed

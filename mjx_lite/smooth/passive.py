@@ -1,4 +1,4 @@
-"""Passive forces: springs, dampers, gravity compensation."""
+"""Passive forces of joints: springs, dampers; and gravity compensation."""
 
 from typing import Any, NamedTuple
 
@@ -12,6 +12,7 @@ from mjx_lite.core.types import Model
 from mjx_lite.math import quat, safe, spatial, vector
 from mjx_lite.math.tree import mask_sum
 from mjx_lite.smooth import transmission
+from mjx_lite.smooth.plastic import reference
 
 
 class PassivePlan(NamedTuple):
@@ -63,7 +64,7 @@ def polynomial(x: jax.Array, first: jax.Array, higher: jax.Array, size: jax.Arra
   return x * (first + size * (higher[:, 0] + higher[:, 1] * size))
 
 
-def passive(m: Model, qpos, qvel, cdof, xipos, subtree_com) -> Passive:
+def passive(m: Model, qpos, qvel, cdof, xipos, subtree_com, plastic) -> Passive:
   """Passive generalised forces (nv, W).
 
   Gravity compensation of a joint with `actgravcomp` is delivered by its actuators and is not in the sum.
@@ -73,7 +74,7 @@ def passive(m: Model, qpos, qvel, cdof, xipos, subtree_com) -> Passive:
   """
   p: PassivePlan = m.plan.passive
   zero = jnp.zeros_like(qvel)
-  spring = _spring(m, p, qpos) if p.has_spring and m.opt.use_spring else zero
+  spring = _spring(m, p, joint_extensions(m, qpos, plastic)) if p.has_spring and m.opt.use_spring else zero
   damper = zero
   if p.has_damper and m.opt.use_damper:
     damper = -polynomial(qvel, *transmission.dof_damping(m), jnp.abs(qvel))
@@ -84,23 +85,38 @@ def passive(m: Model, qpos, qvel, cdof, xipos, subtree_com) -> Passive:
   return Passive(spring, damper, gravcomp, spring + damper + jnp.where(by_joint, 0, gravcomp))
 
 
-def _spring(m, p, qpos):
-  """Spring force of every dof."""
+class Extensions(NamedTuple):
+  """How far the joints are from where their springs rest."""
+
+  scalar: jax.Array  # (n, W) slide and hinge joints
+  shift: jax.Array  # (n, 3, W) translation of free joints
+  turn: jax.Array  # (n, 3, W) rotation vector of ball and free joints
+
+
+def joint_extensions(m: Model, qpos, plastic) -> Extensions:
+  """Extensions of the joint springs, of joints without one too."""
+  p: PassivePlan = m.plan.passive
+  rest = reference(m, plastic)
   adr = m.jnt_qposadr[p.scalar]
-  x = rows(qpos, adr) - rows(m.qpos_spring, adr)
-  scalar = polynomial(x, rows(m.jnt_stiffness, p.scalar), rows(m.jnt_stiffnesspoly, p.scalar), x)
+  free_adr = m.jnt_qposadr[p.free][:, None] + np.arange(3)
+  turned, unturned = (rows(q, p.turn_adr) for q in (qpos, rest))
+  return Extensions(
+    rows(qpos, adr) - rows(rest, adr), rows(qpos, free_adr) - rows(rest, free_adr),
+    quat.sub(safe.normalize(turned), unturned),
+  )  # fmt: skip
+
+
+def _spring(m, p, x):
+  """Spring force of every dof."""
+  scalar = polynomial(x.scalar, rows(m.jnt_stiffness, p.scalar), rows(m.jnt_stiffnesspoly, p.scalar), x.scalar)
 
   def radial(dif, joints):
     k, poly = rows(m.jnt_stiffness, joints), rows(m.jnt_stiffnesspoly, joints)
     size = safe.norm(dif)
     return dif * (k + size * (poly[:, 0] + poly[:, 1] * size))[:, None]
 
-  free_adr = m.jnt_qposadr[p.free][:, None] + np.arange(3)
-  shift = rows(qpos, free_adr) - rows(m.qpos_spring, free_adr)
-  turned, rest = (rows(q, p.turn_adr) for q in (qpos, m.qpos_spring))
-  turn = quat.sub(safe.normalize(turned), rest)
   flat = lambda f: f.reshape(3 * f.shape[0], f.shape[-1])  # noqa: E731
-  return -join([scalar, flat(radial(shift, p.free)), flat(radial(turn, p.turn))], p.dof_order)
+  return -join([scalar, flat(radial(x.shift, p.free)), flat(radial(x.turn, p.turn))], p.dof_order)
 
 
 def _gravcomp(m, cdof, xipos, subtree_com):

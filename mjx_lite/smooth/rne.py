@@ -1,4 +1,6 @@
-"""Recursive Newton-Euler: the bias force, without recursion."""
+"""Recursive Newton-Euler, without recursion: the bias force, and what the joints carry."""
+
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -19,3 +21,34 @@ def rne(m: Model, cinert, cdof, cvel, cdof_dot, qvel) -> jax.Array:
   momentum = spatial.inertia_mul(cinert, cvel)
   force = spatial.inertia_mul(cinert, acc) + spatial.cross_force(cvel, momentum)
   return vector.dot(cdof, mask_sum(m.plan.com.moved_body, force))
+
+
+class Carried(NamedTuple):
+  """Result of `rne_postconstraint`."""
+
+  cacc: jax.Array
+  cfrc_int: jax.Array
+  cfrc_ext: jax.Array
+
+
+def rne_postconstraint(m: Model, cinert, cdof, cvel, cdof_dot, qvel, qacc, cfrc_ext) -> Carried:
+  """Accelerations of the bodies against free fall, and the wrenches that they get from their parents.
+
+  Args:
+    m: the model.
+    cinert: (nbody, 10, W).
+    cdof: (nv, 6, W).
+    cvel: (nbody, 6, W).
+    cdof_dot: (nv, 6, W).
+    qvel: (nv, W).
+    qacc: (nv, W).
+    cfrc_ext: external wrenches (nbody, 6, W) about the trees' centres of mass, zero for the world.
+
+  Source: `mj_rnePostConstraint`.
+  """
+  cacc = mask_sum(m.plan.com.ancestor_dof, cdof_dot * qvel[:, None] + cdof * qacc[:, None])
+  if m.opt.use_gravity:
+    cacc = cacc - jnp.concatenate([jnp.zeros_like(m.opt.gravity), m.opt.gravity])
+  body = spatial.inertia_mul(cinert, cacc) + spatial.cross_force(cvel, spatial.inertia_mul(cinert, cvel)) - cfrc_ext
+  carried = jnp.concatenate([vector.total(body)[None], mask_sum(m.plan.com.subtree, body)[1:]])
+  return Carried(cacc, carried, cfrc_ext)

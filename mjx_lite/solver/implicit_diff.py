@@ -4,7 +4,7 @@ The solution a(t) of a problem that depends on parameters t satisfies, for every
 
   r(t, a) = M a - f_smooth - J' f(J a - aref) = 0,   f = -s'.
 
-Differentiating along a direction dt, with H = dr/da = M + J' diag(s'') J the Newton Hessian at the solution,
+Differentiating along a direction dt, with H = dr/da = M + J' s'' J the Newton Hessian at the solution,
 
   H da = -(dr/dt) dt.
 
@@ -15,6 +15,8 @@ start, tolerance and iteration count have no influence at the solution: their ta
 
 Where the loop stopped before the tolerance was reached, H and r are those at the point it stopped at.
 """
+
+from typing import Any
 
 import jax
 import numpy as np
@@ -39,26 +41,27 @@ def _solve_jvp(primals, tangents):
   _, residual_dot = jax.jvp(lambda q: _residual(q, qacc), (p,), (p_dot,))
   qacc_dot = _solve_hessian(p, qacc, -residual_dot)
   _, (ma_dot, jar_dot) = jax.jvp(newton.point, (p, qacc), (p_dot, qacc_dot))
-  none = lambda x: np.zeros(x.shape, jax.dtypes.float0)  # noqa: E731
+  none: Any = lambda x: np.zeros(x.shape, jax.dtypes.float0)  # noqa: E731
   return solution, Solution(qacc_dot, ma_dot, jar_dot, none(solution.niter), none(solution.stopped))
 
 
 def _residual(p, qacc):
   ma, jar = newton.point(p, qacc)
-  return newton.gradient(p, ma, cost.zones(p.model.plan.jacobian, p.rows, jar))
+  return newton.gradient(p, ma, cost.zones(p.model.plan, p.rows, jar))
 
 
 def _solve_hessian(p, qacc, b):
   """H^-1 b at the solution."""
   m, j, cdof = p.model, p.rows.jacobian, p.metric.cdof
   jar = jacobian.mul(m, j, cdof, qacc) - p.rows.aref
-  weight = cost.zones(m.plan.jacobian, p.rows, jar).weight
+  zones = cost.zones(m.plan, p.rows, jar)
 
   def hessian(x):
-    return operator.mul_m(m, p.metric, x) + jacobian.mul_t(m, j, cdof, weight * jacobian.mul(m, j, cdof, x))
+    y = jacobian.mul(m, j, cdof, x)
+    return operator.mul_m(m, p.metric, x) + jacobian.mul_t(m, j, cdof, cost.mul_curvature(m.plan, zones, y))
 
-  fixed, fixed_weight = jax.lax.stop_gradient((p, weight))
-  factor = operator.factor(fixed.model, fixed.metric, fixed.rows.jacobian, fixed_weight)
+  fixed, fixed_zones = jax.lax.stop_gradient((p, zones))
+  factor = operator.factor(fixed.model, fixed.metric, fixed.rows.jacobian, fixed_zones)
   return jax.lax.custom_linear_solve(
     hessian, b, lambda _, x: operator.solve(fixed.model, factor, x), symmetric=True
   )

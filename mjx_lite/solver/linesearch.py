@@ -1,11 +1,10 @@
 """Exact line search on the convex, piecewise smooth cost along a direction."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from mjx_lite.constraint.jacobian import JacobianPlan
 from mjx_lite.constraint.rows import Rows
 from mjx_lite.solver import cost
 
@@ -28,7 +27,7 @@ class _State(NamedTuple):
   done: jax.Array
 
 
-def search(kinds: JacobianPlan, rows: Rows, jar, jv, gauss1, gauss2, gtol, iterations: int) -> Search:
+def search(plan: Any, rows: Rows, jar, jv, gauss1, gauss2, gtol, iterations: int) -> Search:
   """Minimise the cost along jv.
 
   Newton's method from step 0, kept inside the bracket of the slope's sign change and bisecting where it leaves it. At
@@ -39,13 +38,13 @@ def search(kinds: JacobianPlan, rows: Rows, jar, jv, gauss1, gauss2, gtol, itera
 
   Source: `PrimalSearch`, with one point per evaluation.
   """
-  start = cost.along(kinds, rows, jar, jv, gauss1, gauss2, jnp.zeros_like(gauss1))
+  start = cost.along(plan, rows, jar, jv, gauss1, gauss2, jnp.zeros_like(gauss1))
   zero, infinite = jnp.zeros_like(gauss1), jnp.full_like(gauss1, jnp.inf)
   first = -start.slope / jnp.maximum(start.curvature, jnp.finfo(jar.dtype).tiny)
   state = _State(jnp.zeros((), jnp.int32), first, zero, infinite, zero, zero, -start.slope, ~(start.slope < 0))
 
   def step(s: _State) -> _State:
-    at = cost.along(kinds, rows, jar, jv, gauss1, gauss2, s.alpha)
+    at = cost.along(plan, rows, jar, jv, gauss1, gauss2, s.alpha)
     found = ~s.done & (jnp.abs(at.slope) < gtol)
     # costs closer than their round-off are told apart by the slope
     slack = 8 * jnp.finfo(jar.dtype).eps * jnp.abs(s.alpha * gauss1)

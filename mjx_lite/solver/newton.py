@@ -84,13 +84,13 @@ def _norm(x):
 
 
 def _start(p, warmstart):
-  m, kinds = p.model, p.model.plan.jacobian
+  m = p.model
   jar = jacobian.mul(m, p.rows.jacobian, p.metric.cdof, p.qacc_smooth) - p.rows.aref
   qacc, ma = p.qacc_smooth, p.qfrc_smooth
   if m.opt.use_warmstart:
     ma_warm, jar_warm = point(p, warmstart)
     gauss = 0.5 * vector.total((ma_warm - p.qfrc_smooth) * (warmstart - p.qacc_smooth))
-    warm = gauss + cost.row_cost(kinds, p.rows, jar_warm) < cost.row_cost(kinds, p.rows, jar)
+    warm = gauss + cost.row_cost(m.plan, p.rows, jar_warm) < cost.row_cost(m.plan, p.rows, jar)
     qacc, ma, jar = (jnp.where(warm, a, b) for a, b in ((warmstart, qacc), (ma_warm, ma), (jar_warm, jar)))
   width = jar.shape[-1]
   none = jnp.zeros((width,), bool)
@@ -98,13 +98,13 @@ def _start(p, warmstart):
 
 
 def _step(p, s):
-  m, kinds = p.model, p.model.plan.jacobian
+  m = p.model
   tol = m.opt.tolerance
 
   # Newton direction at the current point
-  z = cost.zones(kinds, p.rows, s.jar)
+  z = cost.zones(m.plan, p.rows, s.jar)
   grad = gradient(p, s.ma, z)
-  factor = operator.factor(m, p.metric, p.rows.jacobian, z.weight)
+  factor = operator.factor(m, p.metric, p.rows.jacobian, z)
   direction = -operator.solve(m, factor, grad)
 
   # stop where the step that led here was the last; at the start the gradient and the decrement have to be small
@@ -119,7 +119,7 @@ def _step(p, s):
   gauss1 = vector.total(direction * (s.ma - p.qfrc_smooth))
   gauss2 = 0.5 * vector.total(direction * mv)
   gtol = tol * m.opt.ls_tolerance * _norm(direction) / p.scale
-  found = linesearch.search(kinds, p.rows, s.jar, jv, gauss1, gauss2, gtol, m.opt.ls_iterations)
+  found = linesearch.search(m.plan, p.rows, s.jar, jv, gauss1, gauss2, gtol, m.opt.ls_iterations)
   alpha = jnp.where(done, 0, found.alpha)
   return _Iterate(
     s.qacc + alpha * direction,

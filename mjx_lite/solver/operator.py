@@ -1,7 +1,7 @@
 """The solver's linear algebra: M x and (M + J' W J)^-1 x, in one of two ways chosen at plan time.
 
-*articulated*: every contact touches at most one moving body, and no ball joint has a limit. Then a row adds to the
-diagonal or to one body's inertia, and an articulated-body pass solves in O(n); neither M nor J is formed.
+*articulated*: every contact touches at most one moving body, no ball joint has a limit and no tendon armature. Then a row
+adds to the diagonal or to one body's inertia, and an articulated-body pass solves in O(n); neither M nor J is formed.
 *dense*: always right.
 """
 
@@ -13,7 +13,8 @@ from mjx_lite.constraint import jacobian
 from mjx_lite.constraint.rows import Jacobian
 from mjx_lite.core.types import Model
 from mjx_lite.math import linalg, spatial
-from mjx_lite.smooth import articulated, inertia, transmission
+from mjx_lite.smooth import articulated, inertia, mass, transmission
+from mjx_lite.solver.cost import Zones
 
 
 class Metric(NamedTuple):
@@ -27,21 +28,22 @@ class Metric(NamedTuple):
 def is_tree_sparse(m: Model) -> bool:
   """True if the articulated operator serves."""
   p = m.plan.jacobian
-  return m.plan.contact.tree_sparse and not len(p.ball_row) and not p.nequality
+  return m.plan.contact.tree_sparse and not len(p.ball_row) and not p.nequality and mass.is_articulated(m)
 
 
 def mul_m(m: Model, metric: Metric, x: jax.Array) -> jax.Array:
   """M x."""
-  return inertia.mul_m(m, metric.cinert, metric.cdof, x)
+  return mass.mul(m, metric.cinert, metric.cdof, metric.M, x)
 
 
-def factor(m: Model, metric: Metric, j: Jacobian, weight: jax.Array) -> Any:
-  """Factor of M + J' diag(weight) J (nefc, W)."""
+def factor(m: Model, metric: Metric, j: Jacobian, zones: Zones) -> Any:
+  """Factor of M + J' H J, H the curvature of the rows."""
+  weight, cone = zones.weight, zones.cone
   if not is_tree_sparse(m):
-    return linalg.cholesky(inertia.full(m, metric.M) + jacobian.dense_curvature(m, j, metric.cdof, weight))
+    return linalg.cholesky(inertia.full(m, metric.M) + jacobian.dense_curvature(m, j, metric.cdof, weight, cone))
   body = spatial.inertia_matrix(metric.cinert)
   if m.plan.contact.ncon:
-    body = body + jacobian.body_curvature(m, j, weight)
+    body = body + jacobian.body_curvature(m, j, weight, cone)
   diagonal = transmission.dof_armature(m) + jacobian.unit_curvature(m, weight)
   return articulated.factor(m, body, metric.cdof, diagonal)
 

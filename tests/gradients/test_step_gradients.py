@@ -19,7 +19,7 @@ def state_of(model, steps):
   return data
 
 
-STATES = (("joints", 90), ("trees", 150), ("humanoid_mjx", 60), ("transmissions", 40), ("equalities", 30))
+STATES = (("joints", 90), ("trees", 150), ("humanoid_mjx", 60), ("transmissions", 40), ("equalities", 30), ("elliptic", 60))
 
 
 @pytest.mark.parametrize("name, steps", STATES)

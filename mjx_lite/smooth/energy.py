@@ -1,0 +1,54 @@
+"""Potential and kinetic energy."""
+
+import jax
+import jax.numpy as jnp
+
+from mjx_lite.core.select import rows
+from mjx_lite.core.types import Model
+from mjx_lite.math import safe, vector
+from mjx_lite.smooth import mass, tendon_force
+from mjx_lite.smooth.passive import joint_extensions
+
+
+def potential(m: Model, qpos, xipos, plastic, ten_length) -> jax.Array:
+  """Energy (W,) [J] of gravity and of the springs.
+
+  Source: `mj_energyPos`.
+  """
+  energy = jnp.zeros(qpos.shape[-1:], qpos.dtype)
+  if m.opt.use_gravity:
+    height = vector.dot(xipos, m.opt.gravity)
+    energy = energy - vector.total(m.body_mass * height)
+  if m.opt.use_spring:
+    energy = energy + _joint_springs(m, qpos, plastic) + _tendon_springs(m, ten_length, plastic)
+  return energy
+
+
+def kinetic(m: Model, cinert, cdof, packed_m, qvel) -> jax.Array:
+  """Energy (W,) [J] of motion, armature included. Source: `mj_energyVel`."""
+  return vector.total(qvel * mass.mul(m, cinert, cdof, packed_m, qvel)) / 2
+
+
+def polynomial(x: jax.Array, first: jax.Array, higher: jax.Array) -> jax.Array:
+  """Energy of the spring with force `-x (a + b x + c x^2)`, a = first, (b, c) = higher (n, 2, W)."""
+  return x * x * (first / 2 + x * (higher[:, 0] / 3 + x * higher[:, 1] / 4))
+
+
+def _tendon_springs(m, ten_length, plastic):
+  if not m.ntendon or "tendon_stiffness" in m.layout.pruned:
+    return 0
+  x = tendon_force.stretch(m, ten_length, plastic)
+  return vector.total(polynomial(x, m.tendon_stiffness, m.tendon_stiffnesspoly))
+
+
+def _joint_springs(m, qpos, plastic):
+  p = m.plan.passive
+  if not p.has_spring:
+    return 0
+  x = joint_extensions(m, qpos, plastic)
+  total = 0
+  for joints, size in ((p.scalar, x.scalar), (p.free, safe.norm(x.shift)), (p.turn, safe.norm(x.turn))):
+    if len(joints):
+      stored = polynomial(size, rows(m.jnt_stiffness, joints), rows(m.jnt_stiffnesspoly, joints))
+      total = total + vector.total(stored)
+  return total

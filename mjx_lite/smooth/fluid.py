@@ -1,0 +1,172 @@
+"""Forces of the medium on moving bodies: by the box of a body's inertia, or by its geoms as ellipsoids.
+
+Both laws act on *items* (a body by its box, a geom by its ellipsoid): the velocity of the item's centre against the wind, in
+the item's frame, gives a torque and a force at that centre. All items share the changes of frame and the sum to joints.
+"""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from mjx_lite.core.enums import GeomType
+from mjx_lite.core.select import join, rows
+from mjx_lite.core.types import Model
+from mjx_lite.math import safe, spatial, vector
+from mjx_lite.math.tree import SumPlan, dense, mask_sum, plan_sum
+from mjx_lite.smooth.com import ComPlan
+
+
+class FluidPlan(NamedTuple):
+  """The items. Which geoms are ellipsoids is decided when the model is put; how strongly they act is traced."""
+
+  box: np.ndarray  # bodies
+  ellipsoid: np.ndarray  # geoms
+  body: np.ndarray  # item (boxes, then ellipsoids) -> body
+  semiaxis: np.ndarray  # (nellipsoid, 3) semi-axis -> entry of the flattened geom_size
+  capped: np.ndarray  # (nellipsoid, 3) semi-axes that a capsule's cap lengthens by its radius
+  dof_item: SumPlan  # dof <- items that it moves
+  has_density: bool
+  has_viscosity: bool
+
+  @property
+  def exists(self) -> bool:
+    """Whether there is a medium, and something that moves in it."""
+    return (self.has_density or self.has_viscosity) and len(self.body) > 0
+
+
+# geom type -> column of geom_size of each semi-axis; the others have all three
+_COLUMNS = {GeomType.SPHERE: (0, 0, 0), GeomType.CAPSULE: (0, 0, 1), GeomType.CYLINDER: (0, 0, 1)}
+
+
+def plan(s: dict[str, Any], pruned: frozenset[str], com: ComPlan, is_ellipsoid: np.ndarray) -> FluidPlan:
+  """Items from the static fields of the model.
+
+  Args:
+    s: static fields of the model.
+    pruned: float fields whose terms are left out.
+    com: for the bodies that each dof moves.
+    is_ellipsoid: (ngeom,) geoms with fluidshape 'ellipsoid'.
+  """
+  moved = dense(com.moved_body)
+  moves = np.any(moved, axis=0)
+  owner = s["geom_bodyid"]
+  by_geoms = np.zeros(s["nbody"], bool)
+  by_geoms[owner[is_ellipsoid]] = True
+  box = np.flatnonzero(moves & ~by_geoms)
+  ellipsoid = np.flatnonzero(is_ellipsoid & moves[owner])
+  body = np.concatenate([box, owner[ellipsoid]]).astype(int)
+  kind = s["geom_type"][ellipsoid]
+  columns = np.array([_COLUMNS.get(GeomType(int(t)), (0, 1, 2)) for t in kind], int).reshape(-1, 3)
+  capped = (kind == GeomType.CAPSULE)[:, None] & np.array([False, False, True])
+  return FluidPlan(
+    box, ellipsoid, body, 3 * ellipsoid[:, None] + columns, capped, plan_sum(moved[:, body]),
+    "density" not in pruned, "viscosity" not in pruned,
+  )  # fmt: skip
+
+
+def fluid(m: Model, cdof, cvel, xipos, ximat, geom_xpos, geom_xmat, subtree_com) -> jax.Array:
+  """Joint-space force (nv, W) of the medium. A body without mass feels none.
+
+  Source: `mj_inertiaBoxFluidModel`, `mj_ellipsoidFluidModel`.
+  Gradient: exact at rest too, where only viscosity has one (the rest is quadratic in the velocity).
+  """
+  p: FluidPlan = m.plan.fluid
+  point = join([rows(xipos, p.box), rows(geom_xpos, p.ellipsoid)])
+  mat = join([rows(ximat, p.box), rows(geom_xmat, p.ellipsoid)])
+  arm = point - rows(subtree_com, m.body_rootid[p.body])
+  turn, shift = spatial.split(rows(cvel, p.body))
+  turn, shift = vector.mat_t_vec(mat, turn), vector.mat_t_vec(mat, shift + vector.cross(turn, arm) - m.opt.wind)
+
+  nbox = len(p.box)
+  torque, force = [], []
+  for law, part in ((_box, slice(0, nbox)), (_ellipsoid, slice(nbox, None))):
+    if len(p.body[part]):
+      found = law(m, p, turn[part], shift[part])
+      torque.append(found[0])
+      force.append(found[1])
+  torque, force = (vector.mat_vec(mat, join(x)) for x in (torque, force))
+  heavy = rows(m.body_mass, p.body)[:, None] >= safe.MINVAL
+  wrench = jnp.where(heavy, spatial.join(torque + vector.cross(arm, force), force), 0)
+  return vector.dot(cdof, mask_sum(p.dof_item, wrench))
+
+
+def _next(x: jax.Array, k: int) -> jax.Array:
+  """Components (i + k) mod 3 of 3-vectors."""
+  return jnp.concatenate([x[..., k:, :], x[..., :k, :]], axis=-2)
+
+
+def _box(m: Model, p: FluidPlan, turn, shift):
+  """Torque and force on boxes of the bodies' inertia, as those of a sphere in Stokes flow plus quadratic drag per face."""
+  mass = rows(m.body_mass, p.box)[:, None]
+  mass = jnp.where(mass < safe.MINVAL, 1, mass)
+  x, y, z = (rows(m.body_inertia, p.box)[:, k] for k in range(3))
+  side = jnp.stack([y + z - x, x + z - y, x + y - z], axis=-2)
+  size = jnp.sqrt(jnp.maximum(safe.MINVAL, side) / mass * 6)
+  torque = force = jnp.zeros_like(turn)
+  if p.has_viscosity:
+    diameter = (size[:, :1] + size[:, 1:2] + size[:, 2:]) / 3
+    torque = torque - jnp.pi * diameter**3 * m.opt.viscosity * turn
+    force = force - 3 * jnp.pi * diameter * m.opt.viscosity * shift
+  if p.has_density:
+    a, b = _next(size, 1), _next(size, 2)
+    torque = torque - m.opt.density * size * (a**4 + b**4) / 64 * jnp.abs(turn) * turn
+    force = force - m.opt.density / 2 * a * b * jnp.abs(shift) * shift
+  return torque, force
+
+
+def _ellipsoid(m: Model, p: FluidPlan, turn, shift):
+  """Torque and force on geoms as ellipsoids: added mass, Magnus and Kutta lift, drag.
+
+  Source: `mj_addedMassForces`, `mj_viscousForces`; MuJoCo documentation, Fluid forces.
+  """
+  prm = rows(m.geom_fluid, p.ellipsoid)
+  interaction, blunt, slender, angular, kutta, magnus = (prm[:, k : k + 1] for k in range(6))
+  flat = m.geom_size.reshape(3 * m.ngeom, -1)
+  size = rows(flat, p.semiaxis)
+  radius = rows(flat, p.semiaxis[:, 0])[:, None]
+  size = size + jnp.where(p.capped[..., None], radius, 0)
+  torque = force = jnp.zeros_like(turn)
+  if p.has_viscosity:
+    diameter = 2 / 3 * (size[:, :1] + size[:, 1:2] + size[:, 2:])
+    torque = torque - m.opt.viscosity * jnp.pi * diameter**3 * turn
+    force = force - m.opt.viscosity * 3 * jnp.pi * diameter * shift
+  if p.has_density:
+    mass, inertia = prm[:, 6:9] * shift, prm[:, 9:12] * turn
+    added = vector.cross(mass, shift) + vector.cross(inertia, turn)
+    torque = torque + m.opt.density * (added - _angular_drag(size, turn, angular, slender))
+    lift = _lift_and_drag(size, turn, shift, blunt, slender, kutta, magnus)
+    force = force + m.opt.density * (vector.cross(mass, turn) + lift)
+  return interaction * torque, interaction * force
+
+
+def _angular_drag(size, turn, angular, slender):
+  """Quadratic drag torque per density."""
+  a, b = _next(size, 1), _next(size, 2)
+  moment = 8 / 15 * jnp.pi * size * jnp.maximum(a, b) ** 4
+  largest, middle, _ = _sorted(size)
+  most = 8 / 15 * jnp.pi * middle * largest**4
+  return safe.norm(turn * (angular * moment + slender * (most - moment)))[:, None] * turn
+
+
+def _lift_and_drag(size, turn, shift, blunt, slender, kutta, magnus):
+  """Magnus and Kutta lift minus quadratic drag, per density."""
+  volume = 4 / 3 * jnp.pi * size[:, :1] * size[:, 1:2] * size[:, 2:]
+  area = _next(size, 1) * _next(size, 2)
+  normal = area * area * shift  # of the cross-section that the velocity sees, not of unit length
+  along, squared = vector.dot(normal, shift)[:, None], vector.dot(normal, normal)[:, None]
+  seen = jnp.pi * safe.sqrt(squared / jnp.maximum(safe.MINVAL, along))
+  speed = safe.norm(shift)[:, None]
+  cosine = along / jnp.maximum(safe.MINVAL, speed * squared)
+  largest, middle, _ = _sorted(size)
+  drag = speed * (blunt * seen + slender * (jnp.pi * largest * middle - seen))
+  lift = kutta * cosine * seen * vector.cross(vector.cross(normal, shift), shift)
+  return magnus * volume * vector.cross(turn, shift) + lift - drag * shift
+
+
+def _sorted(size):
+  """Largest, middle and smallest semi-axis (n, 1, W)."""
+  x, y, z = size[:, :1], size[:, 1:2], size[:, 2:]
+  largest, smallest = jnp.maximum(jnp.maximum(x, y), z), jnp.minimum(jnp.minimum(x, y), z)
+  return largest, x + y + z - largest - smallest, smallest

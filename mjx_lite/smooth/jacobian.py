@@ -1,0 +1,111 @@
+"""Jacobians of points that ride on bodies, velocities and accelerations of frames.
+
+Bodies are given by ids of the trace, (W,) or (1,) integers. Jacobians are (nv, 3, W), one row per dof, as in MJX.
+"""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from mjx_lite.core.enums import JointType
+from mjx_lite.core.select import pick, rows
+from mjx_lite.core.types import Model
+from mjx_lite.math import spatial, vector
+from mjx_lite.math.tree import dense
+from mjx_lite.smooth.com import ComPlan
+
+
+class JacobiansPlan(NamedTuple):
+  """Tables that are looked up by a body's id."""
+
+  moves: np.ndarray  # (nbody, nv) the dof moves the body
+  inside: np.ndarray  # (nbody, nv) the dof's body is in the body's subtree
+  root: np.ndarray  # (nbody, 1)
+  quaternion: np.ndarray  # (nv,) the dof is one of a quaternion's three
+
+
+class Pair(NamedTuple):
+  """Jacobians of a point's position and of its body's rotation, each (nv, 3, W)."""
+
+  jacp: jax.Array
+  jacr: jax.Array
+
+
+def plan(s: dict[str, Any], com: ComPlan) -> JacobiansPlan:
+  """Tables from the static fields of the model."""
+  kind = s["jnt_type"][s["dof_jntid"]]
+  place = np.arange(s["nv"]) - s["jnt_dofadr"][s["dof_jntid"]]
+  below = np.eye(s["nbody"], dtype=bool)
+  for b in range(s["nbody"] - 1, 0, -1):
+    below[s["body_parentid"][b]] |= below[b]
+  return JacobiansPlan(
+    dense(com.ancestor_dof) > 0, below[:, s["dof_bodyid"]], s["body_rootid"][:, None],
+    (kind == JointType.BALL) | ((kind == JointType.FREE) & (place >= 3)),
+  )  # fmt: skip
+
+
+def _about_com(m: Model, subtree_com, point, body):
+  """The point relative to the centre of mass of the body's tree."""
+  return point - pick(subtree_com, pick(m.plan.jacobians.root, body))
+
+
+def jac(m: Model, cdof, subtree_com, point, body) -> Pair:
+  """Jacobians of a global point (3, W) that rides on a body. Source: `mj_jac`."""
+  turn, shift = spatial.split(jnp.where(_moves(m, body), cdof, 0))
+  return Pair(shift + vector.cross(turn, _about_com(m, subtree_com, point, body)[None]), turn)
+
+
+def _moves(m, body):
+  return pick(m.plan.jacobians.moves[..., None], body)[:, None]
+
+
+def jac_dot(m: Model, cdof, cdof_dot, cvel, subtree_com, point, body) -> Pair:
+  """Rates of the Jacobians of a global point (3, W) that rides on a body.
+
+  The three dofs of a quaternion turn with their own body.
+
+  Source: `mj_jacDot`.
+  """
+  quaternion = m.plan.jacobians.quaternion[:, None, None]
+  rate = jnp.where(quaternion, spatial.cross_motion(rows(cvel, m.dof_bodyid), cdof), cdof_dot)
+  moves = _moves(m, body)
+  turn, shift = spatial.split(jnp.where(moves, rate, 0))
+  arm = _about_com(m, subtree_com, point, body)
+  omega, v = spatial.split(pick(cvel, body))
+  carried = vector.cross(jnp.where(moves, cdof[:, :3], 0), (v + vector.cross(omega, arm))[None])
+  return Pair(shift + vector.cross(turn, arm[None]) + carried, turn)
+
+
+def apply_ft(m: Model, cdof, subtree_com, force, torque, point, body) -> jax.Array:
+  """Joint-space force (nv, W) of a force and a torque at a global point of a body. Source: `mj_applyFT`."""
+  j = jac(m, cdof, subtree_com, point, body)
+  return vector.dot(j.jacp, force[None]) + vector.dot(j.jacr, torque[None])
+
+
+def velocity(m: Model, cvel, subtree_com, pos, mat, body) -> jax.Array:
+  """Velocity (6, W), rotation first, of a frame that rides on a body.
+
+  Args:
+    cvel: of all bodies; an acceleration works as well.
+    subtree_com: of all bodies.
+    pos: origin of the frame (3, W) [m].
+    mat: axes in which the result is written (3, 3, W); the world's if None.
+    body: id.
+
+  Source: `mj_objectVelocity`.
+  """
+  omega, v = spatial.split(pick(cvel, body))
+  v = v + vector.cross(omega, _about_com(m, subtree_com, pos, body))
+  return spatial.join(*(x if mat is None else vector.mat_t_vec(mat, x) for x in (omega, v)))
+
+
+def acceleration(m: Model, cacc, cvel, subtree_com, pos, mat, body) -> jax.Array:
+  """Acceleration (6, W) against free fall of a frame that rides on a body; arguments as for `velocity`.
+
+  Source: `mj_objectAcceleration`.
+  """
+  omega, v = spatial.split(velocity(m, cvel, subtree_com, pos, mat, body))
+  turn, shift = spatial.split(velocity(m, cacc, subtree_com, pos, mat, body))
+  return spatial.join(turn, shift + vector.cross(omega, v))

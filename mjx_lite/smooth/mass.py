@@ -1,0 +1,54 @@
+"""The inertia matrix as an operator: factor, solve, product, in one of two ways chosen at plan time.
+
+*articulated*: M is that of the bodies and a diagonal, and an articulated-body pass factors it.
+*dense*: tendons with armature add J'mJ to packed M. Cholesky of M with the dofs in reverse order gives M = L'DL with the
+sparsity of the tree, as the articulated pass does.
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from mjx_lite.core.select import rows
+from mjx_lite.core.types import Model
+from mjx_lite.math import linalg, spatial
+from mjx_lite.smooth import articulated, inertia, transmission
+from mjx_lite.smooth.articulated import Packed
+
+
+def is_articulated(m: Model) -> bool:
+  """True if M is that of the bodies and a diagonal."""
+  return not m.plan.tendon_inertia.present
+
+
+def factor(m: Model, cinert: jax.Array, cdof: jax.Array, packed_m: jax.Array, extra: jax.Array | None = None) -> Any:
+  """Factor of M + diag(extra), extra (nv, W)."""
+  if is_articulated(m):
+    diagonal = transmission.dof_armature(m)
+    diagonal = jnp.broadcast_to(diagonal if extra is None else diagonal + extra, (m.nv, cdof.shape[-1]))
+    return articulated.factor(m, spatial.inertia_matrix(cinert), cdof, diagonal)
+  if extra is not None:
+    packed_m = packed_m + jnp.where(m.plan.inertia.diagonal[:, None], rows(extra, m.plan.inertia.row), 0)
+  return linalg.cholesky(inertia.full(m, packed_m)[::-1, ::-1])
+
+
+def solve(m: Model, f: Any, x: jax.Array) -> jax.Array:
+  """Solve with the factor for x (nv, W)."""
+  return articulated.solve(m, f, x) if is_articulated(m) else linalg.cholesky_solve(f, x[::-1])[::-1]
+
+
+def mul(m: Model, cinert: jax.Array, cdof: jax.Array, packed_m: jax.Array, x: jax.Array) -> jax.Array:
+  """M x."""
+  return inertia.mul_m(m, cinert, cdof, x) if is_articulated(m) else inertia.mul_packed(m, packed_m, x)
+
+
+def packed(m: Model, f: Any, cdof: jax.Array) -> Packed:
+  """The factor as MuJoCo stores it: L below the diagonal, D on it. Source: `mj_factorM`."""
+  if is_articulated(m):
+    return articulated.packed(m, f, cdof)
+  i, nv = m.plan.inertia, m.nv
+  lower = jnp.moveaxis(f.lower / f.scale[..., None], 0, -1)[::-1, ::-1]  # upper: M = U U'
+  root = rows(lower.reshape(nv * nv, -1), (nv + 1) * i.row[i.diagonal_entry])
+  off = rows(lower.reshape(nv * nv, -1), i.col * nv + i.row) / rows(root, i.row)
+  return Packed(jnp.where(i.diagonal[:, None], rows(root * root, i.row), off), 1 / (root * root))

@@ -1,0 +1,64 @@
+"""Momentum of subtrees, and how it depends on the velocities of the dofs."""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from mjx_lite.core.select import pick, rows
+from mjx_lite.core.types import Model
+from mjx_lite.math import safe, spatial, vector
+from mjx_lite.math.tree import mask_sum
+
+
+class SubtreeVel(NamedTuple):
+  """Result of `subtree_vel`."""
+
+  subtree_linvel: jax.Array
+  subtree_angmom: jax.Array
+
+
+def subtree_vel(m: Model, cinert, cvel, subtree_com) -> SubtreeVel:
+  """Velocity of every subtree's centre of mass, and the subtree's angular momentum about it.
+
+  Source: `mj_subtreeVel`, with the momenta summed about the tree's centre of mass.
+  """
+  momentum = spatial.inertia_mul(cinert, cvel)
+  below = mask_sum(m.plan.com.subtree, momentum)[1:]
+  spin, push = spatial.split(below)
+  root = rows(subtree_com, m.body_rootid)
+  spin = spin - vector.cross(subtree_com[1:] - root[1:], push)
+  # the world's momenta are about many points
+  turn, shift = spatial.split(momentum)
+  all_spin = vector.total(turn + vector.cross(root - subtree_com[:1], shift))[None]
+  mass = jnp.maximum(safe.MINVAL, m.body_subtreemass)[:, None]
+  return SubtreeVel(jnp.concatenate([vector.total(shift)[None], push]) / mass, jnp.concatenate([all_spin, spin]))
+
+
+def dof_momentum(m: Model, crb, cdof, body: jax.Array) -> jax.Array:
+  """Momentum (nv, 6, W) about the tree's centre of mass that a unit velocity of each dof gives to a body's subtree.
+
+  Args:
+    body: id (W,) or (1,).
+  """
+  inside = pick(m.plan.jacobians.inside[..., None], body)  # the dof is in the subtree
+  moves = pick(m.plan.jacobians.moves[..., None], body)  # the dof moves the whole subtree
+  whole = spatial.inertia_mul(pick(crb, body)[None], cdof)
+  own = spatial.inertia_mul(rows(crb, m.dof_bodyid), cdof)
+  return jnp.where(moves[:, None], whole, jnp.where(inside[:, None], own, 0))
+
+
+def angmom_mat(m: Model, crb, cdof, subtree_com, body: jax.Array) -> jax.Array:
+  """Matrix (nv, 3, W) that takes qvel to the angular momentum of a body's subtree about its centre of mass.
+
+  Source: `mj_angmomMat`.
+  """
+  turn, shift = spatial.split(dof_momentum(m, crb, cdof, body))
+  arm = pick(subtree_com, body) - rows(subtree_com, m.body_rootid[m.dof_bodyid])
+  return turn - vector.cross(arm, shift)
+
+
+def jac_subtree_com(m: Model, crb, cdof, body: jax.Array) -> jax.Array:
+  """Jacobian (nv, 3, W) of the centre of mass of a body's subtree. Source: `mj_jacSubtreeCom`."""
+  mass = jnp.maximum(safe.MINVAL, pick(m.body_subtreemass, body))
+  return spatial.split(dof_momentum(m, crb, cdof, body))[1] / mass

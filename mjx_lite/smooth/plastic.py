@@ -1,0 +1,79 @@
+"""Elasto-plastic joint springs: the reference that yields, and how far it follows the joint."""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from mjx_lite.core.enums import JointType
+from mjx_lite.core.select import join, rows
+from mjx_lite.core.types import Model
+from mjx_lite.math import quat, safe
+
+
+class PlasticPlan(NamedTuple):
+  """Where the joints' references are in `plastic`; tendons' come after them."""
+
+  reference: np.ndarray  # qpos address -> row in the concatenation (qpos_spring, plastic)
+  initial: np.ndarray  # plastic entry of a joint -> qpos address
+  scalar: np.ndarray  # slide and hinge joints that yield
+  scalar_adr: np.ndarray  # their qpos addresses
+  ball: np.ndarray  # ball joints that yield
+  ball_adr: np.ndarray  # (n, 4) qpos addresses of their quaternions
+  order: np.ndarray  # plastic entry of a joint -> row in the concatenation (scalar, ball)
+
+
+def plan(s: dict[str, Any]) -> PlasticPlan:
+  """Addresses from the static fields of the model."""
+  address, kind, qpos = s["jnt_plasticadr"], s["jnt_type"], s["jnt_qposadr"]
+  scalar = np.flatnonzero((address >= 0) & ((kind == JointType.SLIDE) | (kind == JointType.HINGE)))
+  ball = np.flatnonzero((address >= 0) & (kind == JointType.BALL))
+  ball_adr = qpos[ball][:, None] + np.arange(4)
+  entry = np.concatenate([address[scalar], (address[ball][:, None] + np.arange(4)).ravel()]).astype(int)
+  adr = np.concatenate([qpos[scalar], ball_adr.ravel()]).astype(int)
+  reference = np.arange(s["nq"])
+  reference[adr] = s["nq"] + entry
+  order = np.argsort(entry)
+  return PlasticPlan(reference, adr[order], scalar, qpos[scalar], ball, ball_adr, order)
+
+
+def initial(m: Model) -> jax.Array:
+  """Reference of every plastic joint before it has yielded; the entries of tendons are zero. For either layout."""
+  p: PlasticPlan = m.plan.plastic
+  rest = jnp.zeros((m.nplastic - len(p.initial), *m.qpos_spring.shape[1:]), m.qpos_spring.dtype)
+  return jnp.concatenate([rows(m.qpos_spring, p.initial), rest])
+
+
+def reference(m: Model, plastic: jax.Array) -> jax.Array:
+  """Configuration (nq, W) at which the joint springs are at rest."""
+  p: PlasticPlan = m.plan.plastic
+  return join([m.qpos_spring, plastic], p.reference) if len(p.initial) else m.qpos_spring
+
+
+def advance(m: Model, qpos: jax.Array, plastic: jax.Array) -> jax.Array:
+  """References after the joints have moved to qpos: each follows its joint so that it is at most springyield away.
+
+  Source: MuJoCo documentation, joint springyield; `mj_advance`.
+  Gradient: at exactly the yield limit that of the elastic side.
+  """
+  p: PlasticPlan = m.plan.plastic
+  if not len(p.initial) or not m.opt.use_spring:
+    return plastic
+  limit = jnp.maximum(m.jnt_springyield, 0)
+  at = rows(qpos, p.scalar_adr)
+  away = at - rows(plastic, m.jnt_plasticadr[p.scalar])
+  most = rows(limit, p.scalar)
+  excess = jnp.where(jnp.abs(away) > most, away - jnp.sign(away) * most, 0)
+  scalar = rows(plastic, m.jnt_plasticadr[p.scalar]) + excess
+  parts = [scalar]
+  if len(p.ball):
+    old = rows(plastic, m.jnt_plasticadr[p.ball][:, None] + np.arange(4))
+    turn = quat.sub(safe.normalize(rows(qpos, p.ball_adr)), old)
+    angle = safe.norm(turn)
+    share = safe.divide(jnp.maximum(angle - rows(limit, p.ball), 0), angle)
+    yields = share > 0
+    moved = quat.integrate(old, turn, jnp.where(yields, share, 0)[:, None])
+    new = jnp.where(yields[:, None], moved, old)
+    parts.append(new.reshape(4 * len(p.ball), new.shape[-1]))
+  return join([join(parts, p.order), plastic[len(p.order) :]])

@@ -1,0 +1,243 @@
+"""Tendons: lengths, and the Jacobian of the lengths in MuJoCo's packed form.
+
+All straight segments of a model are one batch, all segments around a sphere or cylinder another, whatever the number of
+tendons. A taut segment pulls on the bodies at its ends with unit force; an entry of the Jacobian is the power of the pulls
+on the bodies that the dof moves, `cdof . wrench`. Per tendon that is a product of a small 0/1 matrix with the wrenches; the
+tendons are padded to one size.
+"""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from mjx_lite.core.enums import GeomType, WrapType
+from mjx_lite.core.select import join, rows
+from mjx_lite.core.types import Model
+from mjx_lite.math import safe, spatial, vector
+from mjx_lite.math.groups import GroupPlan, group_sum, plan_groups
+from mjx_lite.smooth.wrap import wrap
+
+
+class Path(NamedTuple):
+  """The segments of all tendons, read off their wrap objects."""
+
+  fixed_wrap: np.ndarray  # wrap objects that are joints of fixed tendons
+  fixed_tendon: np.ndarray
+  straight: np.ndarray  # (n, 2) sites
+  straight_tendon: np.ndarray
+  straight_pulley: np.ndarray  # number of the pulley before it, from 1; 0 for none
+  around: np.ndarray  # (n, 2) sites
+  around_geom: np.ndarray
+  around_side: np.ndarray  # side site or -1
+  around_tendon: np.ndarray
+  around_pulley: np.ndarray
+  pulley: np.ndarray  # wrap objects that are pulleys
+
+
+class TendonPlan(NamedTuple):
+  """Index tables of lengths and Jacobian."""
+
+  path: Path
+  cylinder: np.ndarray  # (n,) of the segments around geoms
+  sided: np.ndarray  # those with a side site
+  length: GroupPlan  # tendon <- joints of fixed tendons, straight segments, segments around geoms
+  fixed_length: GroupPlan  # tendon <- joints of fixed tendons
+  joint_adr: np.ndarray  # qpos address of each joint of a fixed tendon
+  fixed_entry: GroupPlan  # entries of fixed tendons <- their joints
+  moving: np.ndarray  # straight segments between different bodies
+  pull: np.ndarray  # pulls on moving bodies, in the concatenation of all pulls
+  pull_root: np.ndarray  # (npull,) root body of the tree
+  table: np.ndarray  # (nspatial, most pulls) pull of each tendon, npull where there is none
+  mask: np.ndarray  # (nspatial, most rows, most pulls) distinct sets of pulls
+  entry_row: np.ndarray  # entry of a spatial tendon -> row of the product
+  spatial_dof: np.ndarray  # its dof
+  order: np.ndarray  # packed entry -> row in the concatenation (fixed, spatial)
+  entry_tendon: np.ndarray  # (nJten,)
+  entry_dof: np.ndarray  # (nJten,)
+  by_tendon: GroupPlan  # tendon <- entries
+  by_dof: GroupPlan  # dof <- entries
+
+
+class Tendon(NamedTuple):
+  """Result of `tendon`."""
+
+  ten_length: jax.Array
+  ten_J: jax.Array
+
+
+def plan(s: dict[str, Any]) -> TendonPlan:
+  """Index tables from the static fields of the model."""
+  path, nv = _path(s), s["nv"]
+  entry_tendon = np.repeat(np.arange(s["ntendon"]), s["ten_J_rownnz"]).astype(int)
+  entry_dof = np.asarray(s["ten_J_colind"][: s["nJten"]], int)
+  around_kind = s["geom_type"][path.around_geom] if len(path.around_geom) else np.zeros(0, int)
+
+  # fixed tendons: one or more joints for an entry
+  joint = s["wrap_objid"][path.fixed_wrap]
+  fixed = np.flatnonzero(np.isin(entry_tendon, path.fixed_tendon))
+  number = {(t, v): i for i, (t, v) in enumerate(zip(entry_tendon[fixed], entry_dof[fixed], strict=True))}
+  of_entry = [number[t, v] for t, v in zip(path.fixed_tendon, s["jnt_dofadr"][joint], strict=True)]
+
+  # spatial tendons: pulls at the ends of the straight segments, at the ends of those around geoms, where these touch them
+  body = s["site_bodyid"][path.straight] if len(path.straight) else np.zeros((0, 2), int)
+  moving = np.flatnonzero(body[:, 0] != body[:, 1])
+  ends = s["site_bodyid"][path.around] if len(path.around) else np.zeros((0, 2), int)
+  geom = s["geom_bodyid"][path.around_geom] if len(path.around_geom) else np.zeros(0, int)
+  pull_body = np.concatenate([body[moving, 0], body[moving, 1], ends[:, 0], ends[:, 1], geom, geom]).astype(int)
+  t0, t1 = path.straight_tendon[moving], path.around_tendon
+  pull_tendon = np.concatenate([t0, t0, t1, t1, t1, t1])
+  below = np.eye(s["nbody"], dtype=bool)  # below[a, b]: b is in the subtree of a
+  for b in range(s["nbody"] - 1, 0, -1):
+    below[s["body_parentid"][b]] |= below[b]
+  movable = np.any(below[s["dof_bodyid"]], axis=0) if nv else np.zeros(s["nbody"], bool)
+  pull = np.flatnonzero(movable[pull_body])
+  pull_body, pull_tendon = pull_body[pull], pull_tendon[pull]
+  spatial_entry = np.setdiff1d(np.arange(len(entry_tendon)), fixed)
+  table, mask, entry_row = _products(entry_tendon[spatial_entry], entry_dof[spatial_entry], pull_tendon, pull_body, below, s)
+  return TendonPlan(
+    path=path, cylinder=around_kind == GeomType.CYLINDER, sided=np.flatnonzero(path.around_side >= 0),
+    length=plan_groups(np.concatenate([path.fixed_tendon, path.straight_tendon, path.around_tendon]), s["ntendon"]),
+    fixed_length=plan_groups(path.fixed_tendon, s["ntendon"]), joint_adr=s["jnt_qposadr"][joint].astype(int),
+    fixed_entry=plan_groups(np.array(of_entry, int), len(fixed)),
+    moving=moving, pull=pull, pull_root=s["body_rootid"][pull_body].astype(int), table=table, mask=mask,
+    entry_row=entry_row, spatial_dof=entry_dof[spatial_entry],
+    order=np.argsort(np.r_[fixed, spatial_entry]).astype(int), entry_tendon=entry_tendon, entry_dof=entry_dof,
+    by_tendon=plan_groups(entry_tendon, s["ntendon"]), by_dof=plan_groups(entry_dof, nv),
+  )  # fmt: skip
+
+
+def _path(s) -> Path:
+  """Segments in the order of the tendons. Source: `mj_tendon`."""
+  kind, obj, side = s["wrap_type"], s["wrap_objid"], s["wrap_sideid"]
+  fixed, straight, around, pulleys = [], [], [], []
+  for t in range(s["ntendon"]):
+    first, pulley = int(s["tendon_adr"][t]), 0
+    last = first + int(s["tendon_num"][t]) - 1
+    k = first
+    if kind[first] == WrapType.JOINT:
+      fixed += [(i, t) for i in range(first, last + 1)]
+      continue
+    while k < last:
+      if WrapType.PULLEY in (kind[k], kind[k + 1]):
+        if kind[k] == WrapType.PULLEY:
+          pulleys.append(k)
+          pulley = len(pulleys)
+        k += 1
+      elif kind[k + 1] in (WrapType.SPHERE, WrapType.CYLINDER):
+        around.append((obj[k], obj[k + 2], obj[k + 1], side[k + 1], t, pulley))
+        k += 2
+      else:
+        straight.append((obj[k], obj[k + 1], t, pulley))
+        k += 1
+  f, a, b = (np.array(x, int).reshape(-1, n) for x, n in ((fixed, 2), (straight, 4), (around, 6)))
+  return Path(
+    f[:, 0], f[:, 1], a[:, :2], a[:, 2], a[:, 3], b[:, :2], b[:, 2], b[:, 3], b[:, 4], b[:, 5], np.array(pulleys, int)
+  )
+
+
+def _products(tendon, dof, pull_tendon, pull_body, below, s):
+  """The padded table of pulls, the distinct rows of 0/1 over them, and the row of each entry."""
+  present = np.unique(tendon)
+  pulls = [np.flatnonzero(pull_tendon == t) for t in present]
+  distinct, row = [], np.zeros(len(tendon), int)
+  for i, t in enumerate(present):
+    mine = np.flatnonzero(tendon == t)
+    moved = below[s["dof_bodyid"][dof[mine]]][:, pull_body[pulls[i]]]
+    unique, inverse = np.unique(moved, axis=0, return_inverse=True)
+    distinct.append(unique)
+    row[mine] = inverse.ravel()
+  npull, nrow = (max((x.shape[k] for x in distinct), default=0) for k in (1, 0))
+  table, mask = np.full((len(present), npull), len(pull_tendon)), np.zeros((len(present), nrow, npull))
+  for i, (x, unique) in enumerate(zip(pulls, distinct, strict=True)):
+    table[i, : len(x)] = x
+    mask[i, : unique.shape[0], : unique.shape[1]] = unique
+  return table, mask, np.searchsorted(present, tendon) * nrow + row
+
+
+def tendon(m: Model, qpos, site_xpos, geom_xpos, geom_xmat, subtree_com, cdof) -> Tendon:
+  """Lengths (ntendon, W) and packed Jacobian (nJten, W) of the tendons.
+
+  Where a path touches a geom the pull is that on a point fixed in the geom's body: the path is the shortest one, so the
+  sliding of that point does not change the length.
+
+  Source: `mj_tendon`. The points that MuJoCo draws (`wrap_xpos`, `ten_wrapadr`, ...) are not computed.
+  Gradient: zero for a segment of no length, whose pull is along x as in C.
+  """
+  p: TendonPlan = m.plan.tendon
+  path, parts, pulls = p.path, [], []
+  if len(path.fixed_wrap):
+    parts.append(rows(m.wrap_prm, path.fixed_wrap) * rows(qpos, p.joint_adr))
+  if len(path.straight):
+    a, b = rows(site_xpos, path.straight[:, 0]), rows(site_xpos, path.straight[:, 1])
+    parts.append(shared(m, safe.norm(b - a), path.straight_pulley))
+    a, b = rows(a, p.moving), rows(b, p.moving)
+    u = shared(m, safe.normalize(b - a), path.straight_pulley[p.moving])
+    pulls += [(a, -u), (b, u)]
+  if len(path.around):
+    a, b = rows(site_xpos, path.around[:, 0]), rows(site_xpos, path.around[:, 1])
+    radius = rows(m.geom_size, path.around_geom)[:, 0]
+    side = rows(site_xpos, path.around_side[p.sided])
+    pose = rows(geom_xpos, path.around_geom), rows(geom_xmat, path.around_geom)
+    w = wrap(a, b, *pose, radius, side, p.cylinder, p.sided)
+    # without contact both points are the other end, and the second part has no length
+    to = jnp.where(w.wrapped[:, None], w.point1, a)
+    free = jnp.where(w.wrapped, safe.norm(b - w.point1), 0)
+    parts.append(shared(m, safe.norm(w.point0 - a) + w.length + free, path.around_pulley))
+    u0, u1 = (shared(m, safe.normalize(x), path.around_pulley) for x in (w.point0 - a, b - to))
+    on = w.wrapped[:, None]
+    pulls += [(a, -u0), (b, u1), (w.point0, jnp.where(on, u0, 0)), (w.point1, jnp.where(on, -u1, 0))]
+  return Tendon(group_sum(p.length, join(parts)), _jacobian(m, p, pulls, subtree_com, cdof))
+
+
+def shared(m: Model, x: jax.Array, pulley: np.ndarray) -> jax.Array:
+  """Values x (n, ..., W) of segments times the part of the tendon's force that their branch of it has.
+
+  Args:
+    pulley: (n,) number of the pulley before each segment.
+  """
+  if not pulley.any():
+    return x
+  divisor = rows(m.wrap_prm, m.plan.tendon.path.pulley)
+  part = rows(1 / jnp.concatenate([jnp.ones_like(divisor[:1]), divisor]), pulley)
+  return x * part.reshape(len(pulley), *(1,) * (x.ndim - 2), part.shape[-1])
+
+
+def fixed_length(m: Model, qpos: jax.Array) -> jax.Array:
+  """Lengths (ntendon, W) of the fixed tendons, 0 for spatial ones."""
+  p: TendonPlan = m.plan.tendon
+  return group_sum(p.fixed_length, rows(m.wrap_prm, p.path.fixed_wrap) * rows(qpos, p.joint_adr))
+
+
+def _jacobian(m, p, pulls, subtree_com, cdof):
+  """Packed entries of the pulls (point, force) and of the fixed tendons."""
+  parts = []
+  if len(p.path.fixed_wrap):
+    parts.append(group_sum(p.fixed_entry, rows(m.wrap_prm, p.path.fixed_wrap)))
+  if len(p.entry_row):
+    point, force = (rows(join([x[k] for x in pulls]), p.pull) for k in (0, 1))
+    wrench = spatial.join(vector.cross(point - rows(subtree_com, p.pull_root), force), force)
+    width = wrench.shape[-1]
+    padded = rows(jnp.concatenate([wrench, jnp.zeros_like(wrench[:1])]), p.table)
+    padded = padded.reshape(*p.table.shape, 6 * width)
+    total = jax.lax.dot_general(
+      p.mask.astype(wrench.dtype), padded, (((2,), (1,)), ((0,), (0,))), precision=jax.lax.Precision.HIGHEST
+    )
+    total = total.reshape(p.mask.shape[0] * p.mask.shape[1], 6, width)
+    parts.append(vector.dot(rows(cdof, p.spatial_dof), rows(total, p.entry_row)))
+  if not parts:
+    return jnp.zeros((0, cdof.shape[-1]), cdof.dtype)
+  return join(parts, p.order)
+
+
+def velocity(m: Model, ten_J: jax.Array, qvel: jax.Array) -> jax.Array:
+  """Rates of the lengths: J qvel (ntendon, W)."""
+  p: TendonPlan = m.plan.tendon
+  return group_sum(p.by_tendon, ten_J * rows(qvel, p.entry_dof))
+
+
+def to_joints(m: Model, ten_J: jax.Array, force: jax.Array) -> jax.Array:
+  """Joint-space force (nv, W) of tendon forces (ntendon, W): J' force."""
+  p: TendonPlan = m.plan.tendon
+  return group_sum(p.by_dof, ten_J * rows(force, p.entry_tendon))

@@ -1,0 +1,149 @@
+"""Passive forces of tendons: springs with a dead band that may yield, and dampers."""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from mjx_lite.core.enums import TrnType
+from mjx_lite.core.select import join, rows
+from mjx_lite.core.types import Model
+from mjx_lite.math.groups import GroupPlan, group_sum, plan_groups
+from mjx_lite.smooth import tendon
+
+
+class TendonForcePlan(NamedTuple):
+  """Which terms exist, and index tables."""
+
+  has_spring: bool
+  has_damper: bool
+  actuator: np.ndarray  # actuators on tendons
+  actuator_out: np.ndarray  # their first outputs
+  by_actuator: GroupPlan  # tendon <- actuators
+  plastic: np.ndarray  # tendons whose springs yield
+  plastic_adr: np.ndarray  # (n, 2) address of their dead bands in `plastic`
+  band_order: np.ndarray  # tendon -> row in the concatenation (tendon_lengthspring, dead bands in `plastic`)
+  fixed: np.ndarray  # (n,) of the yielding tendons: True for a fixed one
+
+
+def plan(s: dict[str, Any], pruned: frozenset[str], t: tendon.TendonPlan) -> TendonForcePlan:
+  """Index tables from the static fields of the model."""
+  n = s["ntendon"]
+  actuator = np.flatnonzero(s["actuator_trntype"] == TrnType.TENDON)
+  plastic = np.flatnonzero(s["tendon_plasticadr"] >= 0)
+  order = np.arange(n)
+  order[plastic] = n + np.arange(len(plastic))
+  reflected = "actuator_damping" not in pruned and len(actuator) > 0
+  return TendonForcePlan(
+    n > 0 and "tendon_stiffness" not in pruned, n > 0 and ("tendon_damping" not in pruned or reflected),
+    actuator, s["actuator_outadr"][actuator], plan_groups(s["actuator_trnid"][actuator, 0], n),
+    plastic, s["tendon_plasticadr"][plastic][:, None] + np.arange(2), order, np.isin(plastic, t.path.fixed_tendon),
+  )  # fmt: skip
+
+
+class TendonForce(NamedTuple):
+  """Result of `forces`, in joint space."""
+
+  spring: jax.Array
+  damper: jax.Array
+
+
+def forces(m: Model, length: jax.Array, velocity: jax.Array, ten_J: jax.Array, plastic: jax.Array) -> TendonForce:
+  """Spring and damper forces of the tendons on the dofs (nv, W).
+
+  Source: `mj_passive`; MuJoCo documentation, gePolynomial.
+  Gradient: at the ends of the dead band that from inside, which is zero.
+  """
+  p: TendonForcePlan = m.plan.tendon_force
+  spring = damper = jnp.zeros((m.nv, length.shape[-1]), length.dtype)
+  if p.has_spring and m.opt.use_spring:
+    x = _stretch(length, _band(m, p, plastic))
+    k, higher = m.tendon_stiffness, m.tendon_stiffnesspoly
+    spring = tendon.to_joints(m, ten_J, -x * (k + x * (higher[:, 0] + higher[:, 1] * x)))
+  if p.has_damper and m.opt.use_damper:
+    first, higher = damping(m)
+    speed = jnp.abs(velocity)
+    damper = tendon.to_joints(m, ten_J, -velocity * (first + speed * (higher[:, 0] + higher[:, 1] * speed)))
+  return TendonForce(spring, damper)
+
+
+def damping(m: Model) -> tuple[jax.Array, jax.Array]:
+  """Damping (ntendon, W) and its higher coefficients (ntendon, 2, W), those of actuators on the tendons included."""
+  if "actuator_damping" in m.layout.pruned:
+    return m.tendon_damping, m.tendon_dampingpoly
+  return m.tendon_damping + reflected(m, m.actuator_damping), m.tendon_dampingpoly + reflected(m, m.actuator_dampingpoly)
+
+
+def reflected(m: Model, x: jax.Array) -> jax.Array:
+  """A property x (nactuator, ..., W) of the actuators on tendons, times the square of their gear, summed by tendon.
+
+  Source: `mj_actuatorDamping`, `mj_actuatorArmature`.
+  """
+  p: TendonForcePlan = m.plan.tendon_force
+  gear = rows(m.actuator_gear, p.actuator_out)[:, 0]
+  x = rows(x, p.actuator)
+  return group_sum(p.by_actuator, x * (gear * gear).reshape(len(p.actuator), *(1,) * (x.ndim - 2), -1))
+
+
+def stretch(m: Model, length: jax.Array, plastic: jax.Array) -> jax.Array:
+  """Lengths of the tendons beyond their dead bands (ntendon, W)."""
+  return _stretch(length, _band(m, m.plan.tendon_force, plastic))
+
+
+def _band(m, p, plastic):
+  """Lengths (ntendon, 2, W) between which a spring is slack."""
+  if not len(p.plastic):
+    return m.tendon_lengthspring
+  return join([m.tendon_lengthspring, rows(plastic, p.plastic_adr)], p.band_order)
+
+
+def _stretch(length, band):
+  """How far lengths are beyond their dead bands, with sign."""
+  low, high = band[:, 0], band[:, 1]
+  return jnp.where(length > high, length - high, jnp.where(length < low, length - low, 0))
+
+
+def yielded(m: Model, plastic, length, ten_J, qpos, qvel) -> jax.Array:
+  """`plastic` with the dead bands of the tendons that yielded moved; to be called once after qpos was advanced.
+
+  A spring that is stretched beyond `tendon_springyield` takes its dead band along, so that it is stretched by just that;
+  a band that begins at zero keeps its beginning.
+
+  Args:
+    plastic: (nplastic, W).
+    length: (ntendon, W) before qpos was advanced.
+    ten_J: (nJten, W), likewise.
+    qpos: (nq, W) after.
+    qvel: (nv, W) the velocity that qpos was advanced with.
+
+  Source: MuJoCo 4.0 documentation, tendon springyield.
+  Gradient: that of the branch taken.
+  """
+  p: TendonForcePlan = m.plan.tendon_force
+  if not len(p.plastic) or not m.opt.use_spring:
+    return plastic
+  after = length + m.opt.timestep * tendon.velocity(m, ten_J, qvel)
+  if p.fixed.any():
+    after = jnp.where(np.isin(np.arange(m.ntendon), p.plastic[p.fixed])[:, None], tendon.fixed_length(m, qpos), after)
+  band = rows(plastic, p.plastic_adr)
+  low, high = band[:, 0], band[:, 1]
+  x = _stretch(rows(after, p.plastic), band)
+  limit = jnp.maximum(rows(m.tendon_springyield, p.plastic), 0)
+  moved = jnp.where(x > limit, x - limit, jnp.where(x < -limit, x + limit, 0))
+  anchored = (low == 0) & (high > 0) & (x > 0)
+  band = jnp.stack([low + jnp.where(anchored, 0, moved), high + moved], axis=1)
+  return put(m, plastic, band)
+
+
+def put(m: Model, plastic: jax.Array, band: jax.Array) -> jax.Array:
+  """`plastic` with the dead bands (n, 2, W) of the yielding tendons, or (n, 2) without a world axis, written to it."""
+  adr = m.plan.tendon_force.plastic_adr
+  if not len(adr):
+    return plastic
+  return plastic.at[adr.ravel()].set(band.reshape(adr.size, *band.shape[2:]))
+
+
+def initial(m: Model, plastic: jax.Array) -> jax.Array:
+  """`plastic` with the dead bands of the model written to it; with or without a world axis."""
+  return put(m, plastic, rows(m.tendon_lengthspring, m.plan.tendon_force.plastic))

@@ -1,0 +1,90 @@
+"""Armature of tendons: kinetic energy 1/2 m (dL/dt)^2, in M and in the bias force."""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from mjx_lite.core.select import rows
+from mjx_lite.core.types import Model
+from mjx_lite.math import safe, spatial, vector
+from mjx_lite.math.groups import GroupPlan, group_sum, plan_groups
+from mjx_lite.math.tree import mask_sum
+from mjx_lite.smooth import tendon, tendon_force
+
+
+class TendonInertiaPlan(NamedTuple):
+  """Whether there is any, and index tables."""
+
+  present: bool
+  dense: np.ndarray  # (ntendon * nv,) packed entry of J, nJten where J is zero
+  root: np.ndarray  # (nsite,) root body of the site's tree
+  by_tendon: GroupPlan  # tendon <- straight segments between different bodies
+
+
+def plan(s: dict[str, Any], pruned: frozenset[str], t: tendon.TendonPlan) -> TendonInertiaPlan:
+  """Index tables from the static fields of the model."""
+  n, nv = s["ntendon"], s["nv"]
+  dense = np.full((n, nv), len(t.entry_dof))
+  dense[t.entry_tendon, t.entry_dof] = np.arange(len(t.entry_dof))
+  reflected = "actuator_armature" not in pruned and len(t.entry_dof) > 0
+  reflected = reflected and bool((s["tendon_actuatorid"] != -1).any())
+  present = n > 0 and ("tendon_armature" not in pruned or reflected)
+  by_tendon = plan_groups(t.path.straight_tendon[t.moving], n)
+  return TendonInertiaPlan(present, dense.ravel(), s["body_rootid"][s["site_bodyid"]], by_tendon)
+
+
+def armature(m: Model) -> jax.Array:
+  """Armature (ntendon, W), that of actuators on the tendons included."""
+  if "actuator_armature" in m.layout.pruned:
+    return m.tendon_armature
+  return m.tendon_armature + tendon_force.reflected(m, m.actuator_armature)
+
+
+def inertia(m: Model, ten_J: jax.Array) -> jax.Array:
+  """Packed J' diag(armature) J (nC, W).
+
+  What couples different branches of a tree, or different trees, has no place in packed M and is left out, as in C.
+
+  Source: `mj_tendonArmature`.
+  """
+  p: TendonInertiaPlan = m.plan.tendon_inertia
+  packed = m.plan.inertia
+  dense = rows(jnp.concatenate([ten_J, jnp.zeros_like(ten_J[:1])]), p.dense).reshape(m.ntendon, m.nv, -1)
+  # contraction over the tendons, batched over the worlds
+  weighted = dense * armature(m)[:, None]
+  product = jax.lax.dot_general(weighted, dense, (((0,), (0,)), ((2,), (2,))), precision=jax.lax.Precision.HIGHEST)
+  product = jnp.moveaxis(product, 0, -1).reshape(m.nv * m.nv, -1)
+  return rows(product, packed.row * m.nv + packed.col)
+
+
+def bias(m: Model, site_xpos, subtree_com, cvel, cdof_dot, qvel, ten_J) -> jax.Array:
+  """Bias force J' diag(armature) dJ/dt qvel (nv, W).
+
+  dJ/dt qvel is the second derivative of the length at zero joint acceleration; that of a fixed tendon is zero.
+
+  Source: `mj_tendonBias`, `mj_tendonDot`.
+  Gradient: zero for a segment of no length.
+  """
+  p: TendonInertiaPlan = m.plan.tendon_inertia
+  t: tendon.TendonPlan = m.plan.tendon
+  if not len(t.moving):
+    return jnp.zeros_like(qvel)
+  ends = t.path.straight[t.moving]
+  acc = mask_sum(m.plan.com.ancestor_dof, cdof_dot * qvel[:, None])
+
+  def motion(site):
+    """Position, velocity, and acceleration at zero joint acceleration of sites."""
+    x, body = rows(site_xpos, site), m.site_bodyid[site]
+    r = x - rows(subtree_com, p.root[site])
+    (w, v), (alpha, a) = (spatial.split(rows(y, body)) for y in (cvel, acc))
+    v = v + vector.cross(w, r)
+    return x, v, a + vector.cross(alpha, r) + vector.cross(w, v)
+
+  x, v, a = (end1 - end0 for end0, end1 in zip(motion(ends[:, 0]), motion(ends[:, 1]), strict=True))
+  u, length = safe.normalize_with_norm(x)
+  along = vector.dot(u, v)
+  second = vector.dot(u, a) + safe.divide(vector.dot(v, v) - along * along, length)
+  second = tendon.shared(m, second, t.path.straight_pulley[t.moving])
+  return tendon.to_joints(m, ten_J, armature(m) * group_sum(p.by_tendon, second))

@@ -1,0 +1,120 @@
+"""Support functions on the native layout: Jacobians, frames' velocities, contact forces.
+
+Ids are integers of the trace with a world axis, (W,) or (1,); keyword arguments are static.
+"""
+
+import jax
+import jax.numpy as jnp
+
+from mjx_lite.constraint import contact_force as contact_force_
+from mjx_lite.core.enums import ObjType
+from mjx_lite.core.select import pick
+from mjx_lite.core.types import Data, Model
+from mjx_lite.math import quat, vector
+from mjx_lite.smooth import jacobian, momentum
+
+# kind of object with a frame -> mjModel's field of its body (None: it is a body), position, orientation, mjModel's size
+FRAMES = {
+  ObjType.BODY: (None, "xipos", "ximat", "nbody"),
+  ObjType.XBODY: (None, "xpos", "xmat", "nbody"),
+  ObjType.GEOM: ("geom_bodyid", "geom_xpos", "geom_xmat", "ngeom"),
+  ObjType.SITE: ("site_bodyid", "site_xpos", "site_xmat", "nsite"),
+  ObjType.CAMERA: ("cam_bodyid", "cam_xpos", "cam_xmat", "ncam"),
+}
+
+
+def jac(m: Model, d: Data, point: jax.Array, body_id: jax.Array) -> tuple[jax.Array, jax.Array]:
+  """Jacobians (nv, 3) of a global point (3,) [m] on a body: of its position, and of the body's rotation."""
+  position, rotation = jacobian.jac(m, d.cdof, d.subtree_com, point, body_id)
+  return position, rotation
+
+
+def jac_body(m: Model, d: Data, body_id: jax.Array) -> tuple[jax.Array, jax.Array]:
+  """Jacobians (nv, 3) of a body's frame: of its position, and of its rotation."""
+  return _jac_frame(m, d, ObjType.XBODY, body_id)
+
+
+def jac_body_com(m: Model, d: Data, body_id: jax.Array) -> tuple[jax.Array, jax.Array]:
+  """Jacobians (nv, 3) of a body's inertial frame: of its position, and of its rotation."""
+  return _jac_frame(m, d, ObjType.BODY, body_id)
+
+
+def jac_geom(m: Model, d: Data, geom_id: jax.Array) -> tuple[jax.Array, jax.Array]:
+  """Jacobians (nv, 3) of a geom's frame: of its position, and of its rotation."""
+  return _jac_frame(m, d, ObjType.GEOM, geom_id)
+
+
+def jac_site(m: Model, d: Data, site_id: jax.Array) -> tuple[jax.Array, jax.Array]:
+  """Jacobians (nv, 3) of a site's frame: of its position, and of its rotation."""
+  return _jac_frame(m, d, ObjType.SITE, site_id)
+
+
+def _jac_frame(m, d, objtype, objid):
+  pos, _, body = _frame(m, d, objtype, objid)
+  return jac(m, d, pos, body)
+
+
+def jac_subtree_com(m: Model, d: Data, body_id: jax.Array) -> jax.Array:
+  """Jacobian (nv, 3) of the centre of mass of a body's subtree."""
+  return momentum.jac_subtree_com(m, d.crb, d.cdof, body_id)
+
+
+def jac_dot(m: Model, d: Data, point: jax.Array, body_id: jax.Array) -> tuple[jax.Array, jax.Array]:
+  """Rates of change (nv, 3) of the Jacobians of a global point (3,) [m] that rides on a body."""
+  position, rotation = jacobian.jac_dot(m, d.cdof, d.cdof_dot, d.cvel, d.subtree_com, point, body_id)
+  return position, rotation
+
+
+def angmom_mat(m: Model, d: Data, body_id: jax.Array) -> jax.Array:
+  """Matrix (nv, 3) A of a body's subtree: its angular momentum about its centre of mass is A' qvel [kg m^2/s]."""
+  return momentum.angmom_mat(m, d.crb, d.cdof, d.subtree_com, body_id)
+
+
+def apply_ft(
+  m: Model, d: Data, force: jax.Array, torque: jax.Array, point: jax.Array, body_id: jax.Array
+) -> jax.Array:
+  """Joint-space force (nv,) of a force (3,) [N] and a torque (3,) [N m] that act on a body at a global point (3,) [m]."""
+  return jacobian.apply_ft(m, d.cdof, d.subtree_com, force, torque, point, body_id)
+
+
+def object_velocity(m: Model, d: Data, objid: jax.Array, *, objtype: int, local: bool) -> jax.Array:
+  """Velocity (6,), rotation first, of an object's frame."""
+  pos, mat, body = _frame(m, d, objtype, objid)
+  return jacobian.velocity(m, d.cvel, d.subtree_com, pos, mat if local else None, body)
+
+
+def object_acceleration(m: Model, d: Data, objid: jax.Array, *, objtype: int, local: bool) -> jax.Array:
+  """Acceleration against free fall (6,), rotation first, of an object's frame; needs `rne_postconstraint`."""
+  pos, mat, body = _frame(m, d, objtype, objid)
+  return jacobian.acceleration(m, d.cacc, d.cvel, d.subtree_com, pos, mat if local else None, body)
+
+
+def _frame(m, d, objtype, objid):
+  """Position, orientation and body of an object."""
+  owner, pos, mat, _ = FRAMES[ObjType(objtype)]
+  body = objid if owner is None else pick(getattr(m, owner)[:, None], objid)
+  return pick(getattr(d, pos), objid), pick(getattr(d, mat), objid), body
+
+
+def contact_force(m: Model, d: Data, contact_id: jax.Array, *, to_world_frame: bool) -> jax.Array:
+  """Force and torque (6,) of a contact slot on its second geom, at the contact's position; zero without a contact."""
+  force = pick(contact_force_.local(m, d.efc_force, d.contact.friction, d.contact.exclude), contact_id)
+  if not to_world_frame:
+    return force
+  frame = pick(d.contact.frame, contact_id)
+  return jnp.concatenate([vector.mat_t_vec(frame, force[k : k + 3]) for k in (0, 3)])
+
+
+def local_to_global(world_pos, world_quat, local_pos, local_quat) -> tuple[jax.Array, jax.Array]:
+  """Position (3,) [m] and rotation matrix (3, 3) in the world of a pose in a body's frame.
+
+  Args:
+    world_pos: position of the body (3,) [m].
+    world_quat: orientation of the body (4,).
+    local_pos: position in the body's frame (3,) [m].
+    local_quat: orientation in the body's frame (4,).
+
+  Source: `mj_local2Global`.
+  """
+  pos, turn, shift, inner = (jnp.asarray(x)[..., None] for x in (world_pos, world_quat, local_pos, local_quat))
+  return (pos + quat.rotate(turn, shift))[..., 0], quat.to_mat(quat.mul(turn, inner))[..., 0]
