@@ -258,7 +258,8 @@ def read_field(mj_model: mujoco.MjModel, d: mujoco.MjData, field: str) -> np.nda
   """A field of MjData as an array whose first axis counts things; sparse matrices are filled in."""
   if field == "efc_J":
     if not mujoco.mj_isSparse(mj_model):
-      return d.efc_J.reshape(-1, mj_model.nv)[: d.nefc]  # C keeps room for rows that it drops
+      # C keeps room for rows that it drops; a model without dofs has no rows
+      return d.efc_J.reshape(-1, mj_model.nv)[: d.nefc] if mj_model.nv else np.zeros((0, 0))
     return _dense(mj_model.nv, d.efc_J, d.efc_J_rownnz, d.efc_J_rowadr, d.efc_J_colind)
   if field == "actuator_moment":
     return _dense(mj_model.nv, d.actuator_moment, d.moment_rownnz, d.moment_rowadr, d.moment_colind)
