@@ -25,7 +25,8 @@ FRAMES = {
 
 def jac(m: Model, d: Data, point: jax.Array, body_id: jax.Array) -> tuple[jax.Array, jax.Array]:
   """Jacobians (nv, 3) of a global point (3,) [m] on a body: of its position, and of the body's rotation."""
-  return tuple(jacobian.jac(m, d.cdof, d.subtree_com, point, body_id))
+  position, rotation = jacobian.jac(m, d.cdof, d.subtree_com, point, body_id)
+  return position, rotation
 
 
 def jac_body(m: Model, d: Data, body_id: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -60,7 +61,8 @@ def jac_subtree_com(m: Model, d: Data, body_id: jax.Array) -> jax.Array:
 
 def jac_dot(m: Model, d: Data, point: jax.Array, body_id: jax.Array) -> tuple[jax.Array, jax.Array]:
   """Rates of change (nv, 3) of the Jacobians of a global point (3,) [m] that rides on a body."""
-  return tuple(jacobian.jac_dot(m, d.cdof, d.cdof_dot, d.cvel, d.subtree_com, point, body_id))
+  position, rotation = jacobian.jac_dot(m, d.cdof, d.cdof_dot, d.cvel, d.subtree_com, point, body_id)
+  return position, rotation
 
 
 def angmom_mat(m: Model, d: Data, body_id: jax.Array) -> jax.Array:

@@ -1,6 +1,7 @@
 """Models for the tests: the project's scenes, and real ones from installed packages, cut down to what is supported."""
 
 import functools
+import importlib.util
 import pathlib
 
 import mujoco
@@ -19,8 +20,24 @@ REAL = {
   "quadruped": "barkour_v0/assets/barkour_v0_mjx.xml",
   "hand": "shadow_hand/scene_right.xml",
 }
+# files of other packages, with all that belongs to smooth dynamics left in
+OTHERS = {
+  **{f"dm_{k}": ("dm_control", f"suite/{k}.xml") for k in (
+    "acrobot", "ball_in_cup", "cartpole", "cheetah", "dog", "finger", "fish", "hopper", "humanoid", "humanoid_CMU", "lqr",
+    "manipulator", "pendulum", "point_mass", "quadruped", "reacher", "stacker", "swimmer", "walker",
+  )},
+  **{f"gym_{k}": ("gymnasium", f"envs/mujoco/assets/{k}.xml") for k in (
+    "ant", "half_cheetah", "hopper", "humanoid", "humanoidstandup", "inverted_double_pendulum", "inverted_pendulum", "point",
+    "pusher", "pusher_v5", "reacher", "swimmer", "walker2d", "walker2d_v5",
+  )},
+  **{f"myo_{k}": ("myo_sim", f"models/legacy/{k}.xml") for k in (
+    "elbow/myoelbow_1dof6muscles", "elbow/myoelbow_2dof6muscles", "elbow/myoelbow_1dof6muscles_1dofexo",
+    "finger/myofinger_v0", "finger/motorfinger_v0", "osl/myolegs_osl",
+  )},
+}  # fmt: skip
 # longer than CI has time for; run with `-m slow`
-SLOW = ("humanoids_3",)
+IN_CI = ("dm_ball_in_cup", "dm_fish", "gym_humanoid", "myo_elbow/myoelbow_2dof6muscles")
+SLOW = ("humanoids_3", *(k for k in OTHERS if k not in IN_CI))
 
 
 @functools.cache
@@ -30,18 +47,23 @@ def load(name: str) -> mujoco.MjModel:
     return mujoco.MjModel.from_xml_path(str(SCENES / f"{name}.xml"))
   if name == "humanoid":
     return mujoco.MjModel.from_xml_path(str(SHIPPED / "humanoid.xml"))
-  return strip(mujoco.MjSpec.from_file(str(MJX_DATA / REAL[name])))
+  if name in REAL:
+    return strip(mujoco.MjSpec.from_file(str(MJX_DATA / REAL[name])))
+  package, file = OTHERS[name]
+  found = importlib.util.find_spec(package)
+  assert found is not None and found.submodule_search_locations, f"pip install mjx_lite[test] brings {package}"
+  spec = mujoco.MjSpec.from_file(str(pathlib.Path(found.submodule_search_locations[0]) / file))
+  # integrators and solvers that are not there yet
+  spec.option.integrator = mujoco.mjtIntegrator.mjINT_EULER
+  spec.option.solver = mujoco.mjtSolver.mjSOL_NEWTON
+  spec.option.noslip_iterations = 0
+  return strip(spec)
 
 
 def strip(spec: mujoco.MjSpec) -> mujoco.MjModel:
-  """Compile without sensors, tendons and what acts on them; meshes and other shapes without a collider do not collide."""
+  """Compile without sensors; meshes and other shapes without a collider do not collide."""
   for sensor in list(spec.sensors):
     spec.delete(sensor)
-  for actuator in list(spec.actuators):
-    if actuator.trntype == mujoco.mjtTrn.mjTRN_TENDON:
-      spec.delete(actuator)
-  for tendon in list(spec.tendons):
-    spec.delete(tendon)
   collides = (
     mujoco.mjtGeom.mjGEOM_PLANE, mujoco.mjtGeom.mjGEOM_SPHERE, mujoco.mjtGeom.mjGEOM_CAPSULE, mujoco.mjtGeom.mjGEOM_BOX,
   )  # fmt: skip

@@ -8,6 +8,7 @@ import numpy as np
 from mjx_lite.collision.driver import Contacts
 from mjx_lite.constraint import contact, equality, friction, jacobian, limit
 from mjx_lite.constraint.impedance import impedance
+from mjx_lite.constraint.limit import TendonLimitPlan
 from mjx_lite.constraint.rows import Jacobian, RowParams, Rows
 from mjx_lite.core.enums import MINVAL, ConstraintType
 from mjx_lite.core.select import join
@@ -21,7 +22,7 @@ class RowPlan(NamedTuple):
   friction_dof: np.ndarray
   friction_tendon: np.ndarray
   limit: limit.LimitPlan
-  limit_tendon: limit.TendonLimitPlan
+  limit_tendon: TendonLimitPlan
   type: np.ndarray  # (nefc,) ConstraintType
   id: np.ndarray  # (nefc,) dof, joint or contact slot
   address: np.ndarray  # (ncon,) first row of each slot

@@ -229,7 +229,7 @@ def _points(m, p, x):
     arms.append(arm)
     jdotv.append(shift_acc + vector.cross(turn_acc, arm) + vector.cross(turn, velocity))
   turn, shift = spatial.split(rows(x.cdof, p.entry_dof))
-  entries = sum(
+  entries = vector.add(
     sign * side[:, None, None].astype(shift.dtype) * (shift + vector.cross(turn, rows(arm, p.entry_point)))
     for sign, side, arm in zip((1, -1), p.entry_side, arms, strict=True)
   )

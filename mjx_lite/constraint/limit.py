@@ -82,7 +82,7 @@ def rows_tendon(m: Model, p: TendonLimitPlan, length: jax.Array) -> RowParams:
   """Limit rows of tendons. Source: `mj_instantiateLimit`."""
   bounds = rows(m.tendon_range, p.tendon)
   bound = jnp.where((p.sign > 0)[:, None], bounds[:, 0], bounds[:, 1])
-  pos = (rows(length, p.tendon) - bound) * p.sign[:, None]
+  pos = jnp.asarray(p.sign)[:, None] * (rows(length, p.tendon) - bound)
   margin = rows(m.tendon_margin, p.tendon)
   zero = jnp.zeros((len(p.tendon), 1), pos.dtype)
   return RowParams(

@@ -50,7 +50,7 @@ def plan(s: dict[str, Any], pruned: frozenset[str], com: ComPlan, is_ellipsoid: 
     is_ellipsoid: (ngeom,) geoms with fluidshape 'ellipsoid'.
   """
   moved = dense(com.moved_body)
-  moves = moved.any(axis=0)
+  moves = np.any(moved, axis=0)
   owner = s["geom_bodyid"]
   by_geoms = np.zeros(s["nbody"], bool)
   by_geoms[owner[is_ellipsoid]] = True

@@ -94,7 +94,7 @@ def plan(s: dict[str, Any]) -> TendonPlan:
   below = np.eye(s["nbody"], dtype=bool)  # below[a, b]: b is in the subtree of a
   for b in range(s["nbody"] - 1, 0, -1):
     below[s["body_parentid"][b]] |= below[b]
-  movable = below[s["dof_bodyid"]].any(axis=0) if nv else np.zeros(s["nbody"], bool)
+  movable = np.any(below[s["dof_bodyid"]], axis=0) if nv else np.zeros(s["nbody"], bool)
   pull = np.flatnonzero(movable[pull_body])
   pull_body, pull_tendon = pull_body[pull], pull_tendon[pull]
   spatial_entry = np.setdiff1d(np.arange(len(entry_tendon)), fixed)

@@ -79,7 +79,7 @@ def wrap(x0, x1, pos, mat, radius, side, cylinder: np.ndarray, sided: np.ndarray
     local = vector.mat_t_vec(rows(mat, sided), side - rows(pos, sided))
     mark = flat(local, sided)[:, :2]
     parts.append(_sided(rows(q0, sided)[:, :2], rows(q1, sided)[:, :2], rows(radius, sided), local, mark))
-  found = jax.tree.map(lambda *x: join(list(x), np.argsort(np.r_[plain, sided])), *parts)
+  found = Planar(*(join(list(x), np.argsort(np.r_[plain, sided])) for x in zip(*parts, strict=True)))
   wrapped = found.wrapped & far
 
   # spread the height evenly along the path
@@ -195,8 +195,8 @@ def _sided(e0, e1, radius, local, mark):
   outside, inner = circle(e0, e1, radius, mark), inside(e0, e1, radius, through)
   return Planar(
     jnp.where(through, inner.wrapped, outside.wrapped),
-    jnp.where(through[:, None], inner.point0, outside.point0),
-    jnp.where(through[:, None], inner.point1, outside.point1),
+    jnp.where(through[:, None], inner[1], outside[1]),
+    jnp.where(through[:, None], inner[2], outside[2]),
     jnp.where(through, 0, outside.arc),
   )
 

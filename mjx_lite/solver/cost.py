@@ -181,13 +181,13 @@ def along(p: Any, rows: Rows, jar, jv, gauss1, gauss2, alpha: jax.Array) -> Line
   """
   x = jar + alpha * jv
   z = zones(p, rows, x)
-  ends = [_cone(p, rows, y) if _is_cone(p) else None for y in (jar, x)]
-  pushed = [_pushed(p, rows, y, c) for y, c in zip((jar, x), ends, strict=True)]
+  start, end = (_cone(p, rows, y) if _is_cone(p) else None for y in (jar, x))
+  pushed = [_pushed(p, rows, y, c) for y, c in ((jar, start), (x, end))]
   before, after = (jnp.where(on, y, 0) for on, y in zip(pushed, (jar, x), strict=True))
   change = jnp.where(pushed[0] & pushed[1], alpha * jv, after - before)
   cost = 0.5 * vector.total(_quadratic(p, rows) * change * (after + before))
-  if z.cone is not None:
-    cost = cost + vector.total(_middle_change(p, rows, ends[0], ends[1], jv, alpha))
+  if start is not None and end is not None:
+    cost = cost + vector.total(_middle_change(p, rows, start, end, jv, alpha))
   if p.jacobian.nfriction:
     cost = cost + vector.total(_huber(p, rows, x) - _huber(p, rows, jar))
   slope = gauss1 + 2 * gauss2 * alpha - vector.total(z.force * jv)

@@ -3,12 +3,12 @@
 import mujoco
 import numpy as np
 import pytest
-from models import REAL, SCENE_NAMES, SLOW, load
+from models import OTHERS, REAL, SCENE_NAMES, SLOW, load
 
 from mjx_lite.cli import compare
 
 NAMES = [
-  pytest.param(n, marks=pytest.mark.slow) if n in SLOW else n for n in (*SCENE_NAMES, "humanoid", *REAL)
+  pytest.param(n, marks=pytest.mark.slow) if n in SLOW else n for n in (*SCENE_NAMES, "humanoid", *REAL, *OTHERS)
 ]
 
 
