@@ -89,7 +89,7 @@ def plan(s: dict[str, Any]) -> TendonPlan:
   geom = s["geom_bodyid"][path.around_geom] if len(path.around_geom) else np.zeros(0, int)
   pull_body = np.concatenate([body[moving, 0], body[moving, 1], ends[:, 0], ends[:, 1], geom, geom]).astype(int)
   t0, t1 = path.straight_tendon[moving], path.around_tendon
-  changing = t1[(ends != geom[:, None]).any(axis=1)]
+  changing = t1[np.any(ends != geom[:, None], axis=1)]
   pull_tendon = np.concatenate([t0, t0, t1, t1, t1, t1])
   below = np.eye(s["nbody"], dtype=bool)  # below[a, b]: b is in the subtree of a
   for b in range(s["nbody"] - 1, 0, -1):

@@ -17,7 +17,7 @@ _UNSUPPORTED = """
   <worldbody>
     <body name="b"><joint name="j"/><geom size="0.1"/><site name="s"/></body>
   </worldbody>
-  <tendon><fixed name="cable" frictionloss="1"><joint joint="j" coef="1"/></fixed></tendon>
+  <actuator><general name="magic" joint="j" dyntype="user" actdim="1"/></actuator>
 </mujoco>
 """
 
@@ -128,4 +128,4 @@ def test_inspect_lists_what_is_unsupported(tmp_path, capsys):
   path.write_text(_UNSUPPORTED)
   code = main(["inspect", str(path), "--no-times"])
   out = capsys.readouterr().out
-  assert code == 1 and "cable" in out
+  assert code == 1 and "magic" in out

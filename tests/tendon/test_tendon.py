@@ -180,7 +180,7 @@ def test_constraint_jacobian():
   d = mjx.jit(mjx.forward)(m, mjx.put_data(m, state_of(model)))
   dense = mjx.jit(mjx.constraint_jacobian)(m, d)
   tendon = np.isin(d.efc_type, (mjx.ConstraintType.FRICTION_TENDON, mjx.ConstraintType.LIMIT_TENDON))
-  assert tendon.sum() == 4 + 2 * 3
+  assert tendon.sum() == 5 + 2 * 3
   np.testing.assert_allclose(dense @ d.qvel, d.efc_vel, atol=1e-12)
   np.testing.assert_allclose(dense.T @ d.efc_force, d.qfrc_constraint, atol=1e-10)
 
