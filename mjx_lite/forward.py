@@ -42,9 +42,8 @@ from mjx_lite.smooth import passive as passive_
 from mjx_lite.smooth import rne as rne_
 from mjx_lite.smooth import tendon as tendon_
 from mjx_lite.smooth import transmission as transmission_
-from mjx_lite.solver import cost, newton
+from mjx_lite.solver import cost, implicit_diff, primal
 from mjx_lite.solver.operator import Metric
-from mjx_lite.solver.table import SOLVERS
 
 
 class Work(NamedTuple):
@@ -234,11 +233,11 @@ def _solve(m: Model, d: Data, rows: Rows) -> Data:
     return d.replace(qacc=d.qacc_smooth, qfrc_constraint=jnp.zeros_like(d.qacc), solver_niter=d.solver_niter * 0)
   metric = Metric(d.cinert, d.cdof, d.M)
   trace = vector.total(jnp.where(m.plan.inertia.diagonal[:, None], d.M, 0))
-  problem = newton.Problem(m, metric, rows, d.qfrc_smooth, d.qacc_smooth, 1 / trace)
-  solution = SOLVERS[m.opt.solver](problem, d.qacc_warmstart)
+  problem = primal.Problem(m, metric, rows, d.qfrc_smooth, d.qacc_smooth, 1 / trace)
+  solution = implicit_diff.solve(problem, d.qacc_warmstart)
   force = cost.zones(m.plan, rows, solution.jar).force
   qfrc = jacobian.mul_t(m, rows.jacobian, d.cdof, force)
-  converged = solution.stopped | newton.is_small(problem, solution.ma - d.qfrc_smooth - qfrc)
+  converged = solution.stopped | primal.is_small(problem, solution.ma - d.qfrc_smooth - qfrc)
   return d.replace(
     qacc=solution.qacc, efc_force=force, efc_state=cost.state(m.plan, rows, solution.jar), qfrc_constraint=qfrc,
     solver_niter=solution.niter, status=status.mark(d.status, Warning.SOLVER, ~converged),
