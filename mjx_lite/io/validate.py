@@ -57,8 +57,6 @@ def _options(m):
   for flag in enums.EnableBit:
     if opt.enableflags & flag and flag not in ENABLE_FLAGS:
       yield Problem("option", f"flag {flag.name.lower()}", "enable", "leave it disabled")
-  if opt.noslip_iterations:
-    yield Problem("option", "noslip_iterations", str(opt.noslip_iterations), "use 0")
 
 
 def _sizes(m):
