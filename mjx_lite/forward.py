@@ -102,7 +102,7 @@ def collision(m: Model, d: Data) -> Data:
   return d.replace(
     contact=d.contact.replace(
       dist=c.dist, pos=c.pos, frame=c.frame, includemargin=margin,
-      exclude=jnp.where(c.dist < margin, 0, jnp.where(c.dist < margin + c.params.gap, 1, -1)).astype(jnp.int32), **params,
+      exclude=jnp.where(c.dist < margin, 0, jnp.where(c.dist <= margin + c.params.gap, 1, -1)).astype(jnp.int32), **params,
     )
   )  # fmt: skip
 

@@ -85,6 +85,7 @@ def put_model(
     return jax.device_put(np.array(x, kind), device)  # a copy: JAX on CPU may alias what it is given
 
   arrays = {k: put(getattr(m, k)) for k in traced if k not in ("cam_mat0", "key_mpos", "key_mquat")}
+  arrays.update({k: put(x) for k, x in _same_frames(m).items()})
   arrays["cam_mat0"] = put(m.cam_mat0.reshape(-1, 3, 3))
   arrays["key_mpos"] = put(m.key_mpos.reshape(m.nkey, m.nmocap, 3))
   arrays["key_mquat"] = put(m.key_mquat.reshape(m.nkey, m.nmocap, 4))
@@ -122,6 +123,27 @@ def _fields(m: mujoco.MjModel) -> dict[str, Any]:
       out[name] = value.copy()
     elif isinstance(value, bool | int | float | bytes):
       out[name] = value
+  return out
+
+
+def _same_frames(m: mujoco.MjModel) -> dict[str, np.ndarray]:
+  """Poses of inertias, geoms and sites that MuJoCo's compiler takes as those of the body or of its inertia.
+
+  C's kinematics then ignores the small rest that the fields still have; here they are made what C computes with.
+  """
+  same = mujoco.mjtSameFrame
+  unit = np.array([1.0, 0, 0, 0])
+  out: dict[str, np.ndarray] = {}
+  fields = (("body", "body_ipos", "body_iquat"), ("geom", "geom_pos", "geom_quat"), ("site", "site_pos", "site_quat"))
+  for kind, pos_field, quat_field in fields:
+    frame = getattr(m, f"{kind}_sameframe")
+    body = np.arange(m.nbody) if kind == "body" else getattr(m, f"{kind}_bodyid")
+    pos, quat = getattr(m, pos_field).copy(), getattr(m, quat_field).copy()
+    pos[frame == same.mjSAMEFRAME_BODY] = 0
+    quat[np.isin(frame, (same.mjSAMEFRAME_BODY, same.mjSAMEFRAME_BODYROT))] = unit
+    at, turned = frame == same.mjSAMEFRAME_INERTIA, np.isin(frame, (same.mjSAMEFRAME_INERTIA, same.mjSAMEFRAME_INERTIAROT))
+    pos[at], quat[turned] = m.body_ipos[body[at]], m.body_iquat[body[turned]]
+    out[pos_field], out[quat_field] = pos, quat
   return out
 
 
