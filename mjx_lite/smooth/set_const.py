@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from mjx_lite.core.enums import JointType
-from mjx_lite.core.select import put, rows, rows_or_zero
+from mjx_lite.core.select import join, put, rows, rows_or_zero
 from mjx_lite.core.types import Model
 from mjx_lite.math import quat, safe, spatial, vector
 from mjx_lite.math.groups import GroupPlan, plan_groups
@@ -148,7 +148,7 @@ def _inverse_weights(m, p, x, c, t, act, solve) -> _InverseWeights:
   unit = jnp.broadcast_to(jnp.eye(nv, dtype=jac.dtype)[..., None], (nv, nv, width))
   k = m.plan.transmission
   moment = _scatter(act.moment, k.entry_out, k.entry_dof, m.nout, nv)
-  jac = jnp.concatenate([jac, unit, tendon.dense(m, t.ten_J), moment])
+  jac = join([jac, unit, tendon.dense(m, t.ten_J), moment])
   if not nv:
     none = lambda *shape: jnp.zeros((*shape, width), jac.dtype)  # noqa: E731
     return _InverseWeights(none(m.nbody, 2), none(0), none(m.ntendon), none(m.nout))
