@@ -57,7 +57,6 @@ step = one_world(native.step)
 step1 = one_world(native.step1)
 step2 = one_world(native.step2)
 forward = one_world(native.forward)
-rollout = one_world(native.rollout)
 
 fwd_position = one_world(native.fwd_position)
 fwd_velocity = one_world(native.fwd_velocity)
