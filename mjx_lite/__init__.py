@@ -57,6 +57,7 @@ from mjx_lite.api import (
   with_params,
   xfrc_accumulate,
 )
+from mjx_lite.check_grad import BlockCheck, check_grad
 from mjx_lite.core.enums import (
   BiasType,
   CamLightType,
@@ -92,15 +93,16 @@ from mjx_lite.rollout import rollout
 __version__ = "0.1.0"
 
 __all__ = [
-  "BiasType", "CamLightType", "ConeType", "ConstraintState", "ConstraintType", "Contact", "Data", "DisableBit", "DynType",
-  "EnableBit", "EqType", "GainType", "GeomType", "IntegratorType", "JacobianType", "JointType", "MjxError", "Model",
-  "ObjType", "Option", "SensorType", "SolverType", "State", "Statistic", "Status", "TransitionJac", "TrnType",
-  "UnsupportedModelError", "Warning", "WrapType", "angmom_mat", "apply_ft", "bytes_per_world", "camlight", "collision",
-  "com_pos", "com_vel", "constraint_jacobian", "contact_force", "crb", "differentiate_pos", "energy_pos", "energy_vel",
-  "euler", "factor_m", "forward", "full_m", "fwd_acceleration", "fwd_actuation", "fwd_position", "fwd_velocity", "get_data",
-  "get_data_into", "get_state", "hvp", "id2name", "integrate_pos", "jac", "jac_body", "jac_body_com", "jac_dot", "jac_geom",
-  "jac_site", "jac_subtree_com", "jit", "kinematics", "local_to_global", "make_constraint", "make_data", "mul_m", "name2id",
-  "object_acceleration", "object_velocity", "passive", "put_data", "put_model", "reset_data", "rne", "rne_postconstraint",
-  "rollout", "set_const", "set_state", "solve", "solve_m", "state_size", "step", "step1", "step2", "subtree_vel", "tendon",
-  "tendon_armature", "tendon_bias", "transition_jac", "transmission", "with_params", "xfrc_accumulate",
+  "BiasType", "BlockCheck", "CamLightType", "ConeType", "ConstraintState", "ConstraintType", "Contact", "Data",
+  "DisableBit", "DynType", "EnableBit", "EqType", "GainType", "GeomType", "IntegratorType", "JacobianType", "JointType",
+  "MjxError", "Model", "ObjType", "Option", "SensorType", "SolverType", "State", "Statistic", "Status", "TransitionJac",
+  "TrnType", "UnsupportedModelError", "Warning", "WrapType", "angmom_mat", "apply_ft", "bytes_per_world", "camlight",
+  "check_grad", "collision", "com_pos", "com_vel", "constraint_jacobian", "contact_force", "crb", "differentiate_pos",
+  "energy_pos", "energy_vel", "euler", "factor_m", "forward", "full_m", "fwd_acceleration", "fwd_actuation", "fwd_position",
+  "fwd_velocity", "get_data", "get_data_into", "get_state", "hvp", "id2name", "integrate_pos", "jac", "jac_body",
+  "jac_body_com", "jac_dot", "jac_geom", "jac_site", "jac_subtree_com", "jit", "kinematics", "local_to_global",
+  "make_constraint", "make_data", "mul_m", "name2id", "object_acceleration", "object_velocity", "passive", "put_data",
+  "put_model", "reset_data", "rne", "rne_postconstraint", "rollout", "set_const", "set_state", "solve", "solve_m",
+  "state_size", "step", "step1", "step2", "subtree_vel", "tendon", "tendon_armature", "tendon_bias", "transition_jac",
+  "transmission", "with_params", "xfrc_accumulate",
 ]  # fmt: skip
