@@ -34,6 +34,7 @@ class BlockCheck(NamedTuple):
   autodiff: float  # derivative of the loss along the direction, by reverse mode
   difference: float  # the same by central differences
   error: float  # |autodiff - difference| / max(|difference|, 1e-3 of the largest over all blocks)
+  direction: np.ndarray  # in the block
   flags: tuple[str, ...]  # of 'wrong', 'not finite', 'no sensitivity', 'not smooth', 'stiff'
 
   @property
@@ -79,8 +80,7 @@ def check_grad(
   values = {k: x for k, f in chosen.items() if (x := _value(m, d, f)).size and f not in m.layout.pruned}
   if not values:
     raise ValueError("the model has none of these inputs.")
-  rng = np.random.default_rng(seed)
-  weights = tuple(rng.normal(size=n) for n in (m.nv, m.nv, m.na))
+  rng, weights = np.random.default_rng(seed), loss_weights(m, seed)
   at = {k: jnp.zeros(m.nv, x.dtype) if chosen[k] == "qpos" else x for k, x in values.items()}
   direction = {k: _direction(rng, x, chosen[k]) for k, x in at.items()}
   loss = functools.partial(_loss, fields=tuple(chosen.items()), steps=steps)
@@ -108,10 +108,16 @@ def check_grad(
       flags.append("wrong")
     if abs(found.central) > 1e4 * middle:
       flags.append("stiff")
-    out.append(BlockCheck(k, chosen[k], slope, found.central, error, tuple(flags)))
+    out.append(BlockCheck(k, chosen[k], slope, found.central, error, np.asarray(direction[k]), tuple(flags)))
   if write is not None:
     _write(out, write)
   return out
+
+
+def loss_weights(m: Model, seed: int = 0) -> tuple[np.ndarray, ...]:
+  """Coefficients of the loss: of the motion from the first position, of the last velocity, of the last activations."""
+  rng = np.random.default_rng(seed + 1)
+  return tuple(rng.normal(size=n) for n in (m.nv, m.nv, m.na))
 
 
 def _value(m, d, field):
