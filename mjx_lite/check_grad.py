@@ -95,8 +95,8 @@ def check_grad(
     slope = float(jnp.vdot(gradient[k], direction[k]))
     finite = bool(jnp.isfinite(gradient[k]).all())
     found = far[k]
-    error = abs(slope - found.central) / max(abs(found.central), 1e-3 * largest, 1e-30)
-    smooth = found.jump <= max(1e-3 * abs(found.central), 1e-6 * largest)
+    scale = max(abs(found.central), 1e-3 * largest, 1e-30)
+    error, smooth = abs(slope - found.central) / scale, found.jump <= tolerance * scale
     flags = []
     if not finite:
       flags.append("not finite")
