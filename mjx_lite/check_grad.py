@@ -159,7 +159,7 @@ class _Difference(NamedTuple):
 
 def _differences(value, at, k, direction, m, d, weights):
   """Central differences along a direction, extrapolated from two widths; and how much the slope jumps."""
-  eps = float(jnp.finfo(direction.dtype).eps) ** (1 / 3)
+  eps = float(jnp.finfo(direction.dtype).eps) ** 0.25  # the truncation error below is of fourth order
   ends = {h: float(value({**at, k: at[k] + h * eps * direction}, m, d, weights)) for h in (-2, -1, 0, 1, 2)}
   near, wide = (ends[1] - ends[-1]) / (2 * eps), (ends[2] - ends[-2]) / (4 * eps)
   # second differences are proportional to the square of the width where the function is smooth

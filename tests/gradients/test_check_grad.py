@@ -1,6 +1,7 @@
 """Gradients with respect to every block of inputs: against differences of the engine, and against differences of C."""
 
 import copy
+import sys
 
 import jax
 import jax.numpy as jnp
@@ -10,7 +11,6 @@ import pytest
 from models import load
 
 import mjx_lite as mjx
-from mjx_lite import check_grad as module
 from mjx_lite.check_grad import loss_weights
 from mjx_lite.cli.compare import optimal
 
@@ -72,6 +72,8 @@ def test_gradients(name, before, steps):
       continue
     small = 1e-3 * largest
     assert x.error <= 2e-6, table
+    if x.field == "body_ipos" and (model.body_simple > 0).any():
+      continue  # C refuses to move the centre of mass of a body that it compiled as simple
     at = np.zeros(model.nv) if x.field == "qpos" else np.array(_read(model, data, x.field))
     f = lambda e, x=x, at=at: loss_of_c(model, data, x.field, at + e * x.direction, steps, weights)  # noqa: E731
     of_c = (f(1e-5) - f(-1e-5)) / 2e-5
@@ -91,7 +93,7 @@ def test_flags(monkeypatch):
     wrong = at["mass"][1] * jax.lax.stop_gradient(at["mass"][1])
     return wrong + jump + infinite
 
-  monkeypatch.setattr(module, "_loss", loss)
+  monkeypatch.setattr(sys.modules[loss_weights.__module__], "_loss", loss)
   model = load("joints")
   m = mjx.put_model(model)
   found = mjx.check_grad(m, mjx.make_data(m), blocks=("mass", "inertia", "centre of mass", "damping"), write=None)
