@@ -158,12 +158,22 @@ class _Difference(NamedTuple):
 
 
 def _differences(value, at, k, direction, m, d, weights):
-  """Central differences along a direction, extrapolated from two widths; and how much the slope jumps."""
-  eps = float(jnp.finfo(direction.dtype).eps) ** 0.25  # the truncation error below is of fourth order
-  ends = {h: float(value({**at, k: at[k] + h * eps * direction}, m, d, weights)) for h in (-2, -1, 0, 1, 2)}
-  near, wide = (ends[1] - ends[-1]) / (2 * eps), (ends[2] - ends[-2]) / (4 * eps)
+  """Differences along a direction, of the width at which they are smoothest.
+
+  The wide ones see less of the solver's round-off, the narrow ones cross fewer switches.
+  """
+  eps = float(jnp.finfo(direction.dtype).eps)
+  f = lambda x: float(value({**at, k: at[k] + x * direction}, m, d, weights))  # noqa: E731
+  here = f(0.0)
+  return min((_difference(f, here, eps**power) for power in (1 / 4, 1 / 3)), key=lambda x: x.jump)
+
+
+def _difference(f, here, h):
+  """Central difference at 0, extrapolated from two widths; and how much the slope jumps."""
+  ends = {k: f(k * h) for k in (-2, -1, 1, 2)}
+  near, wide = (ends[1] - ends[-1]) / (2 * h), (ends[2] - ends[-2]) / (4 * h)
   # second differences are proportional to the square of the width where the function is smooth
-  bend, bend2 = ((ends[h] - 2 * ends[0] + ends[-h]) / (h * eps) for h in (1, 2))
+  bend, bend2 = ((ends[k] - 2 * here + ends[-k]) / (k * h) for k in (1, 2))
   return _Difference((4 * near - wide) / 3, abs(bend - bend2 / 2) + abs(near - wide))
 
 

@@ -41,10 +41,14 @@ def from_theta(theta: jax.Array) -> Inertia:
   a, d, (s12, s23, s13), t = theta[0], jnp.exp(theta[1:4]), theta[4:7], theta[7:]
   lower = jnp.zeros_like(a)
   root = jnp.stack([jnp.stack([d[0], s12, s13]), jnp.stack([lower, d[1], s23]), jnp.stack([lower, lower, d[2]])])
-  mass = jnp.exp(2 * a)
-  iquat, moment = _principal(_symmetric_product(root))
+  return from_second_moments(jnp.exp(2 * a), t, _symmetric_product(root))
+
+
+def from_second_moments(mass: jax.Array, ipos: jax.Array, second: jax.Array) -> Inertia:
+  """Inertia of a mass, a centre of mass, and second moments (3, 3) about it per mass. Gradient: as of `from_theta`."""
+  iquat, moment = _principal(second)
   # moment of inertia about an axis: the second moments along the two others
-  return Inertia(mass, t, iquat, mass * (jnp.roll(moment, -1) + jnp.roll(moment, 1)))
+  return Inertia(mass, ipos, iquat, mass * (jnp.roll(moment, -1) + jnp.roll(moment, 1)))
 
 
 def to_theta(x: Inertia) -> jax.Array:
@@ -55,7 +59,7 @@ def to_theta(x: Inertia) -> jax.Array:
   """
   moment = (0.5 * jnp.sum(x.inertia) - x.inertia) / x.mass
   moment = jnp.maximum(moment, 1e-12 * jnp.max(moment))
-  axes = _matrix(x.iquat / jnp.linalg.norm(x.iquat))
+  axes = matrix(x.iquat / jnp.linalg.norm(x.iquat))
   s = _symmetric_product(axes * jnp.sqrt(moment))
   u33 = jnp.sqrt(s[2, 2])
   s13, s23 = s[0, 2] / u33, s[1, 2] / u33
@@ -86,7 +90,7 @@ def _symmetric_product(a):
   return 0.5 * (product + product.T)
 
 
-def _matrix(q):
+def matrix(q):
   """Rotation matrix of a unit quaternion."""
   w, x, y, z = q
   return jnp.stack([
@@ -121,7 +125,7 @@ def _quaternion(r):
 def _principal_jvp(primals, tangents):
   (s,), (ds,) = primals, tangents
   q, value = _principal(s)
-  axes = _matrix(q)
+  axes = matrix(q)
   mixed = jnp.matmul(jnp.matmul(axes.T, ds, precision="highest"), axes, precision="highest")
   # R' dS R = [omega x, diag] + d diag: an off-diagonal entry turns its two axes by itself over the gap
   i, j = np.array([1, 2, 0]), np.array([2, 0, 1])

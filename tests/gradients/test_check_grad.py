@@ -101,3 +101,25 @@ def test_flags(monkeypatch):
   assert "wrong" in flags["mass"] and "not smooth" in flags["inertia"]
   assert "not finite" in flags["centre of mass"] and "no sensitivity" in flags["damping"]
   assert [x.ok for x in found] == [False, True, False, True]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name, before", [("trees", 150), ("joints", 90), ("elliptic", 60), ("humanoid", 80)])
+def test_single_precision(name, before):
+  """Gradients in float32 are those in float64 to a hundredth."""
+  model, data = state_of(name, before)
+  model.opt.tolerance, model.opt.ls_tolerance = 1e-8, 0.01
+  found = []
+  for dtype in (np.float64, np.float32):
+    m = mjx.put_model(model, dtype=dtype)
+    d = mjx.put_data(m, data)
+    w = np.random.default_rng(0).normal(size=model.nv)
+
+    def f(qvel, mass, m=m, d=d, w=w):
+      after, _ = mjx.rollout(m.with_params(body_mass=mass), d.replace(qvel=qvel), steps=10, record=())
+      return jnp.vdot(jnp.asarray(w, qvel.dtype), after.qvel)
+
+    found.append(mjx.jit(jax.grad(f, argnums=(0, 1)))(d.qvel, m.body_mass))
+  for double, single in zip(*found, strict=True):
+    assert single.dtype == np.float32
+    np.testing.assert_allclose(single, double, rtol=1e-2, atol=1e-2 * np.abs(double).max())
