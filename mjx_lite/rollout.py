@@ -24,7 +24,7 @@ def rollout(
   steps: int | None = None,
   record: Sequence[str] | Callable[[Model, Data], Any] = RECORD,
   checkpoint: int | None = 1,
-  devices: Sequence[jax.Device] | None = None,
+  devices: Sequence[Any] | None = None,
 ) -> tuple[Data, Any]:
   """Take steps from a state, under given controls or under a policy.
 
@@ -40,7 +40,7 @@ def rollout(
       other than state are those from which the step was taken, as after `step`.
     checkpoint: reverse mode keeps the state at every so many steps and computes what is between them again, then one step
       at a time; 1 keeps every state and nothing else, None keeps all intermediate values of all steps.
-    devices: divide the worlds among these devices. d, a ctrl array, and what is returned then have a leading world axis
+    devices: divide the worlds among these jax.Devices. d, a ctrl array, and what is returned then have a leading world axis
       (do not use jax.vmap), whose length is a multiple of the number of devices; ctrl (worlds, steps, nu).
 
   Returns:

@@ -15,8 +15,8 @@ from mjx_lite.math import safe, vector
 class GeomConstPlan(NamedTuple):
   """Geoms by type, and those that a fluid takes for ellipsoids."""
 
-  kinds: tuple[tuple[GeomType, np.ndarray], ...]
-  fluid: tuple[tuple[GeomType, np.ndarray], ...]
+  kinds: tuple[tuple[int, np.ndarray], ...]
+  fluid: tuple[tuple[int, np.ndarray], ...]
 
 
 class GeomConst(NamedTuple):
@@ -36,7 +36,7 @@ def plan(s: dict[str, Any], is_ellipsoid: np.ndarray) -> GeomConstPlan:
   """
 
   def groups(keep):
-    return tuple((GeomType(int(t)), np.flatnonzero(keep & (s["geom_type"] == t))) for t in np.unique(s["geom_type"][keep]))
+    return tuple((int(t), np.flatnonzero(keep & (s["geom_type"] == t))) for t in np.unique(s["geom_type"][keep]))
 
   return GeomConstPlan(groups(np.isin(s["geom_type"], list(_EXTENTS))), groups(is_ellipsoid))
 
