@@ -46,8 +46,8 @@ from mjx_lite.api import (
   reset_data,
   rne,
   rne_postconstraint,
-  rollout,
   rungekutta4,
+  set_const,
   solve,
   solve_m,
   step,
@@ -58,8 +58,10 @@ from mjx_lite.api import (
   tendon_armature,
   tendon_bias,
   transmission,
+  with_params,
   xfrc_accumulate,
 )
+from mjx_lite.check_grad import BlockCheck, check_grad
 from mjx_lite.core.enums import (
   BiasType,
   CamLightType,
@@ -85,15 +87,18 @@ from mjx_lite.core.enums import (
 from mjx_lite.core.errors import MjxError, UnsupportedModelError
 from mjx_lite.core.status import Status, Warning
 from mjx_lite.core.types import Contact, Data, Model, Option, Statistic
+from mjx_lite.derivative import TransitionJac, hvp, transition_jac
 from mjx_lite.io.data import bytes_per_world, get_data, get_data_into, make_data, put_data
 from mjx_lite.io.model import put_model
 from mjx_lite.io.names import id2name, name2id
 from mjx_lite.io.state import get_state, set_state, state_size
+from mjx_lite.rollout import rollout
 
 __version__ = "0.1.0"
 
 __all__ = [
   "BiasType",
+  "BlockCheck",
   "CamLightType",
   "ConeType",
   "ConstraintState",
@@ -118,6 +123,7 @@ __all__ = [
   "State",
   "Statistic",
   "Status",
+  "TransitionJac",
   "TrnType",
   "UnsupportedModelError",
   "Warning",
@@ -126,6 +132,7 @@ __all__ = [
   "apply_ft",
   "bytes_per_world",
   "camlight",
+  "check_grad",
   "collision",
   "com_pos",
   "com_vel",
@@ -147,6 +154,7 @@ __all__ = [
   "get_data",
   "get_data_into",
   "get_state",
+  "hvp",
   "id2name",
   "implicit",
   "integrate_pos", "inverse",
@@ -174,6 +182,7 @@ __all__ = [
   "rne_postconstraint",
   "rollout",
   "rungekutta4",
+  "set_const",
   "set_state",
   "solve",
   "solve_m",
@@ -185,6 +194,8 @@ __all__ = [
   "tendon",
   "tendon_armature",
   "tendon_bias",
+  "transition_jac",
   "transmission",
+  "with_params",
   "xfrc_accumulate",
-]  # fmt: skip
+]

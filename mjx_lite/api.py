@@ -13,6 +13,7 @@ from mjx_lite import forward as native
 from mjx_lite import support
 from mjx_lite.core import worlds
 from mjx_lite.core.types import Data, Model
+from mjx_lite.smooth import set_const as constants
 
 # XLA's newer code generator for CPU takes two to three times as long for the many small kernels of a step, and the
 # program is no faster (benchmarks/README.md)
@@ -56,7 +57,6 @@ step = one_world(native.step)
 step1 = one_world(native.step1)
 step2 = one_world(native.step2)
 forward = one_world(native.forward)
-rollout = one_world(native.rollout)
 
 fwd_position = one_world(native.fwd_position)
 fwd_velocity = one_world(native.fwd_velocity)
@@ -95,6 +95,51 @@ xfrc_accumulate = one_world(native.xfrc_accumulate)
 integrate_pos = one_world(native.integrate_pos)
 differentiate_pos = one_world(native.differentiate_pos)
 reset_data = one_world(native.reset)
+
+
+_constants = one_world(constants.constants)
+
+
+def set_const(m: Model) -> Model:
+  """The Model with every field that follows from others computed again, at qpos0.
+
+  Call it after `replace` of masses, inertias, sizes, positions, qpos0, armature or gears; `with_params` does both. Pure and
+  differentiable: gradients with respect to a mass then include what the mass does to the constraints' impedance. The
+  fields are those that `mj_setConst` of MuJoCo 4.0 writes; `stat`, `actuator_lengthrange`, `tendon_lengthspring` and
+  damping ratios stay as they are. The batched form is `jax.vmap(mjx.set_const)`.
+  """
+  return m.replace(**_constants(m)._asdict())
+
+
+def with_params(m: Model, **changes: Any) -> Model:
+  """A copy of a Model with some parameters changed, and everything that follows from them computed again (`set_const`).
+
+  Also a method: `m.with_params(body_mass=mass, geom_size=size)`, `m.with_params(opt=m.opt.replace(timestep=h))`.
+
+  Args:
+    m: the model.
+    **changes: arrays by Model's names, in the shapes that they have there, and `opt`.
+
+  Raises:
+    ValueError: for a field that follows from others (change those, or use `Model.replace`), for another shape, and for
+      what `Model.replace` refuses.
+  """
+  given = {}
+  for name, value in changes.items():
+    if name in _FOLLOWS:
+      raise ValueError(f"Model.{name} follows from other fields: change those, or set it with Model.replace.")
+    old = getattr(m, name, None)
+    if isinstance(old, jax.Array):
+      value = jnp.asarray(value, old.dtype) if value is not old else value
+      if value.shape != old.shape:
+        raise ValueError(f"Model.{name} has shape {old.shape}, not {value.shape}; batch with jax.vmap.")
+    given[name] = value
+  return set_const(m.replace(**given))
+
+
+# what `set_const` writes, but for fields of which a part is the user's
+_FOLLOWS = frozenset(constants.Constants._fields) - {"eq_data", "geom_fluid", "geom_aabb", "geom_rbound"}
+Model.with_params = with_params
 
 
 def _by_id(function: Callable[..., Any], size: str) -> Callable[..., Any]:

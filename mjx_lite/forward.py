@@ -632,23 +632,3 @@ def integrate_pos(m: Model, qpos: jax.Array, qvel: jax.Array, dt: Any) -> jax.Ar
 def differentiate_pos(m: Model, dt: Any, qpos1: jax.Array, qpos2: jax.Array) -> jax.Array:
   """Velocity (nv,) that takes qpos1 to qpos2 in dt [s]."""
   return advance.differentiate_pos(m, qpos1, qpos2, dt)
-
-
-def rollout(m: Model, d: Data, ctrl: jax.Array) -> tuple[Data, dict[str, jax.Array]]:
-  """Steps under a sequence of controls, carrying the state only.
-
-  Args:
-    ctrl: (steps, nu, W).
-
-  Returns:
-    the Data after the last step, whose computed fields are those of d, and the qpos and qvel after every step.
-  """
-  names = ("time", "qpos", "qvel", "act", "history", "plastic", "qacc_warmstart", "status")
-
-  def one(carry, u):
-    after = step(m, d.replace(ctrl=u, **carry))
-    carry = {k: getattr(after, k) for k in names}
-    return carry, dict(qpos=after.qpos, qvel=after.qvel)
-
-  carry, record = jax.lax.scan(one, {k: getattr(d, k) for k in names}, ctrl)
-  return d.replace(**carry), record

@@ -13,10 +13,12 @@ from mjx_lite.smooth import (
   com,
   derivative,
   fluid,
+  geom_const,
   inertia,
   kinematics,
   passive,
   plastic,
+  set_const,
   tendon,
   tendon_force,
   tendon_inertia,
@@ -48,6 +50,8 @@ class Plan(NamedTuple):
   advance: advance.AdvancePlan
   jacobians: body_jacobian.JacobiansPlan
   contact_force: contact_force.ContactForcePlan
+  geom_const: geom_const.GeomConstPlan
+  set_const: set_const.SetConstPlan
 
   @property
   def sizes(self) -> dict[str, int]:
@@ -79,4 +83,5 @@ def plan(
     moments, derivative.plan(s, inertias, moments, tendons), actuator.plan(s, values),
     collision, contacts, rows, jacobian.plan(s, rows), advance.plan(s),
     body_jacobian.plan(s, about_com), contact_force.plan(s, collision.slot_body, rows.address),
+    geom_const.plan(s, values["geom_fluid"][:, 0] > 0), set_const.plan(s, about_com),
   )  # fmt: skip

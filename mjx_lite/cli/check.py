@@ -1,4 +1,4 @@
-"""`mjx-lite check MODEL`: every stage field against MuJoCo C along a trajectory."""
+"""`mjx-lite check MODEL`: every stage field against MuJoCo C along a trajectory; `--grad`: gradients against differences."""
 
 import argparse
 
@@ -16,6 +16,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   parser.add_argument("model", metavar="MODEL.xml", help="MJCF, URDF or MJB file, or 'humanoid'")
   parser.add_argument("--steps", type=common.positive_int, default=200, help="length of C's trajectory (200)")
   parser.add_argument("--seed", type=int, default=0, help="of the controls and the first state (0)")
+  parser.add_argument("--grad", action="store_true", help="compare gradients of a step with differences, at the last state")
   parser.add_argument("--all", action="store_true", help="list fields without any difference too")
 
 
@@ -26,6 +27,8 @@ def run(args: argparse.Namespace) -> int:
   jax.config.update("jax_enable_x64", True)
   common.use_compilation_cache()
   mj_model = compare.optimal(mj_model)
+  if args.grad:
+    return _check_gradients(mj_model, args)
   engine = compare.Engine(mj_model)
 
   d = common.initial_data(mj_model)
@@ -58,6 +61,25 @@ def run(args: argparse.Namespace) -> int:
   common.stdout.print("[bold red]different[/], first at step", step, "in", end=" ")
   common.stdout.print(str(error), markup=False, highlight=False, soft_wrap=True)
   return 1
+
+
+def _check_gradients(mj_model: mujoco.MjModel, args: argparse.Namespace) -> int:
+  """Prints a line per block of inputs; exit code 1 where autodiff is wrong."""
+  d = common.initial_data(mj_model)
+  for ctrl in common.random_control(mj_model, args.steps, 1, args.seed)[:, 0]:
+    d.ctrl[:] = ctrl
+    common.quiet(mujoco.mj_step, mj_model, d)
+  m = common.mjx.put_model(mj_model)
+  found = common.mjx.check_grad(
+    m, common.mjx.put_data(m, d), seed=args.seed, write=lambda s: common.stdout.print(s, highlight=False)
+  )
+  bad = [x.block for x in found if not x.ok]
+  common.stdout.print(f"{args.model}: gradients of a step, {args.steps} steps after the start.", highlight=False)
+  if bad:
+    common.stdout.print("[bold red]wrong[/]:", ", ".join(bad))
+    return 1
+  common.stdout.print("[bold green]equal[/]: gradients agree with differences wherever the step is smooth")
+  return 0
 
 
 def _print_table(worst: dict[str, tuple[int, compare.FieldError]], everything: bool) -> None:

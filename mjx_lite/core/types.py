@@ -8,7 +8,8 @@ rotation first; quaternions are wxyz; matrices multiply column vectors except `c
 *Transmission* maps joint to actuator space, *impedance* is the d of the constraint law, a *row* is one scalar constraint.
 """
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, ClassVar
 
 import jax
 
@@ -97,6 +98,9 @@ class Model(Replaceable):
   Every name of mjModel works: `m.body_mass` is a traced array, `m.body_parentid` a read-only NumPy array, `m.nv` a
   number. Static things may steer Python, traced ones may not; there is no third case.
   """
+
+  # copy with some parameters changed and everything that follows from them computed again; set by api.py, which can do so
+  with_params: ClassVar[Callable[..., "Model"]]
 
   layout: Layout = static()
   opt: Option
@@ -238,7 +242,10 @@ class Model(Replaceable):
     return [*super().__dir__(), *self.layout.static]
 
   def replace(self, **changes: Any) -> "Model":
-    """Copy with some arrays changed.
+    """Copy with some arrays changed and all others as they are, for experts.
+
+    What follows from the changed arrays does not follow here: after a change of a mass `body_subtreemass`, `dof_invweight0`
+    and others are those of the old one. `with_params` computes them again.
 
     Raises:
       ValueError: for a static field, and for one whose terms were left out because it was zero.

@@ -4,12 +4,19 @@ Nothing else in the engine calls the raw function on a quantity that can be sing
 differentiated, so the argument is replaced before the function sees it ("double where").
 """
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 
 from mjx_lite.math import vector
 
 MINVAL = 1e-15  # mjMINVAL
+
+
+def smallest(dtype: Any) -> float:
+  """MINVAL, or the least number whose inverse cube is finite: second derivatives of a quotient have that."""
+  return max(MINVAL, float(jnp.finfo(dtype).tiny) ** (1 / 3))
 
 
 def sqrt(x: jax.Array) -> jax.Array:
@@ -22,11 +29,11 @@ def sqrt(x: jax.Array) -> jax.Array:
 
 
 def divide(num: jax.Array, den: jax.Array, otherwise: float = 0) -> jax.Array:
-  """`num / den`, or `otherwise` where `|den| < MINVAL`.
+  """`num / den`, or `otherwise` where `|den|` is below MINVAL (`smallest` in single precision).
 
   Gradient: zero where `otherwise` is taken.
   """
-  ok = jnp.abs(den) >= MINVAL
+  ok = jnp.abs(den) >= smallest(den.dtype)
   return jnp.where(ok, num / jnp.where(ok, den, 1), otherwise)
 
 
@@ -47,7 +54,7 @@ def normalize_with_norm(x: jax.Array) -> tuple[jax.Array, jax.Array]:
   Gradient: zero below MINVAL.
   """
   n = norm(x)[..., None, :]
-  ok = n >= MINVAL
+  ok = n >= smallest(n.dtype)
   first = jnp.zeros(x.shape[-2:-1], x.dtype).at[0].set(1)[:, None]
   return jnp.where(ok, x / jnp.where(ok, n, 1), first), n[..., 0, :]
 

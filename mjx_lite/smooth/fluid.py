@@ -156,9 +156,10 @@ def _lift_and_drag(size, turn, shift, blunt, slender, kutta, magnus):
   area = _next(size, 1) * _next(size, 2)
   normal = area * area * shift  # of the cross-section that the velocity sees, not of unit length
   along, squared = vector.dot(normal, shift)[:, None], vector.dot(normal, normal)[:, None]
-  seen = jnp.pi * safe.sqrt(squared / jnp.maximum(safe.MINVAL, along))
+  tiny = safe.smallest(size.dtype)
+  seen = jnp.pi * safe.sqrt(squared / jnp.maximum(tiny, along))
   speed = safe.norm(shift)[:, None]
-  cosine = along / jnp.maximum(safe.MINVAL, speed * squared)
+  cosine = along / jnp.maximum(tiny, speed * squared)
   largest, middle, _ = _sorted(size)
   drag = speed * (blunt * seen + slender * (jnp.pi * largest * middle - seen))
   lift = kutta * cosine * seen * vector.cross(vector.cross(normal, shift), shift)

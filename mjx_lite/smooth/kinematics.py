@@ -126,7 +126,7 @@ def kinematics(m: Model, qpos: jax.Array, mocap_pos: jax.Array, mocap_quat: jax.
   before = quat.mul(behind[:, 3:], quat.conjugate(joint_quat[: m.njnt])) if len(p.ball) else behind[:, 3:]
   is_free = (m.jnt_type == JointType.FREE)[:, None, None]
   xaxis = jnp.where(is_free, m.jnt_axis, quat.rotate(before, m.jnt_axis))
-  xanchor = behind[:, :3] + quat.rotate(behind[:, 3:], m.jnt_pos)
+  xanchor = behind[:, :3] + quat.rotate(behind[:, 3:], jnp.where(is_free, 0, m.jnt_pos))
   if len(p.slide):
     xanchor = xanchor - shift[:, None] * xaxis
 

@@ -1,0 +1,139 @@
+"""Many steps: a scan that carries the integration state alone, in the engine's layout, and remembers what is asked for."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from mjx_lite import api
+from mjx_lite.core.types import Data, Model
+from mjx_lite.forward import step as native_step
+
+# what a step reads of the step before it: mjSTATE_INTEGRATION without the inputs, and the status
+STATE = ("time", "qpos", "qvel", "act", "history", "plastic", "qacc_warmstart", "status")
+RECORD = ("qpos", "qvel")
+
+
+def rollout(
+  m: Model,
+  d: Data,
+  ctrl: jax.Array | Callable[[Model, Data], jax.Array] | None = None,
+  *,
+  steps: int | None = None,
+  record: Sequence[str] | Callable[[Model, Data], Any] = RECORD,
+  checkpoint: int | None = 1,
+  devices: Sequence[Any] | None = None,
+) -> tuple[Data, Any]:
+  """Take steps from a state, under given controls or under a policy.
+
+  Only the state is carried from step to step, so a step computes no field that nobody reads, and reverse mode stores no
+  more than `checkpoint` says. One world; `jax.vmap` batches, and the whole scan then runs in the engine's layout.
+
+  Args:
+    m: the model.
+    d: where to start; its other inputs (applied forces, mocap poses, ...) stay as they are.
+    ctrl: (steps, nu), or a function of the Model and the Data before a step that returns (nu,), or None for those in d.
+    steps: number of steps; the length of ctrl if None.
+    record: names of Data's fields ('contact.dist' works), or a function of the Model and the Data after a step. Fields
+      other than state are those from which the step was taken, as after `step`.
+    checkpoint: reverse mode keeps the state at every so many steps and computes what is between them again, then one step
+      at a time; 1 keeps every state and nothing else, None keeps all intermediate values of all steps.
+    devices: divide the worlds among these jax.Devices. d, a ctrl array, and what is returned then have a leading world axis
+      (do not use jax.vmap), whose length is a multiple of the number of devices; ctrl (worlds, steps, nu).
+
+  Returns:
+    the Data after the last step, whose computed fields are those of d, and the record stacked over the steps: a dict by
+    name, or what the function returns.
+  """
+  if devices is not None:
+    return _divided(m, d, ctrl, devices, steps=steps, record=record, checkpoint=checkpoint)
+  ahead = isinstance(ctrl, jax.Array | np.ndarray)
+  if ahead and ctrl.ndim != 2:
+    raise ValueError(f"ctrl has to be (steps, nu) for one world, not {ctrl.shape}; batch with jax.vmap.")
+  length = ctrl.shape[0] if ahead and steps is None else steps
+  if length is None:
+    raise ValueError("rollout needs steps= where ctrl is not an array.")
+  if ahead and ctrl.shape != (length, m.nu):
+    raise ValueError(f"ctrl has shape {ctrl.shape}, {length} steps of this model need {(length, m.nu)}.")
+  static = dict(steps=int(length), checkpoint=checkpoint)
+  if callable(record) or callable(ctrl):
+    policy = ctrl if callable(ctrl) else None
+    record = record if callable(record) else _recorder(tuple(record))
+    return _scan(api.step, m, d, jnp.asarray(ctrl) if ahead else None, policy, record, **static)
+  names = tuple(record)
+  return _NATIVE(m, d, jnp.asarray(ctrl), record=names, **static) if ahead else _NATIVE(m, d, record=names, **static)
+
+
+def _native(m: Model, d: Data, ctrl: jax.Array | None = None, *, record: tuple[str, ...], **static) -> tuple[Data, Any]:
+  return _scan(native_step, m, d, ctrl, None, _recorder(record), **static)
+
+
+_NATIVE = api.one_world(_native)
+
+
+def _recorder(names: tuple[str, ...]) -> Callable[[Model, Data], dict[str, Any]]:
+  """Function that reads fields by name."""
+
+  def read(m, d):
+    out = {}
+    for name in names:
+      x = d
+      for part in name.split("."):
+        x = getattr(x, part)
+      out[name] = x
+    return out
+
+  return read
+
+
+def _scan(step, m, d, ctrl, policy, record, *, steps, checkpoint):
+  """The steps, in whatever layout `step` has; ctrl (steps, ...)."""
+
+  def one(state, u):
+    now = d.replace(**state)
+    if policy is not None:
+      u = policy(m, now)
+    after = step(m, now if u is None else now.replace(ctrl=u))
+    return {k: getattr(after, k) for k in STATE}, record(m, after)
+
+  start = {k: getattr(d, k) for k in STATE}
+  state, out = checkpointed_scan(one, start, ctrl, steps, checkpoint)
+  return d.replace(**state), out
+
+
+def checkpointed_scan(body: Callable[..., Any], carry: Any, xs: Any, length: int, every: int | None) -> tuple[Any, Any]:
+  """`jax.lax.scan` whose reverse mode stores the carry at every `every` steps; None stores what JAX stores."""
+  if every is None:
+    return jax.lax.scan(body, carry, xs, length=length)
+  one = jax.checkpoint(body, prevent_cse=False)
+  if every == 1:
+    return jax.lax.scan(one, carry, xs, length=length)
+  whole, rest = divmod(length, every)
+  segment = jax.checkpoint(lambda c, x: jax.lax.scan(one, c, x, length=every), prevent_cse=False)
+  cut = lambda x: x[: whole * every].reshape(whole, every, *x.shape[1:])  # noqa: E731
+  carry, ys = jax.lax.scan(segment, carry, jax.tree.map(cut, xs), length=whole)
+  ys = jax.tree.map(lambda y: y.reshape(whole * every, *y.shape[2:]), ys)
+  if rest:
+    carry, more = jax.lax.scan(one, carry, jax.tree.map(lambda x: x[whole * every :], xs), length=rest)
+    ys = jax.tree.map(lambda a, b: jnp.concatenate([a, b]), ys, more)
+  return carry, ys
+
+
+def _divided(m, d, ctrl, devices, **options):
+  """The same on worlds divided among devices, each running by itself."""
+  count, n = len(devices), d.qpos.shape[0]
+  if d.qpos.ndim != 2 or n % count:
+    raise ValueError(f"with devices= the Data has to have a leading world axis, a multiple of {count} long: {d.qpos.shape}.")
+  mesh = jax.sharding.Mesh(np.asarray(devices), ("worlds",))
+  shared, split = jax.sharding.PartitionSpec(), jax.sharding.PartitionSpec("worlds")
+  ahead = isinstance(ctrl, jax.Array | np.ndarray)
+
+  def part(m, d, *given):
+    one = lambda d, *u: rollout(m, d, u[0] if u else ctrl, **options)  # noqa: E731
+    return jax.vmap(one)(d, *given)
+
+  given = (jnp.asarray(ctrl),) if ahead else ()
+  run = jax.shard_map(part, mesh=mesh, in_specs=(shared, split, *(split,) * len(given)), out_specs=split, check_vma=False)
+  return run(m, d, *given)

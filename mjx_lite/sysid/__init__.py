@@ -1,0 +1,1 @@
+"""Identification of systems: parametrisations of what is estimated."""
