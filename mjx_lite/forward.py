@@ -17,12 +17,13 @@ from mjx_lite.collision import driver, mixing
 from mjx_lite.constraint import assemble, contact, contact_force, equality, jacobian, limit
 from mjx_lite.constraint.rows import Jacobian, Rows
 from mjx_lite.core import status
-from mjx_lite.core.enums import MAXVAL
+from mjx_lite.core.enums import MAXVAL, SensorType
 from mjx_lite.core.status import Warning
 from mjx_lite.core.types import Data, Model
 from mjx_lite.integrate import advance
 from mjx_lite.integrate.table import INTEGRATORS
 from mjx_lite.math import vector
+from mjx_lite.sensor import driver as sensor
 from mjx_lite.smooth import applied, com, energy, fluid, inertia, mass, momentum, plastic, tendon_force, tendon_inertia
 from mjx_lite.smooth import kinematics as kinematics_
 from mjx_lite.smooth import passive as passive_
@@ -243,21 +244,67 @@ def subtree_vel(m: Model, d: Data) -> Data:
 
 
 def rne_postconstraint(m: Model, d: Data) -> Data:
-  """Accelerations of the bodies against free fall, external and internal wrenches; all about the trees' centres of mass.
-
-  Raises:
-    NotImplementedError: the model has a connect or weld, whose wrenches are not among the external ones yet.
-  """
-  if len(m.plan.rows.equality.point):
-    raise NotImplementedError("rne_postconstraint of a model with a connect or weld constraint.")
+  """Accelerations of the bodies against free fall, external and internal wrenches; all about the trees' centres of mass."""
   c = d.contact
   is_world = (np.arange(m.nbody) == 0)[:, None, None]
   ext = jnp.where(is_world, 0, applied.about_tree(m, d.xipos, d.subtree_com, d.xfrc_applied))
   if m.plan.contact.ncon:
     force = contact_force.local(m, d.efc_force, c.friction, c.exclude)
     ext = ext + contact_force.on_bodies(m, force, c.frame, c.pos, d.subtree_com)
+  if len(m.plan.rows.equality.point):
+    ext = ext + equality.on_bodies(m, m.plan.rows.equality, _equality_state(d), d.efc_force)
+  if len(m.plan.tendon.every_tendon):
+    ext = ext + tendon_.on_bodies(m, _tension(m, d), d.site_xpos, d.geom_xpos, d.geom_xmat, d.subtree_com)
   carried = rne_.rne_postconstraint(m, d.cinert, d.cdof, d.cvel, d.cdof_dot, d.qvel, d.qacc, ext)
   return d.replace(**carried._asdict())
+
+
+def _tension(m: Model, d: Data) -> jax.Array:
+  """Everything that pulls on the tendons (ntendon, W)."""
+  out = tendon_force.tension(m, d.ten_length, d.ten_velocity, d.plastic) + jacobian.on_tendons(m, d.efc_force)
+  if len(m.plan.tendon_force.actuator):
+    out = out + tendon_force.of_actuators(m, d.actuator_force)
+  if m.plan.rows.equality.tendon.any():
+    out = out + equality.on_tendons(m, m.plan.rows.equality, _equality_state(d), d.efc_force)
+  if m.plan.tendon_inertia.present:
+    x = (d.site_xpos, d.subtree_com, d.cvel, d.cdof_dot, d.qvel, d.qacc, d.ten_J)
+    out = out + tendon_inertia.tension(m, *x)
+  return out
+
+
+# -------------------------------------------------------------------------------------------------------- sensors
+
+
+def sensor_pos(m: Model, d: Data) -> Data:
+  """Sensors that need positions only, and the energies if sensors read them."""
+  d = _sensors(m, d, m.plan.sensor.position)
+  if not m.opt.use_sensor or SensorType.E_POTENTIAL not in m.plan.sensor.energies:
+    return d
+  d = energy_pos(m, d)
+  return energy_vel(m, d) if SensorType.E_KINETIC in m.plan.sensor.energies else d
+
+
+def sensor_vel(m: Model, d: Data) -> Data:
+  """Sensors that need velocities."""
+  return _sensors(m, d, m.plan.sensor.velocity)
+
+
+def sensor_acc(m: Model, d: Data) -> Data:
+  """Sensors that need accelerations or forces."""
+  return _sensors(m, d, m.plan.sensor.acceleration)
+
+
+def _sensors(m: Model, d: Data, stage: sensor.StagePlan) -> Data:
+  if not m.opt.use_sensor or not stage.groups:
+    return d
+  d = _on_demand(m, d, stage)
+  return d.replace(sensordata=sensor.run(m, d, stage))
+
+
+def _on_demand(m: Model, d: Data, stage: sensor.StagePlan) -> Data:
+  """What the sensors of a stage read that no other stage needs."""
+  d = subtree_vel(m, d) if "subtree_vel" in stage.needs else d
+  return rne_postconstraint(m, d) if "rne_postconstraint" in stage.needs else d
 
 
 # ----------------------------------------------------------------------------------------------------------- step
@@ -274,14 +321,15 @@ def _forward_velocity(m: Model, d: Data) -> tuple[Data, Work]:
   d = tendon_armature(m, crb(m, d))
   factor = _factor(m, d)
   d = d.replace(**mass.packed(m, factor, d.cdof)._asdict())
-  d = transmission(m, collision(m, d))
+  d = sensor_pos(m, transmission(m, collision(m, d)))
   d, rows = _fwd_velocity(m, d)
+  d = sensor_vel(m, d)
   return (energy_vel(m, energy_pos(m, d)) if m.opt.use_energy else d), Work(factor, rows)
 
 
 def _forward_acceleration(m: Model, d: Data, work: Work) -> Data:
   d = fwd_actuation(m, d)
-  return _solve(m, _fwd_acceleration(m, d, work.factor), work.rows)
+  return sensor_acc(m, _solve(m, _fwd_acceleration(m, d, work.factor), work.rows))
 
 
 def step(m: Model, d: Data) -> Data:
@@ -308,10 +356,19 @@ def euler(m: Model, d: Data) -> Data:
   qpos = advance.integrate_pos(m, d.qpos, qvel, h)
   moved = tendon_force.yielded(m, plastic.advance(m, qpos, d.plastic), d.ten_length, d.ten_J, qpos, qvel)
   return d.replace(
-    history=history.record(m, d.history, d.time, d.ctrl),
+    history=_record(m, d),
     act=activation.advance(m, d.act, d.act_dot, d.actuator_length, d.actuator_velocity),
     qvel=qvel, qpos=qpos, plastic=moved, time=d.time + h, qacc_warmstart=d.qacc,
   )  # fmt: skip
+
+
+def _record(m: Model, d: Data) -> jax.Array:
+  """The history with the controls and the sensors of this step."""
+  past, p = history.record(m, d.history, d.time, d.ctrl), m.plan.sensor
+  for stage in (p.position, p.velocity, p.acceleration):
+    if len(stage.late.who):
+      past = sensor.record(m, _on_demand(m, d, stage), past, stage)
+  return past
 
 
 def _check_state(m: Model, d: Data) -> Data:
@@ -368,7 +425,7 @@ def reset(m: Model, d: Data) -> Data:
     status=d.status, contact=contact_, efc_type=d.efc_type, efc_id=d.efc_id,
     mocap_pos=full(m.body_pos[mocap][order], d.mocap_pos), mocap_quat=full(m.body_quat[mocap][order], d.mocap_quat),
     eq_active=full(jnp.asarray(m.eq_active0, bool)[:, None], d.eq_active),
-    ctrl=full(m.plan.actuator.ctrl0[:, None], d.ctrl), history=full(history.start(m, m.opt.timestep), d.history),
+    ctrl=full(m.plan.actuator.ctrl0[:, None], d.ctrl), history=full(sensor.start(m, m.opt.timestep), d.history),
   )  # fmt: skip
 
 

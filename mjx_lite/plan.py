@@ -21,6 +21,7 @@ from mjx_lite.smooth import (
   tendon_inertia,
   transmission,
 )
+from mjx_lite.sensor import driver as sensor
 from mjx_lite.smooth import jacobian as body_jacobian
 
 
@@ -46,6 +47,7 @@ class Plan(NamedTuple):
   advance: advance.AdvancePlan
   jacobians: body_jacobian.JacobiansPlan
   contact_force: contact_force.ContactForcePlan
+  sensor: sensor.SensorPlan
 
   @property
   def sizes(self) -> dict[str, int]:
@@ -54,7 +56,12 @@ class Plan(NamedTuple):
 
 
 def plan(
-  s: dict[str, Any], values: dict[str, np.ndarray], pruned: frozenset[str], filter_parent: bool, elliptic: bool
+  s: dict[str, Any],
+  values: dict[str, np.ndarray],
+  pruned: frozenset[str],
+  filter_parent: bool,
+  elliptic: bool,
+  timestep: float,
 ) -> Plan:
   """Plan every subsystem.
 
@@ -64,16 +71,19 @@ def plan(
     pruned: float fields whose terms are left out.
     filter_parent: whether geoms of parent and child do not collide.
     elliptic: whether friction cones are elliptic.
+    timestep: as it is when the model is put [s].
   """
   collision = driver.plan(s, filter_parent)
   contacts = contact.plan(s, collision.slot_body, collision.slot_dim, elliptic)
   about_com, tendons = com.plan(s), tendon.plan(s)
   rows = assemble.plan(s, pruned, contacts, tendons.movable)
+  slots = dict(slot_body=collision.slot_body, slot_geom=np.reshape(collision.slot_geom, (-1, 2)))
+  sensors = sensor.plan({**s, **slots, "row_type": rows.type, "row_id": rows.id}, values, timestep)
   return Plan(
     kinematics.plan(s), about_com, inertia.plan(s), articulated.plan(s), passive.plan(s, pruned), plastic.plan(s),
     fluid.plan(s, pruned, about_com, values["geom_fluid"][:, 0] > 0),
     tendons, tendon_force.plan(s, pruned, tendons), tendon_inertia.plan(s, pruned, tendons),
     transmission.plan({**s, "slot_body": collision.slot_body}), actuator.plan(s, values),
     collision, contacts, rows, jacobian.plan(s, rows), advance.plan(s),
-    body_jacobian.plan(s, about_com), contact_force.plan(s, collision.slot_body, rows.address),
+    body_jacobian.plan(s, about_com), contact_force.plan(s, collision.slot_body, rows.address), sensors,
   )  # fmt: skip

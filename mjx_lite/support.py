@@ -11,17 +11,8 @@ from mjx_lite.core.enums import ObjType
 from mjx_lite.core.select import pick
 from mjx_lite.core.types import Data, Model
 from mjx_lite.math import quat, vector
+from mjx_lite.sensor.frames import FRAMES
 from mjx_lite.smooth import jacobian, momentum
-
-# kind of object with a frame -> mjModel's field of its body (None: it is a body), position, orientation, mjModel's size
-FRAMES = {
-  ObjType.BODY: (None, "xipos", "ximat", "nbody"),
-  ObjType.XBODY: (None, "xpos", "xmat", "nbody"),
-  ObjType.GEOM: ("geom_bodyid", "geom_xpos", "geom_xmat", "ngeom"),
-  ObjType.SITE: ("site_bodyid", "site_xpos", "site_xmat", "nsite"),
-  ObjType.CAMERA: ("cam_bodyid", "cam_xpos", "cam_xmat", "ncam"),
-}
-
 
 def jac(m: Model, d: Data, point: jax.Array, body_id: jax.Array) -> tuple[jax.Array, jax.Array]:
   """Jacobians (nv, 3) of a global point (3,) [m] on a body: of its position, and of the body's rotation."""

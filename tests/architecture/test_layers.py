@@ -111,7 +111,7 @@ def test_call_forms_of_mjx_exist():
   missing = {
     "benchmark", "create_render_context", "deriv_smooth_vel", "get_depth", "get_rgb", "get_segmentation",
     "implicit", "inverse", "is_sparse", "ray", "refit_bvh", "render", "render_with_segmentation",
-    "rungekutta4", "sensor_acc", "sensor_pos", "sensor_vel",
+    "rungekutta4",
   }  # fmt: skip
   assert theirs - set(mjx.__all__) == missing
 
