@@ -101,6 +101,6 @@ __all__ = [
   "get_state", "id2name", "integrate_pos", "jac", "jac_body", "jac_body_com", "jac_dot", "jac_geom", "jac_site",
   "jac_subtree_com", "jit", "kinematics", "local_to_global", "make_constraint", "make_data", "mul_m", "name2id",
   "object_acceleration", "object_velocity", "passive", "put_data", "put_model", "reset_data", "rne", "rne_postconstraint",
-  "rollout", "sensor_acc", "sensor_pos", "sensor_vel", "set_state", "solve", "solve_m", "state_size", "step", "step1", "step2", "subtree_vel", "tendon",
-  "tendon_armature", "tendon_bias", "transmission", "xfrc_accumulate",
+  "rollout", "sensor_acc", "sensor_pos", "sensor_vel", "set_state", "solve", "solve_m", "state_size", "step", "step1",
+  "step2", "subtree_vel", "tendon", "tendon_armature", "tendon_bias", "transmission", "xfrc_accumulate",
 ]  # fmt: skip

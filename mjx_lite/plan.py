@@ -8,6 +8,7 @@ from mjx_lite.actuator import plan as actuator
 from mjx_lite.collision import driver
 from mjx_lite.constraint import assemble, contact, contact_force, jacobian
 from mjx_lite.integrate import advance
+from mjx_lite.sensor import driver as sensor
 from mjx_lite.smooth import (
   articulated,
   com,
@@ -21,7 +22,6 @@ from mjx_lite.smooth import (
   tendon_inertia,
   transmission,
 )
-from mjx_lite.sensor import driver as sensor
 from mjx_lite.smooth import jacobian as body_jacobian
 
 

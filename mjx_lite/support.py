@@ -14,6 +14,7 @@ from mjx_lite.math import quat, vector
 from mjx_lite.sensor.frames import FRAMES
 from mjx_lite.smooth import jacobian, momentum
 
+
 def jac(m: Model, d: Data, point: jax.Array, body_id: jax.Array) -> tuple[jax.Array, jax.Array]:
   """Jacobians (nv, 3) of a global point (3,) [m] on a body: of its position, and of the body's rotation."""
   position, rotation = jacobian.jac(m, d.cdof, d.subtree_com, point, body_id)

@@ -163,7 +163,7 @@ def _sensors(m):
   for i, sensor in enumerate(m.sensor_type):
     site = m.sensor_refid[i] if sensor == enums.SensorType.INSIDESITE else m.sensor_objid[i]
     at_site = m.sensor_objtype[i] == enums.ObjType.SITE
-    zoned = sensor in (enums.SensorType.INSIDESITE, enums.SensorType.TOUCH) or sensor == enums.SensorType.CONTACT and at_site
+    zoned = sensor in (enums.SensorType.INSIDESITE, enums.SensorType.TOUCH) or (sensor == enums.SensorType.CONTACT and at_site)
     if zoned and m.site_type[site] not in ZONES:
       shapes = ", ".join(enums.GeomType(t).name for t in ZONES)
       shown = enums.GeomType(int(m.site_type[site])).name
