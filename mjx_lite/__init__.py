@@ -77,6 +77,7 @@ from mjx_lite.core.enums import (
   ObjType,
   SensorType,
   SolverType,
+  Stage,
   State,
   TrnType,
   WrapType,
@@ -94,7 +95,7 @@ __version__ = "0.1.0"
 __all__ = [
   "BiasType", "CamLightType", "ConeType", "ConstraintState", "ConstraintType", "Contact", "Data", "DisableBit", "DynType",
   "EnableBit", "EqType", "GainType", "GeomType", "IntegratorType", "JacobianType", "JointType", "MjxError", "Model",
-  "ObjType", "Option", "SensorType", "SolverType", "State", "Statistic", "Status", "TrnType", "UnsupportedModelError",
+  "ObjType", "Option", "SensorType", "SolverType", "Stage", "State", "Statistic", "Status", "TrnType", "UnsupportedModelError",
   "Warning", "WrapType", "angmom_mat", "apply_ft", "bytes_per_world", "camlight", "collision", "com_pos", "com_vel",
   "constraint_jacobian", "contact_force", "crb", "differentiate_pos", "energy_pos", "energy_vel", "euler", "factor_m",
   "forward", "full_m", "fwd_acceleration", "fwd_actuation", "fwd_position", "fwd_velocity", "get_data", "get_data_into",

@@ -17,7 +17,7 @@ from mjx_lite.collision import driver, mixing
 from mjx_lite.constraint import assemble, contact, contact_force, equality, jacobian, limit
 from mjx_lite.constraint.rows import Jacobian, Rows
 from mjx_lite.core import status
-from mjx_lite.core.enums import MAXVAL, SensorType
+from mjx_lite.core.enums import MAXVAL, SensorType, Stage
 from mjx_lite.core.status import Warning
 from mjx_lite.core.types import Data, Model
 from mjx_lite.integrate import advance
@@ -310,26 +310,46 @@ def _on_demand(m: Model, d: Data, stage: sensor.StagePlan) -> Data:
 # ----------------------------------------------------------------------------------------------------------- step
 
 
-def forward(m: Model, d: Data) -> Data:
-  """Everything that the state and the inputs determine; time stands still."""
-  d, work = _forward_velocity(m, d)
-  return _forward_acceleration(m, d, work)
+def forward(m: Model, d: Data, *, skip_stage: int = Stage.NONE, skip_sensor: bool = False) -> Data:
+  """Everything that the state and the inputs determine; time stands still.
+
+  Args:
+    m: the model.
+    d: the Data.
+    skip_stage: Stage.POS if d has what depends on positions already, Stage.VEL if it has what depends on positions and
+      velocities; static.
+    skip_sensor: leave sensordata as it is; static.
+
+  Source: `mj_forwardSkip`.
+  """
+  d, work = _forward_velocity(m, d, skip_stage, skip_sensor)
+  return _forward_acceleration(m, d, work, skip_sensor)
 
 
-def _forward_velocity(m: Model, d: Data) -> tuple[Data, Work]:
-  d = tendon(m, camlight(m, com_pos(m, kinematics(m, d))))
-  d = tendon_armature(m, crb(m, d))
-  factor = _factor(m, d)
-  d = d.replace(**mass.packed(m, factor, d.cdof)._asdict())
-  d = sensor_pos(m, transmission(m, collision(m, d)))
+def _forward_velocity(
+  m: Model, d: Data, skip_stage: int = Stage.NONE, skip_sensor: bool = False
+) -> tuple[Data, Work]:
+  if skip_stage < Stage.POS:
+    d = tendon(m, camlight(m, com_pos(m, kinematics(m, d))))
+    d = tendon_armature(m, crb(m, d))
+    factor = _factor(m, d)
+    d = d.replace(**mass.packed(m, factor, d.cdof)._asdict())
+    d = transmission(m, collision(m, d))
+    d = d if skip_sensor else sensor_pos(m, d)
+    d = energy_pos(m, d) if m.opt.use_energy else d
+  else:
+    factor = _factor(m, d)
+  if skip_stage >= Stage.VEL:
+    return d, Work(factor, _rows(m, d))
   d, rows = _fwd_velocity(m, d)
-  d = sensor_vel(m, d)
-  return (energy_vel(m, energy_pos(m, d)) if m.opt.use_energy else d), Work(factor, rows)
+  d = d if skip_sensor else sensor_vel(m, d)
+  return (energy_vel(m, d) if m.opt.use_energy else d), Work(factor, rows)
 
 
-def _forward_acceleration(m: Model, d: Data, work: Work) -> Data:
+def _forward_acceleration(m: Model, d: Data, work: Work, skip_sensor: bool = False) -> Data:
   d = fwd_actuation(m, d)
-  return sensor_acc(m, _solve(m, _fwd_acceleration(m, d, work.factor), work.rows))
+  d = _solve(m, _fwd_acceleration(m, d, work.factor), work.rows)
+  return d if skip_sensor else sensor_acc(m, d)
 
 
 def step(m: Model, d: Data) -> Data:

@@ -140,7 +140,7 @@ def contact(m: Model, d: Data, t: ContactTables) -> jax.Array:
   n, k = t.slot.shape
   size = sum(FIELDS[f][0] for f in t.fields)
   if not k:
-    return jnp.zeros((n, t.num * size, 1), d.qpos.dtype).at[...].add(_net_constants(t, size, d.qpos.dtype))
+    return jnp.zeros((n, t.num * size, 1), d.qpos.dtype)
   c = d.contact
   match = (t.sign != 0)[..., None] & (rows(c.exclude, t.slot) >= 0)
   if t.shape >= 0:
@@ -173,7 +173,7 @@ def contact(m: Model, d: Data, t: ContactTables) -> jax.Array:
 
 
 def _net(d, t, x, match, size):
-  """One contact instead of all: the sum of the wrenches about their centre, in the axes of the world."""
+  """One contact instead of all: the sum of the wrenches about their centre; its axes are those of the world."""
   pos = rows(d.contact.pos, t.slot)
   local = jnp.where(match[:, :, None], x.force * t.sign[..., None, None], 0)
   push, torque = (vector.mat_t_vec(x.frame, local[:, :, i]) for i in (slice(0, 3), slice(3, 6)))
@@ -185,18 +185,9 @@ def _net(d, t, x, match, size):
     ConDataField.TORQUE: jnp.sum(torque + vector.cross(pos - centre[:, None], push), axis=1), ConDataField.POS: centre,
   }  # fmt: skip
   width = centre.shape[-1]
+  some = (x.count > 0)[:, None].astype(pos.dtype)
+  values.update({f: some * np.eye(3)[axis][:, None] for f, axis in ((ConDataField.NORMAL, 0), (ConDataField.TANGENT, 1))})
   zero = jnp.zeros((len(t.slot), 1, width), pos.dtype)
   parts = [jnp.broadcast_to(values.get(f, zero), (len(t.slot), FIELDS[f][0], width)) for f in t.fields]
   rest = jnp.zeros((len(t.slot), (t.num - 1) * size, width), pos.dtype)
-  return jnp.concatenate([*parts, rest], axis=1) + _net_constants(t, size, pos.dtype)
-
-
-def _net_constants(t, size, dtype):
-  """The axes that stand in for the frame of a net contact."""
-  out = np.zeros(t.num * size)
-  if t.reduce == NETFORCE:
-    first = dict(zip(t.fields, np.cumsum([0, *(FIELDS[f][0] for f in t.fields)]), strict=False))
-    for field, axis in ((ConDataField.NORMAL, 0), (ConDataField.TANGENT, 1)):
-      if field in t.fields:
-        out[first[field] + axis] = 1
-  return jnp.asarray(out, dtype)[:, None]
+  return jnp.concatenate([*parts, rest], axis=1)

@@ -124,9 +124,10 @@ def camprojection(m: Model, d: Data, t: FrameTables) -> jax.Array:
   width, height = resolution[:, 0], resolution[:, 1]
   sensor, intrinsic = rows(m.cam_sensorsize, cam), rows(m.cam_intrinsic, cam)
   physical = (sensor[:, 0] != 0) & (sensor[:, 1] != 0)
+  focal = intrinsic[:, :2].astype(jnp.float32) / jnp.where(physical[:, None], sensor, 1).astype(jnp.float32)  # as in C
   by_angle = 0.5 / jnp.tan(rows(m.cam_fovy, cam) * (np.pi / 360)) * height
   fx, fy = (
-    jnp.where(physical, intrinsic[:, k] / jnp.where(physical, sensor[:, k], 1) * size, by_angle)
+    jnp.where(physical, (focal[:, k] * size.astype(np.float32)).astype(by_angle.dtype), by_angle)
     for k, size in enumerate((width, height))
   )
   x, y, z = (frame_pos(m, d, t)[:, k] for k in range(3))
