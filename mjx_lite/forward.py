@@ -17,14 +17,27 @@ from mjx_lite.collision import driver, mixing
 from mjx_lite.constraint import assemble, contact, contact_force, equality, jacobian, limit
 from mjx_lite.constraint.rows import Jacobian, Rows
 from mjx_lite.core import status
-from mjx_lite.core.enums import MAXVAL, SensorType, Stage
+from mjx_lite.core.enums import MAXVAL, IntegratorType, SensorType, Stage
 from mjx_lite.core.status import Warning
 from mjx_lite.core.types import Data, Model
-from mjx_lite.integrate import advance
-from mjx_lite.integrate.table import INTEGRATORS
+from mjx_lite.integrate import advance, rk4
+from mjx_lite.integrate import euler as euler_
+from mjx_lite.integrate import implicit as implicit_
 from mjx_lite.math import vector
 from mjx_lite.sensor import driver as sensor
-from mjx_lite.smooth import applied, com, energy, fluid, inertia, mass, momentum, plastic, tendon_force, tendon_inertia
+from mjx_lite.smooth import (
+  applied,
+  com,
+  derivative,
+  energy,
+  fluid,
+  inertia,
+  mass,
+  momentum,
+  plastic,
+  tendon_force,
+  tendon_inertia,
+)
 from mjx_lite.smooth import kinematics as kinematics_
 from mjx_lite.smooth import passive as passive_
 from mjx_lite.smooth import rne as rne_
@@ -195,9 +208,7 @@ def fwd_actuation(m: Model, d: Data) -> Data:
   if not m.opt.use_actuation or not m.nactuator:
     return d.replace(**{k: jnp.zeros_like(getattr(d, k)) for k in ("act_dot", "actuator_force", "qfrc_actuator")})
   ctrl, bad = actuator_force.effective_ctrl(m, d.time, d.ctrl, d.history)
-  a = actuator_force.actuation(
-    m, ctrl, d.act, d.actuator_length, d.actuator_velocity, d.actuator_moment, d.qfrc_gravcomp
-  )
+  a = actuator_force.actuation(m, ctrl, d.act, d.actuator_length, d.actuator_velocity, d.actuator_moment, d.qfrc_gravcomp)
   return d.replace(
     act_dot=a.act_dot, actuator_force=a.force, qfrc_actuator=a.qfrc, status=status.mark(d.status, Warning.BADCTRL, bad)
   )
@@ -326,9 +337,16 @@ def forward(m: Model, d: Data, *, skip_stage: int = Stage.NONE, skip_sensor: boo
   return _forward_acceleration(m, d, work, skip_sensor)
 
 
+def _forward_unwatched(m: Model, d: Data) -> Data:
+  """Forward without what is computed for the user's eyes only: energies, sensors."""
+  d, work = _forward_velocity(m, d, skip_sensor=True, energies=False)
+  return _forward_acceleration(m, d, work, skip_sensor=True)
+
+
 def _forward_velocity(
-  m: Model, d: Data, skip_stage: int = Stage.NONE, skip_sensor: bool = False
+  m: Model, d: Data, skip_stage: int = Stage.NONE, skip_sensor: bool = False, energies: bool = True
 ) -> tuple[Data, Work]:
+  energies = energies and m.opt.use_energy
   if skip_stage < Stage.POS:
     d = tendon(m, camlight(m, com_pos(m, kinematics(m, d))))
     d = tendon_armature(m, crb(m, d))
@@ -336,14 +354,14 @@ def _forward_velocity(
     d = d.replace(**mass.packed(m, factor, d.cdof)._asdict())
     d = transmission(m, collision(m, d))
     d = d if skip_sensor else sensor_pos(m, d)
-    d = energy_pos(m, d) if m.opt.use_energy else d
+    d = energy_pos(m, d) if energies else d
   else:
     factor = _factor(m, d)
   if skip_stage >= Stage.VEL:
     return d, Work(factor, _rows(m, d))
   d, rows = _fwd_velocity(m, d)
   d = d if skip_sensor else sensor_vel(m, d)
-  return (energy_vel(m, d) if m.opt.use_energy else d), Work(factor, rows)
+  return (energy_vel(m, d) if energies else d), Work(factor, rows)
 
 
 def _forward_acceleration(m: Model, d: Data, work: Work, skip_sensor: bool = False) -> Data:
@@ -354,7 +372,7 @@ def _forward_acceleration(m: Model, d: Data, work: Work, skip_sensor: bool = Fal
 
 def step(m: Model, d: Data) -> Data:
   """One timestep."""
-  return euler(m, _check_acc(m, forward(m, _check_state(m, d))))
+  return INTEGRATORS[m.opt.integrator](m, _check_acc(m, forward(m, _check_state(m, d))))
 
 
 def step1(m: Model, d: Data) -> Data:
@@ -363,22 +381,105 @@ def step1(m: Model, d: Data) -> Data:
 
 
 def step2(m: Model, d: Data) -> Data:
-  """The rest of the step, with the control now set."""
-  d = _forward_acceleration(m, d, Work(_factor(m, d), _rows(m, d)))
-  return euler(m, _check_acc(m, d))
+  """The rest of the step, with the control now set; Euler's where the integrator is RK4, as in C."""
+  d = _check_acc(m, _forward_acceleration(m, d, Work(_factor(m, d), _rows(m, d))))
+  rk4 = m.opt.integrator == IntegratorType.RK4
+  return euler(m, d) if rk4 else INTEGRATORS[m.opt.integrator](m, d)
 
 
 def euler(m: Model, d: Data) -> Data:
-  """Advance the state with the accelerations."""
-  acc = INTEGRATORS[m.opt.integrator](m, d.cinert, d.cdof, d.M, d.qvel, d.qacc, d.qfrc_smooth + d.qfrc_constraint)
+  """Advance the state by semi-implicit Euler, implicit in the joints' damping. Source: `mj_Euler`."""
+  force = d.qfrc_smooth + d.qfrc_constraint
+  return _advance(m, d, euler_.acceleration(m, d.cinert, d.cdof, d.M, d.qvel, d.qacc, force))
+
+
+def implicit(m: Model, d: Data) -> Data:
+  """Advance the state implicitly in velocity, by `implicit` or `implicitfast` as the option says. Source: `mj_implicit`."""
+  force = d.qfrc_smooth + d.qfrc_constraint
+  packed, trees = _smooth_vel(m, d, bias=m.opt.integrator == IntegratorType.IMPLICIT)
+  if m.opt.integrator == IntegratorType.IMPLICIT:
+    return _advance(m, d, implicit_.full(m, d.M, packed, trees, force))
+  acc = implicit_.fast(m, d.cinert, d.cdof, d.M, packed, trees, force)
+  pose = (d.xpos, d.xmat, d.subtree_com, d.crb)
+  return _advance(m, d, implicit_.free_bodies(m, acc, d.M, packed, trees, d.qvel, *pose, force))
+
+
+def deriv_smooth_vel(m: Model, d: Data, bias: bool = True) -> jax.Array:
+  """Derivative (nv, nv) of the smooth forces over velocity, within the sparsity of the trees.
+
+  Args:
+    m: the model.
+    d: after forward.
+    bias: whether qfrc_bias counts.
+
+  Source: `mjd_smooth_vel`.
+  """
+  packed, trees = _smooth_vel(m, d, bias)
+  out = inertia.unpack(m.plan.derivative.packing, packed)
+  return out if trees is None else out + trees
+
+
+def _smooth_vel(m: Model, d: Data, bias: bool) -> tuple[jax.Array, Any]:
+  """Derivative of the smooth forces: of dampers and actuators packed, of the medium and the bias force by tree or None."""
+  slope = None
+  if derivative.with_actuators(m):
+    ctrl, _ = actuator_force.effective_ctrl(m, d.time, d.ctrl, d.history)
+    slope = actuator_force.velocity_slope(m, ctrl, d.act, d.actuator_length, d.actuator_velocity, d.qfrc_actuator)
+  packed = derivative.packed(m, d.qvel, d.ten_velocity, d.ten_J, d.actuator_moment, slope)
+  if not bias and not derivative.with_medium(m):
+    return packed, None
+  pose = (d.xipos, d.ximat, d.geom_xpos, d.geom_xmat, d.subtree_com)
+  return packed, derivative.of_trees(m, d.qvel, d.cinert, d.cdof, *pose, bias=bias)
+
+
+def rungekutta4(m: Model, d: Data) -> Data:
+  """Advance the state by Runge-Kutta of order 4; three more times forward, without energies and sensors.
+
+  All that is computed is left as at the last of the four places, as C leaves it.
+
+  Source: `mj_RungeKutta`.
+  """
   h = m.opt.timestep
-  qvel = d.qvel + h * acc
+
+  def rates(d, qvel):
+    return rk4.Rates(qvel, d.qacc, d.act_dot)
+
+  def stage(carry, coefficients):
+    last, rate, total = carry
+    place, weight = coefficients
+    ahead = place * h
+    way = ahead * rate.qvel
+    moved = last.replace(
+      qpos=advance.integrate_pos(m, d.qpos, way, 1), qvel=d.qvel + ahead * rate.qacc,
+      act=d.act + ahead * rate.act_dot, time=d.time + ahead,
+    )  # fmt: skip
+    moved = _forward_unwatched(m, moved)
+    rate = rates(moved, rk4.position_rate(m, way, moved.qvel))
+    return (moved, rate, jax.tree.map(lambda s, x: s + weight * x, total, rate)), None
+
+  first = rates(d, d.qvel)
+  start = d, first, jax.tree.map(lambda x: rk4.FIRST_WEIGHT * x, first)
+  (last, _, mean), _ = jax.lax.scan(stage, start, jnp.asarray(rk4.STAGES, d.qpos.dtype))
+  began = {k: getattr(d, k) for k in ("actuator_length", "actuator_velocity", "ten_length", "ten_J")}
+  left = {k: getattr(last, k) for k in (*began, "act_dot")}
+  last = last.replace(qpos=d.qpos, qvel=d.qvel, act=d.act, time=d.time, act_dot=mean.act_dot, **began)
+  return _advance(m, last, mean.qacc, mean.qvel).replace(qacc=mean.qacc, **left)
+
+
+def _advance(m: Model, d: Data, qacc: jax.Array, qvel: jax.Array | None = None) -> Data:
+  """Advance the state with an acceleration (nv, W), positions with the new velocity if none is given.
+
+  Source: `mj_advance`.
+  """
+  h = m.opt.timestep
+  after = d.qvel + h * qacc
+  qvel = after if qvel is None else qvel
   qpos = advance.integrate_pos(m, d.qpos, qvel, h)
   moved = tendon_force.yielded(m, plastic.advance(m, qpos, d.plastic), d.ten_length, d.ten_J, qpos, qvel)
   return d.replace(
     history=_record(m, d),
     act=activation.advance(m, d.act, d.act_dot, d.actuator_length, d.actuator_velocity),
-    qvel=qvel, qpos=qpos, plastic=moved, time=d.time + h, qacc_warmstart=d.qacc,
+    qvel=after, qpos=qpos, plastic=moved, time=d.time + h, qacc_warmstart=d.qacc,
   )  # fmt: skip
 
 
@@ -389,6 +490,15 @@ def _record(m: Model, d: Data) -> jax.Array:
     if len(stage.late.who):
       past = sensor.record(m, _on_demand(m, d, stage), past, stage)
   return past
+
+
+# integrator -> function (m, d after forward) -> d one step later
+INTEGRATORS = {
+  IntegratorType.EULER: euler,
+  IntegratorType.RK4: rungekutta4,
+  IntegratorType.IMPLICIT: implicit,
+  IntegratorType.IMPLICITFAST: implicit,
+}
 
 
 def _check_state(m: Model, d: Data) -> Data:

@@ -11,7 +11,7 @@ from mjx_lite.collision.primitive import COLLIDERS
 from mjx_lite.constraint.equality import EQUALITIES
 from mjx_lite.core import enums
 from mjx_lite.core.errors import Problem, UnsupportedModelError
-from mjx_lite.integrate.table import INTEGRATORS
+from mjx_lite.forward import INTEGRATORS
 from mjx_lite.sensor.table import SENSORS
 from mjx_lite.sensor.zone import ZONES
 from mjx_lite.smooth.transmission import TRANSMISSIONS
