@@ -12,6 +12,7 @@ from mjx_lite.api import (
   com_vel,
   constraint_jacobian,
   contact_force,
+  contacts,
   crb,
   deriv_smooth_vel,
   differentiate_pos,
@@ -39,6 +40,7 @@ from mjx_lite.api import (
   local_to_global,
   make_constraint,
   mul_m,
+  net_contact_force,
   object_acceleration,
   object_velocity,
   passive,
@@ -88,10 +90,16 @@ from mjx_lite.core.enums import (
 from mjx_lite.core.errors import MjxError, UnsupportedModelError
 from mjx_lite.core.status import Status, Warning
 from mjx_lite.core.types import Contact, Data, Model, Option, Statistic
+from mjx_lite.io.bind import install as _install_named_access
 from mjx_lite.io.data import bytes_per_world, get_data, get_data_into, make_data, put_data
+from mjx_lite.io.export import register as _register_for_export
 from mjx_lite.io.model import put_model
 from mjx_lite.io.names import id2name, name2id
+from mjx_lite.io.reset import reset, where
 from mjx_lite.io.state import get_state, set_state, state_size
+
+_install_named_access()
+_register_for_export()
 
 __version__ = "0.1.0"
 
@@ -135,6 +143,7 @@ __all__ = [
   "com_vel",
   "constraint_jacobian",
   "contact_force",
+  "contacts",
   "crb",
   "deriv_smooth_vel",
   "differentiate_pos",
@@ -168,11 +177,13 @@ __all__ = [
   "make_data",
   "mul_m",
   "name2id",
+  "net_contact_force",
   "object_acceleration",
   "object_velocity",
   "passive",
   "put_data",
   "put_model",
+  "reset",
   "reset_data",
   "rne",
   "rne_postconstraint",
@@ -193,5 +204,6 @@ __all__ = [
   "tendon_armature",
   "tendon_bias",
   "transmission",
+  "where",
   "xfrc_accumulate",
 ]  # fmt: skip

@@ -463,11 +463,14 @@ def rungekutta4(m: Model, d: Data) -> Data:
   began = {k: getattr(d, k) for k in ("actuator_length", "actuator_velocity", "ten_length", "ten_J")}
   left = {k: getattr(last, k) for k in (*began, "act_dot")}
   last = last.replace(qpos=d.qpos, qvel=d.qvel, act=d.act, time=d.time, act_dot=mean.act_dot, **began)
-  return _advance(m, last, mean.qacc, mean.qvel).replace(qacc=mean.qacc, **left)
+  past = _record(m, d)  # what sensors measured at the first place
+  return _advance(m, last, mean.qacc, mean.qvel, past).replace(qacc=mean.qacc, **left)
 
 
-def _advance(m: Model, d: Data, qacc: jax.Array, qvel: jax.Array | None = None) -> Data:
-  """Advance the state with an acceleration (nv, W), positions with the new velocity if none is given.
+def _advance(
+  m: Model, d: Data, qacc: jax.Array, qvel: jax.Array | None = None, past: jax.Array | None = None
+) -> Data:
+  """Advance the state with an acceleration (nv, W); positions with the new velocity, history from d if none is given.
 
   Source: `mj_advance`.
   """
@@ -477,7 +480,7 @@ def _advance(m: Model, d: Data, qacc: jax.Array, qvel: jax.Array | None = None) 
   qpos = advance.integrate_pos(m, d.qpos, qvel, h)
   moved = tendon_force.yielded(m, plastic.advance(m, qpos, d.plastic), d.ten_length, d.ten_J, qpos, qvel)
   return d.replace(
-    history=_record(m, d),
+    history=_record(m, d) if past is None else past,
     act=activation.advance(m, d.act, d.act_dot, d.actuator_length, d.actuator_velocity),
     qvel=after, qpos=qpos, plastic=moved, time=d.time + h, qacc_warmstart=d.qacc,
   )  # fmt: skip

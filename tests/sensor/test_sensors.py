@@ -61,6 +61,22 @@ def test_delays_equal_c():
   assert history <= 1e-10 and len(alive) == model.nsensor
 
 
+def test_delays_under_runge_kutta():
+  """What is recorded is measured at the beginning of the step, not at the places in between."""
+  model = mujoco.MjModel.from_xml_string("""<mujoco><option timestep="0.01" integrator="RK4"/><worldbody>
+    <body><joint name="j" axis="0 1 0"/><geom size=".1" pos=".3 0 0"/><site name="s" pos=".3 0 0"/></body></worldbody>
+    <sensor><framepos name="pos" objtype="site" objname="s" delay=".02" nsample="3"/>
+    <accelerometer site="s" delay=".013" nsample="3" interp="linear"/><force site="s" interval=".02" nsample="2"/></sensor>
+    </mujoco>""")
+  engine, data = compare.Engine(model), mujoco.MjData(model)
+  data.qvel[:] = 3
+  for _ in range(8):
+    errors = compare.compare_stages(model, data, ("sensordata", "history", "qpos"), engine=engine)
+    assert len(errors) == 3 and max(e.worst for e in errors) < 1e-10, errors
+    mujoco.mj_step(model, data)
+  assert data.sensor("pos").data.any()
+
+
 def test_history_starts_as_in_c():
   model = load("sensor_delays")
   m, c = mjx.put_model(model), mujoco.MjData(model)
