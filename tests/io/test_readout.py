@@ -35,7 +35,7 @@ NAMED = [
   ("site", "egg", ("size", "pos"), ("xpos",)),
   ("camera", "eye", ("fovy", "pos"), ("xpos",)),
   ("actuator", "hold", ("gear", "gainprm", "trnid"), ("ctrl", "force", "length")),
-  ("tendon", "rope", ("stiffness", "damping"), ("length", "velocity")),
+  ("tendon", "rope", ("springyield",), ("length", "velocity")),
   ("sensor", "strong", ("cutoff", "dim", "adr"), ("data",)),
   ("equality", 0, ("solref", "data", "type"), ()),
   ("key", "late", ("time", "ctrl"), ()),
