@@ -88,6 +88,7 @@ euler = one_world(native.euler)
 implicit = one_world(native.implicit)
 rungekutta4 = one_world(native.rungekutta4)
 
+inverse = one_world(native.inverse)
 deriv_smooth_vel = one_world(native.deriv_smooth_vel)
 full_m = one_world(native.full_m)
 mul_m = one_world(native.mul_m)

@@ -23,7 +23,7 @@ from mjx_lite.core.types import Data, Model
 from mjx_lite.integrate import advance, rk4
 from mjx_lite.integrate import euler as euler_
 from mjx_lite.integrate import implicit as implicit_
-from mjx_lite.math import vector
+from mjx_lite.math import safe, vector
 from mjx_lite.sensor import driver as sensor
 from mjx_lite.smooth import (
   applied,
@@ -43,9 +43,8 @@ from mjx_lite.smooth import passive as passive_
 from mjx_lite.smooth import rne as rne_
 from mjx_lite.smooth import tendon as tendon_
 from mjx_lite.smooth import transmission as transmission_
-from mjx_lite.solver import cost, newton
+from mjx_lite.solver import cost, implicit_diff, primal
 from mjx_lite.solver.operator import Metric
-from mjx_lite.solver.table import SOLVERS
 
 
 class Work(NamedTuple):
@@ -235,11 +234,11 @@ def _solve(m: Model, d: Data, rows: Rows) -> Data:
     return d.replace(qacc=d.qacc_smooth, qfrc_constraint=jnp.zeros_like(d.qacc), solver_niter=d.solver_niter * 0)
   metric = Metric(d.cinert, d.cdof, d.M)
   trace = vector.total(jnp.where(m.plan.inertia.diagonal[:, None], d.M, 0))
-  problem = newton.Problem(m, metric, rows, d.qfrc_smooth, d.qacc_smooth, 1 / trace)
-  solution = SOLVERS[m.opt.solver](problem, d.qacc_warmstart)
+  problem = primal.Problem(m, metric, rows, d.qfrc_smooth, d.qacc_smooth, 1 / trace)
+  solution = implicit_diff.solve(problem, d.qacc_warmstart)
   force = cost.zones(m.plan, rows, solution.jar).force
   qfrc = jacobian.mul_t(m, rows.jacobian, d.cdof, force)
-  converged = solution.stopped | newton.is_small(problem, solution.ma - d.qfrc_smooth - qfrc)
+  converged = solution.stopped | primal.is_small(problem, solution.ma - d.qfrc_smooth - qfrc)
   return d.replace(
     qacc=solution.qacc, efc_force=force, efc_state=cost.state(m.plan, rows, solution.jar), qfrc_constraint=qfrc,
     solver_niter=solution.niter, status=status.mark(d.status, Warning.SOLVER, ~converged),
@@ -318,6 +317,77 @@ def _on_demand(m: Model, d: Data, stage: sensor.StagePlan) -> Data:
   return rne_postconstraint(m, d) if "rne_postconstraint" in stage.needs else d
 
 
+# ---------------------------------------------------------------------------------------------------------- inverse
+
+
+def inverse(m: Model, d: Data) -> Data:
+  """The force `qfrc_inverse` that makes `qacc`, and the constraint forces that go with it.
+
+  With the flag INVDISCRETE `qacc` is the difference of two velocities over the timestep, as the integrator would make it.
+
+  Source: `mj_inverse`.
+  """
+  d, work = _forward_velocity(m, d)
+  return _inverse(m, d, work, sensors=True)
+
+
+def _inverse(m: Model, d: Data, work: Work, sensors: bool = False) -> Data:
+  """The part of `inverse` that depends on acceleration."""
+  qacc = _continuous(m, d, work.factor) if m.opt.use_invdiscrete else d.qacc
+  d = _inverse_constraint(m, d, qacc, work.rows)
+  if sensors:
+    d = sensor_acc(m, d.replace(qacc=qacc)).replace(qacc=d.qacc)
+  force = mass.mul(m, d.cinert, d.cdof, d.M, qacc) + d.qfrc_bias - d.qfrc_passive - d.qfrc_constraint
+  return d.replace(qfrc_inverse=force)
+
+
+def _inverse_constraint(m: Model, d: Data, qacc: jax.Array, rows: Rows) -> Data:
+  """Constraint forces at an acceleration (nv, W). Source: `mj_invConstraint`."""
+  if not m.plan.sizes["nefc"]:
+    return d.replace(qfrc_constraint=jnp.zeros_like(qacc))
+  jar = jacobian.mul(m, rows.jacobian, d.cdof, qacc) - rows.aref
+  force = cost.zones(m.plan, rows, jar).force
+  return d.replace(
+    efc_force=force, efc_state=cost.state(m.plan, rows, jar), qfrc_constraint=jacobian.mul_t(m, rows.jacobian, d.cdof, force)
+  )
+
+
+def _continuous(m: Model, d: Data, factor: Any) -> jax.Array:
+  """Acceleration that leads to the change of velocity `qacc` by the model's integrator. Source: `mj_discreteAcc`."""
+  if m.opt.integrator == IntegratorType.EULER:
+    if not euler_.is_damped(m):
+      return d.qacc
+    force = euler_.mul(m, d.cinert, d.cdof, d.M, d.qvel, d.qacc)
+  elif m.opt.integrator in (IntegratorType.IMPLICIT, IntegratorType.IMPLICITFAST):
+    full = m.opt.integrator == IntegratorType.IMPLICIT
+    packed, trees = _smooth_vel(m, d, bias=full)
+    if full:
+      force = implicit_.mul_full(m, d.M, packed, trees, d.qacc)
+    else:
+      force = implicit_.mul_fast(m, d.M, packed, trees, _free_blocks(m, d, packed, trees), d.qacc)
+  else:
+    raise ValueError(
+      f"inverse dynamics with the flag INVDISCRETE is not defined for {IntegratorType(m.opt.integrator).name}: "
+      "use EULER, IMPLICIT or IMPLICITFAST, or leave the flag off."
+    )
+  return mass.solve(m, factor, force)
+
+
+def _compare_inverse(m: Model, d: Data) -> Data:
+  """`solver_fwdinv`: by how much inverse dynamics misses constraint forces and inputs; zero where nothing is constrained.
+
+  Source: `mj_compareFwdInv`.
+  """
+  if not m.plan.sizes["nefc"]:
+    return d.replace(solver_fwdinv=jnp.zeros_like(d.solver_fwdinv))
+  back = _inverse(m, d, Work(_factor(m, d), _rows(m, d)))
+  xfrc = applied.xfrc_accumulate(m, d.cdof, d.xipos, d.subtree_com, d.xfrc_applied)
+  misses = d.qfrc_constraint - back.qfrc_constraint, d.qfrc_applied + d.qfrc_actuator + xfrc - back.qfrc_inverse
+  norms = jnp.stack([safe.sqrt(vector.total(x * x)) for x in misses])
+  constrained = jnp.any(d.efc_D > 0, axis=0)
+  return d.replace(qfrc_inverse=back.qfrc_inverse, solver_fwdinv=jnp.where(constrained, norms, 0))
+
+
 # ----------------------------------------------------------------------------------------------------------- step
 
 
@@ -372,7 +442,7 @@ def _forward_acceleration(m: Model, d: Data, work: Work, skip_sensor: bool = Fal
 
 def step(m: Model, d: Data) -> Data:
   """One timestep."""
-  return INTEGRATORS[m.opt.integrator](m, _check_acc(m, forward(m, _check_state(m, d))))
+  return _integrate(m, _check_acc(m, forward(m, _check_state(m, d))), m.opt.integrator)
 
 
 def step1(m: Model, d: Data) -> Data:
@@ -383,8 +453,11 @@ def step1(m: Model, d: Data) -> Data:
 def step2(m: Model, d: Data) -> Data:
   """The rest of the step, with the control now set; Euler's where the integrator is RK4, as in C."""
   d = _check_acc(m, _forward_acceleration(m, d, Work(_factor(m, d), _rows(m, d))))
-  rk4 = m.opt.integrator == IntegratorType.RK4
-  return euler(m, d) if rk4 else INTEGRATORS[m.opt.integrator](m, d)
+  return _integrate(m, d, IntegratorType.EULER if m.opt.integrator == IntegratorType.RK4 else m.opt.integrator)
+
+
+def _integrate(m: Model, d: Data, integrator: int) -> Data:
+  return INTEGRATORS[integrator](m, _compare_inverse(m, d) if m.opt.use_fwdinv else d)
 
 
 def euler(m: Model, d: Data) -> Data:
@@ -400,8 +473,13 @@ def implicit(m: Model, d: Data) -> Data:
   if m.opt.integrator == IntegratorType.IMPLICIT:
     return _advance(m, d, implicit_.full(m, d.M, packed, trees, force))
   acc = implicit_.fast(m, d.cinert, d.cdof, d.M, packed, trees, force)
-  pose = (d.xpos, d.xmat, d.subtree_com, d.crb)
-  return _advance(m, d, implicit_.free_bodies(m, acc, d.M, packed, trees, d.qvel, *pose, force))
+  if len(m.plan.derivative.free_body):
+    acc = implicit_.solve_free(m, acc, _free_blocks(m, d, packed, trees), force)
+  return _advance(m, d, acc)
+
+
+def _free_blocks(m: Model, d: Data, packed: jax.Array, medium: Any) -> jax.Array:
+  return implicit_.free_blocks(m, d.M, packed, medium, d.qvel, d.xpos, d.xmat, d.subtree_com, d.crb)
 
 
 def deriv_smooth_vel(m: Model, d: Data, bias: bool = True) -> jax.Array:

@@ -75,6 +75,8 @@ class Option(Replaceable):
   use_autoreset = property(lambda self: self._on(_DISABLE.AUTORESET))
   use_sensor = property(lambda self: self._on(_DISABLE.SENSOR))
   use_energy = property(lambda self: bool(self.enableflags & _ENABLE.ENERGY))
+  use_fwdinv = property(lambda self: bool(self.enableflags & _ENABLE.FWDINV))
+  use_invdiscrete = property(lambda self: bool(self.enableflags & _ENABLE.INVDISCRETE))
 
 
 @pytree
@@ -381,6 +383,8 @@ class Data(Replaceable):
   qfrc_constraint: jax.Array = array("nv", stage="solve")
   qacc: jax.Array = array("nv", stage="solve")
   solver_niter: jax.Array = array(stage="solve", dtype="int")
+  solver_fwdinv: jax.Array = array(2, stage="step")
+  qfrc_inverse: jax.Array = array("nv", stage="inverse")
   sensordata: jax.Array = array("nsensordata")
   # computed on demand
   energy: jax.Array = array(2, unit="J", stage="energy")

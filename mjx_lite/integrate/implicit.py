@@ -46,16 +46,14 @@ def full(m: Model, packed_m, packed_d, trees, force) -> jax.Array:
 
   Source: `mj_implicit`.
   """
-  h, packing = m.opt.timestep, m.plan.derivative.packing
-  return linalg.solve(inertia.full(m, packed_m) - h * (inertia.unpack(packing, packed_d) + trees), force)
+  return linalg.solve(_full_matrix(m, packed_m, packed_d, trees), force)
 
 
-def free_bodies(m: Model, qacc, packed_m, packed_d, medium, qvel, xpos, xmat, subtree_com, crb, force) -> jax.Array:
-  """qacc (nv, W) with that of trees with one free joint and no other replaced: for them D has the bias force too.
+def free_blocks(m: Model, packed_m, packed_d, medium, qvel, xpos, xmat, subtree_com, crb) -> jax.Array:
+  """M - h D (n, 6, 6, W) of the trees with one free joint and no other: for them D has the bias force too.
 
   Args:
     m: the model.
-    qacc: (nv, W) from `fast`.
     packed_m: (nC, W).
     packed_d: as for `fast`.
     medium: as for `fast`; here it is not made symmetric.
@@ -64,22 +62,40 @@ def free_bodies(m: Model, qacc, packed_m, packed_d, medium, qvel, xpos, xmat, su
     xmat: (nbody, 3, 3, W).
     subtree_com: (nbody, 3, W).
     crb: (nbody, 10, W).
-    force: (nv, W).
 
   Source: `mjd_freeMhat`; MuJoCo documentation, Computation, Integrators.
   """
   p: derivative.DerivativePlan = m.plan.derivative
   body, dof = p.free_body, p.free_dof
-  if not len(body):
-    return qacc
   a = rows_or_zero(packed_m, p.from_m) - m.opt.timestep * packed_d
   block = dof[:, :, None] * m.nv + dof[:, None]
   a = rows(a, p.packing.dense[block])
   if medium is not None:
     a = a - m.opt.timestep * rows(medium.reshape(m.nv * m.nv, -1), block)
   arm = rows(subtree_com, body) - rows(xpos, body)
-  a = a + m.opt.timestep * _bias_slope(rows(xmat, body), arm, rows(crb, body), rows(qvel, dof[:, 3:]))
-  return put(qacc, dof.ravel(), _solve_blocks(a, rows(force, dof)).reshape(dof.size, -1))
+  return a + m.opt.timestep * _bias_slope(rows(xmat, body), arm, rows(crb, body), rows(qvel, dof[:, 3:]))
+
+
+def solve_free(m: Model, qacc: jax.Array, blocks: jax.Array, force: jax.Array) -> jax.Array:
+  """qacc (nv, W) from `fast` with that of the trees of `free_blocks` replaced."""
+  dof = m.plan.derivative.free_dof
+  return put(qacc, dof.ravel(), _solve_blocks(blocks, rows(force, dof)).reshape(dof.size, -1))
+
+
+def mul_fast(m: Model, packed_m, packed_d, medium, blocks, x) -> jax.Array:
+  """(M - h D) x (nv, W) as `fast` and `solve_free` invert it."""
+  p = m.plan.derivative
+  out = inertia.mul_packed(m, packed_m - m.opt.timestep * rows(symmetric(m, packed_d, medium), p.to_m), x)
+  return put(out, p.free_dof.ravel(), vector.mat_vec(blocks, rows(x, p.free_dof)).reshape(p.free_dof.size, -1))
+
+
+def mul_full(m: Model, packed_m, packed_d, trees, x) -> jax.Array:
+  """(M - h D) x (nv, W) as `full` inverts it."""
+  return vector.mat_vec(_full_matrix(m, packed_m, packed_d, trees), x)
+
+
+def _full_matrix(m, packed_m, packed_d, trees):
+  return inertia.full(m, packed_m) - m.opt.timestep * (inertia.unpack(m.plan.derivative.packing, packed_d) + trees)
 
 
 def _bias_slope(mat, arm, crb, turn):

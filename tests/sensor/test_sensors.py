@@ -111,11 +111,21 @@ def small():
   data.qvel[:], data.qpos[7], data.ctrl[:] = 0.3, -2, 0.5
   mujoco.mj_forward(model, data)
   m = mjx.put_model(model)
-  return m, mjx.jit(mjx.forward)(m, mjx.put_data(m, data)), data
+  return m, mjx.jit(mjx.forward)(m, mjx.put_data(m, data)), (model, data)
+
+
+def test_inverse_measures_too(small):
+  m, d, (model, data) = small
+  c = copy.copy(data)
+  c.qacc[:] = np.arange(model.nv) + 0.5
+  mujoco.mj_inverse(model, c)
+  ours = mjx.jit(mjx.inverse)(m, d.replace(qacc=jnp.asarray(c.qacc)))
+  np.testing.assert_allclose(ours.sensordata, c.sensordata, rtol=1e-9, atol=1e-9)
+  assert np.any(ours.sensordata != d.sensordata)
 
 
 def test_cutoff(small):
-  m, d, data = small
+  m, d, (_, data) = small
   assert d.sensordata[0] == -0.3 and d.sensordata[3] == 0.02
   np.testing.assert_allclose(d.sensordata, data.sensordata, rtol=1e-9)
   free = mjx.jit(mjx.sensor_pos)(m.replace(sensor_cutoff=m.sensor_cutoff * 0), d)
