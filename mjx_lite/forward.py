@@ -565,12 +565,18 @@ def _advance(
 
 
 def _record(m: Model, d: Data) -> jax.Array:
-  """The history with the controls and the sensors of this step."""
+  """The history with the controls and the sensors of this step.
+
+  A world that was reset for its bad acceleration records no sensors: what they read is still of the bad state.
+  """
   past, p = history.record(m, d.history, d.time, d.ctrl), m.plan.sensor
-  for stage in (p.position, p.velocity, p.acceleration):
-    if len(stage.late.who):
-      past = sensor.record(m, _on_demand(m, d, stage), past, stage)
-  return past
+  stages = [x for x in (p.position, p.velocity, p.acceleration) if len(x.late.who)]
+  new = past
+  for stage in stages:
+    new = sensor.record(m, _on_demand(m, d, stage), new, stage)
+  if not stages or not m.opt.use_autoreset:
+    return new
+  return jnp.where(d.status.bits & (1 << int(Warning.BADQACC)) != 0, past, new)
 
 
 # integrator -> function (m, d after forward) -> d one step later

@@ -77,6 +77,20 @@ def test_delays_under_runge_kutta():
   assert data.sensor("pos").data.any()
 
 
+def test_a_bad_acceleration_leaves_no_trace():
+  """The history of a world that is reset has no NaN."""
+  model = mujoco.MjModel.from_xml_string("""<mujoco><worldbody><body><joint axis="0 1 0"/><geom size=".1" pos=".3 0 0"/>
+    <site name="s"/></body></worldbody><sensor><accelerometer site="s" delay=".006" nsample="5"/></sensor></mujoco>""")
+  m = mjx.put_model(model)
+  step, d = mjx.jit(mjx.step), mjx.make_data(m)
+  bad = step(m, step(m, d).replace(qfrc_applied=d.qfrc_applied + np.nan))
+  assert bad.status.count[mjx.Warning.RESET] == 1
+  for _ in range(5):
+    assert np.isfinite(bad.history).all()
+    bad = step(m, bad)
+  assert np.isfinite(bad.sensordata).all()
+
+
 def test_history_starts_as_in_c():
   model = load("sensor_delays")
   m, c = mjx.put_model(model), mujoco.MjData(model)
