@@ -122,9 +122,9 @@ def _hermite(x, dt, lo, hi, slope_lo, slope_hi):
 
 
 def insert(
-  p: HistoryPlan, history: jax.Array, time: jax.Array, values: jax.Array, where: jax.Array | bool = True
+  p: HistoryPlan, history: jax.Array, time: jax.Array, values: jax.Array, where: jax.Array | None = None
 ) -> jax.Array:
-  """The history after values (n, widest, W) were recorded at a time (W,), in the buffers where (n, W) holds.
+  """The history after values (n, widest, W) were recorded at a time (W,), in the buffers where (n, W) holds, or in all.
 
   A sample of the same time is overwritten. A newer one takes the place of the oldest, and so does one older than all;
   one in between drops the oldest and moves those before it.
@@ -136,15 +136,15 @@ def insert(
   older = valid & (times < time)
   count = jnp.sum(older, axis=1).astype(times.dtype)
   found = jnp.any(valid & ~older & (times - time < _tolerance(time)), axis=1)
-  append = (count == size) & ~found & where
+  append = (count == size) & ~found
   between = ~found & ~append & (count > 0)
   # age: number of samples that are older, were they all in order
   age = (np.arange(p.time.shape[1])[:, None] - cursor[:, None] - 1) % size[:, None]
   target = jnp.where(found, count, jnp.where(between, count - 1, 0))
   write = valid & (age == target[:, None])
   move = valid & between[:, None] & (age < target[:, None])
-  if where is not True:
-    write, move = write & where[:, None], move & where[:, None]
+  if where is not None:
+    append, write, move = append & where, write & where[:, None], move & where[:, None]
 
   def one_on(adr):
     return rows(history, adr[np.arange(len(adr))[:, None], p.next])

@@ -23,7 +23,7 @@ class _Kind(NamedTuple):
   prefix: str  # of mjModel's fields
   data_prefix: str  # of mjData's fields
   type: int
-  spec: type | None  # class in an MjSpec
+  spec: Any  # class in an MjSpec
 
 
 _KINDS = (
@@ -104,7 +104,7 @@ def _rows(m: Model, kind: _Kind, ids: int | list[int], size: str) -> Any:
   first, count = spans
   if not len(first):
     raise AttributeError(f"a {kind.method} has no rows in an array of {size}")
-  index = np.concatenate([first[i] + np.arange(count[i]) for i in np.atleast_1d(ids)])
+  index = np.concatenate([first[i] + np.arange(int(count[i])) for i in np.atleast_1d(ids)])
   return int(index[0]) if not isinstance(ids, list) and len(index) == 1 else index
 
 

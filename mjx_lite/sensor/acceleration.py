@@ -102,6 +102,6 @@ def touch(m: Model, d: Data, t: TouchTables) -> jax.Array:
   c = d.contact
   normal_force = rows(contact_force.local(m, d.efc_force, c.friction, c.exclude)[:, 0], t.slot)
   ray = rows(c.frame[:, 0], t.slot) * t.sign[..., None, None]
-  pose = (x[:, None] for x in (rows(d.site_xpos, t.site), rows(d.site_xmat, t.site), rows(m.site_size, t.site)))
-  counts = (t.sign != 0)[..., None] & (normal_force > 0) & zone.hit(t.shape, *pose, rows(c.pos, t.slot), ray)
+  meets = zone.hit(t.shape, zone.volume(m, d, t.site[:, None]), rows(c.pos, t.slot), ray)
+  counts = (t.sign != 0)[..., None] & (normal_force > 0) & meets
   return jnp.sum(jnp.where(counts, normal_force, 0), axis=1)

@@ -144,8 +144,7 @@ def contact(m: Model, d: Data, t: ContactTables) -> jax.Array:
   c = d.contact
   match = (t.sign != 0)[..., None] & (rows(c.exclude, t.slot) >= 0)
   if t.shape >= 0:
-    pose = (x[:, None] for x in (rows(d.site_xpos, t.site), rows(d.site_xmat, t.site), rows(m.site_size, t.site)))
-    match = match & zone.inside(t.shape, *pose, rows(c.pos, t.slot))
+    match = match & zone.inside(t.shape, zone.volume(m, d, t.site[:, None]), rows(c.pos, t.slot))
   needs_force = t.reduce in (MAXFORCE, NETFORCE) or {ConDataField.FORCE, ConDataField.TORQUE} & set(t.fields)
   force = c.pos  # not used
   if needs_force:

@@ -67,12 +67,12 @@ def plan(s: Mapping[str, Any], values: Mapping[str, np.ndarray], timestep: float
     timestep: likewise [s].
   """
   constant, steps = _start(s, values["sensor_interval"], timestep)
-  stages = [_stage(s, values, stage) for stage in (Stage.POS, Stage.VEL, Stage.ACC)]
+  position, velocity, acceleration = (_stage(s, stage) for stage in (Stage.POS, Stage.VEL, Stage.ACC))
   energies = {int(t) for t in s["sensor_type"]} & {int(SensorType.E_POTENTIAL), int(SensorType.E_KINETIC)}
-  return SensorPlan(*stages, frozenset(energies), constant, steps)
+  return SensorPlan(position, velocity, acceleration, frozenset(energies), constant, steps)
 
 
-def _stage(s, values, stage):
+def _stage(s, stage):
   mine = np.flatnonzero((s["sensor_needstage"] == stage) & np.isin(s["sensor_type"], list(SENSORS)))
   groups, who = [], []
   for kind in np.unique(s["sensor_type"][mine]):

@@ -75,8 +75,8 @@ def quaternion(m: Model, d: Data, o: Objects) -> jax.Array:
     if local is None:
       parts.append(rows(getattr(d, field), ids))
     else:
-      owner = FRAMES[ObjType(kind)].body
-      parts.append(quat.mul(rows(getattr(d, field), getattr(m, owner)[ids]), rows(getattr(m, local), ids)))
+      body = getattr(m, FRAMES[ObjType(kind)].body or "")[ids]
+      parts.append(quat.mul(rows(getattr(d, field), body), rows(getattr(m, local), ids)))
   return join(parts, o.order)
 
 

@@ -165,14 +165,13 @@ def inside_site(m: Model, d: Data, t: InsideTables) -> jax.Array:
     mass, below = rows(m.body_mass, t.body), rows(m.body_subtreemass, t.body)
     hollow = (t.body > 0)[:, None] & (mass < safe.MINVAL) & (below >= safe.MINVAL)
     point = jnp.where(hollow[:, None], rows(d.subtree_com, t.body), point)
-  pose = rows(d.site_xpos, t.site), rows(d.site_xmat, t.site), rows(m.site_size, t.site)
-  return zone.inside(t.shape, *pose, point).astype(d.qpos.dtype)
+  return zone.inside(t.shape, zone.volume(m, d, t.site), point).astype(d.qpos.dtype)
 
 
 # ---------------------------------------------------------------------------------------------------------- limits
 
 
-def plan_limits(kind: ConstraintType):
+def plan_limits(kind: Any):
   """Planner of limit sensors: the rows (n, 2) of each joint or tendon among all rows; -1 where there is none."""
 
   def plan(s: dict[str, Any], who: np.ndarray) -> list[Part]:

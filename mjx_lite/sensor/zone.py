@@ -4,12 +4,15 @@ Points and directions are in the site's frame, (..., 3, W); sizes as in `site_si
 Gradient: none, the answers are truth values.
 """
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from mjx_lite.core.enums import GeomType
+from mjx_lite.core.select import rows
+from mjx_lite.core.types import Data, Model
 from mjx_lite.math import safe, vector
 
 
@@ -106,11 +109,24 @@ ZONES: dict[int, tuple[Any, Any]] = {
 }
 
 
-def inside(kind: int, pos: jax.Array, mat: jax.Array, size: jax.Array, point: jax.Array) -> jax.Array:
+class Volume(NamedTuple):
+  """Sites of one shape."""
+
+  pos: jax.Array  # (..., 3, W)
+  mat: jax.Array  # (..., 3, 3, W)
+  size: jax.Array  # (..., 3, W)
+
+
+def volume(m: Model, d: Data, site: np.ndarray) -> Volume:
+  """Volumes of some sites."""
+  return Volume(rows(d.site_xpos, site), rows(d.site_xmat, site), rows(m.site_size, site))
+
+
+def inside(kind: int, v: Volume, point: jax.Array) -> jax.Array:
   """Whether global points (..., 3, W) are inside sites of one shape. Source: `mju_insideGeom`."""
-  return ZONES[kind][0](vector.mat_t_vec(mat, point - pos), size)
+  return ZONES[kind][0](vector.mat_t_vec(v.mat, point - v.pos), v.size)
 
 
-def hit(kind: int, pos: jax.Array, mat: jax.Array, size: jax.Array, point: jax.Array, direction: jax.Array) -> jax.Array:
+def hit(kind: int, v: Volume, point: jax.Array, direction: jax.Array) -> jax.Array:
   """Whether rays from global points (..., 3, W) meet sites of one shape. Source: `mju_rayGeom`."""
-  return ZONES[kind][1](vector.mat_t_vec(mat, point - pos), vector.mat_t_vec(mat, direction), size)
+  return ZONES[kind][1](vector.mat_t_vec(v.mat, point - v.pos), vector.mat_t_vec(v.mat, direction), v.size)
