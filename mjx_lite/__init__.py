@@ -12,6 +12,7 @@ from mjx_lite.api import (
   com_vel,
   constraint_jacobian,
   contact_force,
+  contacts,
   crb,
   deriv_smooth_vel,
   differentiate_pos,
@@ -40,6 +41,7 @@ from mjx_lite.api import (
   local_to_global,
   make_constraint,
   mul_m,
+  net_contact_force,
   object_acceleration,
   object_velocity,
   passive,
@@ -47,6 +49,9 @@ from mjx_lite.api import (
   rne,
   rne_postconstraint,
   rungekutta4,
+  sensor_acc,
+  sensor_pos,
+  sensor_vel,
   set_const,
   solve,
   solve_m,
@@ -80,6 +85,7 @@ from mjx_lite.core.enums import (
   ObjType,
   SensorType,
   SolverType,
+  Stage,
   State,
   TrnType,
   WrapType,
@@ -88,11 +94,17 @@ from mjx_lite.core.errors import MjxError, UnsupportedModelError
 from mjx_lite.core.status import Status, Warning
 from mjx_lite.core.types import Contact, Data, Model, Option, Statistic
 from mjx_lite.derivative import TransitionJac, hvp, transition_jac
+from mjx_lite.io.bind import install as _install_named_access
 from mjx_lite.io.data import bytes_per_world, get_data, get_data_into, make_data, put_data
+from mjx_lite.io.export import register as _register_for_export
 from mjx_lite.io.model import put_model
 from mjx_lite.io.names import id2name, name2id
+from mjx_lite.io.reset import reset, where
 from mjx_lite.io.state import get_state, set_state, state_size
 from mjx_lite.rollout import rollout
+
+_install_named_access()
+_register_for_export()
 
 __version__ = "0.1.0"
 
@@ -120,6 +132,7 @@ __all__ = [
   "Option",
   "SensorType",
   "SolverType",
+  "Stage",
   "State",
   "Statistic",
   "Status",
@@ -138,6 +151,7 @@ __all__ = [
   "com_vel",
   "constraint_jacobian",
   "contact_force",
+  "contacts",
   "crb",
   "deriv_smooth_vel",
   "differentiate_pos",
@@ -157,7 +171,8 @@ __all__ = [
   "hvp",
   "id2name",
   "implicit",
-  "integrate_pos", "inverse",
+  "integrate_pos",
+  "inverse",
   "jac",
   "jac_body",
   "jac_body_com",
@@ -172,16 +187,21 @@ __all__ = [
   "make_data",
   "mul_m",
   "name2id",
+  "net_contact_force",
   "object_acceleration",
   "object_velocity",
   "passive",
   "put_data",
   "put_model",
+  "reset",
   "reset_data",
   "rne",
   "rne_postconstraint",
   "rollout",
   "rungekutta4",
+  "sensor_acc",
+  "sensor_pos",
+  "sensor_vel",
   "set_const",
   "set_state",
   "solve",
@@ -196,6 +216,7 @@ __all__ = [
   "tendon_bias",
   "transition_jac",
   "transmission",
+  "where",
   "with_params",
   "xfrc_accumulate",
 ]

@@ -17,13 +17,14 @@ from mjx_lite.collision import driver, mixing
 from mjx_lite.constraint import assemble, contact, contact_force, equality, jacobian, limit
 from mjx_lite.constraint.rows import Jacobian, Rows
 from mjx_lite.core import status
-from mjx_lite.core.enums import MAXVAL, IntegratorType
+from mjx_lite.core.enums import MAXVAL, IntegratorType, SensorType, Stage
 from mjx_lite.core.status import Warning
 from mjx_lite.core.types import Data, Model
 from mjx_lite.integrate import advance, rk4
 from mjx_lite.integrate import euler as euler_
 from mjx_lite.integrate import implicit as implicit_
 from mjx_lite.math import safe, vector
+from mjx_lite.sensor import driver as sensor
 from mjx_lite.smooth import (
   applied,
   com,
@@ -258,21 +259,67 @@ def subtree_vel(m: Model, d: Data) -> Data:
 
 
 def rne_postconstraint(m: Model, d: Data) -> Data:
-  """Accelerations of the bodies against free fall, external and internal wrenches; all about the trees' centres of mass.
-
-  Raises:
-    NotImplementedError: the model has a connect or weld, whose wrenches are not among the external ones yet.
-  """
-  if len(m.plan.rows.equality.point):
-    raise NotImplementedError("rne_postconstraint of a model with a connect or weld constraint.")
+  """Accelerations of the bodies against free fall, external and internal wrenches; all about the trees' centres of mass."""
   c = d.contact
   is_world = (np.arange(m.nbody) == 0)[:, None, None]
   ext = jnp.where(is_world, 0, applied.about_tree(m, d.xipos, d.subtree_com, d.xfrc_applied))
   if m.plan.contact.ncon:
     force = contact_force.local(m, d.efc_force, c.friction, c.exclude)
     ext = ext + contact_force.on_bodies(m, force, c.frame, c.pos, d.subtree_com)
+  if len(m.plan.rows.equality.point):
+    ext = ext + equality.on_bodies(m, m.plan.rows.equality, _equality_state(d), d.efc_force)
+  if len(m.plan.tendon.every_tendon):
+    ext = ext + tendon_.on_bodies(m, _tension(m, d), d.site_xpos, d.geom_xpos, d.geom_xmat, d.subtree_com)
   carried = rne_.rne_postconstraint(m, d.cinert, d.cdof, d.cvel, d.cdof_dot, d.qvel, d.qacc, ext)
   return d.replace(**carried._asdict())
+
+
+def _tension(m: Model, d: Data) -> jax.Array:
+  """Everything that pulls on the tendons (ntendon, W)."""
+  out = tendon_force.tension(m, d.ten_length, d.ten_velocity, d.plastic) + jacobian.on_tendons(m, d.efc_force)
+  if len(m.plan.tendon_force.actuator):
+    out = out + tendon_force.of_actuators(m, d.actuator_force)
+  if m.plan.rows.equality.tendon.any():
+    out = out + equality.on_tendons(m, m.plan.rows.equality, _equality_state(d), d.efc_force)
+  if m.plan.tendon_inertia.present:
+    x = (d.site_xpos, d.subtree_com, d.cvel, d.cdof_dot, d.qvel, d.qacc, d.ten_J)
+    out = out + tendon_inertia.tension(m, *x)
+  return out
+
+
+# -------------------------------------------------------------------------------------------------------- sensors
+
+
+def sensor_pos(m: Model, d: Data) -> Data:
+  """Sensors that need positions only, and the energies if sensors read them."""
+  d = _sensors(m, d, m.plan.sensor.position)
+  if not m.opt.use_sensor or SensorType.E_POTENTIAL not in m.plan.sensor.energies:
+    return d
+  d = energy_pos(m, d)
+  return energy_vel(m, d) if SensorType.E_KINETIC in m.plan.sensor.energies else d
+
+
+def sensor_vel(m: Model, d: Data) -> Data:
+  """Sensors that need velocities."""
+  return _sensors(m, d, m.plan.sensor.velocity)
+
+
+def sensor_acc(m: Model, d: Data) -> Data:
+  """Sensors that need accelerations or forces."""
+  return _sensors(m, d, m.plan.sensor.acceleration)
+
+
+def _sensors(m: Model, d: Data, stage: sensor.StagePlan) -> Data:
+  if not m.opt.use_sensor or not stage.groups:
+    return d
+  d = _on_demand(m, d, stage)
+  return d.replace(sensordata=sensor.run(m, d, stage))
+
+
+def _on_demand(m: Model, d: Data, stage: sensor.StagePlan) -> Data:
+  """What the sensors of a stage read that no other stage needs."""
+  d = subtree_vel(m, d) if "subtree_vel" in stage.needs else d
+  return rne_postconstraint(m, d) if "rne_postconstraint" in stage.needs else d
 
 
 # ---------------------------------------------------------------------------------------------------------- inverse
@@ -286,13 +333,15 @@ def inverse(m: Model, d: Data) -> Data:
   Source: `mj_inverse`.
   """
   d, work = _forward_velocity(m, d)
-  return _inverse(m, d, work)
+  return _inverse(m, d, work, sensors=True)
 
 
-def _inverse(m: Model, d: Data, work: Work) -> Data:
+def _inverse(m: Model, d: Data, work: Work, sensors: bool = False) -> Data:
   """The part of `inverse` that depends on acceleration."""
   qacc = _continuous(m, d, work.factor) if m.opt.use_invdiscrete else d.qacc
   d = _inverse_constraint(m, d, qacc, work.rows)
+  if sensors:
+    d = sensor_acc(m, d.replace(qacc=qacc)).replace(qacc=d.qacc)
   force = mass.mul(m, d.cinert, d.cdof, d.M, qacc) + d.qfrc_bias - d.qfrc_passive - d.qfrc_constraint
   return d.replace(qfrc_inverse=force)
 
@@ -347,30 +396,53 @@ def _compare_inverse(m: Model, d: Data) -> Data:
 # ----------------------------------------------------------------------------------------------------------- step
 
 
-def forward(m: Model, d: Data) -> Data:
-  """Everything that the state and the inputs determine; time stands still."""
-  return _forward(m, d, watched=True)
+def forward(m: Model, d: Data, *, skip_stage: int = Stage.NONE, skip_sensor: bool = False) -> Data:
+  """Everything that the state and the inputs determine; time stands still.
+
+  Args:
+    m: the model.
+    d: the Data.
+    skip_stage: Stage.POS if d has what depends on positions already, Stage.VEL if it has what depends on positions and
+      velocities; static.
+    skip_sensor: leave sensordata as it is; static.
+
+  Source: `mj_forwardSkip`.
+  """
+  d, work = _forward_velocity(m, d, skip_stage, skip_sensor)
+  return _forward_acceleration(m, d, work, skip_sensor)
 
 
-def _forward(m: Model, d: Data, watched: bool) -> Data:
-  """Forward; what is computed for the user's eyes only, energies, is left out unless watched."""
-  d, work = _forward_velocity(m, d, watched)
-  return _forward_acceleration(m, d, work)
+def _forward_unwatched(m: Model, d: Data) -> Data:
+  """Forward without what is computed for the user's eyes only: energies, sensors."""
+  d, work = _forward_velocity(m, d, skip_sensor=True, energies=False)
+  return _forward_acceleration(m, d, work, skip_sensor=True)
 
 
-def _forward_velocity(m: Model, d: Data, watched: bool = True) -> tuple[Data, Work]:
-  d = tendon(m, camlight(m, com_pos(m, kinematics(m, d))))
-  d = tendon_armature(m, crb(m, d))
-  factor = _factor(m, d)
-  d = d.replace(**mass.packed(m, factor, d.cdof)._asdict())
-  d = transmission(m, collision(m, d))
+def _forward_velocity(
+  m: Model, d: Data, skip_stage: int = Stage.NONE, skip_sensor: bool = False, energies: bool = True
+) -> tuple[Data, Work]:
+  energies = energies and m.opt.use_energy
+  if skip_stage < Stage.POS:
+    d = tendon(m, camlight(m, com_pos(m, kinematics(m, d))))
+    d = tendon_armature(m, crb(m, d))
+    factor = _factor(m, d)
+    d = d.replace(**mass.packed(m, factor, d.cdof)._asdict())
+    d = transmission(m, collision(m, d))
+    d = d if skip_sensor else sensor_pos(m, d)
+    d = energy_pos(m, d) if energies else d
+  else:
+    factor = _factor(m, d)
+  if skip_stage >= Stage.VEL:
+    return d, Work(factor, _rows(m, d))
   d, rows = _fwd_velocity(m, d)
-  return (energy_vel(m, energy_pos(m, d)) if watched and m.opt.use_energy else d), Work(factor, rows)
+  d = d if skip_sensor else sensor_vel(m, d)
+  return (energy_vel(m, d) if energies else d), Work(factor, rows)
 
 
-def _forward_acceleration(m: Model, d: Data, work: Work) -> Data:
+def _forward_acceleration(m: Model, d: Data, work: Work, skip_sensor: bool = False) -> Data:
   d = fwd_actuation(m, d)
-  return _solve(m, _fwd_acceleration(m, d, work.factor), work.rows)
+  d = _solve(m, _fwd_acceleration(m, d, work.factor), work.rows)
+  return d if skip_sensor else sensor_acc(m, d)
 
 
 def step(m: Model, d: Data) -> Data:
@@ -464,7 +536,7 @@ def rungekutta4(m: Model, d: Data) -> Data:
       qpos=advance.integrate_pos(m, d.qpos, way, 1), qvel=d.qvel + ahead * rate.qacc,
       act=d.act + ahead * rate.act_dot, time=d.time + ahead,
     )  # fmt: skip
-    moved = _forward(m, moved, watched=False)
+    moved = _forward_unwatched(m, moved)
     rate = rates(moved, rk4.position_rate(m, way, moved.qvel))
     return (moved, rate, jax.tree.map(lambda s, x: s + weight * x, total, rate)), None
 
@@ -474,11 +546,14 @@ def rungekutta4(m: Model, d: Data) -> Data:
   began = {k: getattr(d, k) for k in ("actuator_length", "actuator_velocity", "ten_length", "ten_J")}
   left = {k: getattr(last, k) for k in (*began, "act_dot")}
   last = last.replace(qpos=d.qpos, qvel=d.qvel, act=d.act, time=d.time, act_dot=mean.act_dot, **began)
-  return _advance(m, last, mean.qacc, mean.qvel).replace(qacc=mean.qacc, **left)
+  past = _record(m, d)  # what sensors measured at the first place
+  return _advance(m, last, mean.qacc, mean.qvel, past).replace(qacc=mean.qacc, **left)
 
 
-def _advance(m: Model, d: Data, qacc: jax.Array, qvel: jax.Array | None = None) -> Data:
-  """Advance the state with an acceleration (nv, W), positions with the new velocity if none is given.
+def _advance(
+  m: Model, d: Data, qacc: jax.Array, qvel: jax.Array | None = None, past: jax.Array | None = None
+) -> Data:
+  """Advance the state with an acceleration (nv, W); positions with the new velocity, history from d if none is given.
 
   Source: `mj_advance`.
   """
@@ -488,10 +563,25 @@ def _advance(m: Model, d: Data, qacc: jax.Array, qvel: jax.Array | None = None) 
   qpos = advance.integrate_pos(m, d.qpos, qvel, h)
   moved = tendon_force.yielded(m, plastic.advance(m, qpos, d.plastic), d.ten_length, d.ten_J, qpos, qvel)
   return d.replace(
-    history=history.record(m, d.history, d.time, d.ctrl),
+    history=_record(m, d) if past is None else past,
     act=activation.advance(m, d.act, d.act_dot, d.actuator_length, d.actuator_velocity),
     qvel=after, qpos=qpos, plastic=moved, time=d.time + h, qacc_warmstart=d.qacc,
   )  # fmt: skip
+
+
+def _record(m: Model, d: Data) -> jax.Array:
+  """The history with the controls and the sensors of this step.
+
+  A world that was reset for its bad acceleration records no sensors: what they read is still of the bad state.
+  """
+  past, p = history.record(m, d.history, d.time, d.ctrl), m.plan.sensor
+  stages = [x for x in (p.position, p.velocity, p.acceleration) if len(x.late.who)]
+  new = past
+  for stage in stages:
+    new = sensor.record(m, _on_demand(m, d, stage), new, stage)
+  if not stages or not m.opt.use_autoreset:
+    return new
+  return jnp.where(d.status.bits & (1 << int(Warning.BADQACC)) != 0, past, new)
 
 
 # integrator -> function (m, d after forward) -> d one step later
@@ -557,7 +647,7 @@ def reset(m: Model, d: Data) -> Data:
     status=d.status, contact=contact_, efc_type=d.efc_type, efc_id=d.efc_id,
     mocap_pos=full(m.body_pos[mocap][order], d.mocap_pos), mocap_quat=full(m.body_quat[mocap][order], d.mocap_quat),
     eq_active=full(jnp.asarray(m.eq_active0, bool)[:, None], d.eq_active),
-    ctrl=full(m.plan.actuator.ctrl0[:, None], d.ctrl), history=full(history.start(m, m.opt.timestep), d.history),
+    ctrl=full(m.plan.actuator.ctrl0[:, None], d.ctrl), history=full(sensor.start(m, m.opt.timestep), d.history),
   )  # fmt: skip
 
 

@@ -8,6 +8,7 @@ from mjx_lite.actuator import plan as actuator
 from mjx_lite.collision import driver
 from mjx_lite.constraint import assemble, contact, contact_force, jacobian
 from mjx_lite.integrate import advance
+from mjx_lite.sensor import driver as sensor
 from mjx_lite.smooth import (
   articulated,
   com,
@@ -52,6 +53,7 @@ class Plan(NamedTuple):
   contact_force: contact_force.ContactForcePlan
   geom_const: geom_const.GeomConstPlan
   set_const: set_const.SetConstPlan
+  sensor: sensor.SensorPlan
 
   @property
   def sizes(self) -> dict[str, int]:
@@ -60,7 +62,12 @@ class Plan(NamedTuple):
 
 
 def plan(
-  s: dict[str, Any], values: dict[str, np.ndarray], pruned: frozenset[str], filter_parent: bool, elliptic: bool
+  s: dict[str, Any],
+  values: dict[str, np.ndarray],
+  pruned: frozenset[str],
+  filter_parent: bool,
+  elliptic: bool,
+  timestep: float,
 ) -> Plan:
   """Plan every subsystem.
 
@@ -70,12 +77,15 @@ def plan(
     pruned: float fields whose terms are left out.
     filter_parent: whether geoms of parent and child do not collide.
     elliptic: whether friction cones are elliptic.
+    timestep: as it is when the model is put [s].
   """
   collision = driver.plan(s, filter_parent)
   contacts = contact.plan(s, collision.slot_body, collision.slot_dim, elliptic)
   about_com, inertias, tendons = com.plan(s), inertia.plan(s), tendon.plan(s)
   moments = transmission.plan({**s, "slot_body": collision.slot_body})
   rows = assemble.plan(s, pruned, contacts, tendons.movable)
+  slots = dict(slot_body=collision.slot_body, slot_geom=np.reshape(collision.slot_geom, (-1, 2)))
+  sensors = sensor.plan({**s, **slots, "row_type": rows.type, "row_id": rows.id}, values, timestep)
   return Plan(
     kinematics.plan(s), about_com, inertias, articulated.plan(s), passive.plan(s, pruned), plastic.plan(s),
     fluid.plan(s, pruned, about_com, values["geom_fluid"][:, 0] > 0),
@@ -83,5 +93,5 @@ def plan(
     moments, derivative.plan(s, inertias, moments, tendons), actuator.plan(s, values),
     collision, contacts, rows, jacobian.plan(s, rows), advance.plan(s),
     body_jacobian.plan(s, about_com), contact_force.plan(s, collision.slot_body, rows.address),
-    geom_const.plan(s, values["geom_fluid"][:, 0] > 0), set_const.plan(s, about_com),
+    geom_const.plan(s, values["geom_fluid"][:, 0] > 0), set_const.plan(s, about_com), sensors,
   )  # fmt: skip

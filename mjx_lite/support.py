@@ -3,24 +3,18 @@
 Ids are integers of the trace with a world axis, (W,) or (1,); keyword arguments are static.
 """
 
+from typing import NamedTuple
+
 import jax
 import jax.numpy as jnp
 
 from mjx_lite.constraint import contact_force as contact_force_
 from mjx_lite.core.enums import ObjType
-from mjx_lite.core.select import pick
+from mjx_lite.core.select import pick, rows
 from mjx_lite.core.types import Data, Model
-from mjx_lite.math import quat, vector
+from mjx_lite.math import quat, spatial, vector
+from mjx_lite.sensor.frames import FRAMES
 from mjx_lite.smooth import jacobian, momentum
-
-# kind of object with a frame -> mjModel's field of its body (None: it is a body), position, orientation, mjModel's size
-FRAMES = {
-  ObjType.BODY: (None, "xipos", "ximat", "nbody"),
-  ObjType.XBODY: (None, "xpos", "xmat", "nbody"),
-  ObjType.GEOM: ("geom_bodyid", "geom_xpos", "geom_xmat", "ngeom"),
-  ObjType.SITE: ("site_bodyid", "site_xpos", "site_xmat", "nsite"),
-  ObjType.CAMERA: ("cam_bodyid", "cam_xpos", "cam_xmat", "ncam"),
-}
 
 
 def jac(m: Model, d: Data, point: jax.Array, body_id: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -103,6 +97,45 @@ def contact_force(m: Model, d: Data, contact_id: jax.Array, *, to_world_frame: b
     return force
   frame = pick(d.contact.frame, contact_id)
   return jnp.concatenate([vector.mat_t_vec(frame, force[k : k + 3]) for k in (0, 3)])
+
+
+class Contacts(NamedTuple):
+  """The contacts of a world, one entry per slot; the entries of empty slots mean nothing but their zero forces."""
+
+  active: jax.Array  # (ncon,) there is a contact, and it has constraint rows
+  geom: jax.Array  # (ncon, 2)
+  dist: jax.Array  # (ncon,) [m], negative where the geoms penetrate
+  pos: jax.Array  # (ncon, 3) [m]
+  frame: jax.Array  # (ncon, 3, 3) axes in rows, the normal (from the first geom to the second) first
+  force: jax.Array  # (ncon, 6) force [N] and torque [N m] on the second geom at pos, in the contact's frame
+  force_world: jax.Array  # (ncon, 6) the same in the axes of the world
+
+
+def contacts(m: Model, d: Data) -> Contacts:
+  """All contacts with their forces, for the user; needs `solve`."""
+  c = d.contact
+  force = _contact_forces(m, d)
+  turned = jnp.concatenate([vector.mat_t_vec(c.frame, force[:, k : k + 3]) for k in (0, 3)], axis=1)
+  return Contacts(c.exclude == 0, c.geom, c.dist, c.pos, c.frame, force, turned)
+
+
+def _contact_forces(m, d):
+  if not m.plan.contact.ncon:
+    return jnp.zeros((0, 6, d.qpos.shape[-1]), d.qpos.dtype)
+  return contact_force_.local(m, d.efc_force, d.contact.friction, d.contact.exclude)
+
+
+def net_contact_force(m: Model, d: Data) -> jax.Array:
+  """Sum of the contact forces on every body (nbody, 6): force [N], and torque [N m] about the centre of mass, world axes.
+
+  In other words the `xfrc_applied` that would do the same; that of the world is zero. Needs `solve`.
+  """
+  if not m.plan.contact.ncon:
+    return jnp.zeros_like(d.xfrc_applied)
+  wrench = contact_force_.on_bodies(m, _contact_forces(m, d), d.contact.frame, d.contact.pos, d.subtree_com)
+  torque, force = spatial.split(wrench)
+  arm = d.xipos - rows(d.subtree_com, m.body_rootid)
+  return jnp.concatenate([force, torque - vector.cross(arm, force)], axis=1)
 
 
 def local_to_global(world_pos, world_quat, local_pos, local_quat) -> tuple[jax.Array, jax.Array]:

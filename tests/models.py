@@ -6,6 +6,8 @@ import pathlib
 
 import mujoco
 
+from mjx_lite.sensor.table import SENSORS
+
 SCENES = pathlib.Path(__file__).parent / "scenes"
 MJX_DATA = pathlib.Path(mujoco.__file__).parent / "mjx" / "test_data"
 SHIPPED = pathlib.Path(__file__).parent.parent / "mjx_lite" / "models"
@@ -63,9 +65,10 @@ def load(name: str) -> mujoco.MjModel:
 
 
 def strip(spec: mujoco.MjSpec) -> mujoco.MjModel:
-  """Compile without sensors; meshes and other shapes without a collider do not collide."""
+  """Compile without the sensors that are not supported; meshes and other shapes without a collider do not collide."""
   for sensor in list(spec.sensors):
-    spec.delete(sensor)
+    if int(sensor.type) not in SENSORS:
+      spec.delete(sensor)
   collides = (
     mujoco.mjtGeom.mjGEOM_PLANE, mujoco.mjtGeom.mjGEOM_SPHERE, mujoco.mjtGeom.mjGEOM_CAPSULE, mujoco.mjtGeom.mjGEOM_BOX,
   )  # fmt: skip

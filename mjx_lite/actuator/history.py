@@ -121,8 +121,10 @@ def _hermite(x, dt, lo, hi, slope_lo, slope_hi):
   return y * y * (1 + 2 * x) * lo + x * x * (1 + 2 * y) * hi + x * y * dt * (y * slope_lo - x * slope_hi)
 
 
-def insert(p: HistoryPlan, history: jax.Array, time: jax.Array, values: jax.Array) -> jax.Array:
-  """The history after values (n, widest, W) were recorded at a time (W,).
+def insert(
+  p: HistoryPlan, history: jax.Array, time: jax.Array, values: jax.Array, where: jax.Array | None = None
+) -> jax.Array:
+  """The history after values (n, widest, W) were recorded at a time (W,), in the buffers where (n, W) holds, or in all.
 
   A sample of the same time is overwritten. A newer one takes the place of the oldest, and so does one older than all;
   one in between drops the oldest and moves those before it.
@@ -141,6 +143,8 @@ def insert(p: HistoryPlan, history: jax.Array, time: jax.Array, values: jax.Arra
   target = jnp.where(found, count, jnp.where(between, count - 1, 0))
   write = valid & (age == target[:, None])
   move = valid & between[:, None] & (age < target[:, None])
+  if where is not None:
+    append, write, move = append & where, write & where[:, None], move & where[:, None]
 
   def one_on(adr):
     return rows(history, adr[np.arange(len(adr))[:, None], p.next])

@@ -48,7 +48,7 @@ STAGE_FIELDS: dict[str, tuple[str, ...]] = {
 TOLERANCE = 1e-10
 # what depends on the solver's optimum is known less well than it
 SOLVED = frozenset(
-  ["qacc", "efc_force", "qfrc_constraint", "sensordata", "time", "act", "qvel", "qpos", "plastic", "qacc_warmstart"]
+  ["qacc", "efc_force", "qfrc_constraint", "sensordata", "time", "act", "history", "qvel", "qpos", "plastic", "qacc_warmstart"]
 )
 SOLVED_TOLERANCE = 1e-8
 
@@ -161,6 +161,12 @@ def relative_error(ours: np.ndarray, theirs: np.ndarray) -> np.ndarray:
   return np.where(same, 0.0, np.where(np.isnan(error), np.inf, error))
 
 
+def _errors_by_sensor(mj_model: mujoco.MjModel, ours: np.ndarray, theirs: np.ndarray) -> np.ndarray:
+  """`relative_error` of sensordata, each sensor a field of its own: they have different units."""
+  cuts = mj_model.sensor_adr[1:]
+  return np.concatenate([relative_error(a, b) for a, b in zip(np.split(ours, cuts), np.split(theirs, cuts), strict=True)])
+
+
 def element_name(mj_model: mujoco.MjModel, d: mujoco.MjData, field: str, index: tuple[int, ...]) -> str:
   """Names an element of a field as a user knows it, for example "body 'left_foot' component 2"."""
   if not index:
@@ -248,7 +254,7 @@ def _differences(
         continue
       if not b.size:
         continue
-      error = relative_error(a, b)
+      error = _errors_by_sensor(mj_model, a, b) if field == "sensordata" else relative_error(a, b)
       index = tuple(int(i) for i in np.unravel_index(int(np.argmax(error)), error.shape))
       name = element_name(mj_model, theirs, field, index)
       yield FieldError(stage, field, float(error[index]), index, name, float(a[index]), float(b[index]))

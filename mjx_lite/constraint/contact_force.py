@@ -28,7 +28,7 @@ def plan(s: dict[str, Any], slot_body: np.ndarray, address: np.ndarray) -> Conta
   signed = np.zeros((s["nbody"], 2 * ncon))
   signed[side, np.arange(2 * ncon)] = np.repeat([-1, 1], ncon)
   signed[0] = 0
-  return ContactForcePlan(int(address.min(initial=0)), s["body_rootid"][side], plan_sum(signed))
+  return ContactForcePlan(int(address[0]) if ncon else 0, s["body_rootid"][side], plan_sum(signed))
 
 
 def local(m: Model, efc_force, friction, exclude) -> jax.Array:

@@ -12,7 +12,7 @@ import numpy as np
 
 from mjx_lite.constraint.rows import RowParams
 from mjx_lite.core.enums import EqType, ObjType
-from mjx_lite.core.select import join, rows
+from mjx_lite.core.select import join, place, rows
 from mjx_lite.core.types import Model
 from mjx_lite.math import quat, safe, spatial, vector
 from mjx_lite.math.tree import SumPlan, mask_sum, plan_sum
@@ -41,6 +41,10 @@ class EqualityPlan(NamedTuple):
   entry_raw: SumPlan  # coupling's entry <- terms
   order: np.ndarray  # row -> row in the concatenation (points, turns, couplings)
   row_eq: np.ndarray  # (nrow,) constraint of each row
+  point_row: np.ndarray  # (npoint, 3) rows of each point
+  turn_row: np.ndarray  # (nturn, 3) rows of each turn
+  scalar_row: np.ndarray  # (nscalar,) row of each coupling
+  body_side: SumPlan  # body <- first sides of the points, then second sides with a minus; none for the world
   row_dof_row: np.ndarray  # (nentry,) row of each entry of J, in the order of `entries`
   row_dof_dof: np.ndarray
 
@@ -105,6 +109,10 @@ def plan(s: dict[str, Any]) -> EqualityPlan:
     first[e] = len(order)
     order += own
     row_eq += [e] * len(own)
+  signed = np.zeros((s["nbody"], 2 * npoint))
+  signed[body.ravel(), np.arange(2 * npoint)] = np.repeat([1, -1], npoint)
+  signed[0] = 0
+  first_row = np.array([first[e] for e in point], int)[:, None] + np.arange(3)
   row = np.concatenate(
     [
       (np.array([first[point[k]] for k in of], int)[:, None] + np.arange(3)).ravel(),
@@ -116,7 +124,8 @@ def plan(s: dict[str, Any]) -> EqualityPlan:
   return EqualityPlan(
     point, body, is_site, site, anchor, of, dof, np.stack([side1, side2]), turn, turn_entry, scalar, tendon,
     np.maximum(obj[:, scalar], 0), obj[1, scalar] >= 0, np.array(raw, int).reshape(-1, 3), plan_sum(combine),
-    np.array(order, int), np.array(row_eq, int), row, column.astype(int),
+    np.array(order, int), np.array(row_eq, int), first_row, first_row[turn] + 3,
+    np.array([first[e] for e in scalar], int), plan_sum(signed), row, column.astype(int),
   )  # fmt: skip
 
 
@@ -217,10 +226,7 @@ def _points(m, p, x):
   acc = mask_sum(m.plan.com.ancestor_dof, x.cdof_dot * x.qvel[:, None])
   for k in (0, 1):
     body = p.body[k]
-    local = jnp.where((p.anchor[k] == 3)[:, None, None], *(rows(m.eq_data, p.point)[:, a : a + 3] for a in (3, 0)))
-    if p.is_site.any():
-      local = jnp.where(p.is_site[:, None, None], rows(m.site_pos, p.site[k]), local)
-    anchor = rows(x.xpos, body) + vector.mat_vec(rows(x.xmat, body), local)
+    anchor = _anchor(m, p, x, k)
     arm = anchor - rows(x.subtree_com, m.body_rootid[body])
     turn, shift = spatial.split(rows(x.cvel, body))
     turn_acc, shift_acc = spatial.split(rows(acc, body))
@@ -236,11 +242,18 @@ def _points(m, p, x):
   return _Part(anchors[0] - anchors[1], jdotv[0] - jdotv[1], entries)
 
 
-def _turns(m, p, x, point):
-  """Relative rotation of the welds, as the vector part of a quaternion times torquescale."""
-  eq = p.point[p.turn]
-  data = rows(m.eq_data, eq)
-  scale = data[:, 10:11]
+def _anchor(m, p, x, side):
+  """Anchors (npoint, 3, W) of one side of the points, in the world."""
+  body = p.body[side]
+  local = jnp.where((p.anchor[side] == 3)[:, None, None], *(rows(m.eq_data, p.point)[:, a : a + 3] for a in (3, 0)))
+  if p.is_site.any():
+    local = jnp.where(p.is_site[:, None, None], rows(m.site_pos, p.site[side]), local)
+  return rows(x.xpos, body) + vector.mat_vec(rows(x.xmat, body), local)
+
+
+def _turned_frames(m, p, x):
+  """Orientations of the two frames that each weld keeps parallel."""
+  data = rows(m.eq_data, p.point[p.turn])
   body1, body2 = p.body[:, p.turn]
   left, right = rows(x.xquat, body1), rows(x.xquat, body2)
   offset1, offset2 = data[:, 6:10], None
@@ -249,8 +262,48 @@ def _turns(m, p, x, point):
     one = jnp.zeros((1, 4, 1), left.dtype).at[:, 0].set(1)
     offset1 = jnp.where(at_site, rows(m.site_quat, p.site[0, p.turn]), offset1)
     offset2 = jnp.where(at_site, rows(m.site_quat, p.site[1, p.turn]), one)
-  left = quat.mul(left, offset1)
-  right = quat.mul(right, offset2) if offset2 is not None else right
+  return quat.mul(left, offset1), quat.mul(right, offset2) if offset2 is not None else right
+
+
+def on_bodies(m: Model, p: EqualityPlan, x: State, efc_force: jax.Array) -> jax.Array:
+  """Wrench (nbody, 6, W) of connects and welds on every body about its tree's centre of mass; the world's is zero.
+
+  Source: `mj_rnePostConstraint`.
+  """
+  push = rows(efc_force, p.point_row)
+  torque = jnp.zeros_like(push)
+  if len(p.turn):
+    left, right = _turned_frames(m, p, x)
+    force = rows(efc_force, p.turn_row)
+    pure = jnp.concatenate([jnp.zeros_like(force[:, :1]), force], axis=-2)
+    scale = rows(m.eq_data, p.point[p.turn])[:, 10:11]
+    turn = 0.5 * scale * quat.mul(quat.mul(right, pure), quat.conjugate(left))[:, 1:]
+    torque = place([(p.turn, turn)], len(p.point), turn)
+  sides = []
+  for k in (0, 1):
+    arm = _anchor(m, p, x, k) - rows(x.subtree_com, m.body_rootid[p.body[k]])
+    sides.append(spatial.join(torque + vector.cross(arm, push), push))
+  return mask_sum(p.body_side, jnp.concatenate(jnp.broadcast_arrays(*sides)))
+
+
+def on_tendons(m: Model, p: EqualityPlan, x: State, efc_force: jax.Array) -> jax.Array:
+  """Tension (ntendon, W) that couplings put on tendons."""
+  of_tendon = np.flatnonzero(p.tendon)
+  force = rows(efc_force, p.scalar_row[of_tendon])
+  both = of_tendon[p.coupled[of_tendon]]
+  dif = rows(x.ten_length, p.obj[1, both]) - rows(m.tendon_length0, p.obj[1, both])
+  back = -_slope(rows(m.eq_data, p.scalar[both]), dif) * rows(efc_force, p.scalar_row[both])
+  tendon = np.concatenate([p.obj[0, of_tendon], p.obj[1, both]])
+  return mask_sum(plan_sum(tendon == np.arange(m.ntendon)[:, None]), join([force, back]))
+
+
+def _turns(m, p, x, point):
+  """Relative rotation of the welds, as the vector part of a quaternion times torquescale."""
+  eq = p.point[p.turn]
+  data = rows(m.eq_data, eq)
+  scale = data[:, 10:11]
+  body1, body2 = p.body[:, p.turn]
+  left, right = _turned_frames(m, p, x)
   back = quat.conjugate(right)
 
   def turned(axis, q=left, b=back):
@@ -306,7 +359,7 @@ def _couplings(m, p, x):
   a = rows(m.eq_data, p.scalar)
   dif = jnp.where(coupled, value[1], 0)
   along = a[:, 1] * dif + a[:, 2] * dif**2 + a[:, 3] * dif**3 + a[:, 4] * dif**4
-  slope = a[:, 1] + 2 * a[:, 2] * dif + 3 * a[:, 3] * dif**2 + 4 * a[:, 4] * dif**3
+  slope = _slope(a, dif)
   factor = jnp.where((p.raw[:, 1] == 0)[:, None], 1, -rows(slope, p.raw[:, 0]))
   from_tendon = p.raw[:, 2] >= 0
   if from_tendon.any():
@@ -314,6 +367,11 @@ def _couplings(m, p, x):
     factor = factor * own
   diag = weight[0] + jnp.where(coupled, weight[1], 0)
   return _Coupling(value[0] - a[:, 0] - along, diag, mask_sum(p.entry_raw, factor))
+
+
+def _slope(a, x):
+  """Derivative of the quartic polynomial of a coupling."""
+  return a[:, 1] + 2 * a[:, 2] * x + 3 * a[:, 3] * x**2 + 4 * a[:, 4] * x**3
 
 
 def _choose(is_tendon, of_joint, of_tendon):

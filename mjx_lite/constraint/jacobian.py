@@ -104,6 +104,12 @@ def mul(m: Model, j: Jacobian, cdof: jax.Array, x: jax.Array) -> jax.Array:
   return join(parts)
 
 
+def on_tendons(m: Model, f: jax.Array) -> jax.Array:
+  """Tension (ntendon, W) of the rows that are friction or limits of tendons, from the forces of all rows (nefc, W)."""
+  p = m.plan.jacobian
+  return group_sum(p.by_tendon, p.tendon_sign.astype(f.dtype)[:, None] * rows(f, p.tendon_row))
+
+
 def mul_t(m: Model, j: Jacobian, cdof: jax.Array, f: jax.Array) -> jax.Array:
   """J' f: (nefc, W) to (nv, W)."""
   p, c = m.plan.jacobian, m.plan.contact

@@ -74,6 +74,7 @@ class Option(Replaceable):
   use_refsafe = property(lambda self: self._on(_DISABLE.REFSAFE))
   use_eulerdamp = property(lambda self: self._on(_DISABLE.EULERDAMP) and self.use_damper)
   use_autoreset = property(lambda self: self._on(_DISABLE.AUTORESET))
+  use_sensor = property(lambda self: self._on(_DISABLE.SENSOR))
   use_override = property(lambda self: bool(self.enableflags & _ENABLE.OVERRIDE))
   use_energy = property(lambda self: bool(self.enableflags & _ENABLE.ENERGY))
   use_fwdinv = property(lambda self: bool(self.enableflags & _ENABLE.FWDINV))

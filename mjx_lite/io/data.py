@@ -9,11 +9,11 @@ import jax.numpy as jnp
 import mujoco
 import numpy as np
 
-from mjx_lite.actuator import history
 from mjx_lite.core import pytree, status
 from mjx_lite.core.types import Contact, Data, Model
 from mjx_lite.io import _pack
 from mjx_lite.io.model import put_model
+from mjx_lite.sensor import driver as sensor
 from mjx_lite.smooth import plastic, tendon_force
 
 _KINDS = {"int": jnp.int32, "bool": jnp.bool_}
@@ -56,7 +56,7 @@ def make_data(m: Model | mujoco.MjModel, device: Any = None, **mjx_options: Any)
     qpos=jnp.array(m.qpos0), plastic=tendon_force.initial(m, plastic.initial(m)),
     mocap_pos=m.body_pos[order], mocap_quat=m.body_quat[order],
     eq_active=jnp.asarray(m.eq_active0, bool), contact=contact, ctrl=jnp.asarray(m.plan.actuator.ctrl0, m.layout.dtype),
-    history=history.start(m, m.opt.timestep[None])[:, 0],
+    history=sensor.start(m, m.opt.timestep[None])[:, 0],
     efc_type=jnp.asarray(m.plan.rows.type, jnp.int32), efc_id=jnp.asarray(m.plan.rows.id, jnp.int32),
   )  # fmt: skip
   return jax.device_put(d, device) if device is not None else d

@@ -78,7 +78,7 @@ def put_model(
   filter_parent = not m.opt.disableflags & enums.DisableBit.FILTERPARENT
   if tile is None:
     tile = 128 if (device.platform if device is not None else jax.default_backend()) == "cpu" else 0
-  plans = plan(static, values, pruned, filter_parent, m.opt.cone == enums.ConeType.ELLIPTIC)
+  plans = plan(static, values, pruned, filter_parent, m.opt.cone == enums.ConeType.ELLIPTIC, m.opt.timestep)
   layout = Layout(static, plans, pruned, tile, kind.name)
 
   def put(x: Any) -> jax.Array:

@@ -12,6 +12,8 @@ from mjx_lite.constraint.equality import EQUALITIES
 from mjx_lite.core import enums
 from mjx_lite.core.errors import Problem, UnsupportedModelError
 from mjx_lite.forward import INTEGRATORS
+from mjx_lite.sensor.table import SENSORS
+from mjx_lite.sensor.zone import ZONES
 from mjx_lite.smooth.transmission import TRANSMISSIONS
 from mjx_lite.solver.table import SOLVERS
 
@@ -39,7 +41,7 @@ def check(m: mujoco.MjModel) -> None:
 
 def find_problems(m: mujoco.MjModel) -> list[Problem]:
   """Everything that the model uses and mjx_lite does not implement."""
-  return [*_options(m), *_sizes(m), *_equalities(m), *_tendons(m), *_geoms(m), *_collisions(m), *_actuators(m)]
+  return [*_options(m), *_sizes(m), *_equalities(m), *_tendons(m), *_geoms(m), *_collisions(m), *_actuators(m), *_sensors(m)]
 
 
 def _choice(what: str, value: int, enum: Any, allowed: Any) -> list[Problem]:
@@ -62,7 +64,6 @@ def _options(m):
 def _sizes(m):
   """Kinds of element of which a model may have none."""
   kinds = (
-    ("nsensor", mujoco.mjtObj.mjOBJ_SENSOR, "remove the sensor and read the quantity from Data"),
     ("nflex", mujoco.mjtObj.mjOBJ_FLEX, "remove the flex"),
     ("nplugin", mujoco.mjtObj.mjOBJ_PLUGIN, "remove the plugin"),
   )
@@ -144,3 +145,26 @@ def _actuators(m):
   for i in np.flatnonzero(np.any(motor, axis=0) & ~np.all(motor, axis=0)):
     kinds = "/".join(enum(int(x[i])).name for what, enum, _, x in choices if what != "trntype")
     yield Problem(name_of(m, kind, i), "dyntype/gaintype/biastype", kinds, "use DCMOTOR for all three, as <dcmotor> does")
+
+
+_INSTEAD = {  # of the sensors that are not in the table
+  enums.SensorType.PLUGIN: "remove it: there are no plugins",
+  enums.SensorType.USER: "remove it and compute the quantity from Data: there are no callbacks",
+}
+
+
+def _sensors(m):
+  kind = mujoco.mjtObj.mjOBJ_SENSOR
+  for i in np.flatnonzero(~np.isin(m.sensor_type, list(SENSORS))):
+    t = enums.SensorType(int(m.sensor_type[i]))
+    yield Problem(name_of(m, kind, i), "type", t.name, _INSTEAD.get(t, "remove the sensor"))
+  for i, sensor in enumerate(m.sensor_type):
+    site = m.sensor_refid[i] if sensor == enums.SensorType.INSIDESITE else m.sensor_objid[i]
+    at_site = m.sensor_objtype[i] == enums.ObjType.SITE
+    zoned = sensor in (enums.SensorType.INSIDESITE, enums.SensorType.TOUCH) or (sensor == enums.SensorType.CONTACT and at_site)
+    if zoned and m.site_type[site] not in ZONES:
+      shapes = ", ".join(enums.GeomType(t).name for t in ZONES)
+      shown = enums.GeomType(int(m.site_type[site])).name
+      yield Problem(name_of(m, kind, i), "shape of the site", shown, f"use {shapes}")
+    if sensor == enums.SensorType.INSIDESITE and m.sensor_intprm[i, 0]:
+      yield Problem(name_of(m, kind, i), "enclosed", "true", "use false")

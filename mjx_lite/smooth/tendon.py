@@ -17,6 +17,7 @@ from mjx_lite.core.select import join, rows
 from mjx_lite.core.types import Model
 from mjx_lite.math import safe, spatial, vector
 from mjx_lite.math.groups import GroupPlan, group_sum, plan_groups
+from mjx_lite.math.tree import SumPlan, mask_sum, plan_sum
 from mjx_lite.smooth.wrap import wrap
 
 
@@ -50,6 +51,9 @@ class TendonPlan(NamedTuple):
   moving: np.ndarray  # straight segments between different bodies
   pull: np.ndarray  # pulls on moving bodies, in the concatenation of all pulls
   pull_root: np.ndarray  # (npull,) root body of the tree
+  every_tendon: np.ndarray  # tendon of all pulls
+  every_root: np.ndarray  # root body of the tree of all pulls
+  every_body: SumPlan  # body <- all pulls; none for the world
   table: np.ndarray  # (nspatial, most pulls) pull of each tendon, npull where there is none
   mask: np.ndarray  # (nspatial, most rows, most pulls) distinct sets of pulls
   entry_row: np.ndarray  # entry of a spatial tendon -> row of the product
@@ -95,6 +99,8 @@ def plan(s: dict[str, Any]) -> TendonPlan:
   for b in range(s["nbody"] - 1, 0, -1):
     below[s["body_parentid"][b]] |= below[b]
   movable = np.any(below[s["dof_bodyid"]], axis=0) if nv else np.zeros(s["nbody"], bool)
+  every = pull_tendon.astype(int), s["body_rootid"][pull_body].astype(int)
+  on_body = (pull_body == np.arange(s["nbody"])[:, None]) & (pull_body > 0)
   pull = np.flatnonzero(movable[pull_body])
   pull_body, pull_tendon = pull_body[pull], pull_tendon[pull]
   spatial_entry = np.setdiff1d(np.arange(len(entry_tendon)), fixed)
@@ -107,7 +113,8 @@ def plan(s: dict[str, Any]) -> TendonPlan:
     fixed_length=plan_groups(path.fixed_tendon, s["ntendon"]), joint_adr=s["jnt_qposadr"][joint].astype(int),
     fixed_entry=plan_groups(np.array(of_entry, int), len(fixed)),
     movable=np.intersect1d(np.concatenate([path.fixed_tendon, t0, changing]), entry_tendon), moving=moving, pull=pull,
-    pull_root=s["body_rootid"][pull_body].astype(int), table=table, mask=mask,
+    pull_root=s["body_rootid"][pull_body].astype(int), every_tendon=every[0], every_root=every[1],
+    every_body=plan_sum(on_body), table=table, mask=mask,
     entry_row=entry_row, spatial_dof=entry_dof[spatial_entry],
     order=np.argsort(np.r_[fixed, spatial_entry]).astype(int), entry_tendon=entry_tendon, entry_dof=entry_dof,
     dense=dense.ravel(), by_tendon=plan_groups(entry_tendon, s["ntendon"]), by_dof=plan_groups(entry_dof, nv),
@@ -172,9 +179,35 @@ def tendon(m: Model, qpos, site_xpos, geom_xpos, geom_xmat, subtree_com, cdof) -
   Gradient: zero for a segment of no length, whose pull is along x as in C.
   """
   p: TendonPlan = m.plan.tendon
+  parts, pulls = _segments(m, p, site_xpos, geom_xpos, geom_xmat)
+  if len(p.path.fixed_wrap):
+    parts.insert(0, rows(m.wrap_prm, p.path.fixed_wrap) * rows(qpos, p.joint_adr))
+  return Tendon(group_sum(p.length, join(parts)), _jacobian(m, p, pulls, subtree_com, cdof))
+
+
+def on_bodies(m: Model, tension: jax.Array, site_xpos, geom_xpos, geom_xmat, subtree_com) -> jax.Array:
+  """Wrench (nbody, 6, W) of spatial tendons on every body about its tree's centre of mass; the world's is zero.
+
+  Args:
+    tension: (ntendon, W), positive where it makes the tendon longer; that of fixed tendons does not act on bodies.
+    site_xpos: (nsite, 3, W).
+    geom_xpos: (ngeom, 3, W).
+    geom_xmat: (ngeom, 3, 3, W).
+    subtree_com: (nbody, 3, W).
+
+  Source: `mj_rnePostConstraint`.
+  """
+  p: TendonPlan = m.plan.tendon
+  _, pulls = _segments(m, p, site_xpos, geom_xpos, geom_xmat)
+  point, force = (join([x[k] for x in pulls]) for k in (0, 1))
+  force = force * rows(tension, p.every_tendon)[:, None]
+  wrench = spatial.join(vector.cross(point - rows(subtree_com, p.every_root), force), force)
+  return mask_sum(p.every_body, wrench)
+
+
+def _segments(m, p, site_xpos, geom_xpos, geom_xmat):
+  """Lengths of the segments of spatial tendons, and their pulls (point, force) at unit tension."""
   path, parts, pulls = p.path, [], []
-  if len(path.fixed_wrap):
-    parts.append(rows(m.wrap_prm, path.fixed_wrap) * rows(qpos, p.joint_adr))
   if len(path.straight):
     a, b = rows(site_xpos, path.straight[:, 0]), rows(site_xpos, path.straight[:, 1])
     parts.append(shared(m, safe.norm(b - a), path.straight_pulley))
@@ -194,7 +227,7 @@ def tendon(m: Model, qpos, site_xpos, geom_xpos, geom_xmat, subtree_com, cdof) -
     u0, u1 = (shared(m, safe.normalize(x), path.around_pulley) for x in (w.point0 - a, b - to))
     on = w.wrapped[:, None]
     pulls += [(a, -u0), (b, u1), (w.point0, jnp.where(on, u0, 0)), (w.point1, jnp.where(on, -u1, 0))]
-  return Tendon(group_sum(p.length, join(parts)), _jacobian(m, p, pulls, subtree_com, cdof))
+  return parts, pulls
 
 
 def shared(m: Model, x: jax.Array, pulley: np.ndarray) -> jax.Array:

@@ -58,14 +58,39 @@ def forces(m: Model, length: jax.Array, velocity: jax.Array, ten_J: jax.Array, p
   p: TendonForcePlan = m.plan.tendon_force
   spring = damper = jnp.zeros((m.nv, length.shape[-1]), length.dtype)
   if p.has_spring and m.opt.use_spring:
-    x = extension(m, length, plastic)
-    k, higher = m.tendon_stiffness, m.tendon_stiffnesspoly
-    spring = tendon.to_joints(m, ten_J, -x * (k + x * (higher[:, 0] + higher[:, 1] * x)))
+    spring = tendon.to_joints(m, ten_J, _spring(m, length, plastic))
   if p.has_damper and m.opt.use_damper:
-    first, higher = damping(m)
-    speed = jnp.abs(velocity)
-    damper = tendon.to_joints(m, ten_J, -velocity * (first + speed * (higher[:, 0] + higher[:, 1] * speed)))
+    damper = tendon.to_joints(m, ten_J, _damper(m, velocity))
   return TendonForce(spring, damper)
+
+
+def tension(m: Model, length: jax.Array, velocity: jax.Array, plastic: jax.Array) -> jax.Array:
+  """Spring and damper force (ntendon, W) along the tendons, positive where it makes them longer."""
+  p: TendonForcePlan = m.plan.tendon_force
+  out = jnp.zeros_like(length)
+  if p.has_spring and m.opt.use_spring:
+    out = out + _spring(m, length, plastic)
+  if p.has_damper and m.opt.use_damper:
+    out = out + _damper(m, velocity)
+  return out
+
+
+def of_actuators(m: Model, actuator_force: jax.Array) -> jax.Array:
+  """Force (ntendon, W) of the actuators along the tendons, from that of all outputs (nout, W)."""
+  p: TendonForcePlan = m.plan.tendon_force
+  return group_sum(p.by_actuator, rows(m.actuator_gear, p.actuator_out)[:, 0] * rows(actuator_force, p.actuator_out))
+
+
+def _spring(m, length, plastic):
+  x = extension(m, length, plastic)
+  k, higher = m.tendon_stiffness, m.tendon_stiffnesspoly
+  return -x * (k + x * (higher[:, 0] + higher[:, 1] * x))
+
+
+def _damper(m, velocity):
+  first, higher = damping(m)
+  speed = jnp.abs(velocity)
+  return -velocity * (first + speed * (higher[:, 0] + higher[:, 1] * speed))
 
 
 def damping(m: Model) -> tuple[jax.Array, jax.Array]:

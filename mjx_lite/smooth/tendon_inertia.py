@@ -59,10 +59,27 @@ def bias(m: Model, site_xpos, subtree_com, cvel, cdof_dot, qvel, ten_J) -> jax.A
   Source: `mj_tendonBias`, `mj_tendonDot`.
   Gradient: zero for a segment of no length.
   """
+  if not len(m.plan.tendon.moving):
+    return jnp.zeros_like(qvel)
+  return tendon.to_joints(m, ten_J, armature(m) * second_derivative(m, site_xpos, subtree_com, cvel, cdof_dot, qvel))
+
+
+def tension(m: Model, site_xpos, subtree_com, cvel, cdof_dot, qvel, qacc, ten_J) -> jax.Array:
+  """Reaction (ntendon, W) of the armature to the acceleration of the tendons. Source: `mj_rnePostConstraint`."""
+  acc = tendon.velocity(m, ten_J, qacc)
+  if len(m.plan.tendon.moving):
+    acc = acc + second_derivative(m, site_xpos, subtree_com, cvel, cdof_dot, qvel)
+  return -armature(m) * acc
+
+
+def second_derivative(m: Model, site_xpos, subtree_com, cvel, cdof_dot, qvel) -> jax.Array:
+  """Second derivatives (ntendon, W) of the lengths at zero joint acceleration; of a path around a geom they are not there.
+
+  Source: `mj_tendonDot`.
+  Gradient: zero for a segment of no length.
+  """
   p: TendonInertiaPlan = m.plan.tendon_inertia
   t: tendon.TendonPlan = m.plan.tendon
-  if not len(t.moving):
-    return jnp.zeros_like(qvel)
   ends = t.path.straight[t.moving]
   acc = mask_sum(m.plan.com.ancestor_dof, cdof_dot * qvel[:, None])
 
@@ -79,4 +96,4 @@ def bias(m: Model, site_xpos, subtree_com, cvel, cdof_dot, qvel, ten_J) -> jax.A
   along = vector.dot(u, v)
   second = vector.dot(u, a) + safe.divide(vector.dot(v, v) - along * along, length)
   second = tendon.shared(m, second, t.path.straight_pulley[t.moving])
-  return tendon.to_joints(m, ten_J, armature(m) * group_sum(p.by_tendon, second))
+  return group_sum(p.by_tendon, second)

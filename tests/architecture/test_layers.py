@@ -114,7 +114,7 @@ def test_call_forms_of_mjx_exist():
   theirs = {a.asname or a.name for n in ast.parse(source).body if isinstance(n, ast.ImportFrom) for a in n.names} - {"*"}
   missing = {
     "benchmark", "create_render_context", "get_depth", "get_rgb", "get_segmentation", "is_sparse", "ray", "refit_bvh",
-    "render", "render_with_segmentation", "sensor_acc", "sensor_pos", "sensor_vel",
+    "render", "render_with_segmentation",
   }  # fmt: skip
   assert theirs - set(mjx.__all__) == missing
 

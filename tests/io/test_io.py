@@ -19,7 +19,7 @@ UNSUPPORTED = """
     <body name="a"><joint name="hip" axis="0 1 0"/><geom name="can" type="cylinder" size="0.1 0.1"/></body>
   </worldbody>
   <actuator><general name="act" joint="hip" dyntype="user" actdim="1"/></actuator>
-  <sensor><jointpos name="angle" joint="hip"/></sensor>
+  <sensor><user name="angle" dim="1"/></sensor>
 </mujoco>
 """
 

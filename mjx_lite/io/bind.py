@@ -1,0 +1,210 @@
+"""Named access: the fields of one element or several, of a Model and of a Data; usable under jit.
+
+`m.joint('hip').range`, `d.bind(m, m.joint('hip')).qpos`, and MJX's forms with elements of an MjSpec: `m.bind(spec.joints)`,
+`d.bind(m, spec.actuators[0]).set('ctrl', 1.0)`. What is looked up by name is a constant of the program.
+"""
+
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import mujoco
+import numpy as np
+
+from mjx_lite.core import pytree
+from mjx_lite.core.enums import JointType, ObjType
+from mjx_lite.core.types import Data, Model
+from mjx_lite.io.names import id2name, name2id
+
+
+class _Kind(NamedTuple):
+  method: str  # of Model
+  prefix: str  # of mjModel's fields
+  data_prefix: str  # of mjData's fields
+  type: int
+  spec: Any  # class in an MjSpec
+
+
+_KINDS = (
+  _Kind("body", "body_", "", ObjType.BODY, mujoco.MjsBody),
+  _Kind("joint", "jnt_", "", ObjType.JOINT, mujoco.MjsJoint),
+  _Kind("geom", "geom_", "geom_", ObjType.GEOM, mujoco.MjsGeom),
+  _Kind("site", "site_", "site_", ObjType.SITE, mujoco.MjsSite),
+  _Kind("camera", "cam_", "cam_", ObjType.CAMERA, mujoco.MjsCamera),
+  _Kind("light", "light_", "light_", ObjType.LIGHT, mujoco.MjsLight),
+  _Kind("mesh", "mesh_", "", ObjType.MESH, mujoco.MjsMesh),
+  _Kind("hfield", "hfield_", "", ObjType.HFIELD, mujoco.MjsHField),
+  _Kind("material", "mat_", "", ObjType.MATERIAL, mujoco.MjsMaterial),
+  _Kind("pair", "pair_", "", ObjType.PAIR, mujoco.MjsPair),
+  _Kind("exclude", "exclude_", "", ObjType.EXCLUDE, mujoco.MjsExclude),
+  _Kind("equality", "eq_", "eq_", ObjType.EQUALITY, mujoco.MjsEquality),
+  _Kind("tendon", "tendon_", "ten_", ObjType.TENDON, mujoco.MjsTendon),
+  _Kind("actuator", "actuator_", "actuator_", ObjType.ACTUATOR, mujoco.MjsActuator),
+  _Kind("sensor", "sensor_", "", ObjType.SENSOR, mujoco.MjsSensor),
+  _Kind("numeric", "numeric_", "", ObjType.NUMERIC, mujoco.MjsNumeric),
+  _Kind("text", "text_", "", ObjType.TEXT, mujoco.MjsText),
+  _Kind("key", "key_", "", ObjType.KEY, mujoco.MjsKey),
+)
+_QPOS_WIDTH = {JointType.FREE: 7, JointType.BALL: 4, JointType.SLIDE: 1, JointType.HINGE: 1}
+_DOF_WIDTH = {JointType.FREE: 6, JointType.BALL: 3, JointType.SLIDE: 1, JointType.HINGE: 1}
+
+
+def _spans(m: Model, kind: _Kind, size: str) -> tuple[np.ndarray, np.ndarray] | None:
+  """First row and number of rows of all elements of a kind, in an array whose first axis has this size; None: one each."""
+  joint = kind.type == ObjType.JOINT
+  table = {
+    (ObjType.JOINT, "nq"): lambda: (m.jnt_qposadr, np.array([_QPOS_WIDTH[JointType(int(t))] for t in m.jnt_type], int)),
+    (ObjType.JOINT, "nv"): lambda: (m.jnt_dofadr, np.array([_DOF_WIDTH[JointType(int(t))] for t in m.jnt_type], int)),
+    (ObjType.BODY, "nmocap"): lambda: (m.body_mocapid, (m.body_mocapid >= 0).astype(int)),
+    (ObjType.ACTUATOR, "nu"): lambda: (m.actuator_ctrladr, m.actuator_ctrlnum),
+    (ObjType.ACTUATOR, "na"): lambda: (m.actuator_actadr, m.actuator_actnum),
+    (ObjType.ACTUATOR, "nout"): lambda: (m.actuator_outadr, m.actuator_outnum),
+    (ObjType.SENSOR, "nsensordata"): lambda: (m.sensor_adr, m.sensor_dim),
+  }
+  found = table.get((kind.type, size))
+  own = dict(njnt=joint, nbody=kind.type == ObjType.BODY)
+  return found() if found else None if own.get(size, True) else (np.zeros(0, int), np.zeros(0, int))
+
+
+class Element:
+  """One element of a Model, or several of a kind; its attributes are mjModel's fields without the prefix."""
+
+  def __init__(self, m: Model, kind: _Kind, ids: int | list[int]):
+    self._m, self._kind, self.id = m, kind, ids
+
+  @property
+  def name(self) -> Any:
+    """Name or names."""
+    found = [id2name(self._m, self._kind.type, i) for i in np.atleast_1d(self.id)]
+    return found if isinstance(self.id, list) else found[0]
+
+  def __getattr__(self, name: str) -> Any:
+    if name.startswith("_"):
+      raise AttributeError(name)
+    joint = self._kind.type == ObjType.JOINT
+    for prefix in (self._kind.prefix, *(("dof_", "") if joint else ())):  # as in mujoco: joint('x').damping, .qpos0
+      field = prefix + name
+      spec = pytree.specs(Model).get(field)
+      if prefix != self._kind.prefix:
+        index = _rows(self._m, self._kind, self.id, "nq" if not prefix else "nv")
+      else:
+        index = self.id
+      if spec is not None or (field in self._m.layout.static and isinstance(getattr(self._m, field), np.ndarray)):
+        ndim = len(spec["shape"]) if spec is not None else getattr(self._m, field).ndim
+        return _take(getattr(self._m, field), index, ndim)
+    raise AttributeError(f"a {self._kind.method} has no field '{name}'")
+
+
+def _rows(m: Model, kind: _Kind, ids: int | list[int], size: str) -> Any:
+  """Rows of elements in an array with this first axis: a number where an element has just one."""
+  spans = _spans(m, kind, size)
+  if spans is None:
+    return ids
+  first, count = spans
+  if not len(first):
+    raise AttributeError(f"a {kind.method} has no rows in an array of {size}")
+  index = np.concatenate([first[i] + np.arange(int(count[i])) for i in np.atleast_1d(ids)])
+  return int(index[0]) if not isinstance(ids, list) and len(index) == 1 else index
+
+
+def _take(x: Any, index: Any, ndim: int) -> Any:
+  """Rows of the first of the last ndim axes, so that a batch may stand before."""
+  return x[(..., np.asarray(index) if isinstance(index, list) else index, *(slice(None),) * (ndim - 1))]
+
+
+class DataView:
+  """The fields of a Data that belong to one element or several; `set` returns a new Data."""
+
+  def __init__(self, d: Data, element: Element):
+    self._d, self._element = d, element
+
+  def _where(self, name: str) -> tuple[str, Any, int]:
+    element, specs = self._element, pytree.specs(Data)
+    m, kind = element._m, element._kind
+    wanted = "sensordata" if kind.type == ObjType.SENSOR and name == "data" else name
+    for field in dict.fromkeys((kind.data_prefix + wanted, wanted)):
+      if field in specs and specs[field]["shape"]:
+        size = specs[field]["shape"][0]
+        own = {ObjType.BODY: "nbody", ObjType.JOINT: "njnt", ObjType.GEOM: "ngeom", ObjType.SITE: "nsite",
+               ObjType.CAMERA: "ncam", ObjType.LIGHT: "nlight", ObjType.TENDON: "ntendon",
+               ObjType.EQUALITY: "neq"}.get(kind.type)  # fmt: skip
+        if size == own or (size != own and (spans := _spans(m, kind, size)) is not None and len(spans[0])):
+          return field, _rows(m, kind, element.id, size) if size != own else element.id, len(specs[field]["shape"])
+    raise AttributeError(f"a {kind.method} has no field '{name}' in Data")
+
+  def __getattr__(self, name: str) -> jax.Array:
+    if name.startswith("_"):
+      raise AttributeError(name)
+    field, index, ndim = self._where(name)
+    return _take(getattr(self._d, field), index, ndim)
+
+  def set(self, name: str, value: Any) -> Data:
+    """A copy of the Data with these rows changed."""
+    if name in ("sensordata", "data"):
+      raise AttributeError("sensordata is read-only")
+    field, index, ndim = self._where(name)
+    old = getattr(self._d, field)
+    place = (..., np.asarray(index) if isinstance(index, list) else index, *(slice(None),) * (ndim - 1))
+    shape = jax.eval_shape(lambda x: x[place], old).shape
+    new = jnp.asarray(value, old.dtype)
+    new = new.reshape(shape) if new.size == np.prod(shape, dtype=int) else jnp.broadcast_to(new, shape)
+    return self._d.replace(**{field: old.at[place].set(new)})
+
+
+def _element(m: Model, kind: _Kind, which: int | str) -> Element:
+  """An element by name or number."""
+  number = name2id(m, kind.type, which) if isinstance(which, str) else int(which)
+  count = len(getattr(m, _ADDRESSES[kind.type]))
+  if not 0 <= number < count:
+    raise KeyError(f"the model has no {kind.method} {which!r}; it has {count}.")
+  return Element(m, kind, number)
+
+
+_ADDRESSES = {
+  k.type: f"name_{ {'joint': 'jnt', 'camera': 'cam', 'material': 'mat', 'equality': 'eq'}.get(k.method, k.method)}adr"
+  for k in _KINDS
+}
+
+
+def _bind_model(m: Model, obj: Any) -> Element:
+  """An element of the MjSpec that the model was compiled from, or several of one kind, as elements of the model.
+
+  Args:
+    m: the model.
+    obj: an element of an MjSpec, several of them, or what `m.joint(...)` and the like return.
+  """
+  if isinstance(obj, Element):
+    return obj
+  several = isinstance(obj, Iterable)
+  items: list[Any] = list(obj) if several else [obj]
+  kinds = {k for item in items for k in _KINDS if k.spec is not None and isinstance(item, k.spec)}
+  if len(kinds) != 1:
+    raise ValueError("bind takes elements of one kind, of an MjSpec or from m.joint(...) and the like.")
+  for item in items:
+    if item.signature != m.signature:
+      raise ValueError(f"the MjSpec is not that of the model: signature {item.signature} is not {m.signature}.")
+    if item.id < 0:
+      raise KeyError(f"invalid id: {item.id}")
+  ids = [int(item.id) for item in items]
+  return Element(m, kinds.pop(), ids[0] if len(ids) == 1 else ids)
+
+
+def _bind_data(d: Data, m: Model, obj: Any) -> DataView:
+  """The fields of elements in a Data; obj as for `Model.bind`."""
+  return DataView(d, _bind_model(m, obj))
+
+
+def _accessor(kind: _Kind):
+  def method(m: Model, which: int | str) -> Element:
+    return _element(m, kind, which)
+
+  method.__name__, method.__doc__ = kind.method, f"A {kind.method} by name or number."
+  return method
+
+
+def install() -> None:
+  """Give Model and Data their named access; they are beneath mujoco and cannot have it themselves."""
+  for kind in _KINDS:
+    setattr(Model, kind.method, _accessor(kind))
+  Model.bind, Data.bind = _bind_model, _bind_data  # pyright: ignore

@@ -1,0 +1,58 @@
+"""Choosing between Datas by world, and resetting some worlds."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from mjx_lite.core.enums import ObjType
+from mjx_lite.core.types import Data, Model
+from mjx_lite.io.data import make_data
+from mjx_lite.io.names import name2id
+
+_KEY = {
+  "time": "key_time", "qpos": "key_qpos", "qvel": "key_qvel", "act": "key_act", "ctrl": "key_ctrl",
+  "plastic": "key_plastic", "mocap_pos": "key_mpos", "mocap_quat": "key_mquat",
+}  # fmt: skip
+
+
+def where(done: Any, a: Any, b: Any) -> Any:
+  """For each world a where `done` holds, b elsewhere.
+
+  Args:
+    done: truth value, or one per world.
+    a: a Data, or any pytree; without a world axis it is used for every world.
+    b: the same kind of pytree, with a world axis if `done` has one.
+  """
+  done = jnp.asarray(done)
+
+  def choose(x: Any, y: Any) -> jax.Array:
+    x, y = jnp.asarray(x), jnp.asarray(y)
+    return jnp.where(done.reshape(done.shape + (1,) * (max(x.ndim, y.ndim) - done.ndim)), x, y)
+
+  return jax.tree.map(choose, a, b)
+
+
+def reset(m: Model, d: Data, mask: Any = True, key: int | str | jax.Array | None = None) -> Data:
+  """Reset worlds to the start or to a keyframe; what is computed becomes zero, and so do the counters of the status.
+
+  Args:
+    m: the model.
+    d: Data of one world, or with a leading world axis.
+    mask: which worlds, all of them by default.
+    key: name or number of a keyframe (of the trace, if it is a number); None for the model's reference configuration.
+
+  Source: `mj_resetData`, `mj_resetDataKeyframe`.
+  """
+  start = make_data(m)
+  if key is not None:
+    if isinstance(key, str):
+      found = name2id(m, ObjType.KEY, key)
+      if found < 0:
+        raise KeyError(f"the model has no keyframe '{key}'.")
+      key = found
+    elif isinstance(key, int) and not 0 <= key < m.nkey:
+      raise IndexError(f"keyframe {key} is out of range: the model has nkey = {m.nkey}.")
+    number = jnp.asarray(key)
+    start = start.replace(**{k: jnp.take(getattr(m, field), number, axis=0) for k, field in _KEY.items()})
+  return where(jnp.broadcast_to(jnp.asarray(mask, bool), d.time.shape), start, d)

@@ -1,0 +1,1 @@
+"""Sensors: what a model measures of itself, stage by stage."""

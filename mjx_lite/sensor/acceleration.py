@@ -1,0 +1,107 @@
+"""Sensors of the acceleration stage, but for contacts."""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from mjx_lite.constraint import contact_force
+from mjx_lite.core.enums import TrnType
+from mjx_lite.core.select import rows
+from mjx_lite.core.types import Data, Model
+from mjx_lite.math import vector
+from mjx_lite.math.tree import SumPlan, mask_sum, plan_sum
+from mjx_lite.sensor import frames, zone
+from mjx_lite.sensor.group import Part, split
+from mjx_lite.sensor.position import FrameTables, first_active
+
+
+def accelerometer(m: Model, d: Data, t: FrameTables) -> jax.Array:
+  """Acceleration of a site against free fall, in its frame [m/s^2]."""
+  return vector.mat_t_vec(frames.orientation(d, t.object), frames.acceleration(d, t.object).linear)
+
+
+def force(m: Model, d: Data, t: FrameTables) -> jax.Array:
+  """Force that the site's body gets from its parent, in the site's frame [N]."""
+  return vector.mat_t_vec(frames.orientation(d, t.object), frames.wrench(d, t.object).linear)
+
+
+def torque(m: Model, d: Data, t: FrameTables) -> jax.Array:
+  """Torque about the site that its body gets from its parent, in the site's frame [N m]."""
+  return vector.mat_t_vec(frames.orientation(d, t.object), frames.wrench(d, t.object).angular)
+
+
+def frame_linacc(m: Model, d: Data, t: FrameTables) -> jax.Array:
+  """Acceleration of a frame against free fall [m/s^2]."""
+  return frames.acceleration(d, t.object).linear
+
+
+def frame_angacc(m: Model, d: Data, t: FrameTables) -> jax.Array:
+  """Angular acceleration of a frame [rad/s^2]."""
+  return frames.acceleration(d, t.object).angular
+
+
+def limit_force(m: Model, d: Data, row: np.ndarray) -> jax.Array:
+  """Force of an active limit; zero where it is not active."""
+  return first_active(d.efc_D > 0, d.efc_force, row) if (row >= 0).any() else jnp.zeros((len(row), 1), d.qpos.dtype)
+
+
+def plan_tendon_actuators(s: dict[str, Any], who: np.ndarray) -> list[Part]:
+  """First outputs of the actuators on each tendon."""
+  on = np.flatnonzero(s["actuator_trntype"] == TrnType.TENDON)
+  mask = np.zeros((len(who), s["nout"]))
+  for i, tendon in enumerate(s["sensor_objid"][who]):
+    mask[i, s["actuator_outadr"][on[s["actuator_trnid"][on, 0] == tendon]]] = 1
+  return [Part(who, plan_sum(mask))]
+
+
+def tendon_actuator_force(m: Model, d: Data, t: SumPlan) -> jax.Array:
+  """Sum of the forces of the actuators on a tendon [N]."""
+  return mask_sum(t, d.actuator_force)
+
+
+class TouchTables(NamedTuple):
+  """Contacts of the bodies of sites of one shape, padded to the longest list."""
+
+  shape: int
+  site: np.ndarray  # (n,)
+  slot: np.ndarray  # (n, k)
+  sign: np.ndarray  # (n, k) of the normal that points away from the body: 1, -1, 0 where there is no slot
+
+
+def plan_touch(s: dict[str, Any], who: np.ndarray) -> list[Part]:
+  """Sensors by the shape of their site."""
+  out = []
+  for (shape,), some in split(who, s["site_type"][s["sensor_objid"][who]]):
+    site = s["sensor_objid"][some].astype(int)
+    lists = []
+    for b in s["site_bodyid"][site]:
+      slot = np.flatnonzero((s["slot_body"] == b).any(axis=1))
+      lists.append((slot, np.where(s["slot_body"][slot, 1] == b, -1, 1)))
+    out.append(Part(some, TouchTables(shape, site, *padded(lists))))
+  return out
+
+
+def padded(lists: list[tuple[np.ndarray, np.ndarray]]) -> tuple[np.ndarray, np.ndarray]:
+  """Lists of slots and of their signs as arrays (n, k)."""
+  longest = max((len(x) for x, _ in lists), default=0)
+  slot, sign = np.zeros((len(lists), longest), int), np.zeros((len(lists), longest), int)
+  for i, (x, y) in enumerate(lists):
+    slot[i, : len(x)], sign[i, : len(x)] = x, y
+  return slot, sign
+
+
+def touch(m: Model, d: Data, t: TouchTables) -> jax.Array:
+  """Sum of the normal forces whose rays away from the body meet the site [N].
+
+  Gradient: that of the forces; which of them count is decided by where they are.
+  """
+  if not t.slot.shape[1]:
+    return jnp.zeros((len(t.site), 1), d.qpos.dtype)
+  c = d.contact
+  normal_force = rows(contact_force.local(m, d.efc_force, c.friction, c.exclude)[:, 0], t.slot)
+  ray = rows(c.frame[:, 0], t.slot) * t.sign[..., None, None]
+  meets = zone.hit(t.shape, zone.volume(m, d, t.site[:, None]), rows(c.pos, t.slot), ray)
+  counts = (t.sign != 0)[..., None] & (normal_force > 0) & meets
+  return jnp.sum(jnp.where(counts, normal_force, 0), axis=1)

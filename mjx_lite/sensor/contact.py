@@ -1,0 +1,192 @@
+"""The contact sensor: which contacts match, which of them are reported, and what of them."""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from mjx_lite.constraint import contact_force
+from mjx_lite.core.enums import ConDataField, ObjType
+from mjx_lite.core.select import rows
+from mjx_lite.core.types import Data, Model
+from mjx_lite.math import safe, spatial, vector
+from mjx_lite.sensor import zone
+from mjx_lite.sensor.acceleration import padded
+from mjx_lite.sensor.group import Part, split
+
+NONE, MINDIST, MAXFORCE, NETFORCE = range(4)  # how the matching contacts are reduced, sensor_intprm[1]
+
+
+class ContactTables(NamedTuple):
+  """Sensors of one specification, with the contact slots that can match, padded to the longest list."""
+
+  fields: tuple[int, ...]  # ConDataField
+  reduce: int
+  num: int  # contacts reported
+  shape: int  # of the sites that contacts have to be in, -1 for none
+  site: np.ndarray  # (n,)
+  slot: np.ndarray  # (n, k)
+  sign: np.ndarray  # (n, k) -1 where the normal is turned round, 0 where there is no slot
+  body: np.ndarray  # (2, n, k) bodies of the slots
+  root: np.ndarray  # (2, n, k) roots of their trees
+
+
+def plan(s: dict[str, Any], who: np.ndarray) -> list[Part]:
+  """Sensors by specification, number of contacts and shape of their site."""
+  fields, reduce = s["sensor_intprm"][who, 0], s["sensor_intprm"][who, 1]
+  at_site = s["sensor_objtype"][who] == ObjType.SITE
+  shape = np.full(len(who), -1)
+  shape[at_site] = s["site_type"][s["sensor_objid"][who[at_site]]]
+  out = []
+  for (spec, how, dim, kind), some in split(who, fields, reduce, s["sensor_dim"][who], shape):
+    chosen = tuple(int(f) for f in FIELDS if spec & (1 << f))
+    num = dim // sum(FIELDS[f][0] for f in chosen)
+    slot, sign = padded([_matches(s, i) for i in some])
+    body = np.moveaxis(s["slot_body"][slot] if len(s["slot_body"]) else np.zeros((*slot.shape, 2), int), -1, 0)
+    site = np.where(kind >= 0, s["sensor_objid"][some], 0).astype(int)
+    out.append(Part(some, ContactTables(chosen, how, num, kind, site, slot, sign, body, s["body_rootid"][body])))
+  return out
+
+
+def _matches(s, i):
+  """Slots that match a sensor's objects, and whether the normal has to be turned round. Source: `matchContact`."""
+  kind1, kind2 = s["sensor_objtype"][i], s["sensor_reftype"][i]
+  first, second = (
+    [_is(s, kind, obj, s["slot_geom"][:, side], s["slot_body"][:, side]) for side in (0, 1)]
+    for kind, obj in ((kind1, s["sensor_objid"][i]), (kind2, s["sensor_refid"][i]))
+  )
+  some1, some2 = kind1 != ObjType.UNKNOWN, kind2 != ObjType.UNKNOWN
+  involved = (first[0] | first[1]) & (second[0] | second[1])
+  regular, reverse = first[0] & second[1], first[1] & second[0]
+  if some1 and some2:
+    involved, turned = involved & (regular | reverse), ~regular
+  elif some1:
+    turned = ~first[0]
+  else:
+    turned = ~second[1] & some2
+  slot = np.flatnonzero(involved)
+  return slot, np.where(turned[slot], -1, 1)
+
+
+def _is(s, kind, obj, geom, body):
+  """Whether the sides of slots are, or are part of, an object."""
+  if kind in (ObjType.UNKNOWN, ObjType.SITE):
+    return np.ones(len(geom), bool)
+  if kind == ObjType.GEOM:
+    return geom == obj
+  if kind == ObjType.BODY:
+    return body == obj
+  above = np.asarray(body, int)  # a subtree: the body or one above it
+  while (above > obj).any():
+    above = np.where(above > obj, s["body_parentid"][above], above)
+  return above == obj
+
+
+class _Found(NamedTuple):
+  """The contacts of all slots of all sensors."""
+
+  count: jax.Array  # (n, W) matching contacts
+  force: jax.Array  # (n, k, 6, W)
+  frame: jax.Array  # (n, k, 3, 3, W)
+
+
+def _number(m, d, t, x):
+  return jnp.broadcast_to(x.count[:, None, None], (*t.slot.shape, 1, x.count.shape[-1])).astype(d.qpos.dtype)
+
+
+def _turn_z(t, v):
+  """The third component changes sign with the direction of the contact."""
+  return v * jnp.stack([np.ones_like(t.sign), np.ones_like(t.sign), t.sign], axis=-1).astype(v.dtype)[..., None]
+
+
+def _relative(d, t, point):
+  """Velocity (angular, linear) of the second body against the first, at points (n, k, 3, W)."""
+  sides = []
+  for body, root in zip(t.body, t.root, strict=True):
+    omega, v = spatial.split(rows(d.cvel, body))
+    sides.append((omega, v + vector.cross(omega, point - rows(d.subtree_com, root))))
+  return sides[1][0] - sides[0][0], sides[1][1] - sides[0][1]
+
+
+def _angvel(m, d, t, x):
+  return _turn_z(t, vector.mat_vec(x.frame, _relative(d, t, rows(d.contact.pos, t.slot))[0]))
+
+
+def _linvel(m, d, t, x):
+  return _turn_z(t, vector.mat_vec(x.frame, _relative(d, t, rows(d.contact.pos, t.slot))[1]))
+
+
+# field of a contact -> how many numbers it has, and the function of them for every slot; in MuJoCo's order
+FIELDS: dict[int, tuple[int, Any]] = {
+  ConDataField.FOUND: (1, _number),
+  ConDataField.FORCE: (3, lambda m, d, t, x: _turn_z(t, x.force[:, :, :3])),
+  ConDataField.TORQUE: (3, lambda m, d, t, x: _turn_z(t, x.force[:, :, 3:])),
+  ConDataField.DIST: (1, lambda m, d, t, x: rows(d.contact.dist, t.slot)[:, :, None]),
+  ConDataField.POS: (3, lambda m, d, t, x: rows(d.contact.pos, t.slot)),
+  ConDataField.NORMAL: (3, lambda m, d, t, x: x.frame[:, :, 0] * t.sign[..., None, None]),
+  ConDataField.TANGENT: (3, lambda m, d, t, x: x.frame[:, :, 1] * t.sign[..., None, None]),
+  ConDataField.LINVEL: (3, _linvel),
+  ConDataField.ANGVEL: (3, _angvel),
+}
+
+
+def contact(m: Model, d: Data, t: ContactTables) -> jax.Array:
+  """Fields of the matching contacts.
+
+  Source: `mj_computeSensorAcc`, case mjSENS_CONTACT; MuJoCo documentation, sensor/contact.
+  Gradient: that of the fields; which contacts are reported, and how many there are, has none.
+  """
+  n, k = t.slot.shape
+  size = sum(FIELDS[f][0] for f in t.fields)
+  if not k:
+    return jnp.zeros((n, t.num * size, 1), d.qpos.dtype)
+  c = d.contact
+  match = (t.sign != 0)[..., None] & (rows(c.exclude, t.slot) >= 0)
+  if t.shape >= 0:
+    match = match & zone.inside(t.shape, zone.volume(m, d, t.site[:, None]), rows(c.pos, t.slot))
+  needs_force = t.reduce in (MAXFORCE, NETFORCE) or {ConDataField.FORCE, ConDataField.TORQUE} & set(t.fields)
+  force = c.pos  # not used
+  if needs_force:
+    force = rows(contact_force.local(m, d.efc_force, c.friction, c.exclude), t.slot)
+  x = _Found(jnp.sum(match, axis=1), force, rows(c.frame, t.slot))
+  if t.reduce == NETFORCE:
+    return _net(d, t, x, match, size)
+
+  # the contacts that are reported: the first ones, or those that are first by a criterion
+  key = jnp.zeros((), d.qpos.dtype)
+  if t.reduce == MINDIST:
+    key = rows(c.dist, t.slot)
+  elif t.reduce == MAXFORCE:
+    key = -vector.dot(x.force[:, :, :3], x.force[:, :, :3])
+  key = jax.lax.stop_gradient(jnp.where(match, key, jnp.inf))
+  num = min(t.num, k)
+  chosen = jnp.argmin(key, axis=1)[:, None] if num == 1 else jnp.argsort(key, axis=1, stable=True)[:, :num]
+  parts = [FIELDS[f][1](m, d, t, x) for f in t.fields]
+  width = max(p.shape[-1] for p in (*parts, key))
+  every = jnp.concatenate([jnp.broadcast_to(p, (*p.shape[:-1], width)) for p in parts], axis=2)
+  out = jnp.take_along_axis(every, jnp.broadcast_to(chosen, (n, num, width))[:, :, None], axis=1)
+  out = jnp.where((np.arange(num)[:, None] < x.count[:, None])[:, :, None], out, 0)
+  out = jnp.concatenate([out, jnp.zeros((n, t.num - num, size, width), out.dtype)], axis=1)
+  return out.reshape(n, t.num * size, width)
+
+
+def _net(d, t, x, match, size):
+  """One contact instead of all: the sum of the wrenches about their centre; its axes are those of the world."""
+  pos = rows(d.contact.pos, t.slot)
+  local = jnp.where(match[:, :, None], x.force * t.sign[..., None, None], 0)
+  push, torque = (vector.mat_t_vec(x.frame, local[:, :, i]) for i in (slice(0, 3), slice(3, 6)))
+  weight = safe.norm(local[:, :, :3])
+  total = jnp.maximum(jnp.sum(weight, axis=1), safe.MINVAL)[:, None]
+  centre = jnp.sum(pos * weight[:, :, None], axis=1) / total
+  values = {
+    ConDataField.FOUND: x.count[:, None].astype(pos.dtype), ConDataField.FORCE: jnp.sum(push, axis=1),
+    ConDataField.TORQUE: jnp.sum(torque + vector.cross(pos - centre[:, None], push), axis=1), ConDataField.POS: centre,
+  }  # fmt: skip
+  width = centre.shape[-1]
+  some = (x.count > 0)[:, None].astype(pos.dtype)
+  values.update({f: some * np.eye(3)[axis][:, None] for f, axis in ((ConDataField.NORMAL, 0), (ConDataField.TANGENT, 1))})
+  zero = jnp.zeros((len(t.slot), 1, width), pos.dtype)
+  parts = [jnp.broadcast_to(values.get(f, zero), (len(t.slot), FIELDS[f][0], width)) for f in t.fields]
+  rest = jnp.zeros((len(t.slot), (t.num - 1) * size, width), pos.dtype)
+  return jnp.concatenate([*parts, rest], axis=1)

@@ -1,0 +1,179 @@
+"""All sensors of a stage, with cutoffs, delays and intervals."""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from mjx_lite.actuator import history
+from mjx_lite.core.enums import DataType, SensorType, Stage
+from mjx_lite.core.select import join, put, rows, rows_or_zero
+from mjx_lite.core.types import Data, Model
+from mjx_lite.sensor.group import spread
+from mjx_lite.sensor.table import NEEDS_RNE_POSTCONSTRAINT, NEEDS_SUBTREE_VEL, SENSORS
+
+
+class Group(NamedTuple):
+  """What one call of a sensor function computes."""
+
+  kind: int  # SensorType
+  tables: Any
+
+
+class LatePlan(NamedTuple):
+  """The sensors of a stage that have a history."""
+
+  who: np.ndarray  # (n,)
+  row: np.ndarray  # (n, widest) their numbers among those of the stage, -1 for none
+  out: np.ndarray  # (n, widest) the same in sensordata
+  flat: np.ndarray  # those of row that are there
+  interp: np.ndarray  # (n,)
+  buffers: history.HistoryPlan
+
+
+class StagePlan(NamedTuple):
+  """The sensors of a stage; its numbers come in the order of the groups."""
+
+  groups: tuple[Group, ...]
+  out: np.ndarray  # place in sensordata of each number
+  sensor: np.ndarray  # sensor of each number
+  low: np.ndarray  # the cutoff is a lower bound too
+  high: np.ndarray  # the cutoff is an upper bound
+  late: LatePlan
+  needs: frozenset[str]  # stages on demand: 'subtree_vel', 'rne_postconstraint'
+
+
+class SensorPlan(NamedTuple):
+  """By stage, and the initial history."""
+
+  position: StagePlan
+  velocity: StagePlan
+  acceleration: StagePlan
+  energies: frozenset[int]  # energies that sensors read
+  start_constant: np.ndarray  # (nhistory,) initial history of sensors: a constant
+  start_steps: np.ndarray  # (nhistory,) ... plus this multiple of the timestep
+
+
+def plan(s: Mapping[str, Any], values: Mapping[str, np.ndarray], timestep: float) -> SensorPlan:
+  """Group the sensors.
+
+  Args:
+    s: static fields of the model, `slot_body` and `slot_geom` of the contact slots, `row_type` and `row_id` of the
+      constraint rows.
+    values: float fields as they are when the model is put. When the samples of an interval were taken before the start
+      follows from them.
+    timestep: likewise [s].
+  """
+  constant, steps = _start(s, values["sensor_interval"], timestep)
+  position, velocity, acceleration = (_stage(s, stage) for stage in (Stage.POS, Stage.VEL, Stage.ACC))
+  energies = {int(t) for t in s["sensor_type"]} & {int(SensorType.E_POTENTIAL), int(SensorType.E_KINETIC)}
+  return SensorPlan(position, velocity, acceleration, frozenset(energies), constant, steps)
+
+
+def _stage(s, stage):
+  mine = np.flatnonzero((s["sensor_needstage"] == stage) & np.isin(s["sensor_type"], list(SENSORS)))
+  groups, who = [], []
+  for kind in np.unique(s["sensor_type"][mine]):
+    for part in SENSORS[int(kind)].plan(dict(s), mine[s["sensor_type"][mine] == kind]):
+      groups.append(Group(int(kind), part.tables))
+      who.append(part.who)
+  order = np.concatenate([np.zeros(0, int), *who]).astype(int)
+  sensor = np.repeat(order, s["sensor_dim"][order])
+  cut = s["sensor_type"][sensor] != SensorType.CONTACT
+  real, positive = (cut & (s["sensor_datatype"][sensor] == t) for t in (DataType.REAL, DataType.POSITIVE))
+  needs = {
+    name
+    for name, kinds in (("subtree_vel", NEEDS_SUBTREE_VEL), ("rne_postconstraint", NEEDS_RNE_POSTCONSTRAINT))
+    if np.isin(s["sensor_type"][mine], kinds).any()
+  }
+  out = spread(dict(s), order)
+  return StagePlan(tuple(groups), out, sensor, real, real | positive, _late(s, order, out), frozenset(needs))
+
+
+def _late(s, order, out):
+  who = order[s["sensor_history"][order, 0] > 0]
+  size, dim = s["sensor_history"][who, 0], s["sensor_dim"][who]
+  buffers = history.plan(size, s["sensor_historyadr"][who], dim)
+  column = np.arange(buffers.value.shape[2])
+  place = np.where(column < dim[:, None], s["sensor_adr"][who, None] + column, -1)
+  number = {int(p): i for i, p in enumerate(out)}
+  row = np.array([[number.get(int(p), -1) for p in line] for line in place], int).reshape(place.shape)
+  return LatePlan(who, row, place, row[row >= 0], s["sensor_history"][who, 1], buffers)
+
+
+def _start(s, interval, timestep):
+  """Initial history of the sensors. Source: `mj_resetData`."""
+  constant, steps = np.zeros(s["nhistory"]), np.zeros(s["nhistory"])
+  for i in np.flatnonzero(s["sensor_history"][:, 0] > 0):
+    n, first, (period, phase) = s["sensor_history"][i, 0], s["sensor_historyadr"][i], interval[i]
+    constant[first + 1] = n - 1
+    if period > 0:
+      before = phase if phase else -period
+      constant[first] = before
+      steps[first + 2 : first + 2 + n] = np.ceil((before - (n - 1 - np.arange(n)) * period) / timestep)
+    else:
+      steps[first] = -1
+      steps[first + 2 : first + 2 + n] = np.arange(n) - n
+  return constant, steps
+
+
+def start(m: Model, timestep: jax.Array) -> jax.Array:
+  """The history (nhistory, W) before the first step, of actuators and sensors, for a timestep (W,)."""
+  p: SensorPlan = m.plan.sensor
+  constant, steps = jnp.asarray(p.start_constant, m.layout.dtype), jnp.asarray(p.start_steps, m.layout.dtype)
+  return history.start(m, timestep) + constant[:, None] + steps[:, None] * timestep
+
+
+def values(m: Model, d: Data, p: StagePlan) -> jax.Array:
+  """Numbers (n, W) of all sensors of a stage, cut off.
+
+  Source: `mj_computeSensor`.
+  Gradient: zero beyond the cutoff.
+  """
+  parts = [SENSORS[g.kind].run(m, d, g.tables) for g in p.groups]
+  x = join([y.reshape(-1, y.shape[-1]) for y in parts])
+  cutoff = rows(m.sensor_cutoff, p.sensor)
+  on = cutoff > 0
+  high = jnp.where(on & p.high[:, None], cutoff, jnp.inf)
+  return jnp.clip(x, jnp.where(on & p.low[:, None], -cutoff, -jnp.inf), high)
+
+
+def run(m: Model, d: Data, p: StagePlan) -> jax.Array:
+  """sensordata (nsensordata, W) with the sensors of a stage written to it.
+
+  A sensor with a delay is read from its history, one with an interval is measured when its time has come and read from the
+  history otherwise.
+
+  Source: `mj_sensorPos`, `mj_sensorVel`, `mj_sensorAcc`.
+  """
+  x, late = values(m, d, p), p.late
+  if len(late.who):
+    delay, interval = rows(m.sensor_delay, late.who), rows(m.sensor_interval, late.who)[:, 0]
+    past = history.read(late.buffers, d.history, d.time - delay, late.interp)
+    waits = (delay > 0) | (interval > 0) & ~_is_due(late, d.history, interval, d.time)
+    now = rows_or_zero(x, late.row)
+    read = jnp.where(waits[:, None], past, now).reshape(-1, now.shape[-1])
+    x = put(x, late.flat, rows(read, np.flatnonzero(late.row >= 0)))
+  return put(d.sensordata, p.out, x)
+
+
+def _is_due(late, past, interval, time):
+  """Whether a sensor with an interval measures now (n, W); others always do."""
+  user = rows(past, late.buffers.cursor - 1)
+  return ~(interval > 0) | (user + interval <= time)
+
+
+def record(m: Model, d: Data, past: jax.Array, p: StagePlan) -> jax.Array:
+  """The history after the sensors of a stage were recorded. Source: `mj_advance`."""
+  late = p.late
+  if not len(late.who):
+    return past
+  delay, interval = rows(m.sensor_delay, late.who), rows(m.sensor_interval, late.who)[:, 0]
+  due = _is_due(late, past, interval, d.time)
+  fresh, shown = rows_or_zero(values(m, d, p), late.row), rows_or_zero(d.sensordata, late.out)
+  x = jnp.where((delay > 0)[:, None], fresh, shown)
+  past = history.insert(late.buffers, past, d.time, x, due)
+  user = rows(past, late.buffers.cursor - 1)
+  return put(past, late.buffers.cursor - 1, jnp.where(due & (interval > 0), user + interval, user))

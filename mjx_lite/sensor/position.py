@@ -1,0 +1,206 @@
+"""Sensors of the position stage."""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from mjx_lite.constraint import limit
+from mjx_lite.core.enums import ConstraintType, ObjType, SensorType
+from mjx_lite.core.select import rows, rows_or_zero
+from mjx_lite.core.types import Data, Model
+from mjx_lite.math import quat, safe, vector
+from mjx_lite.sensor import frames, zone
+from mjx_lite.sensor.group import Part, split
+from mjx_lite.smooth import energy
+
+# ------------------------------------------------------------------------------------------------- rows of a field
+
+
+def plan_rows(owner: str, address: str):
+  """Planner of sensors that read entries of an array: `address` is mjModel's field of an object's first entry."""
+
+  def plan(s: dict[str, Any], who: np.ndarray) -> list[Part]:
+    first = s[address][s["sensor_objid"][who]] if address else s["sensor_objid"][who]
+    index = [a + np.arange(n) for a, n in zip(first, s["sensor_dim"][who], strict=True)]
+    return [Part(who, np.concatenate(index).astype(int))]
+
+  plan.__doc__ = f"Entries of {owner}."
+  return plan
+
+
+def plan_objects(s: dict[str, Any], who: np.ndarray) -> list[Part]:
+  """Ids of the objects."""
+  return [Part(who, s["sensor_objid"][who].astype(int))]
+
+
+def read(field: str):
+  """Function that reads rows of a field of Data."""
+
+  def run(m: Model, d: Data, index: np.ndarray) -> jax.Array:
+    return rows(getattr(d, field), index)
+
+  run.__doc__ = f"Rows of {field}."
+  return run
+
+
+def clock(m: Model, d: Data, index: np.ndarray) -> jax.Array:
+  """The time [s]."""
+  return rows(d.time[None], index * 0)
+
+
+def ball_quat(m: Model, d: Data, index: np.ndarray) -> jax.Array:
+  """Quaternion of a ball joint, normalised."""
+  return safe.normalize(rows(d.qpos, index.reshape(-1, 4)))
+
+
+# --------------------------------------------------------------------------------------------------------- energy
+
+
+def potential(m: Model, d: Data, index: np.ndarray) -> jax.Array:
+  """Potential energy [J]."""
+  return rows(energy.potential(m, d.qpos, d.xipos, d.ten_length, d.plastic)[None], index * 0)
+
+
+def kinetic(m: Model, d: Data, index: np.ndarray) -> jax.Array:
+  """Kinetic energy [J]."""
+  return rows(energy.kinetic(m, d.cinert, d.cdof, d.M, d.qvel)[None], index * 0)
+
+
+# --------------------------------------------------------------------------------------------------------- frames
+
+
+class FrameTables(NamedTuple):
+  """Objects and the frames that they are seen from, None for the world's."""
+
+  kind: int
+  object: frames.Objects
+  reference: frames.Objects | None
+
+
+def plan_frames(s: dict[str, Any], who: np.ndarray) -> list[Part]:
+  """Sensors with and without a reference frame."""
+  out = []
+  for (kind, has), some in split(who, s["sensor_type"][who], s["sensor_refid"][who] >= 0):
+    reference = frames.plan(s, s["sensor_reftype"][some], s["sensor_refid"][some]) if has else None
+    out.append(Part(some, FrameTables(kind, frames.plan(s, s["sensor_objtype"][some], s["sensor_objid"][some]), reference)))
+  return out
+
+
+def frame_pos(m: Model, d: Data, t: FrameTables) -> jax.Array:
+  """Position of a frame [m]."""
+  pos = frames.position(d, t.object)
+  if t.reference is None:
+    return pos
+  return vector.mat_t_vec(frames.orientation(d, t.reference), pos - frames.position(d, t.reference))
+
+
+def frame_axis(m: Model, d: Data, t: FrameTables) -> jax.Array:
+  """An axis of a frame."""
+  axis = frames.orientation(d, t.object)[:, :, t.kind - SensorType.FRAMEXAXIS]
+  return axis if t.reference is None else vector.mat_t_vec(frames.orientation(d, t.reference), axis)
+
+
+def frame_quat(m: Model, d: Data, t: FrameTables) -> jax.Array:
+  """Orientation of a frame."""
+  q = frames.quaternion(m, d, t.object)
+  return q if t.reference is None else quat.mul(quat.conjugate(frames.quaternion(m, d, t.reference)), q)
+
+
+def magnetometer(m: Model, d: Data, t: FrameTables) -> jax.Array:
+  """Magnetic field in the frame of a site."""
+  return vector.mat_t_vec(frames.orientation(d, t.object), m.opt.magnetic)
+
+
+def camprojection(m: Model, d: Data, t: FrameTables) -> jax.Array:
+  """Pixel coordinates of a site in the image of a camera.
+
+  Gradient: zero where the site is in the plane of the camera, which has no image.
+  """
+  assert t.reference is not None  # a camera
+  cam = t.reference.parts[0][1][t.reference.order]
+  resolution = m.cam_resolution[cam][..., None].astype(float)
+  width, height = resolution[:, 0], resolution[:, 1]
+  sensor, intrinsic = rows(m.cam_sensorsize, cam), rows(m.cam_intrinsic, cam)
+  physical = (sensor[:, 0] != 0) & (sensor[:, 1] != 0)
+  focal = intrinsic[:, :2].astype(jnp.float32) / jnp.where(physical[:, None], sensor, 1).astype(jnp.float32)  # as in C
+  by_angle = 0.5 / jnp.tan(rows(m.cam_fovy, cam) * (np.pi / 360)) * height
+  fx, fy = (
+    jnp.where(physical, (focal[:, k] * size.astype(np.float32)).astype(by_angle.dtype), by_angle)
+    for k, size in enumerate((width, height))
+  )
+  x, y, z = (frame_pos(m, d, t)[:, k] for k in range(3))
+  tiny = jnp.abs(z) < safe.MINVAL
+  z = jnp.where(tiny, jnp.where(z < 0, -safe.MINVAL, safe.MINVAL), z)
+  return jnp.stack([-fx * (x / z) + 0.5 * width, fy * (y / z) + 0.5 * height], axis=1)
+
+
+# ----------------------------------------------------------------------------------------------------- inside site
+
+
+class InsideTables(NamedTuple):
+  """Objects, and sites of one shape."""
+
+  shape: int
+  object: frames.Objects
+  body: np.ndarray  # of objects that are inertial frames of bodies; 0 for others
+  site: np.ndarray
+
+
+def plan_inside(s: dict[str, Any], who: np.ndarray) -> list[Part]:
+  """Sensors by the shape of their site."""
+  out = []
+  for (shape,), some in split(who, s["site_type"][s["sensor_refid"][who]]):
+    kind, obj = s["sensor_objtype"][some], s["sensor_objid"][some].astype(int)
+    body = np.where(kind == ObjType.BODY, obj, 0)
+    out.append(Part(some, InsideTables(shape, frames.plan(s, kind, obj), body, s["sensor_refid"][some].astype(int))))
+  return out
+
+
+def inside_site(m: Model, d: Data, t: InsideTables) -> jax.Array:
+  """1 where an object is inside a site; that of a body without mass but with massive children is their centre of mass."""
+  point = frames.position(d, t.object)
+  if t.body.any():
+    mass, below = rows(m.body_mass, t.body), rows(m.body_subtreemass, t.body)
+    hollow = (t.body > 0)[:, None] & (mass < safe.MINVAL) & (below >= safe.MINVAL)
+    point = jnp.where(hollow[:, None], rows(d.subtree_com, t.body), point)
+  return zone.inside(t.shape, zone.volume(m, d, t.site), point).astype(d.qpos.dtype)
+
+
+# ---------------------------------------------------------------------------------------------------------- limits
+
+
+def plan_limits(kind: Any):
+  """Planner of limit sensors: the rows (n, 2) of each joint or tendon among all rows; -1 where there is none."""
+
+  def plan(s: dict[str, Any], who: np.ndarray) -> list[Part]:
+    own = [np.flatnonzero((s["row_type"] == kind) & (s["row_id"] == i)) for i in s["sensor_objid"][who]]
+    return [Part(who, np.array([[*r, -1, -1][:2] for r in own], int).reshape(-1, 2))]
+
+  plan.__doc__ = f"Rows of {kind.name}."
+  return plan
+
+
+def first_active(active: jax.Array, x: jax.Array, row: np.ndarray) -> jax.Array:
+  """x of the first active of two rows, zero where none is."""
+  on, value = rows_or_zero(active.astype(x.dtype), row), rows_or_zero(jnp.where(active, x, 0), row)
+  return jnp.where(on[:, 0] > 0, value[:, 0], value[:, 1])
+
+
+def joint_limit_pos(m: Model, d: Data, row: np.ndarray) -> jax.Array:
+  """Distance of a joint to its limit, less the margin; zero where the limit is not active."""
+  params, _ = limit.rows_joint(m, m.plan.rows.limit, d.qpos)
+  return _limit_pos(m, params, row, ConstraintType.LIMIT_JOINT)
+
+
+def tendon_limit_pos(m: Model, d: Data, row: np.ndarray) -> jax.Array:
+  """Distance of a tendon to its limit, less the margin; zero where the limit is not active."""
+  return _limit_pos(m, limit.rows_tendon(m, m.plan.rows.limit_tendon, d.ten_length), row, ConstraintType.LIMIT_TENDON)
+
+
+def _limit_pos(m, params, row, kind):
+  if not (row >= 0).any() or not (m.opt.use_constraint and m.opt.use_limit):
+    return jnp.zeros((len(row), 1), params.pos.dtype)
+  first = int(np.argmax(m.plan.rows.type == kind))
+  return first_active(params.active, params.pos - params.margin, np.where(row < 0, -1, row - first))

@@ -1,0 +1,132 @@
+"""The volumes of sites: whether a point is inside, and whether a ray meets them.
+
+Points and directions are in the site's frame, (..., 3, W); sizes as in `site_size`.
+Gradient: none, the answers are truth values.
+"""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from mjx_lite.core.enums import GeomType
+from mjx_lite.core.select import rows
+from mjx_lite.core.types import Data, Model
+from mjx_lite.math import safe, vector
+
+
+def _components(x: jax.Array) -> tuple[jax.Array, ...]:
+  return tuple(x[..., k, :] for k in range(3))
+
+
+def _in_sphere(p, s):
+  return vector.dot(p, p) < s[..., 0, :] ** 2
+
+
+def _in_capsule(p, s):
+  x, y, z = _components(p)
+  beyond = z - jnp.clip(z, -s[..., 1, :], s[..., 1, :])
+  return x * x + y * y + beyond * beyond < s[..., 0, :] ** 2
+
+
+def _in_ellipsoid(p, s):
+  return vector.dot(p / s, p / s) < 1
+
+
+def _in_cylinder(p, s):
+  x, y, z = _components(p)
+  return (jnp.abs(z) < s[..., 1, :]) & (x * x + y * y < s[..., 0, :] ** 2)
+
+
+def _in_box(p, s):
+  x, y, z = _components(jnp.abs(p) < s)
+  return x & y & z
+
+
+def _quadratic(a, b, c):
+  """Whether `a t^2 + 2 b t + c` is at most zero for some t >= 0, for a > 0."""
+  return (b * b >= a * c) & ((b <= 0) | (c <= 0))
+
+
+def _hits_sphere(p, v, s):
+  return _quadratic(vector.dot(v, v), vector.dot(v, p), vector.dot(p, p) - s[..., 0, :] ** 2)
+
+
+def _hits_ellipsoid(p, v, s):
+  p, v = p / s, v / s
+  return _quadratic(vector.dot(v, v), vector.dot(v, p), vector.dot(p, p) - 1)
+
+
+def _slab(p, v, half):
+  """Interval of t in which `|p + t v| <= half`; empty is (inf, -inf)."""
+  moves = jnp.abs(v) > safe.MINVAL
+  end0, end1 = (safe.divide(sign * half - p, jnp.where(moves, v, 0)) for sign in (-1, 1))
+  within = jnp.abs(p) <= half
+  low = jnp.where(moves, jnp.minimum(end0, end1), jnp.where(within, -jnp.inf, jnp.inf))
+  return low, jnp.where(moves, jnp.maximum(end0, end1), jnp.where(within, jnp.inf, -jnp.inf))
+
+
+def _disc(p, v, radius):
+  """The same for `|p_xy + t v_xy| <= radius`."""
+  (x, y, _), (u, w, _) = _components(p), _components(v)
+  a, b, c = u * u + w * w, u * x + w * y, x * x + y * y - radius * radius
+  moves, root = a >= safe.MINVAL, safe.sqrt(b * b - a * c)
+  meets = jnp.where(moves, b * b >= a * c, c <= 0)
+  end0, end1 = (safe.divide(-b + sign * root, jnp.where(moves, a, 0)) for sign in (-1, 1))
+  low = jnp.where(moves, end0, -jnp.inf)
+  return jnp.where(meets, low, jnp.inf), jnp.where(meets, jnp.where(moves, end1, jnp.inf), -jnp.inf)
+
+
+def _overlap(*intervals):
+  """Whether all intervals have a common t >= 0."""
+  low, high = intervals[0]
+  for a, b in intervals[1:]:
+    low, high = jnp.maximum(low, a), jnp.minimum(high, b)
+  return (low <= high) & (high >= 0)
+
+
+def _hits_cylinder(p, v, s):
+  return _overlap(_disc(p, v, s[..., 0, :]), _slab(p[..., 2, :], v[..., 2, :], s[..., 1, :]))
+
+
+def _hits_capsule(p, v, s):
+  shift = jnp.concatenate([jnp.zeros_like(s[..., :2, :]), s[..., 1:2, :]], axis=-2)
+  return _hits_cylinder(p, v, s) | _hits_sphere(p - shift, v, s) | _hits_sphere(p + shift, v, s)
+
+
+def _hits_box(p, v, s):
+  return _overlap(*(_slab(p[..., k, :], v[..., k, :], s[..., k, :]) for k in range(3)))
+
+
+# shape of a site -> whether a point is inside, whether a ray meets it
+ZONES: dict[int, tuple[Any, Any]] = {
+  GeomType.SPHERE: (_in_sphere, _hits_sphere),
+  GeomType.CAPSULE: (_in_capsule, _hits_capsule),
+  GeomType.ELLIPSOID: (_in_ellipsoid, _hits_ellipsoid),
+  GeomType.CYLINDER: (_in_cylinder, _hits_cylinder),
+  GeomType.BOX: (_in_box, _hits_box),
+}
+
+
+class Volume(NamedTuple):
+  """Sites of one shape."""
+
+  pos: jax.Array  # (..., 3, W)
+  mat: jax.Array  # (..., 3, 3, W)
+  size: jax.Array  # (..., 3, W)
+
+
+def volume(m: Model, d: Data, site: np.ndarray) -> Volume:
+  """Volumes of some sites."""
+  return Volume(rows(d.site_xpos, site), rows(d.site_xmat, site), rows(m.site_size, site))
+
+
+def inside(kind: int, v: Volume, point: jax.Array) -> jax.Array:
+  """Whether global points (..., 3, W) are inside sites of one shape. Source: `mju_insideGeom`."""
+  return ZONES[kind][0](vector.mat_t_vec(v.mat, point - v.pos), v.size)
+
+
+def hit(kind: int, v: Volume, point: jax.Array, direction: jax.Array) -> jax.Array:
+  """Whether rays from global points (..., 3, W) meet sites of one shape. Source: `mju_rayGeom`."""
+  return ZONES[kind][1](vector.mat_t_vec(v.mat, point - v.pos), vector.mat_t_vec(v.mat, direction), v.size)

@@ -1,0 +1,182 @@
+"""Named access, resets of some worlds, contacts for users, states with history, serialisation."""
+
+import pickle
+
+import jax
+import jax.numpy as jnp
+import mujoco
+import numpy as np
+import pytest
+from models import SCENES, load
+
+import mjx_lite as mjx
+
+
+@pytest.fixture(scope="module")
+def scene():
+  """Spec, model and data of a scene with every kind of element, in a state in which no two numbers are equal."""
+  spec = mujoco.MjSpec.from_file(str(SCENES / "sensors.xml"))
+  model = spec.compile()
+  data = mujoco.MjData(model)
+  for name in ("qpos", "qvel", "ctrl", "qfrc_applied", "xfrc_applied", "mocap_pos"):
+    x = getattr(data, name)
+    x[...] = np.arange(x.size).reshape(x.shape) + 0.25
+  mujoco.mj_kinematics(model, data)
+  m = mjx.put_model(model)
+  return spec, model, data, m, mjx.put_data(m, data)
+
+
+NAMED = [
+  ("joint", "ball", ("range", "damping", "qpos0", "qposadr", "type"), ("qpos", "qvel", "qfrc_applied", "xanchor")),
+  ("joint", "hinge", ("axis", "stiffness"), ("qpos", "qvel", "qacc")),
+  ("joint", "cube", ("armature",), ("qpos", "qvel")),
+  ("body", "hand", ("mass", "inertia", "parentid"), ("xpos", "xquat", "xfrc_applied")),
+  ("geom", "knob", ("size", "friction", "bodyid"), ("xpos",)),
+  ("site", "egg", ("size", "pos"), ("xpos",)),
+  ("camera", "eye", ("fovy", "pos"), ("xpos",)),
+  ("actuator", "hold", ("gear", "gainprm", "trnid"), ("ctrl", "force", "length")),
+  ("tendon", "rope", ("springyield",), ("length", "velocity")),
+  ("sensor", "strong", ("cutoff", "dim", "adr"), ("data",)),
+  ("equality", 0, ("solref", "data", "type"), ()),
+  ("key", "late", ("time", "ctrl"), ()),
+]
+
+
+@pytest.mark.parametrize("kind, name, fields, results", NAMED)
+def test_named_access_is_mujocos(scene, kind, name, fields, results):
+  spec, model, data, m, d = scene
+  ours, theirs = getattr(m, kind)(name), getattr(model, kind)(name)
+  assert (ours.id, ours.name) == (theirs.id, theirs.name or None)
+  for field in fields:
+    np.testing.assert_array_equal(np.ravel(getattr(ours, field)), np.ravel(getattr(theirs, field)), err_msg=field)
+  views = [d.bind(m, ours)]
+  if isinstance(name, str) and kind != "key":
+    views.append(d.bind(m, getattr(spec, kind)(name)))
+  for view in views:
+    for field in results:
+      np.testing.assert_array_equal(
+        np.ravel(getattr(view, field)), np.ravel(getattr(getattr(data, kind)(name), field)), err_msg=field
+      )
+
+
+def test_bind_several_and_set(scene):
+  spec, _, data, m, d = scene
+  np.testing.assert_array_equal(d.bind(m, spec.joints).qpos, data.qpos)
+  np.testing.assert_array_equal(d.bind(m, spec.actuators).ctrl, data.ctrl)
+  np.testing.assert_array_equal(m.bind(spec.geoms).size, m.geom_size)
+  np.testing.assert_array_equal(d.bind(m, m.body("anchor")).mocap_pos, data.mocap_pos[0])
+
+  def change(d):
+    d = d.bind(m, m.joint("ball")).set("qvel", [1.0, 2, 3])
+    return d.bind(m, spec.bodies[1:3]).set("xfrc_applied", jnp.zeros((2, 6)))
+
+  new = mjx.jit(change)(d)
+  first = m.joint("ball").dofadr[0] if np.ndim(m.joint("ball").dofadr) else m.joint("ball").dofadr
+  np.testing.assert_array_equal(new.qvel[first : first + 3], [1, 2, 3])
+  assert np.sum(new.qvel != d.qvel) == 3
+  np.testing.assert_array_equal(new.xfrc_applied[1:3], 0)
+  many = jax.tree.map(lambda x: jnp.stack([x, x]), d)  # a batch may stand before
+  assert many.bind(m, m.joint("ball")).qpos.shape == (2, 4)
+  with pytest.raises(KeyError, match="no joint 'nope'"):
+    m.joint("nope")
+  with pytest.raises(AttributeError, match="a joint has no field 'ctrl'"):
+    _ = d.bind(m, m.joint("ball")).ctrl
+  with pytest.raises(ValueError, match="signature"):
+    m.bind(mujoco.MjSpec.from_file(str(SCENES / "trees.xml")).compile() and mujoco.MjSpec().worldbody)
+
+
+def test_reset_of_some_worlds(scene):
+  _, model, _, m, d = scene
+  many = jax.vmap(lambda t: d.replace(time=t))(jnp.arange(3.0) + 1)
+  some = mjx.jit(lambda d, mask: mjx.reset(m, d, mask, "late"))(many, jnp.array([True, False, True]))
+  c = mujoco.MjData(model)
+  mujoco.mj_resetDataKeyframe(model, c, 0)
+  for field in ("time", "qpos", "qvel", "act", "ctrl", "history", "plastic", "mocap_pos", "mocap_quat", "eq_active"):
+    np.testing.assert_array_equal(getattr(some, field)[0], getattr(c, field), err_msg=field)
+    np.testing.assert_array_equal(getattr(some, field)[1], getattr(many, field)[1], err_msg=field)
+  inside = jax.vmap(lambda d, mask: mjx.reset(m, d, mask, "late"))(many, jnp.array([True, False, True]))
+  np.testing.assert_array_equal(inside.qpos, some.qpos)
+  np.testing.assert_array_equal(mjx.reset(m, d).qpos, model.qpos0)
+  np.testing.assert_array_equal(mjx.where(jnp.array([False, True, False]), d, many).time, [1, d.time, 3])
+  with pytest.raises(KeyError, match="no keyframe 'x'"):
+    mjx.reset(m, d, key="x")
+  with pytest.raises(IndexError, match="nkey = 1"):
+    mjx.reset(m, d, key=1)
+
+
+@pytest.mark.parametrize("name", ["sensor_delays", "yielding"])
+def test_state_with_history_and_plastic(name):
+  model = load(name)
+  m, data = mjx.put_model(model), mujoco.MjData(model)
+  mujoco.mj_step(model, data, 30)
+  assert model.nhistory or model.nplastic
+  d = mjx.put_data(m, data)
+  for sig in (mujoco.mjtState.mjSTATE_HISTORY, mujoco.mjtState.mjSTATE_PLASTIC, mujoco.mjtState.mjSTATE_INTEGRATION):
+    expected = np.empty(mujoco.mj_stateSize(model, sig))
+    mujoco.mj_getState(model, data, expected, sig)
+    np.testing.assert_array_equal(mjx.get_state(m, d, int(sig)), expected)
+    np.testing.assert_array_equal(
+      mjx.get_state(m, mjx.set_state(m, mjx.make_data(m), jnp.asarray(expected), int(sig)), int(sig)), expected
+    )
+
+
+@pytest.fixture(scope="module")
+def stepped():
+  """A small world in contact, and its compiled step."""
+  model = mujoco.MjModel.from_xml_string("""<mujoco><worldbody><geom type="plane" size="1 1 1"/>
+    <body pos="0 0 .09"><freejoint/><geom size=".1"/></body><body pos="0.01 0 .28"><freejoint/><geom size=".1"/></body>
+    </worldbody></mujoco>""")
+  m = mjx.put_model(model)
+  return model, m, mjx.jit(mjx.step)(m, mjx.make_data(m))
+
+
+def test_contacts_for_users(stepped):
+  model, m, d = stepped
+  c, net = mjx.contacts(m, d), np.asarray(mjx.net_contact_force(m, d))
+  data = mjx.get_data(model, d)
+  assert c.active.sum() == data.ncon == 2
+  total = np.zeros((model.nbody, 6))
+  for i, slot in enumerate(np.flatnonzero(c.active)):
+    theirs = np.zeros(6)
+    mujoco.mj_contactForce(model, data, i, theirs)
+    np.testing.assert_allclose(c.force[slot], theirs, atol=1e-12)
+    np.testing.assert_array_equal(c.geom[slot], data.contact.geom[i])
+    turned = np.concatenate([np.asarray(c.frame[slot]).T @ theirs[:3], np.asarray(c.frame[slot]).T @ theirs[3:]])
+    np.testing.assert_allclose(c.force_world[slot], turned, atol=1e-12)
+    for side, sign in ((0, -1), (1, 1)):
+      b = model.geom_bodyid[c.geom[slot][side]]
+      arm = np.asarray(c.pos[slot]) - data.xipos[b]
+      total[b] += sign * np.concatenate([turned[:3], turned[3:] + np.cross(arm, turned[:3])])
+  np.testing.assert_allclose(net[1:], total[1:], atol=1e-9)
+  assert np.abs(net[1:]).max() > 1 and not net[0].any()
+
+
+def test_round_trips(stepped, tmp_path):
+  """Through pickle, npz and orbax."""
+  _, m, d = stepped
+  leaves, form = jax.tree.flatten(d)
+  np.savez(tmp_path / "d.npz", *leaves)
+  with np.load(tmp_path / "d.npz") as file:
+    from_npz = jax.tree.unflatten(form, [file[f"arr_{i}"] for i in range(len(leaves))])
+  copies = [pickle.loads(pickle.dumps(d)), from_npz]
+  ocp = pytest.importorskip("orbax.checkpoint")
+  with ocp.StandardCheckpointer() as checkpointer:
+    # orbax takes no arrays without elements
+    parts, both = jax.tree.flatten((m, d))
+    checkpointer.save(tmp_path / "orbax", {str(i): x for i, x in enumerate(parts) if x.size})
+    checkpointer.wait_until_finished()
+    back = checkpointer.restore(tmp_path / "orbax", {str(i): x for i, x in enumerate(parts) if x.size})
+  back = jax.tree.unflatten(both, [back.get(str(i), x) for i, x in enumerate(parts)])
+  assert back[0].layout == m.layout
+  for x in (*copies, back[1]):
+    for a, b in zip(jax.tree.leaves(x), leaves, strict=True):
+      np.testing.assert_array_equal(a, b)
+
+
+def test_export_of_a_step(stepped):
+  _, m, d = stepped
+  exported = jax.export.export(jax.jit(mjx.step))(m, d)
+  again = jax.export.deserialize(exported.serialize())
+  a, b = again.call(m, d), mjx.jit(mjx.step)(m, d)
+  np.testing.assert_allclose(a.qpos, b.qpos, rtol=1e-12)
+  np.testing.assert_allclose(a.qvel, b.qvel, rtol=1e-9, atol=1e-12)
