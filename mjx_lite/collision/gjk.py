@@ -23,7 +23,7 @@ _APART, _LEAVE, _DESCEND = range(3)
 _TRIED = np.array([x for x in np.ndindex(3, 3, 3) if x != (1, 1, 1)], float) - 1
 _TRIED /= np.linalg.norm(_TRIED, axis=1, keepdims=True)
 _TURNS = 8  # of the target above the origin
-_STEP, _GROWTH, _ABOVE = 0.02, 4.0, 0.02  # first step outside, its growth, and height of the target, of the size of Y
+_STEP, _GROWTH = 1e-5, 8.0  # first step outside, of the size of Y, and its growth
 
 
 class Features(NamedTuple):
@@ -142,8 +142,12 @@ def find(a: Core, b: Core, reach: jax.Array, iterations: int) -> Features:
   away = safe.normalize(place)
 
   # curved cores only need a start for Newton's method
-  exact, settles, above = (np.where(polytopes, x, y)[:, None] for x, y in ((16 * tiny, 1e-5), (4 * tiny, 1e-6), (_ABOVE, 0.1)))
-  exact, settles, above = (jnp.asarray(x, place.dtype) for x in (exact, settles, above))
+  exact, settles = (np.where(polytopes, x, y)[:, None] for x, y in ((16 * tiny, 1e-5), (4 * tiny, 1e-6)))
+  exact, settles = (jnp.asarray(x, place.dtype) for x in (exact, settles))
+
+  def height(depth):
+    """Of the target above the surface: as small as what it is to find is, lest it finds something else."""
+    return jnp.clip(jnp.abs(depth), 1e-5 * size, 0.1 * size)
   tried, tried_depth = _shallowest(a, b, turn, place)
 
   def furthest(direction):
@@ -193,8 +197,8 @@ def find(a: Core, b: Core, reach: jax.Array, iterations: int) -> Features:
     done |= step > 64 * size
     stage = jnp.where(end & inside & (s.stage == _APART), _LEAVE, jnp.where(outside & (s.stage == _LEAVE), _DESCEND, s.stage))
     moved = end & ~done
-    target = jnp.where((stage == _LEAVE)[:, None], step[:, None] * away, (depth + above * size)[:, None] * n)
-    target = jnp.where(again[:, None], (tried_depth + above * size)[:, None] * tried, target)
+    target = jnp.where((stage == _LEAVE)[:, None], step[:, None] * away, (depth + height(depth))[:, None] * n)
+    target = jnp.where(again[:, None], (tried_depth + height(tried_depth))[:, None] * tried, target)
     target = jnp.where(moved[:, None], target, s.target)
     # begin again with the vertex that is farthest along the way
     begin = jnp.where((stage == _LEAVE)[:, None], away, jnp.where(again[:, None], tried, n))

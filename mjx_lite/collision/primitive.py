@@ -1,4 +1,4 @@
-"""Closed-form colliders of planes, spheres and capsules, and the table of all primitive colliders.
+"""Closed-form colliders of planes, spheres and capsules, and the table of all colliders.
 
 The first shape always has the lower MuJoCo geom type (plane, sphere, capsule, box). Which feature touches is decided
 by comparisons, which carry no gradient; distance, point and normal are then differentiable functions of that feature.
@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from mjx_lite.collision import box, curved
+from mjx_lite.collision import box, convex, curved
 from mjx_lite.collision.plane_mesh import plane_mesh
 from mjx_lite.collision.shapes import Collider, Contacts, Shape, make_contacts, only_where
 from mjx_lite.math import safe, vector
@@ -183,4 +183,5 @@ COLLIDERS: dict[tuple[str, str], Collider] = {
   ('capsule', 'capsule'): Collider(capsule_capsule, ncon=2),
   ('capsule', 'box'): Collider(box.capsule_box, ncon=2),
   ('box', 'box'): Collider(box.box_box, ncon=8),
+  **{types: Collider(None, ncon) for types, ncon in convex.PAIRS.items()},
 }

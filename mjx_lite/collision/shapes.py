@@ -52,9 +52,12 @@ class Contacts(NamedTuple):
 
 
 class Collider(NamedTuple):
-  """A function `(a, b, margin) -> Contacts` of two shapes and margin + gap (P, W or 1) [m], and its number of slots."""
+  """A function `(a, b, margin) -> Contacts` of two shapes and margin + gap (P, W or 1) [m], and its number of slots.
 
-  fn: Callable[[Shape, Shape, jax.Array], Contacts]
+  Without a function the pair goes the convex way (`convex.collide`), one body for all such pairs of a model.
+  """
+
+  fn: Callable[[Shape, Shape, jax.Array], Contacts] | None
   ncon: int
 
 
