@@ -18,11 +18,12 @@ import numpy as np
 from mjx_lite.collision import core
 from mjx_lite.collision.core import Core
 from mjx_lite.math import safe, vector
+from mjx_lite.math.once import once, unit
 
 _APART, _LEAVE, _DESCEND = range(3)
 _TRIED = np.array([x for x in np.ndindex(3, 3, 3) if x != (1, 1, 1)], float) - 1
 _TRIED /= np.linalg.norm(_TRIED, axis=1, keepdims=True)
-_TURNS = 8  # of the target above the origin
+_TURNS = 5  # of the target above the origin
 _STEP, _GROWTH = 1e-5, 8.0  # first step outside, of the size of Y, and its growth
 
 
@@ -71,43 +72,53 @@ class _State(NamedTuple):
   far: jax.Array
   overlap: jax.Array
   count: jax.Array
+  passes: jax.Array
 
 
-def _nearest(y: jax.Array, on: jax.Array, w: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
+def _nearest(y: jax.Array, on: jax.Array, w: jax.Array, one: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
   """Point nearest to the origin of the simplex of w and y, which w is part of.
 
   Args:
     y: (P, 3, 3, W) vertices, of which those exist that are on (P, 3, W).
     w: (P, 3, W).
+    one: 1, for `once`.
 
   Returns:
     the point (P, 3, W), which vertices besides w span it (P, 3, W), and whether the origin is inside (P, W).
   """
-  e = y - w[:, None]
+  e = once(y - w[:, None], one)
   r = [-vector.dot(e[:, i], w) for i in range(3)]
   g = {(i, j): vector.dot(e[:, i], e[:, j]) for i in range(3) for j in range(i, 3)}
+  gram = once(jnp.stack([*r, *g.values()], axis=1), one)
+  r, g = [gram[:, i] for i in range(3)], {k: gram[:, 3 + i] for i, k in enumerate(g)}
   have = [on[:, i] for i in range(3)]
   tiny = jnp.finfo(w.dtype).eps
-  best, best2 = w, vector.dot(w, w)
-  span = jnp.zeros_like(on)
+  zero = jnp.zeros_like(w[:, 0])
 
-  def offer(best, best2, span, ok, point, which):
-    size2 = vector.dot(point, point)
-    better = ok & (size2 < best2)
-    span = jnp.where(better[:, None], np.array(which)[:, None], span)
-    return jnp.where(better[:, None], point, best), jnp.where(better, size2, best2), span
-
+  # weights of the others in every simplex of two or three vertices with w
+  weights = []
   for i in range(3):
-    t = safe.divide(r[i], g[i, i])
+    t = r[i] / jnp.where(g[i, i] > 0, g[i, i], 1)
     ok = have[i] & (t > 0) & (t < 1)
-    best, best2, span = offer(best, best2, span, ok, w + t[:, None] * e[:, i], [k == i for k in range(3)])
+    weights.append((ok, [t if k == i else None for k in range(3)]))
   for i, j in ((0, 1), (0, 2), (1, 2)):
     det = g[i, i] * g[j, j] - g[i, j] * g[i, j]
-    s = safe.divide(r[i] * g[j, j] - r[j] * g[i, j], det)
-    t = safe.divide(r[j] * g[i, i] - r[i] * g[i, j], det)
-    ok = have[i] & have[j] & (s > 0) & (t > 0) & (s + t < 1) & (det > 4 * tiny * g[i, i] * g[j, j])
-    point = w + s[:, None] * e[:, i] + t[:, None] * e[:, j]
-    best, best2, span = offer(best, best2, span, ok, point, [k in (i, j) for k in range(3)])
+    fine = det > 4 * tiny * g[i, i] * g[j, j]
+    scale = 1 / jnp.where(fine, det, 1)
+    s, t = (r[i] * g[j, j] - r[j] * g[i, j]) * scale, (r[j] * g[i, i] - r[i] * g[i, j]) * scale
+    ok = have[i] & have[j] & (s > 0) & (t > 0) & (s + t < 1) & fine
+    weights.append((ok, [s if k == i else t if k == j else None for k in range(3)]))
+  ok = jnp.stack([x for x, _ in weights], axis=1)
+  all_weights = once(jnp.stack([jnp.stack([zero if x is None else x for x in t], axis=1) for _, t in weights], axis=1), one)
+  best2, best = vector.dot(w, w), jnp.zeros_like(all_weights[:, 0])
+  for k in range(6):
+    t = all_weights[:, k]
+    point = w + vector.add(t[:, i : i + 1] * e[:, i] for i in range(3))
+    size2 = vector.dot(point, point)
+    better = ok[:, k] & (size2 < best2)
+    best, best2 = jnp.where(better[:, None], t, best), jnp.where(better, size2, best2)
+  best = once(best, one)
+  point = w + vector.add(best[:, i : i + 1] * e[:, i] for i in range(3))
 
   # inside of the tetrahedron: on the inner side of all its faces
   n = [vector.cross(e[:, (k + 1) % 3], e[:, (k + 2) % 3]) for k in range(3)]
@@ -118,7 +129,7 @@ def _nearest(y: jax.Array, on: jax.Array, w: jax.Array) -> tuple[jax.Array, jax.
   inside = on.all(axis=1) & (jnp.abs(volume) > 0) & (last >= 0)
   for x in weight:
     inside &= sign * x >= 0
-  return best, span, inside
+  return point, best > 0, inside
 
 
 def find(a: Core, b: Core, reach: jax.Array, iterations: int) -> Features:
@@ -140,6 +151,7 @@ def find(a: Core, b: Core, reach: jax.Array, iterations: int) -> Features:
   size = _extent(a) + _extent(b)
   small = size * tiny**0.5 * 0.1  # distance at which shapes count as touching
   away = safe.normalize(place)
+  one = unit(place)
 
   # curved cores only need a start for Newton's method
   exact, settles = (np.where(polytopes, x, y)[:, None] for x, y in ((16 * tiny, 1e-5), (4 * tiny, 1e-6)))
@@ -157,6 +169,7 @@ def find(a: Core, b: Core, reach: jax.Array, iterations: int) -> Features:
 
   def body(s: _State) -> _State:
     w, point_a, point_b, index_a, index_b = furthest(-s.v)
+    w, point_a, point_b = (once(x, one) for x in (w, point_a, point_b))
     rel, y_rel = w - s.target, s.y - s.target[:, None]
     v2, ahead = vector.dot(s.v, s.v), vector.dot(s.v, rel)
     fresh = ~s.on.any(axis=1)
@@ -166,7 +179,7 @@ def find(a: Core, b: Core, reach: jax.Array, iterations: int) -> Features:
     stop = ~fresh & (same | close)
 
     # a better simplex, or none
-    point, span, inside = _nearest(y_rel, s.on, rel)
+    point, span, inside = _nearest(y_rel, s.on, rel, one)
     stop |= ~fresh & ~inside & (vector.dot(point, point) >= v2)
     inside &= ~stop
     keep = stop | s.done
@@ -181,14 +194,15 @@ def find(a: Core, b: Core, reach: jax.Array, iterations: int) -> Features:
     v = jnp.where(keep[:, None], s.v, point)
 
     # this target is done: what next
+    v = once(v, one)
     length = safe.norm(v)
-    tired = s.count % iterations == iterations - 1
+    tired = s.count >= iterations - 1
     touch = length <= small
     inside |= touch & (stop | tired) & (s.stage == _APART)
     end = (stop | tired | inside | touch) & ~fresh
     outside = end & ~inside
     n = -v / jnp.where(length > 0, length, 1)[:, None]
-    depth = vector.dot(n, v + s.target)
+    depth = once(vector.dot(n, v + s.target), one)
     settled = (s.stage == _DESCEND) & ((vector.dot(n, s.normal) > 1 - settles) | (s.turn >= _TURNS) | inside | touch)
     again = settled & end & ~s.again & (tried_depth < depth - 1e-3 * size)
     settled &= ~again
@@ -209,7 +223,7 @@ def find(a: Core, b: Core, reach: jax.Array, iterations: int) -> Features:
       y, pa, pb, ia, ib, on, jnp.where(moved[:, None], restart, v), target, step,
       jnp.where((outside & ~(touch & (s.stage == _DESCEND)))[:, None], n, s.normal), stage,
       jnp.where(again, 0, jnp.where(outside & (s.stage == _DESCEND), s.turn + 1, s.turn)), s.again | again, done, s.far | far & ~fresh & ~s.done,
-      s.overlap | (stage != _APART), jnp.where(moved, 0, s.count + 1),
+      s.overlap | (stage != _APART), jnp.where(moved, 0, s.count + 1), s.passes + 1,
     )  # fmt: skip
     return jax.tree.map(lambda old, x: jnp.where(_over(s.done, x.ndim), old, x), s, new)
 
@@ -219,13 +233,13 @@ def find(a: Core, b: Core, reach: jax.Array, iterations: int) -> Features:
   no = jnp.zeros(shape, bool)
   start = _State(
     zero3, zero3, zero3, index, index, jnp.zeros(index.shape, bool), -place, jnp.zeros_like(place),
-    _STEP * size + jnp.zeros_like(place[:, 0]), away, index[:, 0], index[:, 0], no, no, no, no, index[:, 0],
+    _STEP * size + jnp.zeros_like(place[:, 0]), away, index[:, 0], index[:, 0], no, no, no, no, index[:, 0], index[:, 0],
   )  # fmt: skip
   carry = jax.lax.while_loop(
     lambda c: jnp.any(~c[0].done) & (c[1] < 6 * iterations), lambda c: (body(c[0]), c[1] + 1), (start, jnp.int32(0))
   )
   s = carry[0]
-  return Features(s.normal, s.on, s.index_a, s.index_b, s.a, s.b, s.far, s.overlap, carry[1])
+  return Features(s.normal, s.on, s.index_a, s.index_b, s.a, s.b, s.far, s.overlap, s.passes)
 
 
 def _shallowest(a: Core, b: Core, turn: jax.Array, place: jax.Array) -> tuple[jax.Array, jax.Array]:

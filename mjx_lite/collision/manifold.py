@@ -17,6 +17,7 @@ from mjx_lite.collision.faces import FacesOf
 from mjx_lite.collision.hulls import take
 from mjx_lite.collision.shapes import NO_CONTACT, first_min, only_where
 from mjx_lite.math import safe, vector
+from mjx_lite.math.once import once, unit
 
 _FACE_TOL, _EDGE_TOL = np.cos(0.0889), np.sin(0.0889)
 _HALFSPACE = -1e-10
@@ -170,8 +171,8 @@ def manifold(a: Side, b: Side, normal: jax.Array, limit: jax.Array, close: jax.A
   # an edge in a face
   some_a, some_b = jnp.any(fa.ok, axis=1), jnp.any(fb.ok, axis=1)
   try_a = ~two_faces & (fa.dim < 3) & some_b & ((fa.dim <= fb.dim) | ~some_a)
-  try_b = ~two_faces & ~try_a & (fb.dim < 3)
   found_a, face_b, edge_a = _edge_in_face(fa, fb, -n)
+  try_b = ~two_faces & ~(try_a & found_a) & (fb.dim < 3)
   found_b, face_a, edge_b = _edge_in_face(fb, fa, n)
   edge_of_a, edge_of_b = try_a & found_a, try_b & found_b
   pick_a = jnp.where(two_faces[:, None], pick_a, face_a)
@@ -213,19 +214,21 @@ def manifold(a: Side, b: Side, normal: jax.Array, limit: jax.Array, close: jax.A
 def _clip(reference, nreference, incident, nincident, out, limit):
   """Part of a polygon above another one, not higher than the limit: points (P, n, 3, W) and their number."""
   nref = reference.shape[1]
+  one = unit(out)
+  reference, incident = once(reference, one), once(incident, one)
   size = reference.shape[1] + incident.shape[1]
   place = np.arange(size, dtype=np.int32)[:, None]
   poly = jnp.pad(incident, ((0, 0), (0, size - incident.shape[1]), (0, 0), (0, 0)), mode="edge")
   last = np.arange(nref, dtype=np.int32)[:, None] == nreference[:, None] - 1
   following = jnp.where(last[:, :, None], reference[:, :1], jnp.roll(reference, -1, axis=1))
   plane = vector.cross(following - reference, out[:, None])
-  plane = safe.normalize(plane)
+  plane = once(safe.normalize(plane), one)
   exists = np.arange(nref, dtype=np.int32)[:, None] < nreference[:, None]
 
   def cut(carry, side):
     poly, count = carry
     point, normal, real = side
-    height = vector.dot(poly - point[:, None], normal[:, None])
+    height = once(vector.dot(poly - point[:, None], normal[:, None]), one)
     have = place < count[:, None]
     wrap = place == count[:, None] - 1
     after = jnp.where(wrap[:, :, None], poly[:, :1], jnp.roll(poly, -1, axis=1))
