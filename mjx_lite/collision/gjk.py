@@ -198,7 +198,7 @@ def find(a: Core, b: Core, reach: jax.Array, iterations: int) -> Features:
     length = safe.norm(v)
     tired = s.count >= iterations - 1
     touch = length <= small
-    inside |= touch & (stop | tired) & (s.stage == _APART)
+    inside |= touch & (s.stage != _DESCEND)
     end = (stop | tired | inside | touch) & ~fresh
     outside = end & ~inside
     n = -v / jnp.where(length > 0, length, 1)[:, None]

@@ -70,7 +70,10 @@ def witness(a: Core, b: Core, f: Features) -> Witness:
   held = held._replace(a=_hold(a), b=_hold(b))
   normal = f.normal
   if a.curved or b.curved:
-    normal = jax.lax.stop_gradient(jax.lax.fori_loop(0, _STEPS, lambda _, n: _newton(held, held, n), normal))
+    polished = jax.lax.stop_gradient(jax.lax.fori_loop(0, _STEPS, lambda _, n: _newton(held, held, n), normal))
+    # the normal is where the depth of Y is least: Newton's method must not have gone elsewhere
+    before, after = _depth(held, normal), _depth(held, polished)
+    normal = jnp.where((after <= before + 1e-9 * jnp.abs(before))[:, None], polished, normal)
   normal = _newton(held, posed, normal)
 
   # the foot, moved along the edges
@@ -89,6 +92,12 @@ def witness(a: Core, b: Core, f: Features) -> Witness:
   return Witness(dist, normal, pa[:, 0] + s[:, None] * ea[0] + t[:, None] * ea[1])
 
 
+def _depth(p: _Posed, n: jax.Array) -> jax.Array:
+  """How far (P, W) Y reaches along a normal."""
+  reach_b = core.extent(p.b, -vector.mat_t_vec(p.turn, n)[:, None])[:, 0]
+  return core.extent(p.a, n[:, None])[:, 0] + reach_b - vector.dot(n, p.place)
+
+
 def _hold(c: Core) -> Core:
   return c._replace(**{k: jax.lax.stop_gradient(getattr(c, k)) for k in ("pos", "mat", "size", "scale")})
 
@@ -100,7 +109,11 @@ def _pick_first(on):
 def _fixed(c: Core, index: jax.Array, point: jax.Array) -> jax.Array:
   """Points (P, 3, 3, W) on the body: corners, or of a curved core the points found."""
   corners = core.corner(c, index)
-  return jnp.where((c.kind == core.CORNERS)[:, None, None, None], corners, point) if c.curved else corners
+  if not c.curved:
+    return corners
+  size = jnp.stack([c.size[:, 0], c.size[:, 0], c.size[:, 1]], axis=1)[:, None]
+  held = jax.lax.stop_gradient(safe.divide(point, size))
+  return jnp.where((c.kind == core.CORNERS)[:, None, None, None], corners, held * size)
 
 
 def _is_flat(c: Core, point: jax.Array) -> jax.Array:

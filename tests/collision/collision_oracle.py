@@ -5,6 +5,9 @@ import functools
 import mujoco
 import numpy as np
 
+from mjx_lite.collision import hulls as hulls_
+from mjx_lite.io.model import _fields
+
 
 def _frustum(corners: int) -> np.ndarray:
   """Corners of a frustum whose caps are regular polygons: polygons of 4 and of more corners."""
@@ -42,6 +45,15 @@ def model(type_a: str, type_b: str) -> mujoco.MjModel:
       </worldbody>
       <contact><pair geom1="a" geom2="b"/></contact>
     </mujoco>""")
+
+
+@functools.cache
+def hulls(type_a: str, type_b: str) -> list[hulls_.HullOf | None]:
+  """Hulls of the two geoms, None for one that is no mesh."""
+  m = model(type_a, type_b)
+  mesh = [int(m.geom_dataid[g]) if m.geom_type[g] == mujoco.mjtGeom.mjGEOM_MESH else -1 for g in (0, 1)]
+  tables = hulls_.plan(_fields(m), np.array([x for x in mesh if x >= 0], int))
+  return [None if x < 0 else hulls_.HullOf(tables, tables.start[[x]], tables.count[[x]]) for x in mesh]
 
 
 def contacts(type_a, type_b, pos, mat, size, margin):
