@@ -6,6 +6,7 @@ Ids are integers of the trace with a world axis, (W,) or (1,); keyword arguments
 import jax
 import jax.numpy as jnp
 
+from mjx_lite.collision import distance, ray
 from mjx_lite.constraint import contact_force as contact_force_
 from mjx_lite.core.enums import ObjType
 from mjx_lite.core.select import pick
@@ -103,6 +104,21 @@ def contact_force(m: Model, d: Data, contact_id: jax.Array, *, to_world_frame: b
     return force
   frame = pick(d.contact.frame, contact_id)
   return jnp.concatenate([vector.mat_t_vec(frame, force[k : k + 3]) for k in (0, 3)])
+
+
+def geom_distance(m: Model, d: Data, distmax: jax.Array, *, geom1: int, geom2: int) -> tuple[jax.Array, jax.Array]:
+  """Signed distance of two geoms, and the segment (6,) between them."""
+  found = distance.distance(m, d.geom_xpos, d.geom_xmat, distmax, geom1, geom2)
+  return found.dist, found.fromto
+
+
+def multi_ray(
+  m: Model, d: Data, pnt: jax.Array, vec: jax.Array, *, geomgroup: tuple[int, ...], flg_static: bool,
+  bodyexclude: tuple[int, ...],
+) -> tuple[jax.Array, jax.Array]:  # fmt: skip
+  """Lengths (n,) and geoms (n,) that rays (n, 3) from a point (3,) meet."""
+  hit = ray.cast(m, d.geom_xpos, d.geom_xmat, pnt[None], vec, geomgroup, flg_static, bodyexclude)
+  return hit.dist, hit.geom
 
 
 def local_to_global(world_pos, world_quat, local_pos, local_quat) -> tuple[jax.Array, jax.Array]:

@@ -48,7 +48,7 @@ def plan(s: dict[str, Any], meshes: np.ndarray) -> Hulls:
       normals.append(np.asarray(s["mesh_polynormal"], float).reshape(-1, 3)[poly])
     total += len(used)
   vert = np.concatenate(verts) if verts else np.zeros((0, 3))
-  return Hulls(start, count, vert, *_vertex_tables(vert, polys), np.array(normals).reshape(-1, 3), _pad(polys))
+  return Hulls(start, count, vert, *_vertex_tables(vert, polys), np.array(normals or [np.zeros(3)]), _pad(polys or [[-1]]))
 
 
 def _hull_vertices(s: dict[str, Any], mesh: int) -> np.ndarray:
@@ -73,7 +73,7 @@ def _vertex_tables(vert: np.ndarray, polys: list[list[int]]) -> tuple[np.ndarray
   for k, poly in enumerate(polys):
     for i, v in enumerate(poly):
       at[v].append((k, i))
-  degree = max((len(x) for x in at), default=0)
+  degree = max([len(x) for x in at] + [1])
   of_poly, prev = np.full((len(vert), degree), -1), np.full((len(vert), degree), -1)
   quad = np.full((len(vert), degree, 4), -1)
   for v, found in enumerate(at):
