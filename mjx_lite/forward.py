@@ -17,21 +17,33 @@ from mjx_lite.collision import driver, mixing
 from mjx_lite.constraint import assemble, contact, contact_force, equality, jacobian, limit
 from mjx_lite.constraint.rows import Jacobian, Rows
 from mjx_lite.core import status
-from mjx_lite.core.enums import MAXVAL
+from mjx_lite.core.enums import MAXVAL, IntegratorType
 from mjx_lite.core.status import Warning
 from mjx_lite.core.types import Data, Model
-from mjx_lite.integrate import advance
-from mjx_lite.integrate.table import INTEGRATORS
-from mjx_lite.math import vector
-from mjx_lite.smooth import applied, com, energy, fluid, inertia, mass, momentum, plastic, tendon_force, tendon_inertia
+from mjx_lite.integrate import advance, rk4
+from mjx_lite.integrate import euler as euler_
+from mjx_lite.integrate import implicit as implicit_
+from mjx_lite.math import safe, vector
+from mjx_lite.smooth import (
+  applied,
+  com,
+  derivative,
+  energy,
+  fluid,
+  inertia,
+  mass,
+  momentum,
+  plastic,
+  tendon_force,
+  tendon_inertia,
+)
 from mjx_lite.smooth import kinematics as kinematics_
 from mjx_lite.smooth import passive as passive_
 from mjx_lite.smooth import rne as rne_
 from mjx_lite.smooth import tendon as tendon_
 from mjx_lite.smooth import transmission as transmission_
-from mjx_lite.solver import cost, newton
+from mjx_lite.solver import cost, implicit_diff, primal
 from mjx_lite.solver.operator import Metric
-from mjx_lite.solver.table import SOLVERS
 
 
 class Work(NamedTuple):
@@ -194,9 +206,7 @@ def fwd_actuation(m: Model, d: Data) -> Data:
   if not m.opt.use_actuation or not m.nactuator:
     return d.replace(**{k: jnp.zeros_like(getattr(d, k)) for k in ("act_dot", "actuator_force", "qfrc_actuator")})
   ctrl, bad = actuator_force.effective_ctrl(m, d.time, d.ctrl, d.history)
-  a = actuator_force.actuation(
-    m, ctrl, d.act, d.actuator_length, d.actuator_velocity, d.actuator_moment, d.qfrc_gravcomp
-  )
+  a = actuator_force.actuation(m, ctrl, d.act, d.actuator_length, d.actuator_velocity, d.actuator_moment, d.qfrc_gravcomp)
   return d.replace(
     act_dot=a.act_dot, actuator_force=a.force, qfrc_actuator=a.qfrc, status=status.mark(d.status, Warning.BADCTRL, bad)
   )
@@ -223,11 +233,11 @@ def _solve(m: Model, d: Data, rows: Rows) -> Data:
     return d.replace(qacc=d.qacc_smooth, qfrc_constraint=jnp.zeros_like(d.qacc), solver_niter=d.solver_niter * 0)
   metric = Metric(d.cinert, d.cdof, d.M)
   trace = vector.total(jnp.where(m.plan.inertia.diagonal[:, None], d.M, 0))
-  problem = newton.Problem(m, metric, rows, d.qfrc_smooth, d.qacc_smooth, 1 / trace)
-  solution = SOLVERS[m.opt.solver](problem, d.qacc_warmstart)
+  problem = primal.Problem(m, metric, rows, d.qfrc_smooth, d.qacc_smooth, 1 / trace)
+  solution = implicit_diff.solve(problem, d.qacc_warmstart)
   force = cost.zones(m.plan, rows, solution.jar).force
   qfrc = jacobian.mul_t(m, rows.jacobian, d.cdof, force)
-  converged = solution.stopped | newton.is_small(problem, solution.ma - d.qfrc_smooth - qfrc)
+  converged = solution.stopped | primal.is_small(problem, solution.ma - d.qfrc_smooth - qfrc)
   return d.replace(
     qacc=solution.qacc, efc_force=force, efc_state=cost.state(m.plan, rows, solution.jar), qfrc_constraint=qfrc,
     solver_niter=solution.niter, status=status.mark(d.status, Warning.SOLVER, ~converged),
@@ -260,23 +270,97 @@ def rne_postconstraint(m: Model, d: Data) -> Data:
   return d.replace(**carried._asdict())
 
 
+# ---------------------------------------------------------------------------------------------------------- inverse
+
+
+def inverse(m: Model, d: Data) -> Data:
+  """The force `qfrc_inverse` that makes `qacc`, and the constraint forces that go with it.
+
+  With the flag INVDISCRETE `qacc` is the difference of two velocities over the timestep, as the integrator would make it.
+
+  Source: `mj_inverse`.
+  """
+  d, work = _forward_velocity(m, d)
+  return _inverse(m, d, work)
+
+
+def _inverse(m: Model, d: Data, work: Work) -> Data:
+  """The part of `inverse` that depends on acceleration."""
+  qacc = _continuous(m, d, work.factor) if m.opt.use_invdiscrete else d.qacc
+  d = _inverse_constraint(m, d, qacc, work.rows)
+  force = mass.mul(m, d.cinert, d.cdof, d.M, qacc) + d.qfrc_bias - d.qfrc_passive - d.qfrc_constraint
+  return d.replace(qfrc_inverse=force)
+
+
+def _inverse_constraint(m: Model, d: Data, qacc: jax.Array, rows: Rows) -> Data:
+  """Constraint forces at an acceleration (nv, W). Source: `mj_invConstraint`."""
+  if not m.plan.sizes["nefc"]:
+    return d.replace(qfrc_constraint=jnp.zeros_like(qacc))
+  jar = jacobian.mul(m, rows.jacobian, d.cdof, qacc) - rows.aref
+  force = cost.zones(m.plan, rows, jar).force
+  return d.replace(
+    efc_force=force, efc_state=cost.state(m.plan, rows, jar), qfrc_constraint=jacobian.mul_t(m, rows.jacobian, d.cdof, force)
+  )
+
+
+def _continuous(m: Model, d: Data, factor: Any) -> jax.Array:
+  """Acceleration that leads to the change of velocity `qacc` by the model's integrator. Source: `mj_discreteAcc`."""
+  if m.opt.integrator == IntegratorType.EULER:
+    if not euler_.is_damped(m):
+      return d.qacc
+    force = euler_.mul(m, d.cinert, d.cdof, d.M, d.qvel, d.qacc)
+  elif m.opt.integrator in (IntegratorType.IMPLICIT, IntegratorType.IMPLICITFAST):
+    full = m.opt.integrator == IntegratorType.IMPLICIT
+    packed, trees = _smooth_vel(m, d, bias=full)
+    if full:
+      force = implicit_.mul_full(m, d.M, packed, trees, d.qacc)
+    else:
+      force = implicit_.mul_fast(m, d.M, packed, trees, _free_blocks(m, d, packed, trees), d.qacc)
+  else:
+    raise ValueError(
+      f"inverse dynamics with the flag INVDISCRETE is not defined for {IntegratorType(m.opt.integrator).name}: "
+      "use EULER, IMPLICIT or IMPLICITFAST, or leave the flag off."
+    )
+  return mass.solve(m, factor, force)
+
+
+def _compare_inverse(m: Model, d: Data) -> Data:
+  """`solver_fwdinv`: by how much inverse dynamics misses constraint forces and inputs; zero where nothing is constrained.
+
+  Source: `mj_compareFwdInv`.
+  """
+  if not m.plan.sizes["nefc"]:
+    return d.replace(solver_fwdinv=jnp.zeros_like(d.solver_fwdinv))
+  back = _inverse(m, d, Work(_factor(m, d), _rows(m, d)))
+  xfrc = applied.xfrc_accumulate(m, d.cdof, d.xipos, d.subtree_com, d.xfrc_applied)
+  misses = d.qfrc_constraint - back.qfrc_constraint, d.qfrc_applied + d.qfrc_actuator + xfrc - back.qfrc_inverse
+  norms = jnp.stack([safe.sqrt(vector.total(x * x)) for x in misses])
+  constrained = jnp.any(d.efc_D > 0, axis=0)
+  return d.replace(qfrc_inverse=back.qfrc_inverse, solver_fwdinv=jnp.where(constrained, norms, 0))
+
+
 # ----------------------------------------------------------------------------------------------------------- step
 
 
 def forward(m: Model, d: Data) -> Data:
   """Everything that the state and the inputs determine; time stands still."""
-  d, work = _forward_velocity(m, d)
+  return _forward(m, d, watched=True)
+
+
+def _forward(m: Model, d: Data, watched: bool) -> Data:
+  """Forward; what is computed for the user's eyes only, energies, is left out unless watched."""
+  d, work = _forward_velocity(m, d, watched)
   return _forward_acceleration(m, d, work)
 
 
-def _forward_velocity(m: Model, d: Data) -> tuple[Data, Work]:
+def _forward_velocity(m: Model, d: Data, watched: bool = True) -> tuple[Data, Work]:
   d = tendon(m, camlight(m, com_pos(m, kinematics(m, d))))
   d = tendon_armature(m, crb(m, d))
   factor = _factor(m, d)
   d = d.replace(**mass.packed(m, factor, d.cdof)._asdict())
   d = transmission(m, collision(m, d))
   d, rows = _fwd_velocity(m, d)
-  return (energy_vel(m, energy_pos(m, d)) if m.opt.use_energy else d), Work(factor, rows)
+  return (energy_vel(m, energy_pos(m, d)) if watched and m.opt.use_energy else d), Work(factor, rows)
 
 
 def _forward_acceleration(m: Model, d: Data, work: Work) -> Data:
@@ -286,7 +370,7 @@ def _forward_acceleration(m: Model, d: Data, work: Work) -> Data:
 
 def step(m: Model, d: Data) -> Data:
   """One timestep."""
-  return euler(m, _check_acc(m, forward(m, _check_state(m, d))))
+  return _integrate(m, _check_acc(m, forward(m, _check_state(m, d))), m.opt.integrator)
 
 
 def step1(m: Model, d: Data) -> Data:
@@ -295,23 +379,123 @@ def step1(m: Model, d: Data) -> Data:
 
 
 def step2(m: Model, d: Data) -> Data:
-  """The rest of the step, with the control now set."""
-  d = _forward_acceleration(m, d, Work(_factor(m, d), _rows(m, d)))
-  return euler(m, _check_acc(m, d))
+  """The rest of the step, with the control now set; Euler's where the integrator is RK4, as in C."""
+  d = _check_acc(m, _forward_acceleration(m, d, Work(_factor(m, d), _rows(m, d))))
+  return _integrate(m, d, IntegratorType.EULER if m.opt.integrator == IntegratorType.RK4 else m.opt.integrator)
+
+
+def _integrate(m: Model, d: Data, integrator: int) -> Data:
+  return INTEGRATORS[integrator](m, _compare_inverse(m, d) if m.opt.use_fwdinv else d)
 
 
 def euler(m: Model, d: Data) -> Data:
-  """Advance the state with the accelerations."""
-  acc = INTEGRATORS[m.opt.integrator](m, d.cinert, d.cdof, d.M, d.qvel, d.qacc, d.qfrc_smooth + d.qfrc_constraint)
+  """Advance the state by semi-implicit Euler, implicit in the joints' damping. Source: `mj_Euler`."""
+  force = d.qfrc_smooth + d.qfrc_constraint
+  return _advance(m, d, euler_.acceleration(m, d.cinert, d.cdof, d.M, d.qvel, d.qacc, force))
+
+
+def implicit(m: Model, d: Data) -> Data:
+  """Advance the state implicitly in velocity, by `implicit` or `implicitfast` as the option says. Source: `mj_implicit`."""
+  force = d.qfrc_smooth + d.qfrc_constraint
+  packed, trees = _smooth_vel(m, d, bias=m.opt.integrator == IntegratorType.IMPLICIT)
+  if m.opt.integrator == IntegratorType.IMPLICIT:
+    return _advance(m, d, implicit_.full(m, d.M, packed, trees, force))
+  acc = implicit_.fast(m, d.cinert, d.cdof, d.M, packed, trees, force)
+  if len(m.plan.derivative.free_body):
+    acc = implicit_.solve_free(m, acc, _free_blocks(m, d, packed, trees), force)
+  return _advance(m, d, acc)
+
+
+def _free_blocks(m: Model, d: Data, packed: jax.Array, medium: Any) -> jax.Array:
+  return implicit_.free_blocks(m, d.M, packed, medium, d.qvel, d.xpos, d.xmat, d.subtree_com, d.crb)
+
+
+def deriv_smooth_vel(m: Model, d: Data, bias: bool = True) -> jax.Array:
+  """Derivative (nv, nv) of the smooth forces over velocity, within the sparsity of the trees.
+
+  Args:
+    m: the model.
+    d: after forward.
+    bias: whether qfrc_bias counts.
+
+  Source: `mjd_smooth_vel`.
+  """
+  packed, trees = _smooth_vel(m, d, bias)
+  out = inertia.unpack(m.plan.derivative.packing, packed)
+  return out if trees is None else out + trees
+
+
+def _smooth_vel(m: Model, d: Data, bias: bool) -> tuple[jax.Array, Any]:
+  """Derivative of the smooth forces: of dampers and actuators packed, of the medium and the bias force by tree or None."""
+  slope = None
+  if derivative.with_actuators(m):
+    ctrl, _ = actuator_force.effective_ctrl(m, d.time, d.ctrl, d.history)
+    slope = actuator_force.velocity_slope(m, ctrl, d.act, d.actuator_length, d.actuator_velocity, d.qfrc_actuator)
+  packed = derivative.packed(m, d.qvel, d.ten_velocity, d.ten_J, d.actuator_moment, slope)
+  if not bias and not derivative.with_medium(m):
+    return packed, None
+  pose = (d.xipos, d.ximat, d.geom_xpos, d.geom_xmat, d.subtree_com)
+  return packed, derivative.of_trees(m, d.qvel, d.cinert, d.cdof, *pose, bias=bias)
+
+
+def rungekutta4(m: Model, d: Data) -> Data:
+  """Advance the state by Runge-Kutta of order 4; three more times forward, without energies and sensors.
+
+  All that is computed is left as at the last of the four places, as C leaves it.
+
+  Source: `mj_RungeKutta`.
+  """
   h = m.opt.timestep
-  qvel = d.qvel + h * acc
+
+  def rates(d, qvel):
+    return rk4.Rates(qvel, d.qacc, d.act_dot)
+
+  def stage(carry, coefficients):
+    last, rate, total = carry
+    place, weight = coefficients
+    ahead = place * h
+    way = ahead * rate.qvel
+    moved = last.replace(
+      qpos=advance.integrate_pos(m, d.qpos, way, 1), qvel=d.qvel + ahead * rate.qacc,
+      act=d.act + ahead * rate.act_dot, time=d.time + ahead,
+    )  # fmt: skip
+    moved = _forward(m, moved, watched=False)
+    rate = rates(moved, rk4.position_rate(m, way, moved.qvel))
+    return (moved, rate, jax.tree.map(lambda s, x: s + weight * x, total, rate)), None
+
+  first = rates(d, d.qvel)
+  start = d, first, jax.tree.map(lambda x: rk4.FIRST_WEIGHT * x, first)
+  (last, _, mean), _ = jax.lax.scan(stage, start, jnp.asarray(rk4.STAGES, d.qpos.dtype))
+  began = {k: getattr(d, k) for k in ("actuator_length", "actuator_velocity", "ten_length", "ten_J")}
+  left = {k: getattr(last, k) for k in (*began, "act_dot")}
+  last = last.replace(qpos=d.qpos, qvel=d.qvel, act=d.act, time=d.time, act_dot=mean.act_dot, **began)
+  return _advance(m, last, mean.qacc, mean.qvel).replace(qacc=mean.qacc, **left)
+
+
+def _advance(m: Model, d: Data, qacc: jax.Array, qvel: jax.Array | None = None) -> Data:
+  """Advance the state with an acceleration (nv, W), positions with the new velocity if none is given.
+
+  Source: `mj_advance`.
+  """
+  h = m.opt.timestep
+  after = d.qvel + h * qacc
+  qvel = after if qvel is None else qvel
   qpos = advance.integrate_pos(m, d.qpos, qvel, h)
   moved = tendon_force.yielded(m, plastic.advance(m, qpos, d.plastic), d.ten_length, d.ten_J, qpos, qvel)
   return d.replace(
     history=history.record(m, d.history, d.time, d.ctrl),
     act=activation.advance(m, d.act, d.act_dot, d.actuator_length, d.actuator_velocity),
-    qvel=qvel, qpos=qpos, plastic=moved, time=d.time + h, qacc_warmstart=d.qacc,
+    qvel=after, qpos=qpos, plastic=moved, time=d.time + h, qacc_warmstart=d.qacc,
   )  # fmt: skip
+
+
+# integrator -> function (m, d after forward) -> d one step later
+INTEGRATORS = {
+  IntegratorType.EULER: euler,
+  IntegratorType.RK4: rungekutta4,
+  IntegratorType.IMPLICIT: implicit,
+  IntegratorType.IMPLICITFAST: implicit,
+}
 
 
 def _check_state(m: Model, d: Data) -> Data:

@@ -11,6 +11,7 @@ from mjx_lite.integrate import advance
 from mjx_lite.smooth import (
   articulated,
   com,
+  derivative,
   fluid,
   inertia,
   kinematics,
@@ -38,6 +39,7 @@ class Plan(NamedTuple):
   tendon_force: tendon_force.TendonForcePlan
   tendon_inertia: tendon_inertia.TendonInertiaPlan
   transmission: transmission.TransmissionPlan
+  derivative: derivative.DerivativePlan
   actuator: actuator.ActuatorPlan
   collision: driver.CollisionPlan
   contact: contact.ContactPlan
@@ -67,13 +69,14 @@ def plan(
   """
   collision = driver.plan(s, filter_parent)
   contacts = contact.plan(s, collision.slot_body, collision.slot_dim, elliptic)
-  about_com, tendons = com.plan(s), tendon.plan(s)
+  about_com, inertias, tendons = com.plan(s), inertia.plan(s), tendon.plan(s)
+  moments = transmission.plan({**s, "slot_body": collision.slot_body})
   rows = assemble.plan(s, pruned, contacts, tendons.movable)
   return Plan(
-    kinematics.plan(s), about_com, inertia.plan(s), articulated.plan(s), passive.plan(s, pruned), plastic.plan(s),
+    kinematics.plan(s), about_com, inertias, articulated.plan(s), passive.plan(s, pruned), plastic.plan(s),
     fluid.plan(s, pruned, about_com, values["geom_fluid"][:, 0] > 0),
     tendons, tendon_force.plan(s, pruned, tendons), tendon_inertia.plan(s, pruned, tendons),
-    transmission.plan({**s, "slot_body": collision.slot_body}), actuator.plan(s, values),
+    moments, derivative.plan(s, inertias, moments, tendons), actuator.plan(s, values),
     collision, contacts, rows, jacobian.plan(s, rows), advance.plan(s),
     body_jacobian.plan(s, about_com), contact_force.plan(s, collision.slot_body, rows.address),
   )  # fmt: skip

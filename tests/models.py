@@ -37,7 +37,7 @@ OTHERS = {
 }  # fmt: skip
 # longer than CI has time for; run with `-m slow`
 IN_CI = ("dm_ball_in_cup", "dm_fish", "gym_humanoid", "myo_elbow/myoelbow_2dof6muscles")
-SLOW = ("humanoids_3", *(k for k in OTHERS if k not in IN_CI))
+SLOW = ("humanoids_2", "humanoids_3", *(k for k in OTHERS if k not in IN_CI))
 
 
 @functools.cache

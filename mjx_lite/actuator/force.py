@@ -10,7 +10,7 @@ from mjx_lite.actuator import dcmotor, history, setpoint, so3
 from mjx_lite.actuator.activation import disabled, next_activation
 from mjx_lite.actuator.state import State
 from mjx_lite.actuator.table import BIASES, DYNAMICS, GAINS
-from mjx_lite.core.enums import MAXVAL, BiasType, GainType
+from mjx_lite.core.enums import MAXVAL, BiasType, GainType, TrnType
 from mjx_lite.core.select import join, place, put, rows, rows_or_zero
 from mjx_lite.core.types import Model
 from mjx_lite.math.tree import mask_sum, plan_sum
@@ -58,6 +58,19 @@ def actuation(m: Model, ctrl, act, length, velocity, moment, qfrc_gravcomp) -> A
   Source: `mj_fwdActuation`.
   """
   p = m.plan.actuator
+  force, act_dot, x = _without_limits(m, ctrl, act, length, velocity)
+  off = disabled(m)
+  force = _limit(m, _limit_tendons(m, force))
+  for k in p.biases:
+    if k.kind == BiasType.DCMOTOR:
+      more = jnp.where(off[k.who][:, None], 0, dcmotor.mechanical(m, k, x, act_dot))
+      force = put(force, k.out, rows(force, k.out) + more)
+  return Actuation(act_dot, force, _to_joints(m, moment, force, qfrc_gravcomp))
+
+
+def _without_limits(m, ctrl, act, length, velocity):
+  """Output forces (nout, W) before any limit and without the mechanical part of motors, act_dot, and the laws' state."""
+  p = m.plan.actuator
   ctrl, slewed = setpoint.slew(m, ctrl, act)
   x = State(ctrl, act, length, velocity, act, act)
   act_dot = act
@@ -66,19 +79,56 @@ def actuation(m: Model, ctrl, act, length, velocity, moment, qfrc_gravcomp) -> A
     act_dot = jnp.broadcast_to(place([*slewed, *rates], m.na, act), act.shape)
     x = x._replace(act_used=_early(m, x, act_dot))
   x = x._replace(drive=rows_or_zero(join([ctrl, x.act_used]) if m.na else ctrl, p.source))
-
   force = place([(k.out, GAINS[k.kind](m, k, x)) for k in p.gains], m.nout, length)
   if p.biases:
     force = force + place([(k.out, BIASES[k.kind](m, k, x)) for k in p.biases], m.nout, length)
   off = disabled(m)
-  if off.any():
-    force = jnp.where(off[p.owner][:, None], 0, force)
-  force = _limit(m, _limit_tendons(m, force))
+  return jnp.where(off[p.owner][:, None], 0, force) if off.any() else force, act_dot, x
+
+
+def velocity_slope(m: Model, ctrl, act, length, velocity, qfrc_actuator) -> jax.Array:
+  """Derivative (nout, W) of each output's force with respect to its velocity.
+
+  It is zero where a limit of the actuator, its tendon or its joint holds the force. Of the bristles of a motor only the
+  damping counts, not what their yielding changes.
+
+  Args:
+    m: the model.
+    ctrl: (nu, W) from `effective_ctrl`.
+    act: (na, W).
+    length: (nout, W) of the outputs.
+    velocity: (nout, W) of the outputs.
+    qfrc_actuator: (nv, W).
+
+  Source: `mjd_actuator_vel`.
+  """
+  p, owner = m.plan.actuator, m.plan.actuator.owner
+  free = lambda v: _without_limits(m, ctrl, act, length, v)[0]  # noqa: E731
+  force, slope = jax.jvp(free, (velocity,), (jnp.ones_like(velocity),))
+
+  tendons = _limit_tendons(m, force)
+  held = tendons != force
+  limited = m.actuator_forcelimited.astype(bool)
+  triple = limited & (m.actuator_gaintype == GainType.SO3)
+  single = (limited & ~triple)[owner]
+  if single.any():
+    bounds = rows(m.actuator_forcerange, owner)
+    held = held | (single[:, None] & ((tendons <= bounds[:, 0]) | (tendons >= bounds[:, 1])))
+  if triple.any():
+    out = np.flatnonzero(triple[owner])
+    held = put(held, out, so3.size(rows(tendons, out)) >= rows(m.actuator_forcerange, owner[out])[:, 1])
+  slope = jnp.where(held, 0, slope)
   for k in p.biases:
     if k.kind == BiasType.DCMOTOR:
-      more = jnp.where(off[k.who][:, None], 0, dcmotor.mechanical(m, k, x, act_dot))
-      force = put(force, k.out, rows(force, k.out) + more)
-  return Actuation(act_dot, force, _to_joints(m, moment, force, qfrc_gravcomp))
+      bristles = jnp.maximum(rows(m.actuator_dynprm, k.who)[:, 6], 0)
+      slope = put(slope, k.out, rows(slope, k.out) - jnp.where(disabled(m)[k.who][:, None], 0, bristles))
+  on_joint = np.isin(m.actuator_trntype, (TrnType.JOINT, TrnType.JOINTINPARENT))
+  joint = np.where(on_joint, m.actuator_trnid[:, 0], 0)[owner]
+  limited = on_joint[owner] & m.jnt_actfrclimited[joint].astype(bool)
+  if not limited.any():
+    return slope
+  bounds, total = rows(m.jnt_actfrcrange, joint), rows(qfrc_actuator, m.jnt_dofadr[joint])
+  return jnp.where(limited[:, None] & ((total <= bounds[:, 0]) | (total >= bounds[:, 1])), 0, slope)
 
 
 def _early(m, x, act_dot):

@@ -56,6 +56,12 @@ def bias(m: Model, k: Group, x: State) -> jax.Array:
   return prm[:, 0] + prm[:, 2] * rows(x.velocity, k.out)
 
 
+def size(force: jax.Array) -> jax.Array:
+  """Norm of the three forces that belong together (3n, W), at each of them."""
+  f = force.reshape(-1, 3, force.shape[-1])
+  return jnp.broadcast_to(safe.norm(f)[:, None], f.shape).reshape(force.shape)
+
+
 def limit(m: Model, who: np.ndarray, force: jax.Array) -> jax.Array:
   """Forces (3n, W) of the actuators `who`, scaled to the upper end of their force range."""
   f = force.reshape(len(who), 3, force.shape[-1])

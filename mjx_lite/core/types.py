@@ -74,6 +74,8 @@ class Option(Replaceable):
   use_eulerdamp = property(lambda self: self._on(_DISABLE.EULERDAMP) and self.use_damper)
   use_autoreset = property(lambda self: self._on(_DISABLE.AUTORESET))
   use_energy = property(lambda self: bool(self.enableflags & _ENABLE.ENERGY))
+  use_fwdinv = property(lambda self: bool(self.enableflags & _ENABLE.FWDINV))
+  use_invdiscrete = property(lambda self: bool(self.enableflags & _ENABLE.INVDISCRETE))
 
 
 @pytree
@@ -380,6 +382,8 @@ class Data(Replaceable):
   qfrc_constraint: jax.Array = array("nv", stage="solve")
   qacc: jax.Array = array("nv", stage="solve")
   solver_niter: jax.Array = array(stage="solve", dtype="int")
+  solver_fwdinv: jax.Array = array(2, stage="step")
+  qfrc_inverse: jax.Array = array("nv", stage="inverse")
   sensordata: jax.Array = array("nsensordata")
   # computed on demand
   energy: jax.Array = array(2, unit="J", stage="energy")

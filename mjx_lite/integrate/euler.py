@@ -1,10 +1,9 @@
 """Semi-implicit Euler, implicit in the joint damping."""
 
 import jax
-import jax.numpy as jnp
 
 from mjx_lite.core.types import Model
-from mjx_lite.smooth import mass, transmission
+from mjx_lite.smooth import derivative, mass
 
 
 def acceleration(m: Model, cinert, cdof, packed_m, qvel, qacc, force) -> jax.Array:
@@ -15,9 +14,17 @@ def acceleration(m: Model, cinert, cdof, packed_m, qvel, qacc, force) -> jax.Arr
 
   Source: `mj_Euler`.
   """
-  if not (m.opt.use_eulerdamp and m.plan.passive.has_damper):
+  if not is_damped(m):
     return qacc
-  speed = jnp.abs(qvel)
-  damping, poly = transmission.dof_damping(m)
-  slope = damping + speed * (2 * poly[:, 0] + 3 * poly[:, 1] * speed)
+  slope = derivative.damping(m, qvel)
   return mass.solve(m, mass.factor(m, cinert, cdof, packed_m, m.opt.timestep * slope), force)
+
+
+def is_damped(m: Model) -> bool:
+  """True if damping is taken implicitly."""
+  return m.opt.use_eulerdamp and m.plan.passive.has_damper
+
+
+def mul(m: Model, cinert, cdof, packed_m, qvel, x) -> jax.Array:
+  """(M + h D) x (nv, W) as `acceleration` inverts it."""
+  return mass.mul(m, cinert, cdof, packed_m, x) + m.opt.timestep * derivative.damping(m, qvel) * x

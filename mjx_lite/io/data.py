@@ -140,6 +140,7 @@ def _fill(result: mujoco.MjData, mj_model: mujoco.MjModel, d: Data) -> None:
     else:
       setattr(result, name, value.item())
   result.solver_niter[0] = d.solver_niter
+  result.solver_fwdinv[:] = d.solver_fwdinv
   _pack.fill_moment(result, mj_model, d)
 
   slots = np.flatnonzero(np.asarray(d.contact.exclude) >= 0)

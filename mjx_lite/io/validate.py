@@ -11,12 +11,12 @@ from mjx_lite.collision.primitive import COLLIDERS
 from mjx_lite.constraint.equality import EQUALITIES
 from mjx_lite.core import enums
 from mjx_lite.core.errors import Problem, UnsupportedModelError
-from mjx_lite.integrate.table import INTEGRATORS
+from mjx_lite.forward import INTEGRATORS
 from mjx_lite.smooth.transmission import TRANSMISSIONS
 from mjx_lite.solver.table import SOLVERS
 
 CONES = tuple(enums.ConeType)
-ENABLE_FLAGS = (enums.EnableBit.ENERGY,)
+ENABLE_FLAGS = (enums.EnableBit.ENERGY, enums.EnableBit.FWDINV, enums.EnableBit.INVDISCRETE)
 
 
 def name_of(m: mujoco.MjModel, kind: mujoco.mjtObj, index: int | np.integer) -> str:

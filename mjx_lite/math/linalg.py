@@ -109,3 +109,67 @@ def _solve_up(below, block):
     known = range(i + 1, _BLOCK)
     out.insert(0, (y[i] - vector.add(u[i, k] * out[k - i - 1] for k in known) if known else y[i]) * inv[i])
   return jnp.concatenate([jnp.stack(out), below]), None
+
+
+# ------------------------------------------------------------------------------------------------------- unsymmetric
+
+
+class LU(NamedTuple):
+  """Factor A = L U without pivoting; columns of L and rows of U as the pass saw them, counted from its own diagonal."""
+
+  lower: jax.Array  # (npass, _BLOCK, n, W) columns of L, 1 on the diagonal
+  upper: jax.Array  # (npass, _BLOCK, n, W) rows of U
+  inv: jax.Array  # (npass, _BLOCK, W) 1 / diagonal of U
+
+
+def solve(a: jax.Array, b: jax.Array) -> jax.Array:
+  """Solution x (n, W) of A x = b, for A (n, n, W) that needs no pivoting: dominated by a symmetric positive definite part.
+
+  Gradient: by the implicit function theorem, with the same factor.
+  """
+  f = lu(jax.lax.stop_gradient(a))
+  return jax.lax.custom_linear_solve(
+    lambda x: vector.mat_vec(a, x), b, lambda _, y: lu_solve(f, y), lambda _, y: lu_solve(f, y, transpose=True)
+  )
+
+
+def lu(a: jax.Array) -> LU:
+  """Factor matrices (n, n, W)."""
+  n = a.shape[0]
+  npass = -(-n // _BLOCK)
+  size = npass * _BLOCK
+  left = _widen(a, size, 2) + np.diag(np.arange(size) >= n).astype(a.dtype)[..., None]
+  _, (lower, upper, inv) = jax.lax.scan(_eliminate_block, left, None, length=npass)
+  return LU(lower, upper, inv)
+
+
+def lu_solve(f: LU, x: jax.Array, transpose: bool = False) -> jax.Array:
+  """Solve with the factor for x (n, W), or with its transpose."""
+  rhs = _widen(x, f.upper.shape[2], 1)
+  one = jnp.ones_like(f.inv)
+  down, down_inv, up, up_inv = (f.upper, f.inv, f.lower, one) if transpose else (f.lower, one, f.upper, f.inv)
+  _, y = jax.lax.scan(_solve_down, rhs, (down, down_inv))
+  out, _ = jax.lax.scan(_solve_up, jnp.zeros_like(rhs), (up, up_inv, y), reverse=True)
+  return out[: x.shape[0]]
+
+
+def _eliminate_block(left, _):
+  """The next columns of L and rows of U, and what is left of the matrix (n, n, W) without them."""
+  lower, upper, inv = [], [], []
+  for i in range(_BLOCK):
+    row, col = left[i], left[:, i]
+    for k in range(i):
+      row, col = row - lower[k][i] * upper[k], col - upper[k][i] * lower[k]
+    inv.append(1 / row[i])
+    lower.append(jax.lax.optimization_barrier(col * inv[i]))
+    upper.append(jax.lax.optimization_barrier(row))
+  rest = vector.add(a[_BLOCK:, None] * b[None, _BLOCK:] for a, b in zip(lower, upper, strict=True))
+  stacked = jnp.stack(lower), jnp.stack(upper), jnp.stack(inv)
+  return _widen(left[_BLOCK:, _BLOCK:] - rest, left.shape[0], 2), stacked
+
+
+def inverse3(a: jax.Array) -> jax.Array:
+  """Inverse of matrices (..., 3, 3, W) by cofactors."""
+  x, y, z = (a[..., i, :, :] for i in range(3))
+  cofactor = jnp.stack([vector.cross(y, z), vector.cross(z, x), vector.cross(x, y)], axis=-2)
+  return cofactor / vector.dot(x, cofactor[..., 0, :])[..., None, None, :]

@@ -6,18 +6,18 @@ M is stored as MuJoCo packs it: the lower triangle of the tree's sparsity, row b
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
-from mjx_lite.core.select import rows
+from mjx_lite.core.select import rows, rows_or_zero
 from mjx_lite.core.types import Model
 from mjx_lite.math import spatial, vector
+from mjx_lite.math.groups import GroupPlan, group_sum, plan_groups
 from mjx_lite.math.tree import mask_sum
 from mjx_lite.smooth import transmission
 
 
 class InertiaPlan(NamedTuple):
-  """Index tables of packed M."""
+  """Index tables of packed M, or of another matrix with a sparsity of its own: the lower triangle, row by row."""
 
   row: np.ndarray  # (nC,) dof of the row
   col: np.ndarray  # (nC,) dof of the column, an ancestor of the row or itself
@@ -29,11 +29,14 @@ class InertiaPlan(NamedTuple):
 def plan(s: dict[str, Any]) -> InertiaPlan:
   """Index tables from the static fields of the model."""
   nv, nc = s["nv"], s["nC"]
-  row = np.repeat(np.arange(nv), s["M_rownnz"])
-  col = s["M_colind"][:nc].astype(int)
-  dense = np.full((nv, nv), nc)
-  dense[row, col] = np.arange(nc)
-  dense[col, row] = np.arange(nc)
+  return plan_packed(np.repeat(np.arange(nv), s["M_rownnz"]), s["M_colind"][:nc].astype(int), nv)
+
+
+def plan_packed(row: np.ndarray, col: np.ndarray, nv: int) -> InertiaPlan:
+  """Index tables of a symmetric (nv, nv) matrix with these entries in its lower triangle."""
+  dense = np.full((nv, nv), len(row))
+  dense[row, col] = np.arange(len(row))
+  dense[col, row] = np.arange(len(row))
   diagonal = row == col
   return InertiaPlan(row, col, dense.ravel(), diagonal, np.flatnonzero(diagonal))
 
@@ -58,9 +61,14 @@ def crb(m: Model, cinert: jax.Array, cdof: jax.Array) -> Crb:
 
 
 def full(m: Model, packed: jax.Array) -> jax.Array:
+  """Dense (nv, nv, W) matrix of one that is packed as M is."""
+  return unpack(m.plan.inertia, packed)
+
+
+def unpack(p: InertiaPlan, packed: jax.Array) -> jax.Array:
   """Dense (nv, nv, W) matrix of a packed one."""
-  zero = jnp.zeros((1, packed.shape[-1]), packed.dtype)
-  return rows(jnp.concatenate([packed, zero]), m.plan.inertia.dense).reshape(m.nv, m.nv, packed.shape[-1])
+  nv = len(p.diagonal_entry)
+  return rows_or_zero(packed, np.where(p.dense < len(p.row), p.dense, -1)).reshape(nv, nv, packed.shape[-1])
 
 
 def mul_packed(m: Model, packed: jax.Array, x: jax.Array) -> jax.Array:
@@ -73,3 +81,34 @@ def mul_m(m: Model, cinert: jax.Array, cdof: jax.Array, x: jax.Array) -> jax.Arr
   acc = mask_sum(m.plan.com.ancestor_dof, cdof * x[:, None])
   force = mask_sum(m.plan.com.moved_body, spatial.inertia_mul(cinert, acc))
   return vector.dot(cdof, force) + transmission.dof_armature(m) * x
+
+
+class GramPlan(NamedTuple):
+  """Products of two entries in one row of a sparse J (n, nv) that have a place in a packed matrix."""
+
+  first: np.ndarray  # (npair,) entry
+  second: np.ndarray
+  owner: np.ndarray  # row of J
+  by_packed: GroupPlan  # entry of the packed matrix <- pairs
+
+  @property
+  def is_diagonal(self) -> bool:
+    """Whether every row of J has one entry."""
+    return bool((self.first == self.second).all())
+
+
+def plan_gram(p: InertiaPlan, owner: np.ndarray, dof: np.ndarray) -> GramPlan:
+  """Pairs of the entries of J, given by their rows and dofs.
+
+  What couples different branches of a tree, or different trees, has no place in p and is left out, as in C.
+  """
+  a, b = np.nonzero((owner[:, None] == owner) & (dof[:, None] >= dof))
+  nv = len(p.diagonal_entry)
+  place = p.dense[dof[a] * nv + dof[b]]
+  kept = place < len(p.row)
+  return GramPlan(a[kept], b[kept], owner[a[kept]], plan_groups(place[kept], len(p.row)))
+
+
+def gram(p: GramPlan, entries: jax.Array, weight: jax.Array) -> jax.Array:
+  """Packed J' diag(weight) J, of entries (nentry, W) and weight (n, W)."""
+  return group_sum(p.by_packed, rows(entries, p.first) * rows(entries, p.second) * rows(weight, p.owner))

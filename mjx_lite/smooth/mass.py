@@ -30,12 +30,17 @@ def factor(m: Model, cinert: jax.Array, cdof: jax.Array, packed_m: jax.Array, ex
     return articulated.factor(m, spatial.inertia_matrix(cinert), cdof, diagonal)
   if extra is not None:
     packed_m = packed_m + jnp.where(m.plan.inertia.diagonal[:, None], rows(extra, m.plan.inertia.row), 0)
-  return linalg.cholesky(inertia.full(m, packed_m)[::-1, ::-1])
+  return dense_factor(m, packed_m)
+
+
+def dense_factor(m: Model, packed: jax.Array) -> linalg.Cholesky:
+  """Factor of any matrix that is packed as M is (nC, W)."""
+  return linalg.cholesky(inertia.full(m, packed)[::-1, ::-1])
 
 
 def solve(m: Model, f: Any, x: jax.Array) -> jax.Array:
-  """Solve with the factor for x (nv, W)."""
-  return articulated.solve(m, f, x) if is_articulated(m) else linalg.cholesky_solve(f, x[::-1])[::-1]
+  """Solve with a factor for x (nv, W)."""
+  return linalg.cholesky_solve(f, x[::-1])[::-1] if isinstance(f, linalg.Cholesky) else articulated.solve(m, f, x)
 
 
 def mul(m: Model, cinert: jax.Array, cdof: jax.Array, packed_m: jax.Array, x: jax.Array) -> jax.Array:

@@ -11,6 +11,7 @@ from mjx_lite.core.types import Model
 from mjx_lite.math import safe, spatial, vector
 from mjx_lite.math.groups import GroupPlan, group_sum, plan_groups
 from mjx_lite.math.tree import mask_sum
+from mjx_lite.smooth import inertia as inertia_
 from mjx_lite.smooth import tendon, tendon_force
 
 
@@ -46,13 +47,8 @@ def inertia(m: Model, ten_J: jax.Array) -> jax.Array:
 
   Source: `mj_tendonArmature`.
   """
-  packed = m.plan.inertia
-  dense = tendon.dense(m, ten_J)
-  # contraction over the tendons, batched over the worlds
-  weighted = dense * armature(m)[:, None]
-  product = jax.lax.dot_general(weighted, dense, (((0,), (0,)), ((2,), (2,))), precision=jax.lax.Precision.HIGHEST)
-  product = jnp.moveaxis(product, 0, -1).reshape(m.nv * m.nv, -1)
-  return rows(product, packed.row * m.nv + packed.col)
+  d = m.plan.derivative
+  return rows(inertia_.gram(d.tendon, ten_J, armature(m)), d.to_m)
 
 
 def bias(m: Model, site_xpos, subtree_com, cvel, cdof_dot, qvel, ten_J) -> jax.Array:

@@ -22,14 +22,15 @@ import jax
 import numpy as np
 
 from mjx_lite.constraint import jacobian
-from mjx_lite.solver import cost, newton, operator
-from mjx_lite.solver.newton import Problem, Solution
+from mjx_lite.solver import cost, operator, primal
+from mjx_lite.solver.primal import Problem, Solution
+from mjx_lite.solver.table import SOLVERS
 
 
 @jax.custom_jvp
 def solve(p: Problem, warmstart: jax.Array) -> Solution:
   """Minimiser of the problem; differentiable in every array of `p`."""
-  return newton.minimize(p, warmstart)
+  return SOLVERS[p.model.opt.solver](p, warmstart)
 
 
 @solve.defjvp
@@ -40,14 +41,14 @@ def _solve_jvp(primals, tangents):
   qacc = solution.qacc
   _, residual_dot = jax.jvp(lambda q: _residual(q, qacc), (p,), (p_dot,))
   qacc_dot = _solve_hessian(p, qacc, -residual_dot)
-  _, (ma_dot, jar_dot) = jax.jvp(newton.point, (p, qacc), (p_dot, qacc_dot))
+  _, (ma_dot, jar_dot) = jax.jvp(primal.point, (p, qacc), (p_dot, qacc_dot))
   none: Any = lambda x: np.zeros(x.shape, jax.dtypes.float0)  # noqa: E731
   return solution, Solution(qacc_dot, ma_dot, jar_dot, none(solution.niter), none(solution.stopped))
 
 
 def _residual(p, qacc):
-  ma, jar = newton.point(p, qacc)
-  return newton.gradient(p, ma, cost.zones(p.model.plan, p.rows, jar))
+  ma, jar = primal.point(p, qacc)
+  return primal.gradient(p, ma, cost.zones(p.model.plan, p.rows, jar))
 
 
 def _solve_hessian(p, qacc, b):

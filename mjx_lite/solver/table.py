@@ -1,6 +1,7 @@
 """The constraint solvers."""
 
 from mjx_lite.core.enums import SolverType
-from mjx_lite.solver import implicit_diff
+from mjx_lite.solver import cg, newton
 
-SOLVERS = {SolverType.NEWTON: implicit_diff.solve}
+# function (problem, warmstart) -> solution
+SOLVERS = {SolverType.NEWTON: newton.minimize, SolverType.CG: cg.minimize}

@@ -66,10 +66,10 @@ def test_ray_from_inside_and_derivative():
     assert float(dist) == pytest.approx(mujoco.mj_ray(model, data, start, along, None, True, -1, found), rel=1e-10)
     assert geom == found[0]
     there = slope(start, along)
-    for k in range(3):
-      step = 1e-6 * np.eye(3)[k]
-      assert float(there[0][k]) == pytest.approx(float(cast(start + step, along)[0] - cast(start - step, along)[0]) / 2e-6, rel=1e-5, abs=1e-6)
-      assert float(there[1][k]) == pytest.approx(float(cast(start, along + step)[0] - cast(start, along - step)[0]) / 2e-6, rel=1e-5, abs=1e-6)
+    for step in 1e-6 * np.eye(3):
+      for turns, got in ((0, there[0] @ step), (1, there[1] @ step)):
+        ends = [cast(start + sign * step * (1 - turns), along + sign * step * turns)[0] for sign in (1, -1)]
+        assert float(got) == pytest.approx(float(ends[0] - ends[1]) / 2, rel=1e-5, abs=1e-11)
 
 
 def _distances(pairs, distmax):

@@ -81,8 +81,8 @@ def test_per_world_model_fields_are_batched_alone(pendulum):
   call = the_call(jax.vmap(f), mass, batch(d, 5))
   wide = [v.aval.shape for v in call.invars[: call.params["call"].nshared] if v.aval.shape[-1] == 5]
   assert wide == [(m.nbody, 5)]
-  out = jax.vmap(f)(mass, batch(d, 5))
-  one = f(mass[3], d)
+  out = mjx.jit(jax.vmap(f))(mass, batch(d, 5))
+  one = mjx.jit(f)(mass[3], d)
   np.testing.assert_allclose(out.qpos[3], one.qpos, rtol=1e-12)
 
 
@@ -121,13 +121,13 @@ def test_gradients_in_every_order_of_transformations(pendulum):
   np.testing.assert_allclose(jnp.diagonal(jax.hessian(one)(v[0])), -jnp.sin(v[0]) * m.opt.timestep)
 
 
-@pytest.mark.parametrize("worlds_", [1, 5, 8, 11])
+@pytest.mark.parametrize("worlds_", [1, 5, 8])
 def test_tiles_change_nothing(worlds_):
   whole, tiled = (mjx.put_model(load("trees"), tile=t) for t in (0, 4))
   d = mjx.make_data(whole)
   many = jax.vmap(lambda k: d.replace(qvel=0.1 * jax.random.normal(k, d.qvel.shape)))(
     jax.random.split(jax.random.key(0), worlds_)
   )
-  a, b = (jax.jit(jax.vmap(mjx.step, in_axes=(None, 0)))(m, many) for m in (whole, tiled))
+  a, b = (mjx.jit(jax.vmap(mjx.step, in_axes=(None, 0)))(m, many) for m in (whole, tiled))
   for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True):
     np.testing.assert_allclose(x, y, rtol=1e-9, atol=1e-9)

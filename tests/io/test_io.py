@@ -14,8 +14,9 @@ import mjx_lite as mjx
 UNSUPPORTED = """
 <mujoco>
   <option integrator="RK4" solver="PGS" noslip_iterations="2"><flag sleep="enable"/></option>
+  <asset><hfield name="hills" nrow="2" ncol="2" size="1 1 1 1"/></asset>
   <worldbody>
-    <geom name="floor" type="plane" size="1 1 1"/>
+    <geom name="floor" type="hfield" hfield="hills"/>
     <body name="a"><joint name="hip" axis="0 1 0"/><geom name="can" type="cylinder" size="0.1 0.1"/></body>
   </worldbody>
   <actuator><general name="act" joint="hip" dyntype="user" actdim="1"/></actuator>
@@ -31,7 +32,7 @@ def test_everything_unsupported_is_named_in_one_error():
   text = str(error.value)
   for part in (
     "integrator = RK4", "solver = PGS", "noslip_iterations = 2", "flag sleep", "sensor 'angle'",
-    "'floor' and geom 'can'", "plane-cylinder", "actuator 'act': dyntype = USER",
+    "'floor' and geom 'can'", "hfield-cylinder", "actuator 'act': dyntype = USER",
   ):  # fmt: skip
     assert part in text, (part, text)
   assert len(error.value.problems) == 7, text
@@ -99,9 +100,13 @@ def test_a_kept_field_has_its_force_and_gradient(field):
   mujoco.mj_setConst(changed, data)  # flags that C keeps of the values
   data.qpos[:], data.qvel[:] = d.qpos, d.qvel
   mujoco.mj_step(changed, data)
-  step = lambda x: mjx.step(m.replace(**{field: x}), d).qvel  # noqa: E731
-  np.testing.assert_allclose(mjx.jit(step)(value), data.qvel, rtol=1e-6, atol=1e-7)
-  g = mjx.jit(jax.grad(lambda x: jnp.sum(step(x) ** 2)))(value)
+
+  def f(x):
+    qvel = mjx.step(m.replace(**{field: x}), d).qvel
+    return jnp.sum(qvel**2), qvel
+
+  g, qvel = mjx.jit(jax.grad(f, has_aux=True))(value)
+  np.testing.assert_allclose(qvel, data.qvel, rtol=1e-6, atol=1e-7)
   assert np.isfinite(g).all() and np.abs(g).max() > 0
 
 

@@ -1,0 +1,131 @@
+"""Integrators that are implicit in velocity: (M - h D) a = f, D the derivative of the smooth force over velocity.
+
+*implicitfast* leaves the bias force out of D and makes D symmetric; *implicit* takes all of it.
+"""
+
+import jax
+import jax.numpy as jnp
+
+from mjx_lite.core.select import put, rows, rows_or_zero
+from mjx_lite.core.types import Model
+from mjx_lite.math import linalg, vector
+from mjx_lite.smooth import derivative, inertia, mass
+
+
+def fast(m: Model, cinert, cdof, packed_m, packed_d, medium, force) -> jax.Array:
+  """Acceleration (nv, W) with a symmetric D.
+
+  Args:
+    m: the model.
+    cinert: (nbody, 10, W).
+    cdof: (nv, 6, W).
+    packed_m: (nC, W).
+    packed_d: that of the forces of dampers and actuators, packed as `plan.derivative.packing` says.
+    medium: (nv, nv, W) that of the medium's, or None.
+    force: qfrc_smooth + qfrc_constraint (nv, W).
+
+  Source: `mj_implicit`.
+  """
+  h, p = m.opt.timestep, m.plan.derivative
+  if medium is None and derivative.is_diagonal(m):
+    return mass.solve(m, mass.factor(m, cinert, cdof, packed_m, -h * rows(packed_d, p.packing.diagonal_entry)), force)
+  return mass.solve(m, mass.dense_factor(m, packed_m - h * rows(symmetric(m, packed_d, medium), p.to_m)), force)
+
+
+def symmetric(m: Model, packed_d, medium) -> jax.Array:
+  """Packed D with the symmetric part of the medium's."""
+  if medium is None:
+    return packed_d
+  p = m.plan.derivative.packing
+  flat = medium.reshape(m.nv * m.nv, -1)
+  return packed_d + 0.5 * (rows(flat, p.row * m.nv + p.col) + rows(flat, p.col * m.nv + p.row))
+
+
+def full(m: Model, packed_m, packed_d, trees, force) -> jax.Array:
+  """Acceleration (nv, W) with all of D; trees (nv, nv, W) is that of the medium and of the bias force.
+
+  Source: `mj_implicit`.
+  """
+  return linalg.solve(_full_matrix(m, packed_m, packed_d, trees), force)
+
+
+def free_blocks(m: Model, packed_m, packed_d, medium, qvel, xpos, xmat, subtree_com, crb) -> jax.Array:
+  """M - h D (n, 6, 6, W) of the trees with one free joint and no other: for them D has the bias force too.
+
+  Args:
+    m: the model.
+    packed_m: (nC, W).
+    packed_d: as for `fast`.
+    medium: as for `fast`; here it is not made symmetric.
+    qvel: (nv, W).
+    xpos: (nbody, 3, W).
+    xmat: (nbody, 3, 3, W).
+    subtree_com: (nbody, 3, W).
+    crb: (nbody, 10, W).
+
+  Source: `mjd_freeMhat`; MuJoCo documentation, Computation, Integrators.
+  """
+  p: derivative.DerivativePlan = m.plan.derivative
+  body, dof = p.free_body, p.free_dof
+  a = rows_or_zero(packed_m, p.from_m) - m.opt.timestep * packed_d
+  block = dof[:, :, None] * m.nv + dof[:, None]
+  a = rows(a, p.packing.dense[block])
+  if medium is not None:
+    a = a - m.opt.timestep * rows(medium.reshape(m.nv * m.nv, -1), block)
+  arm = rows(subtree_com, body) - rows(xpos, body)
+  return a + m.opt.timestep * _bias_slope(rows(xmat, body), arm, rows(crb, body), rows(qvel, dof[:, 3:]))
+
+
+def solve_free(m: Model, qacc: jax.Array, blocks: jax.Array, force: jax.Array) -> jax.Array:
+  """qacc (nv, W) from `fast` with that of the trees of `free_blocks` replaced."""
+  dof = m.plan.derivative.free_dof
+  return put(qacc, dof.ravel(), _solve_blocks(blocks, rows(force, dof)).reshape(dof.size, -1))
+
+
+def mul_fast(m: Model, packed_m, packed_d, medium, blocks, x) -> jax.Array:
+  """(M - h D) x (nv, W) as `fast` and `solve_free` invert it."""
+  p = m.plan.derivative
+  out = inertia.mul_packed(m, packed_m - m.opt.timestep * rows(symmetric(m, packed_d, medium), p.to_m), x)
+  return put(out, p.free_dof.ravel(), vector.mat_vec(blocks, rows(x, p.free_dof)).reshape(p.free_dof.size, -1))
+
+
+def mul_full(m: Model, packed_m, packed_d, trees, x) -> jax.Array:
+  """(M - h D) x (nv, W) as `full` inverts it."""
+  return vector.mat_vec(_full_matrix(m, packed_m, packed_d, trees), x)
+
+
+def _full_matrix(m, packed_m, packed_d, trees):
+  return inertia.full(m, packed_m) - m.opt.timestep * (inertia.unpack(m.plan.derivative.packing, packed_d) + trees)
+
+
+def _bias_slope(mat, arm, crb, turn):
+  """Derivative (n, 6, 6, W) of the bias force of free bodies over velocity; it depends on their rotation only.
+
+  Args:
+    mat: (n, 3, 3, W) body frame.
+    arm: (n, 3, W) from its origin to the centre of mass.
+    crb: (n, 10, W) inertia about the centre of mass.
+    turn: (n, 3, W) rotational velocity in the body frame.
+  """
+  xx, yy, zz, xy, xz, yz = (crb[:, k] for k in range(6))
+  inertia3, mass = vector.matrix((xx, xy, xz), (xy, yy, yz), (xz, yz, zz)), crb[:, 9:]
+
+  def bias(turn):
+    w = vector.mat_vec(mat, turn)
+    pull = mass * vector.cross(w, vector.cross(w, arm))
+    torque = vector.cross(arm, pull) + vector.cross(w, vector.mat_vec(inertia3, w))
+    return jnp.concatenate([pull, vector.mat_t_vec(mat, torque)], axis=1)
+
+  basis = jnp.broadcast_to(jnp.eye(3, dtype=turn.dtype)[:, None, :, None], (3, *turn.shape))
+  columns = jnp.moveaxis(jax.vmap(lambda t: jax.jvp(bias, (turn,), (t,))[1])(basis), 0, 2)
+  return jnp.concatenate([jnp.zeros_like(columns), columns], axis=2)
+
+
+def _solve_blocks(a, b):
+  """Solve (n, 6, 6, W) for (n, 6, W) by blocks of three: mass first, then what is left for the rotation."""
+  p, q, r, s = (a[:, i : i + 3, j : j + 3] for i in (0, 3) for j in (0, 3))
+  x, y = b[:, :3], b[:, 3:]
+  inv = linalg.inverse3(p)
+  left = s - vector.mat_mat(r, vector.mat_mat(inv, q))
+  turn = vector.mat_vec(linalg.inverse3(left), y - vector.mat_vec(r, vector.mat_vec(inv, x)))
+  return jnp.concatenate([vector.mat_vec(inv, x - vector.mat_vec(q, turn)), turn], axis=1)

@@ -1,0 +1,70 @@
+"""Runge-Kutta of order 4, with the Munthe-Kaas correction for what turns.
+
+Positions are reached from the first one along rotation vectors r, so the rate to be combined is that of r, not the angular
+velocity w: for q = q0 * exp(r),
+
+  dr/dt = w + 1/2 r x w + c(|r|) r x (r x w),   c(x) = (1 - x/2 cot(x/2)) / x^2.
+
+Source: H. Munthe-Kaas, High order Runge-Kutta methods on manifolds, Appl. Num. Math. 29 (1999); MuJoCo documentation,
+Computation, Integrators; `mj_RungeKutta`.
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from mjx_lite.core.select import join, rows
+from mjx_lite.core.types import Model
+from mjx_lite.integrate.advance import AdvancePlan
+from mjx_lite.math import vector
+
+# of the stages after the first: place of the stage, as a share of the step along the rate of the one before; and weight
+STAGES = np.array([[0.5, 1 / 3], [0.5, 1 / 3], [1.0, 1 / 6]])
+FIRST_WEIGHT = 1 / 6
+
+
+class Rates(NamedTuple):
+  """What a state changes at: the coordinates of its position, its velocity and its activations."""
+
+  qvel: jax.Array  # (nv, W)
+  qacc: jax.Array  # (nv, W)
+  act_dot: jax.Array  # (na, W)
+
+
+def position_rate(m: Model, way: jax.Array, qvel: jax.Array) -> jax.Array:
+  """Rate (nv, W) of the coordinates `way` of a position, counted from another one.
+
+  Args:
+    m: the model.
+    way: (nv, W) `integrate_pos(qpos0, way, 1)` is the position.
+    qvel: (nv, W) velocity there.
+
+  Gradient: exact, also at way = 0.
+  """
+  p: AdvancePlan = m.plan.advance
+  n = len(p.quat_v)
+  if not n:
+    return qvel
+  r, w = _shortest(rows(way, p.quat_v)), rows(qvel, p.quat_v)
+  turned = vector.cross(r, w)
+  rate = w + 0.5 * turned + _series(vector.dot(r, r))[:, None] * vector.cross(r, turned)
+  return join([rows(qvel, p.scalar_v), rate.reshape(3 * n, rate.shape[-1])], p.order_v)
+
+
+def _shortest(r):
+  """The rotation vector of the same rotation whose angle is at most pi."""
+  x2 = vector.dot(r, r)
+  long = x2 > np.pi**2
+  x = jnp.sqrt(jnp.where(long, x2, 1))
+  return r * jnp.where(long, 1 - 2 * np.pi / x * jnp.floor(x / (2 * np.pi) + 0.5), 1)[:, None]
+
+
+def _series(x2):
+  """c as a function of x^2."""
+  small = x2 < 1e-2
+  x = jnp.sqrt(jnp.where(small, 1, x2))
+  half = 0.5 * x
+  exact = (1 - half * jnp.cos(half) / jnp.sin(half)) / jnp.where(small, 1, x2)
+  return jnp.where(small, 1 / 12 + x2 * (1 / 720 + x2 * (1 / 30240 + x2 / 1209600)), exact)

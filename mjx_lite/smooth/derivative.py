@@ -1,0 +1,134 @@
+"""Derivatives of the smooth forces with respect to velocity: what the implicit integrators add to M.
+
+Dampers and actuators act along rows of a Jacobian, so theirs are packed as M is: J' diag(slope) J. That of the bias force
+and of the medium is a matrix per tree, which forward differentiation of the forces gives column by column; trees do not
+share dofs, so one tangent serves a column of every tree.
+"""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from mjx_lite.core.enums import BiasType, GainType, JointType
+from mjx_lite.core.select import rows
+from mjx_lite.core.types import Model
+from mjx_lite.smooth import com, fluid, inertia, rne, tendon, tendon_force, transmission
+
+
+class DerivativePlan(NamedTuple):
+  """Index tables, and which terms exist."""
+
+  packing: inertia.InertiaPlan  # of a matrix with the sparsity of the trees: that of M may have less, where it is zero
+  from_m: np.ndarray  # entry of the packing -> entry of packed M, -1 where M is zero
+  to_m: np.ndarray  # entry of packed M -> entry of the packing
+  moment: inertia.GramPlan  # of the actuators' outputs
+  tendon: inertia.GramPlan
+  has_actuator: bool  # some actuator's force may depend on velocity
+  tangent: np.ndarray  # (ntangent, nv) dofs that are moved together
+  entry: np.ndarray  # (nv, nv) entry of the flattened columns (ntangent, nv)
+  same_tree: np.ndarray  # (nv, nv)
+  free_body: np.ndarray  # bodies with one free joint, alone in their trees
+  free_dof: np.ndarray  # (n, 6)
+
+
+_WITH_SPEED = {
+  "actuator_gaintype": (GainType.AFFINE, GainType.MUSCLE, GainType.DCMOTOR, GainType.SO3, GainType.PID),
+  "actuator_biastype": (BiasType.AFFINE, BiasType.DCMOTOR, BiasType.SO3),
+}
+
+
+def plan(
+  s: dict[str, Any], of_m: inertia.InertiaPlan, moment: transmission.TransmissionPlan, t: tendon.TendonPlan
+) -> DerivativePlan:
+  """Index tables from the static fields of the model."""
+  nv, tree = s["nv"], s["dof_treeid"]
+  within = np.arange(nv) - np.searchsorted(tree, tree)  # trees own ranges of dofs
+  tangent = np.zeros((within.max(initial=-1) + 1, nv))
+  tangent[within, np.arange(nv)] = 1
+  free = np.flatnonzero(s["jnt_type"] == JointType.FREE)
+  dof = s["jnt_dofadr"][free]
+  alone = s["tree_dofnum"][tree[dof]] == 6
+  row = np.repeat(np.arange(nv), s["D_rownnz"])
+  col = s["D_colind"][: s["nD"]].astype(int)
+  lower = row >= col
+  p = inertia.plan_packed(row[lower], col[lower], nv)
+  from_m = of_m.dense[p.row * nv + p.col]
+  return DerivativePlan(
+    p, np.where(from_m < len(of_m.row), from_m, -1), p.dense[of_m.row * nv + of_m.col],
+    inertia.plan_gram(p, moment.entry_out, moment.entry_dof), inertia.plan_gram(p, t.entry_tendon, t.entry_dof),
+    any(np.isin(s[field], kinds).any() for field, kinds in _WITH_SPEED.items()),
+    tangent, within[None] * nv + np.arange(nv)[:, None], tree[:, None] == tree,
+    s["jnt_bodyid"][free[alone]], dof[alone][:, None] + np.arange(6),
+  )  # fmt: skip
+
+
+def damping(m: Model, qvel: jax.Array) -> jax.Array:
+  """Slope (nv, W) of the joints' damping."""
+  return _slope(*transmission.dof_damping(m), qvel)
+
+
+def _slope(first, higher, speed):
+  speed = jnp.abs(speed)
+  return first + speed * (2 * higher[:, 0] + 3 * higher[:, 1] * speed)
+
+
+def packed(m: Model, qvel, ten_velocity, ten_J, moment, actuator_slope: jax.Array | None) -> jax.Array:
+  """Derivative of the forces of dampers and actuators, packed as `plan.derivative.packing` says.
+
+  Args:
+    m: the model.
+    qvel: (nv, W).
+    ten_velocity: (ntendon, W).
+    ten_J: (nJten, W).
+    moment: (nJmom, W) packed.
+    actuator_slope: (nout, W) of each output's force over its velocity, or None.
+
+  Source: `mjd_actuator_vel`, `mjd_passive_vel`.
+  """
+  p: DerivativePlan = m.plan.derivative
+  packing = p.packing
+  out = jnp.zeros((len(packing.row), qvel.shape[-1]), qvel.dtype)
+  if m.opt.use_damper and m.plan.passive.has_damper:
+    out = out - jnp.where(packing.diagonal[:, None], rows(damping(m, qvel), packing.row), 0)
+  if m.opt.use_damper and m.plan.tendon_force.has_damper:
+    out = out - inertia.gram(p.tendon, ten_J, _slope(*tendon_force.damping(m), ten_velocity))
+  return out if actuator_slope is None else out + inertia.gram(p.moment, moment, actuator_slope)
+
+
+def is_diagonal(m: Model) -> bool:
+  """True if dampers and actuators add to the diagonal of M only."""
+  p: DerivativePlan = m.plan.derivative
+  tendons = m.opt.use_damper and m.plan.tendon_force.has_damper and not p.tendon.is_diagonal
+  return not tendons and (p.moment.is_diagonal or not with_actuators(m))
+
+
+def with_actuators(m: Model) -> bool:
+  """True if forces of actuators may depend on velocity."""
+  return m.plan.derivative.has_actuator and m.opt.use_actuation
+
+
+def with_medium(m: Model) -> bool:
+  """True if there is a medium."""
+  return m.plan.fluid.exists and m.opt.use_passive
+
+
+def of_trees(m: Model, qvel, cinert, cdof, xipos, ximat, geom_xpos, geom_xmat, subtree_com, *, bias: bool) -> jax.Array:
+  """Derivative (nv, nv, W) of the force of the medium, minus that of the bias force if asked for.
+
+  Source: `mjd_rne_vel`, `mjd_ellipsoidFluid`, `mjd_inertiaBoxFluid`.
+  """
+  p: DerivativePlan = m.plan.derivative
+
+  def force(v):
+    velocity = com.com_vel(m, cdof, v)
+    out = jnp.zeros_like(v)
+    if with_medium(m):
+      out = out + fluid.fluid(m, cdof, velocity.cvel, xipos, ximat, geom_xpos, geom_xmat, subtree_com)
+    return out - rne.rne(m, cinert, cdof, velocity.cvel, velocity.cdof_dot, v) if bias else out
+
+  tangents = jnp.broadcast_to(jnp.asarray(p.tangent, qvel.dtype)[..., None], (*p.tangent.shape, qvel.shape[-1]))
+  columns = jax.vmap(lambda t: jax.jvp(force, (qvel,), (t,))[1])(tangents)
+  flat = rows(columns.reshape(-1, qvel.shape[-1]), p.entry.ravel())
+  return jnp.where(p.same_tree[..., None], flat.reshape(m.nv, m.nv, -1), 0)

@@ -1,0 +1,156 @@
+"""The primal problem, and what its solvers share: start, exact line search, termination."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from mjx_lite.constraint import jacobian
+from mjx_lite.constraint.rows import Rows
+from mjx_lite.core.types import Model
+from mjx_lite.math import safe, vector
+from mjx_lite.solver import cost, linesearch, operator
+from mjx_lite.solver.operator import Metric
+
+
+class Problem(NamedTuple):
+  """Minimise ½(a-a_s)'M(a-a_s) + s(Ja - aref); every array that the solution depends on."""
+
+  model: Model
+  metric: Metric
+  rows: Rows
+  qfrc_smooth: jax.Array
+  qacc_smooth: jax.Array
+  scale: jax.Array  # (W,) 1/trace(M): what costs and gradients are measured in
+
+
+class Solution(NamedTuple):
+  """Minimiser, what is known there, and how it was reached."""
+
+  qacc: jax.Array
+  ma: jax.Array  # M qacc
+  jar: jax.Array  # J qacc - aref
+  niter: jax.Array
+  stopped: jax.Array  # the last step gained too little to go on
+
+
+class Direction(NamedTuple):
+  """Where to search next."""
+
+  direction: jax.Array  # (nv, W)
+  decrement: jax.Array  # (W,) half of gradient times preconditioned gradient: the gain that the quadratic model predicts
+  memory: Any  # what the next direction needs of this one
+
+
+class Method(NamedTuple):
+  """A way to choose directions."""
+
+  start: Callable[[Problem], Any]  # memory before the first direction
+  direction: Callable[..., Direction]  # (problem, zones, gradient, whether to forget the last one (W,), memory)
+  conjugate: bool  # directions build on the last one; else a small decrement ends the iteration
+
+
+class _Iterate(NamedTuple):
+  qacc: jax.Array
+  ma: jax.Array  # M qacc
+  jar: jax.Array  # J qacc - aref
+  improvement: jax.Array  # of the last step, scaled
+  done: jax.Array
+  stuck: jax.Array  # no step was found along the last direction
+  niter: jax.Array
+  count: jax.Array
+  memory: Any
+
+
+def minimize(p: Problem, warmstart: jax.Array, method: Method) -> Solution:
+  """Iterate from the cheaper of warmstart and qacc_smooth.
+
+  A world stops when its last improvement or its gradient is below the tolerance, with Newton's method also when the
+  decrement is, all scaled by 1/trace(M); or when no step helps, with conjugate gradients not along a fresh direction
+  either. The others go on.
+
+  Source: `mj_solPrimal`; MuJoCo documentation, Computation, Solver algorithms.
+  """
+  m = p.model
+  iterate = _start(p, warmstart, method.start(p))
+  body = lambda s: _step(p, method, s)  # noqa: E731
+  if m.opt.iterations == 1:
+    iterate = body(iterate)
+  else:
+    iterate = jax.lax.while_loop(lambda s: (s.count < m.opt.iterations) & ~jnp.all(s.done), body, iterate)
+  gained = (iterate.improvement > 0) & (iterate.improvement < m.opt.tolerance)
+  return Solution(iterate.qacc, iterate.ma, iterate.jar, iterate.niter, iterate.done | gained)
+
+
+def point(p: Problem, qacc: jax.Array) -> tuple[jax.Array, jax.Array]:
+  """M a and J a - aref at an acceleration."""
+  jar = jacobian.mul(p.model, p.rows.jacobian, p.metric.cdof, qacc) - p.rows.aref
+  return operator.mul_m(p.model, p.metric, qacc), jar
+
+
+def gradient(p: Problem, ma: jax.Array, zones: cost.Zones) -> jax.Array:
+  """Gradient of the objective: M a - f_smooth - J' force."""
+  return ma - p.qfrc_smooth - jacobian.mul_t(p.model, p.rows.jacobian, p.metric.cdof, zones.force)
+
+
+def is_small(p: Problem, grad: jax.Array) -> jax.Array:
+  """(W,) whether a gradient is below the tolerance."""
+  return p.scale * _norm(grad) < p.model.opt.tolerance
+
+
+def _norm(x):
+  return safe.sqrt(vector.total(x * x))
+
+
+def _start(p, warmstart, memory):
+  m = p.model
+  jar = jacobian.mul(m, p.rows.jacobian, p.metric.cdof, p.qacc_smooth) - p.rows.aref
+  qacc, ma = p.qacc_smooth, p.qfrc_smooth
+  if m.opt.use_warmstart:
+    ma_warm, jar_warm = point(p, warmstart)
+    gauss = 0.5 * vector.total((ma_warm - p.qfrc_smooth) * (warmstart - p.qacc_smooth))
+    warm = gauss + cost.row_cost(m.plan, p.rows, jar_warm) < cost.row_cost(m.plan, p.rows, jar)
+    qacc, ma, jar = (jnp.where(warm, a, b) for a, b in ((warmstart, qacc), (ma_warm, ma), (jar_warm, jar)))
+  width = jar.shape[-1]
+  none, infinite = jnp.zeros((width,), bool), jnp.full((width,), jnp.inf, qacc.dtype)
+  return _Iterate(qacc, ma, jar, infinite, none, none, jnp.zeros((width,), jnp.int32), jnp.int32(0), memory)
+
+
+def _step(p, method, s):
+  m = p.model
+  tol = m.opt.tolerance
+
+  z = cost.zones(m.plan, p.rows, s.jar)
+  grad = gradient(p, s.ma, z)
+  first = s.niter == 0
+  direction, decrement, memory = method.direction(p, z, grad, first | s.stuck, s.memory)
+
+  # stop where the step that led here was the last
+  small, spent = is_small(p, grad), p.scale * decrement < tol
+  later = ((s.improvement > 0) & (s.improvement < tol)) | small
+  at_start = spent
+  if not method.conjugate:  # Newton's forces are exact, so it wants a small gradient too before it ends at the start
+    later, at_start = later | spent, small & spent
+  done = s.done | jnp.where(first, at_start, later)
+
+  # exact line search
+  mv = operator.mul_m(m, p.metric, direction)
+  jv = jacobian.mul(m, p.rows.jacobian, p.metric.cdof, direction)
+  gauss1 = vector.total(direction * (s.ma - p.qfrc_smooth))
+  gauss2 = 0.5 * vector.total(direction * mv)
+  gtol = tol * m.opt.ls_tolerance * _norm(direction) / p.scale
+  found = linesearch.search(m.plan, p.rows, s.jar, jv, gauss1, gauss2, gtol, m.opt.ls_iterations)
+  alpha = jnp.where(done, 0, found.alpha)
+  stuck = alpha == 0
+  return _Iterate(
+    s.qacc + alpha * direction,
+    s.ma + alpha * mv,
+    s.jar + alpha * jv,
+    jnp.where(done, s.improvement, p.scale * found.improvement),
+    done | (stuck & (s.stuck if method.conjugate else True)),
+    stuck,
+    s.niter + (~done).astype(s.niter.dtype),
+    s.count + 1,
+    memory,
+  )

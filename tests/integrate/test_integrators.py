@@ -1,0 +1,145 @@
+"""The integrators: states equal to C's, order of convergence, energy, gradients.
+
+Parity of `implicit` and `implicitfast` is with that of the stages: several scenes of `tests/scenes` use them.
+"""
+
+import functools
+
+import jax.numpy as jnp
+import mujoco
+import numpy as np
+import pytest
+from derivatives import assert_gradients
+from models import load
+
+import mjx_lite as mjx
+from mjx_lite.cli.compare import optimal, relative_error
+
+I = mujoco.mjtIntegrator
+STATE = ("time", "qpos", "qvel", "act", "history", "plastic", "qacc", "qacc_warmstart")
+
+# a body that tumbles in a medium, and an arm that a servo, a damped tendon and a polynomial damper hold
+SMALL = """
+<mujoco>
+  <option density="50" viscosity="0.3" timestep="0.01"/>
+  <worldbody>
+    <geom type="plane" size="5 5 .1"/>
+    <body pos="0 1 1"><freejoint/><geom type="box" size=".1 .2 .3" pos=".1 0 0" fluidshape="ellipsoid"/></body>
+    <body pos="0 0 2">
+      <joint name="a" axis="0 1 0" damping="0.5 0.2 0.1"/><geom type="capsule" size=".05" fromto="0 0 0 0 0 -.5"/>
+      <site name="p" pos=".1 0 -.3"/>
+      <body pos="0 0 -.5"><joint name="b" type="ball"/><geom type="capsule" size=".05" fromto="0 0 0 .1 .2 -.4"/>
+        <site name="q" pos=".05 .1 -.2"/></body>
+    </body>
+  </worldbody>
+  <tendon><spatial name="t" damping="2 0.5 0" stiffness="20"><site site="p"/><site site="q"/></spatial></tendon>
+  <actuator><position joint="a" kp="20" kv="3"/><general tendon="t" gaintype="affine" gainprm="1 0.2 0.5"/></actuator>
+</mujoco>
+"""
+# no friction anywhere: energy is kept, but for the error of the integrator
+CONSERVATIVE = """
+<mujoco>
+  <option timestep="0.004"><flag energy="enable" contact="disable"/></option>
+  <worldbody>
+    <body pos="0 1 1"><freejoint/><geom type="box" size=".1 .2 .3" pos=".1 0 0"/></body>
+    <body pos="0 0 2">
+      <joint axis="0 1 0"/><geom type="capsule" size=".05" fromto="0 0 0 0 0 -.5"/>
+      <body pos="0 0 -.5"><joint type="ball" stiffness="2"/><geom type="capsule" size=".05" fromto="0 0 0 .1 .2 -.4"/></body>
+    </body>
+  </worldbody>
+</mujoco>
+"""
+
+
+def with_integrator(model, integrator, timestep=None):
+  model = model.__copy__()
+  model.opt.integrator = integrator
+  model.opt.timestep = timestep or model.opt.timestep
+  return model
+
+
+@pytest.mark.parametrize("name", ["joints", "actuators"])
+def test_rk4_equals_c(name):
+  model = with_integrator(optimal(load(name)), I.mjINT_RK4, 0.01)
+  m, step, rng = mjx.put_model(model), mjx.jit(mjx.step), np.random.default_rng(0)
+  data = mujoco.MjData(model)
+  for k in range(30):
+    data.ctrl[:] = rng.uniform(-1, 1, model.nu)
+    data.qvel[:] += 0.2 * rng.normal(size=model.nv)
+    before = mjx.put_data(m, data)
+    mujoco.mj_step(model, data)
+    after = step(m, before)
+    for field in STATE:
+      ours, theirs = (np.asarray(getattr(x, field)) for x in (after, data))
+      assert relative_error(ours, theirs).max(initial=0) < 1e-8, (k, field)
+
+
+def test_step_in_two_parts_is_a_step_of_euler():
+  model = with_integrator(mujoco.MjModel.from_xml_string(CONSERVATIVE), I.mjINT_RK4)
+  m, data = mjx.put_model(model), mujoco.MjData(model)
+  data.qvel[:] = 0.3
+  d = mjx.jit(lambda m, d: mjx.step2(m, mjx.step1(m, d)))(m, mjx.put_data(m, data))
+  mujoco.mj_step1(model, data)
+  mujoco.mj_step2(model, data)
+  np.testing.assert_allclose(d.qpos, data.qpos, rtol=1e-12)
+
+
+@functools.cache
+def start(integrator):
+  model = with_integrator(mujoco.MjModel.from_xml_string(CONSERVATIVE), integrator)
+  m = mjx.put_model(model)
+  d = mjx.make_data(m)
+  d = d.replace(qvel=d.qvel.at[jnp.array([3, 4, 5, 6, 8])].set(jnp.array([3.0, 1.0, -2.0, 2.0, 3.0])))
+  return m, d, mjx.jit(lambda m, d: mjx.step(m, d))
+
+
+def trajectory(integrator, nstep, duration=0.4):
+  """Last state and the energies along the way."""
+  m, d, step = start(integrator)
+  m = m.replace(opt=m.opt.replace(timestep=jnp.asarray(duration / nstep)))
+  energy = []
+  for _ in range(nstep):
+    d = step(m, d)
+    energy.append(float(d.energy.sum()))
+  return np.concatenate([d.qpos, d.qvel]), energy
+
+
+@pytest.mark.parametrize("integrator, order", [(I.mjINT_RK4, 4), (I.mjINT_EULER, 1), (I.mjINT_IMPLICIT, 1)])
+def test_order_of_convergence(integrator, order):
+  best, _ = trajectory(I.mjINT_RK4, 800)
+  coarse, fine = (np.abs(trajectory(integrator, n)[0] - best).max() for n in (50, 100))
+  assert abs(np.log2(coarse / fine) - order) < 0.3
+
+
+def test_energy_drift():
+  drift = {k: np.ptp(trajectory(k, 100)[1]) for k in (I.mjINT_RK4, I.mjINT_EULER)}
+  assert drift[I.mjINT_RK4] < 1e-5 and drift[I.mjINT_RK4] < 1e-3 * drift[I.mjINT_EULER]
+
+
+@pytest.mark.parametrize("integrator", [I.mjINT_RK4, I.mjINT_IMPLICIT, I.mjINT_IMPLICITFAST])
+def test_gradients(integrator):
+  model = with_integrator(mujoco.MjModel.from_xml_string(SMALL), integrator)
+  m, rng = mjx.put_model(model), np.random.default_rng(0)
+  d = mjx.make_data(m)
+  w = jnp.asarray(rng.normal(size=m.nv))
+
+  def f(dq, qvel, ctrl, mass, damping, timestep):
+    m2 = m.replace(body_mass=mass, dof_damping=damping, opt=m.opt.replace(timestep=timestep))
+    q = mjx.integrate_pos(m, d.qpos, dq, jnp.ones(()))
+    return w @ mjx.step(m2, d.replace(qpos=q, qvel=qvel, ctrl=ctrl)).qvel
+
+  at = (0.1 * w, w[::-1], jnp.array([0.3, 0.5]), m.body_mass, m.dof_damping, m.opt.timestep)
+  assert_gradients(f, at, [rng.normal(size=x.shape) for x in at])
+
+
+def test_derivative_of_the_smooth_forces_is_that_of_c():
+  model = with_integrator(mujoco.MjModel.from_xml_string(SMALL), I.mjINT_IMPLICIT)
+  m, data = mjx.put_model(model), mujoco.MjData(model)
+  data.qvel[:], data.ctrl[:] = np.random.default_rng(0).normal(size=model.nv), 0.4
+  d = mjx.jit(mjx.forward)(m, mjx.put_data(m, data))
+  ours = mjx.jit(mjx.deriv_smooth_vel)(m, d)
+  mujoco.mj_step(model, data)
+  theirs = np.zeros((model.nv, model.nv))
+  for i, (adr, n) in enumerate(zip(model.D_rowadr, model.D_rownnz, strict=True)):
+    theirs[i, model.D_colind[adr : adr + n]] = data.qDeriv[adr : adr + n]
+  np.testing.assert_allclose(ours, theirs, atol=1e-10)
