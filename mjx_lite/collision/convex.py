@@ -12,7 +12,7 @@ import numpy as np
 
 from mjx_lite.collision import core, faces, gjk, manifold, witness
 from mjx_lite.collision.hulls import HullOf
-from mjx_lite.collision.shapes import Contacts, Shape, first_min, make_contacts, only_where
+from mjx_lite.collision.shapes import Contacts, Shape, make_contacts, only_where
 from mjx_lite.math import vector
 
 NCON = 4
@@ -88,11 +88,15 @@ def collide(p: ConvexPlan, a: Shape, b: Shape, margin: jax.Array, iterations: in
     width = dist.shape[-1]
     eye = jnp.broadcast_to(jnp.eye(3, dtype=dist.dtype)[None, :, :, None], (len(rows), 3, 3, width))
     first = jnp.argmax(found.on, axis=1)[:, None] == np.arange(3)[:, None]
-    ids = [jnp.where(found.on, x, jnp.sum(jnp.where(first, x, 0), axis=1, keepdims=True)) for x in (found.index_a, found.index_b)]
-    full = lambda x: jnp.broadcast_to(x, (*x.shape[:-1], width))[rows]  # noqa: E731
-    cut = lambda c: c._replace(  # noqa: E731
-      kind=c.kind[rows], size=c.size[rows], scale=c.scale[rows], radius=c.radius[rows], table=c.table[rows]
-    )
+    indices = found.index_a, found.index_b
+    ids = [jnp.where(found.on, x, jnp.sum(jnp.where(first, x, 0), axis=1, keepdims=True)) for x in indices]
+
+    def full(x):
+      return jnp.broadcast_to(x, (*x.shape[:-1], width))[rows]
+
+    def cut(c):
+      return c._replace(kind=c.kind[rows], size=c.size[rows], scale=c.scale[rows], radius=c.radius[rows], table=c.table[rows])
+
     side_a = manifold.Side(cut(ca), p.faces_a, p.types_a[rows], eye, jnp.zeros_like(eye[:, 0]), ids[0][rows], surface_a[rows])
     side_b = manifold.Side(cut(cb), p.faces_b, p.types_b[rows], full(turn), full(place), ids[1][rows], surface_b[rows])
     more = manifold.manifold(side_a, side_b, w.normal[rows], full(margin), (dist < margin)[rows])
@@ -104,5 +108,3 @@ def collide(p: ConvexPlan, a: Shape, b: Shape, margin: jax.Array, iterations: in
   world = a.pos[:, None] + vector.mat_vec(a.mat[:, None], pos_all)
   return make_contacts(dist_all, world, vector.mat_vec(a.mat, normal)[:, None])
 
-
-_ = first_min

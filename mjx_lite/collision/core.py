@@ -66,7 +66,8 @@ def make(
       tables.append({"box": _BOX, "capsule": _SEGMENT}.get(t, _POINT))
   n = max(len(x) for x in tables)
   table = np.stack([x[np.where(np.arange(n) < len(x), np.arange(n), 0)] for x in tables])
-  is_type = {k: np.array([t == k for t in types])[:, None] for k in ("sphere", "capsule", "ellipsoid", "cylinder", "box", "mesh")}
+  kinds = ("sphere", "capsule", "ellipsoid", "cylinder", "box")
+  is_type = {k: np.array([t == k for t in types])[:, None] for k in kinds}
   fixed = ~(is_type["box"] | is_type["capsule"])
   scale = jnp.where(fixed[..., None], 1, size)
   scale = jnp.where(is_type["capsule"][..., None], jnp.stack([0 * size[:, 0], 0 * size[:, 0], size[:, 1]], axis=1), scale)

@@ -47,7 +47,8 @@ def distance(m: Model, xpos: jax.Array, xmat: jax.Array, distmax: jax.Array, geo
     found = COLLIDERS[types].fn(*shapes, reach)
   dist, pos, normal = found.dist[0], found.pos[0], found.frame[0, :, 0]
   nearest = first_min(jax.lax.stop_gradient(dist), axis=0)
-  dist, pos, normal = (jnp.sum(jnp.where(nearest if x.ndim == 2 else nearest[:, None], x, 0), axis=0) for x in (dist, pos, normal))
+  dist = jnp.sum(jnp.where(nearest, dist, 0), axis=0)
+  pos, normal = (jnp.sum(jnp.where(nearest[:, None], x, 0), axis=0) for x in (pos, normal))
   near = dist < distmax
   dist = jnp.where(near, dist, distmax)
   half = 0.5 * jnp.where(near, dist, 0) * normal

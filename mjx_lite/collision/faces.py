@@ -44,7 +44,8 @@ def _box() -> _Shape:
   ]  # fmt: skip
   at = [[2 * k + (0 if i >> k & 1 else 1) for k in range(3)] for i in range(8)]
   normal = np.array([np.eye(3)[k] * sign for k in range(3) for sign in (1, -1)])
-  return _Shape(corner, at, [[i ^ 1 << k for k in range(3)] for i in range(8)], normal, [[place[v] for v in p] for p in polygons])
+  side = [[i ^ 1 << k for k in range(3)] for i in range(8)]
+  return _Shape(corner, at, side, normal, [[place[v] for v in p] for p in polygons])
 
 
 def _cylinder() -> _Shape:

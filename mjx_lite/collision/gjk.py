@@ -222,7 +222,7 @@ def find(a: Core, b: Core, reach: jax.Array, iterations: int) -> Features:
     new = _State(
       y, pa, pb, ia, ib, on, jnp.where(moved[:, None], restart, v), target, step,
       jnp.where((outside & ~(touch & (s.stage == _DESCEND)))[:, None], n, s.normal), stage,
-      jnp.where(again, 0, jnp.where(outside & (s.stage == _DESCEND), s.turn + 1, s.turn)), s.again | again, done, s.far | far & ~fresh & ~s.done,
+      jnp.where(again, 0, s.turn + (outside & (s.stage == _DESCEND))), s.again | again, done, s.far | far & ~fresh & ~s.done,
       s.overlap | (stage != _APART), jnp.where(moved, 0, s.count + 1), s.passes + 1,
     )  # fmt: skip
     return jax.tree.map(lambda old, x: jnp.where(_over(s.done, x.ndim), old, x), s, new)

@@ -15,11 +15,11 @@ import numpy as np
 from mjx_lite.collision.core import Core
 from mjx_lite.collision.faces import FacesOf
 from mjx_lite.collision.hulls import take
-from mjx_lite.collision.shapes import NO_CONTACT, first_min, only_where
+from mjx_lite.collision.shapes import first_min, only_where
 from mjx_lite.math import safe, vector
 from mjx_lite.math.once import once, unit
 
-_FACE_TOL, _EDGE_TOL = np.cos(0.0889), np.sin(0.0889)
+_FACE_TOL, _EDGE_TOL = float(np.cos(0.0889)), float(np.sin(0.0889))
 _HALFSPACE = -1e-10
 
 
@@ -266,7 +266,8 @@ def _reduce(points: jax.Array, count: jax.Array, is_edge: jax.Array) -> tuple[ja
   fixed = jax.lax.stop_gradient(points)
   size = points.shape[1]
   have = np.arange(size)[:, None] < count[:, None]
-  apart = vector.dot(*(2 * (fixed[:, :, None] - fixed[:, None],)))
+  between = fixed[:, :, None] - fixed[:, None]
+  apart = vector.dot(between, between)
   pair = have[:, :, None] & have[:, None] & np.triu(np.ones((size, size), bool), 1)[..., None]
   apart = jnp.where(pair, apart, 0).reshape(points.shape[0], size * size, -1)
   far = jnp.argmax(apart, axis=1)
@@ -288,7 +289,7 @@ def _wide(points, count, is_edge):
   zero = jnp.zeros_like(count)
 
   def area(q):
-    p = [jnp.take_along_axis(points, jnp.broadcast_to(x[:, None, None], (x.shape[0], 1, 3, x.shape[1])), axis=1)[:, 0] for x in q]
+    p = [jnp.take_along_axis(points, x[:, None, None], axis=1)[:, 0] for x in q]
     c = vector.cross(p[0] - p[2], p[1] - p[3])
     return vector.dot(c, c)
 
@@ -314,8 +315,3 @@ def _wide(points, count, is_edge):
   bound = 6 * points.shape[1]
   return jax.lax.while_loop(lambda s: jnp.any(need & (s[0][0] < n)) & (s[4] < bound), step, state)[1]
 
-
-def empty(normal: jax.Array) -> Manifold:
-  """No contacts."""
-  dist = jnp.full((normal.shape[0], 4, normal.shape[-1]), NO_CONTACT, normal.dtype)
-  return Manifold(dist, jnp.zeros((*dist.shape[:2], 3, dist.shape[-1]), normal.dtype), normal, jnp.zeros(normal[:, 0].shape, jnp.int32))

@@ -58,10 +58,12 @@ def witness(a: Core, b: Core, f: Features) -> Witness:
   place = vector.mat_t_vec(a.mat, b.pos - a.pos)
   # a vertex that is not used repeats one that is
   first = _pick_first(f.on)
-  f = f._replace(**{
-    k: jnp.where(f.on if x.ndim == 3 else f.on[:, :, None], x, jnp.sum(jnp.where(first if x.ndim == 3 else first[:, :, None], x, 0), axis=1, keepdims=True))
-    for k, x in (("index_a", f.index_a), ("index_b", f.index_b), ("point_a", f.point_a), ("point_b", f.point_b))
-  })  # fmt: skip
+
+  def filled(x):
+    mask, use = (y if x.ndim == 3 else y[:, :, None] for y in (f.on, first))
+    return jnp.where(mask, x, jnp.sum(jnp.where(use, x, 0), axis=1, keepdims=True))
+
+  f = f._replace(**{k: filled(getattr(f, k)) for k in ("index_a", "index_b", "point_a", "point_b")})
   posed = _Posed(
     a, b, turn, place, f.index_a, f.index_b, _fixed(a, f.index_a, f.point_a), _fixed(b, f.index_b, f.point_b),
     _is_flat(a, f.point_a), _is_flat(b, f.point_b),

@@ -123,14 +123,16 @@ def test_distance_of_single_contacts(kind):
 
 
 def test_symmetric():
-  """Pairs of one type: the same distances and the opposite normal with the shapes swapped."""
+  """Pairs of one type with the shapes swapped: the same distance where there is a single contact."""
   for kind in ('random', 'random 1e-2'):
     a, b, margin = _args(_poses(kind))
-    there, back = _collide()(a, b, margin), _collide()(b, a, margin)
+    both = [np.asarray(_collide()(*shapes, margin).dist) for shapes in ((a, b), (b, a))]
     for k, pair in enumerate(PAIRS):
       if pair[0] == pair[1] != 'mesh':
-        x, y = np.asarray(there.dist[k]).min(axis=0), np.asarray(back.dist[k]).min(axis=0)
-        assert np.mean(np.abs(x - y) < 1e-5) > 0.9, pair
+        single = np.all([(x[k] < margin[k]).sum(axis=0) == 1 for x in both], axis=0)
+        x, y = (z[k].min(axis=0)[single] for z in both)
+        assert single.sum() > 10
+        assert np.mean(np.abs(x - y) < 1e-5) > 0.85, pair
 
 
 @functools.cache
@@ -148,35 +150,37 @@ def _directions():
 
 
 def test_derivatives():
+  """Reverse mode of a random combination of the contacts, against differences along a random motion of every pair."""
   args, tangents = _directions()
-  found, forward = mjx.jit(lambda x, dx: jax.jvp(_fn, x, dx))(args, tangents)
-  assert all(np.isfinite(x).all() for x in (*found, *forward))
+  found = _collide()(*args)
   active = np.asarray(found.dist < args[2][:, None])
+  rng = np.random.default_rng(4)
+  weights = [jnp.asarray(np.where(_as(active, x), rng.normal(size=x.shape), 0)) for x in found]
+
+  def combination(*moved):
+    return sum(jnp.sum(w * x, axis=tuple(range(1, x.ndim - 1))) for w, x in zip(weights, _fn(*moved), strict=True))
+
+  slope = mjx.jit(jax.grad(lambda a, b: jnp.sum(combination(a, b, args[2])), argnums=(0, 1)))(*args[:2])
+  assert all(np.isfinite(x).all() for x in jax.tree.leaves(slope))
+  each = jax.tree.map(lambda x, dx: jnp.sum(x * dx, axis=tuple(range(1, x.ndim - 1))), slope, tangents[:2])
+  there = np.asarray(sum(jax.tree.leaves(each)))
 
   def moved(h):
-    return _collide()(*jax.tree.map(lambda x, dx: x + h * dx, args, tangents))
+    out = _collide()(*jax.tree.map(lambda x, dx: x + h * dx, args, tangents))
+    return np.asarray(sum(jnp.sum(w * x, axis=tuple(range(1, x.ndim - 1))) for w, x in zip(weights, out, strict=True)))
 
   step = 1e-6
-  right, left = moved(step), moved(-step)
-  for name, tolerance in (('dist', 1e-4), ('pos', 1e-3), ('frame', 1e-3)):
-    x, up, down, dx = (np.asarray(getattr(f, name)) for f in (found, right, left, forward))
-    mask = active.reshape(*active.shape[:2], *[1] * (x.ndim - 3), -1)
-    axes = tuple(range(1, x.ndim - 1))
-    apart = np.sum(np.where(mask, np.abs(up - 2 * x + down) / step, 0), axis=axes)
-    error = np.sum(np.where(mask, np.abs((up - down) / (2 * step) - dx), 0), axis=axes)
-    scale = 1 + np.sum(np.where(mask, np.abs(dx), 0), axis=axes)
-    smooth = apart < 1e-3 * scale
-    assert smooth.mean() > 0.8, name
-    wrong = smooth & (error > tolerance * scale)
-    assert wrong.mean() < 0.01, (name, dict(zip(PAIRS, wrong.mean(axis=1), strict=True)))
+  here, right, left = moved(0), moved(step), moved(-step)
+  scale = 1 + np.abs(there)
+  smooth = np.abs(right - 2 * here + left) / step < 1e-3 * scale
+  assert smooth.mean() > 0.85, dict(zip(PAIRS, smooth.mean(axis=1), strict=True))
+  wrong = smooth & (np.abs((right - left) / (2 * step) - there) > 1e-3 * scale)
+  assert wrong.mean() < 0.005, dict(zip(PAIRS, wrong.mean(axis=1), strict=True))
 
-  # reverse mode is the transpose of forward mode
-  weight = jnp.where(active, 1.0, 0.0)
-  loss = lambda a, b, m: jnp.sum(weight * _fn(a, b, m).dist)  # noqa: E731
-  reverse = mjx.jit(jax.grad(loss, argnums=(0, 1)))(*args)
-  assert all(np.isfinite(x).all() for x in jax.tree.leaves(reverse))
-  back = sum(jnp.sum(x * dx) for x, dx in zip(jax.tree.leaves(reverse), jax.tree.leaves(tangents[:2]), strict=True))
-  np.testing.assert_allclose(back, jnp.sum(weight * forward.dist), rtol=1e-8)
+
+def _as(mask, x):
+  """A mask of slots (P, n, W) for an array with more axes between."""
+  return mask.reshape(*mask.shape[:2], *[1] * (x.ndim - 3), -1)
 
 
 def test_float32():

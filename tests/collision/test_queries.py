@@ -72,13 +72,14 @@ def test_ray_from_inside_and_derivative():
         assert float(got) == pytest.approx(float(ends[0] - ends[1]) / 2, rel=1e-5, abs=1e-11)
 
 
+@functools.cache
 def _distances(pairs, distmax):
   _, _, m, d = _scene()
   return mjx.jit(lambda x: [mjx.geom_distance(m, d.replace(geom_xpos=x), a, b, distmax) for a, b in pairs])
 
 
 # plane, sphere, capsule, ellipsoid, cylinder, box, mesh
-PAIRS = [(2, 0), (2, 3), (3, 7), (4, 5), (6, 8), (7, 2), (0, 7), (5, 6)]
+PAIRS = ((2, 0), (3, 2), (0, 7), (4, 5), (6, 8))
 
 
 def test_distances_equal_c():
@@ -95,12 +96,13 @@ def test_distances_equal_c():
 
 def test_distance_beyond_the_limit_and_derivative():
   _, _, m, d = _scene()
-  (dist, fromto), = _distances([(2, 3)], 0.1)(d.geom_xpos)
+  (dist, fromto), = _distances(((2, 3),), 0.1)(d.geom_xpos)
   assert float(dist) == 0.1 and not np.any(fromto)
   pair = (4, 5)
-  measure = _distances([pair], 10.0)
+  measure = _distances(PAIRS, 10.0)
+  k_pair = PAIRS.index(pair)
   slope = mjx.jit(jax.grad(lambda x: mjx.geom_distance(m, d.replace(geom_xpos=x), *pair, 10.0)[0]))(d.geom_xpos)
   for g, k in itertools.product(pair, range(3)):
     step = jnp.zeros_like(d.geom_xpos).at[g, k].set(1e-6)
-    quotient = (measure(d.geom_xpos + step)[0][0] - measure(d.geom_xpos - step)[0][0]) / 2e-6
+    quotient = (measure(d.geom_xpos + step)[k_pair][0] - measure(d.geom_xpos - step)[k_pair][0]) / 2e-6
     assert float(slope[g, k]) == pytest.approx(float(quotient), abs=1e-6)
