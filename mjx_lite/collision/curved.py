@@ -42,7 +42,8 @@ def plane_cylinder(a: Shape, b: Shape, margin: jax.Array) -> Contacts:
   level = vector.dot(down, down)[..., None, :] < 1e-12
   down = jnp.where(level, b.axis(0), safe.normalize(down)) * radius
   aside = safe.normalize(vector.cross(down, axis)) * radius
-  point = b.pos[:, None] + _CAP * (half * axis)[:, None] + _DOWN * down[:, None] + _ASIDE * aside[:, None]
+  cap, low, wide = (jnp.asarray(x, normal.dtype) for x in (_CAP, _DOWN, _ASIDE))
+  point = b.pos[:, None] + cap * (half * axis)[:, None] + low * down[:, None] + wide * aside[:, None]
   dist = vector.dot(point - a.pos[:, None], normal[:, None])
   pos = point - 0.5 * dist[..., None, :] * normal[:, None]
   return make_contacts(dist, pos, normal[:, None])

@@ -265,8 +265,10 @@ def _first_max(x: jax.Array) -> jax.Array:
 
 def _extent(c: Core) -> jax.Array:
   """Radius (P, W or 1) of a ball about the centre that holds the core."""
-  table = c.table if c.table.ndim == 4 else jnp.asarray(c.table, c.pos.dtype)[..., None]
-  corners = jnp.max(jnp.abs(table), axis=1) * c.scale
+  if c.table.ndim == 4:
+    corners = jnp.max(jnp.abs(c.table), axis=1) * c.scale
+  else:
+    corners = jnp.asarray(np.abs(c.table).max(axis=1), c.pos.dtype)[..., None] * c.scale
   corners = safe.norm(corners)
   x, y, z = (c.size[:, k] for k in range(3))
   round_ = jnp.where((c.kind == core.CYLINDER)[:, None], x + y, jnp.maximum(jnp.maximum(x, y), z))

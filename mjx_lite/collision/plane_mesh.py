@@ -39,4 +39,6 @@ def plane_mesh(a: Shape, b: Shape, margin: jax.Array) -> Contacts:
   point = b.pos[:, None] + corner
   dist = vector.dot(point - a.pos[:, None], normal[:, None])
   pos = point - 0.5 * dist[..., None, :] * normal[:, None]
-  return make_contacts(only_where(exists & below, dist), pos, normal[:, None])
+  dist = only_where(exists & below, dist)
+  width = max(dist.shape[-1], b.size.shape[-1])
+  return make_contacts(jnp.broadcast_to(dist, (*dist.shape[:-1], width)), pos, normal[:, None])
