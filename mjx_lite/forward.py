@@ -42,7 +42,7 @@ from mjx_lite.smooth import passive as passive_
 from mjx_lite.smooth import rne as rne_
 from mjx_lite.smooth import tendon as tendon_
 from mjx_lite.smooth import transmission as transmission_
-from mjx_lite.solver import cost, implicit_diff, primal
+from mjx_lite.solver import cost, dual, implicit_diff, noslip, primal
 from mjx_lite.solver.operator import Metric
 
 
@@ -235,12 +235,17 @@ def _solve(m: Model, d: Data, rows: Rows) -> Data:
   trace = vector.total(jnp.where(m.plan.inertia.diagonal[:, None], d.M, 0))
   problem = primal.Problem(m, metric, rows, d.qfrc_smooth, d.qacc_smooth, 1 / trace)
   solution = implicit_diff.solve(problem, d.qacc_warmstart)
-  force = cost.zones(m.plan, rows, solution.jar).force
+  force = cost.zones(m.plan, rows, solution.jar).force if solution.force is None else solution.force
   qfrc = jacobian.mul_t(m, rows.jacobian, d.cdof, force)
   converged = solution.stopped | primal.is_small(problem, solution.ma - d.qfrc_smooth - qfrc)
+  qacc, niter = solution.qacc, solution.niter
+  if m.opt.noslip_iterations:
+    refined = noslip.refine(problem, dual.build(problem, _factor(m, d)), force)
+    force, qacc, niter = refined.force, refined.qacc, niter + refined.niter
+    qfrc = jacobian.mul_t(m, rows.jacobian, d.cdof, force)
   return d.replace(
-    qacc=solution.qacc, efc_force=force, efc_state=cost.state(m.plan, rows, solution.jar), qfrc_constraint=qfrc,
-    solver_niter=solution.niter, status=status.mark(d.status, Warning.SOLVER, ~converged),
+    qacc=qacc, efc_force=force, efc_state=cost.state(m.plan, rows, solution.jar), qfrc_constraint=qfrc,
+    solver_niter=niter, status=status.mark(d.status, Warning.SOLVER, ~converged),
   )  # fmt: skip
 
 

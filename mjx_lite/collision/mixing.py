@@ -27,7 +27,8 @@ def mix(m: Model, geom1: np.ndarray, geom2: np.ndarray, explicit: np.ndarray) ->
   """Contact parameters of candidate pairs.
 
   The geom of higher priority decides; at equal priority friction is the larger, solver parameters are averaged with the
-  weights solmix (direct solref: the smaller). Margins and gaps add up. An explicit pair has its own.
+  weights solmix (direct solref: the smaller). Margins and gaps add up. An explicit pair has its own. With the flag OVERRIDE
+  the option's `o_` fields stand for all but the gap.
 
   Source: `mj_contactParam`, `mj_setContact`.
   Gradient: at equal frictions that of the first geom and the second, half each.
@@ -37,6 +38,10 @@ def mix(m: Model, geom1: np.ndarray, geom2: np.ndarray, explicit: np.ndarray) ->
   order[np.concatenate([dynamic, given])] = np.arange(len(explicit))
   mixed, own = _from_geoms(m, geom1[dynamic], geom2[dynamic]), _from_pairs(m, explicit[given])
   out = Params(*(join([a, b], order) for a, b in zip(mixed, own, strict=True)))
+  if m.opt.use_override:
+    given = (m.opt.o_margin, None, m.opt.o_friction, m.opt.o_solref, m.opt.o_solref, m.opt.o_solimp)
+    pairs = zip(out, given, strict=True)
+    out = Params(*(x if y is None else jnp.broadcast_to(y, (*x.shape[:-1], y.shape[-1])) for x, y in pairs))
   return out._replace(friction=jnp.maximum(out.friction, MINMU))
 
 

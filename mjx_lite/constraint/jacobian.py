@@ -159,7 +159,7 @@ def dense(m: Model, j: Jacobian, cdof: jax.Array) -> jax.Array:
   if c.ncon:
     frame = _frame_jacobian(m, j, cdof)
     flat = frame.reshape(c.ncon, c.ndir, -1)
-    wide = jnp.repeat(j.mu[:, :, None], m.nv, axis=2).reshape(c.ncon, 5, -1)
+    wide = jnp.broadcast_to(j.mu[:, :, None], (c.ncon, 5, m.nv, frame.shape[-1])).reshape(c.ncon, 5, -1)
     out.append(contact.to_rows(c, flat, wide).reshape(c.ncon * c.nrow, m.nv, width))
   return join(out)
 

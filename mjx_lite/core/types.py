@@ -73,6 +73,7 @@ class Option(Replaceable):
   use_refsafe = property(lambda self: self._on(_DISABLE.REFSAFE))
   use_eulerdamp = property(lambda self: self._on(_DISABLE.EULERDAMP) and self.use_damper)
   use_autoreset = property(lambda self: self._on(_DISABLE.AUTORESET))
+  use_override = property(lambda self: bool(self.enableflags & _ENABLE.OVERRIDE))
   use_energy = property(lambda self: bool(self.enableflags & _ENABLE.ENERGY))
   use_fwdinv = property(lambda self: bool(self.enableflags & _ENABLE.FWDINV))
   use_invdiscrete = property(lambda self: bool(self.enableflags & _ENABLE.INVDISCRETE))

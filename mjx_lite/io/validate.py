@@ -16,7 +16,7 @@ from mjx_lite.smooth.transmission import TRANSMISSIONS
 from mjx_lite.solver.table import SOLVERS
 
 CONES = tuple(enums.ConeType)
-ENABLE_FLAGS = (enums.EnableBit.ENERGY, enums.EnableBit.FWDINV, enums.EnableBit.INVDISCRETE)
+ENABLE_FLAGS = tuple(enums.EnableBit[k] for k in ("OVERRIDE", "ENERGY", "FWDINV", "INVDISCRETE"))
 
 
 def name_of(m: mujoco.MjModel, kind: mujoco.mjtObj, index: int | np.integer) -> str:
@@ -57,8 +57,6 @@ def _options(m):
   for flag in enums.EnableBit:
     if opt.enableflags & flag and flag not in ENABLE_FLAGS:
       yield Problem("option", f"flag {flag.name.lower()}", "enable", "leave it disabled")
-  if opt.noslip_iterations:
-    yield Problem("option", "noslip_iterations", str(opt.noslip_iterations), "use 0")
 
 
 def _sizes(m):

@@ -47,7 +47,8 @@ def _contact_start(p: Any) -> int:
   return len(p.jacobian.order)
 
 
-def _is_cone(p: Any) -> bool:
+def is_cone(p: Any) -> bool:
+  """Whether contacts have elliptic cones."""
   return p.contact.elliptic and p.contact.ncon > 0 and p.contact.ndir > 1
 
 
@@ -82,7 +83,7 @@ def zones(p: Any, rows: Rows, jar: jax.Array) -> Zones:
   Gradient: at the tip of a cone, zero of the friction directions.
   """
   d = rows.D
-  cone = _cone(p, rows, jar) if _is_cone(p) else None
+  cone = _cone(p, rows, jar) if is_cone(p) else None
   pushed = _pushed(p, rows, jar, cone)
   force, weight = jnp.where(pushed, -d * jar, 0), jnp.where(pushed, d, 0)
   if p.jacobian.nfriction:
@@ -127,7 +128,7 @@ def mul_curvature(p: Any, z: Zones, y: jax.Array) -> jax.Array:
 
 def row_cost(p: Any, rows: Rows, jar: jax.Array) -> jax.Array:
   """Total cost of the rows (W,)."""
-  cone = _cone(p, rows, jar) if _is_cone(p) else None
+  cone = _cone(p, rows, jar) if is_cone(p) else None
   x = jnp.where(_pushed(p, rows, jar, cone), jar, 0)
   total = 0.5 * vector.total(_quadratic(p, rows) * x * x)
   if cone is not None:
@@ -181,7 +182,7 @@ def along(p: Any, rows: Rows, jar, jv, gauss1, gauss2, alpha: jax.Array) -> Line
   """
   x = jar + alpha * jv
   z = zones(p, rows, x)
-  start, end = (_cone(p, rows, y) if _is_cone(p) else None for y in (jar, x))
+  start, end = (_cone(p, rows, y) if is_cone(p) else None for y in (jar, x))
   pushed = [_pushed(p, rows, y, c) for y, c in ((jar, start), (x, end))]
   before, after = (jnp.where(on, y, 0) for on, y in zip(pushed, (jar, x), strict=True))
   change = jnp.where(pushed[0] & pushed[1], alpha * jv, after - before)
@@ -198,7 +199,7 @@ def along(p: Any, rows: Rows, jar, jv, gauss1, gauss2, alpha: jax.Array) -> Line
 def state(p: Any, rows: Rows, jar: jax.Array) -> jax.Array:
   """Zone of each row as mjtConstraintState."""
   s = ConstraintState
-  cone = _cone(p, rows, jar) if _is_cone(p) else None
+  cone = _cone(p, rows, jar) if is_cone(p) else None
   push = jnp.where(_pushed(p, rows, jar, cone) & (rows.D > 0), int(s.QUADRATIC), int(s.SATISFIED))
   if cone is not None:
     start = _contact_start(p)

@@ -13,7 +13,8 @@ iterations, no cost to the forward pass. The residual is an ordinary function, h
 solve is a `custom_linear_solve` of a symmetric operator, hence it can be transposed and differentiated again. Warm
 start, tolerance and iteration count have no influence at the solution: their tangent is zero.
 
-Where the loop stopped before the tolerance was reached, H and r are those at the point it stopped at.
+Where the loop stopped before the tolerance was reached, H and r are those at the point it stopped at. A solver that has forces
+of its own (the dual's) gives them the derivative that the forces at its acceleration have.
 """
 
 from typing import Any
@@ -43,7 +44,12 @@ def _solve_jvp(primals, tangents):
   qacc_dot = _solve_hessian(p, qacc, -residual_dot)
   _, (ma_dot, jar_dot) = jax.jvp(primal.point, (p, qacc), (p_dot, qacc_dot))
   none: Any = lambda x: np.zeros(x.shape, jax.dtypes.float0)  # noqa: E731
-  return solution, Solution(qacc_dot, ma_dot, jar_dot, none(solution.niter), none(solution.stopped))
+  force_dot = None if solution.force is None else jax.jvp(_force, (p, solution.jar), (p_dot, jar_dot))[1]
+  return solution, Solution(qacc_dot, ma_dot, jar_dot, none(solution.niter), none(solution.stopped), force_dot)
+
+
+def _force(p, jar):
+  return cost.zones(p.model.plan, p.rows, jar).force
 
 
 def _residual(p, qacc):
@@ -63,6 +69,4 @@ def _solve_hessian(p, qacc, b):
 
   fixed, fixed_zones = jax.lax.stop_gradient((p, zones))
   factor = operator.factor(fixed.model, fixed.metric, fixed.rows.jacobian, fixed_zones)
-  return jax.lax.custom_linear_solve(
-    hessian, b, lambda _, x: operator.solve(fixed.model, factor, x), symmetric=True
-  )
+  return jax.lax.custom_linear_solve(hessian, b, lambda _, x: operator.solve(fixed.model, factor, x), symmetric=True)

@@ -33,6 +33,7 @@ class Solution(NamedTuple):
   jar: jax.Array  # J qacc - aref
   niter: jax.Array
   stopped: jax.Array  # the last step gained too little to go on
+  force: jax.Array | None = None  # (nefc, W) where the solver has forces of its own, not those of `jar`
 
 
 class Direction(NamedTuple):

@@ -1,7 +1,7 @@
 """The constraint solvers."""
 
 from mjx_lite.core.enums import SolverType
-from mjx_lite.solver import cg, newton
+from mjx_lite.solver import cg, newton, pgs
 
 # function (problem, warmstart) -> solution
-SOLVERS = {SolverType.NEWTON: newton.minimize, SolverType.CG: cg.minimize}
+SOLVERS = {SolverType.NEWTON: newton.minimize, SolverType.CG: cg.minimize, SolverType.PGS: pgs.minimize}

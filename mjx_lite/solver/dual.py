@@ -1,0 +1,216 @@
+"""The dual problem: minimise ½ f'(A + R) f + b'f over the forces that the constraints can exert.
+
+Here A = J M^-1 J', b = J a_s - aref. Forces of equalities are free, those of friction are bounded, the others are not negative,
+and those of an elliptic contact lie in its cone. Sweeps set each row, or elliptic contact, to its minimum with the others held.
+
+Source: MuJoCo documentation, Computation, Constraint solver; `engine_solver.c`.
+"""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from mjx_lite.constraint import jacobian
+from mjx_lite.math import safe, vector
+from mjx_lite.smooth import mass
+from mjx_lite.solver.primal import Problem
+
+_QCQP_ITERATIONS = 8
+
+
+class Dual(NamedTuple):
+  """The dual problem; rows that are not active have forces of zero."""
+
+  a: jax.Array  # (nefc, nefc, W)
+  b: jax.Array  # (nefc, W)
+  r: jax.Array  # (nefc, W)
+  low: jax.Array  # (nefc, W) bounds of rows that stand alone
+  high: jax.Array
+  mu: jax.Array  # (ncon, ndir - 1, W) friction of elliptic contacts, zero where there is no row
+  jacobian: jax.Array  # (nefc, nv, W) J
+  response: jax.Array  # (nefc, nv, W) J M^-1
+
+
+def build(p: Problem, factor: Any) -> Dual:
+  """The dual of a problem; factor is that of M."""
+  m, rows = p.model, p.rows
+  j = jacobian.dense(m, rows.jacobian, p.metric.cdof)
+  j = jnp.broadcast_to(j, (*j.shape[:-1], rows.D.shape[-1]))
+  response = jax.vmap(lambda x: mass.solve(m, factor, x))(j)
+  a = jax.lax.dot_general(j, response, (((1,), (1,)), ((2,), (2,))), precision=jax.lax.Precision.HIGHEST)
+  b = jacobian.mul(m, rows.jacobian, p.metric.cdof, p.qacc_smooth) - rows.aref
+  plan, index = m.plan.jacobian, np.arange(len(rows.D))[:, None]
+  free, friction = index < plan.nequality, (index >= plan.nequality) & (index < plan.nequality + plan.nfriction)
+  active = rows.D > 0
+  bound = jnp.where(friction, rows.frictionloss, jnp.inf)
+  low, high = -jnp.where(friction | free, bound, 0), bound
+  ndir = m.plan.contact.ndir
+  mu = jnp.where(active[len(plan.order) :].reshape(m.plan.contact.ncon, m.plan.contact.nrow, -1)[:, :1], 1, 0)
+  mu = mu * rows.jacobian.mu[:, : ndir - 1]
+  return Dual(jnp.moveaxis(a, 0, -1), b, rows.R, jnp.where(active, low, 0), jnp.where(active, high, 0), mu, j, response)
+
+
+def acceleration(p: Problem, dual: Dual, force: jax.Array) -> jax.Array:
+  """Acceleration (nv, W) under constraint forces (nefc, W)."""
+  return p.qacc_smooth + jnp.sum(dual.response * force[:, None], axis=0)
+
+
+def residual(dual: Dual, force: jax.Array) -> jax.Array:
+  """(A + R) f + b (nefc, W)."""
+  return jnp.sum(dual.a * force[None], axis=1) + dual.r * force + dual.b
+
+
+def cost(dual: Dual, force: jax.Array) -> jax.Array:
+  """The dual cost (W,)."""
+  return vector.total(force * (0.5 * (residual(dual, force) + dual.b)))
+
+
+def sweep_rows(dual: Dual, force: jax.Array, order: jax.Array, r: jax.Array) -> jax.Array:
+  """Forces after each of the rows in `order` is set to its minimum, with regularisation r (nefc, W)."""
+  if not len(order):
+    return force
+
+  def visit(i, f):
+    i = order[i]
+    row = _at(dual.a, i)
+    diagonal = _at(row, i) + _at(r, i)
+    rest = vector.total(row * f) + _at(r, i) * _at(f, i) + _at(dual.b, i)
+    wanted = _at(f, i) - rest / jnp.maximum(diagonal, safe.MINVAL)
+    return _set(f, i, jnp.clip(wanted, _at(dual.low, i), _at(dual.high, i)))
+
+  return jax.lax.fori_loop(0, len(order), visit, force)
+
+
+def sweep_cones(dual: Dual, force: jax.Array, order: jax.Array, start: int, with_normal: bool, r: jax.Array) -> jax.Array:
+  """Forces after each elliptic contact is set to the minimum along its force's ray, then in its friction.
+
+  Args:
+    dual: the problem.
+    force: (nefc, W).
+    order: (ncon,) of the contacts.
+    start: the contacts' first row.
+    with_normal: whether normal forces move; else only friction does.
+    r: (nefc, W) regularisation.
+  """
+  n = dual.mu.shape[1] + 1
+
+  def visit(c, f):
+    c = order[c]
+    i = start + c * n
+    block = lambda x: jax.lax.dynamic_slice_in_dim(x, i, n)  # noqa: E731
+    rows_, own, r_own = block(dual.a), block(f), block(r)
+    a = jax.lax.dynamic_slice_in_dim(rows_, i, n, axis=1) + r_own[:, None] * np.eye(n)[..., None].astype(f.dtype)
+    rest = jnp.sum(rows_ * f[None], axis=1) + r_own * own + block(dual.b)
+    new = _ray(a, own, rest, block(dual.high)[0] > 0) if with_normal else own
+    # friction with the normal force held
+    linear = rest[1:] - vector.mat_vec(a[1:, 1:], own[1:]) + a[1:, 0] * (new[0] - own[0])
+    friction = _in_ellipsoid(a[1:, 1:], linear, _at(dual.mu, c), new[0])
+    new = jnp.concatenate([new[:1], jnp.where(new[0] < safe.MINVAL, 0, friction)])
+    step = new - own
+    worse = vector.total(step * (0.5 * vector.mat_vec(a, step) + rest)) > 1e-10
+    return jax.lax.dynamic_update_slice_in_dim(f, jnp.where(worse, own, new), i, axis=0)
+
+  return jax.lax.fori_loop(0, len(order), visit, force)
+
+
+def sweep_edges(dual: Dual, force: jax.Array, order: jax.Array) -> jax.Array:
+  """Forces after pairs of opposing pyramid edges share their sum anew, without regularisation.
+
+  The first rows of the pairs are in `order`. Pairs with a row that is not active stay.
+  """
+  if not len(order):
+    return force
+
+  def visit(k, f):
+    i = order[k]
+    block = lambda x: jax.lax.dynamic_slice_in_dim(x, i, 2)  # noqa: E731
+    rows_, own = block(dual.a), block(f)
+    a = jax.lax.dynamic_slice_in_dim(rows_, i, 2, axis=1)
+    rest = jnp.sum(rows_ * f[None], axis=1) + block(dual.b)
+    linear = rest - vector.mat_vec(a, own)
+    half = 0.5 * (own[0] + own[1])
+    bent = a[0, 0] + a[1, 1] - a[0, 1] - a[1, 0]
+    pull = half * (a[0, 0] - a[1, 1]) + linear[0] - linear[1]
+    stiff = bent >= safe.MINVAL
+    y = jnp.where(stiff, jnp.clip(-pull / jnp.where(stiff, bent, 1), -half, half), 0)
+    new = jnp.stack([half + y, half - y])
+    step = new - own
+    worse = vector.total(step * (0.5 * vector.mat_vec(a, step) + rest)) > 1e-10
+    kept = worse | ~jnp.all(block(dual.high) > 0, axis=0)
+    return jax.lax.dynamic_update_slice_in_dim(f, jnp.where(kept, own, new), i, axis=0)
+
+  return jax.lax.fori_loop(0, len(order), visit, force)
+
+
+def _ray(a, own, rest, active):
+  """A contact's force (n, W) moved along itself, or along the normal where it is zero."""
+  normal = jnp.where(active, jnp.maximum(own[0] - rest[0] / jnp.maximum(a[0, 0], safe.MINVAL), 0), 0)
+  bent = vector.total(own * vector.mat_vec(a, own))
+  share = jnp.where(bent >= safe.MINVAL, -vector.total(own * rest) / jnp.where(bent >= safe.MINVAL, bent, 1), 0)
+  along = own * (1 + jnp.maximum(share, -1))
+  fresh = jnp.concatenate([normal[None], jnp.zeros_like(own[1:])])
+  return jnp.where(own[0] < safe.MINVAL, fresh, along)
+
+
+def _in_ellipsoid(a, b, mu, normal):
+  """Minimum of ½ v'a v + b'v over |v / mu| <= normal, for v (n, W); v is zero where mu is.
+
+  With y = v / mu it is (H + lambda) y = -c on the boundary, where lambda is found by Newton's method on 1 / |y|.
+
+  Source: J. Moré and D. Sorensen, Computing a trust region step, SIAM J. Sci. Stat. Comput. 4 (1983); `mju_QCQP`.
+  """
+  n = b.shape[0]
+  eye = np.eye(n)[..., None].astype(b.dtype)
+  h = mu[:, None] * a * mu[None] + eye * (mu == 0)[:, None]
+  c = mu * b
+
+  radius = jnp.maximum(normal, safe.MINVAL)
+
+  def step(_, shift):
+    factor = _factor(h + shift * eye)
+    y = -_solve(factor, c)
+    squared = vector.total(y * y)
+    outside = squared > radius * radius
+    bent = jnp.where(outside, vector.total(y * _solve(factor, y)), 1)
+    size = jnp.sqrt(jnp.where(outside, squared, 1))
+    return jnp.where(outside, shift + squared / jnp.maximum(bent, safe.MINVAL) * (size - radius) / radius, shift)
+
+  shift = jax.lax.fori_loop(0, _QCQP_ITERATIONS, step, jnp.zeros_like(normal))
+  y = -_solve(_factor(h + shift * eye), c)
+  size = safe.norm(y[None])[0]
+  y = y * jnp.where(size > normal, normal / jnp.where(size > normal, size, 1), 1)
+  return mu * y
+
+
+def _factor(h):
+  """Cholesky factor of one small matrix (n, n, W), as columns."""
+  columns = []
+  for k in range(h.shape[0]):
+    column = h[:, k] - vector.add([x * x[k] for x in columns]) if columns else h[:, k]
+    column = column / jnp.sqrt(jnp.maximum(column[k], safe.MINVAL))
+    columns.append(jnp.where(np.arange(h.shape[0])[:, None] >= k, column, 0))
+  return columns
+
+
+def _solve(columns, b):
+  x, n = b, len(columns)
+  forward = []
+  for k in range(n):
+    y = x[k] / columns[k][k]
+    x = x - columns[k] * y
+    forward.append(y)
+  out = [None] * n
+  for k in reversed(range(n)):
+    rest = [columns[k][i] * out[i] for i in range(k + 1, n)]
+    out[k] = (forward[k] - vector.add(rest) if rest else forward[k]) / columns[k][k]
+  return jnp.stack(out)
+
+
+def _at(x, i):
+  return jax.lax.dynamic_index_in_dim(x, i, keepdims=False)
+
+
+def _set(x, i, value):
+  return jax.lax.dynamic_update_index_in_dim(x, value, i, 0)
