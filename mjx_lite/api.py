@@ -2,7 +2,7 @@
 
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -180,6 +180,8 @@ local_to_global = support.local_to_global
 _contact_force = one_world(support.contact_force)
 _object_velocity = one_world(support.object_velocity)
 _object_acceleration = one_world(support.object_acceleration)
+_geom_distance = one_world(support.geom_distance)
+_multi_ray = one_world(support.multi_ray)
 
 
 def contact_force(m: Model, d: Data, contact_id: Any, to_world_frame: bool = False) -> jax.Array:
@@ -221,6 +223,51 @@ def object_acceleration(m: Model, d: Data, objtype: int, objid: Any, local: bool
   """
   _check_id(m, objid, _size_of(objtype))
   return _object_acceleration(m, d, objid, objtype=int(objtype), local=bool(local))
+
+
+def geom_distance(m: Model, d: Data, geom1: int, geom2: int, distmax: Any) -> tuple[jax.Array, jax.Array]:
+  """Signed distance of two geoms [m], negative where they overlap, and the segment (6,) from the first to the second.
+
+  Args:
+    m: the model.
+    d: Data after `kinematics`.
+    geom1: id of the first geom; static.
+    geom2: id of the second geom; static.
+    distmax: distance beyond which nothing is looked for [m]: the result is distmax then, and the segment zero.
+  """
+  for g in (geom1, geom2):
+    _check_id(m, int(g), "ngeom")
+  return _geom_distance(m, d, jnp.asarray(distmax, d.qpos.dtype), geom1=int(geom1), geom2=int(geom2))
+
+
+def ray(
+  m: Model, d: Data, pnt: jax.Array, vec: jax.Array, geomgroup: Sequence[int] = (), flg_static: bool = True,
+  bodyexclude: Sequence[int] | int = -1,
+) -> tuple[jax.Array, jax.Array]:  # fmt: skip
+  """The first geom that a ray meets: length in units of vec, and geom id; -1 and -1 if there is none.
+
+  Args:
+    m: the model.
+    d: Data after `kinematics`.
+    pnt: start of the ray (3,) [m].
+    vec: its direction (3,).
+    geomgroup: six flags, which groups of geoms are visible; all if empty; static.
+    flg_static: whether geoms of the world are visible; static.
+    bodyexclude: bodies whose geoms are not; static.
+  """
+  dist, geom = multi_ray(m, d, pnt, jnp.asarray(vec)[None], geomgroup, flg_static, bodyexclude)
+  return dist[0], geom[0]
+
+
+def multi_ray(
+  m: Model, d: Data, pnt: jax.Array, vec: jax.Array, geomgroup: Sequence[int] = (), flg_static: bool = True,
+  bodyexclude: Sequence[int] | int = -1,
+) -> tuple[jax.Array, jax.Array]:  # fmt: skip
+  """The first geoms that rays (n, 3) from one point (3,) meet: lengths (n,) and geom ids (n,). Arguments as of `ray`."""
+  exclude = (bodyexclude,) if isinstance(bodyexclude, int | np.integer) else tuple(bodyexclude)
+  group = tuple(int(x) for x in geomgroup)
+  pnt, vec = (jnp.asarray(x, d.qpos.dtype) for x in (pnt, vec))
+  return _multi_ray(m, d, pnt, vec, geomgroup=group, flg_static=bool(flg_static), bodyexclude=tuple(int(x) for x in exclude))
 
 
 def _size_of(objtype: int) -> str:

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
+from mjx_lite.collision import distance, ray
 from mjx_lite.constraint import contact_force as contact_force_
 from mjx_lite.core.enums import ObjType
 from mjx_lite.core.select import pick, rows
@@ -136,6 +137,21 @@ def net_contact_force(m: Model, d: Data) -> jax.Array:
   torque, force = spatial.split(wrench)
   arm = d.xipos - rows(d.subtree_com, m.body_rootid)
   return jnp.concatenate([force, torque - vector.cross(arm, force)], axis=1)
+
+
+def geom_distance(m: Model, d: Data, distmax: jax.Array, *, geom1: int, geom2: int) -> tuple[jax.Array, jax.Array]:
+  """Signed distance of two geoms, and the segment (6,) between them."""
+  found = distance.distance(m, d.geom_xpos, d.geom_xmat, distmax, geom1, geom2)
+  return found.dist, found.fromto
+
+
+def multi_ray(
+  m: Model, d: Data, pnt: jax.Array, vec: jax.Array, *, geomgroup: tuple[int, ...], flg_static: bool,
+  bodyexclude: tuple[int, ...],
+) -> tuple[jax.Array, jax.Array]:  # fmt: skip
+  """Lengths (n,) and geoms (n,) that rays (n, 3) from a point (3,) meet."""
+  hit = ray.cast(m, d.geom_xpos, d.geom_xmat, pnt[None], vec, geomgroup, flg_static, bodyexclude)
+  return hit.dist, hit.geom
 
 
 def local_to_global(world_pos, world_quat, local_pos, local_quat) -> tuple[jax.Array, jax.Array]:

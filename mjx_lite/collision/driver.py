@@ -6,21 +6,25 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from mjx_lite.collision import mixing, pairs
+from mjx_lite.collision import convex, hulls, mixing, pairs
+from mjx_lite.collision.hulls import HullOf
 from mjx_lite.collision.primitive import COLLIDERS
 from mjx_lite.collision.shapes import Shape
-from mjx_lite.core.enums import GeomType
+from mjx_lite.core.enums import DisableBit, GeomType
 from mjx_lite.core.select import join, rows
 from mjx_lite.core.types import Model
 
 
 class Group(NamedTuple):
-  """Candidate pairs of one geom-type pair: one collider body for all of them."""
+  """Candidate pairs of one geom-type pair, or all convex pairs: one collider body for all of them."""
 
-  types: tuple[str, str]
+  types: tuple[str, str] | None
   pair: np.ndarray  # indices into the candidate list
   geom1: np.ndarray
   geom2: np.ndarray
+  hull1: HullOf | None  # of the meshes among the geoms, in order
+  hull2: HullOf | None
+  convex: convex.ConvexPlan | None
 
 
 class CollisionPlan(NamedTuple):
@@ -57,11 +61,21 @@ def plan(s: dict[str, Any], filter_parent: bool) -> CollisionPlan:
   geom1, geom2 = (np.array([getattr(p, k) for p in found], int) for k in ("geom1", "geom2"))
   condim, explicit = (np.array([getattr(p, k) for p in found], int) for k in ("condim", "explicit"))
   kind = [(type_name(s["geom_type"][a]), type_name(s["geom_type"][b])) for a, b in zip(geom1, geom2, strict=True)]
+  meshes = [s["geom_dataid"][g] for g in {*geom1, *geom2} if type_name(s["geom_type"][g]) == "mesh"]
+  tables = hulls.plan(s, np.array(meshes, int))
+
+  def hull(geoms):
+    data = np.array([s["geom_dataid"][g] for g in geoms if type_name(s["geom_type"][g]) == "mesh"], int)
+    return HullOf(tables, tables.start[data], tables.count[data]) if len(data) else None
+
   groups, first_row, offset = [], np.zeros(len(found), int), 0
-  for types in sorted(set(kind)):
-    members = np.array([i for i, k in enumerate(kind) if k == types], int)
-    groups.append(Group(types, members, geom1[members], geom2[members]))
-    ncon = COLLIDERS[types].ncon
+  body = [k if COLLIDERS[k].fn else None for k in kind]
+  for types in sorted(set(body), key=lambda k: k or ("~", "")):
+    members = np.array([i for i, k in enumerate(body) if k == types], int)
+    pair = geom1[members], geom2[members]
+    both = hull(pair[0]), hull(pair[1])
+    groups.append(Group(types, members, *pair, *both, None if types else convex.plan([kind[i] for i in members], *both)))
+    ncon = COLLIDERS[types].ncon if types else convex.NCON
     first_row[members] = offset + ncon * np.arange(len(members))
     offset += ncon * len(members)
   ncon = np.array([COLLIDERS[k].ncon for k in kind], int)
@@ -86,9 +100,15 @@ def collide(m: Model, geom_xpos: jax.Array, geom_xmat: jax.Array) -> Contacts:
   dist, pos, frame = [], [], []
   for group in p.groups:
     shape1, shape2 = (
-      Shape(rows(geom_xpos, g), rows(geom_xmat, g), rows(m.geom_size, g)) for g in (group.geom1, group.geom2)
+      Shape(rows(geom_xpos, g), rows(geom_xmat, g), rows(m.geom_size, g), hull)
+      for g, hull in ((group.geom1, group.hull1), (group.geom2, group.hull2))
     )
-    found = COLLIDERS[group.types].fn(shape1, shape2, rows(reach, group.pair))
+    margin = rows(reach, group.pair)
+    if group.convex is not None:
+      multiccd = not m.opt.disableflags & DisableBit.MULTICCD
+      found = convex.collide(group.convex, shape1, shape2, margin, m.opt.ccd_iterations, multiccd)
+    else:
+      found = COLLIDERS[group.types].fn(shape1, shape2, margin)
     flat = [x.reshape(-1, *x.shape[2:]) for x in found]
     for part, x in zip((dist, pos, frame), flat, strict=True):
       part.append(x)

@@ -1,4 +1,4 @@
-"""Closed-form colliders of planes, spheres and capsules, and the table of all primitive colliders.
+"""Closed-form colliders of planes, spheres and capsules, and the table of all colliders.
 
 The first shape always has the lower MuJoCo geom type (plane, sphere, capsule, box). Which feature touches is decided
 by comparisons, which carry no gradient; distance, point and normal are then differentiable functions of that feature.
@@ -8,7 +8,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from mjx_lite.collision import box
+from mjx_lite.collision import box, convex, curved
+from mjx_lite.collision.plane_mesh import plane_mesh
 from mjx_lite.collision.shapes import Collider, Contacts, Shape, make_contacts, only_where
 from mjx_lite.math import safe, vector
 
@@ -171,11 +172,16 @@ def capsule_capsule(a: Shape, b: Shape, margin: jax.Array) -> Contacts:
 COLLIDERS: dict[tuple[str, str], Collider] = {
   ('plane', 'sphere'): Collider(plane_sphere, ncon=1),
   ('plane', 'capsule'): Collider(plane_capsule, ncon=2),
+  ('plane', 'ellipsoid'): Collider(curved.plane_ellipsoid, ncon=1),
+  ('plane', 'cylinder'): Collider(curved.plane_cylinder, ncon=4),
   ('plane', 'box'): Collider(plane_box, ncon=4),
+  ('plane', 'mesh'): Collider(plane_mesh, ncon=4),
   ('sphere', 'sphere'): Collider(sphere_sphere, ncon=1),
   ('sphere', 'capsule'): Collider(sphere_capsule, ncon=1),
+  ('sphere', 'cylinder'): Collider(curved.sphere_cylinder, ncon=1),
   ('sphere', 'box'): Collider(box.sphere_box, ncon=1),
   ('capsule', 'capsule'): Collider(capsule_capsule, ncon=2),
   ('capsule', 'box'): Collider(box.capsule_box, ncon=2),
   ('box', 'box'): Collider(box.box_box, ncon=8),
+  **{types: Collider(None, ncon) for types, ncon in convex.PAIRS.items()},
 }

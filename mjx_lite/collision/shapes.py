@@ -11,6 +11,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
+from mjx_lite.collision.hulls import HullOf
 from mjx_lite.math import geometry
 
 NO_CONTACT = 1e10  # distance [m] of an empty slot, larger than any margin
@@ -23,11 +24,13 @@ class Shape(NamedTuple):
     pos: (P, 3, W) centre [m].
     mat: (P, 3, 3, W) rotation matrix, the geom's axes in columns, as `geom_xmat`.
     size: (P, 3, W or 1) `geom_size` [m].
+    hull: vertices and polygons of meshes; constant.
   """
 
   pos: jax.Array
   mat: jax.Array
   size: jax.Array
+  hull: HullOf | None = None
 
   def axis(self, k: int) -> jax.Array:
     """Axis k of the geom in the world (P, 3, W)."""
@@ -49,9 +52,12 @@ class Contacts(NamedTuple):
 
 
 class Collider(NamedTuple):
-  """A function `(a, b, margin) -> Contacts` of two shapes and margin + gap (P, W or 1) [m], and its number of slots."""
+  """A function `(a, b, margin) -> Contacts` of two shapes and margin + gap (P, W or 1) [m], and its number of slots.
 
-  fn: Callable[[Shape, Shape, jax.Array], Contacts]
+  Without a function the pair goes the convex way (`convex.collide`), one body for all such pairs of a model.
+  """
+
+  fn: Callable[[Shape, Shape, jax.Array], Contacts] | None
   ncon: int
 
 

@@ -113,8 +113,8 @@ def test_call_forms_of_mjx_exist():
   source = (pathlib.Path(mujoco.__file__).parent / "mjx" / "__init__.py").read_text()
   theirs = {a.asname or a.name for n in ast.parse(source).body if isinstance(n, ast.ImportFrom) for a in n.names} - {"*"}
   missing = {
-    "benchmark", "create_render_context", "get_depth", "get_rgb", "get_segmentation", "is_sparse", "ray", "refit_bvh",
-    "render", "render_with_segmentation",
+    "benchmark", "create_render_context", "get_depth", "get_rgb", "get_segmentation", "is_sparse", "refit_bvh", "render",
+    "render_with_segmentation",
   }  # fmt: skip
   assert theirs - set(mjx.__all__) == missing
 

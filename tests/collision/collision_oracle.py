@@ -5,18 +5,55 @@ import functools
 import mujoco
 import numpy as np
 
+from mjx_lite.collision import hulls as hulls_
+from mjx_lite.io.model import _fields
+
+
+def _frustum(corners: int) -> np.ndarray:
+  """Corners of a frustum whose caps are regular polygons: polygons of 4 and of more corners."""
+  angle = 2 * np.pi * np.arange(corners) / corners
+  ring = np.stack([np.cos(angle), np.sin(angle)], axis=1)
+  return np.concatenate([np.c_[r * ring, np.full(corners, z)] for r, z in ((0.5, -0.3), (0.35, 0.3))])
+
+
+def _cloud(count: int) -> np.ndarray:
+  """Points near an ellipsoid: a hull of triangles."""
+  x = np.random.default_rng(5).normal(size=(count, 3))
+  return x / np.linalg.norm(x, axis=1, keepdims=True) * [0.6, 0.4, 0.3]
+
+
+MESHES = {'mesh': _frustum(6), 'cloud': _cloud(40)}  # by the name of the geom type in this module
+
 
 @functools.cache
-def _model(type_a: str, type_b: str) -> mujoco.MjModel:
-  size = {'plane': '0 0 1', 'sphere': '1', 'capsule': '1 1', 'box': '1 1 1'}
+def model(type_a: str, type_b: str) -> mujoco.MjModel:
+  """Two geoms and their pair; 'cloud' is a mesh too."""
+  size = {
+    'plane': '0 0 1', 'sphere': '1', 'capsule': '1 1', 'ellipsoid': '1 1 1', 'cylinder': '1 1', 'box': '1 1 1',
+  }  # fmt: skip
+
+  def shape(kind):
+    return f'type="mesh" mesh="{kind}"' if kind in MESHES else f'type="{kind}" size="{size[kind]}"'
+
+  meshes = ''.join(f'<mesh name="{k}" vertex="{" ".join(map(str, x.ravel()))}"/>' for k, x in MESHES.items())
   return mujoco.MjModel.from_xml_string(f"""
     <mujoco>
+      <asset>{meshes}</asset>
       <worldbody>
-        <body mocap="true"><geom name="a" type="{type_a}" size="{size[type_a]}" contype="0" conaffinity="0"/></body>
-        <body><freejoint/><geom name="b" type="{type_b}" size="{size[type_b]}" contype="0" conaffinity="0"/></body>
+        <body mocap="true"><geom name="a" {shape(type_a)} contype="0" conaffinity="0"/></body>
+        <body><freejoint/><geom name="b" {shape(type_b)} contype="0" conaffinity="0"/></body>
       </worldbody>
       <contact><pair geom1="a" geom2="b"/></contact>
     </mujoco>""")
+
+
+@functools.cache
+def hulls(type_a: str, type_b: str) -> list[hulls_.HullOf | None]:
+  """Hulls of the two geoms, None for one that is no mesh."""
+  m = model(type_a, type_b)
+  mesh = [int(m.geom_dataid[g]) if m.geom_type[g] == mujoco.mjtGeom.mjGEOM_MESH else -1 for g in (0, 1)]
+  tables = hulls_.plan(_fields(m), np.array([x for x in mesh if x >= 0], int))
+  return [None if x < 0 else hulls_.HullOf(tables, tables.start[[x]], tables.count[[x]]) for x in mesh]
 
 
 def contacts(type_a, type_b, pos, mat, size, margin):
@@ -28,7 +65,7 @@ def contacts(type_a, type_b, pos, mat, size, margin):
   Returns:
     A list of N arrays (ncon, 13): dist, pos, frame; only contacts with dist < margin.
   """
-  m = _model(type_a, type_b)
+  m = model(type_a, type_b)
   d = mujoco.MjData(m)
   mujoco.mj_forward(m, d)
   # bounding spheres that never filter (0 marks a plane)

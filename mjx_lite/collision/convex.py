@@ -1,0 +1,110 @@
+"""The collider of all convex pairs: one body for every two shapes that have support points.
+
+The contact between the features nearest to each other comes from `gjk` and `witness`, further ones of faces and edges from
+`manifold`. Shapes are inflated by half of the margin each, as in C, which adds a constant to the distance.
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from mjx_lite.collision import core, faces, gjk, manifold, witness
+from mjx_lite.collision.hulls import HullOf
+from mjx_lite.collision.shapes import Contacts, Shape, make_contacts, only_where
+from mjx_lite.math import vector
+
+NCON = 4
+# contacts of each pair of types
+PAIRS = {
+  ("sphere", "ellipsoid"): 1, ("sphere", "mesh"): 1, ("capsule", "ellipsoid"): 1, ("capsule", "cylinder"): 2,
+  ("capsule", "mesh"): 2, ("ellipsoid", "ellipsoid"): 1, ("ellipsoid", "cylinder"): 1, ("ellipsoid", "box"): 1,
+  ("ellipsoid", "mesh"): 1, ("cylinder", "cylinder"): 4, ("cylinder", "box"): 4, ("cylinder", "mesh"): 4,
+  ("box", "mesh"): 4, ("mesh", "mesh"): 4,
+}  # fmt: skip
+
+
+class ConvexPlan(NamedTuple):
+  """Types, hulls and faces of P pairs."""
+
+  types_a: np.ndarray
+  types_b: np.ndarray
+  hull_a: HullOf | None
+  hull_b: HullOf | None
+  several: np.ndarray  # pairs that may have more than one contact
+  faces_a: faces.FacesOf  # of these pairs
+  faces_b: faces.FacesOf
+
+
+def plan(types: list[tuple[str, str]], hull_a: HullOf | None, hull_b: HullOf | None) -> ConvexPlan:
+  """Plan the pairs.
+
+  Args:
+    types: geom types of each pair, the lower one first.
+    hull_a, hull_b: hulls of the meshes among the first and the second geoms, in order.
+  """
+  several = np.array([k for k, t in enumerate(types) if PAIRS.get(t, 1) > 1], int)
+  sides = []
+  for side, hull in ((0, hull_a), (1, hull_b)):
+    kinds = [t[side] for t in types]
+    is_mesh = [k for k, t in enumerate(kinds) if t == "mesh"]
+    kept = [i for i, k in enumerate(is_mesh) if k in set(several)]
+    some = None if hull is None else HullOf(hull.tables, hull.first[kept], hull.count[kept])
+    sides.append(faces.plan([kinds[k] for k in several], some))
+  names = [np.array([t[side] for t in types]) for side in (0, 1)]
+  return ConvexPlan(*names, hull_a, hull_b, several, *sides)
+
+
+def collide(p: ConvexPlan, a: Shape, b: Shape, margin: jax.Array, iterations: int, multiccd: bool = True) -> Contacts:
+  """Contacts of convex pairs in 4 slots each.
+
+  Args:
+    p: the plan.
+    a, b: the shapes.
+    margin: margin + gap (P, W or 1) [m].
+    iterations: bound of the iterations that find one nearest point.
+    multiccd: whether faces and edges have several contacts.
+
+  Source: `mjc_Convex`, `mjc_ccd`.
+  Gradient: of the features found; where these are not unique, that of some of them.
+  """
+  ca = core.make(list(p.types_a), a.pos, a.mat, a.size, p.hull_a)
+  cb = core.make(list(p.types_b), b.pos, b.mat, b.size, p.hull_b)
+  found = gjk.find(ca, cb, margin + ca.radius + cb.radius, iterations)
+  w = witness.witness(ca, cb, found)
+  dist = w.dist - ca.radius - cb.radius
+  dist = only_where(~found.far & (dist < margin), dist)
+  surface_a = w.point + ca.radius[:, None] * w.normal
+  pos = surface_a + 0.5 * jnp.where(dist < margin, dist, 0)[:, None] * w.normal
+  slot = np.arange(NCON)[:, None]
+  dist_all = only_where(slot == 0, dist[:, None])
+  pos_all, normal = jnp.broadcast_to(pos[:, None], (*dist_all.shape[:2], 3, dist_all.shape[-1])), w.normal
+  if len(p.several) and multiccd:
+    rows = p.several
+    place = vector.mat_t_vec(a.mat, b.pos - a.pos)
+    turn = vector.mat_mat(vector.transpose(a.mat), b.mat)
+    surface_b = surface_a + dist[:, None] * w.normal
+    width = dist.shape[-1]
+    eye = jnp.broadcast_to(jnp.eye(3, dtype=dist.dtype)[None, :, :, None], (len(rows), 3, 3, width))
+    first = jnp.argmax(found.on, axis=1)[:, None] == np.arange(3)[:, None]
+    indices = found.index_a, found.index_b
+    ids = [jnp.where(found.on, x, jnp.sum(jnp.where(first, x, 0), axis=1, keepdims=True)) for x in indices]
+
+    def full(x):
+      return jnp.broadcast_to(x, (*x.shape[:-1], width))[rows]
+
+    def cut(c):
+      return c._replace(kind=c.kind[rows], size=c.size[rows], scale=c.scale[rows], radius=c.radius[rows], table=c.table[rows])
+
+    side_a = manifold.Side(cut(ca), p.faces_a, p.types_a[rows], eye, jnp.zeros_like(eye[:, 0]), ids[0][rows], surface_a[rows])
+    side_b = manifold.Side(cut(cb), p.faces_b, p.types_b[rows], full(turn), full(place), ids[1][rows], surface_b[rows])
+    more = manifold.manifold(side_a, side_b, w.normal[rows], full(margin), (dist < margin)[rows])
+    use, many = more.count > 0, more.count > 1
+    new_dist = jnp.where(many[:, None], more.dist, dist_all[rows])
+    new_pos = jnp.where(use[:, None, None], more.pos, pos_all[rows])
+    new_normal = jnp.where(use[:, None], more.normal, normal[rows])
+    dist_all, pos_all, normal = dist_all.at[rows].set(new_dist), pos_all.at[rows].set(new_pos), normal.at[rows].set(new_normal)
+  world = a.pos[:, None] + vector.mat_vec(a.mat[:, None], pos_all)
+  return make_contacts(dist_all, world, vector.mat_vec(a.mat, normal)[:, None])
+

@@ -1,0 +1,82 @@
+"""Closed-form colliders of ellipsoids and cylinders with a plane, and of a sphere with a cylinder."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from mjx_lite.collision.shapes import Contacts, Shape, make_contacts
+from mjx_lite.math import safe, vector
+
+
+def plane_ellipsoid(a: Shape, b: Shape, margin: jax.Array) -> Contacts:
+  """Plane and ellipsoid, 1 contact: the lowest point of the ellipsoid. Source: `mjc_PlaneConvex`."""
+  del margin
+  normal = a.axis(2)
+  toward = safe.normalize(vector.mat_t_vec(b.mat, normal) * b.size)
+  point = b.pos - vector.mat_vec(b.mat, toward * b.size)
+  dist = vector.dot(point - a.pos, normal)
+  pos = point - 0.5 * dist[..., None, :] * normal
+  return make_contacts(dist[:, None], pos[:, None], normal[:, None])
+
+
+# the points of plane-cylinder: side of the cap that is lower, weights of the lowest and the sideways radius
+_CAP = np.array([1, -1, 1, 1])[:, None, None]
+_DOWN = np.array([1, 1, -0.5, -0.5])[:, None, None]
+_ASIDE = np.sqrt(0.75) * np.array([0, 0, 1, -1])[:, None, None]
+
+
+def plane_cylinder(a: Shape, b: Shape, margin: jax.Array) -> Contacts:
+  """Plane and cylinder, 4 contacts: the lowest points of the lower and the upper cap, then two more of the lower cap.
+
+  The points of the lower cap are the corners of an equilateral triangle.
+
+  Source: `mjc_PlaneCylinder`.
+  Gradient: where the axis is normal to the plane (within 1e-6), the triangle turns with the cylinder.
+  """
+  del margin
+  normal, radius, half = a.axis(2), b.size[..., :1, :], b.size[..., 1:2, :]
+  axis = b.axis(2)
+  slope = vector.dot(normal, axis)[..., None, :]
+  axis = jnp.where(slope > 0, -axis, axis)
+  down = -jnp.abs(slope) * axis - normal
+  level = vector.dot(down, down)[..., None, :] < 1e-12
+  down = jnp.where(level, b.axis(0), safe.normalize(down)) * radius
+  aside = safe.normalize(vector.cross(down, axis)) * radius
+  cap, low, wide = (jnp.asarray(x, normal.dtype) for x in (_CAP, _DOWN, _ASIDE))
+  point = b.pos[:, None] + cap * (half * axis)[:, None] + low * down[:, None] + wide * aside[:, None]
+  dist = vector.dot(point - a.pos[:, None], normal[:, None])
+  pos = point - 0.5 * dist[..., None, :] * normal[:, None]
+  return make_contacts(dist, pos, normal[:, None])
+
+
+def sphere_cylinder(a: Shape, b: Shape, margin: jax.Array) -> Contacts:
+  """Sphere and cylinder, 1 contact, with the side, a cap or a rim.
+
+  Source: `mjc_SphereCylinder`.
+  Gradient: of the nearest feature; zero for distance and normal where the centre is on the axis or the rim.
+  """
+  del margin
+  axis, radius = b.axis(2), a.size[..., 0, :]
+  radius_b, half = b.size[..., 0, :], b.size[..., 1, :]
+  between = a.pos - b.pos
+  along = vector.dot(between, axis)
+  radial = between - along[..., None, :] * axis
+  outward, away = safe.normalize_with_norm(radial)
+  up = jnp.where(along > 0, 1, -1).astype(along.dtype)
+  within, inside = jnp.abs(along) < half, vector.dot(radial, radial) < radius_b * radius_b
+  nearer_cap = half - jnp.abs(along) < radius_b - away
+  use_cap = inside & (~within | nearer_cap)
+  use_side = within & ~use_cap
+
+  # side: a sphere of the cylinder's radius at the same height; rim: a point; cap: a plane
+  on_axis = away < safe.MINVAL
+  across = jax.lax.stop_gradient(safe.normalize(vector.cross(a.axis(2), axis)))
+  side = jnp.where(on_axis[..., None, :], across, -outward)
+  rim = b.pos + radius_b[..., None, :] * outward + (up * half)[..., None, :] * axis - a.pos
+  to_rim, rim_length = safe.normalize_with_norm(rim)
+  dist = jnp.where(use_side, away - radius_b, jnp.where(use_cap, jnp.abs(along) - half, rim_length)) - radius
+  normal = jnp.where(
+    use_side[..., None, :], side, jnp.where(use_cap[..., None, :], -up[..., None, :] * axis, to_rim)
+  )
+  pos = a.pos + (radius + 0.5 * dist)[..., None, :] * normal
+  return make_contacts(dist[:, None], pos[:, None], normal[:, None])

@@ -1,0 +1,275 @@
+"""Signed distance of two convex cores, and the features that it is between.
+
+The difference Y = A - B of two shapes contains the origin where they overlap. GJK finds the point c of Y that is nearest to
+a target p outside; n = (p - c) / |p - c| is normal to Y there. Apart: the target is the origin, and |c| the distance.
+Overlapping: the target leaves the centre of Y through the origin until it is outside, and is then placed above the
+origin along the last normal until that does not change: c is then the foot of the origin on the boundary of Y, and
+n . c its depth. One loop does all of this; every pass through it asks each shape for one support point.
+
+The foot is the nearest of a neighbourhood, so shapes that overlap deeply may leave each other by another than the shortest way.
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from mjx_lite.collision import core
+from mjx_lite.collision.core import Core
+from mjx_lite.math import safe, vector
+from mjx_lite.math.once import once, unit
+
+_APART, _LEAVE, _DESCEND = range(3)
+_TRIED = np.array([x for x in np.ndindex(3, 3, 3) if x != (1, 1, 1)], float) - 1
+_TRIED /= np.linalg.norm(_TRIED, axis=1, keepdims=True)
+_TURNS = 5  # of the target above the origin
+_STEP, _GROWTH = 1e-5, 8.0  # first step outside, of the size of Y, and its growth
+
+
+class Features(NamedTuple):
+  """Where two cores are nearest, or overlap least; in the frame of the first. Without gradient.
+
+  Attributes:
+    normal: (P, 3, W) from the first to the second.
+    on: (P, 3, W) which of three vertices of Y are used.
+    index_a, index_b: (P, 3, W) support indices of these vertices in the two cores.
+    point_a: (P, 3, 3, W) their points on the first core.
+    point_b: (P, 3, 3, W) and on the second, in its own frame.
+    far: (P, W) whether the cores are known to be farther apart than the reach.
+    overlap: (P, W) whether the origin was inside of Y.
+    count: (P, W) support points that were asked for.
+  """
+
+  normal: jax.Array
+  on: jax.Array
+  index_a: jax.Array
+  index_b: jax.Array
+  point_a: jax.Array
+  point_b: jax.Array
+  far: jax.Array
+  overlap: jax.Array
+  count: jax.Array
+
+
+class _State(NamedTuple):
+  """`Features` in the making; v (P, 3, W) from the target to the nearest point of the simplex y (P, 3, 3, W)."""
+
+  y: jax.Array
+  a: jax.Array
+  b: jax.Array
+  index_a: jax.Array
+  index_b: jax.Array
+  on: jax.Array
+  v: jax.Array
+  target: jax.Array
+  step: jax.Array
+  normal: jax.Array
+  stage: jax.Array
+  turn: jax.Array
+  again: jax.Array
+  done: jax.Array
+  far: jax.Array
+  overlap: jax.Array
+  count: jax.Array
+  passes: jax.Array
+
+
+def _nearest(y: jax.Array, on: jax.Array, w: jax.Array, one: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+  """Point nearest to the origin of the simplex of w and y, which w is part of.
+
+  Args:
+    y: (P, 3, 3, W) vertices, of which those exist that are on (P, 3, W).
+    w: (P, 3, W).
+    one: 1, for `once`.
+
+  Returns:
+    the point (P, 3, W), which vertices besides w span it (P, 3, W), and whether the origin is inside (P, W).
+  """
+  e = once(y - w[:, None], one)
+  r = [-vector.dot(e[:, i], w) for i in range(3)]
+  g = {(i, j): vector.dot(e[:, i], e[:, j]) for i in range(3) for j in range(i, 3)}
+  gram = once(jnp.stack([*r, *g.values()], axis=1), one)
+  r, g = [gram[:, i] for i in range(3)], {k: gram[:, 3 + i] for i, k in enumerate(g)}
+  have = [on[:, i] for i in range(3)]
+  tiny = jnp.finfo(w.dtype).eps
+  zero = jnp.zeros_like(w[:, 0])
+
+  # weights of the others in every simplex of two or three vertices with w
+  weights = []
+  for i in range(3):
+    t = r[i] / jnp.where(g[i, i] > 0, g[i, i], 1)
+    ok = have[i] & (t > 0) & (t < 1)
+    weights.append((ok, [t if k == i else None for k in range(3)]))
+  for i, j in ((0, 1), (0, 2), (1, 2)):
+    det = g[i, i] * g[j, j] - g[i, j] * g[i, j]
+    fine = det > 4 * tiny * g[i, i] * g[j, j]
+    scale = 1 / jnp.where(fine, det, 1)
+    s, t = (r[i] * g[j, j] - r[j] * g[i, j]) * scale, (r[j] * g[i, i] - r[i] * g[i, j]) * scale
+    ok = have[i] & have[j] & (s > 0) & (t > 0) & (s + t < 1) & fine
+    weights.append((ok, [s if k == i else t if k == j else None for k in range(3)]))
+  ok = jnp.stack([x for x, _ in weights], axis=1)
+  all_weights = once(jnp.stack([jnp.stack([zero if x is None else x for x in t], axis=1) for _, t in weights], axis=1), one)
+  best2, best = vector.dot(w, w), jnp.zeros_like(all_weights[:, 0])
+  for k in range(6):
+    t = all_weights[:, k]
+    point = w + vector.add(t[:, i : i + 1] * e[:, i] for i in range(3))
+    size2 = vector.dot(point, point)
+    better = ok[:, k] & (size2 < best2)
+    best, best2 = jnp.where(better[:, None], t, best), jnp.where(better, size2, best2)
+  best = once(best, one)
+  point = w + vector.add(best[:, i : i + 1] * e[:, i] for i in range(3))
+
+  # inside of the tetrahedron: on the inner side of all its faces
+  n = [vector.cross(e[:, (k + 1) % 3], e[:, (k + 2) % 3]) for k in range(3)]
+  volume = vector.dot(e[:, 0], n[0])
+  weight = [-vector.dot(w, n[k]) for k in range(3)]
+  sign = jnp.where(volume < 0, -1, 1)
+  last = jnp.abs(volume) - sign * (weight[0] + weight[1] + weight[2])
+  inside = on.all(axis=1) & (jnp.abs(volume) > 0) & (last >= 0)
+  for x in weight:
+    inside &= sign * x >= 0
+  return point, best > 0, inside
+
+
+def find(a: Core, b: Core, reach: jax.Array, iterations: int) -> Features:
+  """Features between two cores.
+
+  Args:
+    a, b: the cores.
+    reach: (P, W or 1) distance of the cores beyond which nothing need be known [m].
+    iterations: bound of GJK for one target.
+  """
+  a, b = (c._replace(**{k: jax.lax.stop_gradient(getattr(c, k)) for k in ("pos", "mat", "size", "scale")}) for c in (a, b))
+  reach = jax.lax.stop_gradient(reach)
+  width = max(x.shape[-1] for x in (a.pos, b.pos, a.mat, b.mat, a.size, b.size, reach))
+  turn = vector.mat_mat(vector.transpose(a.mat), b.mat)
+  place = vector.mat_t_vec(a.mat, b.pos - a.pos)
+  turn, place, reach = (jnp.broadcast_to(x, (*x.shape[:-1], width)) for x in (turn, place, reach))
+  polytopes = (a.kind == core.CORNERS) & (b.kind == core.CORNERS)
+  tiny = jnp.finfo(place.dtype).eps
+  size = _extent(a) + _extent(b)
+  small = size * tiny**0.5 * 0.1  # distance at which shapes count as touching
+  away = safe.normalize(place)
+  one = unit(place)
+
+  # curved cores only need a start for Newton's method
+  exact, settles = (np.where(polytopes, x, y)[:, None] for x, y in ((16 * tiny, 1e-5), (4 * tiny, 1e-6)))
+  exact, settles = (jnp.asarray(x, place.dtype) for x in (exact, settles))
+
+  def height(depth):
+    """Of the target above the surface: as small as what it is to find is, lest it finds something else."""
+    return jnp.clip(jnp.abs(depth), 1e-5 * size, 0.1 * size)
+  tried, tried_depth = _shallowest(a, b, turn, place)
+
+  def furthest(direction):
+    point_a, index_a = core.support(a, direction)
+    point_b, index_b = core.support(b, -vector.mat_t_vec(turn, direction))
+    return point_a - place - vector.mat_vec(turn, point_b), point_a, point_b, index_a, index_b
+
+  def body(s: _State) -> _State:
+    w, point_a, point_b, index_a, index_b = furthest(-s.v)
+    w, point_a, point_b = (once(x, one) for x in (w, point_a, point_b))
+    rel, y_rel = w - s.target, s.y - s.target[:, None]
+    v2, ahead = vector.dot(s.v, s.v), vector.dot(s.v, rel)
+    fresh = ~s.on.any(axis=1)
+    same = (s.on & (s.index_a == index_a[:, None]) & (s.index_b == index_b[:, None])).any(axis=1) & polytopes[:, None]
+    far = (s.stage == _APART) & (ahead > 0) & (ahead * ahead > reach * reach * v2)
+    close = v2 - ahead <= exact * v2
+    stop = ~fresh & (same | close)
+
+    # a better simplex, or none
+    point, span, inside = _nearest(y_rel, s.on, rel, one)
+    stop |= ~fresh & ~inside & (vector.dot(point, point) >= v2)
+    inside &= ~stop
+    keep = stop | s.done
+    slot = jnp.argmin(jnp.where(span, 1, 0), axis=1)[:, None] == np.arange(3)[:, None]
+    put = slot & ~keep[:, None]
+    y = jnp.where(put[:, :, None], w[:, None], s.y)
+    pa = jnp.where(put[:, :, None], point_a[:, None], s.a)
+    pb = jnp.where(put[:, :, None], point_b[:, None], s.b)
+    ia = jnp.where(put, index_a[:, None], s.index_a)
+    ib = jnp.where(put, index_b[:, None], s.index_b)
+    on = jnp.where(keep[:, None], s.on, span | slot)
+    v = jnp.where(keep[:, None], s.v, point)
+
+    # this target is done: what next
+    v = once(v, one)
+    length = safe.norm(v)
+    tired = s.count >= iterations - 1
+    touch = length <= small
+    inside |= touch & (s.stage != _DESCEND)
+    end = (stop | tired | inside | touch) & ~fresh
+    outside = end & ~inside
+    n = -v / jnp.where(length > 0, length, 1)[:, None]
+    depth = once(vector.dot(n, v + s.target), one)
+    settled = (s.stage == _DESCEND) & ((vector.dot(n, s.normal) > 1 - settles) | (s.turn >= _TURNS) | inside | touch)
+    again = settled & end & ~s.again & (tried_depth < depth - 1e-3 * size)
+    settled &= ~again
+    done = s.done | far & ~fresh | outside & (s.stage == _APART) | end & settled
+    step = jnp.where(end & inside & (s.stage == _LEAVE), _GROWTH * s.step, s.step)
+    done |= step > 64 * size
+    stage = jnp.where(end & inside & (s.stage == _APART), _LEAVE, jnp.where(outside & (s.stage == _LEAVE), _DESCEND, s.stage))
+    moved = end & ~done
+    target = jnp.where((stage == _LEAVE)[:, None], step[:, None] * away, (depth + height(depth))[:, None] * n)
+    target = jnp.where(again[:, None], (tried_depth + height(tried_depth))[:, None] * tried, target)
+    target = jnp.where(moved[:, None], target, s.target)
+    # begin again with the vertex that is farthest along the way
+    begin = jnp.where((stage == _LEAVE)[:, None], away, jnp.where(again[:, None], tried, n))
+    first = _first_max(jnp.where(on, vector.dot(y, begin[:, None]), -jnp.inf)) & on
+    on = jnp.where(moved[:, None], first, on)
+    restart = jnp.sum(jnp.where(first[:, :, None], y, 0), axis=1) - target
+    new = _State(
+      y, pa, pb, ia, ib, on, jnp.where(moved[:, None], restart, v), target, step,
+      jnp.where((outside & ~(touch & (s.stage == _DESCEND)))[:, None], n, s.normal), stage,
+      jnp.where(again, 0, s.turn + (outside & (s.stage == _DESCEND))), s.again | again, done, s.far | far & ~fresh & ~s.done,
+      s.overlap | (stage != _APART), jnp.where(moved, 0, s.count + 1), s.passes + 1,
+    )  # fmt: skip
+    return jax.tree.map(lambda old, x: jnp.where(_over(s.done, x.ndim), old, x), s, new)
+
+  shape = place.shape[0], width
+  zero3 = jnp.zeros((shape[0], 3, 3, width), place.dtype)
+  index = jnp.zeros((shape[0], 3, width), jnp.int32)
+  no = jnp.zeros(shape, bool)
+  start = _State(
+    zero3, zero3, zero3, index, index, jnp.zeros(index.shape, bool), -place, jnp.zeros_like(place),
+    _STEP * size + jnp.zeros_like(place[:, 0]), away, index[:, 0], index[:, 0], no, no, no, no, index[:, 0], index[:, 0],
+  )  # fmt: skip
+  carry = jax.lax.while_loop(
+    lambda c: jnp.any(~c[0].done) & (c[1] < 6 * iterations), lambda c: (body(c[0]), c[1] + 1), (start, jnp.int32(0))
+  )
+  s = carry[0]
+  return Features(s.normal, s.on, s.index_a, s.index_b, s.a, s.b, s.far, s.overlap, s.passes)
+
+
+def _shallowest(a: Core, b: Core, turn: jax.Array, place: jax.Array) -> tuple[jax.Array, jax.Array]:
+  """Of some directions (P, 3, W) that in which the shapes overlap least, and how much (P, W)."""
+  fixed = jnp.broadcast_to(jnp.asarray(_TRIED, place.dtype)[None, ..., None], (place.shape[0], *_TRIED.shape, place.shape[-1]))
+  axes = jnp.swapaxes(turn, 1, 2)
+  directions = jnp.concatenate([fixed, axes, -axes], axis=1)
+  reach_b = core.extent(b, -vector.mat_t_vec(turn[:, None], directions))
+  depth = core.extent(a, directions) + reach_b - vector.dot(directions, place[:, None])
+  best = _first_max(-depth)
+  return jnp.sum(jnp.where(best[:, :, None], directions, 0), axis=1), jnp.min(depth, axis=1)
+
+
+def _over(mask: jax.Array, ndim: int) -> jax.Array:
+  """A mask (P, W) for an array of more axes between."""
+  return mask.reshape(mask.shape[0], *[1] * (ndim - 2), mask.shape[-1])
+
+
+def _first_max(x: jax.Array) -> jax.Array:
+  """One-hot mask of the first largest element along the second axis."""
+  return jnp.argmax(x, axis=1)[:, None] == np.arange(x.shape[1])[:, None]
+
+
+def _extent(c: Core) -> jax.Array:
+  """Radius (P, W or 1) of a ball about the centre that holds the core."""
+  if c.table.ndim == 4:
+    corners = jnp.max(jnp.abs(c.table), axis=1) * c.scale
+  else:
+    corners = jnp.asarray(np.abs(c.table).max(axis=1), c.pos.dtype)[..., None] * c.scale
+  corners = safe.norm(corners)
+  x, y, z = (c.size[:, k] for k in range(3))
+  round_ = jnp.where((c.kind == core.CYLINDER)[:, None], x + y, jnp.maximum(jnp.maximum(x, y), z))
+  return jnp.where((c.kind == core.CORNERS)[:, None], corners, round_)

@@ -1,0 +1,317 @@
+"""Several contacts of two cores: a face clipped by a face, or an edge by a face.
+
+Given the normal and the features of the single contact, look for two faces that face each other, or an edge that lies
+in a face; the part of one above the other gives up to four contacts.
+
+Source: `multicontact`, 4.0's after MuJoCo Warp's `collision_gjk.py`.
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from mjx_lite.collision.core import Core
+from mjx_lite.collision.faces import FacesOf
+from mjx_lite.collision.hulls import take
+from mjx_lite.collision.shapes import first_min, only_where
+from mjx_lite.math import safe, vector
+from mjx_lite.math.once import once, unit
+
+_FACE_TOL, _EDGE_TOL = float(np.cos(0.0889)), float(np.sin(0.0889))
+_HALFSPACE = -1e-10
+
+
+class Side(NamedTuple):
+  """One geom of each pair, in the frame of the first.
+
+  Attributes:
+    core, faces: its core, and its faces.
+    types: (P,) its type.
+    mat, pos: its pose (P, 3, 3, W), (P, 3, W).
+    index: (P, 3, W) support indices of the three vertices found, unused ones repeated.
+    point: (P, 3, W) its witness on the surface.
+  """
+
+  core: Core
+  faces: FacesOf
+  types: np.ndarray
+  mat: jax.Array
+  pos: jax.Array
+  index: jax.Array
+  point: jax.Array
+
+
+class Manifold(NamedTuple):
+  """Contacts in the frame of the first geom: distances (P, 4, W), positions (P, 4, 3, W), normal (P, 3, W), number (P, W)."""
+
+  dist: jax.Array
+  pos: jax.Array
+  normal: jax.Array
+  count: jax.Array
+
+
+class _Found(NamedTuple):
+  """Faces and edges of one geom at its features; `sign` of the normal is outward."""
+
+  dim: jax.Array  # (P, W) 1 vertex, 2 edge, 3 face
+  face: jax.Array  # (P, degree, W) ids
+  ok: jax.Array  # (P, degree, W)
+  normal: jax.Array  # (P, degree, 3, W)
+  begin: jax.Array  # (P, 3, W)
+  end: jax.Array  # (P, edges, 3, W)
+  edge_ok: jax.Array  # (P, edges, W)
+
+
+def _scale(s: Side) -> jax.Array:
+  size = s.core.size
+  by_type = {
+    "box": size,
+    "cylinder": jnp.stack([size[:, 0], size[:, 0], size[:, 1]], axis=1),
+  }
+  out = jnp.ones_like(size)
+  for t, x in by_type.items():
+    out = jnp.where((s.types == t)[:, None, None], x, out)
+  return out
+
+
+def _world(s: Side, local: jax.Array) -> jax.Array:
+  """Points (P, n, 3, W) of the geom's frame in the common frame."""
+  return s.pos[:, None] + vector.mat_vec(s.mat[:, None], local)
+
+
+def _features(s: Side, dtype) -> _Found:
+  t = s.faces.tables
+  first = np.maximum(s.faces.first, 0)[:, None, None]
+  has = (s.faces.first >= 0)[:, None, None]
+  capsule, cylinder = ((s.types == k)[:, None] for k in ("capsule", "cylinder"))
+  index = first + s.index
+  i0, i1, i2 = (index[:, k] for k in range(3))
+  dim = jnp.where((i1 == i0) & (i2 == i0), 1, jnp.where((i1 == i0) | (i2 == i0) | (i1 == i2), 2, 3))
+  dim = jnp.where(capsule, 1, dim)
+
+  # faces that all vertices are on
+  at = take(t.at, index)  # (P, 3, degree, W)
+  face = at[:, 0]
+  ok = (face >= 0) & has
+  for k in (1, 2):
+    ok &= jnp.any(face[:, :, None] == at[:, k][:, None], axis=2)
+  normal = vector.mat_vec(s.mat[:, None], take(t.normal, face, dtype))
+
+  # edges: to the other vertex, or all at the vertex
+  scale = _scale(s)[:, None]
+  begin = take(t.corner, take(t.here, i0), dtype)
+  other = jnp.where(i1 == i0, i2, i1)
+  sides = take(t.side, i0)
+  end = take(t.corner, sides, dtype)
+  one = jnp.arange(sides.shape[1])[:, None] == 0
+  end = jnp.where((dim == 2)[:, None, None], take(t.corner, take(t.here, other), dtype)[:, None], end)
+  edge_ok = jnp.where((dim == 2)[:, None], one, sides >= 0) & has
+  begin, end = _world(s, begin[:, None] * scale)[:, 0], _world(s, end * scale)
+  # of round sides: the generator through the witness
+  axis, half = s.mat[..., 2, :], s.core.size[:, 1]
+  along = vector.dot(s.point - s.pos, axis)
+  low, high = (s.point + (sign * half - along)[:, None] * axis for sign in (-1, 1))
+  top = cylinder & (i0 == first[:, 0])
+  generator = capsule | cylinder
+  begin = jnp.where(generator[:, None], jnp.where(top[:, None], high, low), begin)
+  end = jnp.where(generator[:, None, None], jnp.where(top[:, None], low, high)[:, None], end)
+  edge_ok = jnp.where(generator[:, None], one & (dim < 3)[:, None], edge_ok)
+  return _Found(dim, face, ok, normal, begin, end, edge_ok)
+
+
+def _pick(mask: jax.Array, x: jax.Array) -> jax.Array:
+  """The element of x (P, n, ..., W) that the one-hot mask (P, n, W) names."""
+  mask = mask.reshape(*mask.shape[:2], *[1] * (x.ndim - 3), mask.shape[-1])
+  return jnp.sum(jnp.where(mask, x, 0), axis=1)
+
+
+def _edge_in_face(edges: _Found, faces: _Found, outward: jax.Array):
+  """The first face, and first edge of the other geom, that are parallel: whether found, and one-hot masks."""
+  along = safe.normalize(edges.end - edges.begin[:, None])
+  slope = jnp.abs(vector.dot(along[:, None], faces.normal[:, :, None]))
+  ok = faces.ok & (vector.dot(faces.normal, outward[:, None]) > 0)
+  fits = ok[:, :, None] & edges.edge_ok[:, None] & (slope < _EDGE_TOL)
+  by_face = jnp.any(fits, axis=2)
+  face = first_min(jnp.where(by_face, 0, 1))
+  edge = first_min(jnp.where(jnp.any(fits & face[:, :, None], axis=1), 0, 1))
+  return jnp.any(by_face, axis=1), face, edge
+
+
+def _polygon(s: Side, face: jax.Array, dtype) -> tuple[jax.Array, jax.Array]:
+  """Corners (P, n, 3, W) of faces, and their number (P, W)."""
+  t = s.faces.tables
+  corner = take(t.polygon, face)
+  return _world(s, take(t.corner, corner, dtype) * _scale(s)[:, None]), take(t.count, face)
+
+
+def manifold(a: Side, b: Side, normal: jax.Array, limit: jax.Array, close: jax.Array) -> Manifold:
+  """Contacts of faces and edges; none where there is no such pair.
+
+  Args:
+    normal: (P, 3, W) of the single contact, from a to b.
+    limit: (P, W) distance above which there is no contact.
+    close: (P, W) whether there is a contact at all.
+  """
+  dtype = normal.dtype
+  fixed_a, fixed_b, n = jax.lax.stop_gradient((_features(a, dtype), _features(b, dtype), normal))
+  fa, fb = fixed_a, fixed_b
+
+  # faces that face each other
+  facing = vector.dot(fa.normal[:, :, None], fb.normal[:, None])
+  able = (fa.ok & (vector.dot(fa.normal, n[:, None]) > _EDGE_TOL))[:, :, None]
+  able &= (fb.ok & (vector.dot(fb.normal, n[:, None]) < -_EDGE_TOL))[:, None]
+  facing = only_where(able, facing)
+  row = jnp.min(facing, axis=2)
+  pick_a = first_min(row)
+  pick_b = first_min(_pick(pick_a, facing))
+  two_faces = jnp.min(row, axis=1) < -_FACE_TOL
+
+  # an edge in a face
+  some_a, some_b = jnp.any(fa.ok, axis=1), jnp.any(fb.ok, axis=1)
+  try_a = ~two_faces & (fa.dim < 3) & some_b & ((fa.dim <= fb.dim) | ~some_a)
+  found_a, face_b, edge_a = _edge_in_face(fa, fb, -n)
+  try_b = ~two_faces & ~(try_a & found_a) & (fb.dim < 3)
+  found_b, face_a, edge_b = _edge_in_face(fb, fa, n)
+  edge_of_a, edge_of_b = try_a & found_a, try_b & found_b
+  pick_a = jnp.where(two_faces[:, None], pick_a, face_a)
+  pick_b = jnp.where(two_faces[:, None], pick_b, face_b)
+
+  # reference polygon and the one that it clips, with gradient
+  ga, gb = _features(a, dtype), _features(b, dtype)
+  id_a, id_b = (jnp.maximum(_pick(p, f.face), 0) for p, f in ((pick_a, fa), (pick_b, fb)))
+  normal_a, normal_b = _pick(pick_a, ga.normal), _pick(pick_b, gb.normal)
+  (poly_a, count_a), (poly_b, count_b) = _polygon(a, id_a, dtype), _polygon(b, id_b, dtype)
+  size = max(poly_a.shape[1], poly_b.shape[1], 2)
+  poly_a, poly_b = (jnp.pad(x, ((0, 0), (0, size - x.shape[1]), (0, 0), (0, 0)), mode="edge") for x in (poly_a, poly_b))
+  edge = jnp.where(
+    edge_of_a[:, None, None],
+    jnp.stack([ga.begin, _pick(edge_a, ga.end)], axis=1), jnp.stack([gb.begin, _pick(edge_b, gb.end)], axis=1),
+  )  # fmt: skip
+  edge = jnp.pad(edge, ((0, 0), (0, size - 2), (0, 0), (0, 0)), mode="edge")
+  is_edge = edge_of_a | edge_of_b
+  reference = jnp.where(edge_of_a[:, None, None], poly_b, poly_a)
+  nreference = jnp.where(edge_of_a, count_b, count_a)
+  incident = jnp.where(is_edge[:, None, None], edge, poly_b)
+  nincident = jnp.where(is_edge, 2, count_b)
+  out = jnp.where(edge_of_a[:, None], normal_b, normal_a)
+  toward = jnp.where(edge_of_a[:, None], -normal_b, jnp.where(edge_of_b[:, None], -normal_a, normal_b))
+  contact_normal = jnp.where(edge_of_b[:, None], normal_a, -normal_b)
+
+  points, count = _clip(reference, nreference, incident, nincident, out, limit)
+  points, count = _reduce(points, count, is_edge)
+  above = vector.dot(points - reference[:, :1], out[:, None])
+  on_reference = points - above[..., None, :] * out[:, None]
+  dist = -above * vector.dot(out, toward)[:, None]
+  other = on_reference - dist[..., None, :] * toward[:, None]
+  good = close & (two_faces | is_edge) & (nreference > 2)
+  count = jnp.where(good, count, 0)
+  dist = only_where(jnp.arange(4)[:, None] < count[:, None], dist)
+  return Manifold(dist, 0.5 * (on_reference + other), contact_normal, count)
+
+
+def _clip(reference, nreference, incident, nincident, out, limit):
+  """Part of a polygon above another one, not higher than the limit: points (P, n, 3, W) and their number."""
+  nref = reference.shape[1]
+  one = unit(out)
+  reference, incident = once(reference, one), once(incident, one)
+  size = reference.shape[1] + incident.shape[1]
+  place = np.arange(size, dtype=np.int32)[:, None]
+  poly = jnp.pad(incident, ((0, 0), (0, size - incident.shape[1]), (0, 0), (0, 0)), mode="edge")
+  last = np.arange(nref, dtype=np.int32)[:, None] == nreference[:, None] - 1
+  following = jnp.where(last[:, :, None], reference[:, :1], jnp.roll(reference, -1, axis=1))
+  plane = vector.cross(following - reference, out[:, None])
+  plane = once(safe.normalize(plane), one)
+  exists = np.arange(nref, dtype=np.int32)[:, None] < nreference[:, None]
+
+  def cut(carry, side):
+    poly, count = carry
+    point, normal, real = side
+    height = once(vector.dot(poly - point[:, None], normal[:, None]), one)
+    have = place < count[:, None]
+    wrap = place == count[:, None] - 1
+    after = jnp.where(wrap[:, :, None], poly[:, :1], jnp.roll(poly, -1, axis=1))
+    height_after = jnp.where(wrap, height[:, :1], jnp.roll(height, -1, axis=1))
+    inside, inside_after = height > _HALFSPACE, height_after > _HALFSPACE
+    crosses = have & (inside != inside_after)
+    keeps = have & inside_after
+    t = jnp.clip(safe.divide(height, height - height_after), 0, 1)
+    crossing = poly + t[:, :, None] * (after - poly)
+    number = crosses.astype(jnp.int32) + keeps.astype(jnp.int32)
+    upto = jnp.cumsum(number, axis=1)
+    source = jnp.sum(upto[:, None] <= place[:, None], axis=2)
+    source = jnp.minimum(source, size - 1)
+    start = jnp.take_along_axis(upto - number, source, axis=1)
+    use_crossing = (place == start) & jnp.take_along_axis(crosses, source, axis=1)
+    index = source[:, :, None]
+    new = jnp.where(
+      use_crossing[:, :, None], jnp.take_along_axis(crossing, index, axis=1), jnp.take_along_axis(after, index, axis=1)
+    )
+    real = real & jnp.any(normal != 0, axis=1)
+    return (jnp.where(real[:, None, None], new, poly), jnp.where(real, jnp.minimum(upto[:, -1], size), count)), None
+
+  sides = tuple(jnp.moveaxis(x, 1, 0) for x in (reference, plane, exists))
+  (poly, count), _ = jax.lax.scan(cut, (poly, nincident + jnp.zeros_like(nreference)), sides)
+
+  # drop what is too high; what stays moves up
+  keep = (place < count[:, None]) & (vector.dot(poly - reference[:, :1], out[:, None]) <= limit[:, None])
+  upto = jnp.cumsum(keep.astype(jnp.int32), axis=1)
+  source = jnp.minimum(jnp.sum(upto[:, None] <= place[:, None], axis=2), size - 1)
+  return jnp.take_along_axis(poly, source[:, :, None], axis=1), upto[:, -1]
+
+
+def _reduce(points: jax.Array, count: jax.Array, is_edge: jax.Array) -> tuple[jax.Array, jax.Array]:
+  """At most four of the points: of an edge the two farthest apart, of a polygon a wide quadrilateral."""
+  fixed = jax.lax.stop_gradient(points)
+  size = points.shape[1]
+  have = np.arange(size)[:, None] < count[:, None]
+  between = fixed[:, :, None] - fixed[:, None]
+  apart = vector.dot(between, between)
+  pair = have[:, :, None] & have[:, None] & np.triu(np.ones((size, size), bool), 1)[..., None]
+  apart = jnp.where(pair, apart, 0).reshape(points.shape[0], size * size, -1)
+  far = jnp.argmax(apart, axis=1)
+  nothing = jnp.max(apart, axis=1) <= 0
+  ends = [jnp.where(nothing, k, x) for k, x in enumerate((far // size, far % size))]
+  four = [jnp.full_like(far, k) for k in range(4)]
+  quad = _wide(fixed, count, is_edge)
+  two = is_edge & (count > 2)
+  more = ~is_edge & (count > 4)
+  chosen = [jnp.where(two, ends[min(k, 1)], jnp.where(more, quad[k], four[k])) for k in range(4)]
+  index = jnp.minimum(jnp.stack(chosen, axis=1), size - 1)
+  count = jnp.where(two, 2, jnp.minimum(count, 4))
+  return jnp.take_along_axis(points, index[:, :, None], axis=1), count
+
+
+def _wide(points, count, is_edge):
+  """Corners of a wide quadrilateral in a polygon. Source: `polygonQuad`, whose rotating search this is, step by step."""
+  n = jnp.maximum(count, 1)
+  zero = jnp.zeros_like(count)
+
+  def area(q):
+    p = [jnp.take_along_axis(points, x[:, None, None], axis=1)[:, 0] for x in q]
+    c = vector.cross(p[0] - p[2], p[1] - p[3])
+    return vector.dot(c, c)
+
+  def step(s):
+    q, best, biggest, mode, steps = s
+    tried = [jnp.where(mode == k, (q[k] + 1) % n, q[k]) for k in range(4)]
+    size = area(tried)
+    better = (size > biggest) & (q[0] < n)
+    q2 = [jnp.where(better, y, x) for x, y in zip(q, tried, strict=True)]
+    best = [jnp.where(better, y, x) for x, y in zip(best, q2, strict=True)]
+    # the first corner moves on when the fourth cannot
+    advance = ~better & (mode == 3)
+    b = jnp.where(advance & (q2[1] == q2[0]), (q2[1] + 1) % n, q2[1])
+    c = jnp.where(advance & (q2[1] == q2[0]) & (q2[2] == b), (q2[2] + 1) % n, q2[2])
+    d = jnp.where(advance & (q2[1] == q2[0]) & (q2[2] == b) & (q2[3] == c), (q2[3] + 1) % n, q2[3])
+    q2 = [jnp.where(advance, q2[0] + 1, q2[0]), b, c, d]
+    mode = jnp.where(better, jnp.maximum(mode - 1, 1), jnp.minimum(mode + 1, 3))
+    return q2, best, jnp.where(better, size, biggest), mode, steps + 1
+
+  start = [zero + k for k in range(4)]
+  need = ~is_edge & (count > 4)
+  state = (start, start, area(start), zero + 3, jnp.int32(0))
+  bound = 6 * points.shape[1]
+  return jax.lax.while_loop(lambda s: jnp.any(need & (s[0][0] < n)) & (s[4] < bound), step, state)[1]
+

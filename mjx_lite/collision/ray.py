@@ -1,0 +1,252 @@
+"""Where rays meet geoms.
+
+Rays are (n, 3, W), the geoms' axis comes first: every function takes points (G, n, 3, W) and vectors (G, n, 3, W) in the
+frames of G geoms and returns (G, n, W) lengths in units of the vector, infinite where the ray misses.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from mjx_lite.collision.driver import type_name
+from mjx_lite.core.types import Model
+from mjx_lite.math import safe, vector
+
+_CHUNK = 64  # triangles at a time
+
+
+def _first(*ok_and_length: tuple[jax.Array, jax.Array]) -> jax.Array:
+  """The smallest length that is not negative and whose condition holds."""
+  best = None
+  for ok, x in ok_and_length:
+    x = jnp.where(ok & (x >= 0), x, jnp.inf)
+    best = x if best is None else jnp.minimum(best, x)
+  assert best is not None
+  return best
+
+
+def _roots(a: jax.Array, b: jax.Array, c: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+  """Whether a x^2 + 2 b x + c = 0 has real roots, and its roots in ascending order."""
+  det = b * b - a * c
+  root = safe.sqrt(det)
+  return (det >= 0) & (a >= safe.MINVAL), safe.divide(-b - root, a), safe.divide(-b + root, a)
+
+
+def _plane(p, v, size):
+  x = safe.divide(-p[..., 2, :], v[..., 2, :])
+  ok = v[..., 2, :] <= -safe.MINVAL
+  for k in range(2):
+    ok &= (size[..., k, :] <= 0) | (jnp.abs(p[..., k, :] + x * v[..., k, :]) <= size[..., k, :])
+  return _first((ok, x))
+
+
+def _sphere(p, v, size):
+  ok, x, y = _roots(vector.dot(v, v), vector.dot(v, p), vector.dot(p, p) - size[..., 0, :] ** 2)
+  return _first((ok, x), (ok, y))
+
+
+def _ellipsoid(p, v, size):
+  p, v = p / size, v / size
+  ok, x, y = _roots(vector.dot(v, v), vector.dot(v, p), vector.dot(p, p) - 1)
+  return _first((ok, x), (ok, y))
+
+
+def _side(p, v, size):
+  """Candidates on the side of a cylinder: C looks at the first root ahead only."""
+  p2, v2 = p[..., :2, :], v[..., :2, :]
+  ok, x, y = _roots(vector.dot(v2, v2), vector.dot(v2, p2), vector.dot(p2, p2) - size[..., 0, :] ** 2)
+  x = jnp.where(x >= 0, x, y)
+  return ok & (jnp.abs(p[..., 2, :] + x * v[..., 2, :]) <= size[..., 1, :]), x
+
+
+def _capsule(p, v, size):
+  found = [_side(p, v, size)]
+  for sign in (1, -1):
+    half = sign * size[..., 1, :]
+    q = jnp.stack(jnp.broadcast_arrays(p[..., 0, :], p[..., 1, :], p[..., 2, :] - half), axis=-2)
+    ok, *roots = _roots(vector.dot(v, v), vector.dot(v, q), vector.dot(q, q) - size[..., 0, :] ** 2)
+    found += [(ok & (sign * (q[..., 2, :] + x * v[..., 2, :]) >= 0), x) for x in roots]
+  return _first(*found)
+
+
+def _cylinder(p, v, size):
+  found = [_side(p, v, size)]
+  for sign in (1, -1):
+    x = safe.divide(sign * size[..., 1, :] - p[..., 2, :], v[..., 2, :])
+    q = p[..., :2, :] + x[..., None, :] * v[..., :2, :]
+    found.append(((jnp.abs(v[..., 2, :]) > safe.MINVAL) & (vector.dot(q, q) <= size[..., 0, :] ** 2), x))
+  return _first(*found)
+
+
+def _box(p, v, size):
+  found = []
+  for k in range(3):
+    for sign in (1, -1):
+      x = safe.divide(sign * size[..., k, :] - p[..., k, :], v[..., k, :])
+      ok = jnp.abs(v[..., k, :]) > safe.MINVAL
+      for i in ((k + 1) % 3, (k + 2) % 3):
+        ok &= jnp.abs(p[..., i, :] + x * v[..., i, :]) <= size[..., i, :]
+      found.append((ok, x))
+  return _first(*found)
+
+
+RAYS: dict[str, Callable[[jax.Array, jax.Array, jax.Array], jax.Array]] = {
+  "plane": _plane,
+  "sphere": _sphere,
+  "capsule": _capsule,
+  "ellipsoid": _ellipsoid,
+  "cylinder": _cylinder,
+  "box": _box,
+}
+
+
+class Hit(NamedTuple):
+  """Lengths (n, W) in units of the rays' vectors and geom ids (n, W), -1 where a ray meets nothing."""
+
+  dist: jax.Array
+  geom: jax.Array
+
+
+def visible(
+  m: Model, geomgroup: tuple[int, ...], flg_static: bool, bodyexclude: tuple[int, ...]
+) -> np.ndarray:
+  """Ids of the geoms that rays can meet. Source: `ray_eliminate`."""
+  alpha = m.geom_rgba[:, 3] != 0
+  if m.nmat:
+    alpha = np.where(m.geom_matid < 0, alpha, m.mat_rgba[m.geom_matid, 3] != 0)
+  keep = alpha & ~np.isin(m.geom_bodyid, bodyexclude)
+  if not flg_static:
+    keep &= m.body_weldid[m.geom_bodyid] != 0
+  if geomgroup:
+    keep &= np.asarray(geomgroup, bool)[np.clip(m.geom_group, 0, len(geomgroup) - 1)]
+  return np.flatnonzero(keep)
+
+
+def cast(
+  m: Model,
+  xpos: jax.Array,
+  xmat: jax.Array,
+  point: jax.Array,
+  vec: jax.Array,
+  geomgroup: tuple[int, ...],
+  flg_static: bool,
+  bodyexclude: tuple[int, ...],
+) -> Hit:
+  """The first visible geom that each ray meets; a mesh by its triangles, not its hull.
+
+  Args:
+    xpos, xmat: poses of all geoms.
+    point: (n or 1, 3, W) [m]; vec: (n, 3, W).
+    geomgroup: which of the six groups are visible, all if empty.
+    flg_static: whether geoms of the world are.
+    bodyexclude: bodies whose geoms are not.
+
+  Source: `mj_ray`, `mj_multiRay`.
+  Gradient: of the length to the surface that is met.
+  """
+  geoms = visible(m, geomgroup, flg_static, bodyexclude)
+  kinds = np.array([type_name(m.geom_type[g]) for g in geoms])
+
+  def local(ids, shift=None):
+    mat = xmat[ids][:, None]
+    p = vector.mat_t_vec(mat, (point[None] - xpos[ids][:, None]))
+    v = vector.mat_t_vec(mat, jnp.broadcast_to(vec[None], (len(ids), *vec.shape)))
+    return (p if shift is None else p - shift[:, None, :, None]), v
+
+  lengths, owners = [], []
+  for kind, fn in RAYS.items():
+    ids = geoms[kinds == kind]
+    if len(ids):
+      lengths.append(fn(*local(ids), m.geom_size[ids][:, None]))
+      owners.append(ids)
+  fields = geoms[kinds == "hfield"]
+  if len(fields):
+    size = m.hfield_size[m.geom_dataid[fields]]
+    base = np.stack([size[:, 0], size[:, 1], 0.5 * size[:, 3]], axis=1)
+    down = np.stack([0 * size[:, 3], 0 * size[:, 3], -0.5 * size[:, 3]], axis=1)
+    lengths.append(_box(*local(fields, jnp.asarray(down, xpos.dtype)), jnp.asarray(base, xpos.dtype)[:, None, :, None]))
+    owners.append(fields)
+  surfaces = geoms[np.isin(kinds, ["mesh", "hfield"])]
+  if len(surfaces):
+    triangles = [_triangles(m, g) for g in surfaces]
+    owner = np.repeat(np.arange(len(surfaces)), [len(t) for t in triangles])
+    length, which = _nearest_triangle(np.concatenate(triangles), owner, *local(surfaces))
+    lengths.append(length[None])
+    owners.append(None)
+  if not lengths:
+    none = jnp.full((vec.shape[0], xpos.shape[-1]), -1, xpos.dtype)
+    return Hit(none, none.astype(jnp.int32))
+  width = max(x.shape[-1] for x in lengths)
+  every = jnp.concatenate([jnp.broadcast_to(x, (*x.shape[:-1], width)) for x in lengths])
+  best = jnp.argmin(every, axis=0)
+  dist = jnp.min(every, axis=0)
+  ids = np.concatenate([np.zeros(1, int) if o is None else o for o in owners]).astype(np.int32)
+  geom = jnp.asarray(ids)[best]
+  if owners[-1] is None:
+    geom = jnp.where(best == len(ids) - 1, jnp.asarray(surfaces.astype(np.int32))[which], geom)
+  hit = jnp.isfinite(dist)
+  return Hit(jnp.where(hit, dist, -1), jnp.where(hit, geom, -1))
+
+
+def _triangles(m: Model, geom: int) -> np.ndarray:
+  """Triangles (n, 3, 3) of a mesh, or of the surface and the walls of a height field."""
+  data = int(m.geom_dataid[geom])
+  if type_name(m.geom_type[geom]) == "mesh":
+    first, n = int(m.mesh_faceadr[data]), int(m.mesh_facenum[data])
+    vert = np.asarray(m.mesh_vert, float).reshape(-1, 3)[int(m.mesh_vertadr[data]) :]
+    return vert[np.asarray(m.mesh_face).reshape(-1, 3)[first : first + n]]
+  nrow, ncol, adr = (int(getattr(m, k)[data]) for k in ("hfield_nrow", "hfield_ncol", "hfield_adr"))
+  x, y, z, _ = m.hfield_size[data]
+  height = np.asarray(m.hfield_data, float)[adr : adr + nrow * ncol].reshape(nrow, ncol) * z
+  grid = np.stack([*np.meshgrid(np.linspace(-x, x, ncol), np.linspace(-y, y, nrow)), height], axis=-1)
+  a, b, c, d = grid[:-1, :-1], grid[:-1, 1:], grid[1:, 1:], grid[1:, :-1]
+  out = [np.stack([a, b, c], axis=2).reshape(-1, 3, 3), np.stack([a, c, d], axis=2).reshape(-1, 3, 3)]
+  for edge in (grid[0], grid[-1], grid[:, 0], grid[:, -1]):
+    low = edge * [1, 1, 0]
+    out += [np.stack([edge[:-1], edge[1:], low[:-1]], axis=1), np.stack([edge[1:], low[1:], low[:-1]], axis=1)]
+  return np.concatenate(out)
+
+
+def _meet(v0, v1, v2, p, v):
+  """Length (..., W) at which a ray meets a triangle, infinite if it does not."""
+  e1, e2, s = v1 - v0, v2 - v0, p - v0
+  normal = vector.cross(e1, e2)
+  det = -vector.dot(v, normal)
+  turn = vector.cross(v, s)
+  a, b = safe.divide(-vector.dot(e2, turn), det), safe.divide(vector.dot(e1, turn), det)
+  x = safe.divide(vector.dot(s, normal), det)
+  ok = (jnp.abs(det) >= safe.MINVAL) & (a >= 0) & (b >= 0) & (a + b <= 1)
+  return _first((ok, x))
+
+
+def _nearest_triangle(triangles, owner, p, v):
+  """Length (n, W) to the nearest triangle and which of the surfaces it is on."""
+  dtype = v.dtype
+  n = len(triangles)
+  pad = -n % _CHUNK
+  index = np.concatenate([np.arange(n), np.zeros(pad, int)]).reshape(-1, _CHUNK)
+  corner, of = jnp.asarray(triangles, dtype), jnp.asarray(owner.astype(np.int32))
+  fixed_p, fixed_v = jax.lax.stop_gradient(jnp.broadcast_arrays(p, v))
+
+  def look(carry, k):
+    best, which = carry
+    t = corner[k][:, None, :, :, None]
+    length = _meet(t[:, :, 0], t[:, :, 1], t[:, :, 2], fixed_p[of[k]], fixed_v[of[k]])
+    nearest = jnp.min(length, axis=0)
+    which = jnp.where(nearest < best, jnp.asarray(k)[jnp.argmin(length, axis=0)], which)
+    return (jnp.minimum(best, nearest), which), None
+
+  start = jnp.full(fixed_v[0, :, 0].shape, jnp.inf, dtype), jnp.zeros(fixed_v[0, :, 0].shape, jnp.int32)
+  (best, which), _ = jax.lax.scan(look, start, jnp.asarray(index.astype(np.int32)))
+  # again, with gradient: the plane of the triangle found
+  surface = of[which]
+  pick = (jnp.arange(p.shape[0])[:, None, None] == surface)[:, :, None]
+  p, v = jnp.sum(jnp.where(pick, p, 0), axis=0), jnp.sum(jnp.where(pick, v, 0), axis=0)
+  t = jnp.moveaxis(corner[which], 1, -1)
+  v0, v1, v2 = (t[:, k] for k in range(3))
+  normal = vector.cross(v1 - v0, v2 - v0)
+  x = safe.divide(vector.dot(v0 - p, normal), vector.dot(v, normal))
+  return jnp.where(jnp.isfinite(best), x, jnp.inf), surface

@@ -1,0 +1,20 @@
+"""Computing a value once.
+
+XLA on CPU repeats cheap operations in every consumer of their result, along whole chains of them: collision code of a few
+hundred operations becomes several tens of thousands. A division counts as expensive and is not repeated, so a division by a 1
+that XLA cannot know to be 1 is where the repetition stops.
+"""
+
+import jax
+import jax.numpy as jnp
+
+
+def unit(x: jax.Array) -> jax.Array:
+  """The number 1 in a form that XLA takes for data, from any array."""
+  x = jax.lax.stop_gradient(x)[(0,) * x.ndim]
+  return jnp.where(x == jnp.inf, jnp.asarray(2, x.dtype), 1)
+
+
+def once(x: jax.Array, one: jax.Array) -> jax.Array:
+  """x (..., W), computed once."""
+  return x / one

@@ -1,0 +1,189 @@
+"""The convex path against MuJoCo, at random poses and where shapes touch, and its derivatives against differences.
+
+All pairs of types, in many poses, go through one compiled call: pairs on the first axis, poses on the world axis.
+"""
+
+import functools
+import itertools
+import re
+
+import collision_oracle as oracle
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import mjx_lite as mjx
+from mjx_lite.collision import convex
+from mjx_lite.collision.hulls import HullOf
+from mjx_lite.collision.shapes import Shape
+
+PAIRS = list(convex.PAIRS)
+N = 60  # poses of each kind
+ITERATIONS = 35
+
+
+def _named(pair):
+  """Mesh against mesh takes two meshes."""
+  return ('mesh', 'cloud') if pair == ('mesh', 'mesh') else pair
+
+
+@functools.cache
+def _plan():
+  hulls = [oracle.hulls(*_named(p)) for p in PAIRS]
+  tables = oracle.hulls('mesh', 'cloud')[0].tables
+  sides = []
+  for side in (0, 1):
+    mesh = [('mesh', 'cloud').index(_named(p)[side]) for p in PAIRS if p[side] == 'mesh']
+    assert len(mesh) == sum(h[side] is not None for h in hulls)
+    both = [oracle.hulls('mesh', 'cloud')[k] for k in mesh]
+    sides.append(HullOf(tables, np.array([h.first[0] for h in both]), np.array([h.count[0] for h in both])) if both else None)
+  return convex.plan(PAIRS, *sides)
+
+
+def _fn(a, b, margin):
+  return convex.collide(_plan(), a, b, margin, ITERATIONS)
+
+
+@functools.cache
+def _collide():
+  return mjx.jit(_fn)
+
+
+def _args(poses, dtype=np.float64):
+  """Arguments of the collider from poses of every pair."""
+
+  def stack(k, *index):
+    return jnp.asarray(np.stack([np.moveaxis(p[k][(slice(None), *index)], 0, -1) for p in poses]), dtype)
+
+  return *(Shape(stack(0, i), stack(1, i), stack(2, i)) for i in (0, 1)), stack(3)
+
+
+def _touching(kind, depth):
+  """Poses, and the second shape moved along the normal so that the shapes overlap by about the depth."""
+  poses = [oracle.poses(np.random.default_rng(k), N, kind) for k in range(len(PAIRS))]
+  poses = [(*p[:3], np.full(N, 3.0)) for p in poses]
+  found = _collide()(*_args(poses))
+  dist, normal = np.asarray(found.dist).min(axis=1), np.moveaxis(np.asarray(found.frame[:, 0, 0]), 1, -1)
+  for k, p in enumerate(poses):
+    p[0][:, 1] -= ((np.where(dist[k] > 3, 0, dist[k]) + depth)[:, None]) * normal[k]
+  margin = np.random.default_rng(9).choice([0, 0.01], size=N)
+  return [(*p[:3], margin) for p in poses]
+
+
+@functools.cache
+def _poses(kind):
+  place, _, depth = kind.partition(' ')
+  if depth:
+    return _touching(place, float(depth))
+  return [oracle.poses(np.random.default_rng(k), N, place) for k in range(len(PAIRS))]
+
+
+KINDS = ('random', 'random 1e-2', 'random 1e-4', 'tilted 1e-3')
+
+
+@functools.cache
+def _both(kind):
+  """Contacts of every pair and pose, ours and C's: lists of arrays (ncon, 13)."""
+  poses = _poses(kind)
+  dist, pos, frame = (np.moveaxis(np.asarray(x), -1, 1) for x in _collide()(*_args(poses)))
+  rows = np.concatenate([dist[..., None], pos, frame.reshape(*dist.shape, 9)], axis=-1)
+  ours = [[r[r[:, 0] < m] for r, m in zip(rows[k], p[3], strict=True)] for k, p in enumerate(poses)]
+  return ours, [oracle.contacts(*_named(pair), *p) for pair, p in zip(PAIRS, poses, strict=True)]
+
+
+@pytest.mark.parametrize('kind', KINDS)
+def test_finds_what_mujoco_finds(kind):
+  ours, theirs = _both(kind)
+  same = np.zeros((len(PAIRS), N), bool)
+  for k, pair in enumerate(PAIRS):
+    for n, (x, y) in enumerate(zip(ours[k], theirs[k], strict=True)):
+      assert np.isfinite(x).all(), (pair, n)
+      same[k, n] = len(x) == len(y)
+      # nothing that overlaps is missed, nothing apart is found
+      deep = min([*x[:, 0], *y[:, 0]], default=0)
+      assert len(x) > 0 or len(y) == 0 or deep > -1e-6, (pair, n, y)
+    assert sum(len(y) > 0 for y in theirs[k]) > N / 4, pair
+  assert same.mean() > 0.96, dict(zip(PAIRS, same.mean(axis=1), strict=True))
+
+
+@pytest.mark.parametrize('kind', KINDS[1:])
+def test_distance_of_single_contacts(kind):
+  ours, theirs = _both(kind)
+  error, normal = [], []
+  for x, y in zip(itertools.chain(*ours), itertools.chain(*theirs), strict=True):
+    if len(x) == len(y) == 1:
+      error.append(abs(x[0, 0] - y[0, 0]))
+      normal.append(np.linalg.norm(x[0, 4:7] - y[0, 4:7]))
+  # where there are two ways out of nearly equal length, C may take the other
+  assert len(error) > 300
+  assert np.mean(np.array(error) < 2e-6) > 0.95
+  assert np.median(normal) < 1e-3
+  assert np.max(error) < 0.02
+
+
+def test_symmetric():
+  """Pairs of one type with the shapes swapped: the same distance where there is a single contact."""
+  for kind in ('random', 'random 1e-2'):
+    a, b, margin = _args(_poses(kind))
+    both = [np.asarray(_collide()(*shapes, margin).dist) for shapes in ((a, b), (b, a))]
+    for k, pair in enumerate(PAIRS):
+      if pair[0] == pair[1] != 'mesh':
+        single = np.all([(x[k] < margin[k]).sum(axis=0) == 1 for x in both], axis=0)
+        x, y = (z[k].min(axis=0)[single] for z in both)
+        assert single.sum() > 10
+        assert np.mean(np.abs(x - y) < 1e-5) > 0.85, pair
+
+
+@functools.cache
+def _directions():
+  rng = np.random.default_rng(2)
+  a, b, margin = _args(_poses('random 1e-2'))
+
+  def tangent(s):
+    x, y, z = rng.normal(size=(3, *s.pos[:, 0].shape))
+    skew = np.stack([np.stack(r, axis=1) for r in ((0 * x, -z, y), (z, 0 * x, -x), (-y, x, 0 * x))], axis=1)
+    mat = jnp.einsum('pijw,pjkw->pikw', skew, s.mat)
+    return Shape(jnp.asarray(rng.normal(size=s.pos.shape)), mat, 0.1 * jnp.asarray(rng.normal(size=s.size.shape)))
+
+  return (a, b, margin), (tangent(a), tangent(b), jnp.zeros_like(margin))
+
+
+def test_derivatives():
+  """Reverse mode of a random combination of the contacts, against differences along a random motion of every pair."""
+  args, tangents = _directions()
+  found = _collide()(*args)
+  active = np.asarray(found.dist < args[2][:, None])
+  rng = np.random.default_rng(4)
+  weights = [jnp.asarray(np.where(_as(active, x), rng.normal(size=x.shape), 0)) for x in found]
+
+  def combination(*moved):
+    return sum(jnp.sum(w * x, axis=tuple(range(1, x.ndim - 1))) for w, x in zip(weights, _fn(*moved), strict=True))
+
+  slope = mjx.jit(jax.grad(lambda a, b: jnp.sum(combination(a, b, args[2])), argnums=(0, 1)))(*args[:2])
+  assert all(np.isfinite(x).all() for x in jax.tree.leaves(slope))
+  each = jax.tree.map(lambda x, dx: jnp.sum(x * dx, axis=tuple(range(1, x.ndim - 1))), slope, tangents[:2])
+  there = np.asarray(sum(jax.tree.leaves(each)))
+
+  def moved(h):
+    out = _collide()(*jax.tree.map(lambda x, dx: x + h * dx, args, tangents))
+    return np.asarray(sum(jnp.sum(w * x, axis=tuple(range(1, x.ndim - 1))) for w, x in zip(weights, out, strict=True)))
+
+  step = 1e-6
+  here, right, left = moved(0), moved(step), moved(-step)
+  scale = 1 + np.abs(there)
+  smooth = np.abs(right - 2 * here + left) / step < 1e-3 * scale
+  assert smooth.mean() > 0.85, dict(zip(PAIRS, smooth.mean(axis=1), strict=True))
+  wrong = smooth & (np.abs((right - left) / (2 * step) - there) > 1e-3 * scale)
+  assert wrong.mean() < 0.005, dict(zip(PAIRS, wrong.mean(axis=1), strict=True))
+
+
+def _as(mask, x):
+  """A mask of slots (P, n, W) for an array with more axes between."""
+  return mask.reshape(*mask.shape[:2], *[1] * (x.ndim - 3), -1)
+
+
+def test_float32():
+  args = _args(_poses('random'), np.float32)
+  assert {x.dtype for x in jax.eval_shape(_fn, *args)} == {np.dtype(np.float32)}
+  assert re.findall(r'f64\[[^\]]', str(jax.make_jaxpr(_fn)(*args))) == []
