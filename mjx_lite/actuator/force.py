@@ -90,7 +90,8 @@ def velocity_slope(m: Model, ctrl, act, length, velocity, qfrc_actuator) -> jax.
   """Derivative (nout, W) of each output's force with respect to its velocity.
 
   It is zero where a limit of the actuator, its tendon or its joint holds the force. Of the bristles of a motor only the
-  damping counts, not what their yielding changes.
+  damping counts, not what their yielding changes. Beside a bad control C takes some slopes at the controls as given and some at
+  the zeros in effect; here all are taken at the zeros.
 
   Args:
     m: the model.

@@ -52,8 +52,9 @@ def plan(types: list[tuple[str, str]], hull_a: HullOf | None, hull_b: HullOf | N
     kept = [i for i, k in enumerate(is_mesh) if k in set(several)]
     some = None if hull is None else HullOf(hull.tables, hull.first[kept], hull.count[kept])
     sides.append(faces.plan([kinds[k] for k in several], some))
-  names = [np.array([t[side] for t in types]) for side in (0, 1)]
-  return ConvexPlan(*names, hull_a, hull_b, several, *sides)
+  types_a, types_b = (np.array([t[side] for t in types]) for side in (0, 1))
+  faces_a, faces_b = sides
+  return ConvexPlan(types_a, types_b, hull_a, hull_b, several, faces_a, faces_b)
 
 
 def collide(p: ConvexPlan, a: Shape, b: Shape, margin: jax.Array, iterations: int, multiccd: bool = True) -> Contacts:

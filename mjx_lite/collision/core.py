@@ -102,7 +102,7 @@ def support(c: Core, direction: jax.Array) -> tuple[jax.Array, jax.Array]:
   The index is that of the corner; of a cylinder 0 for the cap at +z and 1 for that at -z; of an ellipsoid 0.
   """
   along = direction * c.scale
-  table = c.table if c.table.ndim == 4 else jnp.asarray(c.table, direction.dtype)[..., None]
+  table = jnp.asarray(c.table, direction.dtype)[(...,) if c.table.ndim == 4 else (..., None)]
   score = vector.dot(table, along[:, None])
   place = np.arange(score.shape[1], dtype=np.int32)[:, None]
   best = jnp.max(score, axis=1, keepdims=True)
@@ -117,7 +117,7 @@ def support(c: Core, direction: jax.Array) -> tuple[jax.Array, jax.Array]:
 def extent(c: Core, direction: jax.Array) -> jax.Array:
   """How far (P, K, W) each core reaches in K directions (P, K, 3, W) of its own frame."""
   along = direction * c.scale[:, None]
-  table = c.table if c.table.ndim == 4 else jnp.asarray(c.table, direction.dtype)[..., None]
+  table = jnp.asarray(c.table, direction.dtype)[(...,) if c.table.ndim == 4 else (..., None)]
   far = jnp.max(vector.dot(table[:, None], along[:, :, None]), axis=2)
   if not c.curved:
     return far

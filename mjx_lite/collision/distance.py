@@ -38,13 +38,15 @@ def distance(m: Model, xpos: jax.Array, xmat: jax.Array, distmax: jax.Array, geo
   if types not in COLLIDERS:
     zero = jnp.zeros_like(xpos[0, 0])
     return Distance(zero + distmax, jnp.zeros((6, *zero.shape), zero.dtype))
-  hull = [_hull(m, g) for g in (a, b)]
-  shapes = [Shape(xpos[g : g + 1], xmat[g : g + 1], m.geom_size[g : g + 1], h) for g, h in zip((a, b), hull, strict=True)]
+  hull_a, hull_b = _hull(m, a), _hull(m, b)
+  shape = lambda g, hull: Shape(xpos[g : g + 1], xmat[g : g + 1], m.geom_size[g : g + 1], hull)  # noqa: E731
+  shape_a, shape_b = shape(a, hull_a), shape(b, hull_b)
+  collider = COLLIDERS[types].fn
   reach = distmax[None]
-  if COLLIDERS[types].fn is None or types == ("box", "box"):
-    found = convex.collide(convex.plan([types], *hull), *shapes, reach, m.opt.ccd_iterations, multiccd=False)
+  if collider is None or types == ("box", "box"):
+    found = convex.collide(convex.plan([types], hull_a, hull_b), shape_a, shape_b, reach, m.opt.ccd_iterations, multiccd=False)
   else:
-    found = COLLIDERS[types].fn(*shapes, reach)
+    found = collider(shape_a, shape_b, reach)
   dist, pos, normal = found.dist[0], found.pos[0], found.frame[0, :, 0]
   nearest = first_min(jax.lax.stop_gradient(dist), axis=0)
   dist = jnp.sum(jnp.where(nearest, dist, 0), axis=0)

@@ -1,12 +1,13 @@
 """Contacts of all candidate pairs, in static slots."""
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from mjx_lite.collision import convex, hulls, mixing, pairs
+from mjx_lite.collision import convex, hulls, mixing, pairs, shapes
 from mjx_lite.collision.hulls import HullOf
 from mjx_lite.collision.primitive import COLLIDERS
 from mjx_lite.collision.shapes import Shape
@@ -18,13 +19,12 @@ from mjx_lite.core.types import Model
 class Group(NamedTuple):
   """Candidate pairs of one geom-type pair, or all convex pairs: one collider body for all of them."""
 
-  types: tuple[str, str] | None
   pair: np.ndarray  # indices into the candidate list
   geom1: np.ndarray
   geom2: np.ndarray
   hull1: HullOf | None  # of the meshes among the geoms, in order
   hull2: HullOf | None
-  convex: convex.ConvexPlan | None
+  how: Callable[[Shape, Shape, jax.Array], shapes.Contacts] | convex.ConvexPlan  # their own collider, or the convex way
 
 
 class CollisionPlan(NamedTuple):
@@ -74,7 +74,8 @@ def plan(s: dict[str, Any], filter_parent: bool) -> CollisionPlan:
     members = np.array([i for i, k in enumerate(body) if k == types], int)
     pair = geom1[members], geom2[members]
     both = hull(pair[0]), hull(pair[1])
-    groups.append(Group(types, members, *pair, *both, None if types else convex.plan([kind[i] for i in members], *both)))
+    how = (types and COLLIDERS[types].fn) or convex.plan([kind[i] for i in members], *both)
+    groups.append(Group(members, *pair, *both, how))
     ncon = COLLIDERS[types].ncon if types else convex.NCON
     first_row[members] = offset + ncon * np.arange(len(members))
     offset += ncon * len(members)
@@ -104,11 +105,11 @@ def collide(m: Model, geom_xpos: jax.Array, geom_xmat: jax.Array) -> Contacts:
       for g, hull in ((group.geom1, group.hull1), (group.geom2, group.hull2))
     )
     margin = rows(reach, group.pair)
-    if group.convex is not None:
+    if isinstance(group.how, convex.ConvexPlan):
       multiccd = not m.opt.disableflags & DisableBit.MULTICCD
-      found = convex.collide(group.convex, shape1, shape2, margin, m.opt.ccd_iterations, multiccd)
+      found = convex.collide(group.how, shape1, shape2, margin, m.opt.ccd_iterations, multiccd)
     else:
-      found = COLLIDERS[group.types].fn(shape1, shape2, margin)
+      found = group.how(shape1, shape2, margin)
     flat = [x.reshape(-1, *x.shape[2:]) for x in found]
     for part, x in zip((dist, pos, frame), flat, strict=True):
       part.append(x)

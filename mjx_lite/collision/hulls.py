@@ -126,7 +126,7 @@ class HullOf(NamedTuple):
     return self.first[:, None] + np.where(k < self.count[:, None], k, 0)
 
 
-def take(table: np.ndarray | jax.Array, index: jax.Array, dtype: Any = None) -> jax.Array:
+def take(table: np.ndarray | jax.Array, index: np.ndarray | jax.Array, dtype: Any = None) -> jax.Array:
   """Rows of a constant table (n, ...) at an index (P, ..., W): (P, ..., rest, W)."""
   x = jnp.asarray(table, dtype).at[index].get(mode="clip")
   extra = np.ndim(table) - 1

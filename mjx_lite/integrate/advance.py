@@ -37,7 +37,7 @@ def plan(s: dict[str, Any]) -> AdvancePlan:
   return AdvancePlan(sq, sv, qq, qv, np.argsort(np.r_[sq, qq.ravel()]), np.argsort(np.r_[sv, qv.ravel()]))
 
 
-def integrate_pos(m: Model, qpos: jax.Array, qvel: jax.Array, dt: jax.Array) -> jax.Array:
+def integrate_pos(m: Model, qpos: jax.Array, qvel: jax.Array, dt: jax.Array | float) -> jax.Array:
   """qpos after moving with velocity qvel for dt [s]. Source: `mj_integratePos`."""
   p: AdvancePlan = m.plan.advance
   plain = rows(qpos, p.scalar_q) + dt * rows(qvel, p.scalar_v)

@@ -129,7 +129,8 @@ def _fields(m: mujoco.MjModel) -> dict[str, Any]:
 def _same_frames(m: mujoco.MjModel) -> dict[str, np.ndarray]:
   """Poses of inertias, geoms and sites that MuJoCo's compiler takes as those of the body or of its inertia.
 
-  C's kinematics then ignores the small rest that the fields still have; here they are made what C computes with.
+  C's kinematics then ignores the rest below 1e-6 that the fields still have; here they are made what C computes with. Flags
+  that an edit of the fields made stale are ignored, as if `mj_setConst` had been called.
   """
   same = mujoco.mjtSameFrame
   unit = np.array([1.0, 0, 0, 0])
@@ -143,7 +144,12 @@ def _same_frames(m: mujoco.MjModel) -> dict[str, np.ndarray]:
     quat[np.isin(frame, (same.mjSAMEFRAME_BODY, same.mjSAMEFRAME_BODYROT))] = unit
     at, turned = frame == same.mjSAMEFRAME_INERTIA, np.isin(frame, (same.mjSAMEFRAME_INERTIA, same.mjSAMEFRAME_INERTIAROT))
     pos[at], quat[turned] = m.body_ipos[body[at]], m.body_iquat[body[turned]]
-    out[pos_field], out[quat_field] = pos, quat
+    for field, x in ((pos_field, pos), (quat_field, quat)):
+      old = getattr(m, field)
+      rest = np.abs(x - old).max(axis=1, initial=0)
+      if field is quat_field:
+        rest = np.minimum(rest, np.abs(x + old).max(axis=1, initial=0))
+      out[field] = np.where(rest[:, None] < 1e-6, x, old)
   return out
 
 

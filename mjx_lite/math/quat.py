@@ -71,6 +71,6 @@ def sub(qa: jax.Array, qb: jax.Array) -> jax.Array:
   return to_rotvec(mul(conjugate(qb), qa))
 
 
-def integrate(q: jax.Array, omega: jax.Array, dt: jax.Array) -> jax.Array:
+def integrate(q: jax.Array, omega: jax.Array, dt: jax.Array | float) -> jax.Array:
   """Turn the normalised q by the local angular velocity omega [rad/s] for dt [s]. Source: `mju_quatIntegrate`."""
   return mul(safe.normalize(q), from_rotvec(omega * dt))

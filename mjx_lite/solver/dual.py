@@ -201,7 +201,7 @@ def _solve(columns, b):
     y = x[k] / columns[k][k]
     x = x - columns[k] * y
     forward.append(y)
-  out = [None] * n
+  out: list[Any] = [None] * n
   for k in reversed(range(n)):
     rest = [columns[k][i] * out[i] for i in range(k + 1, n)]
     out[k] = (forward[k] - vector.add(rest) if rest else forward[k]) / columns[k][k]

@@ -61,7 +61,8 @@ def test_each_law():
   # a parameter that is zero says that something does not exist: there is a corner, and one side is not allowed
   compared = ~(np.isin(name, PARAMETERS) & (x == 0))
   scale = np.maximum(np.abs(forward), 1e-3 * np.abs(f(x))[:, None] / np.maximum(np.abs(x), 1e-2)) + 1e-4
-  wrong = (np.abs(forward - differences) / scale > 1e-4) & compared
+  rounding = 1e-15 * np.abs(f(x)).max() / eps
+  wrong = (np.abs(forward - differences) > 1e-4 * scale + rounding) & compared
   assert not wrong.any(), [(name[j], j, forward[i, j], differences[i, j]) for i, j in np.argwhere(wrong)[:10]]
   for k in STATE + PARAMETERS:
     assert np.any(forward[:, name == k]), k

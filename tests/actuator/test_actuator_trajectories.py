@@ -11,11 +11,17 @@ FIELDS = ("act_dot", "actuator_force", "qfrc_actuator", "act", "history", "qpos"
 
 
 def compare_along(model, steps, control):
-  """Errors beyond the tolerance along a trajectory of C; `control(i, data)` sets the inputs before step i."""
+  """Errors beyond the tolerance along a trajectory of C; `control(i, data)` sets the inputs before step i.
+
+  Where a control is bad the integrated state is not compared: C's velocity slopes (of implicitfast) then mix the controls as
+  given with the zeros that it takes in their place; ours are those at the zeros.
+  """
   engine, data, wrong = compare.Engine(model), mujoco.MjData(model), []
   for i in range(steps):
     control(i, data)
-    wrong += [f"step {i}: {e}" for e in compare.compare_stages(model, data, FIELDS, engine=engine) if not e.ok]
+    errors = compare.compare_stages(model, data, FIELDS, engine=engine)
+    bad = not np.isfinite(data.ctrl).all()
+    wrong += [f"step {i}: {e}" for e in errors if not e.ok and not (bad and e.stage == "integrate")]
     mujoco.mj_step(model, data)
   return wrong, data
 
