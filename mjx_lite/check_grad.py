@@ -165,7 +165,7 @@ def _differences(value, at, k, direction, m, d, weights):
   eps = float(jnp.finfo(direction.dtype).eps)
   f = lambda x: float(value({**at, k: at[k] + x * direction}, m, d, weights))  # noqa: E731
   here = f(0.0)
-  return min((_difference(f, here, eps**power) for power in (1 / 4, 1 / 3)), key=lambda x: x.jump)
+  return min((_difference(f, here, eps**power) for power in (0.25, 0.29, 0.33)), key=lambda x: x.jump)
 
 
 def _difference(f, here, h):
