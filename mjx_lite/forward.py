@@ -17,7 +17,7 @@ from mjx_lite.collision import driver, mixing
 from mjx_lite.constraint import assemble, contact, contact_force, equality, jacobian, limit
 from mjx_lite.constraint.rows import Jacobian, Rows
 from mjx_lite.core import status
-from mjx_lite.core.enums import MAXVAL, IntegratorType, SensorType, Stage
+from mjx_lite.core.enums import MAXVAL, ConstraintType, IntegratorType, SensorType, Stage
 from mjx_lite.core.status import Warning
 from mjx_lite.core.types import Data, Model
 from mjx_lite.integrate import advance, rk4
@@ -99,6 +99,11 @@ def collision(m: Model, d: Data) -> Data:
   """Contacts."""
   c = driver.collide(m, d.geom_xpos, d.geom_xmat)
   margin = c.params.margin
+  if m.plan.contact.chosen:
+    lost = status.mark(d.status, Warning.PAIRFULL, c.lost_pair)
+    d = d.replace(
+      contact=d.contact.replace(geom=c.geom, dim=c.dim), status=status.mark(lost, Warning.CONTACTFULL, c.lost_contact)
+    )
   params = {k: x for k, x in c.params._asdict().items() if k not in ("margin", "gap")}
   return d.replace(
     contact=d.contact.replace(
@@ -120,7 +125,17 @@ def _make_constraint(m: Model, d: Data) -> tuple[Data, Rows]:
     efc_frictionloss=rows.frictionloss, efc_diagA=rows.diagA, efc_KBIP=rows.KBIP, efc_D=rows.D, efc_R=rows.R,
     efc_vel=rows.vel, efc_aref=rows.aref, contact=d.contact.replace(mu=rows.contact_mu),
   )  # fmt: skip
-  return d, rows
+  return d.replace(efc_type=_row_types(m, d)) if m.plan.contact.mixed else d, rows
+
+
+def _row_types(m: Model, d: Data) -> jax.Array:
+  """Types of the rows where those of the contacts follow from what touches."""
+  first = m.plan.contact_force.first_row
+  frictional = jnp.repeat(d.contact.dim > 1, m.plan.contact.nrow, axis=0)
+  cone = m.plan.rows.type[first:, None]
+  kind = jnp.where(frictional, cone, int(ConstraintType.CONTACT_FRICTIONLESS)).astype(d.efc_type.dtype)
+  return jnp.concatenate([jnp.broadcast_to(d.efc_type[:first], (first, kind.shape[-1])), kind])
+
 
 
 def transmission(m: Model, d: Data) -> Data:
@@ -264,8 +279,8 @@ def rne_postconstraint(m: Model, d: Data) -> Data:
   is_world = (np.arange(m.nbody) == 0)[:, None, None]
   ext = jnp.where(is_world, 0, applied.about_tree(m, d.xipos, d.subtree_com, d.xfrc_applied))
   if m.plan.contact.ncon:
-    force = contact_force.local(m, d.efc_force, c.friction, c.exclude)
-    ext = ext + contact_force.on_bodies(m, force, c.frame, c.pos, d.subtree_com)
+    force = contact_force.local(m, d.efc_force, c)
+    ext = ext + contact_force.on_bodies(m, force, c, d.subtree_com)
   if len(m.plan.rows.equality.point):
     ext = ext + equality.on_bodies(m, m.plan.rows.equality, _equality_state(d), d.efc_force)
   if len(m.plan.tendon.every_tendon):
@@ -663,7 +678,7 @@ def _contacts(d: Data) -> driver.Contacts:
   """Contacts as collision made them."""
   c = d.contact
   params = mixing.Params(c.includemargin, c.includemargin * 0, c.friction, c.solref, c.solreffriction, c.solimp)
-  return driver.Contacts(c.dist, c.pos, c.frame, params)
+  return driver.Contacts(c.dist, c.pos, c.frame, params, c.geom, c.dim)
 
 
 def _jacobian(m: Model, d: Data) -> Jacobian:
@@ -671,7 +686,7 @@ def _jacobian(m: Model, d: Data) -> Jacobian:
   _, axis = limit.rows_joint(m, m.plan.rows.limit, d.qpos)
   c = contact.rows_contact(m, m.plan.contact, _contacts(d), d.subtree_com)
   e = equality.rows_equality(m, m.plan.rows.equality, _equality_state(d))
-  return Jacobian(axis, c.basis, c.mu, e.entries, d.ten_J)
+  return Jacobian(axis, c.basis, c.mu, e.entries, d.ten_J, c.body)
 
 
 def _equality_state(d: Data) -> equality.State:

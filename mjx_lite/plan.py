@@ -6,6 +6,7 @@ import numpy as np
 
 from mjx_lite.actuator import plan as actuator
 from mjx_lite.collision import driver
+from mjx_lite.collision.broadphase import NO_BOUND, Capacity
 from mjx_lite.constraint import assemble, contact, contact_force, jacobian
 from mjx_lite.integrate import advance
 from mjx_lite.sensor import driver as sensor
@@ -68,6 +69,7 @@ def plan(
   filter_parent: bool,
   elliptic: bool,
   timestep: float,
+  capacity: Capacity = NO_BOUND,
 ) -> Plan:
   """Plan every subsystem.
 
@@ -78,13 +80,14 @@ def plan(
     filter_parent: whether geoms of parent and child do not collide.
     elliptic: whether friction cones are elliptic.
     timestep: as it is when the model is put [s].
+    capacity: how much may touch at a time.
   """
-  collision = driver.plan(s, filter_parent)
-  contacts = contact.plan(s, collision.slot_body, collision.slot_dim, elliptic)
+  collision = driver.plan(s, filter_parent, capacity)
+  contacts = contact.plan(s, collision, elliptic)
   about_com, inertias, tendons = com.plan(s), inertia.plan(s), tendon.plan(s)
   moments = transmission.plan({**s, "slot_body": collision.slot_body})
   rows = assemble.plan(s, pruned, contacts, tendons.movable)
-  slots = dict(slot_body=collision.slot_body, slot_geom=np.reshape(collision.slot_geom, (-1, 2)))
+  slots = dict(slot_body=collision.slot_body, slot_geom=np.reshape(collision.slot_geom, (-1, 2)), slot_chosen=contacts.chosen)
   sensors = sensor.plan({**s, **slots, "row_type": rows.type, "row_id": rows.id}, values, timestep)
   return Plan(
     kinematics.plan(s), about_com, inertias, articulated.plan(s), passive.plan(s, pruned), plastic.plan(s),

@@ -93,7 +93,7 @@ def _frame(m, d, objtype, objid):
 
 def contact_force(m: Model, d: Data, contact_id: jax.Array, *, to_world_frame: bool) -> jax.Array:
   """Force and torque (6,) of a contact slot on its second geom, at the contact's position; zero without a contact."""
-  force = pick(contact_force_.local(m, d.efc_force, d.contact.friction, d.contact.exclude), contact_id)
+  force = pick(contact_force_.local(m, d.efc_force, d.contact), contact_id)
   if not to_world_frame:
     return force
   frame = pick(d.contact.frame, contact_id)
@@ -123,7 +123,7 @@ def contacts(m: Model, d: Data) -> Contacts:
 def _contact_forces(m, d):
   if not m.plan.contact.ncon:
     return jnp.zeros((0, 6, d.qpos.shape[-1]), d.qpos.dtype)
-  return contact_force_.local(m, d.efc_force, d.contact.friction, d.contact.exclude)
+  return contact_force_.local(m, d.efc_force, d.contact)
 
 
 def net_contact_force(m: Model, d: Data) -> jax.Array:
@@ -133,7 +133,7 @@ def net_contact_force(m: Model, d: Data) -> jax.Array:
   """
   if not m.plan.contact.ncon:
     return jnp.zeros_like(d.xfrc_applied)
-  wrench = contact_force_.on_bodies(m, _contact_forces(m, d), d.contact.frame, d.contact.pos, d.subtree_com)
+  wrench = contact_force_.on_bodies(m, _contact_forces(m, d), d.contact, d.subtree_com)
   torque, force = spatial.split(wrench)
   arm = d.xipos - rows(d.subtree_com, m.body_rootid)
   return jnp.concatenate([force, torque - vector.cross(arm, force)], axis=1)

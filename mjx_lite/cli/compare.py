@@ -82,11 +82,14 @@ class FieldError(NamedTuple):
 
 
 class Engine:
-  """A model put on the device once, with one compiled step; hand it to `compare_stages` when there are many states."""
+  """A model put on the device once, with one compiled step; hand it to `compare_stages` when there are many states.
 
-  def __init__(self, mj_model: mujoco.MjModel):
+  Options are those of put_model.
+  """
+
+  def __init__(self, mj_model: mujoco.MjModel, **options: Any):
     self.mj_model = mj_model
-    self.m = mjx.put_model(mj_model)
+    self.m = mjx.put_model(mj_model, **options)
     self._step = mjx.jit(mjx.step)
 
   def step(self, state: mujoco.MjData) -> mujoco.MjData:

@@ -57,7 +57,7 @@ def make_constraint(m: Model, x: equality.State, contacts: Contacts) -> Rows:
   dof_friction = friction.rows_dof(m, p.friction_dof)
   joint_limit, ball_axis = limit.rows_joint(m, p.limit, x.qpos)
   contact_rows = contact.rows_contact(m, m.plan.contact, contacts, x.subtree_com)
-  j = Jacobian(ball_axis, contact_rows.basis, contact_rows.mu, equalities.entries, x.ten_J)
+  j = Jacobian(ball_axis, contact_rows.basis, contact_rows.mu, equalities.entries, x.ten_J, contact_rows.body)
   parts = [
     (equalities.params, on and m.opt.use_equality),
     (dof_friction, on and m.opt.use_frictionloss),

@@ -11,21 +11,18 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from mjx_lite.collision.driver import Contacts
+from mjx_lite.collision.driver import CollisionPlan, Contacts
+from mjx_lite.constraint import sides
 from mjx_lite.constraint.rows import RowParams
+from mjx_lite.constraint.sides import ChosenSides, FixedSides
 from mjx_lite.core.enums import MINVAL
-from mjx_lite.core.select import rows
+from mjx_lite.core.select import gather, rows
 from mjx_lite.core.types import Model
 from mjx_lite.math import vector
-from mjx_lite.math.tree import SumPlan, plan_sum, transpose
 
 
 class ContactPlan(NamedTuple):
-  """Slots, their rows and their sides.
-
-  A side is a body (or two of one tree, whose spatial velocities are about the same point) that a slot acts on: one side
-  per slot, or two where the bodies belong to different trees.
-  """
+  """Slots, their rows and their sides."""
 
   elliptic: bool
   ncon: int
@@ -34,52 +31,46 @@ class ContactPlan(NamedTuple):
   row_active: np.ndarray  # (ncon, nrow) rows that the slot's own condim has
   friction_mask: np.ndarray  # (ncon, 5) friction directions that the slot's own condim has
   frictional: np.ndarray  # (ncon,) condim > 1
-  body: np.ndarray  # (ncon, 2)
-  side_slot: np.ndarray  # (nside,)
-  side_root: np.ndarray  # (nside,) root body of the side's tree
-  one_sided: bool  # every slot has exactly one side
-  slot_side: SumPlan  # slot <- sides
-  side_dof: SumPlan  # side <- signed dofs
-  dof_side: SumPlan  # its transpose
-  body_side: SumPlan  # body <- signed sides (bodies without dofs left out)
+  chosen: bool  # the slots' geoms are chosen at run time
+  mixed: bool  # ... and their condims differ: the three masks are then those of the widest
+  body: np.ndarray  # (ncon, 2), if they are not chosen
+  sides: FixedSides | ChosenSides
   tree_sparse: bool  # no slot couples two moving bodies
 
 
-def plan(s: dict[str, Any], slot_body: np.ndarray, slot_dim: np.ndarray, elliptic: bool) -> ContactPlan:
+def plan(s: dict[str, Any], c: CollisionPlan, elliptic: bool) -> ContactPlan:
   """Rows and sides from the slots' bodies and condims."""
-  ncon, nbody, nv = len(slot_dim), s["nbody"], s["nv"]
-  ndir = int(slot_dim.max(initial=1))
+  chosen, ncon = c.compact is not None, len(c.slot_dim)
+  ndir = int(c.condim.max(initial=1))
+  mixed = chosen and len(set(c.condim)) > 1
+  slot_dim = np.full(ncon, ndir) if chosen else c.slot_dim
   nrow = ndir if elliptic or ndir == 1 else 2 * (ndir - 1)
   own = slot_dim if elliptic else np.where(slot_dim == 1, 1, 2 * (slot_dim - 1))
   row_active = np.arange(nrow) < own[:, None]
   friction_mask = np.arange(5) < (slot_dim - 1)[:, None]
-
-  moves = np.zeros((nbody, nv))  # moves[b, v]: dof v moves body b
-  for b in range(1, nbody):
-    n, adr = s["body_dofnum"][b], s["body_dofadr"][b]
-    moves[b] = moves[s["body_parentid"][b]]
-    moves[b, adr : adr + n] = 1
-  sides: list[tuple[int, int, np.ndarray, list[tuple[int, int]]]] = []
-  tree_sparse = True
-  for c, (b1, b2) in enumerate(slot_body):
-    moving = [(b, sign) for b, sign in ((int(b1), -1), (int(b2), 1)) if moves[b].any()]
-    roots = {int(s["body_rootid"][b]) for b, _ in moving}
-    tree_sparse &= len(moving) == 1
-    for root in sorted(roots):
-      members = [(b, sign) for b, sign in moving if s["body_rootid"][b] == root]
-      sides.append((c, root, np.sum([sign * moves[b] for b, sign in members], axis=0), members))
-  side_slot, side_root = (np.array([x[k] for x in sides], int) for k in (0, 1))
-  slot_side, body_side = np.zeros((ncon, len(sides))), np.zeros((nbody, len(sides)))
-  slot_side[side_slot, np.arange(len(sides))] = 1
-  for i, (_, _, _, members) in enumerate(sides):
-    for b, sign in members:
-      body_side[b, i] += sign
-  side_dof = plan_sum(np.array([x[2] for x in sides]).reshape(len(sides), nv))
-  one_sided = len(sides) == ncon and np.array_equal(side_slot, np.arange(ncon))
+  bodies = s["geom_bodyid"][np.stack([c.geom1, c.geom2], axis=-1)].astype(int).reshape(-1, 2)
+  some = sides.plan_chosen(s, ncon) if chosen else sides.plan_fixed(s, c.slot_body)
   return ContactPlan(
-    elliptic, ncon, ndir, nrow, row_active, friction_mask, slot_dim > 1, slot_body, side_slot, side_root, one_sided,
-    plan_sum(slot_side), side_dof, transpose(side_dof), plan_sum(body_side), tree_sparse,
+    elliptic, ncon, ndir, nrow, row_active, friction_mask, slot_dim > 1, chosen, mixed, c.slot_body, some,
+    not sides.couples(s, bodies),
   )  # fmt: skip
+
+
+class Masks(NamedTuple):
+  """What a slot's own condim has: rows (ncon, nrow, W or 1), friction directions (ncon, 5, W or 1), friction (ncon, W or 1)."""
+
+  row: jax.Array | np.ndarray
+  friction: jax.Array | np.ndarray
+  frictional: jax.Array | np.ndarray
+
+
+def masks(p: ContactPlan, dim: jax.Array | None) -> Masks:
+  """Masks by the slots' condims (ncon, W), which count only where they are chosen and differ."""
+  if not p.mixed or dim is None:
+    return Masks(p.row_active[..., None], p.friction_mask[..., None], p.frictional[:, None])
+  own = dim if p.elliptic else jnp.where(dim == 1, 1, 2 * (dim - 1))
+  row = np.arange(p.nrow)[:, None] < own[:, None]
+  return Masks(row, np.arange(5)[:, None] < (dim - 1)[:, None], dim > 1)
 
 
 class ContactRows(NamedTuple):
@@ -88,6 +79,7 @@ class ContactRows(NamedTuple):
   params: RowParams
   basis: jax.Array
   mu: jax.Array
+  body: jax.Array | None
   contact_mu: jax.Array
 
 
@@ -96,18 +88,23 @@ def rows_contact(m: Model, p: ContactPlan, contacts: Contacts, subtree_com: jax.
 
   Source: `mj_instantiateContact`, `mj_diagApprox`, `mj_makeImpedance`.
   """
-  frame, point = rows(contacts.frame, p.side_slot), rows(contacts.pos, p.side_slot)
-  arm = (point - rows(subtree_com, p.side_root))[:, None]
+  body = sides.bodies(m, contacts.geom) if p.chosen else None
+  frame, point = rows(contacts.frame, p.sides.slot), rows(contacts.pos, p.sides.slot)
+  arm = (point - p.sides.of_root(subtree_com, body))[:, None]
   axes = frame[:, : min(p.ndir, 3)]
   linear = jnp.concatenate([vector.cross(arm, axes), axes], axis=-2)
   turning = frame[:, : p.ndir - 3] if p.ndir > 3 else frame[:, :0]
   basis = jnp.concatenate([linear, jnp.concatenate([turning, jnp.zeros_like(turning)], axis=-2)], axis=1)
 
-  mu = jnp.where(p.friction_mask[..., None], contacts.params.friction, 0)
-  tran = rows(m.body_invweight0, p.body[:, 0])[:, 0] + rows(m.body_invweight0, p.body[:, 1])[:, 0]
+  own = masks(p, contacts.dim)
+  mu = jnp.where(own.friction, contacts.params.friction, 0)
+  if p.chosen:
+    tran = p.sides.to_slots(gather(m.body_invweight0[:, 0], body))
+  else:
+    tran = rows(m.body_invweight0, p.body[:, 0])[:, 0] + rows(m.body_invweight0, p.body[:, 1])[:, 0]
   mu1 = contacts.params.friction[:, 0]
   contact_mu = mu1 / jnp.sqrt(jnp.maximum(m.opt.impratio, MINVAL))
-  friction = p.frictional[:, None]
+  friction = own.frictional
 
   def per_row(x):
     """Repeat a slot's value for its rows."""
@@ -123,7 +120,7 @@ def rows_contact(m: Model, p: ContactPlan, contacts: Contacts, subtree_com: jax.
     scale = per_row(jnp.where(friction, 2 * contact_mu * contact_mu, 1))
 
   margin = contacts.params.margin
-  active = (contacts.dist < margin)[:, None] & p.row_active[..., None]
+  active = (contacts.dist < margin)[:, None] & own.row
   dist, edge, zero = per_row(contacts.dist), per_row(margin), jnp.zeros((p.ncon * p.nrow, 1), margin.dtype)
   solref, violation, normal = contacts.params.solref, dist, np.ones(p.ncon * p.nrow, bool)
   if p.elliptic:
@@ -131,9 +128,9 @@ def rows_contact(m: Model, p: ContactPlan, contacts: Contacts, subtree_com: jax.
     normal = np.tile(np.arange(p.nrow) == 0, p.ncon)
     violation = dist - jnp.where(normal[:, None], 0, edge)
     dist, edge = jnp.where(normal[:, None], dist, 0), jnp.where(normal[:, None], edge, 0)
-    own = contacts.params.solreffriction
-    given = ((own[:, :1] > 0) == (own[:, 1:] > 0)) & ((own[:, :1] != 0) | (own[:, 1:] != 0))
-    solref = jnp.where(normal[:, None, None], per_row(solref), per_row(jnp.where(given, own, solref)))
+    ref = contacts.params.solreffriction
+    given = ((ref[:, :1] > 0) == (ref[:, 1:] > 0)) & ((ref[:, :1] != 0) | (ref[:, 1:] != 0))
+    solref = jnp.where(normal[:, None, None], per_row(solref), per_row(jnp.where(given, ref, solref)))
   else:
     solref = per_row(solref)
   params = RowParams(
@@ -141,7 +138,7 @@ def rows_contact(m: Model, p: ContactPlan, contacts: Contacts, subtree_com: jax.
     margin=edge, diag=per_row(diag), scale=scale, solref=solref, solimp=per_row(contacts.params.solimp),
     frictionloss=zero, bias=zero, stiff=normal,
   )  # fmt: skip
-  return ContactRows(params, basis, mu, jnp.where(friction & (contacts.dist < margin), contact_mu, 0))
+  return ContactRows(params, basis, mu, body, jnp.where(friction & (contacts.dist < margin), contact_mu, 0))
 
 
 def _elliptic_scale(p: ContactPlan, friction: jax.Array, contact_mu: jax.Array) -> jax.Array:

@@ -6,9 +6,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from mjx_lite.constraint import contact
+from mjx_lite.constraint import contact, sides
 from mjx_lite.core.select import rows
-from mjx_lite.core.types import Model
+from mjx_lite.core.types import Contact, Model
 from mjx_lite.math import spatial, vector
 from mjx_lite.math.tree import SumPlan, mask_sum, plan_sum
 
@@ -16,7 +16,7 @@ from mjx_lite.math.tree import SumPlan, mask_sum, plan_sum
 class ContactForcePlan(NamedTuple):
   """Both sides of every slot, bodies without dofs too."""
 
-  first_row: int  # of the contacts' rows
+  first_row: int  # of the contacts' rows; the rest only where the slots' geoms are constant
   root: np.ndarray  # (2 ncon,) root body of the side's tree: first sides, then second sides
   body_side: SumPlan  # body <- signed sides, none for the world
 
@@ -31,30 +31,36 @@ def plan(s: dict[str, Any], slot_body: np.ndarray, address: np.ndarray) -> Conta
   return ContactForcePlan(int(address[0]) if ncon else 0, s["body_rootid"][side], plan_sum(signed))
 
 
-def local(m: Model, efc_force, friction, exclude) -> jax.Array:
+def local(m: Model, efc_force: jax.Array, c: Contact) -> jax.Array:
   """Force and torque (ncon, 6, W) of every slot on its second geom, in the contact's frame; zero where there is no contact.
 
   Source: `mj_contactForce`.
   """
   p: contact.ContactPlan = m.plan.contact
   first = m.plan.contact_force.first_row
-  mu = jnp.where(p.friction_mask[..., None], friction, 0)
+  mu = jnp.where(contact.masks(p, c.dim).friction, c.friction, 0)
   force = contact.from_rows(p, efc_force[first : first + p.ncon * p.nrow], mu)
   rest = jnp.zeros((p.ncon, 6 - p.ndir, force.shape[-1]), force.dtype)
-  return jnp.where((exclude == 0)[:, None], jnp.concatenate([force, rest], axis=1), 0)
+  return jnp.where((c.exclude == 0)[:, None], jnp.concatenate([force, rest], axis=1), 0)
 
 
-def on_bodies(m: Model, force, frame, pos, subtree_com) -> jax.Array:
+def on_bodies(m: Model, force: jax.Array, c: Contact, subtree_com: jax.Array) -> jax.Array:
   """Wrench (nbody, 6, W) of the contacts on every body about its tree's centre of mass; the world's is zero.
 
   Args:
+    m: the model.
     force: from `local`.
-    frame: of the contacts (ncon, 3, 3, W).
-    pos: of the contacts (ncon, 3, W) [m].
+    c: the contacts.
     subtree_com: (nbody, 3, W) [m].
   """
   p: ContactForcePlan = m.plan.contact_force
-  push, torque = (vector.mat_t_vec(frame, force[:, k]) for k in (slice(0, 3), slice(3, 6)))
+  push, torque = (vector.mat_t_vec(c.frame, force[:, k]) for k in (slice(0, 3), slice(3, 6)))
   both = lambda x: jnp.concatenate([x, x])  # noqa: E731
-  arm = both(pos) - rows(subtree_com, p.root)
-  return mask_sum(p.body_side, spatial.join(both(torque) + vector.cross(arm, both(push)), both(push)))
+  chosen = m.plan.contact.chosen
+  body, side = (sides.bodies(m, c.geom), m.plan.contact.sides) if chosen else (None, None)
+  arm = both(c.pos) - (side.of_root(subtree_com, body) if side else rows(subtree_com, p.root))
+  wrench = spatial.join(both(torque) + vector.cross(arm, both(push)), both(push))
+  if side is None:
+    return mask_sum(p.body_side, wrench)
+  out = side.to_bodies(wrench * side.sign[:, None, None].astype(wrench.dtype), body)
+  return jnp.where((np.arange(m.nbody) == 0)[:, None, None], 0, out)

@@ -14,7 +14,7 @@ from mjx_lite.constraint.equality import EqualityPlan
 from mjx_lite.constraint.rows import Jacobian
 from mjx_lite.core.select import join, rows
 from mjx_lite.core.types import Model
-from mjx_lite.math import tree, vector
+from mjx_lite.math import vector
 from mjx_lite.math.groups import GroupPlan, group_sum, plan_groups
 from mjx_lite.math.tree import SumPlan, mask_sum, plan_sum
 from mjx_lite.smooth import tendon
@@ -98,9 +98,9 @@ def mul(m: Model, j: Jacobian, cdof: jax.Array, x: jax.Array) -> jax.Array:
     blocks.append(p.tendon_sign.astype(x.dtype)[:, None] * rows(tendon.velocity(m, j.ten_J, x), p.tendon_id))
   parts = [join(blocks, p.order)]
   if c.ncon:
-    motion = mask_sum(c.side_dof, cdof * x[:, None])
+    motion = c.sides.from_dofs(cdof * x[:, None], j.body)
     y = vector.dot(j.basis, motion[:, None])
-    parts.append(contact.to_rows(c, y if c.one_sided else mask_sum(c.slot_side, y), j.mu))
+    parts.append(contact.to_rows(c, c.sides.to_slots(y), j.mu))
   return join(parts)
 
 
@@ -124,8 +124,8 @@ def mul_t(m: Model, j: Jacobian, cdof: jax.Array, f: jax.Array) -> jax.Array:
     out = out + tendon.to_joints(m, j.ten_J, pull)
   if c.ncon:
     local = contact.from_rows(c, f[len(p.order) :], j.mu)
-    wrench = vector.mat_t_vec(j.basis, rows(local, c.side_slot))
-    out = out + vector.dot(cdof, mask_sum(c.dof_side, wrench))
+    wrench = vector.mat_t_vec(j.basis, rows(local, c.sides.slot))
+    out = out + vector.dot(cdof, c.sides.to_dofs(wrench, j.body))
   return out
 
 
@@ -145,9 +145,10 @@ def body_curvature(m: Model, j: Jacobian, w: jax.Array, cone: jax.Array | None =
   """J' H J of the contacts as stiffnesses (nbody, 6, 6, W) of single bodies; needs a tree-sparse plan."""
   c = m.plan.contact
   a = contact_curvature(m, j, w, cone)
+  a = rows(a, c.sides.slot) if c.chosen else a
   half = vector.add(a[:, :, k, None] * j.basis[:, None, k] for k in range(c.ndir))
   stiff = vector.add(j.basis[:, k, :, None] * half[:, k, None, :] for k in range(c.ndir))
-  return mask_sum(_magnitude(c.body_side), stiff)
+  return c.sides.to_bodies(stiff, j.body)
 
 
 def dense(m: Model, j: Jacobian, cdof: jax.Array) -> jax.Array:
@@ -219,12 +220,6 @@ def _ball_rows(p: JacobianPlan, axis: jax.Array, nv: int) -> jax.Array:
 def _frame_jacobian(m, j, cdof):
   """Contact-frame components of the contact velocities per dof (ncon, ndir, nv, W)."""
   c = m.plan.contact
-  sides = tree.dense(c.side_dof)[:, None, :, None].astype(cdof.dtype)
-  per_side = vector.add(j.basis[:, :, None, k] * cdof[None, None, :, k] for k in range(6)) * sides
-  if c.one_sided:
-    return per_side
-  return mask_sum(c.slot_side, per_side)
-
-
-def _magnitude(plan_: SumPlan) -> SumPlan:
-  return SumPlan(plan_.shape, tuple((a, b, lo, hi, np.abs(block)) for a, b, lo, hi, block in plan_.blocks))
+  moves = c.sides.moves(j.body, cdof.dtype)[:, None]
+  per_side = vector.add(j.basis[:, :, None, k] * cdof[None, None, :, k] for k in range(6)) * moves
+  return c.sides.to_slots(per_side)

@@ -32,6 +32,7 @@ class Jacobian(NamedTuple):
   mu: jax.Array  # (ncon, 5, W) friction of each slot's edges, 0 beyond its condim
   entries: jax.Array  # (nentry, W) of the rows of equalities
   ten_J: jax.Array  # (nJten, W) of the rows of tendons
+  body: jax.Array | None  # (nside, W) bodies of the contacts' sides, where they are chosen at run time
 
 
 class Rows(NamedTuple):

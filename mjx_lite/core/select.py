@@ -57,6 +57,31 @@ def pick(x: jax.Array | np.ndarray, i: jax.Array) -> jax.Array:
   return jnp.take_along_axis(x, jnp.clip(index, 0, x.shape[0] - 1), axis=0)[0]
 
 
+def gather(x: jax.Array | np.ndarray, index: jax.Array) -> jax.Array:
+  """`x[index]` along the first axis, world by world, for a valid index of the trace (n, W) or (n, 1): (n, ..., W).
+
+  Args:
+    x: (k, ..., W) or (k, ..., 1), the latter shared by all worlds.
+    index: rows.
+  """
+  x = jnp.asarray(x)
+  if index.shape[-1] == 1:
+    return x.at[index[:, 0]].get(mode="promise_in_bounds")
+  if x.shape[-1] == 1:
+    return jnp.moveaxis(x[..., 0].at[index].get(mode="promise_in_bounds"), 1, -1)
+  index = index.reshape(len(index), *(1,) * (x.ndim - 2), -1)
+  return jnp.take_along_axis(x, index, axis=0, mode="promise_in_bounds")
+
+
+def scatter_add(x: jax.Array, index: jax.Array, size: int) -> jax.Array:
+  """The transpose of `gather`: x (n, ..., W) added to the rows (size, ..., W) that an index (n, W) names, world by world."""
+  hit = (index[None] == np.arange(size)[:, None, None]).astype(x.dtype)
+  hit = jnp.broadcast_to(hit, (*hit.shape[:-1], x.shape[-1]))
+  flat = x.reshape(len(x), -1, x.shape[-1])
+  out = jax.lax.dot_general(hit, flat, (((1,), (0,)), ((2,), (2,))), precision=jax.lax.Precision.HIGHEST)
+  return jnp.moveaxis(out, 0, -1).reshape(size, *x.shape[1:])
+
+
 def rows_or_zero(x: jax.Array, index: np.ndarray) -> jax.Array:
   """`rows`, with a row of zeros where the index is -1."""
   index = np.asarray(index)

@@ -22,6 +22,7 @@ class Warning(enum.IntEnum):
   BADCTRL = 5  # the same in ctrl: all controls of the world were taken as zero
   SOLVER = 6  # the solver stopped at its iteration limit without reaching the tolerance
   RESET = 7  # the world was reset to qpos0
+  PAIRFULL = 8  # more candidate pairs within reach than go to the narrow phase
 
 
 @pytree

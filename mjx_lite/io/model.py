@@ -2,6 +2,7 @@
 
 import dataclasses
 import warnings
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -9,6 +10,7 @@ import jax.numpy as jnp
 import mujoco
 import numpy as np
 
+from mjx_lite.collision.broadphase import Capacity
 from mjx_lite.core import enums, pytree
 from mjx_lite.core.layout import Layout
 from mjx_lite.core.types import Model, Option, Statistic
@@ -43,6 +45,8 @@ def put_model(
   dtype: Any = None,
   keep: tuple[str, ...] = (),
   tile: int | None = None,
+  ncon_max: int | None = None,
+  pair_max: int | Mapping[str, int] | None = None,
   **mjx_options: Any,
 ) -> Model:
   """Model of a compiled mujoco model.
@@ -55,6 +59,11 @@ def put_model(
       'jnt_stiffness', 'body_gravcomp', 'tendon_stiffness', 'tendon_damping', 'tendon_armature', 'tendon_frictionloss',
       'actuator_armature', 'actuator_damping', and of opt 'density', 'viscosity'. Needed to change or differentiate them.
     tile: worlds computed at a time; 0 for all at once. By default 128 on CPU, 0 elsewhere.
+    ncon_max: contact slots of a world; a slot for every contact that could be if None. More contacts than that are
+      dropped, the last in MuJoCo's order, and marked in `Data.status` as CONTACTFULL.
+    pair_max: candidate pairs of geoms of each group ('box-box', 'sphere-capsule', ...) of which contacts are looked for, the
+      nearest ones by their bounds; or a mapping from group to number; all if None. Marked as PAIRFULL where more are within
+      reach. `suggest_capacity` proposes both numbers.
     **mjx_options: arguments that only mean something to MJX (impl, naconmax, njmax, ...); they warn.
 
   Raises:
@@ -78,7 +87,8 @@ def put_model(
   filter_parent = not m.opt.disableflags & enums.DisableBit.FILTERPARENT
   if tile is None:
     tile = 128 if (device.platform if device is not None else jax.default_backend()) == "cpu" else 0
-  plans = plan(static, values, pruned, filter_parent, m.opt.cone == enums.ConeType.ELLIPTIC, m.opt.timestep)
+  capacity = Capacity(ncon_max, pair_max)
+  plans = plan(static, values, pruned, filter_parent, m.opt.cone == enums.ConeType.ELLIPTIC, m.opt.timestep, capacity)
   layout = Layout(static, plans, pruned, tile, kind.name)
 
   def put(x: Any) -> jax.Array:

@@ -100,7 +100,7 @@ def touch(m: Model, d: Data, t: TouchTables) -> jax.Array:
   if not t.slot.shape[1]:
     return jnp.zeros((len(t.site), 1), d.qpos.dtype)
   c = d.contact
-  normal_force = rows(contact_force.local(m, d.efc_force, c.friction, c.exclude)[:, 0], t.slot)
+  normal_force = rows(contact_force.local(m, d.efc_force, c)[:, 0], t.slot)
   ray = rows(c.frame[:, 0], t.slot) * t.sign[..., None, None]
   meets = zone.hit(t.shape, zone.volume(m, d, t.site[:, None]), rows(c.pos, t.slot), ray)
   counts = (t.sign != 0)[..., None] & (normal_force > 0) & meets

@@ -148,7 +148,7 @@ def contact(m: Model, d: Data, t: ContactTables) -> jax.Array:
   needs_force = t.reduce in (MAXFORCE, NETFORCE) or {ConDataField.FORCE, ConDataField.TORQUE} & set(t.fields)
   force = c.pos  # not used
   if needs_force:
-    force = rows(contact_force.local(m, d.efc_force, c.friction, c.exclude), t.slot)
+    force = rows(contact_force.local(m, d.efc_force, c), t.slot)
   x = _Found(jnp.sum(match, axis=1), force, rows(c.frame, t.slot))
   if t.reduce == NETFORCE:
     return _net(d, t, x, match, size)

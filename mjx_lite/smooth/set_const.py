@@ -122,7 +122,7 @@ def constants(m: Model) -> Constants:
 
 def _pose(m, qpos, x, c, t):
   """What transmissions depend on, where nothing touches."""
-  n, width = len(m.plan.collision.slot_pair), qpos.shape[-1]
+  n, width = m.plan.contact.ncon, qpos.shape[-1]
   pos, frame = jnp.zeros((n, 3, width), qpos.dtype), jnp.zeros((n, 3, 3, width), qpos.dtype)
   apart = jnp.full((n, width), -1)
   return transmission.Pose(

@@ -1,0 +1,139 @@
+"""Which bodies the contact slots act on: constants of the model, or chosen at run time, world by world.
+
+A side is a body (or two of one tree, whose spatial velocities are about the same point) on which a slot acts.
+"""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from mjx_lite.core.select import gather, rows, scatter_add
+from mjx_lite.math import tree
+from mjx_lite.math.tree import SumPlan, mask_sum, plan_sum, transpose
+
+
+class FixedSides(NamedTuple):
+  """Sides of slots whose geoms are constant: one, or two where the bodies belong to different trees. `body` is not used."""
+
+  slot: np.ndarray  # (nside,)
+  root: np.ndarray  # (nside,) root body of the side's tree
+  one_sided: bool  # every slot has exactly one side
+  slot_side: SumPlan  # slot <- sides
+  side_dof: SumPlan  # side <- signed dofs
+  dof_side: SumPlan  # its transpose
+  body_side: SumPlan  # body <- signed sides (bodies without dofs left out)
+
+  def of_root(self, x: jax.Array, body: Any) -> jax.Array:
+    """What the root of each side's tree has, of x (nbody, ...)."""
+    return rows(x, self.root)
+
+  def from_dofs(self, x: jax.Array, body: Any) -> jax.Array:
+    """Signed sum (nside, ...) over the dofs that move a side."""
+    return mask_sum(self.side_dof, x)
+
+  def to_dofs(self, x: jax.Array, body: Any) -> jax.Array:
+    """The transpose of `from_dofs`."""
+    return mask_sum(self.dof_side, x)
+
+  def to_slots(self, x: jax.Array) -> jax.Array:
+    """Sum (ncon, ...) over the sides of a slot."""
+    return x if self.one_sided else mask_sum(self.slot_side, x)
+
+  def moves(self, body: Any, dtype: Any) -> jax.Array | np.ndarray:
+    """Signs (nside, nv, 1) of the dofs that move a side."""
+    return tree.dense(self.side_dof)[:, :, None].astype(dtype)
+
+  def to_bodies(self, x: jax.Array, body: Any) -> jax.Array:
+    """Sum (nbody, ...) over the sides on a body, without signs."""
+    plain = tuple((a, b, lo, hi, np.abs(block)) for a, b, lo, hi, block in self.body_side.blocks)
+    return mask_sum(SumPlan(self.body_side.shape, plain), x)
+
+
+class ChosenSides(NamedTuple):
+  """Sides of slots whose geoms are chosen: always two, the first bodies and then the second ones, `body` (2 ncon, W)."""
+
+  slot: np.ndarray  # (2 ncon,)
+  sign: np.ndarray  # (2 ncon,) -1 on the first bodies, 1 on the second
+  root: np.ndarray  # (nbody,)
+  moved: np.ndarray  # (nbody, nv) whether a dof moves a body
+  body_dof: SumPlan  # body <- dofs
+  dof_body: SumPlan  # its transpose
+
+  def of_root(self, x: jax.Array, body: jax.Array) -> jax.Array:
+    """What the root of each side's tree has, of x (nbody, ...)."""
+    return gather(rows(x, self.root), body)
+
+  def from_dofs(self, x: jax.Array, body: jax.Array) -> jax.Array:
+    """Signed sum (nside, ...) over the dofs that move a side."""
+    return self._signed(gather(mask_sum(self.body_dof, x), body))
+
+  def to_dofs(self, x: jax.Array, body: jax.Array) -> jax.Array:
+    """The transpose of `from_dofs`."""
+    return mask_sum(self.dof_body, self.to_bodies(self._signed(x), body))
+
+  def to_slots(self, x: jax.Array) -> jax.Array:
+    """Sum (ncon, ...) over the sides of a slot."""
+    n = len(self.slot) // 2
+    return x[:n] + x[n:]
+
+  def moves(self, body: jax.Array, dtype: Any) -> jax.Array:
+    """Signs (nside, nv, W) of the dofs that move a side."""
+    return self._signed(gather(jnp.asarray(self.moved, dtype)[..., None], body))
+
+  def to_bodies(self, x: jax.Array, body: jax.Array) -> jax.Array:
+    """Sum (nbody, ...) over the sides on a body, without signs."""
+    return scatter_add(x, body, len(self.root))
+
+  def _signed(self, x: jax.Array) -> jax.Array:
+    return x * self.sign.reshape(-1, *(1,) * (x.ndim - 1)).astype(x.dtype)
+
+
+def dofs_of_bodies(s: dict[str, Any]) -> np.ndarray:
+  """Which dofs move each body (nbody, nv)."""
+  moves = np.zeros((s["nbody"], s["nv"]))
+  for b in range(1, s["nbody"]):
+    n, adr = s["body_dofnum"][b], s["body_dofadr"][b]
+    moves[b] = moves[s["body_parentid"][b]]
+    moves[b, adr : adr + n] = 1
+  return moves
+
+
+def plan_fixed(s: dict[str, Any], slot_body: np.ndarray) -> FixedSides:
+  """Sides of slots on constant bodies (ncon, 2)."""
+  ncon, nbody, moves = len(slot_body), s["nbody"], dofs_of_bodies(s)
+  sides: list[tuple[int, int, np.ndarray, list[tuple[int, int]]]] = []
+  for c, (b1, b2) in enumerate(slot_body):
+    moving = [(b, sign) for b, sign in ((int(b1), -1), (int(b2), 1)) if moves[b].any()]
+    for root in sorted({int(s["body_rootid"][b]) for b, _ in moving}):
+      members = [(b, sign) for b, sign in moving if s["body_rootid"][b] == root]
+      sides.append((c, root, np.sum([sign * moves[b] for b, sign in members], axis=0), members))
+  slot, root = (np.array([x[k] for x in sides], int) for k in (0, 1))
+  slot_side, body_side = np.zeros((ncon, len(sides))), np.zeros((nbody, len(sides)))
+  slot_side[slot, np.arange(len(sides))] = 1
+  for i, (_, _, _, members) in enumerate(sides):
+    for b, sign in members:
+      body_side[b, i] += sign
+  side_dof = plan_sum(np.array([x[2] for x in sides]).reshape(len(sides), s["nv"]))
+  one_sided = len(sides) == ncon and np.array_equal(slot, np.arange(ncon))
+  return FixedSides(slot, root, one_sided, plan_sum(slot_side), side_dof, transpose(side_dof), plan_sum(body_side))
+
+
+def plan_chosen(s: dict[str, Any], ncon: int) -> ChosenSides:
+  """Sides of slots on bodies that are chosen at run time."""
+  moves = dofs_of_bodies(s)
+  body_dof = plan_sum(moves)
+  sign, slot = np.repeat([-1, 1], ncon), np.tile(np.arange(ncon), 2)
+  return ChosenSides(slot, sign, np.asarray(s["body_rootid"], int), moves, body_dof, transpose(body_dof))
+
+
+def couples(s: dict[str, Any], pair_body: np.ndarray) -> bool:
+  """Whether some pairs of bodies (n, 2) are not one moving body and the static world."""
+  moving = dofs_of_bodies(s).any(axis=1)[pair_body]
+  return bool((moving.sum(axis=1) != 1).any())
+
+
+def bodies(m: Any, geom: jax.Array) -> jax.Array:
+  """Bodies (2 ncon, W) of the sides from the slots' geoms (ncon, 2, W)."""
+  return jnp.asarray(m.geom_bodyid.astype(np.int32))[jnp.concatenate([geom[:, 0], geom[:, 1]])]

@@ -1,0 +1,71 @@
+"""Capacities of contacts from sampled states."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import mujoco
+import numpy as np
+
+from mjx_lite.collision import driver
+from mjx_lite.core import worlds
+from mjx_lite.io.model import put_model
+
+
+class SuggestedCapacity:
+  """Capacities as keywords of put_model: `put_model(m, **suggest_capacity(m, qpos))`.
+
+  Attributes:
+    pair_max: number of candidate pairs for the narrow phase by group, such as 'box-box'.
+    ncon_max: number of contact slots.
+  """
+
+  def __init__(self, pair_max: dict[str, int], ncon_max: int):
+    self.pair_max = pair_max
+    self.ncon_max = ncon_max
+
+  def keys(self) -> Iterator[str]:
+    """The keywords."""
+    return iter(("pair_max", "ncon_max"))
+
+  def __getitem__(self, key: str) -> Any:
+    return getattr(self, key)
+
+  def __repr__(self) -> str:
+    return f"SuggestedCapacity(pair_max={self.pair_max}, ncon_max={self.ncon_max})"
+
+
+def suggest_capacity(m: mujoco.MjModel, qpos_samples: Any, headroom: float = 1.5) -> SuggestedCapacity:
+  """Capacities that suffice for the sampled configurations, with head room.
+
+  Sample what the simulation will see at its most crowded: the end of a rollout in which things fall, not its start. Data's
+  status says whether a capacity was too small after all (PAIRFULL, CONTACTFULL).
+
+  Args:
+    m: the compiled model.
+    qpos_samples: configurations (n, nq) or (nq,).
+    headroom: factor on the largest numbers seen; a few are added besides.
+  """
+  samples = np.asarray(qpos_samples, float).reshape(-1, m.nq)
+  if not len(samples):
+    raise ValueError("suggest_capacity needs at least one configuration.")
+  data, ncon, pos, mat = mujoco.MjData(m), 0, [], []
+  for qpos in samples:
+    data.qpos[:] = qpos
+    mujoco.mj_kinematics(m, data)
+    mujoco.mj_comPos(m, data)
+    mujoco.mj_collision(m, data)
+    ncon = max(ncon, data.ncon)
+    pos.append(data.geom_xpos.copy())
+    mat.append(data.geom_xmat.reshape(-1, 3, 3).copy())
+  model = put_model(m)
+  count = jax.vmap(worlds.one_world(driver.count_near), in_axes=(None, 0, 0))
+  near = jnp.max(count(model, *(jnp.asarray(np.stack(x), model.layout.dtype) for x in (pos, mat))), axis=0)
+  groups = enumerate(model.plan.collision.groups)
+  pair_max = {g.name: min(_roomy(int(near[k]), headroom), len(g.pair)) for k, g in groups if g.bounded}
+  return SuggestedCapacity(pair_max, _roomy(ncon, headroom))
+
+
+def _roomy(n: int, headroom: float) -> int:
+  return int(np.ceil(headroom * n)) + 4
