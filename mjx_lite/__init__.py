@@ -98,9 +98,9 @@ from mjx_lite.core.status import Status, Warning
 from mjx_lite.core.types import Contact, Data, Model, Option, Statistic
 from mjx_lite.derivative import TransitionJac, hvp, transition_jac
 from mjx_lite.io.bind import install as _install_named_access
+from mjx_lite.io.capacity import SuggestedCapacity, suggest_capacity
 from mjx_lite.io.data import bytes_per_world, get_data, get_data_into, make_data, put_data
 from mjx_lite.io.export import register as _register_for_export
-from mjx_lite.io.capacity import SuggestedCapacity, suggest_capacity
 from mjx_lite.io.model import put_model
 from mjx_lite.io.names import id2name, name2id
 from mjx_lite.io.reset import reset, where
@@ -140,6 +140,7 @@ __all__ = [
   "State",
   "Statistic",
   "Status",
+  "SuggestedCapacity",
   "TransitionJac",
   "TrnType",
   "UnsupportedModelError",
@@ -218,6 +219,7 @@ __all__ = [
   "step1",
   "step2",
   "subtree_vel",
+  "suggest_capacity",
   "tendon",
   "tendon_armature",
   "tendon_bias",

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from mjx_lite.core.select import gather, rows
+from mjx_lite.core.select import rows
 from mjx_lite.math import safe, vector
 
 _EXACT = 1 << 24  # integers below are exact in float32, whose `top_k` is faster

@@ -36,7 +36,7 @@ class SuggestedCapacity:
     return f"SuggestedCapacity(pair_max={self.pair_max}, ncon_max={self.ncon_max})"
 
 
-def suggest_capacity(m: mujoco.MjModel, qpos_samples: Any, headroom: float = 1.5) -> SuggestedCapacity:
+def suggest_capacity(m: mujoco.MjModel, qpos_samples: Any, headroom: float = 1.5, spare: int = 4) -> SuggestedCapacity:
   """Capacities that suffice for the sampled configurations, with head room.
 
   Sample what the simulation will see at its most crowded: the end of a rollout in which things fall, not its start. Data's
@@ -45,7 +45,8 @@ def suggest_capacity(m: mujoco.MjModel, qpos_samples: Any, headroom: float = 1.5
   Args:
     m: the compiled model.
     qpos_samples: configurations (n, nq) or (nq,).
-    headroom: factor on the largest numbers seen; a few are added besides.
+    headroom: factor on the largest numbers seen.
+    spare: added besides.
   """
   samples = np.asarray(qpos_samples, float).reshape(-1, m.nq)
   if not len(samples):
@@ -59,13 +60,13 @@ def suggest_capacity(m: mujoco.MjModel, qpos_samples: Any, headroom: float = 1.5
     ncon = max(ncon, data.ncon)
     pos.append(data.geom_xpos.copy())
     mat.append(data.geom_xmat.reshape(-1, 3, 3).copy())
-  model = put_model(m)
+
+  def roomy(n):
+    return max(1, int(np.ceil(headroom * n)) + spare)
+
+  model = put_model(m, ncon_max=1)  # without the tables of every slot that could be
   count = jax.vmap(worlds.one_world(driver.count_near), in_axes=(None, 0, 0))
   near = jnp.max(count(model, *(jnp.asarray(np.stack(x), model.layout.dtype) for x in (pos, mat))), axis=0)
   groups = enumerate(model.plan.collision.groups)
-  pair_max = {g.name: min(_roomy(int(near[k]), headroom), len(g.pair)) for k, g in groups if g.bounded}
-  return SuggestedCapacity(pair_max, _roomy(ncon, headroom))
-
-
-def _roomy(n: int, headroom: float) -> int:
-  return int(np.ceil(headroom * n)) + 4
+  pair_max = {g.name: min(roomy(near[k]), len(g.pair)) for k, g in groups if g.bounded}
+  return SuggestedCapacity(pair_max, roomy(ncon))

@@ -12,10 +12,11 @@ import numpy as np
 
 from mjx_lite.collision.broadphase import Capacity
 from mjx_lite.core import enums, pytree
+from mjx_lite.core.errors import UnsupportedModelError
 from mjx_lite.core.layout import Layout
 from mjx_lite.core.types import Model, Option, Statistic
 from mjx_lite.io import validate
-from mjx_lite.plan import plan
+from mjx_lite.plan import Plan, plan
 
 VERSION = "4.0"  # of MuJoCo, whose behaviour is reproduced
 
@@ -89,6 +90,7 @@ def put_model(
     tile = 128 if (device.platform if device is not None else jax.default_backend()) == "cpu" else 0
   capacity = Capacity(ncon_max, pair_max)
   plans = plan(static, values, pruned, filter_parent, m.opt.cone == enums.ConeType.ELLIPTIC, m.opt.timestep, capacity)
+  _check_capacity(m, capacity, plans)
   layout = Layout(static, plans, pruned, tile, kind.name)
 
   def put(x: Any) -> jax.Array:
@@ -120,6 +122,21 @@ def _check_arguments(m, keep, mjx_options):
       raise TypeError(f"put_model got an unexpected argument '{name}'.")
     if value is not None:
       warnings.warn(f"put_model(..., {name}=) has no meaning in mjx_lite and is ignored.", stacklevel=3)
+
+
+def _check_capacity(m: mujoco.MjModel, capacity: Capacity, plans: Plan) -> None:
+  """Refuse capacities that are no numbers of something, and what cannot be used with them."""
+  by_group = capacity.pair_max if isinstance(capacity.pair_max, Mapping) else {"pair_max": capacity.pair_max}
+  for name, value in {"ncon_max": capacity.ncon_max, **by_group}.items():
+    if value is not None and int(value) < 1:
+      raise ValueError(f"put_model: {name} has to be at least 1, not {value}.")
+  able = sorted(g.name for g in plans.collision.groups if g.bounded)
+  if isinstance(capacity.pair_max, Mapping) and (unknown := sorted({*capacity.pair_max} - {*able})):
+    raise ValueError(f"put_model: pair_max has {unknown}; the groups of this model that can be bounded are {able}.")
+  adhesive = np.flatnonzero(m.actuator_trntype == enums.TrnType.BODY)
+  if plans.contact.chosen and len(adhesive):
+    name = validate.name_of(m, mujoco.mjtObj.mjOBJ_ACTUATOR, int(adhesive[0]))
+    raise UnsupportedModelError([validate.Problem(name, "body", "adhesion", "leave out ncon_max and pair_max")])
 
 
 def _fields(m: mujoco.MjModel) -> dict[str, Any]:

@@ -68,6 +68,7 @@ class TouchTables(NamedTuple):
   site: np.ndarray  # (n,)
   slot: np.ndarray  # (n, k)
   sign: np.ndarray  # (n, k) of the normal that points away from the body: 1, -1, 0 where there is no slot
+  body: np.ndarray | None  # (n,) of the sites, where the slots' geoms are chosen at run time: the sign follows from them
 
 
 def plan_touch(s: dict[str, Any], who: np.ndarray) -> list[Part]:
@@ -75,11 +76,15 @@ def plan_touch(s: dict[str, Any], who: np.ndarray) -> list[Part]:
   out = []
   for (shape,), some in split(who, s["site_type"][s["sensor_objid"][who]]):
     site = s["sensor_objid"][some].astype(int)
-    lists = []
+    lists, every = [], np.arange(len(s["slot_body"]))
     for b in s["site_bodyid"][site]:
+      if s["slot_chosen"]:
+        lists.append((every, 0 * every))
+        continue
       slot = np.flatnonzero((s["slot_body"] == b).any(axis=1))
       lists.append((slot, np.where(s["slot_body"][slot, 1] == b, -1, 1)))
-    out.append(Part(some, TouchTables(shape, site, *padded(lists))))
+    body = s["site_bodyid"][site] if s["slot_chosen"] else None
+    out.append(Part(some, TouchTables(shape, site, *padded(lists), body)))
   return out
 
 
@@ -101,7 +106,11 @@ def touch(m: Model, d: Data, t: TouchTables) -> jax.Array:
     return jnp.zeros((len(t.site), 1), d.qpos.dtype)
   c = d.contact
   normal_force = rows(contact_force.local(m, d.efc_force, c)[:, 0], t.slot)
-  ray = rows(c.frame[:, 0], t.slot) * t.sign[..., None, None]
+  sign = t.sign[..., None]
+  if t.body is not None:
+    first, second = (jnp.asarray(m.geom_bodyid)[c.geom[:, side]] == t.body[:, None, None] for side in (0, 1))
+    sign = jnp.where(second, -1, jnp.where(first, 1, 0))
+  ray = rows(c.frame[:, 0], t.slot) * sign[:, :, None]
   meets = zone.hit(t.shape, zone.volume(m, d, t.site[:, None]), rows(c.pos, t.slot), ray)
-  counts = (t.sign != 0)[..., None] & (normal_force > 0) & meets
+  counts = (sign != 0) & (normal_force > 0) & meets
   return jnp.sum(jnp.where(counts, normal_force, 0), axis=1)

@@ -8,7 +8,7 @@ import numpy as np
 
 from mjx_lite.constraint import contact_force
 from mjx_lite.core.enums import ConDataField, ObjType
-from mjx_lite.core.select import rows
+from mjx_lite.core.select import gather, rows
 from mjx_lite.core.types import Data, Model
 from mjx_lite.math import safe, spatial, vector
 from mjx_lite.sensor import zone
@@ -27,9 +27,18 @@ class ContactTables(NamedTuple):
   shape: int  # of the sites that contacts have to be in, -1 for none
   site: np.ndarray  # (n,)
   slot: np.ndarray  # (n, k)
-  sign: np.ndarray  # (n, k) -1 where the normal is turned round, 0 where there is no slot
+  sign: Any  # (n, k, 1 or W) -1 where the normal is turned round, 0 where there is no match
   body: np.ndarray  # (2, n, k) bodies of the slots
-  root: np.ndarray  # (2, n, k) roots of their trees
+  matching: "Matching | None"  # where the slots' geoms are chosen at run time: sign and body then follow from them
+
+
+class Matching(NamedTuple):
+  """Which geoms are, or are part of, the two objects of sensors."""
+
+  first: np.ndarray  # (n, ngeom)
+  second: np.ndarray
+  some1: np.ndarray  # (n, 1, 1) there is such an object
+  some2: np.ndarray
 
 
 def plan(s: dict[str, Any], who: np.ndarray) -> list[Part]:
@@ -42,31 +51,51 @@ def plan(s: dict[str, Any], who: np.ndarray) -> list[Part]:
   for (spec, how, dim, kind), some in split(who, fields, reduce, s["sensor_dim"][who], shape):
     chosen = tuple(int(f) for f in FIELDS if spec & (1 << f))
     num = dim // sum(FIELDS[f][0] for f in chosen)
-    slot, sign = padded([_matches(s, i) for i in some])
+    matching = _matching(s, some) if s["slot_chosen"] else None
+    every = np.arange(len(s["slot_body"]))
+    slot, sign = padded([(every, 0 * every) if matching else _matches(s, i) for i in some])
     body = np.moveaxis(s["slot_body"][slot] if len(s["slot_body"]) else np.zeros((*slot.shape, 2), int), -1, 0)
     site = np.where(kind >= 0, s["sensor_objid"][some], 0).astype(int)
-    out.append(Part(some, ContactTables(chosen, how, num, kind, site, slot, sign, body, s["body_rootid"][body])))
+    out.append(Part(some, ContactTables(chosen, how, num, kind, site, slot, sign[..., None], body, matching)))
   return out
 
 
+def _objects(s, i):
+  return (s["sensor_objtype"][i], s["sensor_objid"][i]), (s["sensor_reftype"][i], s["sensor_refid"][i])
+
+
 def _matches(s, i):
-  """Slots that match a sensor's objects, and whether the normal has to be turned round. Source: `matchContact`."""
-  kind1, kind2 = s["sensor_objtype"][i], s["sensor_reftype"][i]
+  """Slots that match a sensor's objects, and whether the normal has to be turned round."""
   first, second = (
-    [_is(s, kind, obj, s["slot_geom"][:, side], s["slot_body"][:, side]) for side in (0, 1)]
-    for kind, obj in ((kind1, s["sensor_objid"][i]), (kind2, s["sensor_refid"][i]))
+    [_is(s, *obj, s["slot_geom"][:, side], s["slot_body"][:, side]) for side in (0, 1)] for obj in _objects(s, i)
   )
-  some1, some2 = kind1 != ObjType.UNKNOWN, kind2 != ObjType.UNKNOWN
-  involved = (first[0] | first[1]) & (second[0] | second[1])
+  sign = _sign(first, second, *(np.array(kind != ObjType.UNKNOWN) for kind, _ in _objects(s, i)))
+  slot = np.flatnonzero(sign)
+  return slot, sign[slot]
+
+
+def _sign(first, second, some1, some2):
+  """-1 where the normal has to be turned round, 0 where the sides of a slot do not match. Source: `matchContact`."""
+  both = some1 & some2
   regular, reverse = first[0] & second[1], first[1] & second[0]
-  if some1 and some2:
-    involved, turned = involved & (regular | reverse), ~regular
-  elif some1:
-    turned = ~first[0]
-  else:
-    turned = ~second[1] & some2
-  slot = np.flatnonzero(involved)
-  return slot, np.where(turned[slot], -1, 1)
+  involved = (first[0] | first[1]) & (second[0] | second[1]) & (regular | reverse | ~both)
+  turned = (both & ~regular) | (~both & some1 & ~first[0]) | (~some1 & some2 & ~second[1])
+  return involved * (1 - 2 * turned)
+
+
+def _matching(s, who):
+  geom, body = np.arange(s["ngeom"]), np.asarray(s["geom_bodyid"])
+  first, second = (np.array([_is(s, *_objects(s, i)[k], geom, body) for i in who]) for k in (0, 1))
+  some1, some2 = (s[k][who][:, None, None] != ObjType.UNKNOWN for k in ("sensor_objtype", "sensor_reftype"))
+  return Matching(first, second, some1, some2)
+
+
+def _matched(m, d, t):
+  """The tables with what follows from the geoms of the slots now."""
+  p, geom = t.matching, [d.contact.geom[:, side] for side in (0, 1)]
+  first, second = ([jnp.asarray(table)[:, g] for g in geom] for table in (p.first, p.second))
+  body = [jnp.asarray(m.geom_bodyid)[g] for g in geom]
+  return t._replace(sign=_sign(first, second, p.some1, p.some2), body=body)
 
 
 def _is(s, kind, obj, geom, body):
@@ -97,24 +126,27 @@ def _number(m, d, t, x):
 
 def _turn_z(t, v):
   """The third component changes sign with the direction of the contact."""
-  return v * jnp.stack([np.ones_like(t.sign), np.ones_like(t.sign), t.sign], axis=-1).astype(v.dtype)[..., None]
+  one = np.ones_like(t.sign) if isinstance(t.sign, np.ndarray) else jnp.ones_like(t.sign)
+  return v * jnp.stack([one, one, t.sign], axis=-2).astype(v.dtype)
 
 
-def _relative(d, t, point):
+def _relative(m, d, t, point):
   """Velocity (angular, linear) of the second body against the first, at points (n, k, 3, W)."""
   sides = []
-  for body, root in zip(t.body, t.root, strict=True):
-    omega, v = spatial.split(rows(d.cvel, body))
-    sides.append((omega, v + vector.cross(omega, point - rows(d.subtree_com, root))))
+  for body in t.body:
+    com = rows(d.subtree_com, m.body_rootid)
+    spin, com = (gather(x, body)[None] if t.matching else rows(x, body) for x in (d.cvel, com))
+    omega, v = spatial.split(spin)
+    sides.append((omega, v + vector.cross(omega, point - com)))
   return sides[1][0] - sides[0][0], sides[1][1] - sides[0][1]
 
 
 def _angvel(m, d, t, x):
-  return _turn_z(t, vector.mat_vec(x.frame, _relative(d, t, rows(d.contact.pos, t.slot))[0]))
+  return _turn_z(t, vector.mat_vec(x.frame, _relative(m, d, t, rows(d.contact.pos, t.slot))[0]))
 
 
 def _linvel(m, d, t, x):
-  return _turn_z(t, vector.mat_vec(x.frame, _relative(d, t, rows(d.contact.pos, t.slot))[1]))
+  return _turn_z(t, vector.mat_vec(x.frame, _relative(m, d, t, rows(d.contact.pos, t.slot))[1]))
 
 
 # field of a contact -> how many numbers it has, and the function of them for every slot; in MuJoCo's order
@@ -124,8 +156,8 @@ FIELDS: dict[int, tuple[int, Any]] = {
   ConDataField.TORQUE: (3, lambda m, d, t, x: _turn_z(t, x.force[:, :, 3:])),
   ConDataField.DIST: (1, lambda m, d, t, x: rows(d.contact.dist, t.slot)[:, :, None]),
   ConDataField.POS: (3, lambda m, d, t, x: rows(d.contact.pos, t.slot)),
-  ConDataField.NORMAL: (3, lambda m, d, t, x: x.frame[:, :, 0] * t.sign[..., None, None]),
-  ConDataField.TANGENT: (3, lambda m, d, t, x: x.frame[:, :, 1] * t.sign[..., None, None]),
+  ConDataField.NORMAL: (3, lambda m, d, t, x: x.frame[:, :, 0] * t.sign[:, :, None]),
+  ConDataField.TANGENT: (3, lambda m, d, t, x: x.frame[:, :, 1] * t.sign[:, :, None]),
   ConDataField.LINVEL: (3, _linvel),
   ConDataField.ANGVEL: (3, _angvel),
 }
@@ -141,8 +173,8 @@ def contact(m: Model, d: Data, t: ContactTables) -> jax.Array:
   size = sum(FIELDS[f][0] for f in t.fields)
   if not k:
     return jnp.zeros((n, t.num * size, 1), d.qpos.dtype)
-  c = d.contact
-  match = (t.sign != 0)[..., None] & (rows(c.exclude, t.slot) >= 0)
+  c, t = d.contact, _matched(m, d, t) if t.matching else t
+  match = (t.sign != 0) & (rows(c.exclude, t.slot) >= 0)
   if t.shape >= 0:
     match = match & zone.inside(t.shape, zone.volume(m, d, t.site[:, None]), rows(c.pos, t.slot))
   needs_force = t.reduce in (MAXFORCE, NETFORCE) or {ConDataField.FORCE, ConDataField.TORQUE} & set(t.fields)
@@ -174,7 +206,7 @@ def contact(m: Model, d: Data, t: ContactTables) -> jax.Array:
 def _net(d, t, x, match, size):
   """One contact instead of all: the sum of the wrenches about their centre; its axes are those of the world."""
   pos = rows(d.contact.pos, t.slot)
-  local = jnp.where(match[:, :, None], x.force * t.sign[..., None, None], 0)
+  local = jnp.where(match[:, :, None], x.force * t.sign[:, :, None], 0)
   push, torque = (vector.mat_t_vec(x.frame, local[:, :, i]) for i in (slice(0, 3), slice(3, 6)))
   weight = safe.norm(local[:, :, :3])
   total = jnp.maximum(jnp.sum(weight, axis=1), safe.MINVAL)[:, None]

@@ -1,0 +1,110 @@
+"""Capacities of contacts: equal to C while they suffice, a mark where they do not, gradients, batches."""
+
+import jax
+import jax.numpy as jnp
+import mujoco
+import numpy as np
+import pytest
+from models import load
+
+import mjx_lite as mjx
+from mjx_lite import Warning
+from mjx_lite.cli import compare
+
+STEPS = 300
+
+
+def visited(model):
+  data, out = mujoco.MjData(model), []
+  for _ in range(STEPS):
+    out.append(data.qpos.copy())
+    mujoco.mj_step(model, data)
+  return np.array(out)
+
+
+@pytest.mark.parametrize("name", ["pairs", "pile"])
+def test_stages_equal_c_with_tight_capacities(name):
+  model = compare.optimal(load(name))
+  tight = mjx.suggest_capacity(model, visited(model), headroom=1, spare=0)
+  engine, data, wrong = compare.Engine(model, **tight), mujoco.MjData(model), []
+  groups = {g.name: g for g in engine.m.plan.collision.groups}
+  assert any(0 < g.budget < 0.7 * len(g.pair) for g in groups.values())
+  assert engine.m.plan.sizes["ncon"] == tight.ncon_max < 0.5 * mjx.put_model(model).plan.sizes["ncon"]
+  seen = 0
+  for i in range(STEPS):
+    if i % 15 == 0:
+      errors = compare.compare_stages(model, data, engine=engine)
+      wrong += [f"step {i}: {e}" for e in errors if not e.ok]
+    mujoco.mj_step(model, data)
+    seen = max(seen, data.ncon)
+  assert not wrong, "\n".join(wrong[:20])
+  assert seen == tight.ncon_max
+
+
+def test_what_does_not_fit_is_marked():
+  model = load("pile")
+  data = mujoco.MjData(model)
+  apart = data.qpos + np.tile([0, 0, 2, 0, 0, 0, 0], 12) * np.repeat(np.arange(12), 7)
+  mujoco.mj_step(model, data, STEPS)
+  mujoco.mj_fwdPosition(model, data)
+  assert data.ncon > 20
+
+  def collide(**capacity):
+    m = mjx.put_model(model, **capacity)
+    fall = jax.vmap(lambda q: mjx.collision(m, mjx.kinematics(m, mjx.make_data(m).replace(qpos=q))))
+    return mjx.jit(fall)(np.stack([apart, data.qpos]))
+
+  few = collide(ncon_max=10)
+  np.testing.assert_array_equal(few.contact.geom[1], data.contact.geom[:10])  # the first in C's order stay
+  bits = few, collide(ncon_max=data.ncon, pair_max=4), collide(ncon_max=data.ncon, pair_max={"sphere-box": 60})
+  found = [list(np.asarray(d.status.bits)) for d in bits]
+  assert found == [[0, 1 << Warning.CONTACTFULL], [0, 1 << Warning.PAIRFULL], [0, 0]]
+  assert bits[0].status.count[1, Warning.CONTACTFULL] == bits[1].status.count[1, Warning.PAIRFULL] == 1
+
+
+def test_gradients_and_batches():
+  spheres = "".join(
+    f'<body pos="{0.15 * k} 0.02 {0.09 + 0.01 * k}"><freejoint/>'
+    f'<geom type="sphere" size="0.1" condim="{1 + 2 * (k % 2)}"/></body>'
+    for k in range(4)
+  )
+  model = mujoco.MjModel.from_xml_string(
+    f'<mujoco><option timestep="0.004"/><worldbody><geom type="plane" size="1 1 1"/>{spheres}</worldbody></mujoco>'
+  )
+  model = compare.optimal(model)
+  m = mjx.put_model(model, pair_max=3, ncon_max=6)
+  assert m.plan.contact.chosen and m.plan.contact.mixed
+  weight, rng = np.random.default_rng(0).normal(size=m.nv), np.random.default_rng(1)
+
+  def loss(qpos, qvel):
+    d = mjx.step(m, mjx.make_data(m).replace(qpos=qpos, qvel=qvel))
+    return jnp.dot(d.qvel, weight), d.contact.dist
+
+  qpos = np.array(model.qpos0) + rng.normal(size=(3, m.nq)) * 0.01
+  qpos[2, 2::7] += np.array([0, 0.3, 0, 0.3])  # other contacts than in the first worlds
+  qvel = 0.1 * rng.normal(size=(3, m.nv))
+  many = jax.vmap(loss)
+  value = mjx.jit(many)
+  total = mjx.jit(jax.grad(lambda q, v: jnp.sum(many(q, v)[0]), argnums=(0, 1)))
+  grads, (values, dist) = total(qpos, qvel), value(qpos, qvel)
+  assert len({int(n) for n in jnp.sum(dist < 0, axis=1)}) > 1
+  for k, along in enumerate((rng.normal(size=qpos.shape), rng.normal(size=qvel.shape))):
+    h, x = 1e-6, [qpos, qvel]
+    ends = [value(*(y + sign * h * along * (i == k) for i, y in enumerate(x)))[0] for sign in (1, -1)]
+    slope = jnp.sum(grads[k] * along, axis=1)
+    np.testing.assert_allclose(slope, (ends[0] - ends[1]) / (2 * h), rtol=1e-5, atol=1e-6)
+  for i in range(2):
+    np.testing.assert_allclose(mjx.jit(loss)(qpos[i], qvel[i])[0], values[i], rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+  "name, options, text",
+  [
+    ("pile", dict(ncon_max=0), "ncon_max has to be at least 1"),
+    ("pile", dict(pair_max={"box-boxes": 3}), "box-boxes"),
+    ("transmissions", dict(ncon_max=1), "adhesion"),
+  ],
+)
+def test_capacities_that_cannot_be_used(name, options, text):
+  with pytest.raises((ValueError, mjx.UnsupportedModelError), match=text):
+    mjx.put_model(load(name), **options)
