@@ -114,10 +114,11 @@ def _has_bounds(types: tuple[str, str] | None) -> bool:
 def _compacted(groups, kind, ncon, capacity) -> tuple[int, int | None]:
   """How many slots there are, and if not all those that could be used, how many a pair has at most."""
   total = int(ncon.sum())
-  found = sum(g.budget * int(ncon[g.pair].max()) for g in groups)
+  widths = [convex.NCON if isinstance(g.how, convex.ConvexPlan) else int(ncon[g.pair].max()) for g in groups]
+  found = sum(g.budget * n for g, n in zip(groups, widths, strict=True))
   kept = min(total, found, total if capacity.ncon_max is None else int(capacity.ncon_max))
   whole = kept == total and all(g.budget == len(g.pair) for g in groups)
-  return kept, None if whole else int(ncon.max())
+  return kept, None if whole else max(widths)
 
 
 def collide(m: Model, geom_xpos: jax.Array, geom_xmat: jax.Array) -> Contacts:
