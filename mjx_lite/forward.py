@@ -118,7 +118,7 @@ def _make_constraint(m: Model, d: Data) -> tuple[Data, Rows]:
   d = d.replace(
     efc_pos=rows.pos, efc_margin=rows.margin,
     efc_frictionloss=rows.frictionloss, efc_diagA=rows.diagA, efc_KBIP=rows.KBIP, efc_D=rows.D, efc_R=rows.R,
-    efc_vel=rows.vel, efc_aref=rows.aref, contact=d.contact.replace(mu=rows.contact_mu),
+    efc_vel=rows.vel, efc_aref=rows.aref, contact=d.contact.replace(mu=jnp.where(d.contact.exclude == 0, rows.contact_mu, 0)),
   )  # fmt: skip
   return d, rows
 

@@ -141,7 +141,7 @@ def rows_contact(m: Model, p: ContactPlan, contacts: Contacts, subtree_com: jax.
     margin=edge, diag=per_row(diag), scale=scale, solref=solref, solimp=per_row(contacts.params.solimp),
     frictionloss=zero, bias=zero, stiff=normal,
   )  # fmt: skip
-  return ContactRows(params, basis, mu, jnp.where(friction & (contacts.dist < margin), contact_mu, 0))
+  return ContactRows(params, basis, mu, jnp.where(friction, contact_mu, 0))
 
 
 def _elliptic_scale(p: ContactPlan, friction: jax.Array, contact_mu: jax.Array) -> jax.Array:

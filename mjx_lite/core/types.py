@@ -23,7 +23,7 @@ _DISABLE, _ENABLE = enums.DisableBit, enums.EnableBit
 
 @pytree
 class Option(Replaceable):
-  """mjOption: numbers are traced, what picks an algorithm is static."""
+  """mjOption: numbers are traced, what picks an algorithm is static; and how contacts are differentiated."""
 
   timestep: jax.Array = array(unit="s")
   impratio: jax.Array = array()
@@ -36,6 +36,7 @@ class Option(Replaceable):
   magnetic: jax.Array = array(3)
   density: jax.Array = array(unit="kg/m^3")
   viscosity: jax.Array = array(unit="Pa s")
+  contact_reach: jax.Array = array(unit="m")  # not MuJoCo's; see `put_model`
   o_margin: jax.Array = array(unit="m")
   o_solref: jax.Array = array(2)
   o_solimp: jax.Array = array(5)
@@ -53,6 +54,7 @@ class Option(Replaceable):
   disableflags: int = static()
   enableflags: int = static()
   disableactuator: int = static()
+  contact_gradient: str = static()  # not MuJoCo's; see `put_model`
 
   def _on(self, bit: int) -> bool:
     return not self.disableflags & bit

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import mujoco
 import numpy as np
 
+from mjx_lite.constraint.soft import WEIGHTS
 from mjx_lite.core import enums, pytree
 from mjx_lite.core.layout import Layout
 from mjx_lite.core.types import Model, Option, Statistic
@@ -32,6 +33,7 @@ PRUNABLE = {
   "density": ("density",),  # of opt
   "viscosity": ("viscosity",),  # of opt
 }
+CONTACT_GRADIENTS = ("exact", *WEIGHTS)
 _GEOM_WRAPS = (enums.WrapType.SPHERE, enums.WrapType.CYLINDER)  # the parameter of these is the id of a side site
 _IGNORED = ("impl", "graph_mode", "naconmax", "nconmax", "njmax", "nccdmax", "nmaxpolygon", "nmaxpyramid")
 
@@ -43,6 +45,8 @@ def put_model(
   dtype: Any = None,
   keep: tuple[str, ...] = (),
   tile: int | None = None,
+  contact_gradient: str = "exact",
+  contact_reach: float = 0.02,
   **mjx_options: Any,
 ) -> Model:
   """Model of a compiled mujoco model.
@@ -55,6 +59,11 @@ def put_model(
       'jnt_stiffness', 'body_gravcomp', 'tendon_stiffness', 'tendon_damping', 'tendon_armature', 'tendon_frictionloss',
       'actuator_armature', 'actuator_damping', and of opt 'density', 'viscosity'. Needed to change or differentiate them.
     tile: worlds computed at a time; 0 for all at once. By default 128 on CPU, 0 elsewhere.
+    contact_gradient: what derivatives see of contacts; values are the same. "exact"; "smooth": a contact sets in over
+      distances of about `contact_reach` around touching; "from_distance": a contact is felt before it touches, by a
+      weight that falls as exp(-distance / contact_reach), so that there is a gradient towards contacts that are missed.
+      Change it later by `m.tree_replace({"opt.contact_gradient": "smooth"})`.
+    contact_reach: length [m] of the two soft modes.
     **mjx_options: arguments that only mean something to MJX (impl, naconmax, njmax, ...); they warn.
 
   Raises:
@@ -63,6 +72,11 @@ def put_model(
     ValueError: the model or a field named in `keep` is not usable.
   """
   _check_arguments(m, keep, mjx_options)
+  if contact_gradient not in CONTACT_GRADIENTS or not contact_reach > 0:
+    raise ValueError(
+      f"contact_gradient has to be one of {', '.join(CONTACT_GRADIENTS)} and contact_reach above 0, "
+      f"not {contact_gradient!r} and {contact_reach}."
+    )
   validate.check(m)
   kind = np.dtype(dtype or jnp.zeros(()).dtype)
   if jax.dtypes.canonicalize_dtype(kind) != kind:
@@ -89,7 +103,8 @@ def put_model(
   arrays["cam_mat0"] = put(m.cam_mat0.reshape(-1, 3, 3))
   arrays["key_mpos"] = put(m.key_mpos.reshape(m.nkey, m.nmocap, 3))
   arrays["key_mquat"] = put(m.key_mquat.reshape(m.nkey, m.nmocap, 4))
-  return Model(layout=layout, opt=_nested(Option, m.opt, put), stat=_nested(Statistic, m.stat, put), **arrays)
+  option = _nested(Option, m.opt, put, contact_gradient=contact_gradient, contact_reach=put(contact_reach))
+  return Model(layout=layout, opt=option, stat=_nested(Statistic, m.stat, put), **arrays)
 
 
 def _check_arguments(m, keep, mjx_options):
@@ -158,9 +173,11 @@ def _value(m: mujoco.MjModel, name: str) -> Any:
   return getattr(m, name) if hasattr(m, name) else getattr(m.opt, name)
 
 
-def _nested(cls: type, source: Any, put: Any) -> Any:
+def _nested(cls: type, source: Any, put: Any, **own: Any) -> Any:
+  """An mjOption or mjStatistic, with fields of our own."""
   values = {
     f.name: int(getattr(source, f.name)) if f.metadata.get("static") else put(getattr(source, f.name))
     for f in dataclasses.fields(cls)
+    if f.name not in own
   }
-  return cls(**values)
+  return cls(**values, **own)
