@@ -60,7 +60,7 @@ class Env:
 
   # what a learner calls
 
-  def reset(self, key: jax.Array, model: mjx.Model | None = None) -> State:
+  def reset(self, key: jax.Array, model: Any = None) -> State:
     """A new episode.
 
     Args:
@@ -73,7 +73,7 @@ class Env:
     terms = jax.eval_shape(self.score, m, d, d, jax.ShapeDtypeStruct((self.action_size,), d.qpos.dtype))
     return State(d, self.observe(m, d), zero, zero, {k: zero for k in terms}, {})
 
-  def step(self, state: State, action: jax.Array, model: mjx.Model | None = None) -> State:
+  def step(self, state: State, action: jax.Array, model: Any = None) -> State:
     """One action, held for `n_substeps` steps of the simulator.
 
     In the Data afterwards the state and the poses are those of now; `sensordata` is of the last substep, and everything
@@ -95,7 +95,7 @@ class Env:
       metrics={**state.metrics, **terms},
     )  # fmt: skip
 
-  def set_state(self, state: State, qpos: jax.Array, qvel: jax.Array, model: mjx.Model | None = None) -> State:
+  def set_state(self, state: State, qpos: jax.Array, qvel: jax.Array, model: Any = None) -> State:
     """The episode continued from another configuration and velocity."""
     m = self.model if model is None else model
     d = mjx.kinematics(m, state.data.replace(qpos=qpos, qvel=qvel))

@@ -24,11 +24,11 @@ class Wrapper:
   def __init__(self, env: Any):
     self.env = env
 
-  def reset(self, key: jax.Array, model: mjx.Model | None = None) -> State:
+  def reset(self, key: jax.Array, model: Any = None) -> State:
     """As of `Env.reset`."""
     return self.env.reset(key, model)
 
-  def step(self, state: State, action: jax.Array, model: mjx.Model | None = None) -> State:
+  def step(self, state: State, action: jax.Array, model: Any = None) -> State:
     """As of `Env.step`."""
     return self.env.step(state, action, model)
 
@@ -45,7 +45,7 @@ class Repeat(Wrapper):
     super().__init__(env)
     self.times = times
 
-  def step(self, state: State, action: jax.Array, model: mjx.Model | None = None) -> State:
+  def step(self, state: State, action: jax.Array, model: Any = None) -> State:
     """As of `Env.step`, with the last state's metrics."""
 
     def again(state, _):
@@ -66,12 +66,12 @@ class Quarantine(Wrapper):
 
   _BAD = (mjx.Warning.BADQPOS, mjx.Warning.BADQVEL, mjx.Warning.BADQACC, mjx.Warning.BADCTRL, mjx.Warning.RESET)
 
-  def reset(self, key: jax.Array, model: mjx.Model | None = None) -> State:
+  def reset(self, key: jax.Array, model: Any = None) -> State:
     """As of `Env.reset`."""
     state = self.env.reset(key, model)
     return state.replace(metrics={**state.metrics, "diverged": jnp.zeros_like(state.reward)})
 
-  def step(self, state: State, action: jax.Array, model: mjx.Model | None = None) -> State:
+  def step(self, state: State, action: jax.Array, model: Any = None) -> State:
     """As of `Env.step`."""
     after = self.env.step(state, action, model)
     kinds = np.array(self._BAD)
@@ -96,7 +96,7 @@ class Episode(Wrapper):
     super().__init__(Repeat(env, action_repeat) if action_repeat > 1 else env)
     self.length, self.action_repeat = length, action_repeat
 
-  def reset(self, key: jax.Array, model: mjx.Model | None = None) -> State:
+  def reset(self, key: jax.Array, model: Any = None) -> State:
     """As of `Env.reset`."""
     state = self.env.reset(key, model)
     zero = jnp.zeros_like(state.reward)
@@ -104,7 +104,7 @@ class Episode(Wrapper):
     own = {"steps": zero, "truncation": zero, "episode_done": zero, "episode_metrics": sums}
     return state.replace(info={**state.info, **own})
 
-  def step(self, state: State, action: jax.Array, model: mjx.Model | None = None) -> State:
+  def step(self, state: State, action: jax.Array, model: Any = None) -> State:
     """As of `Env.step`."""
     info = state.info
     after = self.env.step(state, action, model)
@@ -128,7 +128,7 @@ class Randomise(Wrapper):
     super().__init__(env)
     self.randomise = randomise
 
-  def reset(self, key: jax.Array, model: mjx.Model | None = None) -> State:
+  def reset(self, key: jax.Array, model: Any = None) -> State:
     """As of `Env.reset`."""
     base = self.env.model if model is None else model
     for_model, for_state = jax.random.split(key)
@@ -137,7 +137,7 @@ class Randomise(Wrapper):
     state = self.env.reset(for_state, changed)
     return state.replace(info={**state.info, "model": found})
 
-  def step(self, state: State, action: jax.Array, model: mjx.Model | None = None) -> State:
+  def step(self, state: State, action: jax.Array, model: Any = None) -> State:
     """As of `Env.step`."""
     base = self.env.model if model is None else model
     return self.env.step(state, action, with_changes(base, state.info["model"]))
@@ -159,11 +159,11 @@ def with_changes(base: mjx.Model, found: dict[str, jax.Array]) -> mjx.Model:
 class Worlds(Wrapper):
   """Many worlds: a leading axis in the keys, the states, the actions."""
 
-  def reset(self, key: jax.Array, model: mjx.Model | None = None) -> State:
+  def reset(self, key: jax.Array, model: Any = None) -> State:
     """As of `Env.reset`, for keys with a leading axis; a model, if given, is shared."""
     return jax.vmap(lambda k: self.env.reset(k, model))(key)
 
-  def step(self, state: State, action: jax.Array, model: mjx.Model | None = None) -> State:
+  def step(self, state: State, action: jax.Array, model: Any = None) -> State:
     """As of `Env.step`."""
     return jax.vmap(lambda s, a: self.env.step(s, a, model))(state, action)
 
@@ -183,7 +183,7 @@ class AutoReset(Wrapper):
     super().__init__(env)
     self.refresh, self.preserve = refresh, preserve
 
-  def reset(self, key: jax.Array, model: mjx.Model | None = None) -> State:
+  def reset(self, key: jax.Array, model: Any = None) -> State:
     """As of `Env.reset`, for keys with a leading axis."""
     state = self.env.reset(key, model)
     own = {
@@ -191,7 +191,7 @@ class AutoReset(Wrapper):
     }  # fmt: skip
     return state.replace(info={**state.info, **own})
 
-  def step(self, state: State, action: jax.Array, model: mjx.Model | None = None) -> State:
+  def step(self, state: State, action: jax.Array, model: Any = None) -> State:
     """As of `Env.step`."""
     info = dict(state.info)
     bank, keys = info.pop("reset_bank"), info.pop("reset_key")

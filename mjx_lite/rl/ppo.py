@@ -163,11 +163,13 @@ def train(
   """
   config = config or Config()
   worlds = wrap(env, episode_length=config.episode_length, **wrap_options)
-  actor, critic = Actor(config.hidden, env.action_size), Critic(config.hidden)
+  # Any: flax's `apply` says that it may return a tuple
+  actor: Any = Actor(config.hidden, env.action_size)
+  critic: Any = Critic(config.hidden)
   optimiser = optax.chain(optax.clip_by_global_norm(config.max_gradient), optax.adam(config.learning_rate))
   key, for_env, for_params = jax.random.split(jax.random.key(seed), 3)
   state = mjx.jit(worlds.reset)(jax.random.split(for_env, config.worlds))
-  learner = _new_learner(actor, critic, optimiser, state.obs, for_params) if learner is None else learner
+  now = _new_learner(actor, critic, optimiser, state.obs, for_params) if learner is None else learner
 
   def act(carry, key):
     """One step of all worlds under the policy."""
@@ -226,19 +228,19 @@ def train(
   curve = []
   bar = tqdm.trange(iterations, unit="iteration", disable=None)
   for i in bar:
-    key, now = jax.random.split(key)
-    state, learner, report = program(state, learner, now)
+    key, for_iteration = jax.random.split(key)
+    state, now, report = program(state, now, for_iteration)
     report = {k: float(v) for k, v in jax.device_get(report).items()}
     curve.append({"steps": (i + 1) * config.worlds * config.unroll, **report})
     bar.set_postfix({"return": f"{report['return']:.3g}", "length": f"{report['length']:.0f}"})
     if progress is not None:
-      progress(i, curve[-1], learner)
-  return Result(make_policy(env, learner, config), learner, curve)
+      progress(i, curve[-1], now)
+  return Result(make_policy(env, now, config), now, curve)
 
 
 def make_policy(env: Env, learner: Learner, config: Config | None = None) -> Callable[[jax.Array], jax.Array]:
   """The function from an observation to the mean action, of a learner."""
-  actor = Actor((config or Config()).hidden, env.action_size)
+  actor: Any = Actor((config or Config()).hidden, env.action_size)
   return lambda obs: jnp.clip(actor.apply(learner.params["actor"], learner.normal(obs))[0], -1, 1)
 
 
