@@ -85,6 +85,7 @@ class Env:
       model: the model that the episode was started with.
     """
     m = self.model if model is None else model
+    action = jnp.asarray(action, state.data.ctrl.dtype)  # whatever the learner's precision is
     before = state.data.replace(ctrl=self.control(m, action))
     d, last = mjx.rollout(m, before, steps=self.n_substeps, record=("sensordata",))
     d = mjx.kinematics(m, d.replace(sensordata=last["sensordata"][-1]))

@@ -73,7 +73,7 @@ class Actor(nn.Module):
     for width in self.hidden:
       x = nn.tanh(nn.Dense(width)(x))
     mean = nn.Dense(self.n, kernel_init=nn.initializers.orthogonal(0.01))(x)
-    return mean, self.param("log_std", nn.initializers.constant(-0.5), (self.n,))
+    return mean, self.param("log_std", nn.initializers.constant(-0.5), (self.n,), x.dtype)
 
 
 class Critic(nn.Module):
