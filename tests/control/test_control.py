@@ -72,6 +72,7 @@ def test_lqr_balances_a_cartpole(cartpole):
   np.testing.assert_allclose(jnp.concatenate([last.qpos, last.qvel]), 0, atol=1e-3)
 
 
+@pytest.mark.slow
 def test_linearisation_of_several_steps(pendulum):
   m, d = pendulum
   d = d.replace(qpos=jnp.array([0.7]), qvel=jnp.array([0.4]), ctrl=jnp.array([0.3]))
@@ -120,6 +121,7 @@ PUSH = """
 """
 
 
+@pytest.mark.slow
 def test_ilqr_pushes_a_ball_to_a_place_through_contact():
   m = mjx.put_model(mujoco.MjModel.from_xml_string(PUSH))
   d = mjx.make_data(m)
@@ -139,7 +141,7 @@ def test_ilqr_pushes_a_ball_to_a_place_through_contact():
 SETTINGS = {"predictive": (64, 0.5, 0.95), "mppi": (64, 0.5, 0.95), "cem": (128, 1.0, 1.0)}
 
 
-@pytest.mark.parametrize("method", control.METHODS)
+@pytest.mark.parametrize("method", [pytest.param(x, marks=pytest.mark.slow) if x != "predictive" else x for x in SETTINGS])
 def test_sampling_swings_a_pendulum_up(pendulum, method):
   m, d = pendulum
   samples, std, finer = SETTINGS[method]
@@ -154,6 +156,7 @@ def test_sampling_swings_a_pendulum_up(pendulum, method):
     found, costs = jax.lax.scan(step, start, jax.random.split(key, 60))
     return found, costs, control.simulate(m, d, control.interpolate(found.mean, T), SWING_UP, STEPS)[0]
 
+  assert set(SETTINGS) == set(control.METHODS)
   found, costs, last = plan(jax.random.key(0))
   assert is_up(last), (method, last.qpos, last.qvel)
   assert costs[-1] < 0.2 * costs[0]
