@@ -1,7 +1,7 @@
 """All types of sensor that there are."""
 
 from mjx_lite.core.enums import ConstraintType, SensorType
-from mjx_lite.sensor import acceleration, contact, position, velocity
+from mjx_lite.sensor import acceleration, contact, distance, position, rangefinder, tactile, velocity
 from mjx_lite.sensor.group import Sensor
 from mjx_lite.sensor.position import plan_frames, plan_limits, plan_objects, plan_rows, read
 
@@ -9,6 +9,7 @@ SENSORS: dict[int, Sensor] = {
   # position
   SensorType.MAGNETOMETER: Sensor(plan_frames, position.magnetometer),
   SensorType.CAMPROJECTION: Sensor(plan_frames, position.camprojection),
+  SensorType.RANGEFINDER: Sensor(rangefinder.plan, rangefinder.rangefinder),
   SensorType.JOINTPOS: Sensor(plan_rows("qpos", "jnt_qposadr"), read("qpos")),
   SensorType.TENDONPOS: Sensor(plan_objects, read("ten_length")),
   SensorType.ACTUATORPOS: Sensor(plan_rows("actuator_length", "actuator_outadr"), read("actuator_length")),
@@ -22,6 +23,9 @@ SENSORS: dict[int, Sensor] = {
   SensorType.FRAMEZAXIS: Sensor(plan_frames, position.frame_axis),
   SensorType.SUBTREECOM: Sensor(plan_objects, read("subtree_com")),
   SensorType.INSIDESITE: Sensor(position.plan_inside, position.inside_site),
+  SensorType.GEOMDIST: Sensor(distance.plan, distance.dist),
+  SensorType.GEOMNORMAL: Sensor(distance.plan, distance.normal),
+  SensorType.GEOMFROMTO: Sensor(distance.plan, distance.fromto),
   SensorType.E_POTENTIAL: Sensor(plan_objects, position.potential),
   SensorType.E_KINETIC: Sensor(plan_objects, position.kinetic),
   SensorType.CLOCK: Sensor(plan_objects, position.clock),
@@ -40,6 +44,7 @@ SENSORS: dict[int, Sensor] = {
   SensorType.SUBTREEANGMOM: Sensor(plan_objects, read("subtree_angmom")),
   # acceleration
   SensorType.TOUCH: Sensor(acceleration.plan_touch, acceleration.touch),
+  SensorType.TACTILE: Sensor(tactile.plan, tactile.tactile),
   SensorType.ACCELEROMETER: Sensor(plan_frames, acceleration.accelerometer),
   SensorType.FORCE: Sensor(plan_frames, acceleration.force),
   SensorType.TORQUE: Sensor(plan_frames, acceleration.torque),
