@@ -8,92 +8,98 @@ import numpy as np
 
 from mjx_lite.collision import ray
 from mjx_lite.core.enums import ObjType, Projection, RayDataField
-from mjx_lite.core.select import rows
+from mjx_lite.core.select import join, rows
 from mjx_lite.core.types import Data, Model
 from mjx_lite.math import safe, vector
 from mjx_lite.sensor import frames
-from mjx_lite.sensor.group import Part, split
+from mjx_lite.sensor.group import Part
 
 # field -> how many numbers it has, in MuJoCo's order
 FIELDS = {
   RayDataField.DIST: 1, RayDataField.DIR: 3, RayDataField.ORIGIN: 3, RayDataField.POINT: 3, RayDataField.NORMAL: 3,
   RayDataField.DEPTH: 1,
 }  # fmt: skip
-SITE = -1  # in place of a projection
-
 
 class RayTables(NamedTuple):
-  """Rays of the sensors of one specification, and of one projection if they are those of cameras."""
+  """The rays of all sensors: they are cast together."""
 
-  fields: tuple[int, ...]  # RayDataField
-  projection: int
-  owner: frames.Objects  # of every ray
-  camera: np.ndarray  # (n,) its camera, 0 for a site
-  pixel: np.ndarray  # (n, 2) column and row
-  body: np.ndarray  # (n,) body that it does not see
+  normals: bool  # whether some sensor wants them
+  camera: frames.Objects  # owners of the rays of cameras
+  site: frames.Objects  # of the rays of sites, which come last
+  orthographic: np.ndarray  # (ncamera,) rays are parallel
+  id: np.ndarray  # (ncamera,) camera
+  pixel: np.ndarray  # (ncamera, 2) column and row
+  body: np.ndarray  # (n,) body that a ray does not see
+  place: np.ndarray  # of every number of the sensors among those of all rays
 
 
 def plan(s: dict[str, Any], who: np.ndarray) -> list[Part]:
-  """Sensors by their data and projection."""
-  is_cam, obj = s["sensor_objtype"][who] == ObjType.CAMERA, s["sensor_objid"][who]
-  projection = np.full(len(who), SITE)
-  projection[is_cam] = s["cam_projection"][obj[is_cam]]
-  out = []
-  for (spec, how), some in split(who, s["sensor_intprm"][who, 0], projection):
-    chosen = tuple(int(f) for f in FIELDS if spec & (1 << f))
-    obj, pixel = s["sensor_objid"][some].astype(int), [np.zeros((1, 2))] * len(some)
-    if how != SITE:
-      pixel = [np.stack(np.meshgrid(*map(np.arange, s["cam_resolution"][c])), axis=-1).reshape(-1, 2) for c in obj]
-    each = np.repeat(obj, [len(p) for p in pixel])
-    owner = frames.plan(s, np.full(len(each), ObjType.SITE if how == SITE else ObjType.CAMERA), each)
-    camera = each * (how != SITE)
-    out.append(Part(some, RayTables(chosen, how, owner, camera, np.concatenate(pixel), owner.body)))
-  return out
+  """All sensors together, those of cameras first."""
+  is_cam = s["sensor_objtype"][who] == ObjType.CAMERA
+  who = np.concatenate([who[is_cam], who[~is_cam]])
+  obj, spec, ncam = s["sensor_objid"][who].astype(int), s["sensor_intprm"][who, 0], int(is_cam.sum())
+  pixel = [np.stack(np.meshgrid(*map(np.arange, s["cam_resolution"][c])), axis=-1).reshape(-1, 2) for c in obj[:ncam]]
+  pixel = np.concatenate([np.zeros((0, 2), int), *pixel])
+  count = np.ones(len(who), int)
+  count[:ncam] = [np.prod(s["cam_resolution"][c]) for c in obj[:ncam]]
+  cam, site = np.repeat(obj[:ncam], count[:ncam]), obj[ncam:]
+  cameras, sites = (frames.plan(s, np.full(len(x), kind), x) for x, kind in ((cam, ObjType.CAMERA), (site, ObjType.SITE)))
+  ends = np.cumsum(list(FIELDS.values()))
+  wanted = [np.concatenate([np.arange(e - n, e) for (f, n), e in zip(FIELDS.items(), ends, strict=True) if x & (1 << f)])
+            for x in np.repeat(spec, count)]  # fmt: skip
+  place = np.concatenate([i * ends[-1] + w for i, w in enumerate(wanted)])
+  normals = bool((spec & (1 << RayDataField.NORMAL)).any())
+  parallel = s["cam_projection"][cam] == Projection.ORTHOGRAPHIC
+  body = np.concatenate([cameras.body, sites.body])
+  return [Part(who, RayTables(normals, cameras, sites, parallel, cam, pixel, body, place))]
 
 
 def _pixel_rays(m: Model, t: RayTables) -> tuple[jax.Array, jax.Array]:
   """Origins and directions (n, 3, W) in the frames of cameras. Source: `mju_camIntrinsics`, `mju_camPixelRay`."""
-  fovy = rows(m.cam_fovy, t.camera)
-  size = np.asarray(m.cam_resolution)[t.camera][..., None].astype(float)
-  col, row = (t.pixel[:, k, None] + 0.5 for k in (0, 1))
+  fovy, sensor, intrinsic = rows(m.cam_fovy, t.id), rows(m.cam_sensorsize, t.id), rows(m.cam_intrinsic, t.id)
+  size = np.asarray(m.cam_resolution)[t.id][..., None].astype(float)
+  middle = t.pixel[..., None] + 0.5
+  parallel = t.orthographic[:, None]
+  shift = (middle / (0.5 * size) - 1) * 0.5 * fovy[:, None]
   zero = jnp.zeros_like(fovy)
-  if t.projection == Projection.ORTHOGRAPHIC:
-    x, y = ((c - 0.5 * size[:, k]) / (0.5 * size[:, k]) * 0.5 * fovy for k, c in enumerate((col, row)))
-    return jnp.stack([x, -y, zero], axis=1), jnp.stack([zero, zero, zero - 1], axis=1)
-  sensor, intrinsic = rows(m.cam_sensorsize, t.camera), rows(m.cam_intrinsic, t.camera)
-  physical = (sensor[:, 0] != 0) & (sensor[:, 1] != 0)
-  ratio = intrinsic.astype(jnp.float32) / jnp.where(physical[:, None], jnp.tile(sensor, (1, 2, 1)), 1).astype(jnp.float32)
+  physical = jnp.all(sensor != 0, axis=1)[:, None]
+  ratio = intrinsic.astype(jnp.float32) / jnp.where(physical, jnp.tile(sensor, (1, 2, 1)), 1).astype(jnp.float32)
   inner = (ratio * np.tile(size, (1, 2, 1)).astype(np.float32)).astype(fovy.dtype)  # in single precision, as in C
-  by_angle = 0.5 / jnp.tan(fovy * (np.pi / 360)) * size[:, 1]
-  focal = [jnp.where(physical, inner[:, k], by_angle) for k in (0, 1)]
-  centre = [jnp.where(physical, inner[:, 2 + k], 0.5 * size[:, k]) for k in (0, 1)]
-  direction = jnp.stack([(col - centre[0]) / focal[0], -(row - centre[1]) / focal[1], zero - 1], axis=1)
-  return jnp.zeros_like(direction), safe.normalize(direction)
+  by_angle = 0.5 / jnp.tan(jnp.where(parallel, 45, fovy) * (np.pi / 360)) * size[:, 1]
+  x = (middle - jnp.where(physical, inner[:, 2:], 0.5 * size)) / jnp.where(physical, inner[:, :2], by_angle[:, None])
+  origin = jnp.where(parallel[:, None], jnp.stack([shift[:, 0], -shift[:, 1], zero], axis=1), 0)
+  spread = jnp.where(parallel[:, None], 0, x)
+  return origin, safe.normalize(jnp.stack([spread[:, 0], -spread[:, 1], zero - 1], axis=1))
 
 
 def rangefinder(m: Model, d: Data, t: RayTables) -> jax.Array:
-  """What the rays meet, in the fields asked for: a row of sensordata per ray.
+  """What the rays meet, in the fields asked for.
 
   Source: `mj_computeSensorPos`, case mjSENS_RANGEFINDER.
   Gradient: of the surface that is met; zero for a ray that meets nothing, but for its origin.
   """
-  pos, mat = frames.position(d, t.owner), frames.orientation(d, t.owner)
-  if t.projection == SITE:
-    origin, direction = pos, mat[:, :, 2]
-  else:
+  origins, directions, depths = [], [], []
+  if len(t.id):
+    pos, mat = frames.position(d, t.camera), frames.orientation(d, t.camera)
     shift, inside = _pixel_rays(m, t)
-    origin, direction = pos + vector.mat_vec(mat, shift), vector.mat_vec(mat, inside)
+    origins.append(pos + vector.mat_vec(mat, shift))
+    directions.append(vector.mat_vec(mat, inside))
+    depths.append(-inside[:, 2])  # the rays start in the plane of the camera
+  if len(t.site.body):
+    origins.append(frames.position(d, t.site))
+    directions.append(frames.orientation(d, t.site)[:, :, 2])
+    depths.append(jnp.ones_like(origins[-1][:, 0]))
+  origin, direction, depth = join(origins), join(directions), join(depths)
   geoms = ray.visible(m, (), True, ())
   blind = m.geom_bodyid[:, None] == t.body
   geoms = geoms[~blind[geoms].all(axis=1)]
-  hit = ray.first_hit(m, d.geom_xpos, d.geom_xmat, origin, direction, geoms, blind, RayDataField.NORMAL in t.fields)
+  hit = ray.first_hit(m, d.geom_xpos, d.geom_xmat, origin, direction, geoms, blind, t.normals)
   dist, met = hit.dist[:, None], (hit.geom >= 0)[:, None]
-  point = jnp.where(met, origin + hit.dist[:, None] * direction, 0)
-  along = dist if t.projection == SITE else -vector.dot(point - pos, mat[:, :, 2])[:, None]
-  values = {
-    RayDataField.DIST: dist, RayDataField.DIR: jnp.where(met, direction, 0), RayDataField.ORIGIN: origin,
-    RayDataField.POINT: point, RayDataField.NORMAL: hit.normal, RayDataField.DEPTH: jnp.where(met, along, -1),
-  }  # fmt: skip
-  chosen = [values[f] for f in t.fields]
-  width = max(x.shape[-1] for x in chosen)
-  return jnp.concatenate([jnp.broadcast_to(x, (*x.shape[:-1], width)) for x in chosen], axis=1)
+  point, normal = origin + dist * direction, jnp.zeros_like(origin) if hit.normal is None else hit.normal
+  seen = [dist, direction, origin, point, normal, dist * depth[:, None]]
+  width = max(x.shape[-1] for x in seen)
+  missed = np.array([-1.0] * 1 + [0] * 12 + [-1])[:, None]
+  every = jnp.concatenate([jnp.broadcast_to(x, (*x.shape[:-1], width)) for x in seen], axis=1)
+  always = (np.arange(14) >= 4) & (np.arange(14) < 7)  # the origin
+  every = jnp.where(met | always[:, None], every, missed.astype(every.dtype))
+  return rows(every.reshape(-1, width), t.place)

@@ -42,9 +42,9 @@ SENSORS: dict[int, Sensor] = {
   SensorType.FRAMEANGVEL: Sensor(plan_frames, velocity.frame_angvel),
   SensorType.SUBTREELINVEL: Sensor(plan_objects, read("subtree_linvel")),
   SensorType.SUBTREEANGMOM: Sensor(plan_objects, read("subtree_angmom")),
+  SensorType.TACTILE: Sensor(tactile.plan, tactile.tactile),
   # acceleration
   SensorType.TOUCH: Sensor(acceleration.plan_touch, acceleration.touch),
-  SensorType.TACTILE: Sensor(tactile.plan, tactile.tactile),
   SensorType.ACCELEROMETER: Sensor(plan_frames, acceleration.accelerometer),
   SensorType.FORCE: Sensor(plan_frames, acceleration.force),
   SensorType.TORQUE: Sensor(plan_frames, acceleration.torque),

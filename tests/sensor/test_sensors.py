@@ -264,7 +264,7 @@ def test_gradients_of_what_looks():
   def f(dq, qvel, weight):
     x = d.replace(qpos=mjx.integrate_pos(m, d.qpos, dq, jnp.ones(())), qvel=qvel)
     x = mjx.com_vel(m, mjx.camlight(m, mjx.com_pos(m, mjx.kinematics(m, x))))
-    return jnp.dot(weight, mjx.sensor_acc(m, mjx.sensor_pos(m, x)).sensordata)
+    return jnp.dot(weight, mjx.sensor_vel(m, mjx.sensor_pos(m, x)).sensordata)
 
   value, slope = mjx.jit(f), mjx.jit(jax.grad(f, argnums=(0, 1)))
   at, moved = (jnp.zeros(m.nv), d.qvel), set()
@@ -277,4 +277,4 @@ def test_gradients_of_what_looks():
       expected = (ends[0] - ends[1]) / 2e-6
       np.testing.assert_allclose(jnp.vdot(g, direction), expected, rtol=1e-5, atol=1e-6, err_msg=model.sensor(i).name)
       moved |= {model.sensor(i).name} if expected != 0 else set()
-  assert {model.sensor(i).name for i in range(model.nsensor)} - moved == {"down", "sky", "none", "cut"}
+  assert {model.sensor(i).name for i in range(model.nsensor)} - moved == {"down", "sky", "none", "cut", "normal_floor", "side"}
