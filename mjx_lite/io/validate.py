@@ -150,7 +150,6 @@ def _actuators(m):
 
 _INSTEAD = {  # of the sensors that are not in the table
   enums.SensorType.PLUGIN: "remove it: there are no plugins",
-  enums.SensorType.USER: "remove it and compute the quantity from Data: there are no callbacks",
 }
 
 

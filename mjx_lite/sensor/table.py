@@ -1,7 +1,7 @@
 """All types of sensor that there are."""
 
 from mjx_lite.core.enums import ConstraintType, SensorType
-from mjx_lite.sensor import acceleration, contact, distance, position, rangefinder, tactile, velocity
+from mjx_lite.sensor import acceleration, contact, distance, position, rangefinder, tactile, user, velocity
 from mjx_lite.sensor.group import Sensor
 from mjx_lite.sensor.position import plan_frames, plan_limits, plan_objects, plan_rows, read
 
@@ -55,8 +55,9 @@ SENSORS: dict[int, Sensor] = {
   SensorType.TENDONLIMITFRC: Sensor(plan_limits(ConstraintType.LIMIT_TENDON), acceleration.limit_force),
   SensorType.FRAMELINACC: Sensor(plan_frames, acceleration.frame_linacc),
   SensorType.FRAMEANGACC: Sensor(plan_frames, acceleration.frame_angacc),
-  # whichever its fields need
+  # whichever they need
   SensorType.CONTACT: Sensor(contact.plan, contact.contact),
+  SensorType.USER: Sensor(user.plan, user.user),
 }
 
 # types that read what is computed on demand
