@@ -41,7 +41,7 @@ def control(m, d, xp=jnp):
 
 
 def passive(m, d, xp=jnp):
-  return -0.05 * d.qvel * abs(d.qvel) + 0.1 * d.qfrc_bias
+  return -0.05 * d.qvel * abs(d.qvel) + 0.1 * d.qfrc_damper
 
 
 def act_dyn(m, d, xp=jnp):
