@@ -13,11 +13,15 @@ import numpy as np
 
 from mjx_lite.actuator import activation, history
 from mjx_lite.actuator import force as actuator_force
+from mjx_lite.actuator.state import UserLaws
 from mjx_lite.collision import driver, mixing
+from mjx_lite.collision.shapes import NO_CONTACT
 from mjx_lite.constraint import assemble, contact, contact_force, equality, jacobian, limit
 from mjx_lite.constraint.rows import Jacobian, Rows
+from mjx_lite.core import callbacks as user
 from mjx_lite.core import status
-from mjx_lite.core.enums import MAXVAL, IntegratorType, SensorType, Stage
+from mjx_lite.core.callbacks import Callbacks
+from mjx_lite.core.enums import MAXVAL, BiasType, DynType, GainType, IntegratorType, SensorType, Stage
 from mjx_lite.core.status import Warning
 from mjx_lite.core.types import Data, Model
 from mjx_lite.integrate import advance, rk4
@@ -97,6 +101,16 @@ def factor_m(m: Model, d: Data) -> Data:
 
 def collision(m: Model, d: Data) -> Data:
   """Contacts."""
+  d = _collision(m, d)
+  if m.layout.callbacks.contact is None or not m.plan.sizes["ncon"]:
+    return d
+  keep = user.call(m, d, "contact", m.plan.sizes["ncon"]).astype(bool)
+  c = d.contact
+  dist, exclude = jnp.where(keep, c.dist, jnp.asarray(NO_CONTACT, c.dist.dtype)), jnp.where(keep, c.exclude, -1)
+  return d.replace(contact=c.replace(dist=dist, exclude=exclude))
+
+
+def _collision(m: Model, d: Data) -> Data:
   c = driver.collide(m, d.geom_xpos, d.geom_xmat)
   margin = c.params.margin
   params = {k: x for k, x in c.params._asdict().items() if k not in ("margin", "gap")}
@@ -158,9 +172,13 @@ def passive(m: Model, d: Data) -> Data:
     f = f._replace(spring=f.spring + t.spring, damper=f.damper + t.damper, passive=f.passive + t.spring + t.damper)
   d = d.replace(**{f"qfrc_{k}": x for k, x in f._asdict().items()})
   if not m.plan.fluid.exists or not m.opt.use_passive:
-    return d.replace(qfrc_fluid=jnp.zeros_like(d.qvel))
-  drag = fluid.fluid(m, d.cdof, d.cvel, d.xipos, d.ximat, d.geom_xpos, d.geom_xmat, d.subtree_com)
-  return d.replace(qfrc_fluid=drag, qfrc_passive=d.qfrc_passive + drag)
+    d = d.replace(qfrc_fluid=jnp.zeros_like(d.qvel))
+  else:
+    drag = fluid.fluid(m, d.cdof, d.cvel, d.xipos, d.ximat, d.geom_xpos, d.geom_xmat, d.subtree_com)
+    d = d.replace(qfrc_fluid=drag, qfrc_passive=d.qfrc_passive + drag)
+  if m.layout.callbacks.passive is None or not m.opt.use_passive:
+    return d
+  return d.replace(qfrc_passive=d.qfrc_passive + user.call(m, d, "passive", m.nv))
 
 
 def rne(m: Model, d: Data) -> Data:
@@ -207,10 +225,24 @@ def fwd_actuation(m: Model, d: Data) -> Data:
   if not m.opt.use_actuation or not m.nactuator:
     return d.replace(**{k: jnp.zeros_like(getattr(d, k)) for k in ("act_dot", "actuator_force", "qfrc_actuator")})
   ctrl, bad = actuator_force.effective_ctrl(m, d.time, d.ctrl, d.history)
-  a = actuator_force.actuation(m, ctrl, d.act, d.actuator_length, d.actuator_velocity, d.actuator_moment, d.qfrc_gravcomp)
+  a = actuator_force.actuation(
+    m, ctrl, d.act, d.actuator_length, d.actuator_velocity, d.actuator_moment, d.qfrc_gravcomp, _user_laws(m, d)
+  )
   return d.replace(
     act_dot=a.act_dot, actuator_force=a.force, qfrc_actuator=a.qfrc, status=status.mark(d.status, Warning.BADCTRL, bad)
   )
+
+
+def _user_laws(m: Model, d: Data) -> UserLaws:
+  """What the user's functions say of the actuators of type USER."""
+  kinds = (m.actuator_dyntype == DynType.USER, m.actuator_gaintype == GainType.USER, m.actuator_biastype == BiasType.USER)
+  sizes = ("act_dyn", m.na), ("act_gain", m.nactuator), ("act_bias", m.nactuator)
+  return UserLaws(*(user.call(m, d, *x) if k.any() else None for k, x in zip(kinds, sizes, strict=True)))
+
+
+def _control(m: Model, d: Data) -> Data:
+  """The controls of the user's function, if there is one."""
+  return d if m.layout.callbacks.control is None else d.replace(ctrl=user.call(m, d, "control", m.nu).astype(d.ctrl.dtype))
 
 
 def fwd_acceleration(m: Model, d: Data) -> Data:
@@ -325,13 +357,14 @@ def _on_demand(m: Model, d: Data, stage: sensor.StagePlan) -> Data:
 # ---------------------------------------------------------------------------------------------------------- inverse
 
 
-def inverse(m: Model, d: Data) -> Data:
+def inverse(m: Model, d: Data, *, callbacks: Callbacks | None = None) -> Data:
   """The force `qfrc_inverse` that makes `qacc`, and the constraint forces that go with it.
 
   With the flag INVDISCRETE `qacc` is the difference of two velocities over the timestep, as the integrator would make it.
 
   Source: `mj_inverse`.
   """
+  m = user.attach(m, callbacks)
   d, work = _forward_velocity(m, d)
   return _inverse(m, d, work, sensors=True)
 
@@ -396,7 +429,9 @@ def _compare_inverse(m: Model, d: Data) -> Data:
 # ----------------------------------------------------------------------------------------------------------- step
 
 
-def forward(m: Model, d: Data, *, skip_stage: int = Stage.NONE, skip_sensor: bool = False) -> Data:
+def forward(
+  m: Model, d: Data, *, skip_stage: int = Stage.NONE, skip_sensor: bool = False, callbacks: Callbacks | None = None
+) -> Data:
   """Everything that the state and the inputs determine; time stands still.
 
   Args:
@@ -405,17 +440,19 @@ def forward(m: Model, d: Data, *, skip_stage: int = Stage.NONE, skip_sensor: boo
     skip_stage: Stage.POS if d has what depends on positions already, Stage.VEL if it has what depends on positions and
       velocities; static.
     skip_sensor: leave sensordata as it is; static.
+    callbacks: the user's functions in the loop; static.
 
   Source: `mj_forwardSkip`.
   """
+  m = user.attach(m, callbacks)
   d, work = _forward_velocity(m, d, skip_stage, skip_sensor)
-  return _forward_acceleration(m, d, work, skip_sensor)
+  return _forward_acceleration(m, _control(m, d) if m.opt.use_actuation else d, work, skip_sensor)
 
 
 def _forward_unwatched(m: Model, d: Data) -> Data:
   """Forward without what is computed for the user's eyes only: energies, sensors."""
   d, work = _forward_velocity(m, d, skip_sensor=True, energies=False)
-  return _forward_acceleration(m, d, work, skip_sensor=True)
+  return _forward_acceleration(m, _control(m, d) if m.opt.use_actuation else d, work, skip_sensor=True)
 
 
 def _forward_velocity(
@@ -445,18 +482,27 @@ def _forward_acceleration(m: Model, d: Data, work: Work, skip_sensor: bool = Fal
   return d if skip_sensor else sensor_acc(m, d)
 
 
-def step(m: Model, d: Data) -> Data:
-  """One timestep."""
+def step(m: Model, d: Data, *, callbacks: Callbacks | None = None) -> Data:
+  """One timestep.
+
+  Args:
+    m: the model.
+    d: the Data.
+    callbacks: the user's functions in the loop; static.
+  """
+  m = user.attach(m, callbacks)
   return _integrate(m, _check_acc(m, forward(m, _check_state(m, d))), m.opt.integrator)
 
 
-def step1(m: Model, d: Data) -> Data:
-  """The part of a step before the control is needed."""
-  return _forward_velocity(m, _check_state(m, d))[0]
+def step1(m: Model, d: Data, *, callbacks: Callbacks | None = None) -> Data:
+  """The part of a step before the control is needed; a control function is called at its end."""
+  m = user.attach(m, callbacks)
+  return _control(m, _forward_velocity(m, _check_state(m, d))[0])
 
 
-def step2(m: Model, d: Data) -> Data:
+def step2(m: Model, d: Data, *, callbacks: Callbacks | None = None) -> Data:
   """The rest of the step, with the control now set; Euler's where the integrator is RK4, as in C."""
+  m = user.attach(m, callbacks)
   d = _check_acc(m, _forward_acceleration(m, d, Work(_factor(m, d), _rows(m, d))))
   return _integrate(m, d, IntegratorType.EULER if m.opt.integrator == IntegratorType.RK4 else m.opt.integrator)
 
@@ -507,7 +553,9 @@ def _smooth_vel(m: Model, d: Data, bias: bool) -> tuple[jax.Array, Any]:
   slope = None
   if derivative.with_actuators(m):
     ctrl, _ = actuator_force.effective_ctrl(m, d.time, d.ctrl, d.history)
-    slope = actuator_force.velocity_slope(m, ctrl, d.act, d.actuator_length, d.actuator_velocity, d.qfrc_actuator)
+    slope = actuator_force.velocity_slope(
+      m, ctrl, d.act, d.actuator_length, d.actuator_velocity, d.qfrc_actuator, _user_laws(m, d)
+    )
   packed = derivative.packed(m, d.qvel, d.ten_velocity, d.ten_J, d.actuator_moment, slope)
   if not bias and not derivative.with_medium(m):
     return packed, None

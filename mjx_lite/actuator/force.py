@@ -8,7 +8,7 @@ import numpy as np
 
 from mjx_lite.actuator import dcmotor, history, setpoint, so3
 from mjx_lite.actuator.activation import disabled, next_activation
-from mjx_lite.actuator.state import State
+from mjx_lite.actuator.state import State, UserLaws
 from mjx_lite.actuator.table import BIASES, DYNAMICS, GAINS
 from mjx_lite.core.enums import MAXVAL, BiasType, GainType, TrnType
 from mjx_lite.core.select import join, place, put, rows, rows_or_zero
@@ -40,7 +40,7 @@ def effective_ctrl(m: Model, time, ctrl, past) -> tuple[jax.Array, jax.Array]:
   return jnp.where(bad, 0, ctrl), bad
 
 
-def actuation(m: Model, ctrl, act, length, velocity, moment, qfrc_gravcomp) -> Actuation:
+def actuation(m: Model, ctrl, act, length, velocity, moment, qfrc_gravcomp, user: UserLaws) -> Actuation:
   """Rates of activations, output forces, and the joint force that they make.
 
   The order is C's: limits of setpoint rates, activation dynamics, gain times input plus bias, limits of tendons, of the
@@ -54,11 +54,12 @@ def actuation(m: Model, ctrl, act, length, velocity, moment, qfrc_gravcomp) -> A
     velocity: (nout, W) of the outputs.
     moment: (nJmom, W) packed.
     qfrc_gravcomp: (nv, W).
+    user: results of the user's functions.
 
   Source: `mj_fwdActuation`.
   """
   p = m.plan.actuator
-  force, act_dot, x = _without_limits(m, ctrl, act, length, velocity)
+  force, act_dot, x = _without_limits(m, ctrl, act, length, velocity, user)
   off = disabled(m)
   force = _limit(m, _limit_tendons(m, force))
   for k in p.biases:
@@ -68,11 +69,11 @@ def actuation(m: Model, ctrl, act, length, velocity, moment, qfrc_gravcomp) -> A
   return Actuation(act_dot, force, _to_joints(m, moment, force, qfrc_gravcomp))
 
 
-def _without_limits(m, ctrl, act, length, velocity):
+def _without_limits(m, ctrl, act, length, velocity, user):
   """Output forces (nout, W) before any limit and without the mechanical part of motors, act_dot, and the laws' state."""
   p = m.plan.actuator
   ctrl, slewed = setpoint.slew(m, ctrl, act)
-  x = State(ctrl, act, length, velocity, act, act)
+  x = State(ctrl, act, length, velocity, act, act, user)
   act_dot = act
   if m.na:
     rates = [r for k in p.dynamics for r in DYNAMICS[k.kind](m, k, x)]
@@ -86,7 +87,7 @@ def _without_limits(m, ctrl, act, length, velocity):
   return jnp.where(off[p.owner][:, None], 0, force) if off.any() else force, act_dot, x
 
 
-def velocity_slope(m: Model, ctrl, act, length, velocity, qfrc_actuator) -> jax.Array:
+def velocity_slope(m: Model, ctrl, act, length, velocity, qfrc_actuator, user: UserLaws) -> jax.Array:
   """Derivative (nout, W) of each output's force with respect to its velocity.
 
   It is zero where a limit of the actuator, its tendon or its joint holds the force. Of the bristles of a motor only the
@@ -100,11 +101,12 @@ def velocity_slope(m: Model, ctrl, act, length, velocity, qfrc_actuator) -> jax.
     length: (nout, W) of the outputs.
     velocity: (nout, W) of the outputs.
     qfrc_actuator: (nv, W).
+    user: results of the user's functions, taken as constants, as in C.
 
   Source: `mjd_actuator_vel`.
   """
   p, owner = m.plan.actuator, m.plan.actuator.owner
-  free = lambda v: _without_limits(m, ctrl, act, length, v)[0]  # noqa: E731
+  free = lambda v: _without_limits(m, ctrl, act, length, v, user)[0]  # noqa: E731
   force, slope = jax.jvp(free, (velocity,), (jnp.ones_like(velocity),))
 
   tendons = _limit_tendons(m, force)

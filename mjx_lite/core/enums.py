@@ -39,6 +39,8 @@ SensorType = _read("SensorType", mujoco.mjtSensor, "mjSENS_")
 DataType = _read("DataType", mujoco.mjtDataType, "mjDATATYPE_")
 Stage = _read("Stage", mujoco.mjtStage, "mjSTAGE_")
 ConDataField = _read("ConDataField", mujoco.mjtConDataField, "mjCONDATA_")
+RayDataField = _read("RayDataField", mujoco.mjtRayDataField, "mjRAYDATA_")
+Projection = _read("Projection", mujoco.mjtProjection, "mjPROJ_")
 ObjType = _read("ObjType", mujoco.mjtObj, "mjOBJ_")
 State = _read("State", mujoco.mjtState, "mjSTATE_", enum.IntFlag)
 

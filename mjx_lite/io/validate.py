@@ -13,6 +13,7 @@ from mjx_lite.core import enums
 from mjx_lite.core.errors import Problem, UnsupportedModelError
 from mjx_lite.forward import INTEGRATORS
 from mjx_lite.sensor.table import SENSORS
+from mjx_lite.sensor.tactile import DISTANCES
 from mjx_lite.sensor.zone import ZONES
 from mjx_lite.smooth.transmission import TRANSMISSIONS
 from mjx_lite.solver.table import SOLVERS
@@ -109,7 +110,7 @@ def _geoms(m):
 
 def _collisions(m):
   """Candidate pairs whose geom types have no collider."""
-  static = {k: getattr(m, k) for k in _PAIR_FIELDS}
+  static = _static(m)
   missing: dict[tuple[str, str], list[tuple[int, int]]] = {}
   for p in pairs.candidates(static, not m.opt.disableflags & enums.DisableBit.FILTERPARENT):
     types = driver.type_name(m.geom_type[p.geom1]), driver.type_name(m.geom_type[p.geom2])
@@ -149,7 +150,6 @@ def _actuators(m):
 
 _INSTEAD = {  # of the sensors that are not in the table
   enums.SensorType.PLUGIN: "remove it: there are no plugins",
-  enums.SensorType.USER: "remove it and compute the quantity from Data: there are no callbacks",
 }
 
 
@@ -166,5 +166,38 @@ def _sensors(m):
       shapes = ", ".join(enums.GeomType(t).name for t in ZONES)
       shown = enums.GeomType(int(m.site_type[site])).name
       yield Problem(name_of(m, kind, i), "shape of the site", shown, f"use {shapes}")
+    yield from _sensor_geoms(m, i)
     if sensor == enums.SensorType.INSIDESITE and m.sensor_intprm[i, 0]:
       yield Problem(name_of(m, kind, i), "enclosed", "true", "use false")
+
+
+_DISTANCE_SENSORS = (enums.SensorType.GEOMDIST, enums.SensorType.GEOMNORMAL, enums.SensorType.GEOMFROMTO)
+
+
+def _sensor_geoms(m, i):
+  """Geoms that a sensor looks at or feels and whose shape it cannot treat."""
+  kind, sensor = m.sensor_type[i], name_of(m, mujoco.mjtObj.mjOBJ_SENSOR, i)
+  geoms, bad = np.arange(m.ngeom), np.isin(m.geom_type, enums.GeomType.SDF)
+  if kind in _DISTANCE_SENSORS:
+    geoms = []
+    for what, x in ((m.sensor_objtype[i], m.sensor_objid[i]), (m.sensor_reftype[i], m.sensor_refid[i])):
+      geoms += [x] if what == enums.ObjType.GEOM else list(m.body_geomadr[x] + np.arange(m.body_geomnum[x]))
+  elif kind == enums.SensorType.TACTILE:
+    weld = m.body_weldid[m.geom_bodyid]
+    pad = weld == weld[m.sensor_refid[i]]
+    candidates = pairs.candidates(_static(m), not m.opt.disableflags & enums.DisableBit.FILTERPARENT)
+    sides = [(p.geom1, p.geom2) for p in candidates] + [(p.geom2, p.geom1) for p in candidates]
+    geoms = sorted({int(b) for a, b in sides if pad[a]})
+    octree = (m.geom_type == enums.GeomType.MESH) & (m.geom_dataid >= 0)
+    octree[octree] = m.mesh_octadr[m.geom_dataid[octree]] >= 0
+    bad = ~np.isin(m.geom_type, list(DISTANCES)) & (octree | (m.geom_type != enums.GeomType.MESH))  # C skips other meshes
+  elif kind != enums.SensorType.RANGEFINDER:
+    return
+  for g in geoms:
+    if bad[g]:
+      shown = enums.GeomType(int(m.geom_type[g])).name
+      yield Problem(sensor, f"type of {name_of(m, mujoco.mjtObj.mjOBJ_GEOM, g)}", shown, "use another shape")
+
+
+def _static(m):
+  return {k: getattr(m, k) for k in _PAIR_FIELDS}
