@@ -103,10 +103,36 @@ def velocity_slope(m: Model, ctrl, act, length, velocity, qfrc_actuator) -> jax.
 
   Source: `mjd_actuator_vel`.
   """
-  p, owner = m.plan.actuator, m.plan.actuator.owner
   free = lambda v: _without_limits(m, ctrl, act, length, v)[0]  # noqa: E731
   force, slope = jax.jvp(free, (velocity,), (jnp.ones_like(velocity),))
+  slope = jnp.where(_held(m, force), 0, slope)
+  for k in m.plan.actuator.biases:
+    if k.kind == BiasType.DCMOTOR:
+      bristles = jnp.maximum(rows(m.actuator_dynprm, k.who)[:, 6], 0)
+      slope = put(slope, k.out, rows(slope, k.out) - jnp.where(disabled(m)[k.who][:, None], 0, bristles))
+  return jnp.where(_held_by_joint(m, qfrc_actuator), 0, slope)
 
+
+def length_slope(m: Model, ctrl, act, length, velocity, qfrc_actuator) -> jax.Array:
+  """Derivative (nout, W) of each output's force with respect to its length, zero where a limit holds the force.
+
+  Arguments are those of `velocity_slope`.
+
+  Source: `mjd_effActuation`.
+  """
+  free = lambda x: _without_limits(m, ctrl, act, x, velocity)[0]  # noqa: E731
+  force, slope = jax.jvp(free, (length,), (jnp.ones_like(length),))
+  slope = jnp.where(_held(m, force), 0, slope)
+  for k in m.plan.actuator.biases:
+    if k.kind == BiasType.DCMOTOR:
+      cogging = dcmotor.cogging_slope(m, k, rows(length, k.out))
+      slope = put(slope, k.out, rows(slope, k.out) + jnp.where(disabled(m)[k.who][:, None], 0, cogging))
+  return jnp.where(_held_by_joint(m, qfrc_actuator), 0, slope)
+
+
+def _held(m, force):
+  """Outputs (nout, W) whose force a limit of the actuator or its tendon holds, from the force without limits."""
+  owner = m.plan.actuator.owner
   tendons = _limit_tendons(m, force)
   held = tendons != force
   limited = m.actuator_forcelimited.astype(bool)
@@ -118,18 +144,19 @@ def velocity_slope(m: Model, ctrl, act, length, velocity, qfrc_actuator) -> jax.
   if triple.any():
     out = np.flatnonzero(triple[owner])
     held = put(held, out, so3.size(rows(tendons, out)) >= rows(m.actuator_forcerange, owner[out])[:, 1])
-  slope = jnp.where(held, 0, slope)
-  for k in p.biases:
-    if k.kind == BiasType.DCMOTOR:
-      bristles = jnp.maximum(rows(m.actuator_dynprm, k.who)[:, 6], 0)
-      slope = put(slope, k.out, rows(slope, k.out) - jnp.where(disabled(m)[k.who][:, None], 0, bristles))
+  return held
+
+
+def _held_by_joint(m, qfrc_actuator):
+  """Outputs (nout, W) on joints whose actuator force is at its limit."""
+  owner = m.plan.actuator.owner
   on_joint = np.isin(m.actuator_trntype, (TrnType.JOINT, TrnType.JOINTINPARENT))
   joint = np.where(on_joint, m.actuator_trnid[:, 0], 0)[owner]
   limited = on_joint[owner] & m.jnt_actfrclimited[joint].astype(bool)
   if not limited.any():
-    return slope
+    return np.zeros((len(owner), 1), bool)
   bounds, total = rows(m.jnt_actfrcrange, joint), rows(qfrc_actuator, m.jnt_dofadr[joint])
-  return jnp.where(limited[:, None] & ((total <= bounds[:, 0]) | (total >= bounds[:, 1])), 0, slope)
+  return limited[:, None] & ((total <= bounds[:, 0]) | (total >= bounds[:, 1]))
 
 
 def _early(m, x, act_dot):

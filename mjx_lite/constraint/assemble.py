@@ -6,11 +6,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from mjx_lite.collision.driver import Contacts
-from mjx_lite.constraint import contact, equality, friction, jacobian, limit
+from mjx_lite.constraint import contact, discrete, equality, friction, jacobian, limit
 from mjx_lite.constraint.impedance import impedance
 from mjx_lite.constraint.limit import TendonLimitPlan
 from mjx_lite.constraint.rows import Jacobian, RowParams, Rows
-from mjx_lite.core.enums import MINVAL, ConstraintType
+from mjx_lite.core.enums import MAXIMP, MINVAL, ConstraintType
 from mjx_lite.core.select import join
 from mjx_lite.core.types import Model
 
@@ -71,14 +71,20 @@ def make_constraint(m: Model, x: equality.State, contacts: Contacts) -> Rows:
   stiff = np.concatenate([np.broadcast_to(x.stiff, len(x.pos)) for x, _ in parts])[:, None]
 
   law = impedance(m, params.solref, params.solimp, params.violation - params.margin)
-  k = jnp.where(stiff, law.K, 0)
+  k, b = jnp.where(stiff, law.K, 0), law.B
   first = jnp.maximum(MINVAL, (1 - law.I) / law.I * params.diag)
-  r = params.scale * first
   active = params.active & enabled
   vel = jacobian.mul(m, j, x.cdof, x.qvel)
-  aref = -law.B * vel - k * law.I * (params.pos - params.margin) - params.bias
+  if m.opt.is_discrete:
+    k, b, factor = discrete.resolve(m, law, k, params.solref)
+    aref = -(k * law.I * (params.pos - params.margin) + (b + m.opt.timestep * k * law.I) * vel + params.bias) / factor
+    least = (1 - MAXIMP) / MAXIMP * params.diag
+    first = jnp.maximum(first / discrete.first_of_contact(m, factor), least)
+  else:
+    aref = -b * vel - k * law.I * (params.pos - params.margin) - params.bias
+  r = params.scale * first
   return Rows(
     jacobian=j, D=jnp.where(active, 1 / r, 0), R=r, aref=aref, vel=vel, pos=params.pos, margin=params.margin,
     frictionloss=params.frictionloss, diagA=r * law.I / (1 - law.I),
-    KBIP=jnp.stack(jnp.broadcast_arrays(k, law.B, law.I, law.P), axis=1), contact_mu=contact_rows.contact_mu,
+    KBIP=jnp.stack(jnp.broadcast_arrays(k, b, law.I, law.P), axis=1), contact_mu=contact_rows.contact_mu,
   )  # fmt: skip

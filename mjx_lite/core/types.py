@@ -78,6 +78,7 @@ class Option(Replaceable):
   use_override = property(lambda self: bool(self.enableflags & _ENABLE.OVERRIDE))
   use_energy = property(lambda self: bool(self.enableflags & _ENABLE.ENERGY))
   use_fwdinv = property(lambda self: bool(self.enableflags & _ENABLE.FWDINV))
+  is_discrete = property(lambda self: self.integrator == enums.IntegratorType.DISCRETE)
   use_invdiscrete = property(lambda self: bool(self.enableflags & _ENABLE.INVDISCRETE))
 
 
