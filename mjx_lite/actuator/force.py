@@ -10,7 +10,7 @@ from mjx_lite.actuator import dcmotor, history, setpoint, so3
 from mjx_lite.actuator.activation import disabled, next_activation
 from mjx_lite.actuator.state import State
 from mjx_lite.actuator.table import BIASES, DYNAMICS, GAINS
-from mjx_lite.core.enums import MAXVAL, BiasType, GainType, TrnType
+from mjx_lite.core.enums import MAXVAL, BiasType, DynType, GainType, TrnType
 from mjx_lite.core.select import join, place, put, rows, rows_or_zero
 from mjx_lite.core.types import Model
 from mjx_lite.math.tree import mask_sum, plan_sum
@@ -68,14 +68,18 @@ def actuation(m: Model, ctrl, act, length, velocity, moment, qfrc_gravcomp) -> A
   return Actuation(act_dot, force, _to_joints(m, moment, force, qfrc_gravcomp))
 
 
-def _without_limits(m, ctrl, act, length, velocity):
-  """Output forces (nout, W) before any limit and without the mechanical part of motors, act_dot, and the laws' state."""
+def _without_limits(m, ctrl, act, length, velocity, hold_integrals=False):
+  """Output forces (nout, W) before any limit and without the mechanical part of motors, act_dot, and the laws' state.
+
+  With hold_integrals the rates of controllers' integrals have no derivative.
+  """
   p = m.plan.actuator
   ctrl, slewed = setpoint.slew(m, ctrl, act)
   x = State(ctrl, act, length, velocity, act, act)
   act_dot = act
   if m.na:
-    rates = [r for k in p.dynamics for r in DYNAMICS[k.kind](m, k, x)]
+    held = lambda k: hold_integrals and k.kind == DynType.PID  # noqa: E731
+    rates = [r for k in p.dynamics for r in DYNAMICS[k.kind](m, k, jax.lax.stop_gradient(x) if held(k) else x)]
     act_dot = jnp.broadcast_to(place([*slewed, *rates], m.na, act), act.shape)
     x = x._replace(act_used=_early(m, x, act_dot))
   x = x._replace(drive=rows_or_zero(join([ctrl, x.act_used]) if m.na else ctrl, p.source))
@@ -120,7 +124,7 @@ def length_slope(m: Model, ctrl, act, length, velocity, qfrc_actuator) -> jax.Ar
 
   Source: `mjd_effActuation`.
   """
-  free = lambda x: _without_limits(m, ctrl, act, x, velocity)[0]  # noqa: E731
+  free = lambda x: _without_limits(m, ctrl, act, x, velocity, hold_integrals=True)[0]  # noqa: E731
   force, slope = jax.jvp(free, (length,), (jnp.ones_like(length),))
   slope = jnp.where(_held(m, force), 0, slope)
   for k in m.plan.actuator.biases:
