@@ -115,8 +115,13 @@ def make_constraint(m: Model, d: Data) -> Data:
   return _make_constraint(m, d)[0]
 
 
-def _make_constraint(m: Model, d: Data) -> tuple[Data, Rows]:
-  rows = assemble.make_constraint(m, _equality_state(d), _contacts(d))
+def _make_constraint(m: Model, d: Data, factor: Any = None) -> tuple[Data, Rows]:
+  """Rows; factor is that of M if it is known."""
+  solve = None
+  if m.opt.use_diagexact and m.plan.sizes["nefc"]:
+    factor = _factor(m, d) if factor is None else factor
+    solve = lambda x: mass.solve(m, factor, x)  # noqa: E731
+  rows = assemble.make_constraint(m, _equality_state(d), _contacts(d), solve)
   d = d.replace(
     efc_pos=rows.pos, efc_margin=rows.margin,
     efc_frictionloss=rows.frictionloss, efc_diagA=rows.diagA, efc_KBIP=rows.KBIP, efc_D=rows.D, efc_R=rows.R,
@@ -193,12 +198,12 @@ def fwd_velocity(m: Model, d: Data) -> Data:
   return _fwd_velocity(m, d)[0]
 
 
-def _fwd_velocity(m: Model, d: Data) -> tuple[Data, Rows]:
+def _fwd_velocity(m: Model, d: Data, factor: Any = None) -> tuple[Data, Rows]:
   d = d.replace(actuator_velocity=transmission_.velocity(m, d.actuator_moment, d.qvel))
   if m.ntendon:
     d = d.replace(ten_velocity=tendon_.velocity(m, d.ten_J, d.qvel))
   d = tendon_bias(m, rne(m, passive(m, com_vel(m, d))))
-  return _make_constraint(m, d)
+  return _make_constraint(m, d, factor)
 
 
 # --------------------------------------------------------------------------------------------------- acceleration
@@ -517,7 +522,7 @@ def _forward_velocity(
   if skip_stage >= Stage.VEL:
     d, rows = _remade(m, d)
     return d, Work(factor, rows)
-  d, rows = _fwd_velocity(m, d)
+  d, rows = _fwd_velocity(m, d, factor)
   d = d if skip_sensor else sensor_vel(m, d)
   return (energy_vel(m, d) if energies else d), Work(factor, rows)
 

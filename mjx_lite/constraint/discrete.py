@@ -13,7 +13,6 @@ from mjx_lite.constraint import jacobian
 from mjx_lite.constraint.impedance import Impedance
 from mjx_lite.constraint.rows import Rows
 from mjx_lite.core.enums import MAXIMP, MINVAL, ConstraintType
-from mjx_lite.core.select import rows
 from mjx_lite.core.types import Model
 from mjx_lite.math import vector
 
@@ -55,18 +54,6 @@ def resolve(m: Model, law: Impedance, k: jax.Array, solref: jax.Array) -> Resolv
   return Resolved(k, b, 1 + h * b + h * h * k * law.I)
 
 
-def first_of_contact(m: Model, x: jax.Array) -> jax.Array:
-  """x (nefc, ..., W) with each contact's rows replaced by its first."""
-  return rows(x, _first_rows(m))
-
-
-def _first_rows(m: Model) -> np.ndarray:
-  index, c = np.arange(len(m.plan.rows.type)), m.plan.contact
-  start = len(m.plan.jacobian.order)
-  index[start:] = start + (index[start:] - start) // c.nrow * c.nrow
-  return index
-
-
 def in_metric(m: Model, r: Rows, cdof: jax.Array, inertia: jax.Array, effective: jax.Array) -> tuple[Rows, jax.Array]:
   """Rows with the regularisation that fits the effective metric, and the dofs (nv, W) that active rows act on.
 
@@ -79,7 +66,7 @@ def in_metric(m: Model, r: Rows, cdof: jax.Array, inertia: jax.Array, effective:
   """
   j = jacobian.dense(m, r.jacobian, cdof)
   square = j * j
-  first = rows(square, _first_rows(m))
+  first = jacobian.first_of_contact(m, square)
   ahead, behind = (vector.total(jnp.swapaxes(first / x, 0, 1)) for x in (effective, inertia))
   some = behind > MINVAL
   scale = jnp.where(some, ahead / jnp.where(some, behind, 1), 1)

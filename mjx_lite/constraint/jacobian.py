@@ -3,6 +3,7 @@
 Rows in MuJoCo's order: equalities, friction of dofs and tendons, limits of joints and tendons, contacts.
 """
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -168,6 +169,21 @@ def dense(m: Model, j: Jacobian, cdof: jax.Array) -> jax.Array:
     wide = jnp.broadcast_to(j.mu[:, :, None], (c.ncon, 5, m.nv, frame.shape[-1])).reshape(c.ncon, 5, -1)
     out.append(contact.to_rows(c, flat, wide).reshape(c.ncon * c.nrow, m.nv, width))
   return join(out)
+
+
+def first_of_contact(m: Model, x: jax.Array) -> jax.Array:
+  """x (nefc, ..., W) with each contact's rows replaced by its first."""
+  index, c = np.arange(len(x)), m.plan.contact
+  start = len(m.plan.jacobian.order)
+  index[start:] = start + (index[start:] - start) // c.nrow * c.nrow
+  return rows(x, index)
+
+
+def inverse_diagonal(m: Model, j: Jacobian, cdof: jax.Array, solve: Callable[[jax.Array], jax.Array]) -> jax.Array:
+  """Diagonal (nefc, W) of J M^-1 J', for a function that solves with M for (nv, W)."""
+  rows_ = dense(m, j, cdof)
+  rows_ = jnp.broadcast_to(rows_, (*rows_.shape[:-1], cdof.shape[-1]))
+  return vector.total(jnp.swapaxes(rows_ * jax.vmap(solve)(rows_), 0, 1))
 
 
 def dense_curvature(m: Model, j: Jacobian, cdof: jax.Array, w: jax.Array, cone: jax.Array | None = None) -> jax.Array:
