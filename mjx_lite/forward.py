@@ -5,6 +5,7 @@ who reads and writes what. What is too big for Data (the factor of M, the constr
 stage called alone rebuilds it from Data.
 """
 
+import functools
 from typing import Any, NamedTuple
 
 import jax
@@ -45,8 +46,7 @@ from mjx_lite.smooth import passive as passive_
 from mjx_lite.smooth import rne as rne_
 from mjx_lite.smooth import tendon as tendon_
 from mjx_lite.smooth import transmission as transmission_
-from mjx_lite.solver import cost, dual, implicit_diff, noslip, primal
-from mjx_lite.solver.operator import Metric
+from mjx_lite.solver import cost, dual, implicit_diff, noslip, operator, primal
 
 
 class Work(NamedTuple):
@@ -120,7 +120,7 @@ def _make_constraint(m: Model, d: Data, factor: Any = None) -> tuple[Data, Rows]
   solve = None
   if m.opt.use_diagexact and m.plan.sizes["nefc"]:
     factor = _factor(m, d) if factor is None else factor
-    solve = lambda x: mass.solve(m, factor, x)  # noqa: E731
+    solve = functools.partial(mass.solve, m, factor)
   rows = assemble.make_constraint(m, _equality_state(d), _contacts(d), solve)
   d = d.replace(
     efc_pos=rows.pos, efc_margin=rows.margin,
@@ -250,9 +250,19 @@ def _in_metric(m: Model, d: Data, rows: Rows, metric: effective.Effective) -> tu
   """Rows as `make_constraint` gave them, measured in the effective metric; and the dofs (nv, W) that they act on."""
   if not m.plan.sizes["nefc"]:
     return d, rows, jnp.zeros(d.qvel.shape, bool)
-  diagonal = d.M[m.plan.inertia.diagonal_entry], jnp.diagonal(metric.matrix).T
-  rows, touched = discrete.in_metric(m, rows, d.cdof, *diagonal)
+  rows, touched = discrete.in_metric(m, rows, d.cdof, _shrinkage(m, d, rows, metric))
   return d.replace(efc_R=rows.R, efc_D=rows.D, efc_diagA=rows.diagA), rows, touched
+
+
+def _shrinkage(m: Model, d: Data, rows: Rows, metric: effective.Effective) -> jax.Array:
+  """How much smaller (nefc, W) the rows' inverse inertia is in the effective metric: by diagonals, or exactly."""
+  if not m.opt.use_diagexact:
+    diagonal = d.M[m.plan.inertia.diagonal_entry], jnp.diagonal(metric.matrix).T
+    return discrete.shrinkage(m, rows, d.cdof, *diagonal)
+  factors = mass.dense_factor(m, metric.backbone), _factor(m, d)
+  solvers = [functools.partial(mass.solve, m, f) for f in factors]
+  ahead, behind = (jacobian.inverse_diagonal(m, rows.jacobian, d.cdof, f) for f in solvers)
+  return jacobian.first_of_contact(m, safe.divide(ahead, behind))
 
 
 def _turn_freely(m: Model, d: Data, metric: effective.Effective, touched: jax.Array) -> Data:
@@ -302,9 +312,9 @@ def solve(m: Model, d: Data) -> Data:
 def _solve(m: Model, d: Data, rows: Rows, in_metric: effective.Effective | None = None) -> Data:
   if not m.plan.sizes["nefc"]:
     return d.replace(qacc=d.qacc_smooth, qfrc_constraint=jnp.zeros_like(d.qacc), solver_niter=d.solver_niter * 0)
-  metric, smooth = Metric(d.cinert, d.cdof, d.M), d.qfrc_smooth
+  metric, smooth = operator.Metric(d.cinert, d.cdof, d.M), d.qfrc_smooth
   if in_metric is not None:
-    metric, smooth = metric._replace(effective=in_metric.matrix), smooth + in_metric.shift
+    metric, smooth = metric._replace(effective=in_metric.matrix, backbone=in_metric.backbone), smooth + in_metric.shift
   trace = vector.total(jnp.where(m.plan.inertia.diagonal[:, None], d.M, 0))
   problem = primal.Problem(m, metric, rows, smooth, d.qacc_smooth, 1 / trace)
   solution = implicit_diff.solve(problem, d.qacc_warmstart)
@@ -313,7 +323,7 @@ def _solve(m: Model, d: Data, rows: Rows, in_metric: effective.Effective | None 
   converged = solution.stopped | primal.is_small(problem, solution.ma - smooth - qfrc)
   qacc, niter = solution.qacc, solution.niter
   if m.opt.noslip_iterations:
-    refined = noslip.refine(problem, dual.build(problem, _factor(m, d)), force)
+    refined = noslip.refine(problem, dual.build(problem, operator.factor_m(m, metric)), force)
     force, qacc, niter = refined.force, refined.qacc, niter + refined.niter
     qfrc = jacobian.mul_t(m, rows.jacobian, d.cdof, force)
   return d.replace(

@@ -54,23 +54,32 @@ def resolve(m: Model, law: Impedance, k: jax.Array, solref: jax.Array) -> Resolv
   return Resolved(k, b, 1 + h * b + h * h * k * law.I)
 
 
-def in_metric(m: Model, r: Rows, cdof: jax.Array, inertia: jax.Array, effective: jax.Array) -> tuple[Rows, jax.Array]:
+def shrinkage(m: Model, r: Rows, cdof: jax.Array, inertia: jax.Array, effective: jax.Array) -> jax.Array:
+  """How much smaller (nefc, W) the inverse inertia of the rows is in the effective metric, by the diagonals alone.
+
+  Args:
+    m: the model.
+    r: the rows.
+    cdof: (nv, 6, W).
+    inertia: (nv, W) diagonal of M.
+    effective: (nv, W) diagonal of the effective metric.
+  """
+  j = jacobian.dense(m, r.jacobian, cdof)
+  square = jacobian.first_of_contact(m, j * j)
+  ahead, behind = (vector.total(jnp.swapaxes(square / x, 0, 1)) for x in (effective, inertia))
+  some = behind > MINVAL
+  return jnp.where(some, ahead / jnp.where(some, behind, 1), 1)
+
+
+def in_metric(m: Model, r: Rows, cdof: jax.Array, scale: jax.Array) -> tuple[Rows, jax.Array]:
   """Rows with the regularisation that fits the effective metric, and the dofs (nv, W) that active rows act on.
 
   Args:
     m: the model.
     r: as `make_constraint` gave them.
     cdof: (nv, 6, W).
-    inertia: (nv, W) diagonal of M.
-    effective: (nv, W) diagonal of the effective metric.
+    scale: (nefc, W) what `shrinkage` says.
   """
-  j = jacobian.dense(m, r.jacobian, cdof)
-  square = j * j
-  first = jacobian.first_of_contact(m, square)
-  ahead, behind = (vector.total(jnp.swapaxes(first / x, 0, 1)) for x in (effective, inertia))
-  some = behind > MINVAL
-  scale = jnp.where(some, ahead / jnp.where(some, behind, 1), 1)
-  regular = jnp.maximum(r.R * scale, MINVAL)
-  touched = jnp.any((square > 0) & (r.D > 0)[:, None], axis=0)
-  law = r.KBIP[:, 2]
+  regular, law = jnp.maximum(r.R * scale, MINVAL), r.KBIP[:, 2]
+  touched = jnp.any((jacobian.dense(m, r.jacobian, cdof) != 0) & (r.D > 0)[:, None], axis=0)
   return r._replace(R=regular, D=jnp.where(r.D > 0, 1 / regular, 0), diagA=regular * law / (1 - law)), touched

@@ -34,6 +34,7 @@ class Effective(NamedTuple):
   """The metric, and what the gyroscopic correction of free bodies asks of it."""
 
   matrix: jax.Array  # (nv, nv, W)
+  backbone: jax.Array  # (nC, W) packed as M: the metric but for what tendons and actuators couple
   shift: jax.Array  # (nv, W) -h K v
   coupled: jax.Array  # (nfree, W) trees of one free joint on which a tendon or an actuator adds to the metric
 
@@ -82,16 +83,16 @@ def build(m: Model, x: Inputs) -> Effective:
   Source: `mjd_effBuild`, `mjd_effShift`, `mjd_effActuation`.
   """
   p: EffectivePlan = m.plan.effective
-  h, packing = m.opt.timestep, m.plan.derivative.packing
+  h, of_m = m.opt.timestep, m.plan.inertia
   diagonal, shift = _joints(m, x)
-  matrix = inertia.full(m, x.M) + diagonal[:, None] * np.eye(m.nv)[..., None].astype(x.qvel.dtype)
+  backbone = x.M + jnp.where(of_m.diagonal[:, None], rows(diagonal, of_m.row), 0)
   if x.drag is not None:
     flat = x.drag.reshape(m.nv * m.nv, -1)
-    drag = 0.5 * (rows(flat, packing.row * m.nv + packing.col) + rows(flat, packing.col * m.nv + packing.row))
-    matrix = matrix - h * inertia.full(m, rows(drag, m.plan.derivative.to_m))
+    backbone = backbone - 0.5 * h * (rows(flat, of_m.row * m.nv + of_m.col) + rows(flat, of_m.col * m.nv + of_m.row))
+  matrix = inertia.full(m, backbone)
   coupled = jnp.zeros((len(m.plan.derivative.free_body), x.qvel.shape[-1]), bool)
   if m.opt.solver == SolverType.PGS:
-    return Effective(matrix, shift, coupled)
+    return Effective(matrix, backbone, shift, coupled)
   f: tendon_force.TendonForcePlan = m.plan.tendon_force
   if (f.has_spring and m.opt.use_spring) or (f.has_damper and m.opt.use_damper):
     stiffness, slope = tendon_force.slopes(m, x.ten_length, x.ten_velocity, x.plastic)
@@ -105,7 +106,8 @@ def build(m: Model, x: Inputs) -> Effective:
     matrix = matrix + linalg.gram(jac, jac * weight[:, None])
     shift = shift - transmission.to_joints(m, x.moment, h * stiffness * x.actuator_velocity)
     coupled = coupled | (mask_sum(p.free_out, jnp.where(weight != 0, 1.0, 0.0)) > 0)
-  return Effective(matrix, shift, coupled)
+  backbone = jnp.where(of_m.diagonal[:, None], rows(jnp.diagonal(matrix).T, of_m.row), backbone)
+  return Effective(matrix, backbone, shift, coupled)
 
 
 def _joints(m: Model, x: Inputs) -> tuple[jax.Array, jax.Array]:

@@ -25,6 +25,7 @@ class Metric(NamedTuple):
   cdof: jax.Array
   M: jax.Array  # packed
   effective: jax.Array | None = None  # (nv, nv, W)
+  backbone: jax.Array | None = None  # (nC, W) packed: the effective metric but for what tendons and actuators couple
 
 
 def is_tree_sparse(m: Model) -> bool:
@@ -47,9 +48,9 @@ def dense_m(m: Model, metric: Metric) -> jax.Array:
 
 
 def factor_m(m: Model, metric: Metric) -> Any:
-  """Factor of M, for `mass.solve`."""
-  if metric.effective is not None:
-    return linalg.cholesky(metric.effective[::-1, ::-1])
+  """Factor of M, or of the backbone of the effective metric, for `mass.solve`."""
+  if metric.backbone is not None:
+    return mass.dense_factor(m, metric.backbone)
   return mass.factor(m, metric.cinert, metric.cdof, metric.M)
 
 

@@ -130,9 +130,11 @@ def _step(p, method, s):
   # stop where the step that led here was the last
   small, spent = is_small(p, grad), p.scale * decrement < tol
   later = ((s.improvement > 0) & (s.improvement < tol)) | small
-  at_start = spent
-  if not method.conjugate:  # Newton's forces are exact, so it wants a small gradient too before it ends at the start
-    later, at_start = later | spent, small & spent
+  if not method.conjugate:
+    later = later | spent
+  # where the preconditioner is exact a small decrement is enough to end at the start; Newton's forces are exact, so it
+  # wants a small gradient too
+  at_start = spent if method.conjugate and not m.opt.is_discrete else small & spent
   done = s.done | jnp.where(first, at_start, later)
 
   # exact line search
