@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import mujoco
 import numpy as np
+import pytest
 from derivatives import assert_gradients
 from models import load
 
@@ -60,6 +61,11 @@ def test_gradients():
 
   at = (jnp.zeros(m.nv), d.qvel, d.ctrl, m.jnt_stiffness, m.tendon_stiffness, m.opt.timestep)
   assert_gradients(f, at, [rng.normal(size=x.shape) * (1e-2 if k < 2 else 1) for k, x in enumerate(at)])
+
+
+@pytest.mark.slow
+def test_gradient_is_finite_at_rest():
+  _, _, m, _ = on_its_way()
   start = mjx.make_data(m)
   rest = mjx.jit(jax.grad(lambda q: jnp.sum(mjx.step(m, start.replace(qpos=q)).qvel ** 2)))(start.qpos)
   assert np.isfinite(rest).all()

@@ -1,7 +1,7 @@
 """Solvers, friction cones and integrators together, on one small scene that has contacts of every condim at once.
 
-CI runs a choice with every pair of solver and cone and every integrator; `-m slow` runs the full product, and that of the
-condims one by one.
+CI runs every pair of solver and cone but Newton with pyramids, which most scenes of tests/parity have; `-m slow` runs the full
+product, and that of the condims one by one.
 """
 
 import itertools
@@ -19,8 +19,8 @@ EULER, RK4, IMPLICIT, FAST, DISCRETE = (
 )
 CONDIMS = (1, 3, 4, 6)
 IN_CI = [
-  (NEWTON, PYRAMIDAL, EULER), (NEWTON, ELLIPTIC, IMPLICIT), (NEWTON, ELLIPTIC, DISCRETE), (NEWTON, PYRAMIDAL, RK4),
-  (CG, ELLIPTIC, FAST), (CG, PYRAMIDAL, DISCRETE), (PGS, PYRAMIDAL, DISCRETE), (PGS, ELLIPTIC, EULER),
+  (NEWTON, ELLIPTIC, DISCRETE), (CG, ELLIPTIC, FAST), (CG, PYRAMIDAL, DISCRETE), (PGS, PYRAMIDAL, DISCRETE),
+  (PGS, ELLIPTIC, EULER),
 ]  # fmt: skip
 PRODUCT = list(itertools.product((NEWTON, CG, PGS), (PYRAMIDAL, ELLIPTIC), (EULER, RK4, IMPLICIT, FAST, DISCRETE)))
 

@@ -1,6 +1,4 @@
-"""An arm whose links differ in mass by 1e5, in float32: finite, without resets, and near to what float64 gives."""
-
-import functools
+"""An arm whose links differ in mass by 1e5, in float32: finite, without resets, and near to what C gives in float64."""
 
 import jax
 import jax.numpy as jnp
@@ -23,10 +21,9 @@ ARM = (
 )
 
 
-@functools.cache
-def end_of_run(dtype):
+def test_float32_stays_finite():
   model = mujoco.MjModel.from_xml_string(ARM)
-  m = mjx.put_model(model, dtype=dtype)
+  m = mjx.put_model(model, dtype=np.float32)
   assert model.body_mass[2:].max() / model.body_mass[2:].min() > 0.99e5
 
   def step(d, force):
@@ -34,15 +31,14 @@ def end_of_run(dtype):
     return d, (d.qpos, jnp.abs(d.qvel).max())
 
   rng = np.random.default_rng(0)
-  force = np.repeat(20 * rng.normal(size=(20, model.nv)), 50, axis=0).astype(dtype)
-  return mjx.jit(lambda d, f: jax.lax.scan(step, d, f))(mjx.make_data(m), jnp.asarray(force))
-
-
-def test_float32_stays_finite():
-  d, (qpos, speed) = end_of_run(np.float32)
+  force = np.repeat(20 * rng.normal(size=(20, model.nv)), 50, axis=0).astype(np.float32)
+  d, (qpos, speed) = mjx.jit(lambda d, f: jax.lax.scan(step, d, f))(mjx.make_data(m), jnp.asarray(force))
   assert d.qpos.dtype == np.float32
   assert np.isfinite(qpos).all() and np.asarray(speed).max() < 1e3
   assert np.asarray(d.status.count)[int(mjx.Warning.RESET)] == 0
-  _, (best, _) = end_of_run(np.float64)
-  np.testing.assert_allclose(qpos[:20], best[:20], atol=1e-3)
-  assert np.ptp(best, axis=0).max() > 0.3
+  data = mujoco.MjData(model)
+  for i in range(20):
+    data.qfrc_applied[:] = force[i]
+    mujoco.mj_step(model, data)
+  np.testing.assert_allclose(qpos[19], data.qpos, atol=1e-3)
+  assert np.ptp(qpos, axis=0).max() > 0.3
