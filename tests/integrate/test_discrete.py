@@ -49,6 +49,7 @@ def test_inverse_equals_c_and_forward():
     assert relative_error(np.asarray(getattr(other, field)), getattr(theirs, field)).max() < 1e-8, field
 
 
+@pytest.mark.slow
 def test_gradients():
   _, _, m, d = on_its_way()
   rng = np.random.default_rng(1)
