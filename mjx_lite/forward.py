@@ -5,6 +5,7 @@ who reads and writes what. What is too big for Data (the factor of M, the constr
 stage called alone rebuilds it from Data.
 """
 
+import functools
 from typing import Any, NamedTuple
 
 import jax
@@ -16,23 +17,25 @@ from mjx_lite.actuator import force as actuator_force
 from mjx_lite.actuator.state import UserLaws
 from mjx_lite.collision import driver, mixing
 from mjx_lite.collision.shapes import NO_CONTACT
-from mjx_lite.constraint import assemble, contact, contact_force, equality, jacobian, limit
+from mjx_lite.constraint import assemble, contact, contact_force, discrete, equality, jacobian, limit
 from mjx_lite.constraint.rows import Jacobian, Rows
 from mjx_lite.core import callbacks as user
 from mjx_lite.core import status
 from mjx_lite.core.callbacks import Callbacks
 from mjx_lite.core.enums import MAXVAL, BiasType, DynType, GainType, IntegratorType, SensorType, Stage
+from mjx_lite.core.select import put
 from mjx_lite.core.status import Warning
 from mjx_lite.core.types import Data, Model
 from mjx_lite.integrate import advance, rk4
 from mjx_lite.integrate import euler as euler_
 from mjx_lite.integrate import implicit as implicit_
-from mjx_lite.math import safe, vector
+from mjx_lite.math import linalg, safe, vector
 from mjx_lite.sensor import driver as sensor
 from mjx_lite.smooth import (
   applied,
   com,
   derivative,
+  effective,
   energy,
   fluid,
   inertia,
@@ -47,8 +50,7 @@ from mjx_lite.smooth import passive as passive_
 from mjx_lite.smooth import rne as rne_
 from mjx_lite.smooth import tendon as tendon_
 from mjx_lite.smooth import transmission as transmission_
-from mjx_lite.solver import cost, dual, implicit_diff, noslip, primal
-from mjx_lite.solver.operator import Metric
+from mjx_lite.solver import cost, dual, implicit_diff, noslip, operator, primal
 
 
 class Work(NamedTuple):
@@ -127,8 +129,13 @@ def make_constraint(m: Model, d: Data) -> Data:
   return _make_constraint(m, d)[0]
 
 
-def _make_constraint(m: Model, d: Data) -> tuple[Data, Rows]:
-  rows = assemble.make_constraint(m, _equality_state(d), _contacts(d))
+def _make_constraint(m: Model, d: Data, factor: Any = None) -> tuple[Data, Rows]:
+  """Rows; factor is that of M if it is known."""
+  solve = None
+  if m.opt.use_diagexact and m.plan.sizes["nefc"]:
+    factor = _factor(m, d) if factor is None else factor
+    solve = functools.partial(mass.solve, m, factor)
+  rows = assemble.make_constraint(m, _equality_state(d), _contacts(d), solve)
   d = d.replace(
     efc_pos=rows.pos, efc_margin=rows.margin,
     efc_frictionloss=rows.frictionloss, efc_diagA=rows.diagA, efc_KBIP=rows.KBIP, efc_D=rows.D, efc_R=rows.R,
@@ -209,12 +216,12 @@ def fwd_velocity(m: Model, d: Data) -> Data:
   return _fwd_velocity(m, d)[0]
 
 
-def _fwd_velocity(m: Model, d: Data) -> tuple[Data, Rows]:
+def _fwd_velocity(m: Model, d: Data, factor: Any = None) -> tuple[Data, Rows]:
   d = d.replace(actuator_velocity=transmission_.velocity(m, d.actuator_moment, d.qvel))
   if m.ntendon:
     d = d.replace(ten_velocity=tendon_.velocity(m, d.ten_J, d.qvel))
   d = tendon_bias(m, rne(m, passive(m, com_vel(m, d))))
-  return _make_constraint(m, d)
+  return _make_constraint(m, d, factor)
 
 
 # --------------------------------------------------------------------------------------------------- acceleration
@@ -247,33 +254,108 @@ def _control(m: Model, d: Data) -> Data:
 
 def fwd_acceleration(m: Model, d: Data) -> Data:
   """Smooth force and the acceleration without constraints."""
-  return _fwd_acceleration(m, d, _factor(m, d))
+  return _fwd_acceleration(m, d, _factor(m, d), _effective(m, d))
 
 
-def _fwd_acceleration(m: Model, d: Data, factor: Any) -> Data:
+def _effective(m: Model, d: Data) -> effective.Effective | None:
+  """The metric of the discrete integrator; None with the others."""
+  if not m.opt.is_discrete:
+    return None
+  slopes = drag = None
+  if m.plan.effective.has_actuator and m.opt.use_actuation:
+    ctrl, _ = actuator_force.effective_ctrl(m, d.time, d.ctrl, d.history)
+    x = (ctrl, d.act, d.actuator_length, d.actuator_velocity, d.qfrc_actuator, _user_laws(m, d))
+    slopes = actuator_force.length_slope(m, *x), actuator_force.velocity_slope(m, *x)
+  if derivative.with_medium(m):
+    pose = (d.xipos, d.ximat, d.geom_xpos, d.geom_xmat, d.subtree_com)
+    drag = derivative.of_trees(m, d.qvel, d.cinert, d.cdof, *pose, bias=False, drag_only=True)
+  return effective.build(
+    m,
+    effective.Inputs(
+      d.M, d.qpos, d.qvel, d.plastic, d.ten_length, d.ten_velocity, d.ten_J, d.actuator_moment, d.actuator_velocity,
+      slopes, drag,
+    ),
+  )  # fmt: skip
+
+
+def _in_metric(m: Model, d: Data, rows: Rows, metric: effective.Effective) -> tuple[Data, Rows, jax.Array]:
+  """Rows as `make_constraint` gave them, measured in the effective metric; and the dofs (nv, W) that they act on."""
+  if not m.plan.sizes["nefc"]:
+    return d, rows, jnp.zeros(d.qvel.shape, bool)
+  rows, touched = discrete.in_metric(m, rows, d.cdof, _shrinkage(m, d, rows, metric))
+  return d.replace(efc_R=rows.R, efc_D=rows.D, efc_diagA=rows.diagA), rows, touched
+
+
+def _shrinkage(m: Model, d: Data, rows: Rows, metric: effective.Effective) -> jax.Array:
+  """How much smaller (nefc, W) the rows' inverse inertia is in the effective metric: by diagonals, or exactly."""
+  if not m.opt.use_diagexact:
+    diagonal = d.M[m.plan.inertia.diagonal_entry], jnp.diagonal(metric.matrix).T
+    return discrete.shrinkage(m, rows, d.cdof, *diagonal)
+  factors = mass.dense_factor(m, metric.backbone), _factor(m, d)
+  solvers = [functools.partial(mass.solve, m, f) for f in factors]
+  ahead, behind = (jacobian.inverse_diagonal(m, rows.jacobian, d.cdof, f) for f in solvers)
+  return jacobian.first_of_contact(m, safe.divide(ahead, behind))
+
+
+def _turn_freely(m: Model, d: Data, metric: effective.Effective, touched: jax.Array) -> Data:
+  """Make the gyroscopic force of the free bodies that nothing touches implicit. Source: `mjd_freeGyro`."""
+  p = m.plan.derivative
+  if not len(p.free_body):
+    return d
+  force = d.qfrc_smooth + metric.shift
+  turned = implicit_.solve_free(m, d.qacc, _free_effective(m, d, metric), force)
+  return d.replace(qacc=jnp.where(_turns_freely(m, metric, touched), turned, d.qacc))
+
+
+def _free_effective(m: Model, d: Data, metric: effective.Effective) -> jax.Array:
+  """The metric's blocks (n, 6, 6, W) of the trees with one free joint and no other, the bias force in them."""
+  dof = m.plan.derivative.free_dof
+  block = metric.matrix[dof[:, :, None], dof[:, None]]
+  return block + implicit_.free_bias(m, d.qvel, d.xpos, d.xmat, d.subtree_com, d.crb)
+
+
+def _turns_freely(m: Model, metric: effective.Effective, touched: jax.Array) -> jax.Array:
+  """Dofs (nv, W) of the free bodies on which no row acts, and nothing in the metric that couples."""
+  dof = m.plan.derivative.free_dof
+  alone = ~metric.coupled & ~jnp.any(touched[dof], axis=1)
+  spread = np.zeros((m.nv, 1), bool)
+  return put(jnp.asarray(spread), dof.ravel(), jnp.repeat(alone, 6, axis=0))
+
+
+def _remade(m: Model, d: Data) -> tuple[Data, Rows]:
+  """Rows rebuilt from Data; with the discrete integrator as they were before they were measured in its metric."""
+  return _make_constraint(m, d) if m.opt.is_discrete else (d, _rows(m, d))
+
+
+def _fwd_acceleration(m: Model, d: Data, factor: Any, metric: effective.Effective | None = None) -> Data:
   xfrc = applied.xfrc_accumulate(m, d.cdof, d.xipos, d.subtree_com, d.xfrc_applied)
   smooth = d.qfrc_passive - d.qfrc_bias + d.qfrc_applied + d.qfrc_actuator + xfrc
+  if metric is not None:
+    acc = linalg.cholesky_solve(linalg.cholesky(metric.matrix), smooth + metric.shift)
+    return d.replace(qfrc_smooth=smooth, qacc_smooth=acc)
   return d.replace(qfrc_smooth=smooth, qacc_smooth=mass.solve(m, factor, smooth))
 
 
 def solve(m: Model, d: Data) -> Data:
   """Constraint forces and the acceleration."""
-  return _solve(m, d, _rows(m, d))
+  return _solve(m, d, _rows(m, d), _effective(m, d))
 
 
-def _solve(m: Model, d: Data, rows: Rows) -> Data:
+def _solve(m: Model, d: Data, rows: Rows, in_metric: effective.Effective | None = None) -> Data:
   if not m.plan.sizes["nefc"]:
     return d.replace(qacc=d.qacc_smooth, qfrc_constraint=jnp.zeros_like(d.qacc), solver_niter=d.solver_niter * 0)
-  metric = Metric(d.cinert, d.cdof, d.M)
+  metric, smooth = operator.Metric(d.cinert, d.cdof, d.M), d.qfrc_smooth
+  if in_metric is not None:
+    metric, smooth = metric._replace(effective=in_metric.matrix, backbone=in_metric.backbone), smooth + in_metric.shift
   trace = vector.total(jnp.where(m.plan.inertia.diagonal[:, None], d.M, 0))
-  problem = primal.Problem(m, metric, rows, d.qfrc_smooth, d.qacc_smooth, 1 / trace)
+  problem = primal.Problem(m, metric, rows, smooth, d.qacc_smooth, 1 / trace)
   solution = implicit_diff.solve(problem, d.qacc_warmstart)
   force = cost.zones(m.plan, rows, solution.jar).force if solution.force is None else solution.force
   qfrc = jacobian.mul_t(m, rows.jacobian, d.cdof, force)
-  converged = solution.stopped | primal.is_small(problem, solution.ma - d.qfrc_smooth - qfrc)
+  converged = solution.stopped | primal.is_small(problem, solution.ma - smooth - qfrc)
   qacc, niter = solution.qacc, solution.niter
   if m.opt.noslip_iterations:
-    refined = noslip.refine(problem, dual.build(problem, _factor(m, d)), force)
+    refined = noslip.refine(problem, dual.build(problem, operator.factor_m(m, metric)), force)
     force, qacc, niter = refined.force, refined.qacc, niter + refined.niter
     qfrc = jacobian.mul_t(m, rows.jacobian, d.cdof, force)
   return d.replace(
@@ -370,13 +452,28 @@ def inverse(m: Model, d: Data, *, callbacks: Callbacks | None = None) -> Data:
 
 
 def _inverse(m: Model, d: Data, work: Work, sensors: bool = False) -> Data:
-  """The part of `inverse` that depends on acceleration."""
+  """The part of `inverse` that depends on acceleration; rows as `make_constraint` gives them."""
+  if m.opt.is_discrete:
+    return _inverse_discrete(m, d, work, sensors)
   qacc = _continuous(m, d, work.factor) if m.opt.use_invdiscrete else d.qacc
   d = _inverse_constraint(m, d, qacc, work.rows)
   if sensors:
     d = sensor_acc(m, d.replace(qacc=qacc)).replace(qacc=d.qacc)
   force = mass.mul(m, d.cinert, d.cdof, d.M, qacc) + d.qfrc_bias - d.qfrc_passive - d.qfrc_constraint
   return d.replace(qfrc_inverse=force)
+
+
+def _inverse_discrete(m: Model, d: Data, work: Work, sensors: bool) -> Data:
+  """`_inverse` with the discrete integrator, whose acceleration is a difference of velocities by itself."""
+  metric: Any = _effective(m, d)
+  d, rows, touched = _in_metric(m, d, work.rows, metric)
+  d = _inverse_constraint(m, d, d.qacc, rows)
+  d = sensor_acc(m, d) if sensors else d
+  force = vector.mat_vec(metric.matrix, d.qacc)
+  if len(m.plan.derivative.free_body):
+    turned = implicit_.mul_free(m, force, _free_effective(m, d, metric), d.qacc)
+    force = jnp.where(_turns_freely(m, metric, touched), turned, force)
+  return d.replace(qfrc_inverse=force - metric.shift + d.qfrc_bias - d.qfrc_passive - d.qfrc_constraint)
 
 
 def _inverse_constraint(m: Model, d: Data, qacc: jax.Array, rows: Rows) -> Data:
@@ -418,7 +515,7 @@ def _compare_inverse(m: Model, d: Data) -> Data:
   """
   if not m.plan.sizes["nefc"]:
     return d.replace(solver_fwdinv=jnp.zeros_like(d.solver_fwdinv))
-  back = _inverse(m, d, Work(_factor(m, d), _rows(m, d)))
+  back = _inverse(m, d, Work(_factor(m, d), _remade(m, d)[1]))
   xfrc = applied.xfrc_accumulate(m, d.cdof, d.xipos, d.subtree_com, d.xfrc_applied)
   misses = d.qfrc_constraint - back.qfrc_constraint, d.qfrc_applied + d.qfrc_actuator + xfrc - back.qfrc_inverse
   norms = jnp.stack([safe.sqrt(vector.total(x * x)) for x in misses])
@@ -470,15 +567,22 @@ def _forward_velocity(
   else:
     factor = _factor(m, d)
   if skip_stage >= Stage.VEL:
-    return d, Work(factor, _rows(m, d))
-  d, rows = _fwd_velocity(m, d)
+    d, rows = _remade(m, d)
+    return d, Work(factor, rows)
+  d, rows = _fwd_velocity(m, d, factor)
   d = d if skip_sensor else sensor_vel(m, d)
   return (energy_vel(m, d) if energies else d), Work(factor, rows)
 
 
 def _forward_acceleration(m: Model, d: Data, work: Work, skip_sensor: bool = False) -> Data:
   d = fwd_actuation(m, d)
-  d = _solve(m, _fwd_acceleration(m, d, work.factor), work.rows)
+  metric, rows = _effective(m, d), work.rows
+  if metric is None:
+    d = _solve(m, _fwd_acceleration(m, d, work.factor), rows)
+  else:
+    d, rows, touched = _in_metric(m, d, rows, metric)
+    d = _solve(m, _fwd_acceleration(m, d, work.factor, metric), rows, metric)
+    d = _turn_freely(m, d, metric, touched)
   return d if skip_sensor else sensor_acc(m, d)
 
 
@@ -503,7 +607,8 @@ def step1(m: Model, d: Data, *, callbacks: Callbacks | None = None) -> Data:
 def step2(m: Model, d: Data, *, callbacks: Callbacks | None = None) -> Data:
   """The rest of the step, with the control now set; Euler's where the integrator is RK4, as in C."""
   m = user.attach(m, callbacks)
-  d = _check_acc(m, _forward_acceleration(m, d, Work(_factor(m, d), _rows(m, d))))
+  d, rows = _remade(m, d)
+  d = _check_acc(m, _forward_acceleration(m, d, Work(_factor(m, d), rows)))
   return _integrate(m, d, IntegratorType.EULER if m.opt.integrator == IntegratorType.RK4 else m.opt.integrator)
 
 
@@ -561,6 +666,11 @@ def _smooth_vel(m: Model, d: Data, bias: bool) -> tuple[jax.Array, Any]:
     return packed, None
   pose = (d.xipos, d.ximat, d.geom_xpos, d.geom_xmat, d.subtree_com)
   return packed, derivative.of_trees(m, d.qvel, d.cinert, d.cdof, *pose, bias=bias)
+
+
+def step_map(m: Model, d: Data) -> Data:
+  """Advance the state by the discrete integrator: qacc is the change of velocity itself. Source: `mj_discrete`."""
+  return _advance(m, d, d.qacc)
 
 
 def rungekutta4(m: Model, d: Data) -> Data:
@@ -638,6 +748,7 @@ INTEGRATORS = {
   IntegratorType.RK4: rungekutta4,
   IntegratorType.IMPLICIT: implicit,
   IntegratorType.IMPLICITFAST: implicit,
+  IntegratorType.DISCRETE: step_map,
 }
 
 

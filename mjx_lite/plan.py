@@ -13,6 +13,7 @@ from mjx_lite.smooth import (
   articulated,
   com,
   derivative,
+  effective,
   fluid,
   geom_const,
   inertia,
@@ -43,6 +44,7 @@ class Plan(NamedTuple):
   tendon_inertia: tendon_inertia.TendonInertiaPlan
   transmission: transmission.TransmissionPlan
   derivative: derivative.DerivativePlan
+  effective: effective.EffectivePlan
   actuator: actuator.ActuatorPlan
   collision: driver.CollisionPlan
   contact: contact.ContactPlan
@@ -83,6 +85,7 @@ def plan(
   contacts = contact.plan(s, collision.slot_body, collision.slot_dim, elliptic)
   about_com, inertias, tendons = com.plan(s), inertia.plan(s), tendon.plan(s)
   moments = transmission.plan({**s, "slot_body": collision.slot_body})
+  slopes = derivative.plan(s, inertias, moments, tendons)
   rows = assemble.plan(s, pruned, contacts, tendons.movable)
   slots = dict(slot_body=collision.slot_body, slot_geom=np.reshape(collision.slot_geom, (-1, 2)))
   sensors = sensor.plan({**s, **slots, "row_type": rows.type, "row_id": rows.id}, values, timestep)
@@ -90,7 +93,7 @@ def plan(
     kinematics.plan(s), about_com, inertias, articulated.plan(s), passive.plan(s, pruned), plastic.plan(s),
     fluid.plan(s, pruned, about_com, values["geom_fluid"][:, 0] > 0),
     tendons, tendon_force.plan(s, pruned, tendons), tendon_inertia.plan(s, pruned, tendons),
-    moments, derivative.plan(s, inertias, moments, tendons), actuator.plan(s, values),
+    moments, slopes, effective.plan(s, moments, tendons, slopes), actuator.plan(s, values),
     collision, contacts, rows, jacobian.plan(s, rows), advance.plan(s),
     body_jacobian.plan(s, about_com), contact_force.plan(s, collision.slot_body, rows.address),
     geom_const.plan(s, values["geom_fluid"][:, 0] > 0), set_const.plan(s, about_com), sensors,

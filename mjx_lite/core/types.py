@@ -78,8 +78,10 @@ class Option(Replaceable):
   use_autoreset = property(lambda self: self._on(_DISABLE.AUTORESET))
   use_sensor = property(lambda self: self._on(_DISABLE.SENSOR))
   use_override = property(lambda self: bool(self.enableflags & _ENABLE.OVERRIDE))
+  use_diagexact = property(lambda self: bool(self.enableflags & _ENABLE.DIAGEXACT))
   use_energy = property(lambda self: bool(self.enableflags & _ENABLE.ENERGY))
   use_fwdinv = property(lambda self: bool(self.enableflags & _ENABLE.FWDINV))
+  is_discrete = property(lambda self: self.integrator == enums.IntegratorType.DISCRETE)
   use_invdiscrete = property(lambda self: bool(self.enableflags & _ENABLE.INVDISCRETE))
 
 

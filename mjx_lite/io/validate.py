@@ -19,7 +19,7 @@ from mjx_lite.smooth.transmission import TRANSMISSIONS
 from mjx_lite.solver.table import SOLVERS
 
 CONES = tuple(enums.ConeType)
-ENABLE_FLAGS = tuple(enums.EnableBit[k] for k in ("OVERRIDE", "ENERGY", "FWDINV", "INVDISCRETE"))
+ENABLE_FLAGS = tuple(enums.EnableBit[k] for k in ("OVERRIDE", "ENERGY", "FWDINV", "INVDISCRETE", "DIAGEXACT"))
 
 
 def name_of(m: mujoco.MjModel, kind: mujoco.mjtObj, index: int | np.integer) -> str:
