@@ -30,6 +30,7 @@ class Group(NamedTuple):
 class CollisionPlan(NamedTuple):
   """Candidates by type, and the slots in MuJoCo's order."""
 
+  enabled: bool  # whether there may be contacts at all
   groups: tuple[Group, ...]
   geom1: np.ndarray  # (npair,) candidates
   geom2: np.ndarray
@@ -55,9 +56,9 @@ def type_name(t: int) -> str:
   return GeomType(int(t)).name.lower()
 
 
-def plan(s: dict[str, Any], filter_parent: bool) -> CollisionPlan:
+def plan(s: dict[str, Any], disableflags: int) -> CollisionPlan:
   """Candidates and slots from the static fields of the model."""
-  found = pairs.candidates(s, filter_parent)
+  found = pairs.candidates(s, disableflags)
   geom1, geom2 = (np.array([getattr(p, k) for p in found], int) for k in ("geom1", "geom2"))
   condim, explicit = (np.array([getattr(p, k) for p in found], int) for k in ("condim", "explicit"))
   kind = [(type_name(s["geom_type"][a]), type_name(s["geom_type"][b])) for a, b in zip(geom1, geom2, strict=True)]
@@ -83,8 +84,9 @@ def plan(s: dict[str, Any], filter_parent: bool) -> CollisionPlan:
   slot_pair = np.repeat(np.arange(len(found)), ncon)
   within = np.concatenate([np.arange(n) for n in ncon]).astype(int) if len(ncon) else np.zeros(0, int)
   slot_geom = np.stack([geom1[slot_pair], geom2[slot_pair]], axis=-1)
+  enabled = not disableflags & (DisableBit.CONTACT | DisableBit.CONSTRAINT)
   return CollisionPlan(
-    tuple(groups), geom1, geom2, explicit, first_row[slot_pair] + within, slot_pair, slot_geom,
+    enabled, tuple(groups), geom1, geom2, explicit, first_row[slot_pair] + within, slot_pair, slot_geom,
     condim[slot_pair], s["geom_bodyid"][slot_geom].astype(int),
   )  # fmt: skip
 
@@ -98,6 +100,10 @@ def collide(m: Model, geom_xpos: jax.Array, geom_xmat: jax.Array) -> Contacts:
   by_pair = mixing.mix(m, p.geom1, p.geom2, p.explicit)
   params = mixing.Params(*(rows(x, p.slot_pair) for x in by_pair))
   reach = by_pair.margin + by_pair.gap
+  if not p.groups or not m.opt.use_contact:
+    shape, dtype = (len(p.slot_pair), geom_xpos.shape[-1]), geom_xpos.dtype
+    empty, nowhere = jnp.full(shape, shapes.NO_CONTACT, dtype), jnp.zeros((shape[0], 3, shape[1]), dtype)
+    return Contacts(empty, nowhere, jnp.broadcast_to(jnp.eye(3, dtype=dtype)[..., None], (shape[0], 3, 3, shape[1])), params)
   dist, pos, frame = [], [], []
   for group in p.groups:
     shape1, shape2 = (
@@ -113,8 +119,4 @@ def collide(m: Model, geom_xpos: jax.Array, geom_xmat: jax.Array) -> Contacts:
     flat = [x.reshape(-1, *x.shape[2:]) for x in found]
     for part, x in zip((dist, pos, frame), flat, strict=True):
       part.append(x)
-  if not p.groups:
-    width = geom_xpos.shape[-1]
-    none, no_pos, no_frame = (jnp.zeros((0, *shape, width), geom_xpos.dtype) for shape in ((), (3,), (3, 3)))
-    return Contacts(none, no_pos, no_frame, params)
   return Contacts(join(dist, p.slot_row), join(pos, p.slot_row), join(frame, p.slot_row), params)

@@ -266,6 +266,11 @@ class Model(Replaceable):
       raise ValueError(
         "the flag FILTERPARENT decides which geoms can collide: set it in MjModel.opt, then call put_model again."
       )
+    if "opt" in changes and changes["opt"].use_contact and not self.layout.plan.collision.enabled:
+      raise ValueError(
+        "contacts were disabled, so there are no slots for them: "
+        "clear the flags CONTACT and CONSTRAINT in MjModel.opt, then call put_model again."
+      )
     if "opt" in changes and changes["opt"].cone != self.opt.cone:
       raise ValueError("the friction cone decides the constraint rows: set MjModel.opt.cone, then call put_model again.")
     return super().replace(**changes)

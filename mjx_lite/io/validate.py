@@ -111,7 +111,7 @@ def _collisions(m):
   """Candidate pairs whose geom types have no collider."""
   static = {k: getattr(m, k) for k in _PAIR_FIELDS}
   missing: dict[tuple[str, str], list[tuple[int, int]]] = {}
-  for p in pairs.candidates(static, not m.opt.disableflags & enums.DisableBit.FILTERPARENT):
+  for p in pairs.candidates(static, m.opt.disableflags):
     types = driver.type_name(m.geom_type[p.geom1]), driver.type_name(m.geom_type[p.geom2])
     if types not in COLLIDERS:
       missing.setdefault(types, []).append((p.geom1, p.geom2))

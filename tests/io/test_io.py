@@ -87,6 +87,24 @@ def test_static_and_pruned_fields_cannot_be_replaced():
     m.body_parentid[0] = 1
 
 
+@pytest.mark.parametrize("flag", ["CONTACT", "CONSTRAINT"])
+def test_contacts_that_were_disabled_have_no_slots_and_stay_disabled(flag):
+  model = load("boxes")
+  on = mjx.put_model(model)
+  off = on.replace(opt=on.opt.replace(disableflags=int(mjx.DisableBit[flag])))
+  d = mjx.make_data(on)
+  d = d.replace(geom_xpos=d.geom_xpos * 0)  # all at one place
+  assert (mjx.collision(on, d).contact.exclude == 0).any()
+  assert (mjx.collision(off, d).contact.exclude == -1).all()
+  off.replace(opt=on.opt)
+  model = mujoco.MjModel.__copy__(model)
+  model.opt.disableflags |= int(mjx.DisableBit[flag])
+  never = mjx.put_model(model)
+  assert mjx.make_data(never).contact.dist.shape == (0,)
+  with pytest.raises(ValueError, match="no slots"):
+    never.replace(opt=never.opt.replace(disableflags=0))
+
+
 @pytest.mark.parametrize("field", ["dof_damping", "dof_frictionloss", "jnt_stiffness", "body_gravcomp"])
 def test_a_kept_field_has_its_force_and_gradient(field):
   model = load("boxes")
