@@ -79,7 +79,7 @@ def plan(
     elliptic: whether friction cones are elliptic.
     timestep: as it is when the model is put [s].
   """
-  collision = driver.plan(s, disableflags)
+  collision = driver.plan(s, values, disableflags)
   contacts = contact.plan(s, collision.slot_body, collision.slot_dim, elliptic)
   about_com, inertias, tendons = com.plan(s), inertia.plan(s), tendon.plan(s)
   moments = transmission.plan({**s, "slot_body": collision.slot_body})

@@ -76,6 +76,9 @@ def make_constraint(m: Model, x: equality.State, contacts: Contacts) -> Rows:
   r = params.scale * first
   active = params.active & enabled
   vel = jacobian.mul(m, j, x.cdof, x.qvel)
+  if "geom_surfacevel" not in m.layout.pruned:
+    moving = contact.surface_rows(m.plan.contact, contacts.surfacevel, j.mu)
+    vel = vel + jnp.concatenate([jnp.zeros((vel.shape[0] - moving.shape[0], moving.shape[-1]), moving.dtype), moving])
   aref = -law.B * vel - k * law.I * (params.pos - params.margin) - params.bias
   return Rows(
     jacobian=j, D=jnp.where(active, 1 / r, 0), R=r, aref=aref, vel=vel, pos=params.pos, margin=params.margin,

@@ -301,6 +301,7 @@ class Contact(Replaceable):
   solref: jax.Array = array("ncon", 2, stage="collision")
   solreffriction: jax.Array = array("ncon", 2, stage="collision")
   solimp: jax.Array = array("ncon", 5, stage="collision")
+  surfacevel: jax.Array = array("ncon", 3, unit="m/s|rad/s", stage="collision")
   mu: jax.Array = array("ncon", stage="make_constraint")
   dim: jax.Array = array("ncon", dtype="int")
   geom: jax.Array = array("ncon", 2, dtype="int")

@@ -23,6 +23,7 @@ PRUNABLE = {
   "dof_damping": ("dof_damping", "dof_dampingpoly"),
   "jnt_stiffness": ("jnt_stiffness", "jnt_stiffnesspoly"),
   "body_gravcomp": ("body_gravcomp",),
+  "geom_surfacevel": ("geom_surfacevel",),
   "tendon_stiffness": ("tendon_stiffness", "tendon_stiffnesspoly"),
   "tendon_damping": ("tendon_damping", "tendon_dampingpoly"),
   "tendon_armature": ("tendon_armature",),
@@ -52,8 +53,9 @@ def put_model(
     device: jax.Device where the arrays go; JAX's default device if None.
     dtype: floating-point type of the arrays; JAX's default (float32, or float64 under jax_enable_x64) if None.
     keep: float fields to keep in the program although they are zero now: 'dof_frictionloss', 'dof_damping',
-      'jnt_stiffness', 'body_gravcomp', 'tendon_stiffness', 'tendon_damping', 'tendon_armature', 'tendon_frictionloss',
-      'actuator_armature', 'actuator_damping', and of opt 'density', 'viscosity'. Needed to change or differentiate them.
+      'jnt_stiffness', 'body_gravcomp', 'geom_surfacevel', 'tendon_stiffness', 'tendon_damping', 'tendon_armature',
+      'tendon_frictionloss', 'actuator_armature', 'actuator_damping', and of opt 'density', 'viscosity'. Needed to change
+      or differentiate them.
     tile: worlds computed at a time; 0 for all at once. By default 128 on CPU, 0 elsewhere.
     **mjx_options: arguments that only mean something to MJX (impl, naconmax, njmax, ...); they warn.
 
