@@ -259,7 +259,7 @@ def _turned_frames(m, p, x):
   offset1, offset2 = data[:, 6:10], None
   if p.is_site[p.turn].any():
     at_site = p.is_site[p.turn][:, None, None]
-    one = jnp.zeros((1, 4, 1), left.dtype).at[:, 0].set(1)
+    one = np.eye(4, 1, dtype=left.dtype)[None]
     offset1 = jnp.where(at_site, rows(m.site_quat, p.site[0, p.turn]), offset1)
     offset2 = jnp.where(at_site, rows(m.site_quat, p.site[1, p.turn]), one)
   return quat.mul(left, offset1), quat.mul(right, offset2) if offset2 is not None else right

@@ -15,7 +15,9 @@ This is also the one place where worlds are cut into tiles (CPU caches), see `_i
 touches jax's extension interfaces.
 """
 
+import contextlib
 import functools
+import gc
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -86,7 +88,20 @@ def _trace(call, batched, avals):
     width = max((x.shape[-1] for x in leaves), default=1)  # an output of shared values only still belongs to every world
     return [jnp.broadcast_to(x, (*x.shape[:-1], width)) for x in out]
 
-  return jax.make_jaxpr(jax.jit(flat))(*(jax.ShapeDtypeStruct(s, t) for s, t in avals))
+  with _garbage_kept():
+    return jax.make_jaxpr(jax.jit(flat))(*(jax.ShapeDtypeStruct(s, t) for s, t in avals))
+
+
+@contextlib.contextmanager
+def _garbage_kept():
+  """Python's collector off: a trace makes a million objects, and in a large process each collection visits all the others."""
+  was_on = gc.isenabled()
+  gc.disable()
+  try:
+    yield
+  finally:
+    if was_on:
+      gc.enable()
 
 
 def clear_caches() -> None:

@@ -2,6 +2,7 @@
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from mjx_lite.math import safe, vector
 
@@ -16,9 +17,8 @@ def make_frame(normal: jax.Array, tangent: jax.Array | None = None) -> jax.Array
   """
   x = safe.normalize(normal)
   near_y = jnp.abs(x[..., 1:2, :]) >= 0.5
-  ey = jnp.zeros((3, 1), x.dtype).at[1].set(1)
-  ez = jnp.zeros((3, 1), x.dtype).at[2].set(1)
-  hint = jnp.where(near_y, ez, ey)
+  axes = np.eye(3, dtype=x.dtype)[..., None]
+  hint = jnp.where(near_y, axes[2], axes[1])
   if tangent is not None:
     given = vector.dot(tangent, tangent)[..., None, :] >= 0.25
     hint = jnp.where(given, tangent, hint)

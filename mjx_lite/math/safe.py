@@ -8,6 +8,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from mjx_lite.math import vector
 
@@ -55,7 +56,7 @@ def normalize_with_norm(x: jax.Array) -> tuple[jax.Array, jax.Array]:
   """
   n = norm(x)[..., None, :]
   ok = n >= smallest(n.dtype)
-  first = jnp.zeros(x.shape[-2:-1], x.dtype).at[0].set(1)[:, None]
+  first = np.eye(x.shape[-2], 1, dtype=x.dtype)
   return jnp.where(ok, x / jnp.where(ok, n, 1), first), n[..., 0, :]
 
 

@@ -140,7 +140,7 @@ def camlight(m: Model, xpos, xquat, subtree_com) -> CamLight:
   mat = quat.to_mat(quat.mul(rows(xquat, m.cam_bodyid), m.cam_quat))
   if cam.targets.any():
     z = safe.normalize(cam.pos - cam.target)
-    up = jnp.zeros((3, 1), z.dtype).at[2].set(1)
+    up = np.eye(3, dtype=z.dtype)[2][:, None]
     x = safe.normalize(vector.cross(jnp.broadcast_to(up, z.shape), z))
     y = safe.normalize(vector.cross(z, x))
     mat = jnp.where(cam.targets[..., None], jnp.stack([x, y, z], axis=-2), mat)  # axes as columns

@@ -188,7 +188,7 @@ def _joint_transforms(m, p, qpos):
   shift = rows(qpos, m.jnt_qposadr[p.slide]) - rows(m.qpos0, m.jnt_qposadr[p.slide])
   none = len(p.free) + 1
   pos = join([turn_pos, shift[:, None] * rows(m.jnt_axis, p.slide), jnp.zeros((none, 3, 1), qpos.dtype)], p.joint_order)
-  identity = jnp.zeros((1, 4, 1), qpos.dtype).at[:, 0].set(1)
+  identity = np.eye(4, 1, dtype=qpos.dtype)[None]
   rot = join([turn_quat, jnp.broadcast_to(identity, (len(p.slide) + none, 4, 1))], p.joint_order)
   still = jnp.zeros((len(p.hinge) + len(p.ball), 1), qpos.dtype)
   return pos, rot, join([still, shift, jnp.zeros((none, 1), qpos.dtype)], p.joint_order)[: m.njnt]

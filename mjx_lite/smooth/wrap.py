@@ -149,7 +149,7 @@ def circle(e0: jax.Array, e1: jax.Array, radius: jax.Array, mark: jax.Array | No
   ok = (vector.dot(e0, e0) >= radius * radius) & (vector.dot(e1, e1) >= radius * radius) & (radius >= MINVAL)
   ok &= vector.dot(dif, dif) >= MINVAL
   # stand-ins where there is nothing to wrap, so that everything below is regular
-  away = jnp.zeros((2, 1), e0.dtype).at[0].set(2)
+  away = np.array([[2], [0]], e0.dtype)
   e0, e1 = jnp.where(ok[:, None], e0, away), jnp.where(ok[:, None], e1, away[::-1])
   radius = jnp.where(ok, radius, 1)
 
@@ -190,7 +190,7 @@ def _sided(e0, e1, radius, local, mark):
   """Paths with a side site: through the inside where the site is in the hull, else around the outside."""
   through = safe.norm(local) < radius
   norm = safe.norm(mark)[:, None]
-  east = jnp.zeros((2, 1), e0.dtype).at[0].set(1)
+  east = np.array([[1], [0]], e0.dtype)
   mark = jax.lax.stop_gradient(jnp.where(norm < MINVAL, east, mark / jnp.where(norm < MINVAL, 1, norm)))
   outside, inner = circle(e0, e1, radius, mark), inside(e0, e1, radius, through)
   return Planar(
@@ -220,7 +220,7 @@ def inside(e0: jax.Array, e1: jax.Array, radius: jax.Array, wanted: jax.Array) -
   share = -safe.divide(vector.dot(dif, e0), dd)
   foot = e0 + share[:, None] * dif
   ok &= ~((dd > MINVAL) & (share > 0) & (share < 1) & (safe.norm(foot) <= radius))
-  away = jnp.zeros((2, 1), e0.dtype).at[0].set(2)
+  away = np.array([[2], [0]], e0.dtype)
   e0, e1 = jnp.where(ok[:, None], e0, away), jnp.where(ok[:, None], e1, away[::-1])
   radius, len0, len1, dd = (jnp.where(ok, x, y) for x, y in ((radius, 1), (len0, 2), (len1, 2), (dd, 8)))
 
