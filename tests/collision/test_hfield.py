@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import mujoco
 import numpy as np
 import pytest
-from models import load
+from models import SCENES, load
 
 import mjx_lite as mjx
 from mjx_lite.core.errors import UnsupportedModelError
@@ -123,3 +123,20 @@ def test_more_cells_than_can_be_are_refused():
     </mujoco>""")
   with pytest.raises(UnsupportedModelError, match="'floor' and geom 'roof': collision = 99 x 99 cells"):
     mjx.put_model(model)
+
+
+@pytest.mark.slow
+def test_a_sphere_and_a_capsule_move_as_in_c():
+  spec = mujoco.MjSpec.from_file(str(SCENES / "hills.xml"))
+  for body in spec.worldbody.bodies[2:]:
+    spec.delete(body)
+  model = spec.compile()
+  data, m = mujoco.MjData(model), mjx.put_model(model)
+  step, d = mjx.jit(mjx.step), mjx.make_data(m)
+  contacts = 0
+  for _ in range(120):
+    mujoco.mj_step(model, data)
+    d = step(m, d)
+    contacts += data.ncon
+  assert contacts > 200
+  np.testing.assert_allclose(d.qpos, data.qpos, atol=1e-4)
