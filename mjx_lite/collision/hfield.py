@@ -8,17 +8,16 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import mujoco
 import numpy as np
 
 from mjx_lite.collision import core, gjk, witness
 from mjx_lite.collision.core import Core
 from mjx_lite.collision.shapes import Contacts, Shape, make_contacts, only_where
+from mjx_lite.core.enums import MAXCONPAIR
 from mjx_lite.core.select import join, rows
 from mjx_lite.math import safe, vector
 
 SHAPES = ("sphere", "capsule", "ellipsoid", "cylinder", "box", "mesh")
-MAXCON = int(getattr(mujoco, "mjMAXCONPAIR", 50))  # contacts of one pair, in C too
 MAXPRISM = 4096  # prisms of one pair: more would take minutes to compile and gigabytes to run
 
 _UPWARD = np.array([(x, y, 1) for x in (-1, 0, 1) for y in (-1, 0, 1)], float)
@@ -41,7 +40,7 @@ class HFieldPlan(NamedTuple):
   corner: np.ndarray  # (P, 3, 2) its corners, as steps from the cell's first point
   direct: np.ndarray  # prisms whose pairs have a slot for each of them
   crowded: np.ndarray  # (B2, n) prisms of the other pairs, -1 pads
-  slot: np.ndarray  # order of the slots: index into those of `direct`, then MAXCON of each crowded pair
+  slot: np.ndarray  # order of the slots: index into those of `direct`, then MAXCONPAIR of each crowded pair
   ncon: np.ndarray  # (B,) slots of each pair
 
 
@@ -71,16 +70,16 @@ def plan(s: dict[str, Any], reach: np.ndarray, geom1: np.ndarray, types: list[st
   cell, half = within // 2, within % 2
   step = np.stack([cell % window[pair, 0], cell // window[pair, 0]], axis=1)
 
-  many = number > MAXCON
+  many = number > MAXCONPAIR
   start = np.concatenate([[0], np.cumsum(number)])[:-1]
   k = np.arange(number[many].max(initial=0))
   crowded = np.where(k < number[many][:, None], start[many][:, None] + k, -1)
   direct = np.flatnonzero(~many[pair])
-  ncon = np.minimum(number, MAXCON)
+  ncon = np.minimum(number, MAXCONPAIR)
   # where each pair's slots are among those that the collider makes
   begin = np.zeros(len(data), int)
   begin[~many] = np.concatenate([[0], np.cumsum(number[~many])])[:-1]
-  begin[many] = len(direct) + MAXCON * np.arange(many.sum())
+  begin[many] = len(direct) + MAXCONPAIR * np.arange(many.sum())
   slot = np.concatenate([b + np.arange(n) for b, n in zip(begin, ncon, strict=True)]).astype(int)
   return HFieldPlan(
     tuple(types), sizes[data].astype(float), np.stack([cols_of[data], rows_of[data]], axis=1), window,
@@ -127,10 +126,10 @@ def collide(p: HFieldPlan, a: Shape, b: Shape, margin: jax.Array, iterations: in
     index = np.maximum(p.crowded, 0)
     real = active[index] & (p.crowded >= 0)[..., None]
     upto = jnp.cumsum(real.astype(jnp.int32), axis=1)
-    source = jnp.sum(upto[:, None] <= np.arange(MAXCON, dtype=np.int32)[:, None, None], axis=2)
+    source = jnp.sum(upto[:, None] <= np.arange(MAXCONPAIR, dtype=np.int32)[:, None, None], axis=2)
     have = source < index.shape[1]
     source = jnp.minimum(source, index.shape[1] - 1)
-    wide |= jnp.any(upto[:, -1] > MAXCON, axis=0)
+    wide |= jnp.any(upto[:, -1] > MAXCONPAIR, axis=0)
     few = [jnp.take_along_axis(dist[index], source, axis=1)]
     few += [jnp.take_along_axis(x[index], source[:, :, None], axis=1) for x in (pos, normal)]
     few[0] = only_where(have, few[0])
