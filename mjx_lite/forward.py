@@ -15,7 +15,7 @@ import numpy as np
 from mjx_lite.actuator import activation, history
 from mjx_lite.actuator import force as actuator_force
 from mjx_lite.actuator.state import UserLaws
-from mjx_lite.collision import driver, mixing
+from mjx_lite.collision import driver, mixing, surface
 from mjx_lite.collision.shapes import NO_CONTACT
 from mjx_lite.constraint import assemble, contact, contact_force, discrete, equality, jacobian, limit
 from mjx_lite.constraint.rows import Jacobian, Rows
@@ -116,6 +116,10 @@ def _collision(m: Model, d: Data) -> Data:
   c = driver.collide(m, d.geom_xpos, d.geom_xmat)
   margin = c.params.margin
   params = {k: x for k, x in c.params._asdict().items() if k not in ("margin", "gap")}
+  if "geom_surfacevel" not in m.layout.pruned:
+    params["surfacevel"] = surface.velocity(m, m.plan.collision.slot_geom, d.geom_xpos, d.geom_xmat, c.pos, c.frame)
+  if c.full is not None:
+    d = d.replace(status=status.mark(d.status, Warning.CONTACTFULL, c.full))
   return d.replace(
     contact=d.contact.replace(
       dist=c.dist, pos=c.pos, frame=c.frame, includemargin=margin,
@@ -822,7 +826,7 @@ def _contacts(d: Data) -> driver.Contacts:
   """Contacts as collision made them."""
   c = d.contact
   params = mixing.Params(c.includemargin, c.includemargin * 0, c.friction, c.solref, c.solreffriction, c.solimp)
-  return driver.Contacts(c.dist, c.pos, c.frame, params)
+  return driver.Contacts(c.dist, c.pos, c.frame, params, c.surfacevel)
 
 
 def _jacobian(m: Model, d: Data) -> Jacobian:

@@ -67,7 +67,7 @@ def plan(
   s: dict[str, Any],
   values: dict[str, np.ndarray],
   pruned: frozenset[str],
-  filter_parent: bool,
+  disableflags: int,
   elliptic: bool,
   timestep: float,
 ) -> Plan:
@@ -77,11 +77,11 @@ def plan(
     s: static fields of the model, by mjModel's names.
     values: float fields as they are when the model is put, by mjModel's names.
     pruned: float fields whose terms are left out.
-    filter_parent: whether geoms of parent and child do not collide.
+    disableflags: of opt, some of which decide which geoms can collide.
     elliptic: whether friction cones are elliptic.
     timestep: as it is when the model is put [s].
   """
-  collision = driver.plan(s, filter_parent)
+  collision = driver.plan(s, values, disableflags)
   contacts = contact.plan(s, collision.slot_body, collision.slot_dim, elliptic)
   about_com, inertias, tendons = com.plan(s), inertia.plan(s), tendon.plan(s)
   moments = transmission.plan({**s, "slot_body": collision.slot_body})

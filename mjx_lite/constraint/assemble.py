@@ -88,6 +88,9 @@ def make_constraint(m: Model, x: equality.State, contacts: Contacts, solve: Solv
   first = jnp.maximum(MINVAL, (1 - law.I) / law.I * params.diag)
   active = params.active & enabled
   vel = jacobian.mul(m, j, x.cdof, x.qvel)
+  if contacts.surfacevel is not None and "geom_surfacevel" not in m.layout.pruned:
+    moving = contact.surface_rows(m.plan.contact, contacts.surfacevel, j.mu)
+    vel = vel + jnp.concatenate([jnp.zeros((vel.shape[0] - moving.shape[0], moving.shape[-1]), moving.dtype), moving])
   if m.opt.is_discrete:
     k, b, factor = discrete.resolve(m, law, k, params.solref)
     aref = -(k * law.I * (params.pos - params.margin) + (b + m.opt.timestep * k * law.I) * vel + params.bias) / factor

@@ -160,6 +160,13 @@ def to_rows(p: ContactPlan, y: jax.Array, mu: jax.Array) -> jax.Array:
   return both.reshape(p.ncon * p.nrow, -1)
 
 
+def surface_rows(p: ContactPlan, surfacevel: jax.Array, mu: jax.Array) -> jax.Array:
+  """Velocity (ncon * nrow, W) that moving surfaces add to the contact rows. Source: `mj_addSurfaceVel`."""
+  n = min(p.ndir - 1, 3)
+  none = lambda k: jnp.zeros((p.ncon, k, surfacevel.shape[-1]), surfacevel.dtype)  # noqa: E731
+  return to_rows(p, jnp.concatenate([none(1), surfacevel[:, :n], none(p.ndir - 1 - n)], axis=1), mu)
+
+
 def from_rows(p: ContactPlan, f: jax.Array, mu: jax.Array) -> jax.Array:
   """Row forces (ncon * nrow, W) to frame components (ncon, ndir, W): the transpose of `to_rows`."""
   if p.elliptic or p.nrow == 1:

@@ -31,6 +31,8 @@ WEIGHTS = {"smooth": _smooth, "from_distance": _from_distance}
 
 def soften(m: Model, rows: Rows) -> Rows:
   """Rows with the weights of the model's `opt.contact_gradient`; one of WEIGHTS."""
+  if m.opt.is_discrete:
+    raise ValueError("soft contact gradients are not defined for the discrete integrator: use contact_gradient='exact'.")
   p = m.plan.contact
   if not p.ncon:
     return rows

@@ -50,3 +50,4 @@ MAXVAL = float(mujoco.mjMAXVAL) if hasattr(mujoco, "mjMAXVAL") else 1e10
 MINIMP = float(mujoco.mjMINIMP) if hasattr(mujoco, "mjMINIMP") else 1e-4
 MAXIMP = float(mujoco.mjMAXIMP) if hasattr(mujoco, "mjMAXIMP") else 0.9999
 MINMU = float(mujoco.mjMINMU) if hasattr(mujoco, "mjMINMU") else 1e-5
+MAXCONPAIR = int(getattr(mujoco, "mjMAXCONPAIR", 50))  # contacts of two geoms

@@ -270,6 +270,11 @@ class Model(Replaceable):
       raise ValueError(
         "the flag FILTERPARENT decides which geoms can collide: set it in MjModel.opt, then call put_model again."
       )
+    if "opt" in changes and changes["opt"].use_contact and not self.layout.plan.collision.enabled:
+      raise ValueError(
+        "contacts were disabled, so there are no slots for them: "
+        "clear the flags CONTACT and CONSTRAINT in MjModel.opt, then call put_model again."
+      )
     if "opt" in changes and changes["opt"].cone != self.opt.cone:
       raise ValueError("the friction cone decides the constraint rows: set MjModel.opt.cone, then call put_model again.")
     return super().replace(**changes)
@@ -300,6 +305,7 @@ class Contact(Replaceable):
   solref: jax.Array = array("ncon", 2, stage="collision")
   solreffriction: jax.Array = array("ncon", 2, stage="collision")
   solimp: jax.Array = array("ncon", 5, stage="collision")
+  surfacevel: jax.Array = array("ncon", 3, unit="m/s|rad/s", stage="collision")
   mu: jax.Array = array("ncon", stage="make_constraint")
   dim: jax.Array = array("ncon", dtype="int")
   geom: jax.Array = array("ncon", 2, dtype="int")

@@ -24,6 +24,7 @@ PRUNABLE = {
   "dof_damping": ("dof_damping", "dof_dampingpoly"),
   "jnt_stiffness": ("jnt_stiffness", "jnt_stiffnesspoly"),
   "body_gravcomp": ("body_gravcomp",),
+  "geom_surfacevel": ("geom_surfacevel",),
   "tendon_stiffness": ("tendon_stiffness", "tendon_stiffnesspoly"),
   "tendon_damping": ("tendon_damping", "tendon_dampingpoly"),
   "tendon_armature": ("tendon_armature",),
@@ -56,8 +57,9 @@ def put_model(
     device: jax.Device where the arrays go; JAX's default device if None.
     dtype: floating-point type of the arrays; JAX's default (float32, or float64 under jax_enable_x64) if None.
     keep: float fields to keep in the program although they are zero now: 'dof_frictionloss', 'dof_damping',
-      'jnt_stiffness', 'body_gravcomp', 'tendon_stiffness', 'tendon_damping', 'tendon_armature', 'tendon_frictionloss',
-      'actuator_armature', 'actuator_damping', and of opt 'density', 'viscosity'. Needed to change or differentiate them.
+      'jnt_stiffness', 'body_gravcomp', 'geom_surfacevel', 'tendon_stiffness', 'tendon_damping', 'tendon_armature',
+      'tendon_frictionloss', 'actuator_armature', 'actuator_damping', and of opt 'density', 'viscosity'. Needed to change
+      or differentiate them.
     tile: worlds computed at a time; 0 for all at once. By default 128 on CPU, 0 elsewhere.
     contact_gradient: what derivatives see of contacts; values are the same. "exact"; "smooth": a contact sets in over
       distances of about `contact_reach` around touching; "from_distance": a contact is felt before it touches, by a
@@ -89,10 +91,9 @@ def put_model(
   values = {k: v for k, v in fields.items() if k in traced}
   zero = {k for k, of in PRUNABLE.items() if not any(np.any(_value(m, f)) for f in of)}
   pruned = frozenset(f for k in zero - set(keep) for f in PRUNABLE[k])
-  filter_parent = not m.opt.disableflags & enums.DisableBit.FILTERPARENT
   if tile is None:
     tile = 128 if (device.platform if device is not None else jax.default_backend()) == "cpu" else 0
-  plans = plan(static, values, pruned, filter_parent, m.opt.cone == enums.ConeType.ELLIPTIC, m.opt.timestep)
+  plans = plan(static, values, pruned, int(m.opt.disableflags), m.opt.cone == enums.ConeType.ELLIPTIC, m.opt.timestep)
   layout = Layout(static, plans, pruned, tile, kind.name)
 
   def put(x: Any) -> jax.Array:

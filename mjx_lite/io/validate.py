@@ -6,7 +6,7 @@ import mujoco
 import numpy as np
 
 from mjx_lite.actuator.table import BIASES, DYNAMICS, GAINS
-from mjx_lite.collision import driver, pairs
+from mjx_lite.collision import driver, hfield, pairs
 from mjx_lite.collision.primitive import COLLIDERS
 from mjx_lite.constraint.equality import EQUALITIES
 from mjx_lite.core import enums
@@ -103,7 +103,6 @@ def _tendons(m):
 
 def _geoms(m):
   kind = mujoco.mjtObj.mjOBJ_GEOM
-  yield from _nonzero(m, "geom_surfacevel", kind, "use 0")
   yield from _nonzero(m, "geom_adhesion", kind, "use 0")
   yield from _nonzero(m, "pair_adhesion", mujoco.mjtObj.mjOBJ_PAIR, "use 0")
 
@@ -111,22 +110,30 @@ def _geoms(m):
 def _collisions(m):
   """Candidate pairs whose geom types have no collider."""
   static = _static(m)
+  values = {k: getattr(m, k) for k in ("geom_rbound", "geom_margin", "geom_gap", "pair_margin", "pair_gap")}
   missing: dict[tuple[str, str], list[tuple[int, int]]] = {}
-  for p in pairs.candidates(static, not m.opt.disableflags & enums.DisableBit.FILTERPARENT):
+  for p in pairs.candidates(static, m.opt.disableflags):
     types = driver.type_name(m.geom_type[p.geom1]), driver.type_name(m.geom_type[p.geom2])
-    if types not in COLLIDERS:
+    if types[0] == "hfield" and types[1] in hfield.SHAPES:
+      window = hfield.cells(static, np.array([driver.reach(p, values)]), np.array([p.geom1]))[0]
+      if 2 * window.prod() > hfield.MAXPRISM:
+        shown = " and ".join(name_of(m, mujoco.mjtObj.mjOBJ_GEOM, g) for g in (p.geom1, p.geom2))
+        size = f"{window[0]} x {window[1]} cells under the second geom"
+        instead = f"use a coarser height field or smaller geoms: at most {hfield.MAXPRISM // 2} cells"
+        yield Problem(shown, "collision", size, instead)
+    elif types not in COLLIDERS:
       missing.setdefault(types, []).append((p.geom1, p.geom2))
   for types, found in missing.items():
     shown = ", ".join(" and ".join(name_of(m, mujoco.mjtObj.mjOBJ_GEOM, g) for g in gs) for gs in found[:3])
     more = f" and {len(found) - 3} more pairs" if len(found) > 3 else ""
-    able = ", ".join(sorted({"-".join(k) for k in COLLIDERS}))
+    able = ", ".join(sorted({"-".join(k) for k in (*COLLIDERS, *(("hfield", k) for k in hfield.SHAPES))}))
     yield Problem(shown + more, "collision", "-".join(types), f"keep them apart with contype/conaffinity; there are {able}")
 
 
 _PAIR_FIELDS = (
   "npair", "pair_geom1", "pair_geom2", "pair_dim", "geom_bodyid", "exclude_signature", "body_geomadr", "body_geomnum",
   "nbody", "geom_priority", "geom_condim", "geom_type", "body_weldid", "body_dofnum", "body_parentid", "geom_contype",
-  "geom_conaffinity",
+  "geom_conaffinity", "geom_dataid", "hfield_size", "hfield_nrow", "hfield_ncol",
 )  # fmt: skip
 
 
@@ -185,7 +192,7 @@ def _sensor_geoms(m, i):
   elif kind == enums.SensorType.TACTILE:
     weld = m.body_weldid[m.geom_bodyid]
     pad = weld == weld[m.sensor_refid[i]]
-    candidates = pairs.candidates(_static(m), not m.opt.disableflags & enums.DisableBit.FILTERPARENT)
+    candidates = pairs.candidates(_static(m), m.opt.disableflags)
     sides = [(p.geom1, p.geom2) for p in candidates] + [(p.geom2, p.geom1) for p in candidates]
     geoms = sorted({int(b) for a, b in sides if pad[a]})
     octree = (m.geom_type == enums.GeomType.MESH) & (m.geom_dataid >= 0)

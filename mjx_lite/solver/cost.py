@@ -207,7 +207,7 @@ def along(p: Any, rows: Rows, start: Zones, jar, jv, slope, gauss2, alpha: jax.A
     crossing = jnp.concatenate([crossing[: f.start], kinked, crossing[f.stop :]])
   cost = vector.total(jnp.where(both, 0.5 * start.weight * move * move, crossing))
   if cones[0] is not None and cones[1] is not None:
-    cost = cost + vector.total(_middle_change(p, rows, *cones, jv, alpha))
+    cost = cost + vector.total(_middle_change(p, rows, cones[0], cones[1], jv, alpha))
   rise = vector.total(jnp.where(both, start.weight * move, start.force - end.force) * jv)
   curvature = 2 * gauss2 + vector.total(mul_curvature(p, end, jv) * jv)
   return Line(cost + alpha * (slope + alpha * gauss2), slope + 2 * gauss2 * alpha + rise, curvature)
