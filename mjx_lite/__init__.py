@@ -70,6 +70,7 @@ from mjx_lite.api import (
   xfrc_accumulate,
 )
 from mjx_lite.check_grad import BlockCheck, check_grad
+from mjx_lite.core.callbacks import Callbacks
 from mjx_lite.core.enums import (
   BiasType,
   CamLightType,
@@ -115,6 +116,7 @@ __version__ = "0.1.0"
 __all__ = [
   "BiasType",
   "BlockCheck",
+  "Callbacks",
   "CamLightType",
   "ConeType",
   "ConstraintState",

@@ -5,6 +5,7 @@ who reads and writes what. What is too big for Data (the factor of M, the constr
 stage called alone rebuilds it from Data.
 """
 
+import functools
 from typing import Any, NamedTuple
 
 import jax
@@ -13,22 +14,28 @@ import numpy as np
 
 from mjx_lite.actuator import activation, history
 from mjx_lite.actuator import force as actuator_force
-from mjx_lite.collision import driver, mixing
-from mjx_lite.constraint import assemble, contact, contact_force, equality, jacobian, limit
+from mjx_lite.actuator.state import UserLaws
+from mjx_lite.collision import driver, mixing, surface
+from mjx_lite.collision.shapes import NO_CONTACT
+from mjx_lite.constraint import assemble, contact, contact_force, discrete, equality, jacobian, limit
 from mjx_lite.constraint.rows import Jacobian, Rows
+from mjx_lite.core import callbacks as user
 from mjx_lite.core import status
-from mjx_lite.core.enums import MAXVAL, ConstraintType, IntegratorType, SensorType, Stage
+from mjx_lite.core.callbacks import Callbacks
+from mjx_lite.core.enums import MAXVAL, BiasType, ConstraintType, DynType, GainType, IntegratorType, SensorType, Stage
+from mjx_lite.core.select import put
 from mjx_lite.core.status import Warning
 from mjx_lite.core.types import Data, Model
 from mjx_lite.integrate import advance, rk4
 from mjx_lite.integrate import euler as euler_
 from mjx_lite.integrate import implicit as implicit_
-from mjx_lite.math import safe, vector
+from mjx_lite.math import linalg, safe, vector
 from mjx_lite.sensor import driver as sensor
 from mjx_lite.smooth import (
   applied,
   com,
   derivative,
+  effective,
   energy,
   fluid,
   inertia,
@@ -43,8 +50,7 @@ from mjx_lite.smooth import passive as passive_
 from mjx_lite.smooth import rne as rne_
 from mjx_lite.smooth import tendon as tendon_
 from mjx_lite.smooth import transmission as transmission_
-from mjx_lite.solver import cost, dual, implicit_diff, noslip, primal
-from mjx_lite.solver.operator import Metric
+from mjx_lite.solver import cost, dual, implicit_diff, noslip, operator, primal
 
 
 class Work(NamedTuple):
@@ -97,6 +103,16 @@ def factor_m(m: Model, d: Data) -> Data:
 
 def collision(m: Model, d: Data) -> Data:
   """Contacts."""
+  d = _collision(m, d)
+  if m.layout.callbacks.contact is None or not m.plan.sizes["ncon"]:
+    return d
+  keep = user.call(m, d, "contact", m.plan.sizes["ncon"]).astype(bool)
+  c = d.contact
+  dist, exclude = jnp.where(keep, c.dist, jnp.asarray(NO_CONTACT, c.dist.dtype)), jnp.where(keep, c.exclude, -1)
+  return d.replace(contact=c.replace(dist=dist, exclude=exclude))
+
+
+def _collision(m: Model, d: Data) -> Data:
   c = driver.collide(m, d.geom_xpos, d.geom_xmat)
   margin = c.params.margin
   if m.plan.contact.chosen:
@@ -105,6 +121,10 @@ def collision(m: Model, d: Data) -> Data:
       contact=d.contact.replace(geom=c.geom, dim=c.dim), status=status.mark(lost, Warning.CONTACTFULL, c.lost_contact)
     )
   params = {k: x for k, x in c.params._asdict().items() if k not in ("margin", "gap")}
+  if "geom_surfacevel" not in m.layout.pruned:
+    params["surfacevel"] = surface.velocity(m, m.plan.collision.slot_geom, d.geom_xpos, d.geom_xmat, c.pos, c.frame)
+  if c.full is not None:
+    d = d.replace(status=status.mark(d.status, Warning.CONTACTFULL, c.full))
   return d.replace(
     contact=d.contact.replace(
       dist=c.dist, pos=c.pos, frame=c.frame, includemargin=margin,
@@ -118,12 +138,17 @@ def make_constraint(m: Model, d: Data) -> Data:
   return _make_constraint(m, d)[0]
 
 
-def _make_constraint(m: Model, d: Data) -> tuple[Data, Rows]:
-  rows = assemble.make_constraint(m, _equality_state(d), _contacts(d))
+def _make_constraint(m: Model, d: Data, factor: Any = None) -> tuple[Data, Rows]:
+  """Rows; factor is that of M if it is known."""
+  solve = None
+  if m.opt.use_diagexact and m.plan.sizes["nefc"]:
+    factor = _factor(m, d) if factor is None else factor
+    solve = functools.partial(mass.solve, m, factor)
+  rows = assemble.make_constraint(m, _equality_state(d), _contacts(d), solve)
   d = d.replace(
     efc_pos=rows.pos, efc_margin=rows.margin,
     efc_frictionloss=rows.frictionloss, efc_diagA=rows.diagA, efc_KBIP=rows.KBIP, efc_D=rows.D, efc_R=rows.R,
-    efc_vel=rows.vel, efc_aref=rows.aref, contact=d.contact.replace(mu=rows.contact_mu),
+    efc_vel=rows.vel, efc_aref=rows.aref, contact=d.contact.replace(mu=jnp.where(d.contact.exclude == 0, rows.contact_mu, 0)),
   )  # fmt: skip
   return d.replace(efc_type=_row_types(m, d)) if m.plan.contact.mixed else d, rows
 
@@ -173,9 +198,13 @@ def passive(m: Model, d: Data) -> Data:
     f = f._replace(spring=f.spring + t.spring, damper=f.damper + t.damper, passive=f.passive + t.spring + t.damper)
   d = d.replace(**{f"qfrc_{k}": x for k, x in f._asdict().items()})
   if not m.plan.fluid.exists or not m.opt.use_passive:
-    return d.replace(qfrc_fluid=jnp.zeros_like(d.qvel))
-  drag = fluid.fluid(m, d.cdof, d.cvel, d.xipos, d.ximat, d.geom_xpos, d.geom_xmat, d.subtree_com)
-  return d.replace(qfrc_fluid=drag, qfrc_passive=d.qfrc_passive + drag)
+    d = d.replace(qfrc_fluid=jnp.zeros_like(d.qvel))
+  else:
+    drag = fluid.fluid(m, d.cdof, d.cvel, d.xipos, d.ximat, d.geom_xpos, d.geom_xmat, d.subtree_com)
+    d = d.replace(qfrc_fluid=drag, qfrc_passive=d.qfrc_passive + drag)
+  if m.layout.callbacks.passive is None or not m.opt.use_passive:
+    return d
+  return d.replace(qfrc_passive=d.qfrc_passive + user.call(m, d, "passive", m.nv))
 
 
 def rne(m: Model, d: Data) -> Data:
@@ -206,12 +235,12 @@ def fwd_velocity(m: Model, d: Data) -> Data:
   return _fwd_velocity(m, d)[0]
 
 
-def _fwd_velocity(m: Model, d: Data) -> tuple[Data, Rows]:
+def _fwd_velocity(m: Model, d: Data, factor: Any = None) -> tuple[Data, Rows]:
   d = d.replace(actuator_velocity=transmission_.velocity(m, d.actuator_moment, d.qvel))
   if m.ntendon:
     d = d.replace(ten_velocity=tendon_.velocity(m, d.ten_J, d.qvel))
   d = tendon_bias(m, rne(m, passive(m, com_vel(m, d))))
-  return _make_constraint(m, d)
+  return _make_constraint(m, d, factor)
 
 
 # --------------------------------------------------------------------------------------------------- acceleration
@@ -222,41 +251,130 @@ def fwd_actuation(m: Model, d: Data) -> Data:
   if not m.opt.use_actuation or not m.nactuator:
     return d.replace(**{k: jnp.zeros_like(getattr(d, k)) for k in ("act_dot", "actuator_force", "qfrc_actuator")})
   ctrl, bad = actuator_force.effective_ctrl(m, d.time, d.ctrl, d.history)
-  a = actuator_force.actuation(m, ctrl, d.act, d.actuator_length, d.actuator_velocity, d.actuator_moment, d.qfrc_gravcomp)
+  a = actuator_force.actuation(
+    m, ctrl, d.act, d.actuator_length, d.actuator_velocity, d.actuator_moment, d.qfrc_gravcomp, _user_laws(m, d)
+  )
   return d.replace(
     act_dot=a.act_dot, actuator_force=a.force, qfrc_actuator=a.qfrc, status=status.mark(d.status, Warning.BADCTRL, bad)
   )
 
 
+def _user_laws(m: Model, d: Data) -> UserLaws:
+  """What the user's functions say of the actuators of type USER."""
+  kinds = (m.actuator_dyntype == DynType.USER, m.actuator_gaintype == GainType.USER, m.actuator_biastype == BiasType.USER)
+  sizes = ("act_dyn", m.na), ("act_gain", m.nactuator), ("act_bias", m.nactuator)
+  return UserLaws(*(user.call(m, d, *x) if k.any() else None for k, x in zip(kinds, sizes, strict=True)))
+
+
+def _control(m: Model, d: Data) -> Data:
+  """The controls of the user's function, if there is one."""
+  return d if m.layout.callbacks.control is None else d.replace(ctrl=user.call(m, d, "control", m.nu).astype(d.ctrl.dtype))
+
+
 def fwd_acceleration(m: Model, d: Data) -> Data:
   """Smooth force and the acceleration without constraints."""
-  return _fwd_acceleration(m, d, _factor(m, d))
+  return _fwd_acceleration(m, d, _factor(m, d), _effective(m, d))
 
 
-def _fwd_acceleration(m: Model, d: Data, factor: Any) -> Data:
+def _effective(m: Model, d: Data) -> effective.Effective | None:
+  """The metric of the discrete integrator; None with the others."""
+  if not m.opt.is_discrete:
+    return None
+  slopes = drag = None
+  if m.plan.effective.has_actuator and m.opt.use_actuation:
+    ctrl, _ = actuator_force.effective_ctrl(m, d.time, d.ctrl, d.history)
+    x = (ctrl, d.act, d.actuator_length, d.actuator_velocity, d.qfrc_actuator, _user_laws(m, d))
+    slopes = actuator_force.length_slope(m, *x), actuator_force.velocity_slope(m, *x)
+  if derivative.with_medium(m):
+    pose = (d.xipos, d.ximat, d.geom_xpos, d.geom_xmat, d.subtree_com)
+    drag = derivative.of_trees(m, d.qvel, d.cinert, d.cdof, *pose, bias=False, drag_only=True)
+  return effective.build(
+    m,
+    effective.Inputs(
+      d.M, d.qpos, d.qvel, d.plastic, d.ten_length, d.ten_velocity, d.ten_J, d.actuator_moment, d.actuator_velocity,
+      slopes, drag,
+    ),
+  )  # fmt: skip
+
+
+def _in_metric(m: Model, d: Data, rows: Rows, metric: effective.Effective) -> tuple[Data, Rows, jax.Array]:
+  """Rows as `make_constraint` gave them, measured in the effective metric; and the dofs (nv, W) that they act on."""
+  if not m.plan.sizes["nefc"]:
+    return d, rows, jnp.zeros(d.qvel.shape, bool)
+  rows, touched = discrete.in_metric(m, rows, d.cdof, _shrinkage(m, d, rows, metric))
+  return d.replace(efc_R=rows.R, efc_D=rows.D, efc_diagA=rows.diagA), rows, touched
+
+
+def _shrinkage(m: Model, d: Data, rows: Rows, metric: effective.Effective) -> jax.Array:
+  """How much smaller (nefc, W) the rows' inverse inertia is in the effective metric: by diagonals, or exactly."""
+  if not m.opt.use_diagexact:
+    diagonal = d.M[m.plan.inertia.diagonal_entry], jnp.diagonal(metric.matrix).T
+    return discrete.shrinkage(m, rows, d.cdof, *diagonal)
+  factors = mass.dense_factor(m, metric.backbone), _factor(m, d)
+  solvers = [functools.partial(mass.solve, m, f) for f in factors]
+  ahead, behind = (jacobian.inverse_diagonal(m, rows.jacobian, d.cdof, f) for f in solvers)
+  return jacobian.first_of_contact(m, safe.divide(ahead, behind))
+
+
+def _turn_freely(m: Model, d: Data, metric: effective.Effective, touched: jax.Array) -> Data:
+  """Make the gyroscopic force of the free bodies that nothing touches implicit. Source: `mjd_freeGyro`."""
+  p = m.plan.derivative
+  if not len(p.free_body):
+    return d
+  force = d.qfrc_smooth + metric.shift
+  turned = implicit_.solve_free(m, d.qacc, _free_effective(m, d, metric), force)
+  return d.replace(qacc=jnp.where(_turns_freely(m, metric, touched), turned, d.qacc))
+
+
+def _free_effective(m: Model, d: Data, metric: effective.Effective) -> jax.Array:
+  """The metric's blocks (n, 6, 6, W) of the trees with one free joint and no other, the bias force in them."""
+  dof = m.plan.derivative.free_dof
+  block = metric.matrix[dof[:, :, None], dof[:, None]]
+  return block + implicit_.free_bias(m, d.qvel, d.xpos, d.xmat, d.subtree_com, d.crb)
+
+
+def _turns_freely(m: Model, metric: effective.Effective, touched: jax.Array) -> jax.Array:
+  """Dofs (nv, W) of the free bodies on which no row acts, and nothing in the metric that couples."""
+  dof = m.plan.derivative.free_dof
+  alone = ~metric.coupled & ~jnp.any(touched[dof], axis=1)
+  spread = np.zeros((m.nv, 1), bool)
+  return put(jnp.asarray(spread), dof.ravel(), jnp.repeat(alone, 6, axis=0))
+
+
+def _remade(m: Model, d: Data) -> tuple[Data, Rows]:
+  """Rows rebuilt from Data; with the discrete integrator as they were before they were measured in its metric."""
+  return _make_constraint(m, d) if m.opt.is_discrete else (d, _rows(m, d))
+
+
+def _fwd_acceleration(m: Model, d: Data, factor: Any, metric: effective.Effective | None = None) -> Data:
   xfrc = applied.xfrc_accumulate(m, d.cdof, d.xipos, d.subtree_com, d.xfrc_applied)
   smooth = d.qfrc_passive - d.qfrc_bias + d.qfrc_applied + d.qfrc_actuator + xfrc
+  if metric is not None:
+    acc = linalg.cholesky_solve(linalg.cholesky(metric.matrix), smooth + metric.shift)
+    return d.replace(qfrc_smooth=smooth, qacc_smooth=acc)
   return d.replace(qfrc_smooth=smooth, qacc_smooth=mass.solve(m, factor, smooth))
 
 
 def solve(m: Model, d: Data) -> Data:
   """Constraint forces and the acceleration."""
-  return _solve(m, d, _rows(m, d))
+  return _solve(m, d, _rows(m, d), _effective(m, d))
 
 
-def _solve(m: Model, d: Data, rows: Rows) -> Data:
+def _solve(m: Model, d: Data, rows: Rows, in_metric: effective.Effective | None = None) -> Data:
   if not m.plan.sizes["nefc"]:
     return d.replace(qacc=d.qacc_smooth, qfrc_constraint=jnp.zeros_like(d.qacc), solver_niter=d.solver_niter * 0)
-  metric = Metric(d.cinert, d.cdof, d.M)
+  metric, smooth = operator.Metric(d.cinert, d.cdof, d.M), d.qfrc_smooth
+  if in_metric is not None:
+    metric, smooth = metric._replace(effective=in_metric.matrix, backbone=in_metric.backbone), smooth + in_metric.shift
   trace = vector.total(jnp.where(m.plan.inertia.diagonal[:, None], d.M, 0))
-  problem = primal.Problem(m, metric, rows, d.qfrc_smooth, d.qacc_smooth, 1 / trace)
+  problem = primal.Problem(m, metric, rows, smooth, d.qacc_smooth, 1 / trace)
   solution = implicit_diff.solve(problem, d.qacc_warmstart)
   force = cost.zones(m.plan, rows, solution.jar).force if solution.force is None else solution.force
   qfrc = jacobian.mul_t(m, rows.jacobian, d.cdof, force)
-  converged = solution.stopped | primal.is_small(problem, solution.ma - d.qfrc_smooth - qfrc)
+  converged = solution.stopped | primal.is_small(problem, solution.ma - smooth - qfrc)
   qacc, niter = solution.qacc, solution.niter
   if m.opt.noslip_iterations:
-    refined = noslip.refine(problem, dual.build(problem, _factor(m, d)), force)
+    refined = noslip.refine(problem, dual.build(problem, operator.factor_m(m, metric)), force)
     force, qacc, niter = refined.force, refined.qacc, niter + refined.niter
     qfrc = jacobian.mul_t(m, rows.jacobian, d.cdof, force)
   return d.replace(
@@ -340,25 +458,41 @@ def _on_demand(m: Model, d: Data, stage: sensor.StagePlan) -> Data:
 # ---------------------------------------------------------------------------------------------------------- inverse
 
 
-def inverse(m: Model, d: Data) -> Data:
+def inverse(m: Model, d: Data, *, callbacks: Callbacks | None = None) -> Data:
   """The force `qfrc_inverse` that makes `qacc`, and the constraint forces that go with it.
 
   With the flag INVDISCRETE `qacc` is the difference of two velocities over the timestep, as the integrator would make it.
 
   Source: `mj_inverse`.
   """
+  m = user.attach(m, callbacks)
   d, work = _forward_velocity(m, d)
   return _inverse(m, d, work, sensors=True)
 
 
 def _inverse(m: Model, d: Data, work: Work, sensors: bool = False) -> Data:
-  """The part of `inverse` that depends on acceleration."""
+  """The part of `inverse` that depends on acceleration; rows as `make_constraint` gives them."""
+  if m.opt.is_discrete:
+    return _inverse_discrete(m, d, work, sensors)
   qacc = _continuous(m, d, work.factor) if m.opt.use_invdiscrete else d.qacc
   d = _inverse_constraint(m, d, qacc, work.rows)
   if sensors:
     d = sensor_acc(m, d.replace(qacc=qacc)).replace(qacc=d.qacc)
   force = mass.mul(m, d.cinert, d.cdof, d.M, qacc) + d.qfrc_bias - d.qfrc_passive - d.qfrc_constraint
   return d.replace(qfrc_inverse=force)
+
+
+def _inverse_discrete(m: Model, d: Data, work: Work, sensors: bool) -> Data:
+  """`_inverse` with the discrete integrator, whose acceleration is a difference of velocities by itself."""
+  metric: Any = _effective(m, d)
+  d, rows, touched = _in_metric(m, d, work.rows, metric)
+  d = _inverse_constraint(m, d, d.qacc, rows)
+  d = sensor_acc(m, d) if sensors else d
+  force = vector.mat_vec(metric.matrix, d.qacc)
+  if len(m.plan.derivative.free_body):
+    turned = implicit_.mul_free(m, force, _free_effective(m, d, metric), d.qacc)
+    force = jnp.where(_turns_freely(m, metric, touched), turned, force)
+  return d.replace(qfrc_inverse=force - metric.shift + d.qfrc_bias - d.qfrc_passive - d.qfrc_constraint)
 
 
 def _inverse_constraint(m: Model, d: Data, qacc: jax.Array, rows: Rows) -> Data:
@@ -400,7 +534,7 @@ def _compare_inverse(m: Model, d: Data) -> Data:
   """
   if not m.plan.sizes["nefc"]:
     return d.replace(solver_fwdinv=jnp.zeros_like(d.solver_fwdinv))
-  back = _inverse(m, d, Work(_factor(m, d), _rows(m, d)))
+  back = _inverse(m, d, Work(_factor(m, d), _remade(m, d)[1]))
   xfrc = applied.xfrc_accumulate(m, d.cdof, d.xipos, d.subtree_com, d.xfrc_applied)
   misses = d.qfrc_constraint - back.qfrc_constraint, d.qfrc_applied + d.qfrc_actuator + xfrc - back.qfrc_inverse
   norms = jnp.stack([safe.sqrt(vector.total(x * x)) for x in misses])
@@ -411,7 +545,9 @@ def _compare_inverse(m: Model, d: Data) -> Data:
 # ----------------------------------------------------------------------------------------------------------- step
 
 
-def forward(m: Model, d: Data, *, skip_stage: int = Stage.NONE, skip_sensor: bool = False) -> Data:
+def forward(
+  m: Model, d: Data, *, skip_stage: int = Stage.NONE, skip_sensor: bool = False, callbacks: Callbacks | None = None
+) -> Data:
   """Everything that the state and the inputs determine; time stands still.
 
   Args:
@@ -420,17 +556,19 @@ def forward(m: Model, d: Data, *, skip_stage: int = Stage.NONE, skip_sensor: boo
     skip_stage: Stage.POS if d has what depends on positions already, Stage.VEL if it has what depends on positions and
       velocities; static.
     skip_sensor: leave sensordata as it is; static.
+    callbacks: the user's functions in the loop; static.
 
   Source: `mj_forwardSkip`.
   """
+  m = user.attach(m, callbacks)
   d, work = _forward_velocity(m, d, skip_stage, skip_sensor)
-  return _forward_acceleration(m, d, work, skip_sensor)
+  return _forward_acceleration(m, _control(m, d) if m.opt.use_actuation else d, work, skip_sensor)
 
 
 def _forward_unwatched(m: Model, d: Data) -> Data:
   """Forward without what is computed for the user's eyes only: energies, sensors."""
   d, work = _forward_velocity(m, d, skip_sensor=True, energies=False)
-  return _forward_acceleration(m, d, work, skip_sensor=True)
+  return _forward_acceleration(m, _control(m, d) if m.opt.use_actuation else d, work, skip_sensor=True)
 
 
 def _forward_velocity(
@@ -448,31 +586,48 @@ def _forward_velocity(
   else:
     factor = _factor(m, d)
   if skip_stage >= Stage.VEL:
-    return d, Work(factor, _rows(m, d))
-  d, rows = _fwd_velocity(m, d)
+    d, rows = _remade(m, d)
+    return d, Work(factor, rows)
+  d, rows = _fwd_velocity(m, d, factor)
   d = d if skip_sensor else sensor_vel(m, d)
   return (energy_vel(m, d) if energies else d), Work(factor, rows)
 
 
 def _forward_acceleration(m: Model, d: Data, work: Work, skip_sensor: bool = False) -> Data:
   d = fwd_actuation(m, d)
-  d = _solve(m, _fwd_acceleration(m, d, work.factor), work.rows)
+  metric, rows = _effective(m, d), work.rows
+  if metric is None:
+    d = _solve(m, _fwd_acceleration(m, d, work.factor), rows)
+  else:
+    d, rows, touched = _in_metric(m, d, rows, metric)
+    d = _solve(m, _fwd_acceleration(m, d, work.factor, metric), rows, metric)
+    d = _turn_freely(m, d, metric, touched)
   return d if skip_sensor else sensor_acc(m, d)
 
 
-def step(m: Model, d: Data) -> Data:
-  """One timestep."""
+def step(m: Model, d: Data, *, callbacks: Callbacks | None = None) -> Data:
+  """One timestep.
+
+  Args:
+    m: the model.
+    d: the Data.
+    callbacks: the user's functions in the loop; static.
+  """
+  m = user.attach(m, callbacks)
   return _integrate(m, _check_acc(m, forward(m, _check_state(m, d))), m.opt.integrator)
 
 
-def step1(m: Model, d: Data) -> Data:
-  """The part of a step before the control is needed."""
-  return _forward_velocity(m, _check_state(m, d))[0]
+def step1(m: Model, d: Data, *, callbacks: Callbacks | None = None) -> Data:
+  """The part of a step before the control is needed; a control function is called at its end."""
+  m = user.attach(m, callbacks)
+  return _control(m, _forward_velocity(m, _check_state(m, d))[0])
 
 
-def step2(m: Model, d: Data) -> Data:
+def step2(m: Model, d: Data, *, callbacks: Callbacks | None = None) -> Data:
   """The rest of the step, with the control now set; Euler's where the integrator is RK4, as in C."""
-  d = _check_acc(m, _forward_acceleration(m, d, Work(_factor(m, d), _rows(m, d))))
+  m = user.attach(m, callbacks)
+  d, rows = _remade(m, d)
+  d = _check_acc(m, _forward_acceleration(m, d, Work(_factor(m, d), rows)))
   return _integrate(m, d, IntegratorType.EULER if m.opt.integrator == IntegratorType.RK4 else m.opt.integrator)
 
 
@@ -522,12 +677,19 @@ def _smooth_vel(m: Model, d: Data, bias: bool) -> tuple[jax.Array, Any]:
   slope = None
   if derivative.with_actuators(m):
     ctrl, _ = actuator_force.effective_ctrl(m, d.time, d.ctrl, d.history)
-    slope = actuator_force.velocity_slope(m, ctrl, d.act, d.actuator_length, d.actuator_velocity, d.qfrc_actuator)
+    slope = actuator_force.velocity_slope(
+      m, ctrl, d.act, d.actuator_length, d.actuator_velocity, d.qfrc_actuator, _user_laws(m, d)
+    )
   packed = derivative.packed(m, d.qvel, d.ten_velocity, d.ten_J, d.actuator_moment, slope)
   if not bias and not derivative.with_medium(m):
     return packed, None
   pose = (d.xipos, d.ximat, d.geom_xpos, d.geom_xmat, d.subtree_com)
   return packed, derivative.of_trees(m, d.qvel, d.cinert, d.cdof, *pose, bias=bias)
+
+
+def step_map(m: Model, d: Data) -> Data:
+  """Advance the state by the discrete integrator: qacc is the change of velocity itself. Source: `mj_discrete`."""
+  return _advance(m, d, d.qacc)
 
 
 def rungekutta4(m: Model, d: Data) -> Data:
@@ -605,6 +767,7 @@ INTEGRATORS = {
   IntegratorType.RK4: rungekutta4,
   IntegratorType.IMPLICIT: implicit,
   IntegratorType.IMPLICITFAST: implicit,
+  IntegratorType.DISCRETE: step_map,
 }
 
 
@@ -678,7 +841,7 @@ def _contacts(d: Data) -> driver.Contacts:
   """Contacts as collision made them."""
   c = d.contact
   params = mixing.Params(c.includemargin, c.includemargin * 0, c.friction, c.solref, c.solreffriction, c.solimp)
-  return driver.Contacts(c.dist, c.pos, c.frame, params, c.geom, c.dim)
+  return driver.Contacts(c.dist, c.pos, c.frame, params, surfacevel=c.surfacevel, geom=c.geom, dim=c.dim)
 
 
 def _jacobian(m: Model, d: Data) -> Jacobian:

@@ -14,6 +14,7 @@ from mjx_lite.smooth import (
   articulated,
   com,
   derivative,
+  effective,
   fluid,
   geom_const,
   inertia,
@@ -44,6 +45,7 @@ class Plan(NamedTuple):
   tendon_inertia: tendon_inertia.TendonInertiaPlan
   transmission: transmission.TransmissionPlan
   derivative: derivative.DerivativePlan
+  effective: effective.EffectivePlan
   actuator: actuator.ActuatorPlan
   collision: driver.CollisionPlan
   contact: contact.ContactPlan
@@ -66,7 +68,7 @@ def plan(
   s: dict[str, Any],
   values: dict[str, np.ndarray],
   pruned: frozenset[str],
-  filter_parent: bool,
+  disableflags: int,
   elliptic: bool,
   timestep: float,
   capacity: Capacity = NO_BOUND,
@@ -77,15 +79,16 @@ def plan(
     s: static fields of the model, by mjModel's names.
     values: float fields as they are when the model is put, by mjModel's names.
     pruned: float fields whose terms are left out.
-    filter_parent: whether geoms of parent and child do not collide.
+    disableflags: of opt, some of which decide which geoms can collide.
     elliptic: whether friction cones are elliptic.
     timestep: as it is when the model is put [s].
     capacity: how much may touch at a time.
   """
-  collision = driver.plan(s, filter_parent, capacity)
+  collision = driver.plan(s, values, disableflags, capacity)
   contacts = contact.plan(s, collision, elliptic)
   about_com, inertias, tendons = com.plan(s), inertia.plan(s), tendon.plan(s)
   moments = transmission.plan({**s, "slot_body": collision.slot_body})
+  slopes = derivative.plan(s, inertias, moments, tendons)
   rows = assemble.plan(s, pruned, contacts, tendons.movable)
   slots = dict(slot_body=collision.slot_body, slot_geom=np.reshape(collision.slot_geom, (-1, 2)), slot_chosen=contacts.chosen)
   sensors = sensor.plan({**s, **slots, "row_type": rows.type, "row_id": rows.id}, values, timestep)
@@ -93,7 +96,7 @@ def plan(
     kinematics.plan(s), about_com, inertias, articulated.plan(s), passive.plan(s, pruned), plastic.plan(s),
     fluid.plan(s, pruned, about_com, values["geom_fluid"][:, 0] > 0),
     tendons, tendon_force.plan(s, pruned, tendons), tendon_inertia.plan(s, pruned, tendons),
-    moments, derivative.plan(s, inertias, moments, tendons), actuator.plan(s, values),
+    moments, slopes, effective.plan(s, moments, tendons, slopes), actuator.plan(s, values),
     collision, contacts, rows, jacobian.plan(s, rows), advance.plan(s),
     body_jacobian.plan(s, about_com), contact_force.plan(s, collision.slot_body, rows.address),
     geom_const.plan(s, values["geom_fluid"][:, 0] > 0), set_const.plan(s, about_com), sensors,

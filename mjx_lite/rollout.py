@@ -1,5 +1,6 @@
 """Many steps: a scan that carries the integration state alone, in the engine's layout, and remembers what is asked for."""
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -8,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from mjx_lite import api
+from mjx_lite.core.callbacks import Callbacks
 from mjx_lite.core.types import Data, Model
 from mjx_lite.forward import step as native_step
 
@@ -25,6 +27,7 @@ def rollout(
   record: Sequence[str] | Callable[[Model, Data], Any] = RECORD,
   checkpoint: int | None = 1,
   devices: Sequence[Any] | None = None,
+  callbacks: Callbacks | None = None,
 ) -> tuple[Data, Any]:
   """Take steps from a state, under given controls or under a policy.
 
@@ -42,13 +45,14 @@ def rollout(
       at a time; 1 keeps every state and nothing else, None keeps all intermediate values of all steps.
     devices: divide the worlds among these jax.Devices. d, a ctrl array, and what is returned then have a leading world axis
       (do not use jax.vmap), whose length is a multiple of the number of devices; ctrl (worlds, steps, nu).
+    callbacks: the user's functions that every step calls.
 
   Returns:
     the Data after the last step, whose computed fields are those of d, and the record stacked over the steps: a dict by
     name, or what the function returns.
   """
   if devices is not None:
-    return _divided(m, d, ctrl, devices, steps=steps, record=record, checkpoint=checkpoint)
+    return _divided(m, d, ctrl, devices, steps=steps, record=record, checkpoint=checkpoint, callbacks=callbacks)
   ahead = isinstance(ctrl, jax.Array | np.ndarray)
   if ahead and ctrl.ndim != 2:
     raise ValueError(f"ctrl has to be (steps, nu) for one world, not {ctrl.shape}; batch with jax.vmap.")
@@ -57,17 +61,21 @@ def rollout(
     raise ValueError("rollout needs steps= where ctrl is not an array.")
   if ahead and ctrl.shape != (length, m.nu):
     raise ValueError(f"ctrl has shape {ctrl.shape}, {length} steps of this model need {(length, m.nu)}.")
-  static = dict(steps=int(length), checkpoint=checkpoint)
+  static: dict[str, Any] = dict(steps=int(length), checkpoint=checkpoint)
   if callable(record) or callable(ctrl):
     policy = ctrl if callable(ctrl) else None
     record = record if callable(record) else _recorder(tuple(record))
-    return _scan(api.step, m, d, jnp.asarray(ctrl) if ahead else None, policy, record, **static)
+    take = api.step if callbacks is None else functools.partial(api.step, callbacks=callbacks)
+    return _scan(take, m, d, jnp.asarray(ctrl) if ahead else None, policy, record, **static)
+  static["callbacks"] = callbacks
   names = tuple(record)
   return _NATIVE(m, d, jnp.asarray(ctrl), record=names, **static) if ahead else _NATIVE(m, d, record=names, **static)
 
 
-def _native(m: Model, d: Data, ctrl: jax.Array | None = None, *, record: tuple[str, ...], **static) -> tuple[Data, Any]:
-  return _scan(native_step, m, d, ctrl, None, _recorder(record), **static)
+def _native(
+  m: Model, d: Data, ctrl: jax.Array | None = None, *, record: tuple[str, ...], callbacks: Callbacks | None, **static
+) -> tuple[Data, Any]:
+  return _scan(functools.partial(native_step, callbacks=callbacks), m, d, ctrl, None, _recorder(record), **static)
 
 
 _NATIVE = api.one_world(_native)

@@ -145,6 +145,12 @@ def bias(m: Model, k: Group, x: State) -> jax.Array:
   return jnp.where((_slot(m, k, CURRENT)[0] >= 0)[:, None], 0, direct)
 
 
+def cogging_slope(m: Model, k: Group, length: jax.Array) -> jax.Array:
+  """Derivative (n, W) of the cogging force over length (n, W)."""
+  amplitude, poles, phase = _columns(m.actuator_biasprm, k.who, 0, 1, 2)
+  return amplitude * poles * jnp.cos(poles * length + phase)
+
+
 def mechanical(m: Model, k: Group, x: State, act_dot: jax.Array) -> jax.Array:
   """Cogging and friction (n, W), which no limit of the actuator holds back. Source: `mj_fwdActuation`."""
   amplitude, poles, phase = _columns(m.actuator_biasprm, k.who, 0, 1, 2)

@@ -8,9 +8,9 @@ import numpy as np
 
 from mjx_lite.actuator import dcmotor, history, setpoint, so3
 from mjx_lite.actuator.activation import disabled, next_activation
-from mjx_lite.actuator.state import State
+from mjx_lite.actuator.state import State, UserLaws
 from mjx_lite.actuator.table import BIASES, DYNAMICS, GAINS
-from mjx_lite.core.enums import MAXVAL, BiasType, GainType, TrnType
+from mjx_lite.core.enums import MAXVAL, BiasType, DynType, GainType, TrnType
 from mjx_lite.core.select import join, place, put, rows, rows_or_zero
 from mjx_lite.core.types import Model
 from mjx_lite.math.tree import mask_sum, plan_sum
@@ -40,7 +40,7 @@ def effective_ctrl(m: Model, time, ctrl, past) -> tuple[jax.Array, jax.Array]:
   return jnp.where(bad, 0, ctrl), bad
 
 
-def actuation(m: Model, ctrl, act, length, velocity, moment, qfrc_gravcomp) -> Actuation:
+def actuation(m: Model, ctrl, act, length, velocity, moment, qfrc_gravcomp, user: UserLaws) -> Actuation:
   """Rates of activations, output forces, and the joint force that they make.
 
   The order is C's: limits of setpoint rates, activation dynamics, gain times input plus bias, limits of tendons, of the
@@ -54,11 +54,12 @@ def actuation(m: Model, ctrl, act, length, velocity, moment, qfrc_gravcomp) -> A
     velocity: (nout, W) of the outputs.
     moment: (nJmom, W) packed.
     qfrc_gravcomp: (nv, W).
+    user: results of the user's functions.
 
   Source: `mj_fwdActuation`.
   """
   p = m.plan.actuator
-  force, act_dot, x = _without_limits(m, ctrl, act, length, velocity)
+  force, act_dot, x = _without_limits(m, ctrl, act, length, velocity, user)
   off = disabled(m)
   force = _limit(m, _limit_tendons(m, force))
   for k in p.biases:
@@ -68,14 +69,18 @@ def actuation(m: Model, ctrl, act, length, velocity, moment, qfrc_gravcomp) -> A
   return Actuation(act_dot, force, _to_joints(m, moment, force, qfrc_gravcomp))
 
 
-def _without_limits(m, ctrl, act, length, velocity):
-  """Output forces (nout, W) before any limit and without the mechanical part of motors, act_dot, and the laws' state."""
+def _without_limits(m, ctrl, act, length, velocity, user, hold_integrals=False):
+  """Output forces (nout, W) before any limit and without the mechanical part of motors, act_dot, and the laws' state.
+
+  With hold_integrals the rates of controllers' integrals have no derivative.
+  """
   p = m.plan.actuator
   ctrl, slewed = setpoint.slew(m, ctrl, act)
-  x = State(ctrl, act, length, velocity, act, act)
+  x = State(ctrl, act, length, velocity, act, act, user)
   act_dot = act
   if m.na:
-    rates = [r for k in p.dynamics for r in DYNAMICS[k.kind](m, k, x)]
+    held = lambda k: hold_integrals and k.kind == DynType.PID  # noqa: E731
+    rates = [r for k in p.dynamics for r in DYNAMICS[k.kind](m, k, jax.lax.stop_gradient(x) if held(k) else x)]
     act_dot = jnp.broadcast_to(place([*slewed, *rates], m.na, act), act.shape)
     x = x._replace(act_used=_early(m, x, act_dot))
   x = x._replace(drive=rows_or_zero(join([ctrl, x.act_used]) if m.na else ctrl, p.source))
@@ -86,7 +91,7 @@ def _without_limits(m, ctrl, act, length, velocity):
   return jnp.where(off[p.owner][:, None], 0, force) if off.any() else force, act_dot, x
 
 
-def velocity_slope(m: Model, ctrl, act, length, velocity, qfrc_actuator) -> jax.Array:
+def velocity_slope(m: Model, ctrl, act, length, velocity, qfrc_actuator, user: UserLaws) -> jax.Array:
   """Derivative (nout, W) of each output's force with respect to its velocity.
 
   It is zero where a limit of the actuator, its tendon or its joint holds the force. Of the bristles of a motor only the
@@ -100,13 +105,40 @@ def velocity_slope(m: Model, ctrl, act, length, velocity, qfrc_actuator) -> jax.
     length: (nout, W) of the outputs.
     velocity: (nout, W) of the outputs.
     qfrc_actuator: (nv, W).
+    user: results of the user's functions, taken as constants, as in C.
 
   Source: `mjd_actuator_vel`.
   """
-  p, owner = m.plan.actuator, m.plan.actuator.owner
-  free = lambda v: _without_limits(m, ctrl, act, length, v)[0]  # noqa: E731
+  free = lambda v: _without_limits(m, ctrl, act, length, v, user)[0]  # noqa: E731
   force, slope = jax.jvp(free, (velocity,), (jnp.ones_like(velocity),))
+  slope = jnp.where(_held(m, force), 0, slope)
+  for k in m.plan.actuator.biases:
+    if k.kind == BiasType.DCMOTOR:
+      bristles = jnp.maximum(rows(m.actuator_dynprm, k.who)[:, 6], 0)
+      slope = put(slope, k.out, rows(slope, k.out) - jnp.where(disabled(m)[k.who][:, None], 0, bristles))
+  return jnp.where(_held_by_joint(m, qfrc_actuator), 0, slope)
 
+
+def length_slope(m: Model, ctrl, act, length, velocity, qfrc_actuator, user: UserLaws) -> jax.Array:
+  """Derivative (nout, W) of each output's force with respect to its length, zero where a limit holds the force.
+
+  Arguments are those of `velocity_slope`.
+
+  Source: `mjd_effActuation`.
+  """
+  free = lambda x: _without_limits(m, ctrl, act, x, velocity, user, hold_integrals=True)[0]  # noqa: E731
+  force, slope = jax.jvp(free, (length,), (jnp.ones_like(length),))
+  slope = jnp.where(_held(m, force), 0, slope)
+  for k in m.plan.actuator.biases:
+    if k.kind == BiasType.DCMOTOR:
+      cogging = dcmotor.cogging_slope(m, k, rows(length, k.out))
+      slope = put(slope, k.out, rows(slope, k.out) + jnp.where(disabled(m)[k.who][:, None], 0, cogging))
+  return jnp.where(_held_by_joint(m, qfrc_actuator), 0, slope)
+
+
+def _held(m, force):
+  """Outputs (nout, W) whose force a limit of the actuator or its tendon holds, from the force without limits."""
+  owner = m.plan.actuator.owner
   tendons = _limit_tendons(m, force)
   held = tendons != force
   limited = m.actuator_forcelimited.astype(bool)
@@ -118,18 +150,19 @@ def velocity_slope(m: Model, ctrl, act, length, velocity, qfrc_actuator) -> jax.
   if triple.any():
     out = np.flatnonzero(triple[owner])
     held = put(held, out, so3.size(rows(tendons, out)) >= rows(m.actuator_forcerange, owner[out])[:, 1])
-  slope = jnp.where(held, 0, slope)
-  for k in p.biases:
-    if k.kind == BiasType.DCMOTOR:
-      bristles = jnp.maximum(rows(m.actuator_dynprm, k.who)[:, 6], 0)
-      slope = put(slope, k.out, rows(slope, k.out) - jnp.where(disabled(m)[k.who][:, None], 0, bristles))
+  return held
+
+
+def _held_by_joint(m, qfrc_actuator):
+  """Outputs (nout, W) on joints whose actuator force is at its limit."""
+  owner = m.plan.actuator.owner
   on_joint = np.isin(m.actuator_trntype, (TrnType.JOINT, TrnType.JOINTINPARENT))
   joint = np.where(on_joint, m.actuator_trnid[:, 0], 0)[owner]
   limited = on_joint[owner] & m.jnt_actfrclimited[joint].astype(bool)
   if not limited.any():
-    return slope
+    return np.zeros((len(owner), 1), bool)
   bounds, total = rows(m.jnt_actfrcrange, joint), rows(qfrc_actuator, m.jnt_dofadr[joint])
-  return jnp.where(limited[:, None] & ((total <= bounds[:, 0]) | (total >= bounds[:, 1])), 0, slope)
+  return limited[:, None] & ((total <= bounds[:, 0]) | (total >= bounds[:, 1]))
 
 
 def _early(m, x, act_dot):

@@ -72,3 +72,22 @@ def affine_bias(m: Model, k: Group, x: State) -> jax.Array:
 
 def _affine(prm, k, x):
   return prm[:, 0] + prm[:, 1] * rows(x.length, k.out) + prm[:, 2] * rows(x.velocity, k.out)
+
+
+def user_rates(m: Model, k: Group, x: State) -> Rates:
+  """Rates of the user's function."""
+  act = np.concatenate([m.actuator_actadr[i] + np.arange(m.actuator_actnum[i]) for i in k.who])
+  assert x.user.rates is not None
+  return [(act, rows(x.user.rates, act))]
+
+
+def user_gain(m: Model, k: Group, x: State) -> jax.Array:
+  """Gain of the user's function."""
+  assert x.user.gain is not None
+  return rows(x.user.gain * x.drive, k.who)
+
+
+def user_bias(m: Model, k: Group, x: State) -> jax.Array:
+  """Force of the user's function."""
+  assert x.user.bias is not None
+  return rows(x.user.bias, k.who)

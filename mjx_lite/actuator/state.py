@@ -5,6 +5,14 @@ from typing import NamedTuple
 import jax
 
 
+class UserLaws(NamedTuple):
+  """Results of the user's functions, None where no actuator needs one."""
+
+  rates: jax.Array | None = None  # (na, W)
+  gain: jax.Array | None = None  # (nactuator, W)
+  bias: jax.Array | None = None  # (nactuator, W)
+
+
 class State(NamedTuple):
   """Inputs of all actuators, world axis last."""
 
@@ -14,3 +22,4 @@ class State(NamedTuple):
   velocity: jax.Array  # (nout, W)
   act_used: jax.Array  # (na, W) act, or the next act of actuators with `actearly`
   drive: jax.Array  # (nactuator, W) what the gain multiplies: a control or one of act_used
+  user: UserLaws = UserLaws()

@@ -12,6 +12,7 @@ DYNAMICS = {
   DynType.MUSCLE: muscle.dynamics,
   DynType.DCMOTOR: dcmotor.dynamics,
   DynType.PID: pid.dynamics,
+  DynType.USER: laws.user_rates,
 }
 
 # function (m, group, act, act_dot, velocity) -> pairs (addresses in act, next act), where it is not a step of Euler
@@ -25,6 +26,7 @@ GAINS = {
   GainType.DCMOTOR: dcmotor.gain,
   GainType.SO3: so3.gain,
   GainType.PID: pid.gain,
+  GainType.USER: laws.user_gain,
 }
 
 # function (m, group, state) -> force without input, of the group's outputs
@@ -34,4 +36,5 @@ BIASES = {
   BiasType.MUSCLE: muscle.bias,
   BiasType.DCMOTOR: dcmotor.bias,
   BiasType.SO3: so3.bias,
+  BiasType.USER: laws.user_bias,
 }

@@ -25,7 +25,8 @@ STAGE_FIELDS: dict[str, tuple[str, ...]] = {
   "factor_m": ("qLD", "qLDiagInv"),
   "collision": (
     *("ncon", "contact.geom", "contact.dim", "contact.dist", "contact.pos", "contact.frame", "contact.includemargin"),
-    *("contact.friction", "contact.solref", "contact.solreffriction", "contact.solimp", "contact.exclude"),
+    *("contact.friction", "contact.solref", "contact.solreffriction", "contact.solimp", "contact.surfacevel"),
+    "contact.exclude",
   ),
   "transmission": ("actuator_length", "actuator_moment"),
   "make_constraint": (

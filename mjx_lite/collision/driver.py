@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from mjx_lite.collision import broadphase, convex, hulls, mixing, pairs, shapes
+from mjx_lite.collision import broadphase, convex, hfield, hulls, mixing, pairs, shapes
 from mjx_lite.collision.broadphase import NO_BOUND, Capacity
 from mjx_lite.collision.hulls import HullOf
 from mjx_lite.collision.primitive import COLLIDERS
@@ -18,14 +18,15 @@ from mjx_lite.core.types import Model
 
 
 class Group(NamedTuple):
-  """Candidate pairs of one geom-type pair, or all convex pairs: one collider body for all of them."""
+  """Candidate pairs of one geom-type pair, all convex pairs, or all with height fields: one collider body for all of them."""
 
   pair: np.ndarray  # indices into the candidate list
   geom1: np.ndarray
   geom2: np.ndarray
   hull1: HullOf | None  # of the meshes among the geoms, in order
   hull2: HullOf | None
-  how: Callable[[Shape, Shape, jax.Array], shapes.Contacts] | convex.ConvexPlan  # their own collider, or the convex way
+  # their own collider, or the convex way
+  how: Callable[[Shape, Shape, jax.Array], shapes.Contacts] | convex.ConvexPlan | hfield.HFieldPlan
   name: str  # by which its capacity is given
   bounded: bool  # whether the candidates can be chosen by their bounds
   budget: int  # pairs that are looked at closely; the nearest, where there are more
@@ -34,6 +35,7 @@ class Group(NamedTuple):
 class CollisionPlan(NamedTuple):
   """Candidates by type, and the slots in MuJoCo's order."""
 
+  enabled: bool  # whether there may be contacts at all
   groups: tuple[Group, ...]
   geom1: np.ndarray  # (npair,) candidates
   geom2: np.ndarray
@@ -50,17 +52,19 @@ class CollisionPlan(NamedTuple):
 class Contacts(NamedTuple):
   """Result of `collide`: geometry and parameters of every slot.
 
-  The last four are None where the slots' geoms are constant.
+  Those of chosen slots are None where the slots' geoms are constant.
   """
 
   dist: jax.Array
   pos: jax.Array
   frame: jax.Array
   params: mixing.Params
-  geom: jax.Array | None = None  # (ncon, 2, W)
-  dim: jax.Array | None = None  # (ncon, W)
-  lost_pair: jax.Array | None = None  # (W,) candidates within reach did not fit
-  lost_contact: jax.Array | None = None  # (W,) contacts did not fit
+  surfacevel: jax.Array | None = None  # (ncon, 3, W) where some surface has a velocity
+  full: jax.Array | None = None  # (W,) slots are missing, if any can be
+  geom: Any = None  # (ncon, 2, W)
+  dim: Any = None  # (ncon, W)
+  lost_pair: Any = None  # (W,) candidates within reach did not fit
+  lost_contact: Any = None  # (W,) contacts did not fit
 
 
 def type_name(t: int) -> str:
@@ -68,9 +72,19 @@ def type_name(t: int) -> str:
   return GeomType(int(t)).name.lower()
 
 
-def plan(s: dict[str, Any], filter_parent: bool, capacity: Capacity = NO_BOUND) -> CollisionPlan:
-  """Candidates and slots from the static fields of the model, and what may touch at a time."""
-  found = pairs.candidates(s, filter_parent)
+def reach(pair: pairs.Pair, values: dict[str, np.ndarray]) -> float:
+  """Radius of a ball about the second geom of a pair that holds all that it can touch [m]."""
+  k, geoms = pair.explicit, [pair.geom1, pair.geom2]
+  between = [values[f"pair_{x}"][k] if k >= 0 else values[f"geom_{x}"][geoms].sum() for x in ("margin", "gap")]
+  return float(values["geom_rbound"][pair.geom2] + sum(between))
+
+
+_FIELDS = ("hfield", "*")  # key of all pairs with height fields, which share one body
+
+
+def plan(s: dict[str, Any], values: dict[str, np.ndarray], disableflags: int, capacity: Capacity = NO_BOUND) -> CollisionPlan:
+  """Candidates and slots from the static fields of the model, and its float fields now; what may touch at a time."""
+  found = pairs.candidates(s, disableflags)
   geom1, geom2 = (np.array([getattr(p, k) for p in found], int) for k in ("geom1", "geom2"))
   condim, explicit = (np.array([getattr(p, k) for p in found], int) for k in ("condim", "explicit"))
   kind = [(type_name(s["geom_type"][a]), type_name(s["geom_type"][b])) for a, b in zip(geom1, geom2, strict=True)]
@@ -82,36 +96,42 @@ def plan(s: dict[str, Any], filter_parent: bool, capacity: Capacity = NO_BOUND) 
     return HullOf(tables, tables.start[data], tables.count[data]) if len(data) else None
 
   groups, first_row, offset = [], np.zeros(len(found), int), 0
-  body = [k if COLLIDERS[k].fn else None for k in kind]
+  number = np.array([0 if k[0] == "hfield" else COLLIDERS[k].ncon for k in kind], int)
+  body = [_FIELDS if k[0] == "hfield" else k if COLLIDERS[k].fn else None for k in kind]
   for types in sorted(set(body), key=lambda k: k or ("~", "")):
     members = np.array([i for i, k in enumerate(body) if k == types], int)
     pair = geom1[members], geom2[members]
     both = hull(pair[0]), hull(pair[1])
-    how = (types and COLLIDERS[types].fn) or convex.plan([kind[i] for i in members], *both)
+    if types == _FIELDS:
+      near = [reach(found[i], values) for i in members]
+      how = hfield.plan(s, np.array(near), pair[0], [kind[i][1] for i in members])
+      number[members] = how.ncon
+    else:
+      how = (types and COLLIDERS[types].fn) or convex.plan([kind[i] for i in members], *both)
     name, bounded = "-".join(types) if types else "convex", _has_bounds(types)
     budget = capacity.budget(name, len(members)) if bounded else len(members)
     groups.append(Group(members, *pair, *both, how, name, bounded, budget))
-    ncon = COLLIDERS[types].ncon if types else convex.NCON
-    first_row[members] = offset + ncon * np.arange(len(members))
-    offset += ncon * len(members)
-  ncon = np.array([COLLIDERS[k].ncon for k in kind], int)
-  slot_pair = np.repeat(np.arange(len(found)), ncon)
-  within = np.concatenate([np.arange(n) for n in ncon]).astype(int) if len(ncon) else np.zeros(0, int)
-  kept, compact = _compacted(groups, kind, ncon, capacity)
+    ncon = number[members] if types else np.full(len(members), convex.NCON)
+    first_row[members] = offset + np.cumsum(ncon) - ncon
+    offset += ncon.sum()
+  slot_pair = np.repeat(np.arange(len(found)), number)
+  within = np.concatenate([np.arange(n) for n in number]).astype(int) if len(number) else np.zeros(0, int)
+  kept, compact = _compacted(groups, number, capacity)
   slot_pair, within = slot_pair[:kept], within[:kept]
   slot_geom = np.stack([geom1[slot_pair], geom2[slot_pair]], axis=-1)
+  enabled = not disableflags & (DisableBit.CONTACT | DisableBit.CONSTRAINT)
   return CollisionPlan(
-    tuple(groups), geom1, geom2, explicit, condim, first_row[slot_pair] + within, slot_pair, slot_geom,
+    enabled, tuple(groups), geom1, geom2, explicit, condim, first_row[slot_pair] + within, slot_pair, slot_geom,
     condim[slot_pair], s["geom_bodyid"][slot_geom].astype(int), compact,
   )  # fmt: skip
 
 
 def _has_bounds(types: tuple[str, str] | None) -> bool:
   """Whether candidates can be chosen by their bounds; planes have none, and are few."""
-  return types is not None and not {"plane", "mesh"} & {*types}
+  return types is not None and not {"plane", "mesh", "hfield"} & {*types}
 
 
-def _compacted(groups, kind, ncon, capacity) -> tuple[int, int | None]:
+def _compacted(groups, ncon, capacity) -> tuple[int, int | None]:
   """How many slots there are, and if not all those that could be used, how many a pair has at most."""
   total = int(ncon.sum())
   widths = [convex.NCON if isinstance(g.how, convex.ConvexPlan) else int(ncon[g.pair].max()) for g in groups]
@@ -130,19 +150,23 @@ def collide(m: Model, geom_xpos: jax.Array, geom_xmat: jax.Array) -> Contacts:
   by_pair = mixing.mix(m, p.geom1, p.geom2, p.explicit)
   params = mixing.Params(*(rows(x, p.slot_pair) for x in by_pair))
   reach = by_pair.margin + by_pair.gap
+  if not p.groups or not m.opt.use_contact:
+    shape, dtype = (len(p.slot_pair), geom_xpos.shape[-1]), geom_xpos.dtype
+    empty, nowhere = jnp.full(shape, shapes.NO_CONTACT, dtype), jnp.zeros((shape[0], 3, shape[1]), dtype)
+    return Contacts(empty, nowhere, jnp.broadcast_to(jnp.eye(3, dtype=dtype)[..., None], (shape[0], 3, 3, shape[1])), params)
   if p.compact is not None:
     return _collide_near(m, by_pair, geom_xpos, geom_xmat)
-  dist, pos, frame = [], [], []
+  dist, pos, frame, full = [], [], [], None
   for group in p.groups:
-    found = _narrow(m, group, *_shapes(m, group, geom_xpos, geom_xmat), rows(reach, group.pair))
+    both, margin = _shapes(m, group, geom_xpos, geom_xmat), rows(reach, group.pair)
+    if isinstance(group.how, hfield.HFieldPlan):
+      found, full = hfield.collide(group.how, *both, margin, m.opt.ccd_iterations)
+    else:
+      found = _narrow(m, group, *both, margin)
     flat = [x.reshape(-1, *x.shape[2:]) for x in found]
     for part, x in zip((dist, pos, frame), flat, strict=True):
       part.append(x)
-  if not p.groups:
-    width = geom_xpos.shape[-1]
-    none, no_pos, no_frame = (jnp.zeros((0, *shape, width), geom_xpos.dtype) for shape in ((), (3,), (3, 3)))
-    return Contacts(none, no_pos, no_frame, params)
-  return Contacts(join(dist, p.slot_row), join(pos, p.slot_row), join(frame, p.slot_row), params)
+  return Contacts(join(dist, p.slot_row), join(pos, p.slot_row), join(frame, p.slot_row), params, full=full)
 
 
 def _shapes(m: Model, group: Group, geom_xpos: jax.Array, geom_xmat: jax.Array) -> tuple[Shape, Shape]:
@@ -159,6 +183,7 @@ def _narrow(m: Model, group: Group, shape1: Shape, shape2: Shape, margin: jax.Ar
   if isinstance(group.how, convex.ConvexPlan):
     multiccd = not m.opt.disableflags & DisableBit.MULTICCD
     return convex.collide(group.how, shape1, shape2, margin, m.opt.ccd_iterations, multiccd)
+  assert not isinstance(group.how, hfield.HFieldPlan)
   return group.how(shape1, shape2, margin)
 
 
@@ -170,29 +195,29 @@ def _collide_near(m: Model, by_pair: mixing.Params, geom_xpos: jax.Array, geom_x
   p: CollisionPlan = m.plan.collision
   reach = by_pair.margin + by_pair.gap
   bounds = broadphase.bounds(geom_xpos, geom_xmat, m.geom_rbound, m.geom_aabb)
-  lost = jnp.zeros(geom_xpos.shape[-1], bool)
+  lost, width = jnp.zeros(geom_xpos.shape[-1], bool), int(p.compact or 0)
   parts = []
   for group in p.groups:
     pair, margin = jnp.asarray(group.pair.astype(np.int32))[:, None], rows(reach, group.pair)
     if group.budget < len(group.pair):
       chosen = broadphase.nearest(broadphase.separation(bounds, group.geom1, group.geom2) - margin, group.budget)
       pair, margin, lost = gather(pair, chosen.place), gather(margin, chosen.place), lost | chosen.lost
-      shape1, shape2 = (
-        Shape(*(gather(x, jnp.asarray(g.astype(np.int32))[chosen.place]) for x in (geom_xpos, geom_xmat, m.geom_size)))
-        for g in (group.geom1, group.geom2)
-      )
+      which = (jnp.asarray(g.astype(np.int32))[chosen.place] for g in (group.geom1, group.geom2))
+      shape1, shape2 = (Shape(gather(geom_xpos, g), gather(geom_xmat, g), gather(m.geom_size, g)) for g in which)
     else:
       shape1, shape2 = _shapes(m, group, geom_xpos, geom_xmat)
     found = _narrow(m, group, shape1, shape2, margin)
-    rank = p.compact * pair[:, None] + np.arange(found.dist.shape[1], dtype=np.int32)[:, None]
+    rank = width * pair[:, None] + np.arange(found.dist.shape[1], dtype=np.int32)[:, None]
     parts.append([x.reshape(-1, *x.shape[2:]) for x in (rank, found.dist < margin[:, None], *found)])
   rank, touches, dist, pos, frame = (join(x) for x in zip(*parts, strict=True))
-  chosen = broadphase.first_contacts(touches, rank, len(p.slot_pair), p.compact * len(p.geom1))
-  pair = gather(rank, chosen.place) // p.compact
+  chosen = broadphase.first_contacts(touches, rank, len(p.slot_pair), width * len(p.geom1))
+  pair = gather(rank, chosen.place) // width
   dist, pos, frame = (gather(x, chosen.place) for x in (dist, pos, frame))
   geom, dim = np.stack([p.geom1, p.geom2], axis=-1)[..., None].astype(np.int32), p.condim[:, None].astype(np.int32)
   params = mixing.Params(*(gather(x, pair) for x in by_pair))
-  return Contacts(dist, pos, frame, params, gather(geom, pair), gather(dim, pair), lost, chosen.lost)
+  return Contacts(
+    dist, pos, frame, params, geom=gather(geom, pair), dim=gather(dim, pair), lost_pair=lost, lost_contact=chosen.lost
+  )
 
 
 def count_near(m: Model, geom_xpos: jax.Array, geom_xmat: jax.Array) -> jax.Array:

@@ -132,13 +132,15 @@ def _nearest(y: jax.Array, on: jax.Array, w: jax.Array, one: jax.Array) -> tuple
   return point, best > 0, inside
 
 
-def find(a: Core, b: Core, reach: jax.Array, iterations: int) -> Features:
+def find(a: Core, b: Core, reach: jax.Array, iterations: int, ways: jax.Array | None = None) -> Features:
   """Features between two cores.
 
   Args:
     a, b: the cores.
     reach: (P, W or 1) distance of the cores beyond which nothing need be known [m].
     iterations: bound of GJK for one target.
+    ways: (P, K, 3, W) directions in the frame of the first, in which overlapping shapes may leave each other by the shortest
+      way; those of a coarse grid if None. The axes of the second are among them always.
   """
   a, b = (c._replace(**{k: jax.lax.stop_gradient(getattr(c, k)) for k in ("pos", "mat", "size", "scale")}) for c in (a, b))
   reach = jax.lax.stop_gradient(reach)
@@ -160,7 +162,7 @@ def find(a: Core, b: Core, reach: jax.Array, iterations: int) -> Features:
   def height(depth):
     """Of the target above the surface: as small as what it is to find is, lest it finds something else."""
     return jnp.clip(jnp.abs(depth), 1e-5 * size, 0.1 * size)
-  tried, tried_depth = _shallowest(a, b, turn, place)
+  tried, tried_depth = _shallowest(a, b, turn, place, ways)
 
   def furthest(direction):
     point_a, index_a = core.support(a, direction)
@@ -242,11 +244,15 @@ def find(a: Core, b: Core, reach: jax.Array, iterations: int) -> Features:
   return Features(s.normal, s.on, s.index_a, s.index_b, s.a, s.b, s.far, s.overlap, s.passes)
 
 
-def _shallowest(a: Core, b: Core, turn: jax.Array, place: jax.Array) -> tuple[jax.Array, jax.Array]:
+def _shallowest(
+  a: Core, b: Core, turn: jax.Array, place: jax.Array, ways: jax.Array | None
+) -> tuple[jax.Array, jax.Array]:
   """Of some directions (P, 3, W) that in which the shapes overlap least, and how much (P, W)."""
-  fixed = jnp.broadcast_to(jnp.asarray(_TRIED, place.dtype)[None, ..., None], (place.shape[0], *_TRIED.shape, place.shape[-1]))
+  if ways is None:
+    ways = jnp.asarray(_TRIED, place.dtype)[None, ..., None]
+  ways = jnp.broadcast_to(ways, (place.shape[0], *ways.shape[1:3], place.shape[-1]))
   axes = jnp.swapaxes(turn, 1, 2)
-  directions = jnp.concatenate([fixed, axes, -axes], axis=1)
+  directions = jnp.concatenate([ways, axes, -axes], axis=1)
   reach_b = core.extent(b, -vector.mat_t_vec(turn[:, None], directions))
   depth = core.extent(a, directions) + reach_b - vector.dot(directions, place[:, None])
   best = _first_max(-depth)

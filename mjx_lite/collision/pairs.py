@@ -2,6 +2,8 @@
 
 from typing import Any, NamedTuple
 
+from mjx_lite.core.enums import DisableBit
+
 
 class Pair(NamedTuple):
   """One candidate pair of geoms, the lower type first."""
@@ -12,14 +14,17 @@ class Pair(NamedTuple):
   explicit: int  # index of the <pair>, -1 for a pair that the filters let through
 
 
-def candidates(s: dict[str, Any], filter_parent: bool) -> list[Pair]:
-  """All pairs that can touch, in MuJoCo's contact order.
+def candidates(s: dict[str, Any], disableflags: int) -> list[Pair]:
+  """All pairs that can touch, in MuJoCo's contact order; none where contacts or constraints are disabled.
 
   Ascending in the two bodies; the explicit pairs of two bodies come before their other pairs, and those in the order
   (geom of the first body, geom of the second). An explicit pair is never filtered, and stands for its two geoms.
 
   Source: `mj_collision`, `filterBodyPair`, `filterCollisionPair`.
   """
+  if disableflags & (DisableBit.CONTACT | DisableBit.CONSTRAINT):
+    return []
+  filter_parent = not disableflags & DisableBit.FILTERPARENT
   found = []
   explicit_geoms = set()
   for k in range(s["npair"]):

@@ -12,6 +12,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from mjx_lite.collision.driver import type_name
+from mjx_lite.collision.shapes import first_min
+from mjx_lite.core.select import join
 from mjx_lite.core.types import Model
 from mjx_lite.math import safe, vector
 
@@ -103,11 +105,45 @@ RAYS: dict[str, Callable[[jax.Array, jax.Array, jax.Array], jax.Array]] = {
 }
 
 
+def _normal_capsule(q, size):
+  z = q[..., 2, :]
+  return safe.normalize(jnp.stack([q[..., 0, :], q[..., 1, :], z - jnp.clip(z, -size[..., 1, :], size[..., 1, :])], axis=-2))
+
+
+def _normal_cylinder(q, size):
+  x, y, z = (q[..., k, :] for k in range(3))
+  side = safe.normalize(jnp.stack([x, y, 0 * z], axis=-2))
+  cap = jnp.stack([0 * x, 0 * y, jnp.sign(z)], axis=-2)
+  radius = safe.sqrt(x * x + y * y)
+  on_cap = jnp.abs(jnp.abs(z) - size[..., 1, :]) < jnp.abs(radius - size[..., 0, :])
+  return jnp.where(on_cap[..., None, :], cap, side)
+
+
+def _normal_box(q, size):
+  depth = jax.lax.stop_gradient(jnp.abs(jnp.abs(q) - size))
+  return jnp.where(first_min(depth), jnp.sign(q), 0)
+
+
+# outward normal at a point of the surface, both in the geom's frame
+NORMALS: dict[str, Callable[[jax.Array, jax.Array], jax.Array]] = {
+  "plane": lambda q, size: q * 0 + np.array([0, 0, 1])[:, None],
+  "sphere": lambda q, size: safe.normalize(q),
+  "capsule": _normal_capsule,
+  "ellipsoid": lambda q, size: safe.normalize(q / (size * size)),
+  "cylinder": _normal_cylinder,
+  "box": _normal_box,
+}
+
+
 class Hit(NamedTuple):
-  """Lengths (n, W) in units of the rays' vectors and geom ids (n, W), -1 where a ray meets nothing."""
+  """Lengths (n, W) in units of the rays' vectors and geom ids (n, W), -1 where a ray meets nothing.
+
+  The outward normals (n, 3, W) of the surfaces that are met are there if they were asked for; zero without a hit.
+  """
 
   dist: jax.Array
   geom: jax.Array
+  normal: jax.Array | None = None
 
 
 def visible(
@@ -147,7 +183,30 @@ def cast(
   Source: `mj_ray`, `mj_multiRay`.
   Gradient: of the length to the surface that is met.
   """
-  geoms = visible(m, geomgroup, flg_static, bodyexclude)
+  return first_hit(m, xpos, xmat, point, vec, visible(m, geomgroup, flg_static, bodyexclude))
+
+
+def first_hit(
+  m: Model,
+  xpos: jax.Array,
+  xmat: jax.Array,
+  point: jax.Array,
+  vec: jax.Array,
+  geoms: np.ndarray,
+  blind: np.ndarray | None = None,
+  normals: bool = False,
+) -> Hit:
+  """The first of some geoms that each ray meets.
+
+  Args:
+    xpos, xmat: poses of all geoms.
+    point: (n or 1, 3, W) [m]; vec: (n, 3, W).
+    geoms: ids (g,).
+    blind: (ngeom, n) geoms that a ray does not see; None if each sees all.
+    normals: whether the surfaces' normals are wanted.
+
+  Gradient: of the surface that is met.
+  """
   kinds = np.array([type_name(m.geom_type[g]) for g in geoms])
 
   def local(ids, shift=None):
@@ -156,31 +215,44 @@ def cast(
     v = vector.mat_t_vec(mat, jnp.broadcast_to(vec[None], (len(ids), *vec.shape)))
     return (p if shift is None else p - shift[:, None, :, None]), v
 
-  lengths, owners = [], []
-  for kind, fn in RAYS.items():
+  lengths, owners, outward = [], [], []
+
+  def add(kind, ids, p, v, size):
+    length = RAYS[kind](p, v, size)
+    if blind is not None and blind[ids].any():
+      length = jnp.where(blind[ids][..., None], jnp.inf, length)
+    lengths.append(length)
+    owners.append(ids)
+    if normals:
+      met = p + jnp.where(jnp.isfinite(length), length, 0)[..., None, :] * v
+      outward.append(vector.mat_vec(xmat[ids][:, None], NORMALS[kind](met, size)))
+
+  for kind in RAYS:
     ids = geoms[kinds == kind]
     if len(ids):
-      lengths.append(fn(*local(ids), m.geom_size[ids][:, None]))
-      owners.append(ids)
+      add(kind, ids, *local(ids), m.geom_size[ids][:, None])
   fields = geoms[kinds == "hfield"]
   if len(fields):
     size = m.hfield_size[m.geom_dataid[fields]]
     base = np.stack([size[:, 0], size[:, 1], 0.5 * size[:, 3]], axis=1)
     down = np.stack([0 * size[:, 3], 0 * size[:, 3], -0.5 * size[:, 3]], axis=1)
-    lengths.append(_box(*local(fields, jnp.asarray(down, xpos.dtype)), jnp.asarray(base, xpos.dtype)[:, None, :, None]))
-    owners.append(fields)
+    add("box", fields, *local(fields, jnp.asarray(down, xpos.dtype)), jnp.asarray(base, xpos.dtype)[:, None, :, None])
   surfaces = geoms[np.isin(kinds, ["mesh", "hfield"])]
   if len(surfaces):
     triangles = [_triangles(m, g) for g in surfaces]
     owner = np.repeat(np.arange(len(surfaces)), [len(t) for t in triangles])
-    length, which = _nearest_triangle(np.concatenate(triangles), owner, *local(surfaces))
+    unseen = None if blind is None else blind[surfaces]
+    length, which, normal = _nearest_triangle(np.concatenate(triangles), owner, *local(surfaces), unseen)
     lengths.append(length[None])
     owners.append(None)
+    if normals:
+      is_met = np.arange(len(surfaces))[:, None, None] == which
+      turn = jnp.sum(jnp.where(is_met[:, :, None, None], xmat[surfaces][:, None], 0), axis=0)
+      outward.append(vector.mat_vec(turn, normal)[None])
   if not lengths:
     none = jnp.full((vec.shape[0], xpos.shape[-1]), -1, xpos.dtype)
-    return Hit(none, none.astype(jnp.int32))
-  width = max(x.shape[-1] for x in lengths)
-  every = jnp.concatenate([jnp.broadcast_to(x, (*x.shape[:-1], width)) for x in lengths])
+    return Hit(none, none.astype(jnp.int32), jnp.zeros((vec.shape[0], 3, 1), xpos.dtype) if normals else None)
+  every = join(lengths)
   best = jnp.argmin(every, axis=0)
   dist = jnp.min(every, axis=0)
   ids = np.concatenate([np.zeros(1, int) if o is None else o for o in owners]).astype(np.int32)
@@ -188,7 +260,11 @@ def cast(
   if owners[-1] is None:
     geom = jnp.where(best == len(ids) - 1, jnp.asarray(surfaces.astype(np.int32))[which], geom)
   hit = jnp.isfinite(dist)
-  return Hit(jnp.where(hit, dist, -1), jnp.where(hit, geom, -1))
+  normal = None
+  if normals:
+    chosen = jnp.take_along_axis(join(outward), best[None, :, None], axis=0)[0]
+    normal = jnp.where(hit[:, None], chosen, 0)
+  return Hit(jnp.where(hit, dist, -1), jnp.where(hit, geom, -1), normal)
 
 
 def _triangles(m: Model, geom: int) -> np.ndarray:
@@ -204,7 +280,7 @@ def _triangles(m: Model, geom: int) -> np.ndarray:
   grid = np.stack([*np.meshgrid(np.linspace(-x, x, ncol), np.linspace(-y, y, nrow)), height], axis=-1)
   a, b, c, d = grid[:-1, :-1], grid[:-1, 1:], grid[1:, 1:], grid[1:, :-1]
   out = [np.stack([a, b, c], axis=2).reshape(-1, 3, 3), np.stack([a, c, d], axis=2).reshape(-1, 3, 3)]
-  for edge in (grid[0], grid[-1], grid[:, 0], grid[:, -1]):
+  for edge in (grid[0, ::-1], grid[-1], grid[:, 0], grid[::-1, -1]):  # so that normals point outwards
     low = edge * [1, 1, 0]
     out += [np.stack([edge[:-1], edge[1:], low[:-1]], axis=1), np.stack([edge[1:], low[1:], low[:-1]], axis=1)]
   return np.concatenate(out)
@@ -222,8 +298,8 @@ def _meet(v0, v1, v2, p, v):
   return _first((ok, x))
 
 
-def _nearest_triangle(triangles, owner, p, v):
-  """Length (n, W) to the nearest triangle and which of the surfaces it is on."""
+def _nearest_triangle(triangles, owner, p, v, blind=None):
+  """Length (n, W) to the nearest triangle, which of the surfaces it is on, and its normal (n, 3, W)."""
   dtype = v.dtype
   n = len(triangles)
   pad = -n % _CHUNK
@@ -235,6 +311,8 @@ def _nearest_triangle(triangles, owner, p, v):
     best, which = carry
     t = corner[k][:, None, :, :, None]
     length = _meet(t[:, :, 0], t[:, :, 1], t[:, :, 2], fixed_p[of[k]], fixed_v[of[k]])
+    if blind is not None and blind.any():
+      length = jnp.where(jnp.asarray(blind)[of[k]][..., None], jnp.inf, length)
     nearest = jnp.min(length, axis=0)
     which = jnp.where(nearest < best, jnp.asarray(k)[jnp.argmin(length, axis=0)], which)
     return (jnp.minimum(best, nearest), which), None
@@ -249,4 +327,4 @@ def _nearest_triangle(triangles, owner, p, v):
   v0, v1, v2 = (t[:, k] for k in range(3))
   normal = vector.cross(v1 - v0, v2 - v0)
   x = safe.divide(vector.dot(v0 - p, normal), vector.dot(v, normal))
-  return jnp.where(jnp.isfinite(best), x, jnp.inf), surface
+  return jnp.where(jnp.isfinite(best), x, jnp.inf), surface, safe.normalize(normal)

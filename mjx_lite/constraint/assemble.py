@@ -1,18 +1,22 @@
 """All constraint rows of a state, in MuJoCo's order."""
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
 from mjx_lite.collision.driver import Contacts
-from mjx_lite.constraint import contact, equality, friction, jacobian, limit
+from mjx_lite.constraint import contact, discrete, equality, friction, jacobian, limit
 from mjx_lite.constraint.impedance import impedance
 from mjx_lite.constraint.limit import TendonLimitPlan
 from mjx_lite.constraint.rows import Jacobian, RowParams, Rows
-from mjx_lite.core.enums import MINVAL, ConstraintType
+from mjx_lite.core.enums import MAXIMP, MINVAL, ConstraintType
 from mjx_lite.core.select import join
 from mjx_lite.core.types import Model
+
+Solve = Callable[[jax.Array], jax.Array]
 
 
 class RowPlan(NamedTuple):
@@ -46,8 +50,14 @@ def plan(s: dict[str, Any], pruned: frozenset[str], c: contact.ContactPlan, mova
   return RowPlan(equalities, dofs, tendons, limits, tendon_limits, types, ids, address)
 
 
-def make_constraint(m: Model, x: equality.State, contacts: Contacts) -> Rows:
+def make_constraint(m: Model, x: equality.State, contacts: Contacts, solve: Solve | None = None) -> Rows:
   """Rows with their regularisation and reference acceleration.
+
+  Args:
+    m: the model.
+    x: what equalities depend on.
+    contacts: as collision made them.
+    solve: product of M^-1 with (nv, W), for the exact diagonal of J M^-1 J' in the place of the approximate one.
 
   Source: `mj_makeConstraint`, `mj_makeImpedance`, `mj_referenceConstraint`.
   """
@@ -70,15 +80,27 @@ def make_constraint(m: Model, x: equality.State, contacts: Contacts) -> Rows:
   enabled = np.repeat([flag for _, flag in parts], [len(x.pos) for x, _ in parts])[:, None]
   stiff = np.concatenate([np.broadcast_to(x.stiff, len(x.pos)) for x, _ in parts])[:, None]
 
+  if solve is not None:
+    exact = jacobian.inverse_diagonal(m, j, x.cdof, solve)
+    params = params._replace(diag=jacobian.first_of_contact(m, exact))
   law = impedance(m, params.solref, params.solimp, params.violation - params.margin)
-  k = jnp.where(stiff, law.K, 0)
+  k, b = jnp.where(stiff, law.K, 0), law.B
   first = jnp.maximum(MINVAL, (1 - law.I) / law.I * params.diag)
-  r = params.scale * first
   active = params.active & enabled
   vel = jacobian.mul(m, j, x.cdof, x.qvel)
-  aref = -law.B * vel - k * law.I * (params.pos - params.margin) - params.bias
+  if contacts.surfacevel is not None and "geom_surfacevel" not in m.layout.pruned:
+    moving = contact.surface_rows(m.plan.contact, contacts.surfacevel, j.mu)
+    vel = vel + jnp.concatenate([jnp.zeros((vel.shape[0] - moving.shape[0], moving.shape[-1]), moving.dtype), moving])
+  if m.opt.is_discrete:
+    k, b, factor = discrete.resolve(m, law, k, params.solref)
+    aref = -(k * law.I * (params.pos - params.margin) + (b + m.opt.timestep * k * law.I) * vel + params.bias) / factor
+    least = (1 - MAXIMP) / MAXIMP * params.diag
+    first = jnp.maximum(first / jacobian.first_of_contact(m, factor), least)
+  else:
+    aref = -b * vel - k * law.I * (params.pos - params.margin) - params.bias
+  r = params.scale * first
   return Rows(
     jacobian=j, D=jnp.where(active, 1 / r, 0), R=r, aref=aref, vel=vel, pos=params.pos, margin=params.margin,
     frictionloss=params.frictionloss, diagA=r * law.I / (1 - law.I),
-    KBIP=jnp.stack(jnp.broadcast_arrays(k, law.B, law.I, law.P), axis=1), contact_mu=contact_rows.contact_mu,
+    KBIP=jnp.stack(jnp.broadcast_arrays(k, b, law.I, law.P), axis=1), contact_mu=contact_rows.contact_mu,
   )  # fmt: skip

@@ -88,7 +88,7 @@ def rows_contact(m: Model, p: ContactPlan, contacts: Contacts, subtree_com: jax.
 
   Source: `mj_instantiateContact`, `mj_diagApprox`, `mj_makeImpedance`.
   """
-  body = sides.bodies(m, contacts.geom) if p.chosen else None
+  body: Any = sides.bodies(m, contacts.geom) if p.chosen else None
   frame, point = rows(contacts.frame, p.sides.slot), rows(contacts.pos, p.sides.slot)
   arm = (point - p.sides.of_root(subtree_com, body))[:, None]
   axes = frame[:, : min(p.ndir, 3)]
@@ -138,7 +138,7 @@ def rows_contact(m: Model, p: ContactPlan, contacts: Contacts, subtree_com: jax.
     margin=edge, diag=per_row(diag), scale=scale, solref=solref, solimp=per_row(contacts.params.solimp),
     frictionloss=zero, bias=zero, stiff=normal,
   )  # fmt: skip
-  return ContactRows(params, basis, mu, body, jnp.where(friction & (contacts.dist < margin), contact_mu, 0))
+  return ContactRows(params, basis, mu, body, jnp.where(friction, contact_mu, 0))
 
 
 def _elliptic_scale(p: ContactPlan, friction: jax.Array, contact_mu: jax.Array) -> jax.Array:
@@ -155,6 +155,13 @@ def to_rows(p: ContactPlan, y: jax.Array, mu: jax.Array) -> jax.Array:
   edge = mu[:, : p.ndir - 1] * y[:, 1:]
   both = jnp.stack([y[:, :1] + edge, y[:, :1] - edge], axis=2)
   return both.reshape(p.ncon * p.nrow, -1)
+
+
+def surface_rows(p: ContactPlan, surfacevel: jax.Array, mu: jax.Array) -> jax.Array:
+  """Velocity (ncon * nrow, W) that moving surfaces add to the contact rows. Source: `mj_addSurfaceVel`."""
+  n = min(p.ndir - 1, 3)
+  none = lambda k: jnp.zeros((p.ncon, k, surfacevel.shape[-1]), surfacevel.dtype)  # noqa: E731
+  return to_rows(p, jnp.concatenate([none(1), surfacevel[:, :n], none(p.ndir - 1 - n)], axis=1), mu)
 
 
 def from_rows(p: ContactPlan, f: jax.Array, mu: jax.Array) -> jax.Array:

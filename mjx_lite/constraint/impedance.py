@@ -27,7 +27,7 @@ def impedance(m: Model, solref: jax.Array, solimp: jax.Array, pos: jax.Array) ->
   ref0, ref1 = solref[:, 0], solref[:, 1]
   mixed = (ref0 > 0) != (ref1 > 0)
   ref0, ref1 = jnp.where(mixed, 0.02, ref0), jnp.where(mixed, 1.0, ref1)
-  if m.opt.use_refsafe:
+  if m.opt.use_refsafe and not m.opt.is_discrete:
     ref0 = jnp.where(ref0 > 0, jnp.maximum(ref0, 2 * m.opt.timestep), ref0)
   d0, dw = jnp.clip(solimp[:, 0], MINIMP, MAXIMP), jnp.clip(solimp[:, 1], MINIMP, MAXIMP)
   width = jnp.maximum(solimp[:, 2], 0)

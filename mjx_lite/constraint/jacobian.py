@@ -3,6 +3,7 @@
 Rows in MuJoCo's order: equalities, friction of dofs and tendons, limits of joints and tendons, contacts.
 """
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -14,7 +15,7 @@ from mjx_lite.constraint.equality import EqualityPlan
 from mjx_lite.constraint.rows import Jacobian
 from mjx_lite.core.select import join, rows
 from mjx_lite.core.types import Model
-from mjx_lite.math import vector
+from mjx_lite.math import linalg, vector
 from mjx_lite.math.groups import GroupPlan, group_sum, plan_groups
 from mjx_lite.math.tree import SumPlan, mask_sum, plan_sum
 from mjx_lite.smooth import tendon
@@ -171,6 +172,21 @@ def dense(m: Model, j: Jacobian, cdof: jax.Array) -> jax.Array:
   return join(out)
 
 
+def first_of_contact(m: Model, x: jax.Array) -> jax.Array:
+  """x (nefc, ..., W) with each contact's rows replaced by its first."""
+  index, c = np.arange(len(x)), m.plan.contact
+  start = len(m.plan.jacobian.order)
+  index[start:] = start + (index[start:] - start) // c.nrow * c.nrow
+  return rows(x, index)
+
+
+def inverse_diagonal(m: Model, j: Jacobian, cdof: jax.Array, solve: Callable[[jax.Array], jax.Array]) -> jax.Array:
+  """Diagonal (nefc, W) of J M^-1 J', for a function that solves with M for (nv, W)."""
+  rows_ = dense(m, j, cdof)
+  rows_ = jnp.broadcast_to(rows_, (*rows_.shape[:-1], cdof.shape[-1]))
+  return vector.total(jnp.swapaxes(rows_ * jax.vmap(solve)(rows_), 0, 1))
+
+
 def dense_curvature(m: Model, j: Jacobian, cdof: jax.Array, w: jax.Array, cone: jax.Array | None = None) -> jax.Array:
   """J' H J as a dense (nv, nv, W) matrix; H = diag(w), and the cones' blocks."""
   p, c = m.plan.jacobian, m.plan.contact
@@ -182,25 +198,17 @@ def dense_curvature(m: Model, j: Jacobian, cdof: jax.Array, w: jax.Array, cone: 
     h = h + vector.add(axis[i][:, None] * (weight[i] * axis[i])[None] for i in range(len(p.ball_row)))
   if p.nequality:
     equality = _entry_rows(m, j)
-    h = h + _gram(equality, equality * w[: p.nequality, None])
+    h = h + linalg.gram(equality, equality * w[: p.nequality, None])
   if len(p.tendon_row):
     lengths = tendon.dense(m, j.ten_J)
-    h = h + _gram(lengths, lengths * group_sum(p.by_tendon, rows(w, p.tendon_row))[:, None])
+    h = h + linalg.gram(lengths, lengths * group_sum(p.by_tendon, rows(w, p.tendon_row))[:, None])
   if c.ncon:
     a = contact_curvature(m, j, w, cone)
     frame = _frame_jacobian(m, j, cdof)
     half = vector.add(a[:, :, k, None] * frame[:, None, k] for k in range(c.ndir))
     left, right = (x.reshape(c.ncon * c.ndir, m.nv, -1) for x in (frame, half))
-    h = h + _gram(left, right)
+    h = h + linalg.gram(left, right)
   return h
-
-
-def _gram(left: jax.Array, right: jax.Array) -> jax.Array:
-  """Contraction of (n, nv, W) with (n, nv, W) over the rows, batched over the worlds: (nv, nv, W)."""
-  width = max(left.shape[-1], right.shape[-1])
-  left, right = (jnp.broadcast_to(x, (*x.shape[:-1], width)) for x in (left, right))
-  product = jax.lax.dot_general(left, right, (((0,), (0,)), ((2,), (2,))), precision=jax.lax.Precision.HIGHEST)
-  return jnp.moveaxis(product, 0, -1)
 
 
 def _entry_rows(m: Model, j: Jacobian) -> jax.Array:

@@ -130,7 +130,7 @@ def plan_chosen(s: dict[str, Any], ncon: int) -> ChosenSides:
 
 def couples(s: dict[str, Any], pair_body: np.ndarray) -> bool:
   """Whether some pairs of bodies (n, 2) are not one moving body and the static world."""
-  moving = dofs_of_bodies(s).any(axis=1)[pair_body]
+  moving = np.any(dofs_of_bodies(s), axis=1)[pair_body]
   return bool((moving.sum(axis=1) != 1).any())
 
 

@@ -39,6 +39,8 @@ SensorType = _read("SensorType", mujoco.mjtSensor, "mjSENS_")
 DataType = _read("DataType", mujoco.mjtDataType, "mjDATATYPE_")
 Stage = _read("Stage", mujoco.mjtStage, "mjSTAGE_")
 ConDataField = _read("ConDataField", mujoco.mjtConDataField, "mjCONDATA_")
+RayDataField = _read("RayDataField", mujoco.mjtRayDataField, "mjRAYDATA_")
+Projection = _read("Projection", mujoco.mjtProjection, "mjPROJ_")
 ObjType = _read("ObjType", mujoco.mjtObj, "mjOBJ_")
 State = _read("State", mujoco.mjtState, "mjSTATE_", enum.IntFlag)
 
@@ -48,3 +50,4 @@ MAXVAL = float(mujoco.mjMAXVAL) if hasattr(mujoco, "mjMAXVAL") else 1e10
 MINIMP = float(mujoco.mjMINIMP) if hasattr(mujoco, "mjMINIMP") else 1e-4
 MAXIMP = float(mujoco.mjMAXIMP) if hasattr(mujoco, "mjMAXIMP") else 0.9999
 MINMU = float(mujoco.mjMINMU) if hasattr(mujoco, "mjMINMU") else 1e-5
+MAXCONPAIR = int(getattr(mujoco, "mjMAXCONPAIR", 50))  # contacts of two geoms

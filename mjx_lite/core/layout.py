@@ -6,6 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from mjx_lite.core.callbacks import NONE, Callbacks
+
 
 class Layout:
   """Static part of a Model.
@@ -16,12 +18,13 @@ class Layout:
     pruned: traced fields whose terms were left out because they were zero: replacing them raises.
     tile: worlds computed at a time on CPU, 0 for all at once.
     dtype: name of the floating-point type of the Model's leaves.
+    callbacks: the user's functions, within a call that was given some.
 
   Two layouts of equal content are equal, so equal models share one trace. The digest is computed here, once; flattening
   a Model or comparing two costs nothing that grows with the arrays.
   """
 
-  __slots__ = ("_hash", "digest", "dtype", "plan", "pruned", "static", "tile")
+  __slots__ = ("_hash", "callbacks", "digest", "dtype", "plan", "pruned", "static", "tile")
 
   def __init__(self, static: Mapping[str, Any], plan: Any, pruned: frozenset[str], tile: int, dtype: str):
     self.static = dict(static)
@@ -29,6 +32,7 @@ class Layout:
     self.pruned = pruned
     self.tile = tile
     self.dtype = dtype
+    self.callbacks = NONE
     h = hashlib.blake2b(digest_size=16)
     _feed(h, (sorted(self.static.items()), plan, sorted(pruned), tile, dtype))
     self.digest = h.digest()
@@ -38,7 +42,15 @@ class Layout:
     return self._hash
 
   def __eq__(self, other: object) -> bool:
-    return isinstance(other, Layout) and self.digest == other.digest
+    return isinstance(other, Layout) and self.digest == other.digest and self.callbacks == other.callbacks
+
+  def with_callbacks(self, callbacks: Callbacks) -> "Layout":
+    """A copy with the user's functions."""
+    new = object.__new__(Layout)
+    for name in Layout.__slots__:
+      setattr(new, name, getattr(self, name))
+    new.callbacks = callbacks
+    return new
 
   def __reduce__(self):
     return Layout, (self.static, self.plan, self.pruned, self.tile, self.dtype)

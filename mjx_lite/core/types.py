@@ -23,7 +23,7 @@ _DISABLE, _ENABLE = enums.DisableBit, enums.EnableBit
 
 @pytree
 class Option(Replaceable):
-  """mjOption: numbers are traced, what picks an algorithm is static."""
+  """mjOption: numbers are traced, what picks an algorithm is static; and how contacts are differentiated."""
 
   timestep: jax.Array = array(unit="s")
   impratio: jax.Array = array()
@@ -36,6 +36,7 @@ class Option(Replaceable):
   magnetic: jax.Array = array(3)
   density: jax.Array = array(unit="kg/m^3")
   viscosity: jax.Array = array(unit="Pa s")
+  contact_reach: jax.Array = array(unit="m")  # not MuJoCo's; see `put_model`
   o_margin: jax.Array = array(unit="m")
   o_solref: jax.Array = array(2)
   o_solimp: jax.Array = array(5)
@@ -53,6 +54,7 @@ class Option(Replaceable):
   disableflags: int = static()
   enableflags: int = static()
   disableactuator: int = static()
+  contact_gradient: str = static()  # not MuJoCo's; see `put_model`
 
   def _on(self, bit: int) -> bool:
     return not self.disableflags & bit
@@ -76,8 +78,10 @@ class Option(Replaceable):
   use_autoreset = property(lambda self: self._on(_DISABLE.AUTORESET))
   use_sensor = property(lambda self: self._on(_DISABLE.SENSOR))
   use_override = property(lambda self: bool(self.enableflags & _ENABLE.OVERRIDE))
+  use_diagexact = property(lambda self: bool(self.enableflags & _ENABLE.DIAGEXACT))
   use_energy = property(lambda self: bool(self.enableflags & _ENABLE.ENERGY))
   use_fwdinv = property(lambda self: bool(self.enableflags & _ENABLE.FWDINV))
+  is_discrete = property(lambda self: self.integrator == enums.IntegratorType.DISCRETE)
   use_invdiscrete = property(lambda self: bool(self.enableflags & _ENABLE.INVDISCRETE))
 
 
@@ -266,6 +270,11 @@ class Model(Replaceable):
       raise ValueError(
         "the flag FILTERPARENT decides which geoms can collide: set it in MjModel.opt, then call put_model again."
       )
+    if "opt" in changes and changes["opt"].use_contact and not self.layout.plan.collision.enabled:
+      raise ValueError(
+        "contacts were disabled, so there are no slots for them: "
+        "clear the flags CONTACT and CONSTRAINT in MjModel.opt, then call put_model again."
+      )
     if "opt" in changes and changes["opt"].cone != self.opt.cone:
       raise ValueError("the friction cone decides the constraint rows: set MjModel.opt.cone, then call put_model again.")
     return super().replace(**changes)
@@ -296,6 +305,7 @@ class Contact(Replaceable):
   solref: jax.Array = array("ncon", 2, stage="collision")
   solreffriction: jax.Array = array("ncon", 2, stage="collision")
   solimp: jax.Array = array("ncon", 5, stage="collision")
+  surfacevel: jax.Array = array("ncon", 3, unit="m/s|rad/s", stage="collision")
   mu: jax.Array = array("ncon", stage="make_constraint")
   dim: jax.Array = array("ncon", dtype="int")
   geom: jax.Array = array("ncon", 2, dtype="int")

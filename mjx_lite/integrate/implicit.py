@@ -66,14 +66,21 @@ def free_blocks(m: Model, packed_m, packed_d, medium, qvel, xpos, xmat, subtree_
   Source: `mjd_freeMhat`; MuJoCo documentation, Computation, Integrators.
   """
   p: derivative.DerivativePlan = m.plan.derivative
-  body, dof = p.free_body, p.free_dof
+  dof = p.free_dof
   a = rows_or_zero(packed_m, p.from_m) - m.opt.timestep * packed_d
   block = dof[:, :, None] * m.nv + dof[:, None]
   a = rows(a, p.packing.dense[block])
   if medium is not None:
     a = a - m.opt.timestep * rows(medium.reshape(m.nv * m.nv, -1), block)
+  return a + free_bias(m, qvel, xpos, xmat, subtree_com, crb)
+
+
+def free_bias(m: Model, qvel, xpos, xmat, subtree_com, crb) -> jax.Array:
+  """What the bias force adds to the blocks (n, 6, 6, W) of `free_blocks`."""
+  p: derivative.DerivativePlan = m.plan.derivative
+  body, dof = p.free_body, p.free_dof
   arm = rows(subtree_com, body) - rows(xpos, body)
-  return a + m.opt.timestep * _bias_slope(rows(xmat, body), arm, rows(crb, body), rows(qvel, dof[:, 3:]))
+  return m.opt.timestep * _bias_slope(rows(xmat, body), arm, rows(crb, body), rows(qvel, dof[:, 3:]))
 
 
 def solve_free(m: Model, qacc: jax.Array, blocks: jax.Array, force: jax.Array) -> jax.Array:
@@ -86,6 +93,12 @@ def mul_fast(m: Model, packed_m, packed_d, medium, blocks, x) -> jax.Array:
   """(M - h D) x (nv, W) as `fast` and `solve_free` invert it."""
   p = m.plan.derivative
   out = inertia.mul_packed(m, packed_m - m.opt.timestep * rows(symmetric(m, packed_d, medium), p.to_m), x)
+  return mul_free(m, out, blocks, x)
+
+
+def mul_free(m: Model, out: jax.Array, blocks: jax.Array, x: jax.Array) -> jax.Array:
+  """out (nv, W) with the rows of the blocks replaced by their product with x."""
+  p = m.plan.derivative
   return put(out, p.free_dof.ravel(), vector.mat_vec(blocks, rows(x, p.free_dof)).reshape(p.free_dof.size, -1))
 
 

@@ -11,7 +11,7 @@ from mjx_lite.core.types import Data, Model
 from mjx_lite.smooth import transmission
 
 _CONTACT_NUMBERS = ("dist", "includemargin", "mu")
-_CONTACT_VECTORS = ("pos", "friction", "solref", "solreffriction", "solimp")
+_CONTACT_VECTORS = ("pos", "friction", "solref", "solreffriction", "solimp", "surfacevel")
 
 
 def fill(result: mujoco.MjData, m: mujoco.MjModel, d: Data, slots: np.ndarray, active: np.ndarray) -> None:
@@ -87,7 +87,7 @@ def _fill_contacts(result, d, slots, active):
     c.geom1, c.geom2 = (int(g) for g in d.contact.geom[s])
     c.geom[:] = d.contact.geom[s]
     c.elem[:], c.vert[:], c.flex[:] = -1, -1, -1
-    c.adhesion, c.surfacevel[:], c.H[:] = 0, 0, 0  # the arena is not cleared
+    c.adhesion, c.H[:] = 0, 0  # the arena is not cleared
     first = int(d.contact.efc_address[s])
     c.efc_address = int(number[first]) if not c.exclude and active[first] else -1
 

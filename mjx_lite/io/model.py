@@ -11,6 +11,7 @@ import mujoco
 import numpy as np
 
 from mjx_lite.collision.broadphase import Capacity
+from mjx_lite.constraint.soft import WEIGHTS
 from mjx_lite.core import enums, pytree
 from mjx_lite.core.errors import UnsupportedModelError
 from mjx_lite.core.layout import Layout
@@ -26,6 +27,7 @@ PRUNABLE = {
   "dof_damping": ("dof_damping", "dof_dampingpoly"),
   "jnt_stiffness": ("jnt_stiffness", "jnt_stiffnesspoly"),
   "body_gravcomp": ("body_gravcomp",),
+  "geom_surfacevel": ("geom_surfacevel",),
   "tendon_stiffness": ("tendon_stiffness", "tendon_stiffnesspoly"),
   "tendon_damping": ("tendon_damping", "tendon_dampingpoly"),
   "tendon_armature": ("tendon_armature",),
@@ -35,6 +37,7 @@ PRUNABLE = {
   "density": ("density",),  # of opt
   "viscosity": ("viscosity",),  # of opt
 }
+CONTACT_GRADIENTS = ("exact", *WEIGHTS)
 _GEOM_WRAPS = (enums.WrapType.SPHERE, enums.WrapType.CYLINDER)  # the parameter of these is the id of a side site
 _IGNORED = ("impl", "graph_mode", "naconmax", "nconmax", "njmax", "nccdmax", "nmaxpolygon", "nmaxpyramid")
 
@@ -48,6 +51,8 @@ def put_model(
   tile: int | None = None,
   ncon_max: int | None = None,
   pair_max: int | Mapping[str, int] | None = None,
+  contact_gradient: str = "exact",
+  contact_reach: float = 0.02,
   **mjx_options: Any,
 ) -> Model:
   """Model of a compiled mujoco model.
@@ -57,14 +62,20 @@ def put_model(
     device: jax.Device where the arrays go; JAX's default device if None.
     dtype: floating-point type of the arrays; JAX's default (float32, or float64 under jax_enable_x64) if None.
     keep: float fields to keep in the program although they are zero now: 'dof_frictionloss', 'dof_damping',
-      'jnt_stiffness', 'body_gravcomp', 'tendon_stiffness', 'tendon_damping', 'tendon_armature', 'tendon_frictionloss',
-      'actuator_armature', 'actuator_damping', and of opt 'density', 'viscosity'. Needed to change or differentiate them.
+      'jnt_stiffness', 'body_gravcomp', 'geom_surfacevel', 'tendon_stiffness', 'tendon_damping', 'tendon_armature',
+      'tendon_frictionloss', 'actuator_armature', 'actuator_damping', and of opt 'density', 'viscosity'. Needed to change
+      or differentiate them.
     tile: worlds computed at a time; 0 for all at once. By default 128 on CPU, 0 elsewhere.
     ncon_max: contact slots of a world; a slot for every contact that could be if None. More contacts than that are
       dropped, the last in MuJoCo's order, and marked in `Data.status` as CONTACTFULL.
     pair_max: candidate pairs of geoms of each group ('box-box', 'sphere-capsule', ...) of which contacts are looked for, the
       nearest ones by their bounds; or a mapping from group to number; all if None. Marked as PAIRFULL where more are within
       reach. `suggest_capacity` proposes both numbers.
+    contact_gradient: what derivatives see of contacts; values are the same. "exact"; "smooth": a contact sets in over
+      distances of about `contact_reach` around touching; "from_distance": a contact is felt before it touches, by a
+      weight that falls as exp(-distance / contact_reach), so that there is a gradient towards contacts that are missed.
+      Change it later by `m.tree_replace({"opt.contact_gradient": "smooth"})`.
+    contact_reach: length [m] of the two soft modes.
     **mjx_options: arguments that only mean something to MJX (impl, naconmax, njmax, ...); they warn.
 
   Raises:
@@ -73,6 +84,11 @@ def put_model(
     ValueError: the model or a field named in `keep` is not usable.
   """
   _check_arguments(m, keep, mjx_options)
+  if contact_gradient not in CONTACT_GRADIENTS or not contact_reach > 0:
+    raise ValueError(
+      f"contact_gradient has to be one of {', '.join(CONTACT_GRADIENTS)} and contact_reach above 0, "
+      f"not {contact_gradient!r} and {contact_reach}."
+    )
   validate.check(m)
   kind = np.dtype(dtype or jnp.zeros(()).dtype)
   if jax.dtypes.canonicalize_dtype(kind) != kind:
@@ -85,12 +101,11 @@ def put_model(
   values = {k: v for k, v in fields.items() if k in traced}
   zero = {k for k, of in PRUNABLE.items() if not any(np.any(_value(m, f)) for f in of)}
   pruned = frozenset(f for k in zero - set(keep) for f in PRUNABLE[k])
-  filter_parent = not m.opt.disableflags & enums.DisableBit.FILTERPARENT
   if tile is None:
     tile = 128 if (device.platform if device is not None else jax.default_backend()) == "cpu" else 0
   capacity = Capacity(ncon_max, pair_max)
-  plans = plan(static, values, pruned, filter_parent, m.opt.cone == enums.ConeType.ELLIPTIC, m.opt.timestep, capacity)
-  _check_capacity(m, capacity, plans)
+  plans = plan(static, values, pruned, int(m.opt.disableflags), m.opt.cone == enums.ConeType.ELLIPTIC, m.opt.timestep, capacity)
+  _check_capacity(m, capacity, plans, pruned)
   layout = Layout(static, plans, pruned, tile, kind.name)
 
   def put(x: Any) -> jax.Array:
@@ -101,7 +116,8 @@ def put_model(
   arrays["cam_mat0"] = put(m.cam_mat0.reshape(-1, 3, 3))
   arrays["key_mpos"] = put(m.key_mpos.reshape(m.nkey, m.nmocap, 3))
   arrays["key_mquat"] = put(m.key_mquat.reshape(m.nkey, m.nmocap, 4))
-  return Model(layout=layout, opt=_nested(Option, m.opt, put), stat=_nested(Statistic, m.stat, put), **arrays)
+  option = _nested(Option, m.opt, put, contact_gradient=contact_gradient, contact_reach=put(contact_reach))
+  return Model(layout=layout, opt=option, stat=_nested(Statistic, m.stat, put), **arrays)
 
 
 def _check_arguments(m, keep, mjx_options):
@@ -124,7 +140,7 @@ def _check_arguments(m, keep, mjx_options):
       warnings.warn(f"put_model(..., {name}=) has no meaning in mjx_lite and is ignored.", stacklevel=3)
 
 
-def _check_capacity(m: mujoco.MjModel, capacity: Capacity, plans: Plan) -> None:
+def _check_capacity(m: mujoco.MjModel, capacity: Capacity, plans: Plan, pruned: frozenset[str]) -> None:
   """Refuse capacities that are no numbers of something, and what cannot be used with them."""
   by_group = capacity.pair_max if isinstance(capacity.pair_max, Mapping) else {"pair_max": capacity.pair_max}
   for name, value in {"ncon_max": capacity.ncon_max, **by_group}.items():
@@ -133,10 +149,18 @@ def _check_capacity(m: mujoco.MjModel, capacity: Capacity, plans: Plan) -> None:
   able = sorted(g.name for g in plans.collision.groups if g.bounded)
   if isinstance(capacity.pair_max, Mapping) and (unknown := sorted({*capacity.pair_max} - {*able})):
     raise ValueError(f"put_model: pair_max has {unknown}; the groups of this model that can be bounded are {able}.")
+  if not plans.contact.chosen:
+    return
+  instead, problems = "leave out ncon_max and pair_max", []
+  moving = np.arange(m.ngeom) if "geom_surfacevel" not in pruned else []
+  fields = np.flatnonzero(np.isin(m.geom_type, (enums.GeomType.HFIELD,)))
+  for kind, what, ids in (("surfacevel", "surface velocity", moving), ("type", "height field", fields)):
+    problems += [validate.Problem(validate.name_of(m, mujoco.mjtObj.mjOBJ_GEOM, int(g)), kind, what, instead) for g in ids[:1]]
   adhesive = np.flatnonzero(m.actuator_trntype == enums.TrnType.BODY)
-  if plans.contact.chosen and len(adhesive):
-    name = validate.name_of(m, mujoco.mjtObj.mjOBJ_ACTUATOR, int(adhesive[0]))
-    raise UnsupportedModelError([validate.Problem(name, "body", "adhesion", "leave out ncon_max and pair_max")])
+  for i in adhesive[:1]:
+    problems.append(validate.Problem(validate.name_of(m, mujoco.mjtObj.mjOBJ_ACTUATOR, int(i)), "body", "adhesion", instead))
+  if problems:
+    raise UnsupportedModelError(problems)
 
 
 def _fields(m: mujoco.MjModel) -> dict[str, Any]:
@@ -185,9 +209,11 @@ def _value(m: mujoco.MjModel, name: str) -> Any:
   return getattr(m, name) if hasattr(m, name) else getattr(m.opt, name)
 
 
-def _nested(cls: type, source: Any, put: Any) -> Any:
+def _nested(cls: type, source: Any, put: Any, **own: Any) -> Any:
+  """An mjOption or mjStatistic, with fields of our own."""
   values = {
     f.name: int(getattr(source, f.name)) if f.metadata.get("static") else put(getattr(source, f.name))
     for f in dataclasses.fields(cls)
+    if f.name not in own
   }
-  return cls(**values)
+  return cls(**values, **own)

@@ -6,19 +6,20 @@ import mujoco
 import numpy as np
 
 from mjx_lite.actuator.table import BIASES, DYNAMICS, GAINS
-from mjx_lite.collision import driver, pairs
+from mjx_lite.collision import driver, hfield, pairs
 from mjx_lite.collision.primitive import COLLIDERS
 from mjx_lite.constraint.equality import EQUALITIES
 from mjx_lite.core import enums
 from mjx_lite.core.errors import Problem, UnsupportedModelError
 from mjx_lite.forward import INTEGRATORS
 from mjx_lite.sensor.table import SENSORS
+from mjx_lite.sensor.tactile import DISTANCES
 from mjx_lite.sensor.zone import ZONES
 from mjx_lite.smooth.transmission import TRANSMISSIONS
 from mjx_lite.solver.table import SOLVERS
 
 CONES = tuple(enums.ConeType)
-ENABLE_FLAGS = tuple(enums.EnableBit[k] for k in ("OVERRIDE", "ENERGY", "FWDINV", "INVDISCRETE"))
+ENABLE_FLAGS = tuple(enums.EnableBit[k] for k in ("OVERRIDE", "ENERGY", "FWDINV", "INVDISCRETE", "DIAGEXACT"))
 
 
 def name_of(m: mujoco.MjModel, kind: mujoco.mjtObj, index: int | np.integer) -> str:
@@ -102,30 +103,37 @@ def _tendons(m):
 
 def _geoms(m):
   kind = mujoco.mjtObj.mjOBJ_GEOM
-  yield from _nonzero(m, "geom_surfacevel", kind, "use 0")
   yield from _nonzero(m, "geom_adhesion", kind, "use 0")
   yield from _nonzero(m, "pair_adhesion", mujoco.mjtObj.mjOBJ_PAIR, "use 0")
 
 
 def _collisions(m):
   """Candidate pairs whose geom types have no collider."""
-  static = {k: getattr(m, k) for k in _PAIR_FIELDS}
+  static = _static(m)
+  values = {k: getattr(m, k) for k in ("geom_rbound", "geom_margin", "geom_gap", "pair_margin", "pair_gap")}
   missing: dict[tuple[str, str], list[tuple[int, int]]] = {}
-  for p in pairs.candidates(static, not m.opt.disableflags & enums.DisableBit.FILTERPARENT):
+  for p in pairs.candidates(static, m.opt.disableflags):
     types = driver.type_name(m.geom_type[p.geom1]), driver.type_name(m.geom_type[p.geom2])
-    if types not in COLLIDERS:
+    if types[0] == "hfield" and types[1] in hfield.SHAPES:
+      window = hfield.cells(static, np.array([driver.reach(p, values)]), np.array([p.geom1]))[0]
+      if 2 * window.prod() > hfield.MAXPRISM:
+        shown = " and ".join(name_of(m, mujoco.mjtObj.mjOBJ_GEOM, g) for g in (p.geom1, p.geom2))
+        size = f"{window[0]} x {window[1]} cells under the second geom"
+        instead = f"use a coarser height field or smaller geoms: at most {hfield.MAXPRISM // 2} cells"
+        yield Problem(shown, "collision", size, instead)
+    elif types not in COLLIDERS:
       missing.setdefault(types, []).append((p.geom1, p.geom2))
   for types, found in missing.items():
     shown = ", ".join(" and ".join(name_of(m, mujoco.mjtObj.mjOBJ_GEOM, g) for g in gs) for gs in found[:3])
     more = f" and {len(found) - 3} more pairs" if len(found) > 3 else ""
-    able = ", ".join(sorted({"-".join(k) for k in COLLIDERS}))
+    able = ", ".join(sorted({"-".join(k) for k in (*COLLIDERS, *(("hfield", k) for k in hfield.SHAPES))}))
     yield Problem(shown + more, "collision", "-".join(types), f"keep them apart with contype/conaffinity; there are {able}")
 
 
 _PAIR_FIELDS = (
   "npair", "pair_geom1", "pair_geom2", "pair_dim", "geom_bodyid", "exclude_signature", "body_geomadr", "body_geomnum",
   "nbody", "geom_priority", "geom_condim", "geom_type", "body_weldid", "body_dofnum", "body_parentid", "geom_contype",
-  "geom_conaffinity",
+  "geom_conaffinity", "geom_dataid", "hfield_size", "hfield_nrow", "hfield_ncol",
 )  # fmt: skip
 
 
@@ -149,7 +157,6 @@ def _actuators(m):
 
 _INSTEAD = {  # of the sensors that are not in the table
   enums.SensorType.PLUGIN: "remove it: there are no plugins",
-  enums.SensorType.USER: "remove it and compute the quantity from Data: there are no callbacks",
 }
 
 
@@ -166,5 +173,38 @@ def _sensors(m):
       shapes = ", ".join(enums.GeomType(t).name for t in ZONES)
       shown = enums.GeomType(int(m.site_type[site])).name
       yield Problem(name_of(m, kind, i), "shape of the site", shown, f"use {shapes}")
+    yield from _sensor_geoms(m, i)
     if sensor == enums.SensorType.INSIDESITE and m.sensor_intprm[i, 0]:
       yield Problem(name_of(m, kind, i), "enclosed", "true", "use false")
+
+
+_DISTANCE_SENSORS = (enums.SensorType.GEOMDIST, enums.SensorType.GEOMNORMAL, enums.SensorType.GEOMFROMTO)
+
+
+def _sensor_geoms(m, i):
+  """Geoms that a sensor looks at or feels and whose shape it cannot treat."""
+  kind, sensor = m.sensor_type[i], name_of(m, mujoco.mjtObj.mjOBJ_SENSOR, i)
+  geoms, bad = np.arange(m.ngeom), np.isin(m.geom_type, enums.GeomType.SDF)
+  if kind in _DISTANCE_SENSORS:
+    geoms = []
+    for what, x in ((m.sensor_objtype[i], m.sensor_objid[i]), (m.sensor_reftype[i], m.sensor_refid[i])):
+      geoms += [x] if what == enums.ObjType.GEOM else list(m.body_geomadr[x] + np.arange(m.body_geomnum[x]))
+  elif kind == enums.SensorType.TACTILE:
+    weld = m.body_weldid[m.geom_bodyid]
+    pad = weld == weld[m.sensor_refid[i]]
+    candidates = pairs.candidates(_static(m), m.opt.disableflags)
+    sides = [(p.geom1, p.geom2) for p in candidates] + [(p.geom2, p.geom1) for p in candidates]
+    geoms = sorted({int(b) for a, b in sides if pad[a]})
+    octree = (m.geom_type == enums.GeomType.MESH) & (m.geom_dataid >= 0)
+    octree[octree] = m.mesh_octadr[m.geom_dataid[octree]] >= 0
+    bad = ~np.isin(m.geom_type, list(DISTANCES)) & (octree | (m.geom_type != enums.GeomType.MESH))  # C skips other meshes
+  elif kind != enums.SensorType.RANGEFINDER:
+    return
+  for g in geoms:
+    if bad[g]:
+      shown = enums.GeomType(int(m.geom_type[g])).name
+      yield Problem(sensor, f"type of {name_of(m, mujoco.mjtObj.mjOBJ_GEOM, g)}", shown, "use another shape")
+
+
+def _static(m):
+  return {k: getattr(m, k) for k in _PAIR_FIELDS}

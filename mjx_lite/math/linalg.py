@@ -68,6 +68,14 @@ def entries(f: Cholesky, row: np.ndarray, col: np.ndarray) -> jax.Array:
   return select.rows(flat, row * size + col - row // _BLOCK * _BLOCK) / select.rows(f.scale, col)
 
 
+def gram(left: jax.Array, right: jax.Array) -> jax.Array:
+  """Contraction of (n, nv, W) with (n, nv, W) over the rows, batched over the worlds: (nv, nv, W)."""
+  width = max(left.shape[-1], right.shape[-1])
+  left, right = (jnp.broadcast_to(x, (*x.shape[:-1], width)) for x in (left, right))
+  product = jax.lax.dot_general(left, right, (((0,), (0,)), ((2,), (2,))), precision=jax.lax.Precision.HIGHEST)
+  return jnp.moveaxis(product, 0, -1)
+
+
 def _widen(x, size, naxes, axis=0):
   """Zeros after the entries of some axes, up to a size."""
   pad = [(0, size - x.shape[k]) if axis <= k < axis + naxes else (0, 0) for k in range(x.ndim)]

@@ -81,7 +81,7 @@ def _stage(s, stage):
       who.append(part.who)
   order = np.concatenate([np.zeros(0, int), *who]).astype(int)
   sensor = np.repeat(order, s["sensor_dim"][order])
-  cut = s["sensor_type"][sensor] != SensorType.CONTACT
+  cut = ~np.isin(s["sensor_type"][sensor], (SensorType.CONTACT, SensorType.GEOMFROMTO))
   real, positive = (cut & (s["sensor_datatype"][sensor] == t) for t in (DataType.REAL, DataType.POSITIVE))
   needs = {
     name

@@ -1,7 +1,7 @@
 """All types of sensor that there are."""
 
 from mjx_lite.core.enums import ConstraintType, SensorType
-from mjx_lite.sensor import acceleration, contact, position, velocity
+from mjx_lite.sensor import acceleration, contact, distance, position, rangefinder, tactile, user, velocity
 from mjx_lite.sensor.group import Sensor
 from mjx_lite.sensor.position import plan_frames, plan_limits, plan_objects, plan_rows, read
 
@@ -9,6 +9,7 @@ SENSORS: dict[int, Sensor] = {
   # position
   SensorType.MAGNETOMETER: Sensor(plan_frames, position.magnetometer),
   SensorType.CAMPROJECTION: Sensor(plan_frames, position.camprojection),
+  SensorType.RANGEFINDER: Sensor(rangefinder.plan, rangefinder.rangefinder),
   SensorType.JOINTPOS: Sensor(plan_rows("qpos", "jnt_qposadr"), read("qpos")),
   SensorType.TENDONPOS: Sensor(plan_objects, read("ten_length")),
   SensorType.ACTUATORPOS: Sensor(plan_rows("actuator_length", "actuator_outadr"), read("actuator_length")),
@@ -22,6 +23,9 @@ SENSORS: dict[int, Sensor] = {
   SensorType.FRAMEZAXIS: Sensor(plan_frames, position.frame_axis),
   SensorType.SUBTREECOM: Sensor(plan_objects, read("subtree_com")),
   SensorType.INSIDESITE: Sensor(position.plan_inside, position.inside_site),
+  SensorType.GEOMDIST: Sensor(distance.plan, distance.dist),
+  SensorType.GEOMNORMAL: Sensor(distance.plan, distance.normal),
+  SensorType.GEOMFROMTO: Sensor(distance.plan, distance.fromto),
   SensorType.E_POTENTIAL: Sensor(plan_objects, position.potential),
   SensorType.E_KINETIC: Sensor(plan_objects, position.kinetic),
   SensorType.CLOCK: Sensor(plan_objects, position.clock),
@@ -38,6 +42,7 @@ SENSORS: dict[int, Sensor] = {
   SensorType.FRAMEANGVEL: Sensor(plan_frames, velocity.frame_angvel),
   SensorType.SUBTREELINVEL: Sensor(plan_objects, read("subtree_linvel")),
   SensorType.SUBTREEANGMOM: Sensor(plan_objects, read("subtree_angmom")),
+  SensorType.TACTILE: Sensor(tactile.plan, tactile.tactile),
   # acceleration
   SensorType.TOUCH: Sensor(acceleration.plan_touch, acceleration.touch),
   SensorType.ACCELEROMETER: Sensor(plan_frames, acceleration.accelerometer),
@@ -50,8 +55,9 @@ SENSORS: dict[int, Sensor] = {
   SensorType.TENDONLIMITFRC: Sensor(plan_limits(ConstraintType.LIMIT_TENDON), acceleration.limit_force),
   SensorType.FRAMELINACC: Sensor(plan_frames, acceleration.frame_linacc),
   SensorType.FRAMEANGACC: Sensor(plan_frames, acceleration.frame_angacc),
-  # whichever its fields need
+  # whichever they need
   SensorType.CONTACT: Sensor(contact.plan, contact.contact),
+  SensorType.USER: Sensor(user.plan, user.user),
 }
 
 # types that read what is computed on demand

@@ -114,8 +114,10 @@ def with_medium(m: Model) -> bool:
   return m.plan.fluid.exists and m.opt.use_passive
 
 
-def of_trees(m: Model, qvel, cinert, cdof, xipos, ximat, geom_xpos, geom_xmat, subtree_com, *, bias: bool) -> jax.Array:
-  """Derivative (nv, nv, W) of the force of the medium, minus that of the bias force if asked for.
+def of_trees(
+  m: Model, qvel, cinert, cdof, xipos, ximat, geom_xpos, geom_xmat, subtree_com, *, bias: bool, drag_only: bool = False
+) -> jax.Array:
+  """Derivative (nv, nv, W) of the force of the medium or of its drag, minus that of the bias force if asked for.
 
   Source: `mjd_rne_vel`, `mjd_ellipsoidFluid`, `mjd_inertiaBoxFluid`.
   """
@@ -125,7 +127,7 @@ def of_trees(m: Model, qvel, cinert, cdof, xipos, ximat, geom_xpos, geom_xmat, s
     velocity = com.com_vel(m, cdof, v)
     out = jnp.zeros_like(v)
     if with_medium(m):
-      out = out + fluid.fluid(m, cdof, velocity.cvel, xipos, ximat, geom_xpos, geom_xmat, subtree_com)
+      out = out + fluid.fluid(m, cdof, velocity.cvel, xipos, ximat, geom_xpos, geom_xmat, subtree_com, drag_only)
     return out - rne.rne(m, cinert, cdof, velocity.cvel, velocity.cdof_dot, v) if bias else out
 
   tangents = jnp.broadcast_to(jnp.asarray(p.tangent, qvel.dtype)[..., None], (*p.tangent.shape, qvel.shape[-1]))

@@ -66,8 +66,8 @@ def plan(s: dict[str, Any], pruned: frozenset[str], com: ComPlan, is_ellipsoid: 
   )  # fmt: skip
 
 
-def fluid(m: Model, cdof, cvel, xipos, ximat, geom_xpos, geom_xmat, subtree_com) -> jax.Array:
-  """Joint-space force (nv, W) of the medium. A body without mass feels none.
+def fluid(m: Model, cdof, cvel, xipos, ximat, geom_xpos, geom_xmat, subtree_com, drag_only: bool = False) -> jax.Array:
+  """Joint-space force (nv, W) of the medium, or its drag alone. A body without mass feels none.
 
   Source: `mj_inertiaBoxFluidModel`, `mj_ellipsoidFluidModel`.
   Gradient: exact at rest too, where only viscosity has one (the rest is quadratic in the velocity).
@@ -83,7 +83,7 @@ def fluid(m: Model, cdof, cvel, xipos, ximat, geom_xpos, geom_xmat, subtree_com)
   torque, force = [], []
   for law, part in ((_box, slice(0, nbox)), (_ellipsoid, slice(nbox, None))):
     if len(p.body[part]):
-      found = law(m, p, turn[part], shift[part])
+      found = law(m, p, turn[part], shift[part], drag_only)
       torque.append(found[0])
       force.append(found[1])
   torque, force = (vector.mat_vec(mat, join(x)) for x in (torque, force))
@@ -97,8 +97,12 @@ def _next(x: jax.Array, k: int) -> jax.Array:
   return jnp.concatenate([x[..., k:, :], x[..., :k, :]], axis=-2)
 
 
-def _box(m: Model, p: FluidPlan, turn, shift):
-  """Torque and force on boxes of the bodies' inertia, as those of a sphere in Stokes flow plus quadratic drag per face."""
+def _box(m: Model, p: FluidPlan, turn, shift, drag_only):
+  """Torque and force on boxes of the bodies' inertia, as those of a sphere in Stokes flow plus quadratic drag per face.
+
+  All of it is drag.
+  """
+  del drag_only
   mass = rows(m.body_mass, p.box)[:, None]
   mass = jnp.where(mass < safe.MINVAL, 1, mass)
   x, y, z = (rows(m.body_inertia, p.box)[:, k] for k in range(3))
@@ -116,7 +120,7 @@ def _box(m: Model, p: FluidPlan, turn, shift):
   return torque, force
 
 
-def _ellipsoid(m: Model, p: FluidPlan, turn, shift):
+def _ellipsoid(m: Model, p: FluidPlan, turn, shift, drag_only):
   """Torque and force on geoms as ellipsoids: added mass, Magnus and Kutta lift, drag.
 
   Source: `mj_addedMassForces`, `mj_viscousForces`; MuJoCo documentation, Fluid forces.
@@ -133,11 +137,13 @@ def _ellipsoid(m: Model, p: FluidPlan, turn, shift):
     torque = torque - m.opt.viscosity * jnp.pi * diameter**3 * turn
     force = force - m.opt.viscosity * 3 * jnp.pi * diameter * shift
   if p.has_density:
-    mass, inertia = prm[:, 6:9] * shift, prm[:, 9:12] * turn
-    added = vector.cross(mass, shift) + vector.cross(inertia, turn)
-    torque = torque + m.opt.density * (added - _angular_drag(size, turn, angular, slender))
-    lift = _lift_and_drag(size, turn, shift, blunt, slender, kutta, magnus)
-    force = force + m.opt.density * (vector.cross(mass, turn) + lift)
+    drag, lift = _drag_and_lift(size, turn, shift, blunt, slender, kutta, magnus)
+    torque = torque - m.opt.density * _angular_drag(size, turn, angular, slender)
+    force = force - m.opt.density * drag
+    if not drag_only:
+      mass, inertia = prm[:, 6:9] * shift, prm[:, 9:12] * turn
+      torque = torque + m.opt.density * (vector.cross(mass, shift) + vector.cross(inertia, turn))
+      force = force + m.opt.density * (vector.cross(mass, turn) + lift)
   return interaction * torque, interaction * force
 
 
@@ -150,8 +156,8 @@ def _angular_drag(size, turn, angular, slender):
   return safe.norm(turn * (angular * moment + slender * (most - moment)))[:, None] * turn
 
 
-def _lift_and_drag(size, turn, shift, blunt, slender, kutta, magnus):
-  """Magnus and Kutta lift minus quadratic drag, per density."""
+def _drag_and_lift(size, turn, shift, blunt, slender, kutta, magnus):
+  """Quadratic drag, to be taken off, and Magnus and Kutta lift, per density."""
   volume = 4 / 3 * jnp.pi * size[:, :1] * size[:, 1:2] * size[:, 2:]
   area = _next(size, 1) * _next(size, 2)
   normal = area * area * shift  # of the cross-section that the velocity sees, not of unit length
@@ -163,7 +169,7 @@ def _lift_and_drag(size, turn, shift, blunt, slender, kutta, magnus):
   largest, middle, _ = _sorted(size)
   drag = speed * (blunt * seen + slender * (jnp.pi * largest * middle - seen))
   lift = kutta * cosine * seen * vector.cross(vector.cross(normal, shift), shift)
-  return magnus * volume * vector.cross(turn, shift) + lift - drag * shift
+  return drag * shift, magnus * volume * vector.cross(turn, shift) + lift
 
 
 def _sorted(size):

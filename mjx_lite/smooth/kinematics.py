@@ -114,9 +114,9 @@ def kinematics(m: Model, qpos: jax.Array, mocap_pos: jax.Array, mocap_quat: jax.
   joint_pos, joint_quat, shift = _joint_transforms(m, p, qpos)
   pos = base_pos + quat.rotate(base_quat, rows(joint_pos, p.first_joint))
   rot = quat.mul(base_quat, rows(joint_quat, p.first_joint))
-  local = jnp.concatenate(
-    [join([pos, rows(joint_pos, p.later_joint)]), join([rot, rows(joint_quat, p.later_joint)])], axis=-2
-  )
+  pos, rot = join([pos, rows(joint_pos, p.later_joint)]), join([rot, rows(joint_quat, p.later_joint)])
+  width = max(pos.shape[-1], rot.shape[-1])  # where all joints are slides the turns are the same in all worlds
+  local = jnp.concatenate([jnp.broadcast_to(x, (*x.shape[:-1], width)) for x in (pos, rot)], axis=-2)
   world = _compose(p, local)
 
   # anchors and axes, from the frames behind the joints: a turn leaves its own anchor and axis where they are

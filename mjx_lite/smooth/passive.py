@@ -119,6 +119,24 @@ def _spring(m, p, x):
   return -join([scalar, flat(radial(x.shift, p.free)), flat(radial(x.turn, p.turn))], p.dof_order)
 
 
+def stiffness(m: Model, x: Extensions) -> jax.Array:
+  """Slope (nv, W) of the springs over the extensions; the same for all dofs of a translation or a rotation.
+
+  Gradient: at the reference of a ball or free spring zero.
+  """
+  p: PassivePlan = m.plan.passive
+
+  def slope(size, joints):
+    first, higher = rows(m.jnt_stiffness, joints), rows(m.jnt_stiffnesspoly, joints)
+    return first + size * (2 * higher[:, 0] + 3 * higher[:, 1] * size)
+
+  def radial(dif, joints):
+    k = slope(safe.norm(dif), joints)
+    return jnp.broadcast_to(k[:, None], (len(joints), 3, k.shape[-1])).reshape(3 * len(joints), -1)
+
+  return join([slope(x.scalar, p.scalar), radial(x.shift, p.free), radial(x.turn, p.turn)], p.dof_order)
+
+
 def _gravcomp(m, cdof, xipos, subtree_com):
   """Force against gravity at the bodies' centres of mass, in joint space."""
   force = -m.opt.gravity * (m.body_mass * m.body_gravcomp)[:, None]

@@ -93,6 +93,20 @@ def _damper(m, velocity):
   return -velocity * (first + speed * (higher[:, 0] + higher[:, 1] * speed))
 
 
+def slopes(m: Model, length: jax.Array, velocity: jax.Array, plastic: jax.Array) -> tuple[jax.Array, jax.Array]:
+  """Stiffness and damping (ntendon, W) at a state, each where it is not negative; none within the dead band."""
+  p: TendonForcePlan = m.plan.tendon_force
+  stiffness = slope = jnp.zeros_like(velocity)
+  if p.has_spring and m.opt.use_spring:
+    x, k, higher = extension(m, length, plastic), m.tendon_stiffness, m.tendon_stiffnesspoly
+    stiffness = jnp.where(x == 0, 0, jnp.maximum(k + x * (2 * higher[:, 0] + 3 * higher[:, 1] * x), 0))
+  if p.has_damper and m.opt.use_damper:
+    first, higher = damping(m)
+    speed = jnp.abs(velocity)
+    slope = jnp.maximum(first + speed * (2 * higher[:, 0] + 3 * higher[:, 1] * speed), 0)
+  return stiffness, slope
+
+
 def damping(m: Model) -> tuple[jax.Array, jax.Array]:
   """Damping (ntendon, W) and its higher coefficients (ntendon, 2, W), those of actuators on the tendons included."""
   if "actuator_damping" in m.layout.pruned:

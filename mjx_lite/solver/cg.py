@@ -7,7 +7,7 @@ import jax.numpy as jnp
 
 from mjx_lite.math import safe, vector
 from mjx_lite.smooth import mass
-from mjx_lite.solver import primal
+from mjx_lite.solver import operator, primal
 from mjx_lite.solver.cost import Zones
 from mjx_lite.solver.primal import Direction, Problem, Solution
 
@@ -26,8 +26,8 @@ def minimize(p: Problem, warmstart: jax.Array) -> Solution:
   Source: `mj_solCG`; W. Hager and H. Zhang, A new conjugate gradient method with guaranteed descent and an efficient line
   search, SIAM J. Optim. 16 (2005).
   """
-  m, metric = p.model, p.metric
-  factor = mass.factor(m, metric.cinert, metric.cdof, metric.M)
+  m = p.model
+  factor = operator.factor_m(m, p.metric)
 
   def start(p):
     zero = jnp.zeros_like(p.qacc_smooth)

@@ -175,25 +175,42 @@ class Line(NamedTuple):
   curvature: jax.Array
 
 
-def along(p: Any, rows: Rows, jar, jv, gauss1, gauss2, alpha: jax.Array) -> Line:
-  """Cost of a step alpha (W,) along jv, relative to none; differences are taken row by row, without cancellation.
+def along(p: Any, rows: Rows, start: Zones, jar, jv, slope, gauss2, alpha: jax.Array) -> Line:
+  """Cost of a step alpha (W,) along jv, relative to none.
 
-  The smooth part is `gauss1 alpha + gauss2 alpha^2`. Source: `PrimalEval`.
+  It is counted from the slope at the start: what a row adds is its second-order remainder, which has no cancellation where
+  the row stays in a quadratic zone. So near the minimum the line stays as exact as the gradient that gave its direction.
+
+  Args:
+    p: the model's plans.
+    rows: the rows.
+    start: zones at jar.
+    jar: (nefc, W) at the start.
+    jv: (nefc, W).
+    slope: (W,) at the start, of rows and smooth part.
+    gauss2: (W,) half of the curvature of the smooth part.
+    alpha: (W,).
+
+  Source: `PrimalEval`.
   """
-  x = jar + alpha * jv
-  z = zones(p, rows, x)
-  start, end = (_cone(p, rows, y) if is_cone(p) else None for y in (jar, x))
-  pushed = [_pushed(p, rows, y, c) for y, c in ((jar, start), (x, end))]
+  move = alpha * jv
+  x = jar + move
+  end = zones(p, rows, x)
+  both = (start.weight > 0) & (end.weight > 0)
+  cones = [_cone(p, rows, y) if is_cone(p) else None for y in (jar, x)]
+  pushed = [_pushed(p, rows, y, c) for y, c in zip((jar, x), cones, strict=True)]
   before, after = (jnp.where(on, y, 0) for on, y in zip(pushed, (jar, x), strict=True))
-  change = jnp.where(pushed[0] & pushed[1], alpha * jv, after - before)
-  cost = 0.5 * vector.total(_quadratic(p, rows) * change * (after + before))
-  if start is not None and end is not None:
-    cost = cost + vector.total(_middle_change(p, rows, start, end, jv, alpha))
+  crossing = 0.5 * _quadratic(p, rows) * (after - before) * (after + before) + start.force * move
   if p.jacobian.nfriction:
-    cost = cost + vector.total(_huber(p, rows, x) - _huber(p, rows, jar))
-  slope = gauss1 + 2 * gauss2 * alpha - vector.total(z.force * jv)
-  curvature = 2 * gauss2 + vector.total(mul_curvature(p, z, jv) * jv)
-  return Line(cost + alpha * (gauss1 + alpha * gauss2), slope, curvature)
+    f = _friction(p)
+    kinked = crossing[f] + _huber(p, rows, x) - _huber(p, rows, jar)
+    crossing = jnp.concatenate([crossing[: f.start], kinked, crossing[f.stop :]])
+  cost = vector.total(jnp.where(both, 0.5 * start.weight * move * move, crossing))
+  if cones[0] is not None and cones[1] is not None:
+    cost = cost + vector.total(_middle_change(p, rows, cones[0], cones[1], jv, alpha))
+  rise = vector.total(jnp.where(both, start.weight * move, start.force - end.force) * jv)
+  curvature = 2 * gauss2 + vector.total(mul_curvature(p, end, jv) * jv)
+  return Line(cost + alpha * (slope + alpha * gauss2), slope + 2 * gauss2 * alpha + rise, curvature)
 
 
 def state(p: Any, rows: Rows, jar: jax.Array) -> jax.Array:

@@ -13,6 +13,9 @@ iterations, no cost to the forward pass. The residual is an ordinary function, h
 solve is a `custom_linear_solve` of a symmetric operator, hence it can be transposed and differentiated again. Warm
 start, tolerance and iteration count have no influence at the solution: their tangent is zero.
 
+In the soft modes of contact gradients the derivative is that of another problem, the one with softened contact rows: it is
+solved too, from the solution on, where a derivative is taken and only there.
+
 Where the loop stopped before the tolerance was reached, H and r are those at the point it stopped at. A solver that has forces
 of its own (the dual's) gives them the derivative that the forces at its acceleration have.
 """
@@ -22,7 +25,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from mjx_lite.constraint import jacobian
+from mjx_lite.constraint import jacobian, soft
 from mjx_lite.solver import cost, operator, primal
 from mjx_lite.solver.primal import Problem, Solution
 from mjx_lite.solver.table import SOLVERS
@@ -39,6 +42,9 @@ def _solve_jvp(primals, tangents):
   p, warmstart = primals
   p_dot, _ = tangents
   solution = solve(p, warmstart)
+  if p.model.opt.contact_gradient in soft.WEIGHTS:
+    start = jax.lax.stop_gradient(solution.qacc)
+    return solution, jax.jvp(lambda q: solve(_softened(q), start), (p,), (p_dot,))[1]
   qacc = solution.qacc
   _, residual_dot = jax.jvp(lambda q: _residual(q, qacc), (p,), (p_dot,))
   qacc_dot = _solve_hessian(p, qacc, -residual_dot)
@@ -46,6 +52,11 @@ def _solve_jvp(primals, tangents):
   none: Any = lambda x: np.zeros(x.shape, jax.dtypes.float0)  # noqa: E731
   force_dot = None if solution.force is None else jax.jvp(_force, (p, solution.jar), (p_dot, jar_dot))[1]
   return solution, Solution(qacc_dot, ma_dot, jar_dot, none(solution.niter), none(solution.stopped), force_dot)
+
+
+def _softened(p):
+  option = p.model.opt.replace(contact_gradient="exact")
+  return p._replace(model=p.model.replace(opt=option), rows=soft.soften(p.model, p.rows))
 
 
 def _force(p, jar):

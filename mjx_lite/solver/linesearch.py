@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from mjx_lite.constraint.rows import Rows
+from mjx_lite.math import vector
 from mjx_lite.solver import cost
 
 
@@ -27,27 +28,35 @@ class _State(NamedTuple):
   done: jax.Array
 
 
-def search(plan: Any, rows: Rows, jar, jv, gauss1, gauss2, gtol, iterations: int) -> Search:
+def search(plan: Any, rows: Rows, zones: cost.Zones, jar, jv, slope, gauss2, gtol, iterations: int) -> Search:
   """Minimise the cost along jv.
 
   Newton's method from step 0, kept inside the bracket of the slope's sign change and bisecting where it leaves it. At
   most `iterations` points are evaluated; of those the best is taken, or none if no point is better than the start.
 
   Args:
+    plan: the model's plans.
+    rows: the rows.
+    zones: at jar.
+    jar: (nefc, W) at the start.
+    jv: (nefc, W).
+    slope: (W,) at the start: gradient times direction.
+    gauss2: (W,) half of the curvature of the smooth part.
     gtol: (W,) the search ends where |slope| < gtol.
+    iterations: number of points.
 
   Source: `PrimalSearch`, with one point per evaluation.
   """
-  start = cost.along(plan, rows, jar, jv, gauss1, gauss2, jnp.zeros_like(gauss1))
-  zero, infinite = jnp.zeros_like(gauss1), jnp.full_like(gauss1, jnp.inf)
-  first = -start.slope / jnp.maximum(start.curvature, jnp.finfo(jar.dtype).tiny)
-  state = _State(jnp.zeros((), jnp.int32), first, zero, infinite, zero, zero, -start.slope, ~(start.slope < 0))
+  zero, infinite = jnp.zeros_like(slope), jnp.full_like(slope, jnp.inf)
+  curvature = 2 * gauss2 + vector.total(cost.mul_curvature(plan, zones, jv) * jv)
+  first = -slope / jnp.maximum(curvature, jnp.finfo(jar.dtype).tiny)
+  state = _State(jnp.zeros((), jnp.int32), first, zero, infinite, zero, zero, -slope, ~(slope < 0))
 
   def step(s: _State) -> _State:
-    at = cost.along(plan, rows, jar, jv, gauss1, gauss2, s.alpha)
+    at = cost.along(plan, rows, zones, jar, jv, slope, gauss2, s.alpha)
     found = ~s.done & (jnp.abs(at.slope) < gtol)
     # costs closer than their round-off are told apart by the slope
-    slack = 8 * jnp.finfo(jar.dtype).eps * jnp.abs(s.alpha * gauss1)
+    slack = 8 * jnp.finfo(jar.dtype).eps * jnp.abs(s.alpha * slope)
     flatter = (jnp.abs(at.slope) < s.best_slope) & (at.cost <= s.best_cost + slack)
     better = ~s.done & ((at.cost < s.best_cost - slack) | flatter)
     low = jnp.where(at.slope < 0, s.alpha, s.low)

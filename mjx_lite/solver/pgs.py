@@ -6,8 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from mjx_lite.math import vector
-from mjx_lite.smooth import mass
-from mjx_lite.solver import cost, dual, primal
+from mjx_lite.solver import cost, dual, operator, primal
 from mjx_lite.solver.dual import Dual
 from mjx_lite.solver.primal import Problem, Solution
 
@@ -29,8 +28,8 @@ def minimize(p: Problem, warmstart: jax.Array) -> Solution:
 
   Source: `mj_solPGS`.
   """
-  m, metric = p.model, p.metric
-  problem = dual.build(p, mass.factor(m, metric.cinert, metric.cdof, metric.M))
+  m = p.model
+  problem = dual.build(p, operator.factor_m(m, p.metric))
   force = jnp.zeros_like(problem.b)
   if m.opt.use_warmstart:
     warm = cost.zones(m.plan, p.rows, primal.point(p, warmstart)[1]).force

@@ -69,7 +69,7 @@ def minimize(p: Problem, warmstart: jax.Array, method: Method) -> Solution:
 
   A world stops when its last improvement or its gradient is below the tolerance, with Newton's method also when the
   decrement is, all scaled by 1/trace(M); or when no step helps, with conjugate gradients not along a fresh direction
-  either. The others go on.
+  either, with Newton's when the last step was round-off. The others go on.
 
   Source: `mj_solPrimal`; MuJoCo documentation, Computation, Solver algorithms.
   """
@@ -104,6 +104,12 @@ def _norm(x):
   return safe.sqrt(vector.total(x * x))
 
 
+def _least_gain(p, s, zones):
+  """(W,) improvement below which a Newton step has moved nothing but the last digits: the next one would only dither."""
+  size = vector.total(jnp.abs(s.qacc * s.ma)) + vector.total(zones.weight * s.jar * s.jar)
+  return p.scale * size * jnp.finfo(size.dtype).eps ** 1.5
+
+
 def _start(p, warmstart, memory):
   m = p.model
   jar = jacobian.mul(m, p.rows.jacobian, p.metric.cdof, p.qacc_smooth) - p.rows.aref
@@ -130,18 +136,20 @@ def _step(p, method, s):
   # stop where the step that led here was the last
   small, spent = is_small(p, grad), p.scale * decrement < tol
   later = ((s.improvement > 0) & (s.improvement < tol)) | small
-  at_start = spent
-  if not method.conjugate:  # Newton's forces are exact, so it wants a small gradient too before it ends at the start
-    later, at_start = later | spent, small & spent
+  if not method.conjugate:
+    later = later | spent | (s.improvement < _least_gain(p, s, z))
+  # where the preconditioner is exact a small decrement is enough to end at the start; Newton's forces are exact, so it
+  # wants a small gradient too
+  at_start = spent if method.conjugate and not m.opt.is_discrete else small & spent
   done = s.done | jnp.where(first, at_start, later)
 
   # exact line search
   mv = operator.mul_m(m, p.metric, direction)
   jv = jacobian.mul(m, p.rows.jacobian, p.metric.cdof, direction)
-  gauss1 = vector.total(direction * (s.ma - p.qfrc_smooth))
+  slope = vector.total(grad * direction)
   gauss2 = 0.5 * vector.total(direction * mv)
   gtol = tol * m.opt.ls_tolerance * _norm(direction) / p.scale
-  found = linesearch.search(m.plan, p.rows, s.jar, jv, gauss1, gauss2, gtol, m.opt.ls_iterations)
+  found = linesearch.search(m.plan, p.rows, z, s.jar, jv, slope, gauss2, gtol, m.opt.ls_iterations)
   alpha = jnp.where(done, 0, found.alpha)
   stuck = alpha == 0
   return _Iterate(
@@ -151,7 +159,7 @@ def _step(p, method, s):
     jnp.where(done, s.improvement, p.scale * found.improvement),
     done | (stuck & (s.stuck if method.conjugate else True)),
     stuck,
-    s.niter + (~done).astype(s.niter.dtype),
+    s.niter + (alpha != 0).astype(s.niter.dtype),
     s.count + 1,
     memory,
   )

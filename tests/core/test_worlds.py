@@ -2,6 +2,7 @@
 
 import jax
 import jax.numpy as jnp
+import mujoco
 import numpy as np
 import pytest
 from models import load
@@ -131,3 +132,12 @@ def test_tiles_change_nothing(worlds_):
   a, b = (mjx.jit(jax.vmap(mjx.step, in_axes=(None, 0)))(m, many) for m in (whole, tiled))
   for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True):
     np.testing.assert_allclose(x, y, rtol=1e-9, atol=1e-9)
+
+
+def test_a_model_of_slides_alone_batches():
+  # its turns are constants, and so have no world axis of their own
+  body = '<body><joint type="slide"/><geom size="0.1"/></body>'
+  m = mjx.put_model(mujoco.MjModel.from_xml_string(f"<mujoco><worldbody>{body}</worldbody></mujoco>"))
+  d = mjx.make_data(m)
+  out = jax.eval_shape(jax.vmap(lambda qpos: mjx.kinematics(m, d.replace(qpos=qpos))), jnp.zeros((3, 1)))
+  assert out.xpos.shape == (3, 2, 3) and out.xquat.shape == (3, 2, 4)

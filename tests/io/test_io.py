@@ -17,7 +17,8 @@ UNSUPPORTED = """
   <asset><hfield name="hills" nrow="2" ncol="2" size="1 1 1 1"/></asset>
   <worldbody>
     <geom name="floor" type="hfield" hfield="hills"/>
-    <body name="a"><joint name="hip" axis="0 1 0"/><geom name="can" type="cylinder" size="0.1 0.1"/></body>
+    <body name="a"><joint name="hip" axis="0 1 0"/><geom name="lid" type="hfield" hfield="hills"/>
+      <inertial pos="0 0 0" mass="1" diaginertia="1 1 1"/></body>
   </worldbody>
   <actuator><general name="act" joint="hip" dyntype="user" actdim="1"/></actuator>
   <sensor><user name="angle" dim="1"/></sensor>
@@ -32,7 +33,7 @@ def test_everything_unsupported_is_named_in_one_error():
   text = str(error.value)
   for part in (
     "flag sleep", "sensor 'angle'",
-    "'floor' and geom 'can'", "hfield-cylinder", "actuator 'act': dyntype = USER",
+    "'floor' and geom 'lid'", "hfield-hfield", "actuator 'act': dyntype = USER",
   ):  # fmt: skip
     assert part in text, (part, text)
   assert len(error.value.problems) == 4, text
@@ -85,6 +86,24 @@ def test_static_and_pruned_fields_cannot_be_replaced():
     m.replace(opt=m.opt.replace(disableflags=int(mjx.DisableBit.FILTERPARENT)))
   with pytest.raises(ValueError, match="read-only"):
     m.body_parentid[0] = 1
+
+
+@pytest.mark.parametrize("flag", ["CONTACT", "CONSTRAINT"])
+def test_contacts_that_were_disabled_have_no_slots_and_stay_disabled(flag):
+  model = load("boxes")
+  on = mjx.put_model(model)
+  off = on.replace(opt=on.opt.replace(disableflags=int(mjx.DisableBit[flag])))
+  d = mjx.make_data(on)
+  d = d.replace(geom_xpos=d.geom_xpos * 0)  # all at one place
+  assert (mjx.collision(on, d).contact.exclude == 0).any()
+  assert (mjx.collision(off, d).contact.exclude == -1).all()
+  off.replace(opt=on.opt)
+  model = mujoco.MjModel.__copy__(model)
+  model.opt.disableflags |= int(mjx.DisableBit[flag])
+  never = mjx.put_model(model)
+  assert mjx.make_data(never).contact.dist.shape == (0,)
+  with pytest.raises(ValueError, match="no slots"):
+    never.replace(opt=never.opt.replace(disableflags=0))
 
 
 @pytest.mark.parametrize("field", ["dof_damping", "dof_frictionloss", "jnt_stiffness", "body_gravcomp"])

@@ -47,12 +47,17 @@ def along(name, steps, every):
   return model, worst, history, alive
 
 
-def test_every_sensor_equals_c():
-  model, worst, _, alive = along("sensors", 200, 8)
+@pytest.mark.parametrize("name, steps, every", [("sensors", 200, 8), ("sensor_rays", 150, 10)])
+def test_every_sensor_equals_c(name, steps, every):
+  model, worst, _, alive = along(name, steps, every)
   named = [f"{mjx.SensorType(int(t)).name} {model.sensor(i).name}" for i, t in enumerate(model.sensor_type)]
-  assert {int(t) for t in model.sensor_type} == set(SENSORS), "the scene has to have every type"
   assert not {named[i]: e for i, e in worst.items() if not e <= 1e-10}
   assert {model.sensor(i).name for i in range(model.nsensor) if i not in alive} <= SILENT
+
+
+def test_the_scenes_have_every_type():
+  types = {int(t) for name in ("sensors", "sensor_rays") for t in load(name).sensor_type}
+  assert types | {mjx.SensorType.USER} == set(SENSORS)  # test_callbacks.py has the user's
 
 
 def test_delays_equal_c():
@@ -189,7 +194,6 @@ def test_batch(small):
 @pytest.mark.parametrize(
   "sensor, said",
   [
-    ('<user name="x" dim="2"/>', "sensor 'x': type = USER is not supported; remove it and compute the quantity from Data"),
     ('<insidesite name="x" site="s" objtype="geom" objname="g" enclosed="true"/>', "enclosed = true"),
     ('<touch name="x" site="mesh"/>', "shape of the site = MESH is not supported; use SPHERE, CAPSULE"),
     ('<contact name="x" site="mesh"/>', "shape of the site = MESH"),
@@ -242,3 +246,34 @@ def test_gradients():
     expected = jnp.vdot(g, direction)
     assert abs(expected) > 1e-3
     np.testing.assert_allclose((ends[0] - ends[1]) / (2 * eps), expected, rtol=1e-5, atol=1e-6, err_msg=f"argument {k}")
+
+
+def test_gradients_of_what_looks():
+  """Of rangefinders, distances and tactile sensors with respect to positions and velocities, one sensor at a time."""
+  model = copy.deepcopy(load("sensor_rays"))
+  far = np.isin(model.sensor_type, [mjx.SensorType[k] for k in ("GEOMDIST", "GEOMNORMAL", "GEOMFROMTO")])
+  model.sensor_cutoff[~far] = 0
+  data, rng = mujoco.MjData(model), np.random.default_rng(1)
+  data.qvel[:] = 0.1 * rng.normal(size=model.nv)
+  mujoco.mj_forward(model, data)
+  m = mjx.put_model(model)
+  d = mjx.jit(mjx.fwd_position)(m, mjx.put_data(m, data))  # its contacts are given
+  owner = np.repeat(np.arange(model.nsensor), model.sensor_dim)
+
+  def f(dq, qvel, weight):
+    x = d.replace(qpos=mjx.integrate_pos(m, d.qpos, dq, jnp.ones(())), qvel=qvel)
+    x = mjx.com_vel(m, mjx.camlight(m, mjx.com_pos(m, mjx.kinematics(m, x))))
+    return jnp.dot(weight, mjx.sensor_vel(m, mjx.sensor_pos(m, x)).sensordata)
+
+  value, slope = mjx.jit(f), mjx.jit(jax.grad(f, argnums=(0, 1)))
+  at, moved = (jnp.zeros(m.nv), d.qvel), set()
+  for i in range(model.nsensor):
+    weight = jnp.asarray(np.where(owner == i, rng.normal(size=len(owner)), 0))
+    for k, g in enumerate(slope(*at, weight)):
+      assert np.isfinite(g).all()
+      direction = jnp.asarray(rng.normal(size=model.nv))
+      ends = [value(*(x + s * (j == k) * direction for j, x in enumerate(at)), weight) for s in (1e-6, -1e-6)]
+      expected = (ends[0] - ends[1]) / 2e-6
+      np.testing.assert_allclose(jnp.vdot(g, direction), expected, rtol=1e-5, atol=1e-6, err_msg=model.sensor(i).name)
+      moved |= {model.sensor(i).name} if expected != 0 else set()
+  assert {model.sensor(i).name for i in range(model.nsensor)} - moved == {"down", "sky", "none", "cut", "normal_floor", "side"}

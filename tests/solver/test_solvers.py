@@ -47,8 +47,14 @@ def worst(model, reference, nstate=8):
   return max(relative_error(a, b).max() for x, y in zip(ours, theirs, strict=True) for a, b in zip(x, y, strict=True))
 
 
-@pytest.mark.parametrize("name", ["elliptic", "pairs"])
-@pytest.mark.parametrize("solver, iterations, tolerance", [(S.mjSOL_CG, 500, 1e-8), (S.mjSOL_PGS, 1000, 1e-5)])
+@pytest.mark.parametrize(
+  "name, solver, iterations, tolerance",
+  [
+    ("elliptic", S.mjSOL_CG, 500, 1e-8), ("pairs", S.mjSOL_CG, 500, 1e-8),
+    pytest.param("tendon_limits", S.mjSOL_CG, 500, 1e-7, marks=pytest.mark.slow),  # 500 updates of Ma and Ja round
+    ("elliptic", S.mjSOL_PGS, 1000, 1e-5), ("pairs", S.mjSOL_PGS, 1000, 1e-5),
+  ],
+)  # fmt: skip
 def test_solvers(name, solver, iterations, tolerance):
   reference = optimal(load(name))
   model = reference.__copy__()

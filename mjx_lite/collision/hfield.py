@@ -1,0 +1,199 @@
+"""Height fields against convex shapes: every prism under the shape is a convex core of its own.
+
+A cell of the grid is two prisms, from the base up to a triangle of the surface. The cells under a shape are a window of the
+grid: its place is found in the trace, its size is static, the most cells that the shape's bounding sphere can lie over.
+"""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from mjx_lite.collision import core, gjk, witness
+from mjx_lite.collision.core import Core
+from mjx_lite.collision.shapes import Contacts, Shape, make_contacts, only_where
+from mjx_lite.core.enums import MAXCONPAIR
+from mjx_lite.core.select import join, rows
+from mjx_lite.math import safe, vector
+
+SHAPES = ("sphere", "capsule", "ellipsoid", "cylinder", "box", "mesh")
+MAXPRISM = 4096  # prisms of one pair: more would take minutes to compile and gigabytes to run
+
+_UPWARD = np.array([(x, y, 1) for x in (-1, 0, 1) for y in (-1, 0, 1)], float)
+_UPWARD /= np.linalg.norm(_UPWARD, axis=1, keepdims=True)
+# corners of a cell's two prisms as steps of (column, row), in C's order
+_CORNERS = np.array([[(0, 1), (0, 0), (1, 1)], [(0, 0), (1, 1), (1, 0)]])
+
+
+class HFieldPlan(NamedTuple):
+  """Windows of B pairs, their P prisms, and their slots."""
+
+  types: tuple[str, ...]  # of the second geoms
+  size: np.ndarray  # (B, 4) hfield_size
+  count: np.ndarray  # (B, 2) columns and rows of grid points
+  window: np.ndarray  # (B, 2) columns and rows of cells
+  first: np.ndarray  # (B,) first grid point in `height`
+  height: np.ndarray  # of all grid points [m]
+  pair: np.ndarray  # (P,) pair of each prism
+  step: np.ndarray  # (P, 2) its cell in the window
+  corner: np.ndarray  # (P, 3, 2) its corners, as steps from the cell's first point
+  direct: np.ndarray  # prisms whose pairs have a slot for each of them
+  crowded: np.ndarray  # (B2, n) prisms of the other pairs, -1 pads
+  slot: np.ndarray  # order of the slots: index into those of `direct`, then MAXCONPAIR of each crowded pair
+  ncon: np.ndarray  # (B,) slots of each pair
+
+
+def cells(s: dict[str, Any], reach: np.ndarray, geom1: np.ndarray) -> np.ndarray:
+  """Columns and rows (B, 2) of cells that second geoms can lie over.
+
+  Args:
+    s: static fields of the model.
+    reach: (B,) `geom_rbound` of the second geoms and the pairs' margin + gap when the model is put [m].
+    geom1: (B,) height fields.
+  """
+  data = np.asarray(s["geom_dataid"])[geom1]
+  count = np.stack([np.asarray(s[k])[data] for k in ("hfield_ncol", "hfield_nrow")], axis=1) - 1
+  width = 2 * np.asarray(s["hfield_size"], float)[data, :2] / count
+  return np.minimum(count, np.ceil(2 * reach[:, None] / width).astype(int) + 1)
+
+
+def plan(s: dict[str, Any], reach: np.ndarray, geom1: np.ndarray, types: list[str]) -> HFieldPlan:
+  """Plan pairs of a height field and a convex geom, whose type is given; arguments as of `cells`."""
+  data = np.asarray(s["geom_dataid"])[geom1]
+  sizes, rows_of, cols_of = (np.asarray(s[k]) for k in ("hfield_size", "hfield_nrow", "hfield_ncol"))
+  scale = np.repeat(sizes[:, 2].astype(float), rows_of * cols_of)
+  window = cells(s, reach, geom1)
+  number = 2 * window.prod(axis=1)
+  pair = np.repeat(np.arange(len(data)), number)
+  within = np.concatenate([np.arange(n) for n in number]).astype(int)
+  cell, half = within // 2, within % 2
+  step = np.stack([cell % window[pair, 0], cell // window[pair, 0]], axis=1)
+
+  many = number > MAXCONPAIR
+  start = np.concatenate([[0], np.cumsum(number)])[:-1]
+  k = np.arange(number[many].max(initial=0))
+  crowded = np.where(k < number[many][:, None], start[many][:, None] + k, -1)
+  direct = np.flatnonzero(~many[pair])
+  ncon = np.minimum(number, MAXCONPAIR)
+  # where each pair's slots are among those that the collider makes
+  begin = np.zeros(len(data), int)
+  begin[~many] = np.concatenate([[0], np.cumsum(number[~many])])[:-1]
+  begin[many] = len(direct) + MAXCONPAIR * np.arange(many.sum())
+  slot = np.concatenate([b + np.arange(n) for b, n in zip(begin, ncon, strict=True)]).astype(int)
+  return HFieldPlan(
+    tuple(types), sizes[data].astype(float), np.stack([cols_of[data], rows_of[data]], axis=1), window,
+    np.asarray(s["hfield_adr"])[data], np.asarray(s["hfield_data"], float) * scale, pair, step, _CORNERS[half], direct,
+    crowded, slot, ncon,
+  )  # fmt: skip
+
+
+class Found(NamedTuple):
+  """Contacts (1, n slots), and whether a pair had more than its slots, or more cells than its window, (W,)."""
+
+  contacts: Contacts
+  full: jax.Array
+
+
+def collide(p: HFieldPlan, a: Shape, b: Shape, margin: jax.Array, iterations: int) -> Found:
+  """Contacts of height fields with convex shapes: one for each prism that is nearer than the margin.
+
+  Args:
+    p: the plan.
+    a: poses of the height fields.
+    b: the shapes.
+    margin: margin + gap (B, W or 1) [m].
+    iterations: bound of the iterations that find one nearest point.
+
+  Source: `mjc_ConvexHField`.
+  Gradient: of the prism's and the shape's nearest features; the heights are constants.
+  """
+  shape = core.make(list(p.types), b.pos, b.mat, b.size, b.hull)
+  prisms, exists, wide = _prisms(p, a, shape, margin)
+  repeated: Any = [x[p.pair] if isinstance(x, np.ndarray) else rows(x, p.pair) for x in shape]
+  shapes = Core(*repeated)
+  reach = rows(margin, p.pair)
+  found = gjk.find(prisms, shapes, reach + shapes.radius, iterations, _ways_out(prisms, shapes))
+  w = witness.witness(prisms, shapes, found)
+  dist = w.dist - shapes.radius
+  active = exists & ~found.far & (dist < reach)
+  dist = only_where(active, dist)
+  pos = w.point + 0.5 * jnp.where(active, dist, 0)[:, None] * w.normal
+  pos = prisms.pos + vector.mat_vec(prisms.mat, pos)
+  normal = vector.mat_vec(prisms.mat, w.normal)
+
+  parts = [[rows(x, p.direct)] for x in (dist, pos, normal)]
+  if len(p.crowded):
+    index = np.maximum(p.crowded, 0)
+    real = active[index] & (p.crowded >= 0)[..., None]
+    upto = jnp.cumsum(real.astype(jnp.int32), axis=1)
+    source = jnp.sum(upto[:, None] <= np.arange(MAXCONPAIR, dtype=np.int32)[:, None, None], axis=2)
+    have = source < index.shape[1]
+    source = jnp.minimum(source, index.shape[1] - 1)
+    wide |= jnp.any(upto[:, -1] > MAXCONPAIR, axis=0)
+    few = [jnp.take_along_axis(dist[index], source, axis=1)]
+    few += [jnp.take_along_axis(x[index], source[:, :, None], axis=1) for x in (pos, normal)]
+    few[0] = only_where(have, few[0])
+    for part, x in zip(parts, few, strict=True):
+      part.append(x.reshape(-1, *x.shape[2:]))
+  dist, pos, normal = (join(part, p.slot)[None] for part in parts)
+  return Found(make_contacts(dist, pos, normal), wide)
+
+
+def _ways_out(prisms: Core, shapes: Core) -> jax.Array:
+  """Directions (P, K, 3, W) in the prisms' frames: of their faces, across their upper edges and the shapes' axes, and up."""
+  corner = jnp.asarray(prisms.table)[:, 3:]
+  edge = jnp.roll(corner, -1, axis=1) - corner
+  face = vector.cross(edge[:, 0], edge[:, 1])[:, None]
+  side = vector.cross(edge, jnp.array([0, 0, 1], edge.dtype)[:, None])
+  turn = jax.lax.stop_gradient(vector.mat_mat(vector.transpose(prisms.mat), shapes.mat))
+  across = [vector.cross(edge, turn[:, None, :, k]) for k in range(3)]
+  # a prism's corners go around clockwise or counterclockwise
+  centre = jnp.mean(corner, axis=1, keepdims=True)
+  side = jnp.where((vector.dot(side, corner - centre) < 0)[:, :, None], -side, side)
+  upward = jnp.concatenate([face, *across], axis=1)
+  upward = jnp.where(upward[:, :, 2:] < 0, -upward, upward)
+  found = safe.normalize(jnp.concatenate([upward, side], axis=1))
+  up = np.broadcast_to(_UPWARD[None, ..., None], (found.shape[0], *_UPWARD.shape, found.shape[-1]))
+  return jnp.concatenate([found, up.astype(found.dtype)], axis=1)
+
+
+def _prisms(p: HFieldPlan, a: Shape, shape: Core, margin: jax.Array) -> tuple[Core, jax.Array, jax.Array]:
+  """Prisms in the windows, which of them are under the shape (P, W), and where a window is too small (W,)."""
+  dtype = shape.pos.dtype
+  held = shape._replace(**{k: jax.lax.stop_gradient(getattr(shape, k)) for k in ("pos", "mat", "size", "scale", "radius")})
+  pos, mat, radius = held.pos, held.mat, held.radius
+  field_pos, field_mat, margin = (jax.lax.stop_gradient(x) for x in (a.pos, a.mat, margin))
+  turn = vector.mat_mat(vector.transpose(field_mat), mat)
+  place = vector.mat_t_vec(field_mat, pos - field_pos)
+  high = place + core.extent(held, turn) + (radius + margin)[:, None]
+  low = place - core.extent(held, -turn) - (radius + margin)[:, None]
+
+  half, last = p.size[:, :2, None].astype(dtype), (p.count - 1)[..., None]
+  begin = jnp.clip(jnp.floor((low[:, :2] + half) / (2 * half) * last.astype(dtype)), 0, last).astype(jnp.int32)
+  end = jnp.clip(jnp.ceil((high[:, :2] + half) / (2 * half) * last.astype(dtype)), 0, last).astype(jnp.int32)
+  wide = jnp.any(end - begin > p.window[..., None], axis=(0, 1))
+
+  cell = rows(begin, p.pair) + p.step[..., None].astype(np.int32)
+  exists = jnp.all(cell < rows(end, p.pair), axis=1)
+  cell = jnp.minimum(cell, (last - 1)[p.pair].astype(np.int32))
+  point = cell[:, None] + p.corner[..., None].astype(np.int32)  # (P, 3, 2, W) column and row
+  first, stride = (x[p.pair].astype(np.int32)[:, None, None] for x in (p.first, p.count[:, 0]))
+  index = first + point[:, :, 0] + stride * point[:, :, 1]
+  z = jnp.asarray(p.height, dtype).at[index].get(mode="promise_in_bounds")
+  width = (2 * p.size[:, :2] / (p.count - 1))[p.pair][:, None, :, None].astype(dtype)
+  xy = width * point - half[p.pair][:, None]
+  base = jnp.broadcast_to(-p.size[p.pair, 3][:, None, None].astype(dtype), z.shape)
+  corners = jnp.concatenate([jnp.concatenate([xy, x[:, :, None]], axis=2) for x in (base, z)], axis=1)
+  exists &= jnp.any(z >= rows(low[:, 2], p.pair)[:, None], axis=1)
+  centre = jnp.mean(corners, axis=1)
+  # what is not under the shape is put far below, where it is done with at once
+  away = jnp.where(exists, 0, 100 * (p.size.sum(axis=1)[p.pair][:, None] + jnp.max(jnp.abs(place), axis=(0, 1)))).astype(dtype)
+  mat = rows(a.mat, p.pair)
+  down = centre - away[:, None] * np.array([0, 0, 1], dtype)[:, None]
+  one = jnp.ones((len(p.pair), 3, 1), dtype)
+  prisms = Core(
+    rows(a.pos, p.pair) + vector.mat_vec(mat, down), mat, np.full(len(p.pair), core.CORNERS), one, corners - centre[:, None],
+    one, one[:, 0] * 0,
+  )  # fmt: skip
+  return prisms, exists, wide

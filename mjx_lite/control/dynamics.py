@@ -1,0 +1,89 @@
+"""What all controllers share: states as points with tangent coordinates, held controls, costs of residuals."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+import mjx_lite as mjx
+
+
+class Cost(NamedTuple):
+  """Half of the sum of squares of residuals along a trajectory and at its end.
+
+  Both are functions of the Model and a Data whose state (`qpos`, `qvel`, `act`, `time`) is current; call `mjx.kinematics`
+  inside for poses. Squares give Gauss-Newton's curvature, which is never negative.
+  """
+
+  running: Callable[[mjx.Model, mjx.Data, jax.Array], jax.Array]  # (m, d, u) -> (r,)
+  final: Callable[[mjx.Model, mjx.Data], jax.Array]  # (m, d) -> (r,)
+
+
+def difference(m: mjx.Model, a: mjx.Data, b: mjx.Data) -> jax.Array:
+  """From state a to state b in tangent coordinates (2 nv + na,): the x of `mjx.transition_jac`."""
+  one = jnp.ones((), a.qpos.dtype)
+  return jnp.concatenate([mjx.differentiate_pos(m, one, a.qpos, b.qpos), b.qvel - a.qvel, b.act - a.act])
+
+
+def moved(m: mjx.Model, d: mjx.Data, dx: jax.Array) -> mjx.Data:
+  """The state a tangent vector (2 nv + na,) away; the inverse of `difference`."""
+  dq, dv, da = jnp.split(dx, [m.nv, 2 * m.nv])
+  return d.replace(qpos=mjx.integrate_pos(m, d.qpos, dq, jnp.ones((), d.qpos.dtype)), qvel=d.qvel + dv, act=d.act + da)
+
+
+def hold(m: mjx.Model, d: mjx.Data, u: jax.Array, steps: int = 1) -> mjx.Data:
+  """The state after some steps under one control."""
+  return mjx.rollout(m, d.replace(ctrl=u), steps=steps, record=())[0]
+
+
+def linearize(m: mjx.Model, d: mjx.Data, steps: int = 1) -> tuple[jax.Array, jax.Array]:
+  """A (nx, nx) and B (nx, nu) of some steps under d.ctrl held, in tangent coordinates; exact, through contact too."""
+  if steps == 1:
+    jac = mjx.transition_jac(m, d)
+    return jac.A, jac.B
+
+  def one(carry, _):
+    d, A, B = carry
+    jac = mjx.transition_jac(m, d)
+    return (hold(m, d, d.ctrl), jac.A @ A, jac.A @ B + jac.B), None
+
+  nx = 2 * m.nv + m.na
+  start = (d, jnp.eye(nx, dtype=d.qpos.dtype), jnp.zeros((nx, m.nu), d.qpos.dtype))
+  (_, A, B), _ = jax.lax.scan(one, start, length=steps)
+  return A, B
+
+
+def dynamics(m: mjx.Model, d: mjx.Data, steps: int = 1) -> Callable[..., jax.Array]:
+  """The step as `f(x, u, t) -> x` with x = (qpos, qvel, act): the form that trajax, hydrax and optimistix take.
+
+  Args:
+    m: the model.
+    d: all that is not in x: applied forces, mocap poses, ...
+    steps: steps for which u is held.
+  """
+
+  def f(x: jax.Array, u: jax.Array, t: Any = 0) -> jax.Array:
+    qpos, qvel, act = jnp.split(x, [m.nq, m.nq + m.nv])
+    after = hold(m, d.replace(qpos=qpos, qvel=qvel, act=act), u, steps)
+    return jnp.concatenate([after.qpos, after.qvel, after.act])
+
+  return f
+
+
+def simulate(m: mjx.Model, d: mjx.Data, ctrl: jax.Array, cost: Cost, steps: int = 1) -> tuple[mjx.Data, jax.Array]:
+  """The last state under controls (T, nu), each held for some steps, and the cost of the trajectory."""
+
+  def one(d, u):
+    r = cost.running(m, d, u)
+    return hold(m, d, u, steps), 0.5 * jnp.sum(r * r)
+
+  d, running = jax.lax.scan(one, d, ctrl)
+  r = cost.final(m, d)
+  return d, jnp.sum(running) + 0.5 * jnp.sum(r * r)
+
+
+def ctrl_bounds(m: mjx.Model) -> tuple[jax.Array, jax.Array]:
+  """Ends of the controls' ranges, (nu,) each, infinite where a control has none."""
+  limited, ends = jnp.asarray(m.actuator_ctrllimited, bool), m.actuator_ctrlrange
+  return jnp.where(limited, ends[:, 0], -jnp.inf), jnp.where(limited, ends[:, 1], jnp.inf)

@@ -1,0 +1,48 @@
+"""The linear-quadratic regulator about an equilibrium."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+import mjx_lite as mjx
+from mjx_lite.control.dynamics import difference
+
+
+class Lqr(NamedTuple):
+  """u = u0 - K x minimises the sum of x'Q x + u'R u over an infinite future, which is x'P x."""
+
+  K: jax.Array  # (nu, nx)
+  P: jax.Array  # (nx, nx)
+
+
+def lqr(A: jax.Array, B: jax.Array, Q: jax.Array, R: jax.Array, *, doublings: int = 30) -> Lqr:
+  """Solves the discrete Riccati equation by doubling: after n rounds the cost is that of 2^n steps.
+
+  Args:
+    A: (nx, nx), of `linearize`.
+    B: (nx, nu).
+    Q: (nx, nx), not negative.
+    R: (nu, nu), positive.
+    doublings: rounds.
+
+  Reference: Chu, Fan, Lin and Wang, Structure-preserving algorithms for periodic discrete-time algebraic Riccati equations,
+  International Journal of Control 77(8), 2004.
+  """
+  eye = jnp.eye(A.shape[0], dtype=A.dtype)
+
+  def double(carry, _):
+    F, G, H = carry
+    left = jnp.linalg.solve(eye + G @ H, jnp.concatenate([F, G], axis=1))
+    W, V = left[:, : len(F)], left[:, len(F) :]  # (I + G H)^-1 times F and G
+    G, H = G + F @ V @ F.T, H + F.T @ H @ W
+    return (F @ W, 0.5 * (G + G.T), 0.5 * (H + H.T)), None
+
+  (_, _, P), _ = jax.lax.scan(double, (A, B @ jnp.linalg.solve(R, B.T), Q), length=doublings)
+  return Lqr(jnp.linalg.solve(R + B.T @ P @ B, B.T @ P @ A), P)
+
+
+def feedback(m: mjx.Model, d: mjx.Data, K: jax.Array) -> Callable[[mjx.Model, mjx.Data], jax.Array]:
+  """The policy u = d.ctrl - K x about the state and control of d, for `mjx.rollout(m, d, policy, steps=...)`."""
+  return lambda _, now: d.ctrl - K @ difference(m, d, now)

@@ -1,0 +1,105 @@
+"""Planning by sampling: predictive sampling, MPPI and CEM, which differ only in what they make of the samples' costs."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import mjx_lite as mjx
+from mjx_lite.control.dynamics import Cost, ctrl_bounds, simulate
+
+
+class Plan(NamedTuple):
+  """A distribution of controls at knots in time, between which they are interpolated."""
+
+  mean: jax.Array  # (knots, nu)
+  std: jax.Array  # (knots, nu)
+
+
+def predictive(plan: Plan, samples: jax.Array, costs: jax.Array) -> Plan:
+  """The best sample. Reference: Howell and others, Predictive sampling, arXiv 2212.00541."""
+  return plan._replace(mean=samples[jnp.argmin(costs)])
+
+
+def mppi(plan: Plan, samples: jax.Array, costs: jax.Array, temperature: float = 0.05) -> Plan:
+  """The mean of the samples, weighted by exp(-cost / (temperature x the costs' spread)).
+
+  Reference: Williams, Aldrich and Theodorou, Model predictive path integral control, JGCD 40(2), 2017.
+  """
+  low = jnp.min(costs)
+  finite = jnp.where(jnp.isfinite(costs), costs, low)
+  spread = jnp.sqrt(jnp.mean((finite - jnp.mean(finite)) ** 2)) + 1e-12
+  weight = jax.nn.softmax(-(costs - low) / (temperature * spread))
+  return plan._replace(mean=jnp.tensordot(weight, samples, 1))
+
+
+def cem(plan: Plan, samples: jax.Array, costs: jax.Array, elite: float = 0.1, floor: float = 0.05) -> Plan:
+  """Mean and deviation of the best samples, a fraction `elite` of them; the deviation does not fall below `floor`.
+
+  Reference: Rubinstein, The cross-entropy method for combinatorial and continuous optimization, 1999.
+  """
+  count = max(2, round(elite * len(samples)))
+  chosen = samples[jnp.argsort(costs)[:count]]
+  mean = jnp.mean(chosen, axis=0)
+  return Plan(mean, jnp.maximum(jnp.sqrt(jnp.mean((chosen - mean) ** 2, axis=0)), floor))
+
+
+METHODS: dict[str, Callable[..., Plan]] = {"predictive": predictive, "mppi": mppi, "cem": cem}
+
+
+def interpolate(knots: jax.Array, length: int) -> jax.Array:
+  """Controls (length, nu) between knots (n, nu), linearly, the first and the last of both together."""
+  n = len(knots)
+  at = np.linspace(0, n - 1, length)
+  weight = np.maximum(0, 1 - np.abs(at[:, None] - np.arange(n)))  # each control is between two knots
+  return jnp.asarray(weight, knots.dtype) @ knots
+
+
+def improve(
+  m: mjx.Model,
+  d: mjx.Data,
+  plan: Plan,
+  cost: Cost,
+  key: jax.Array,
+  *,
+  length: int,
+  method: str = "predictive",
+  samples: int = 64,
+  steps: int = 1,
+  **options: float,
+) -> tuple[Plan, jax.Array]:
+  """One round: sample, simulate all samples as one batch, make a better plan. Compile it, call it until it is good.
+
+  Args:
+    m: the model.
+    d: the state to start from.
+    plan: the plan so far; it is one of the samples.
+    cost: as for `ilqr`.
+    key: of jax.random.
+    length: controls in a trajectory.
+    method: one of `METHODS`.
+    samples: trajectories.
+    steps: steps for which each control is held.
+    **options: of the method: temperature; elite, floor.
+
+  Returns:
+    the new plan, and the lowest cost that was found (of a sample, which is the plan only for 'predictive').
+  """
+  if method not in METHODS:
+    raise ValueError(f"there is no method '{method}'; there are {', '.join(METHODS)}.")
+  low, high = ctrl_bounds(m)
+  noise = jax.random.normal(key, (samples, *plan.mean.shape), plan.mean.dtype).at[0].set(0)
+  tried = jnp.clip(plan.mean + plan.std * noise, low, high)
+  costs = jax.vmap(lambda knots: simulate(m, d, interpolate(knots, length), cost, steps)[1])(tried)
+  costs = jnp.where(jnp.isfinite(costs), costs, jnp.inf)
+  return METHODS[method](plan, tried, costs, **options), jnp.min(costs)
+
+
+def shift(plan: Plan, fraction: float) -> Plan:
+  """The plan after a fraction of its length has passed, its last controls held: for planning while moving."""
+  n = len(plan.mean)
+  at = np.minimum(np.arange(n) + fraction * (n - 1), n - 1)
+  weight = jnp.asarray(np.maximum(0, 1 - np.abs(at[:, None] - np.arange(n))), plan.mean.dtype)
+  return Plan(weight @ plan.mean, weight @ plan.std)

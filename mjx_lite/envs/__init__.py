@@ -1,0 +1,42 @@
+"""Environments for learners: `load(name)` is a task in one world, `wrap` makes it many worlds with episodes.
+
+States have the form that Brax and MuJoCo Playground know: `State(data, obs, reward, done, metrics, info)`.
+"""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+from mjx_lite.envs.base import Env
+from mjx_lite.envs.classic import Cartpole, Pendulum, Reacher
+from mjx_lite.envs.legged import Ant, Cheetah, Hopper, HumanoidWalk
+from mjx_lite.envs.state import State
+from mjx_lite.envs.wrappers import AutoReset, Episode, Quarantine, Randomise, Repeat, Worlds, Wrapper, wrap
+
+ENVS: dict[str, Callable[..., Env]] = {
+  "pendulum": Pendulum,
+  "cartpole_balance": Cartpole,
+  "cartpole_swingup": functools.partial(Cartpole, swing_up=True),
+  "reacher": Reacher,
+  "hopper": Hopper,
+  "cheetah": Cheetah,
+  "ant": Ant,
+  "humanoid_walk": HumanoidWalk,
+}
+
+
+def load(name: str, **options: Any) -> Env:
+  """A task by name.
+
+  Args:
+    name: one of `ENVS`.
+    **options: of the task's class: xml_path, ctrl_dt, and arguments of `put_model`.
+  """
+  if name not in ENVS:
+    raise ValueError(f"there is no environment '{name}'; there are {', '.join(ENVS)}.")
+  return ENVS[name](**options)
+
+
+__all__ = [
+  "ENVS", "AutoReset", "Env", "Episode", "Quarantine", "Randomise", "Repeat", "State", "Worlds", "Wrapper", "load", "wrap",
+]  # fmt: skip

@@ -1,0 +1,140 @@
+"""The environment: a model, where episodes start, what is seen, and what is rewarded."""
+
+import pathlib
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import mujoco
+
+import mjx_lite as mjx
+from mjx_lite.envs.state import State
+
+ASSETS = pathlib.Path(__file__).parent / "assets"
+
+
+class Env:
+  """One world of a task. `jax.vmap` batches; `wrap` adds episodes, resets and the rest.
+
+  A task gives `xml_path` (or a path at construction), `ctrl_dt`, and the methods `start`, `observe`, `score` and `failed`.
+  All of them take the Model, so that a changed one can be passed (`model=`), and never change the environment.
+  """
+
+  xml_path: pathlib.Path | str
+  ctrl_dt = 0.02  # time between actions [s]; a multiple of the model's timestep
+
+  def __init__(self, xml_path: str | pathlib.Path | None = None, *, ctrl_dt: float | None = None, **put_options: Any):
+    """Load the model.
+
+    Args:
+      xml_path: another model for the same task.
+      ctrl_dt: time between actions [s].
+      **put_options: arguments of `put_model` (dtype, keep, tile, ...).
+    """
+    self.xml_path = xml_path or self.xml_path
+    self.ctrl_dt = ctrl_dt or self.ctrl_dt
+    self.mj_model = mujoco.MjModel.from_xml_path(str(self.xml_path))
+    self.model = mjx.put_model(self.mj_model, **put_options)
+    ratio = self.ctrl_dt / self.mj_model.opt.timestep
+    self.n_substeps = round(ratio)
+    if self.n_substeps < 1 or abs(ratio - self.n_substeps) > 1e-6:
+      raise ValueError(f"ctrl_dt {self.ctrl_dt} is not a multiple of the timestep {self.mj_model.opt.timestep}.")
+
+  # what a task defines
+
+  def start(self, m: mjx.Model, d: mjx.Data, key: jax.Array) -> mjx.Data:
+    """Data of a new episode, from the Data of the reference configuration."""
+    raise NotImplementedError
+
+  def observe(self, m: mjx.Model, d: mjx.Data) -> Any:
+    """What the learner sees: an array, or a dict of arrays."""
+    raise NotImplementedError
+
+  def score(self, m: mjx.Model, before: mjx.Data, d: mjx.Data, action: jax.Array) -> dict[str, jax.Array]:
+    """Terms of the reward of a step, by name; the reward is their sum, and they are its metrics."""
+    raise NotImplementedError
+
+  def failed(self, m: mjx.Model, d: mjx.Data) -> jax.Array:
+    """Whether the episode ends here for good; never, if a task does not say."""
+    return jnp.zeros((), bool)
+
+  # what a learner calls
+
+  def reset(self, key: jax.Array, model: Any = None) -> State:
+    """A new episode.
+
+    Args:
+      key: of jax.random.
+      model: a changed model (`with_params`); the environment's own by default.
+    """
+    m = self.model if model is None else model
+    d = mjx.kinematics(m, self.start(m, mjx.make_data(m), key))
+    zero = jnp.zeros((), d.qpos.dtype)
+    terms = jax.eval_shape(self.score, m, d, d, jax.ShapeDtypeStruct((self.action_size,), d.qpos.dtype))
+    return State(d, self.observe(m, d), zero, zero, {k: zero for k in terms}, {})
+
+  def step(self, state: State, action: jax.Array, model: Any = None) -> State:
+    """One action, held for `n_substeps` steps of the simulator.
+
+    In the Data afterwards the state and the poses are those of now; `sensordata` is of the last substep, and everything
+    else as at the reset.
+
+    Args:
+      state: where.
+      action: (nu,) in [-1, 1], the range of the controls.
+      model: the model that the episode was started with.
+    """
+    m = self.model if model is None else model
+    action = jnp.asarray(action, state.data.ctrl.dtype)  # whatever the learner's precision is
+    before = state.data.replace(ctrl=self.control(m, action))
+    d, last = mjx.rollout(m, before, steps=self.n_substeps, record=("sensordata",))
+    d = mjx.kinematics(m, d.replace(sensordata=last["sensordata"][-1]))
+    terms = self.score(m, before, d, action)
+    done = self.failed(m, d).astype(d.qpos.dtype)
+    return state.replace(
+      data=d, obs=self.observe(m, d), reward=sum(terms.values(), jnp.zeros_like(done)), done=done,
+      metrics={**state.metrics, **terms},
+    )  # fmt: skip
+
+  def set_state(self, state: State, qpos: jax.Array, qvel: jax.Array, model: Any = None) -> State:
+    """The episode continued from another configuration and velocity."""
+    m = self.model if model is None else model
+    d = mjx.kinematics(m, state.data.replace(qpos=qpos, qvel=qvel))
+    return state.replace(data=d, obs=self.observe(m, d))
+
+  def control(self, m: mjx.Model, action: jax.Array) -> jax.Array:
+    """Controls of an action in [-1, 1]: the ranges' ends, or the action itself where a control has no range."""
+    low, high = m.actuator_ctrlrange[:, 0], m.actuator_ctrlrange[:, 1]
+    inside = 0.5 * (low + high) + 0.5 * (high - low) * jnp.clip(action, -1, 1)
+    return jnp.where(m.actuator_ctrllimited.astype(bool), inside, action)
+
+  @property
+  def dt(self) -> float:
+    """Time between actions [s]."""
+    return self.ctrl_dt
+
+  @property
+  def sim_dt(self) -> float:
+    """Time step of the simulator [s]."""
+    return float(self.mj_model.opt.timestep)
+
+  @property
+  def action_size(self) -> int:
+    """Number of controls."""
+    return self.mj_model.nu
+
+  @property
+  def observation_size(self) -> Any:
+    """Length of the observation; shapes by name where it is a dict."""
+    obs = jax.eval_shape(self.reset, jax.random.key(0)).obs
+    return {k: v.shape for k, v in obs.items()} if isinstance(obs, dict) else obs.shape[-1]
+
+  @property
+  def mjx_model(self) -> mjx.Model:
+    """The Model, by the name that MuJoCo Playground has for it."""
+    return self.model
+
+  @property
+  def unwrapped(self) -> "Env":
+    """The environment within all wrappers: itself."""
+    return self

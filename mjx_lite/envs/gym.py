@@ -1,0 +1,88 @@
+"""Gymnasium's vector API around an environment, for learners that are not written in JAX (extra `rl`)."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from gymnasium import spaces
+from gymnasium.vector import AutoresetMode, VectorEnv
+
+import mjx_lite as mjx
+from mjx_lite.envs.base import Env
+from mjx_lite.envs.wrappers import wrap
+
+
+class GymVectorEnv(VectorEnv):
+  """`gymnasium.vector.VectorEnv` whose worlds step in one compiled program.
+
+  A world that is done starts again in the same step (`AutoresetMode.SAME_STEP`): the observation returned is the new
+  episode's first, the last one of the old is in `infos["final_obs"]`, its return and length in `infos["final_info"]`.
+  """
+
+  def __init__(self, env: Env, num_envs: int, *, seed: int = 0, **wrap_options: Any):
+    """Compile nothing yet.
+
+    Args:
+      env: the task.
+      num_envs: worlds.
+      seed: of the first reset, if that has none of its own.
+      **wrap_options: arguments of `wrap` (episode_length, action_repeat, randomise, ...).
+    """
+    self.env = wrap(env, **wrap_options, auto_reset=True)
+    self.num_envs, self._seed, self._state = num_envs, seed, None
+    self.metadata = {"autoreset_mode": AutoresetMode.SAME_STEP, "render_fps": round(1 / env.dt)}
+    self.single_action_space = spaces.Box(-1, 1, (env.action_size,), np.float32)
+    self.action_space = spaces.Box(-1, 1, (num_envs, env.action_size), np.float32)
+    obs = jax.eval_shape(env.reset, jax.random.key(0)).obs
+    self.single_observation_space = _space(obs, ())
+    self.observation_space = _space(obs, (num_envs,))
+    self._reset, self._step = mjx.jit(self.env.reset), mjx.jit(self._outcome)
+
+  def reset(self, *, seed: int | list[int] | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict]:
+    """New episodes in all worlds; a list of seeds has one for each world, `options` has no meaning."""
+    if isinstance(seed, list | np.ndarray):
+      keys = jax.vmap(jax.random.key)(jnp.asarray(seed))
+    else:
+      self._seed = self._seed if seed is None else seed
+      keys = jax.random.split(jax.random.key(self._seed), self.num_envs)
+      self._seed += 1  # the next reset without a seed is another one
+    self._state = self._reset(keys)
+    return self._observation(self._state.obs), {}
+
+  def step(self, actions: np.ndarray) -> tuple[Any, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
+    """Observations, rewards, terminations, truncations and infos, as NumPy arrays."""
+    if self._state is None:
+      raise RuntimeError("call reset() before step().")
+    self._state, out = self._step(self._state, jnp.asarray(actions))
+    out = jax.device_get(out)
+    infos, done = {}, out["terminated"] | out["truncated"]
+    if done.any():
+      worlds = np.flatnonzero(done)
+      final = np.full(self.num_envs, None, object)
+      for i in worlds:
+        final[i] = jax.tree.map(lambda x, i=i: np.asarray(x[i], np.float32), out["final_obs"])
+      episode = {k: np.where(done, v, 0) for k, v in out["episode"].items()}
+      infos = {"final_obs": final, "_final_obs": done, "_final_info": done}
+      infos["final_info"] = {"episode": episode, "_episode": done}
+    return self._observation(out["obs"]), out["reward"].astype(np.float64), out["terminated"], out["truncated"], infos
+
+  def _outcome(self, state, actions):
+    """One step, and what of it the host needs."""
+    after = self.env.step(state, actions.astype(state.reward.dtype))
+    truncated = after.info["truncation"] > 0
+    sums = after.info["episode_metrics"]
+    return after, {
+      "obs": after.obs, "reward": after.reward, "truncated": truncated, "terminated": (after.done > 0) & ~truncated,
+      "final_obs": after.info["final_obs"], "episode": {"r": sums["sum_reward"], "l": sums["length"]},
+    }  # fmt: skip
+
+  def _observation(self, obs):
+    return jax.tree.map(lambda x: np.asarray(x, np.float32), jax.device_get(obs))
+
+
+def _space(obs: Any, lead: tuple[int, ...]) -> spaces.Space:
+  """The space of an observation, an array or a dict of arrays, with leading axes."""
+  if isinstance(obs, dict):
+    return spaces.Dict({k: _space(v, lead) for k, v in obs.items()})
+  return spaces.Box(-np.inf, np.inf, (*lead, *obs.shape), np.float32)

@@ -1,0 +1,1 @@
+"""Learners (extra `rl`)."""

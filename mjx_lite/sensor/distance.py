@@ -1,0 +1,77 @@
+"""Sensors of the distances of geoms, and of all geoms of bodies."""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from mjx_lite.collision import distance
+from mjx_lite.core.enums import ObjType
+from mjx_lite.core.select import rows
+from mjx_lite.core.types import Data, Model
+from mjx_lite.math import safe
+from mjx_lite.sensor.group import Part
+
+
+class DistanceTables(NamedTuple):
+  """Pairs of geoms of all sensors."""
+
+  who: np.ndarray  # sensors (n,)
+  sensor: np.ndarray  # (npair,) sensor of a pair
+  geom1: np.ndarray  # (npair,)
+  geom2: np.ndarray  # (npair,)
+  pair: np.ndarray  # (n, k) pairs of a sensor in C's order, the last one repeated
+
+
+def plan(s: dict[str, Any], who: np.ndarray) -> list[Part]:
+  """Every geom of the first object with every geom of the second; a sensor of a body without geoms has no pair."""
+  lists = []
+  for i in who:
+    sides = []
+    for kind, obj in (("sensor_objtype", "sensor_objid"), ("sensor_reftype", "sensor_refid")):
+      is_body, x = s[kind][i] == ObjType.BODY, s[obj][i]
+      sides.append(s["body_geomadr"][x] + np.arange(s["body_geomnum"][x]) if is_body else np.array([x]))
+    lists.append([(int(a), int(b)) for a in sides[0] for b in sides[1]])
+  count = np.array([len(x) for x in lists])
+  first, k = np.cumsum(count) - count, np.arange(count.max(initial=0))
+  pair = np.where(k < count[:, None], first[:, None] + np.minimum(k, count[:, None] - 1), -1)
+  geom1, geom2 = np.array([p for x in lists for p in x], int).reshape(-1, 2).T
+  return [Part(who, DistanceTables(who, np.repeat(who, count), geom1, geom2, pair))]
+
+
+def _nearest(m: Model, d: Data, t: DistanceTables) -> distance.Distance:
+  """Smallest distance of each sensor's pairs (n, W), and its segment (n, 6, W); the cutoff and zero beyond it."""
+  limit = rows(m.sensor_cutoff, t.who)
+  if not t.pair.size:
+    return distance.Distance(limit, jnp.zeros((len(t.who), 6, 1), limit.dtype))
+  found = distance.distances(m, d.geom_xpos, d.geom_xmat, rows(m.sensor_cutoff, t.sensor), t.geom1, t.geom2)
+  there = (t.pair >= 0)[..., None]
+  dist, fromto = rows(found.dist, np.maximum(t.pair, 0)), rows(found.fromto, np.maximum(t.pair, 0))
+  dist = jnp.where(there, dist, limit[:, None])
+  best = jnp.argmin(dist, axis=1)[:, None]
+  segment = jnp.take_along_axis(jnp.where(there[:, :, None], fromto, 0), best[:, :, None], axis=1)[:, 0]
+  return distance.Distance(jnp.take_along_axis(dist, best, axis=1)[:, 0], segment)
+
+
+def dist(m: Model, d: Data, t: DistanceTables) -> jax.Array:
+  """Distance of the surfaces, at most the cutoff [m].
+
+  Source: `mj_computeSensorPos`, case mjSENS_GEOMDIST.
+  """
+  return _nearest(m, d, t).dist
+
+
+def normal(m: Model, d: Data, t: DistanceTables) -> jax.Array:
+  """Direction from the first surface to the second; zero beyond the cutoff and, with its gradient, where they touch."""
+  segment = _nearest(m, d, t).fromto
+  return safe.normalize(segment[:, 3:] - segment[:, :3]) * _differs(segment)
+
+
+def _differs(segment):
+  return jnp.any(segment[:, 3:] != segment[:, :3], axis=1, keepdims=True).astype(segment.dtype)
+
+
+def fromto(m: Model, d: Data, t: DistanceTables) -> jax.Array:
+  """Nearest points of the two surfaces [m]; zero beyond the cutoff."""
+  return _nearest(m, d, t).fromto

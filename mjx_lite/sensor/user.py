@@ -1,0 +1,29 @@
+"""Sensors that the user's function fills."""
+
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from mjx_lite.core import callbacks
+from mjx_lite.core.enums import Stage
+from mjx_lite.core.types import Data, Model
+from mjx_lite.sensor.group import Part, split
+
+
+class UserTables(NamedTuple):
+  """The user's sensors of one stage."""
+
+  stage: int
+  size: int  # numbers that they have together
+
+
+def plan(s: dict[str, Any], who: np.ndarray) -> list[Part]:
+  """Sensors by stage."""
+  by_stage = split(who, s["sensor_needstage"][who])
+  return [Part(some, UserTables(stage, int(s["sensor_dim"][some].sum()))) for (stage,), some in by_stage]
+
+
+def user(m: Model, d: Data, t: UserTables) -> jax.Array:
+  """What the user's function says. Gradient: that of the function."""
+  return callbacks.call(m, d, "sensor", t.size, Stage(t.stage)).astype(d.qpos.dtype)

@@ -1,0 +1,171 @@
+"""Controllers reach their goals on small models, and their parts are what textbooks say."""
+
+import jax
+import jax.numpy as jnp
+import mujoco
+import numpy as np
+import pytest
+import scipy.linalg
+
+import mjx_lite as mjx
+from mjx_lite import control
+from mjx_lite.control.ilqr import _box
+from mjx_lite.envs.base import ASSETS
+
+T, STEPS = 60, 4  # a trajectory of 2.4 s
+
+
+def load(name):
+  return mjx.put_model(mujoco.MjModel.from_xml_path(str(ASSETS / f"{name}.xml")))
+
+
+@pytest.fixture(scope="module")
+def pendulum():
+  """Model and the Data of hanging at rest."""
+  m = load("pendulum")
+  d = mjx.make_data(m)
+  return m, d.replace(qpos=jnp.full(1, jnp.pi))
+
+
+@pytest.fixture(scope="module")
+def cartpole():
+  return load("cartpole")
+
+
+def running(m, d, u):
+  return jnp.concatenate([0.1 * u, 0.02 * d.qvel, 0.1 * (1 - jnp.cos(d.qpos)), 0.1 * jnp.sin(d.qpos)])
+
+
+def final(m, d):
+  return jnp.concatenate([10 * (1 - jnp.cos(d.qpos)), 10 * jnp.sin(d.qpos), 2 * d.qvel])
+
+
+SWING_UP = control.Cost(running, final)
+
+
+def is_up(d):
+  return float(jnp.cos(d.qpos[0])) > 0.98 and abs(float(d.qvel[0])) < 1  # at the bottom it would have 9 rad/s
+
+
+def test_lqr_solves_the_riccati_equation():
+  rng = np.random.default_rng(0)
+  A, B = np.eye(5) + 0.2 * rng.normal(size=(5, 5)), rng.normal(size=(5, 2))
+  Q, R = np.diag(rng.uniform(0.1, 1, 5)), np.diag([0.5, 2.0])
+  found = control.lqr(A, B, Q, R)
+  np.testing.assert_allclose(found.P, scipy.linalg.solve_discrete_are(A, B, Q, R), rtol=1e-9)
+  assert np.abs(np.linalg.eigvals(A - B @ found.K)).max() < 1
+
+
+def test_lqr_balances_a_cartpole(cartpole):
+  m = cartpole
+  up = mjx.make_data(m)
+
+  @mjx.jit
+  def balance(d):
+    A, B = control.linearize(m, up)
+    K = control.lqr(A, B, jnp.diag(jnp.array([1.0, 10, 0.1, 0.1])), jnp.eye(1)).K
+    return mjx.rollout(m, d, control.feedback(m, up, K), steps=800)[0], A, K
+
+  last, A, K = balance(up.replace(qpos=jnp.array([0.3, 0.25])))
+  assert np.abs(np.linalg.eigvals(A)).max() > 1.01  # it would fall
+  assert K.shape == (1, 4)
+  np.testing.assert_allclose(jnp.concatenate([last.qpos, last.qvel]), 0, atol=1e-3)
+
+
+@pytest.mark.slow
+def test_linearisation_of_several_steps(pendulum):
+  m, d = pendulum
+  d = d.replace(qpos=jnp.array([0.7]), qvel=jnp.array([0.4]), ctrl=jnp.array([0.3]))
+  A, B = mjx.jit(lambda d: control.linearize(m, d, 3))(d)
+  f = mjx.jit(control.dynamics(m, d, 3))
+  x, h = jnp.array([0.7, 0.4]), 1e-6
+  for i, e in enumerate(np.eye(2)):
+    np.testing.assert_allclose(A[:, i], (f(x + h * e, d.ctrl) - f(x - h * e, d.ctrl)) / (2 * h), rtol=1e-6, atol=1e-9)
+  np.testing.assert_allclose(B[:, 0], (f(x, d.ctrl + h) - f(x, d.ctrl - h)) / (2 * h), rtol=1e-6, atol=1e-9)
+
+
+def test_box_constrained_minimum():
+  rng, box = np.random.default_rng(1), jax.jit(_box)
+  for _ in range(5):
+    root = rng.normal(size=(3, 3))
+    H, g = root @ root.T + 0.1 * np.eye(3), 2 * rng.normal(size=3)
+    low, high = -np.full(3, 0.5), np.full(3, 0.4)
+    k, K = box(H, g, rng.normal(size=(3, 2)), low, high)
+    slope = np.asarray(H @ k + g)
+    inside = (k > low) & (k < high)
+    np.testing.assert_allclose(slope[inside], 0, atol=1e-8)
+    assert (slope[k <= low] >= 0).all() and (slope[k >= high] <= 0).all()
+    np.testing.assert_array_equal(np.asarray(K)[~inside], 0)
+
+
+def test_ilqr_swings_a_pendulum_up(pendulum):
+  m, d = pendulum
+  out = mjx.jit(lambda u: control.ilqr(m, d, u, SWING_UP, steps=STEPS))(0.1 * jnp.ones((T, 1)))
+  assert out.converged and np.abs(out.ctrl).max() <= 1  # the motor's range
+  assert np.isclose(np.abs(out.ctrl), 1).any()  # and it needs that
+  last, cost = mjx.jit(lambda u: control.simulate(m, d, u, SWING_UP, STEPS))(out.ctrl)
+  assert is_up(last)
+  assert cost == pytest.approx(float(out.cost), rel=1e-9)
+  np.testing.assert_allclose(last.qpos, out.qpos[-1], rtol=1e-9)
+
+
+PUSH = """
+<mujoco>
+  <option timestep="0.01"/>
+  <worldbody>
+    <body><joint name="a" type="slide" axis="1 0 0" damping="1"/><geom size="0.1" mass="1"/></body>
+    <body pos="0.4 0 0"><joint name="b" type="slide" axis="1 0 0" damping="4"/><geom size="0.1" mass="1"/></body>
+  </worldbody>
+  <actuator><motor joint="a" gear="10" ctrlrange="-1 1"/></actuator>
+</mujoco>
+"""
+
+
+@pytest.mark.slow
+def test_ilqr_pushes_a_ball_to_a_place_through_contact():
+  m = mjx.put_model(mujoco.MjModel.from_xml_string(PUSH))
+  d = mjx.make_data(m)
+  cost = control.Cost(
+    lambda m, d, u: jnp.concatenate([0.1 * u, 0.01 * d.qvel]),
+    lambda m, d: jnp.concatenate([10 * (d.qpos - jnp.array([0.2, 0.5])), 3 * d.qvel]),  # and comes back itself
+  )
+  # the ball is touched at first, otherwise nothing says that it could be moved
+  out = mjx.jit(lambda u: control.ilqr(m, d, u, cost, steps=4))(jnp.full((60, 1), 0.3))
+  assert out.qpos[0, 1] == 0
+  np.testing.assert_allclose(out.qpos[-1], [0.2, 0.5], atol=0.03)
+  np.testing.assert_allclose(out.qvel[-1], 0, atol=0.1)
+  assert np.abs(out.ctrl).max() <= 1
+
+
+# samples, deviation at first, its factor in each round (CEM chooses that itself)
+SETTINGS = {"predictive": (64, 0.5, 0.95), "mppi": (64, 0.5, 0.95), "cem": (128, 1.0, 1.0)}
+
+
+@pytest.mark.parametrize("method", [pytest.param(x, marks=pytest.mark.slow) if x != "predictive" else x for x in SETTINGS])
+def test_sampling_swings_a_pendulum_up(pendulum, method):
+  m, d = pendulum
+  samples, std, finer = SETTINGS[method]
+
+  @mjx.jit
+  def plan(key):
+    def step(p, k):
+      p, cost = control.improve(m, d, p, SWING_UP, k, length=T, method=method, steps=STEPS, samples=samples)
+      return p._replace(std=finer * p.std), cost
+
+    start = control.Plan(jnp.zeros((12, 1)), jnp.full((12, 1), std))
+    found, costs = jax.lax.scan(step, start, jax.random.split(key, 60))
+    return found, costs, control.simulate(m, d, control.interpolate(found.mean, T), SWING_UP, STEPS)[0]
+
+  assert set(SETTINGS) == set(control.METHODS)
+  found, costs, last = plan(jax.random.key(0))
+  assert is_up(last), (method, last.qpos, last.qvel)
+  assert costs[-1] < 0.2 * costs[0]
+  assert np.abs(found.mean).max() <= 1
+
+
+def test_plans_move_on():
+  plan = control.Plan(jnp.arange(5.0)[:, None], jnp.ones((5, 1)))
+  np.testing.assert_allclose(control.shift(plan, 0.5).mean[:, 0], [2, 3, 4, 4, 4])
+  np.testing.assert_allclose(control.interpolate(plan.mean, 9)[:, 0], np.arange(9) / 2)
+  with pytest.raises(ValueError, match="mppi"):
+    control.improve(None, None, plan, None, None, length=5, method="best")

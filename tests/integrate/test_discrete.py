@@ -1,0 +1,72 @@
+"""The discrete integrator beyond the parity of its stages: inverse dynamics, steps in two parts, free bodies, gradients."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import mujoco
+import numpy as np
+import pytest
+from derivatives import assert_gradients
+from models import load
+
+import mjx_lite as mjx
+from mjx_lite.cli.compare import optimal, relative_error
+
+
+@functools.cache
+def on_its_way():
+  model = optimal(load("discrete"))
+  data, rng = mujoco.MjData(model), np.random.default_rng(0)
+  for _ in range(60):
+    data.ctrl[:] = rng.uniform(-1, 1, model.nu)
+    mujoco.mj_step(model, data)
+  m = mjx.put_model(model)
+  return model, data, m, mjx.put_data(m, data)
+
+
+def test_inverse_equals_c_and_forward():
+  model, data, m, d = on_its_way()
+
+  def both(m, d):
+    d = mjx.step2(m, mjx.step1(m, d)).replace(qpos=d.qpos, qvel=d.qvel, time=d.time, act=d.act)
+    other = mjx.inverse(m, d.replace(qacc=d.qacc + 0.1 * jnp.sin(jnp.arange(m.nv))))
+    return mjx.inverse(m, d), other, mjx.xfrc_accumulate(m, d)
+
+  back, other, applied = mjx.jit(both)(m, d)
+  force = data.qfrc_applied + np.asarray(back.qfrc_actuator) + np.asarray(applied)
+  np.testing.assert_allclose(back.qfrc_inverse, force, atol=1e-8)
+
+  theirs = mujoco.MjData(model)
+  state = np.empty(mujoco.mj_stateSize(model, mujoco.mjtState.mjSTATE_INTEGRATION))
+  mujoco.mj_getState(model, data, state, mujoco.mjtState.mjSTATE_INTEGRATION)
+  mujoco.mj_setState(model, theirs, state, mujoco.mjtState.mjSTATE_INTEGRATION)
+  mujoco.mj_forward(model, theirs)
+  assert relative_error(np.asarray(back.qacc), theirs.qacc).max() < 1e-8
+  theirs.qacc[:] += 0.1 * np.sin(np.arange(model.nv))
+  mujoco.mj_inverse(model, theirs)
+  for field in ("qfrc_inverse", "qfrc_constraint", "qacc"):
+    assert relative_error(np.asarray(getattr(other, field)), getattr(theirs, field)).max() < 1e-8, field
+
+
+@pytest.mark.slow
+def test_gradients():
+  _, _, m, d = on_its_way()
+  rng = np.random.default_rng(1)
+  w = jnp.asarray(rng.normal(size=m.nv))
+
+  def f(dq, qvel, ctrl, stiffness, tendon, timestep):
+    m2 = m.replace(jnt_stiffness=stiffness, tendon_stiffness=tendon, opt=m.opt.replace(timestep=timestep))
+    q = mjx.integrate_pos(m, d.qpos, dq, jnp.ones(()))
+    return w @ mjx.step(m2, d.replace(qpos=q, qvel=qvel, ctrl=ctrl)).qvel
+
+  at = (jnp.zeros(m.nv), d.qvel, d.ctrl, m.jnt_stiffness, m.tendon_stiffness, m.opt.timestep)
+  assert_gradients(f, at, [rng.normal(size=x.shape) * (1e-2 if k < 2 else 1) for k, x in enumerate(at)])
+
+
+@pytest.mark.slow
+def test_gradient_is_finite_at_rest():
+  _, _, m, _ = on_its_way()
+  start = mjx.make_data(m)
+  rest = mjx.jit(jax.grad(lambda q: jnp.sum(mjx.step(m, start.replace(qpos=q)).qvel ** 2)))(start.qpos)
+  assert np.isfinite(rest).all()

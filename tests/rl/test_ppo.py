@@ -1,0 +1,72 @@
+"""The learner: its parts on numbers, a few iterations here, and a whole task where there is time."""
+
+import time
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import mjx_lite as mjx
+from mjx_lite import envs
+from mjx_lite.rl import ppo
+
+
+def test_advantages_bootstrap_where_an_episode_was_cut_short():
+  config = ppo.Config(discount=0.5, gae_lambda=1.0)
+  column = lambda *x: jnp.array(x)[:, None]  # noqa: E731
+  value, next_value = column(1.0, 2.0, 3.0), column(2.0, 8.0, 4.0)
+  zero = jnp.zeros((3, 1))
+  for truncated, expected in ((0.0, 1.0), (1.0, 1.0 + 0.5 * 8.0)):
+    data = ppo.Unroll(zero, zero, zero, column(1.0, 1.0, 1.0), zero, column(0.0, 1.0, 0.0), column(0.0, truncated, 0.0))
+    second = expected - 2.0
+    found = ppo.advantages(config, value, next_value, data)[:, 0]
+    np.testing.assert_allclose(found, [1.0 + 0.5 * 2.0 - 1.0 + 0.5 * second, second, 1.0 + 0.5 * 4.0 - 3.0])
+
+
+def test_statistics_of_observations():
+  x = np.random.default_rng(0).normal(2.0, 3.0, (40, 3))
+  normal = ppo.Normal(jnp.zeros(()) + 1e-9, jnp.zeros(3), jnp.ones(3))
+  for part in np.split(x, [5, 30]):
+    normal = normal.update(jnp.asarray(part))
+  np.testing.assert_allclose(normal.mean, x.mean(0), rtol=1e-6)
+  np.testing.assert_allclose(normal.var, x.var(0), rtol=1e-6)
+
+
+def test_log_prob_is_that_of_a_normal():
+  mean, log_std, action = jnp.array([0.3, -1.0]), jnp.array([0.2, -0.7]), jnp.array([1.0, -0.5])
+  expected = jax.scipy.stats.norm.logpdf(action, mean, jnp.exp(log_std)).sum()
+  assert ppo.log_prob(mean, log_std, action) == pytest.approx(float(expected))
+
+
+def test_a_few_iterations_change_the_policy_and_can_go_on():
+  env, seen = envs.load("cartpole_balance", dtype=np.float32), []
+  config = ppo.Config(worlds=16, unroll=16, epochs=2, hidden=(16,), episode_length=50)
+  out = ppo.train(env, iterations=4, config=config, progress=lambda i, entry, learner: seen.append((i, learner)))
+  assert [i for i, _ in seen] == [0, 1, 2, 3] and [x["steps"] for x in out.curve] == [256, 512, 768, 1024]
+  assert sum(x["episodes"] for x in out.curve) > 0
+  assert all(np.isfinite(list(x.values())).all() and x["diverged"] == 0 for x in out.curve)
+  first, last = (jax.tree.leaves(x.params) for x in (seen[0][1], out.learner))
+  assert all(np.isfinite(b).all() and np.any(a != b) for a, b in zip(first, last, strict=True))
+  action = out.policy(jnp.zeros(5))
+  assert action.shape == (1,) and np.abs(action) <= 1
+  np.testing.assert_array_equal(ppo.make_policy(env, out.learner, config)(jnp.zeros(5)), action)
+
+
+@pytest.mark.slow
+def test_learns_to_balance_a_cartpole_in_two_minutes():
+  env = envs.load("cartpole_balance", dtype=np.float32)
+  start = time.perf_counter()
+  out = ppo.train(env, iterations=80)
+  assert time.perf_counter() - start < 120
+  assert out.curve[-1]["return"] > 450  # of 500
+  worlds = envs.wrap(env, episode_length=1000, auto_reset=False)
+
+  def go(state, _):
+    state = worlds.step(state, out.policy(state.obs))
+    return state, state.done
+
+  # the policy without noise, longer than it was trained
+  run = mjx.jit(lambda keys: jax.lax.scan(go, worlds.reset(keys), length=999))
+  _, done = run(jax.random.split(jax.random.key(7), 16))
+  assert not done.any()
