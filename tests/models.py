@@ -12,7 +12,8 @@ SCENES = pathlib.Path(__file__).parent / "scenes"
 MJX_DATA = pathlib.Path(mujoco.__file__).parent / "mjx" / "test_data"
 SHIPPED = pathlib.Path(__file__).parent.parent / "mjx_lite" / "models"
 
-ELSEWHERE = ("convex", "shapes", "hills")  # compared in tests/collision: C's own accuracy there is ccd_tolerance
+# compared in tests/collision and tests/sensor: C's own accuracy there is ccd_tolerance
+ELSEWHERE = ("convex", "hills", "sensor_rays", "shapes")
 SCENE_NAMES = tuple(sorted(p.stem for p in SCENES.glob("*.xml") if p.stem not in ELSEWHERE))
 # real models nobody here wrote: name -> file in the package mujoco-mjx
 REAL = {
