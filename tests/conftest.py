@@ -1,8 +1,12 @@
 """64 bits everywhere; tests that mean float32 say so with `put_model(..., dtype=np.float32)`."""
 
+import gc
 import os
 import pathlib
+import resource
 import sys
+
+import pytest
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 # most of the tests' time goes to compilers; LLVM's optimisations cost a third of it
@@ -12,3 +16,13 @@ import jax
 
 jax.config.update("jax_enable_x64", True)
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
+
+@pytest.fixture(autouse=True, scope="module")
+def _forget_programs():
+  """Compiled programs of a thousand tests would take many gigabytes: forget them after a module, once they are many."""
+  yield
+  from mjx_lite.core import worlds
+
+  if resource.getrusage(resource.RUSAGE_SELF).ru_maxrss > 3_000_000:  # KiB
+    worlds.clear_caches()
+    gc.collect()

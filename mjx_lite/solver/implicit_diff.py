@@ -55,8 +55,7 @@ def _solve_jvp(primals, tangents):
 
 
 def _softened(p):
-  option = p.model.opt.replace(contact_gradient="exact")
-  return p._replace(model=p.model.replace(opt=option), rows=soft.soften(p.model, p.rows))
+  return p._replace(model=p.model.tree_replace({"opt.contact_gradient": "exact"}), rows=soft.soften(p.model, p.rows))
 
 
 def _force(p, jar):

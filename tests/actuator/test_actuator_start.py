@@ -30,17 +30,8 @@ XML = """<mujoco><worldbody><body><joint name="j"/><geom size=".1"/></body></wor
 <actuator><general name="it" joint="j" {}/></actuator></mujoco>"""
 
 
-@pytest.mark.parametrize(
-  "attributes, said",
-  [
-    ('dyntype="user"', "dyntype = USER"),
-    ('gaintype="user"', "gaintype = USER"),
-    ('biastype="user"', "biastype = USER"),
-    ('biastype="dcmotor"', "NONE/FIXED/DCMOTOR"),
-  ],
-)
-def test_refused(attributes, said):
-  model = mujoco.MjModel.from_xml_string(XML.format(attributes))
+def test_refused():
+  model = mujoco.MjModel.from_xml_string(XML.format('biastype="dcmotor"'))
   with pytest.raises(UnsupportedModelError, match="actuator 'it'") as e:
     mjx.put_model(model)
-  assert said in str(e.value)
+  assert "NONE/FIXED/DCMOTOR" in str(e.value)

@@ -17,7 +17,7 @@ _UNSUPPORTED = """
   <worldbody>
     <body name="b"><joint name="j"/><geom size="0.1"/><site name="s"/></body>
   </worldbody>
-  <actuator><general name="magic" joint="j" dyntype="user" actdim="1"/></actuator>
+  <actuator><general name="magic" joint="j" biastype="dcmotor"/></actuator>
 </mujoco>
 """
 

@@ -36,7 +36,7 @@ def _end(m, velocity):
   return after.qpos[2:]
 
 
-@pytest.mark.parametrize("cone, condim", [("pyramidal", 3), ("elliptic", 3)])
+@pytest.mark.parametrize("cone, condim", [pytest.param("pyramidal", 3, marks=pytest.mark.slow), ("elliptic", 3)])
 def test_values_do_not_depend_on_the_mode(cone, condim):
   """Bit by bit, in a collision too; the program without derivatives is the same."""
   velocity = jnp.array([2.0, 0.4])
@@ -49,7 +49,7 @@ def test_values_do_not_depend_on_the_mode(cone, condim):
   assert len(lowered) == 1
 
 
-@pytest.mark.parametrize("cone, condim", [("pyramidal", 1), ("elliptic", 3)])
+@pytest.mark.parametrize("cone, condim", [("pyramidal", 1), pytest.param("elliptic", 3, marks=pytest.mark.slow)])
 def test_a_miss_has_a_gradient_from_distance_only(cone, condim):
   velocity = jnp.array([2.0, 0.0])
   slope = {mode: jax.jit(jax.jacfwd(_end, argnums=1))(billiard(mode, condim, cone), velocity) for mode in MODES}

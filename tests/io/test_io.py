@@ -17,11 +17,11 @@ UNSUPPORTED = """
   <asset><hfield name="hills" nrow="2" ncol="2" size="1 1 1 1"/></asset>
   <worldbody>
     <geom name="floor" type="hfield" hfield="hills"/>
-    <body name="a"><joint name="hip" axis="0 1 0"/><geom name="lid" type="hfield" hfield="hills"/>
+    <body name="a"><joint name="hip" axis="0 1 0"/><site name="s"/><geom name="tiny" size=".1" contype="0" conaffinity="0"/><geom name="lid" type="hfield" hfield="hills"/>
       <inertial pos="0 0 0" mass="1" diaginertia="1 1 1"/></body>
   </worldbody>
-  <actuator><general name="act" joint="hip" dyntype="user" actdim="1"/></actuator>
-  <sensor><user name="angle" dim="1"/></sensor>
+  <actuator><general name="act" joint="hip" biastype="dcmotor"/></actuator>
+  <sensor><insidesite name="angle" site="s" objtype="geom" objname="tiny" enclosed="true"/></sensor>
 </mujoco>
 """
 
@@ -33,7 +33,7 @@ def test_everything_unsupported_is_named_in_one_error():
   text = str(error.value)
   for part in (
     "flag sleep", "sensor 'angle'",
-    "'floor' and geom 'lid'", "hfield-hfield", "actuator 'act': dyntype = USER",
+    "'floor' and geom 'lid'", "hfield-hfield", "actuator 'act': dyntype/gaintype/biastype = NONE/FIXED/DCMOTOR",
   ):  # fmt: skip
     assert part in text, (part, text)
   assert len(error.value.problems) == 4, text
