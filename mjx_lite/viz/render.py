@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 import zlib
+from typing import Any
 
 import mujoco
 import numpy as np
@@ -112,7 +113,7 @@ def write_mp4(path: str | os.PathLike, images: np.ndarray, fps: float) -> str | 
   """Writes RGB bytes (frames, height, width, 3) as an MP4 file; returns None, or why there is no film."""
   if (why := why_no_mp4()) is not None:
     return why
-  import mediapy
+  mediapy: Any = importlib.import_module("mediapy")  # optional
 
   try:
     mediapy.write_video(str(path), images, fps=fps)
