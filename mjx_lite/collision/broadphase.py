@@ -23,11 +23,6 @@ class Capacity(NamedTuple):
   ncon_max: int | None = None
   pair_max: int | Mapping[str, int] | None = None
 
-  @property
-  def given(self) -> bool:
-    """Whether something is bounded."""
-    return self.ncon_max is not None or self.pair_max is not None
-
   def budget(self, group: str, size: int) -> int:
     """How many of the candidates of a group, of which there are `size`, go to the narrow phase."""
     bound = self.pair_max.get(group) if isinstance(self.pair_max, Mapping) else self.pair_max

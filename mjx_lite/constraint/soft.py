@@ -38,7 +38,7 @@ def soften(m: Model, rows: Rows) -> Rows:
     raise ValueError("soft contact gradients do not go with capacities of contacts of several condims: use 'exact'.")
   if not p.ncon:
     return rows
-  start = len(rows.D) - p.ncon * p.nrow
+  start = m.plan.contact_force.first_row
   excess = (rows.pos - rows.margin)[start :: p.nrow]  # of the first row of each slot; friction rows have none
   near = excess < _FAR * m.opt.contact_reach
   e = jnp.where(near, excess / m.opt.contact_reach, _FAR)
