@@ -1,8 +1,8 @@
 """Autodiff against central differences, block of inputs by block, with a word on what looks wrong."""
 
 import functools
-from collections.abc import Callable, Iterable
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -36,6 +36,7 @@ class BlockCheck(NamedTuple):
   error: float  # |autodiff - difference| / max(|difference|, 1e-3 of the largest over all blocks)
   direction: np.ndarray  # in the block
   flags: tuple[str, ...]  # of 'wrong', 'not finite', 'no sensitivity', 'not smooth', 'stiff'
+  steps: int = 1  # that the loss looks through
 
   @property
   def ok(self) -> bool:
@@ -47,7 +48,7 @@ def check_grad(
   m: Model,
   d: Data,
   *,
-  steps: int = 1,
+  steps: int | Sequence[int] = 1,
   blocks: Iterable[str] | None = None,
   seed: int = 0,
   tolerance: float = 1e-5,
@@ -57,7 +58,8 @@ def check_grad(
 
   The loss is a random linear function of the next state (positions in tangent coordinates, velocities, activations).
   Parameters go through `with_params`, so that what follows from them does. Use 64 bits and a model whose solver converges
-  (tolerance 1e-10 or less, enough iterations): otherwise the differences see the solver's error.
+  (tolerance 1e-10 or less, enough iterations): otherwise the differences see the solver's error. Two programs are compiled,
+  whatever the number of blocks and of numbers of steps: a gradient, and a rollout whose worlds are the places of all differences.
 
   Flags: *not smooth* where one-sided differences disagree with each other (a contact or a limit begins or ends nearby: the
   derivative there is that of one side, or their mean); *no sensitivity* where derivative and differences are zero; *stiff*
@@ -67,50 +69,79 @@ def check_grad(
   Args:
     m: the model.
     d: the state.
-    steps: number of steps that the loss looks through.
+    steps: number of steps that the loss looks through, or several such numbers, each checked.
     blocks: labels of BLOCKS; all that the model has if None.
     seed: of the directions and of the loss.
     tolerance: largest relative error.
     write: called with each line; None for silence.
 
   Returns:
-    one entry per block.
+    one entry per block, for each number of steps.
   """
-  chosen = {k: BLOCKS[k] for k in (BLOCKS if blocks is None else blocks)}
-  values = {k: x for k, f in chosen.items() if (x := _value(m, d, f)).size and f not in m.layout.pruned}
-  if not values:
-    raise ValueError("the model has none of these inputs.")
-  rng, weights = np.random.default_rng(seed), loss_weights(m, seed)
-  at = {k: jnp.zeros(m.nv, x.dtype) if chosen[k] == "qpos" else x for k, x in values.items()}
-  direction = {k: _direction(rng, x, chosen[k]) for k, x in at.items()}
-  loss = functools.partial(_loss, fields=tuple(chosen.items()), steps=steps)
-  gradient = jit(jax.grad(loss))(at, m, d, weights)
-  value = jit(loss)
-  far = {k: _differences(value, at, k, direction[k], m, d, weights) for k in values}
-  size = {k: x.central for k, x in far.items()}
-  largest = max((abs(x) for x in size.values() if np.isfinite(x)), default=0.0)
-  middle = float(np.median([abs(x) for x in size.values() if x]) if any(size.values()) else 0.0)
+  horizons = (steps,) if isinstance(steps, int | np.integer) else tuple(steps)
+  problem = pose(m, d, horizons, blocks, seed)
+  differences = _differences(problem)
   out = []
-  for k in values:
-    slope = float(jnp.vdot(gradient[k], direction[k]))
-    finite = bool(jnp.isfinite(gradient[k]).all())
-    found = far[k]
+  for i, (h, g) in enumerate(zip(horizons, gradients(problem), strict=True)):
+    found = _judged(problem, g, {k: x[i] for k, x in differences.items()}, tolerance, h)
+    if write is not None:
+      _write(found, write)
+    out += found
+  return out
+
+
+class Problem(NamedTuple):
+  """A loss, where its derivatives are looked at, and along what."""
+
+  fields: dict[str, str]  # of Data, Model or Model.opt, by block
+  at: dict[str, jax.Array]
+  direction: dict[str, jax.Array]
+  losses: Callable[..., jax.Array]  # of at and rest; one for each number of steps
+  rest: tuple[Any, ...]
+
+
+def pose(m: Model, d: Data, horizons: tuple[int, ...], blocks: Iterable[str] | None = None, seed: int = 0) -> Problem:
+  """The problem of `check_grad`, of the blocks that the model has."""
+  fields = {k: BLOCKS[k] for k in (BLOCKS if blocks is None else blocks)}
+  fields = {k: f for k, f in fields.items() if _value(m, d, f).size and f not in m.layout.pruned}
+  if not fields:
+    raise ValueError("the model has none of these inputs.")
+  rng = np.random.default_rng(seed)
+  at = {k: jnp.zeros(m.nv, d.qpos.dtype) if f == "qpos" else _value(m, d, f) for k, f in fields.items()}
+  direction = {k: _direction(rng, x, fields[k]) for k, x in at.items()}
+  losses = functools.partial(_losses, fields=tuple(fields.items()), horizons=horizons)
+  return Problem(fields, at, direction, losses, (m, d, loss_weights(m, seed)))
+
+
+def gradients(p: Problem) -> list[dict[str, jax.Array]]:
+  """The gradient of each loss with respect to each block, by one program."""
+  gradient = jit(jax.grad(lambda at, pick, *rest: jnp.vdot(pick, p.losses(at, *rest))))
+  n = len(jax.eval_shape(p.losses, p.at, *p.rest))
+  return [gradient(p.at, pick, *p.rest) for pick in jnp.eye(n, dtype=p.rest[1].qpos.dtype)]
+
+
+def _judged(p, gradient, differences, tolerance, steps):
+  """What the derivatives and the differences of a number of steps say, block by block."""
+  size = [abs(x.central) for x in differences.values()]
+  largest = max((x for x in size if np.isfinite(x)), default=0.0)
+  middle = float(np.median([x for x in size if x])) if any(size) else 0.0
+  out = []
+  for k, found in differences.items():
+    slope = float(jnp.vdot(gradient[k], p.direction[k]))
     scale = max(abs(found.central), 1e-3 * largest, 1e-30)
-    error, smooth = abs(slope - found.central) / scale, found.jump <= tolerance * scale
+    error = abs(slope - found.central) / scale
     flags = []
-    if not finite:
+    if not bool(jnp.isfinite(gradient[k]).all()):
       flags.append("not finite")
     elif slope == 0 and abs(found.central) <= 1e-9 * largest:
       flags.append("no sensitivity")
-    elif not smooth:
+    elif not found.jump <= tolerance * scale:
       flags.append("not smooth")
     elif not error <= tolerance:
       flags.append("wrong")
     if abs(found.central) > 1e4 * middle:
       flags.append("stiff")
-    out.append(BlockCheck(k, chosen[k], slope, found.central, error, np.asarray(direction[k]), tuple(flags)))
-  if write is not None:
-    _write(out, write)
+    out.append(BlockCheck(k, p.fields[k], slope, found.central, error, np.asarray(p.direction[k]), tuple(flags), steps))
   return out
 
 
@@ -129,11 +160,11 @@ def _value(m, d, field):
 def _direction(rng, x, field):
   """Random direction: relative for parameters, of order one for the state."""
   noise = rng.normal(size=x.shape)
-  return jnp.asarray(noise if field in ("qpos", "qvel", "act", "ctrl", "qfrc_applied", "body_ipos") else noise * np.abs(x))
+  return jnp.asarray(noise if field in (*_OF_DATA, "body_ipos") else noise * np.abs(x), x.dtype)
 
 
-def _loss(at, m, d, weights, *, fields, steps):
-  """Random linear function of the state after the steps."""
+def _losses(at, m, d, weights, *, fields, horizons):
+  """Random linear functions of the states after some numbers of steps."""
   data, option, model = {}, {}, {}
   names = dict(fields)
   for k, x in at.items():
@@ -147,9 +178,13 @@ def _loss(at, m, d, weights, *, fields, steps):
   if option:
     model["opt"] = m.opt.replace(**option)
   m2 = m.with_params(**model) if model else m
-  after, _ = rollout(m2, d.replace(**data), steps=steps, record=())
-  moved = differentiate_pos(m, jnp.ones((), after.qpos.dtype), d.qpos, after.qpos)
-  return sum(jnp.vdot(w, x) for w, x in zip(weights, (moved, after.qvel, after.act), strict=True))
+  _, after = rollout(m2, d.replace(**data), steps=max(horizons), record=("qpos", "qvel", "act"))
+  return jnp.stack([_loss(m, d, {k: x[h - 1] for k, x in after.items()}, weights) for h in horizons])
+
+
+def _loss(m, d, after, weights):
+  moved = differentiate_pos(m, jnp.ones((), d.qpos.dtype), d.qpos, after["qpos"])
+  return sum(jnp.vdot(w, x) for w, x in zip(weights, (moved, after["qvel"], after["act"]), strict=True))
 
 
 class _Difference(NamedTuple):
@@ -157,27 +192,49 @@ class _Difference(NamedTuple):
   jump: float  # between the two one-sided differences, beyond what curvature explains
 
 
-def _differences(value, at, k, direction, m, d, weights):
-  """Differences along a direction, of the width at which they are smoothest.
+_WIDTHS = (0.25, 0.29, 0.33, 0.37)  # powers of the machine's precision
+_ENDS = (-2, -1, 1, 2)
+
+
+def _differences(p):
+  """Differences along the directions for each number of steps, of the width at which they are smoothest.
 
   The wide ones see less of the solver's round-off, the narrow ones cross fewer switches.
   """
-  eps = float(jnp.finfo(direction.dtype).eps)
-  f = lambda x: float(value({**at, k: at[k] + x * direction}, m, d, weights))  # noqa: E731
-  here = f(0.0)
-  return min((_difference(f, here, eps**power) for power in (0.25, 0.29, 0.33)), key=lambda x: x.jump)
+  eps, n = float(jnp.finfo(p.rest[1].qpos.dtype).eps), len(p.at)
+  place = np.array([end * eps**power for power in _WIDTHS for end in _ENDS])
+  shift = np.zeros((n, 1 + n * len(place)))  # of each block in each world; the first world stays
+  for i, row in enumerate(shift):
+    row[1 + i * len(place) : 1 + (i + 1) * len(place)] = place
+  moved = {
+    k: x + jnp.multiply.outer(jnp.asarray(s, x.dtype), p.direction[k]) for (k, x), s in zip(p.at.items(), shift, strict=True)
+  }
+  values = jit(jax.vmap(p.losses, in_axes=(0, None, None, None)))(moved, *p.rest)
+  here, *values = np.split(np.asarray(values, float), [1 + i * len(place) for i in range(n)])
+  out = {}
+  for k, value in zip(p.at, values, strict=True):
+    by_width = value.reshape(len(_WIDTHS), len(_ENDS), -1)
+    out[k] = [
+      min((_difference(x[:, i], here[0, i], eps**power) for x, power in zip(by_width, _WIDTHS, strict=True)), key=_roughness)
+      for i in range(by_width.shape[-1])
+    ]
+  return out
 
 
-def _difference(f, here, h):
+def _roughness(x):
+  return x.jump if np.isfinite(x.jump) else np.inf
+
+
+def _difference(ends, here, h):
   """Central difference at 0, extrapolated from two widths; and how much the slope jumps."""
-  ends = {k: f(k * h) for k in (-2, -1, 1, 2)}
-  near, wide = (ends[1] - ends[-1]) / (2 * h), (ends[2] - ends[-2]) / (4 * h)
+  low2, low, high, high2 = ends
+  near, wide = (high - low) / (2 * h), (high2 - low2) / (4 * h)
   # second differences are proportional to the square of the width where the function is smooth
-  bend, bend2 = ((ends[k] - 2 * here + ends[-k]) / (k * h) for k in (1, 2))
-  return _Difference((4 * near - wide) / 3, abs(bend - bend2 / 2) + abs(near - wide))
+  bend, bend2 = (high - 2 * here + low) / h, (high2 - 2 * here + low2) / (2 * h)
+  return _Difference(float((4 * near - wide) / 3), float(abs(bend - bend2 / 2) + abs(near - wide)))
 
 
 def _write(found, write):
-  write(f"{'input':>18}  {'autodiff':>13}  {'differences':>13}  {'error':>8}")
+  write(f"{'input':>18}  {'autodiff':>13}  {'differences':>13}  {'error':>8}  ({found[0].steps} steps)")
   for x in found:
     write(f"{x.block:>18}  {x.autodiff:13.6e}  {x.difference:13.6e}  {x.error:8.1e}  {', '.join(x.flags)}")
