@@ -97,7 +97,8 @@ from mjx_lite.core.enums import (
 from mjx_lite.core.errors import MjxError, UnsupportedModelError
 from mjx_lite.core.status import Status, Warning
 from mjx_lite.core.types import Contact, Data, Model, Option, Statistic
-from mjx_lite.derivative import TransitionJac, hvp, transition_jac
+from mjx_lite.derivative import InverseJac, TransitionJac, hvp, inverse_jac, transition_jac
+from mjx_lite.integrate.adaptive import Adaptive
 from mjx_lite.io.bind import install as _install_named_access
 from mjx_lite.io.capacity import SuggestedCapacity, suggest_capacity
 from mjx_lite.io.data import bytes_per_world, get_data, get_data_into, make_data, put_data
@@ -114,6 +115,7 @@ _register_for_export()
 __version__ = "0.1.0"
 
 __all__ = [
+  "Adaptive",
   "BiasType",
   "BlockCheck",
   "Callbacks",
@@ -130,6 +132,7 @@ __all__ = [
   "GainType",
   "GeomType",
   "IntegratorType",
+  "InverseJac",
   "JacobianType",
   "JointType",
   "MjxError",
@@ -181,6 +184,7 @@ __all__ = [
   "implicit",
   "integrate_pos",
   "inverse",
+  "inverse_jac",
   "jac",
   "jac_body",
   "jac_body_com",

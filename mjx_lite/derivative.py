@@ -8,7 +8,7 @@ import jax.numpy as jnp
 
 from mjx_lite.api import one_world
 from mjx_lite.core.types import Data, Model
-from mjx_lite.forward import differentiate_pos, integrate_pos, step
+from mjx_lite.forward import differentiate_pos, fwd_actuation, integrate_pos, inverse, step
 
 
 class TransitionJac(NamedTuple):
@@ -23,9 +23,27 @@ class TransitionJac(NamedTuple):
   D: jax.Array
 
 
+class InverseJac(NamedTuple):
+  """Rows are outputs: f is `qfrc_inverse` (nv), s is sensordata (nsensordata); columns (nv) are tangent coordinates."""
+
+  DfDq: jax.Array  # with respect to position
+  DfDv: jax.Array  # velocity
+  DfDa: jax.Array  # acceleration
+  DsDq: jax.Array
+  DsDv: jax.Array
+  DsDa: jax.Array
+
+
+def _columns(function: Callable[[jax.Array], jax.Array], n: int, d: Data) -> jax.Array:
+  """Jacobian (outputs, n, W) at 0; the columns are an axis before the world axis, so each primal value is computed once."""
+  width = d.qpos.shape[-1]
+  _, linear = jax.linearize(function, jnp.zeros((n, width), d.qpos.dtype))
+  columns = jnp.broadcast_to(jnp.eye(n, dtype=d.qpos.dtype)[..., None], (n, n, width))
+  return jax.vmap(linear, in_axes=1, out_axes=1)(columns)
+
+
 def _transition_jac(m: Model, d: Data) -> TransitionJac:
-  """Native form: the tangent columns are an axis before the world axis, so each primal value is computed once."""
-  nv, na, nu, width = m.nv, m.na, m.nu, d.qpos.shape[-1]
+  nv, na, nu = m.nv, m.na, m.nu
   one = jnp.ones((), d.qpos.dtype)
 
   def move(x):
@@ -35,15 +53,23 @@ def _transition_jac(m: Model, d: Data) -> TransitionJac:
     dqpos = differentiate_pos(m, one, jax.lax.stop_gradient(moved.qpos), moved.qpos)
     return jnp.concatenate([dqpos, moved.qvel, moved.act, moved.sensordata])
 
-  n = 2 * nv + na + nu
-  _, linear = jax.linearize(move, jnp.zeros((n, width), d.qpos.dtype))
-  columns = jnp.broadcast_to(jnp.eye(n, dtype=d.qpos.dtype)[..., None], (n, n, width))
-  jac = jax.vmap(linear, in_axes=1, out_axes=1)(columns)
-  nx = 2 * nv + na
+  jac, nx = _columns(move, 2 * nv + na + nu, d), 2 * nv + na
   return TransitionJac(jac[:nx, :nx], jac[:nx, nx:], jac[nx:, :nx], jac[nx:, nx:])
 
 
-_NATIVE = one_world(_transition_jac)
+def _inverse_jac(m: Model, d: Data, *, actuation: bool) -> InverseJac:
+  def force(x):
+    dq, dv, da = jnp.split(x, 3)
+    qpos = integrate_pos(m, d.qpos, dq, jnp.ones((), dq.dtype))
+    at = inverse(m, d.replace(qpos=qpos, qvel=d.qvel + dv, qacc=d.qacc + da))
+    applied = fwd_actuation(m, at).qfrc_actuator if actuation else 0
+    return jnp.concatenate([at.qfrc_inverse - applied, at.sensordata])
+
+  jac = _columns(force, 3 * m.nv, d)
+  return InverseJac(*(part for rows in (jac[: m.nv], jac[m.nv :]) for part in jnp.split(rows, 3, axis=1)))
+
+
+_NATIVE, _NATIVE_INVERSE = one_world(_transition_jac), one_world(_inverse_jac)
 
 
 def transition_jac(m: Model, d: Data) -> TransitionJac:
@@ -57,6 +83,22 @@ def transition_jac(m: Model, d: Data) -> TransitionJac:
   Source: `mjd_transitionFD`.
   """
   return _NATIVE(m, d)
+
+
+def inverse_jac(m: Model, d: Data, *, actuation: bool = False) -> InverseJac:
+  """Exact derivative of inverse dynamics with respect to position, velocity and acceleration.
+
+  Batched by `jax.vmap`, in the engine's layout, as `transition_jac`. Positions move along velocities (`integrate_pos`), so every
+  part has nv columns; C stores the transposes.
+
+  Args:
+    m: the model.
+    d: the Data: qpos, qvel, qacc and the inputs.
+    actuation: subtract the actuators' forces, so that the derivative is that of the force that has to come from elsewhere.
+
+  Source: `mjd_inverseFD`.
+  """
+  return _NATIVE_INVERSE(m, d, actuation=bool(actuation))
 
 
 def hvp(function: Callable[..., jax.Array], primal: Any, tangent: Any) -> Any:

@@ -11,7 +11,9 @@ import numpy as np
 from mjx_lite import api
 from mjx_lite.core.callbacks import Callbacks
 from mjx_lite.core.types import Data, Model
+from mjx_lite.forward import adaptive_step
 from mjx_lite.forward import step as native_step
+from mjx_lite.integrate.adaptive import SIZES, Adaptive
 
 # what a step reads of the step before it: mjSTATE_INTEGRATION without the inputs, and the status
 STATE = ("time", "qpos", "qvel", "act", "history", "plastic", "qacc_warmstart", "status")
@@ -28,6 +30,7 @@ def rollout(
   checkpoint: int | None = 1,
   devices: Sequence[Any] | None = None,
   callbacks: Callbacks | None = None,
+  adaptive: Adaptive | None = None,
 ) -> tuple[Data, Any]:
   """Take steps from a state, under given controls or under a policy.
 
@@ -46,13 +49,18 @@ def rollout(
     devices: divide the worlds among these jax.Devices. d, a ctrl array, and what is returned then have a leading world axis
       (do not use jax.vmap), whose length is a multiple of the number of devices; ctrl (worlds, steps, nu).
     callbacks: the user's functions that every step calls.
+    adaptive: take each step in substeps of controlled error (Runge-Kutta of order 3, whatever the model's integrator), so that
+      derivatives through stiff impacts are those of the motion, not of a coarse step. Set solimp[0] = 0, with which the
+      force of a contact begins at zero: a force that jumps has no such derivative.
 
   Returns:
     the Data after the last step, whose computed fields are those of d, and the record stacked over the steps: a dict by
     name, or what the function returns.
   """
   if devices is not None:
-    return _divided(m, d, ctrl, devices, steps=steps, record=record, checkpoint=checkpoint, callbacks=callbacks)
+    return _divided(
+      m, d, ctrl, devices, steps=steps, record=record, checkpoint=checkpoint, callbacks=callbacks, adaptive=adaptive,
+    )  # fmt: skip
   ahead = isinstance(ctrl, jax.Array | np.ndarray)
   if ahead and ctrl.ndim != 2:
     raise ValueError(f"ctrl has to be (steps, nu) for one world, not {ctrl.shape}; batch with jax.vmap.")
@@ -65,20 +73,24 @@ def rollout(
   if callable(record) or callable(ctrl):
     policy = ctrl if callable(ctrl) else None
     record = record if callable(record) else _recorder(tuple(record))
-    take = api.step if callbacks is None else functools.partial(api.step, callbacks=callbacks)
+    options = {k: x for k, x in dict(callbacks=callbacks, accuracy=adaptive).items() if x is not None}
+    take = functools.partial(api.step if adaptive is None else _ADAPTIVE_STEP, **options)
     return _scan(take, m, d, jnp.asarray(ctrl) if ahead else None, policy, record, **static)
-  static["callbacks"] = callbacks
+  static |= dict(callbacks=callbacks, adaptive=adaptive)
   names = tuple(record)
   return _NATIVE(m, d, jnp.asarray(ctrl), record=names, **static) if ahead else _NATIVE(m, d, record=names, **static)
 
 
 def _native(
-  m: Model, d: Data, ctrl: jax.Array | None = None, *, record: tuple[str, ...], callbacks: Callbacks | None, **static
-) -> tuple[Data, Any]:
-  return _scan(functools.partial(native_step, callbacks=callbacks), m, d, ctrl, None, _recorder(record), **static)
+  m: Model, d: Data, ctrl: jax.Array | None = None, *, record: tuple[str, ...], callbacks: Callbacks | None,
+  adaptive: Adaptive | None, **static
+) -> tuple[Data, Any]:  # fmt: skip
+  step = native_step if adaptive is None else functools.partial(adaptive_step, accuracy=adaptive)
+  return _scan(functools.partial(step, callbacks=callbacks), m, d, ctrl, None, _recorder(record), **static)
 
 
 _NATIVE = api.one_world(_native)
+_ADAPTIVE_STEP = api.one_world(adaptive_step)
 
 
 def _recorder(names: tuple[str, ...]) -> Callable[[Model, Data], dict[str, Any]]:
@@ -115,7 +127,8 @@ def checkpointed_scan(body: Callable[..., Any], carry: Any, xs: Any, length: int
   """`jax.lax.scan` whose reverse mode stores the carry at every `every` steps; None stores what JAX stores."""
   if every is None:
     return jax.lax.scan(body, carry, xs, length=length)
-  one = jax.checkpoint(body, prevent_cse=False)
+  # the lengths of substeps are kept: to find them again costs more than a step
+  one = jax.checkpoint(body, prevent_cse=False, policy=jax.checkpoint_policies.save_only_these_names(SIZES))
   if every == 1:
     return jax.lax.scan(one, carry, xs, length=length)
   whole, rest = divmod(length, every)

@@ -23,6 +23,7 @@ class Warning(enum.IntEnum):
   SOLVER = 6  # the solver stopped at its iteration limit without reaching the tolerance
   RESET = 7  # the world was reset to qpos0
   PAIRFULL = 8  # more candidate pairs within reach than go to the narrow phase
+  SUBSTEPS = 9  # an adaptive step needed more substeps than it may take: its last one was too long
 
 
 @pytree
@@ -50,3 +51,10 @@ def mark(status: Status, kind: Warning, where: jax.Array) -> Status:
     bits=status.bits | jnp.where(where, 1 << int(kind), 0).astype(status.bits.dtype),
     count=status.count + one_hot * where.astype(status.count.dtype),
   )
+
+
+def merge(before: Status, after: Status) -> Status:
+  """Trouble of a step of several parts, counted once: the bits of both, the counts of before and of what came after."""
+  bits = before.bits | after.bits
+  new = ((bits & ~before.bits) >> jnp.arange(len(Warning))[:, None]) & 1
+  return Status(bits=bits, count=before.count + new.astype(before.count.dtype))

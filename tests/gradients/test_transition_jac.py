@@ -63,7 +63,45 @@ def test_equals_finite_differences_of_c(name):
       np.testing.assert_allclose(ours[i], theirs, rtol=1e-5, atol=1e-6 * scale, err_msg=f"{letter}, state {i}")
 
 
+def inverse_differences(model, data, eps):
+  nv, ns = model.nv, model.nsensordata
+  out = [np.zeros((nv, n)) for n in (nv, nv, nv, ns, ns, ns)]
+  mujoco.mjd_inverseFD(model, data, eps, True, *out, None)
+  return [x.T for x in out]
+
+
+@pytest.mark.parametrize("name", ["inline", *(pytest.param(n, marks=pytest.mark.slow) for n in SLOW)])
+def test_inverse_equals_finite_differences_of_c(name):
+  model = optimal(mujoco.MjModel.from_xml_string(XML) if name == "inline" else load(name))
+  m = mjx.put_model(model)
+  data, expected = [], []
+  for state in states(model, 2):
+    mujoco.mj_forward(model, state)
+    data.append(mjx.put_data(m, state))
+    # C's differences are one-sided: the error of first order is taken out with two widths
+    fine, coarse = (inverse_differences(model, state, eps) for eps in (5e-7, 1e-6))
+    expected.append([2 * a - b for a, b in zip(fine, coarse, strict=True)])
+  many = jax.tree.map(lambda *x: jnp.stack(x), *data)
+  found = mjx.jit(jax.vmap(lambda d: mjx.inverse_jac(m, d, actuation=True)))(many)
+  for i, of_c in enumerate(expected):
+    for name, ours, theirs in zip(found._fields, found, of_c, strict=True):
+      assert ours[i].shape == theirs.shape
+      scale = np.abs(theirs).max(initial=1e-3)
+      np.testing.assert_allclose(ours[i], theirs, rtol=1e-4, atol=3e-6 * scale, err_msg=f"{name}, state {i}")
+
+
 def test_hessian_vector_product():
-  f = lambda x: jnp.sum(jnp.sin(x) ** 3) * x[0]  # noqa: E731
-  x, v = jnp.array([0.3, -0.5, 1.0]), jnp.array([1.0, 2.0, -1.0])
-  np.testing.assert_allclose(mjx.hvp(f, x, v), jax.hessian(f)(x) @ v, rtol=1e-12)
+  """Through several steps: the difference of two gradients."""
+  model = optimal(mujoco.MjModel.from_xml_string(XML))
+  m = mjx.put_model(model)
+  data = next(states(model, 1))
+  d, direction = mjx.put_data(m, data), jnp.asarray(np.random.default_rng(1).normal(size=model.nv))
+
+  def f(qvel):
+    after, _ = mjx.rollout(m, d.replace(qvel=qvel), steps=3, record=())
+    return jnp.sum(after.qvel**2) + jnp.sum(after.qpos[:3])
+
+  product = mjx.jit(lambda v: mjx.hvp(f, v, direction))(d.qvel)
+  gradient, e = mjx.jit(jax.grad(f)), 1e-5
+  expected = (gradient(d.qvel + e * direction) - gradient(d.qvel - e * direction)) / (2 * e)
+  np.testing.assert_allclose(product, expected, rtol=1e-5, atol=1e-6 * np.abs(expected).max())

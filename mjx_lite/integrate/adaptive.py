@@ -1,0 +1,130 @@
+"""A step in substeps of controlled error: the Runge-Kutta pair of orders 3 and 2 of Bogacki and Shampine.
+
+Stiff contacts last for less than a timestep. The exact derivative of a step of fixed length is then the derivative of a bad
+map; here the equations of motion are integrated until the estimated error of every substep is below a tolerance.
+
+*Derivative.* The lengths of the substeps are found by a loop that is never differentiated. Then the substeps are a fixed
+sequence of maps, and the derivative is theirs: what was tried and rejected has no part in it. The lengths count as constant
+shares of the timestep.
+
+What has no derivative in the limit: where the force itself jumps when a contact begins (solimp[0] > 0) the moment of the jump
+moves with the state, which no sequence of given substeps can see. With solimp[0] = 0 the force begins at zero.
+
+Source: P. Bogacki, L. F. Shampine, A 3(2) pair of Runge-Kutta formulas, Appl. Math. Lett. 2 (1989).
+"""
+
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.ad_checkpoint import checkpoint_name
+
+# stages after the first: where they are, as a share of the substep, and their mean rate by those before; the last is the end
+PLACE = np.array([1 / 2, 3 / 4, 1])
+MEAN = np.array([[1, 0, 0, 0], [0, 1, 0, 0], [2 / 9, 1 / 3, 4 / 9, 0]])
+ERROR = np.array([-5 / 72, 1 / 12, 1 / 9, -1 / 8])  # difference of the two orders
+SIZES = "substeps"  # name under which reverse mode keeps the lengths
+
+_SAFETY, _SHRINK, _GROW = 0.9, 0.2, 5.0
+_LEAST = 1e-9  # share of the timestep below which a substep is taken whatever its error
+
+
+class Adaptive(NamedTuple):
+  """How exact the substeps of a step are.
+
+  Attributes:
+    tolerance: largest estimated error of a substep: of positions [m, rad], and of velocities and activations relative to
+      1 + their size. Below 1e-5 use 64 bits.
+    max_substeps: number of substeps of a timestep; the last takes what is left, whatever its error, and marks
+      `Warning.SUBSTEPS`. Only those that are needed are computed.
+  """
+
+  tolerance: float = 1e-6
+  max_substeps: int = 128
+
+
+class Search(NamedTuple):
+  """The loop that finds the lengths."""
+
+  state: Any
+  sizes: jax.Array  # (max_substeps, W) accepted lengths, then zeros
+  count: jax.Array  # (W,) of them
+  left: jax.Array  # (W,) of the step
+  ahead: jax.Array  # (W,) next length to try
+  missed: jax.Array  # (W,) the last substep was too long
+
+
+# m, d, state (the fields of d that change), length (W,) -> state, error (W,) in units of the tolerance
+Substep = Callable[[Any, Any, Any, jax.Array, float], tuple[Any, jax.Array]]
+
+
+def search(substep: Substep, o: Adaptive, m: Any, d: Any, state: Any) -> Search:
+  """Substeps of a timestep, as long as the error allows."""
+  total = jnp.broadcast_to(m.opt.timestep, d.time.shape)
+  zero = jnp.zeros_like(total)
+  sizes = jnp.zeros((o.max_substeps, *total.shape), total.dtype)
+  index = np.arange(o.max_substeps)[:, None]
+
+  def body(s):
+    last = s.count == o.max_substeps - 1
+    h = jnp.where(last, s.left, jnp.minimum(s.ahead, s.left))
+    after, error = substep(m, d, s.state, h, o.tolerance)
+    rough = error > 1
+    taken = (s.left > 0) & (~rough | last | (h <= _LEAST * total))
+    grow = jnp.clip(_SAFETY * jnp.maximum(error, 1e-12) ** (-1 / 3), _SHRINK, _GROW)
+    return Search(
+      jax.tree.map(lambda a, b: jnp.where(taken, a, b), after, s.state),
+      jnp.where((index == s.count) & taken, h, s.sizes),
+      s.count + taken,
+      jnp.where(taken, jnp.where(h < s.left, s.left - h, 0), s.left),
+      jnp.where(s.left > 0, h * grow, s.ahead),
+      s.missed | (last & rough & (s.left > 0)),
+    )
+
+  start = Search(state, sizes, jnp.zeros(total.shape, jnp.int32), total, total, zero > 0)
+  return jax.lax.while_loop(lambda s: jnp.any(s.left > 0), body, start)
+
+
+@functools.partial(jax.custom_jvp, nondiff_argnums=(0, 1))
+def move(substep: Substep, o: Adaptive, m: Any, d: Any, state: Any) -> tuple[Any, jax.Array]:
+  """The state a timestep later, and whether (W,) the substeps were too few."""
+  found = search(substep, o, m, d, state)
+  return found.state, found.missed
+
+
+def _move_jvp(substep, o, primals, tangents):
+  m, d, state = primals
+  found = search(substep, o, *primals)
+  shares = checkpoint_name(found.sizes / m.opt.timestep, SIZES)
+  leaves, tree = jax.tree.flatten(primals)
+  tangents = tree.flatten_up_to(tangents)
+  still = jax.custom_derivatives.SymbolicZero
+  moving = [i for i, t in enumerate(tangents) if not isinstance(t, still) and t.dtype != jax.dtypes.float0]
+
+  def follow(*moved):
+    full = list(leaves)
+    for i, x in zip(moving, moved, strict=True):
+      full[i] = x
+    m, d, state = tree.unflatten(full)
+    return replay(substep, m, d, state, shares)
+
+  # the values are those of the loop, so that a checkpointed forward pass need not follow
+  _, out_dot = jax.jvp(follow, [leaves[i] for i in moving], [tangents[i] for i in moving])
+  return (found.state, found.missed), (out_dot, np.zeros(found.missed.shape, jax.dtypes.float0))
+
+
+move.defjvp(_move_jvp, symbolic_zeros=True)
+
+
+def replay(substep: Substep, m: Any, d: Any, state: Any, shares: jax.Array) -> Any:
+  """The state after substeps whose lengths are given, as shares (n, W) of the timestep; those of no length are not computed."""
+
+  @functools.partial(jax.checkpoint, prevent_cse=False)
+  def one(state, share):
+    take = lambda s: substep(m, d, s, share * m.opt.timestep, 1.0)[0]  # noqa: E731
+    return jax.lax.cond(jnp.any(share > 0), take, lambda s: s, state), None
+
+  return jax.lax.scan(one, state, shares)[0]
