@@ -59,7 +59,7 @@ def check_grad(
   The loss is a random linear function of the next state (positions in tangent coordinates, velocities, activations).
   Parameters go through `with_params`, so that what follows from them does. Use 64 bits and a model whose solver converges
   (tolerance 1e-10 or less, enough iterations): otherwise the differences see the solver's error. Two programs are compiled,
-  whatever the number of blocks and of numbers of steps: a gradient, and a rollout whose worlds are the places of all differences.
+  whatever the number of blocks and of horizons: a gradient, and a rollout with a world for every place of a difference.
 
   Flags: *not smooth* where one-sided differences disagree with each other (a contact or a limit begins or ends nearby: the
   derivative there is that of one side, or their mean); *no sensitivity* where derivative and differences are zero; *stiff*

@@ -88,8 +88,8 @@ def transition_jac(m: Model, d: Data) -> TransitionJac:
 def inverse_jac(m: Model, d: Data, *, actuation: bool = False) -> InverseJac:
   """Exact derivative of inverse dynamics with respect to position, velocity and acceleration.
 
-  Batched by `jax.vmap`, in the engine's layout, as `transition_jac`. Positions move along velocities (`integrate_pos`), so every
-  part has nv columns; C stores the transposes.
+  Batched by `jax.vmap`, in the engine's layout, as `transition_jac`. Positions move along velocities (`integrate_pos`), so
+  every part has nv columns; C stores the transposes.
 
   Args:
     m: the model.

@@ -784,7 +784,7 @@ def adaptive_step(m: Model, d: Data, *, accuracy: adaptive.Adaptive, callbacks: 
     raise ValueError("adaptive steps are not defined for the discrete integrator, whose equations depend on the timestep.")
   m = user.attach(m, callbacks)
   d = _check_acc(m, forward(m, _check_state(m, d)))
-  after, missed = adaptive.move(_substep, accuracy, m, d, {k: getattr(d, k) for k in _CARRIED})
+  after, missed, _ = adaptive.move(_substep, accuracy, m, d, {k: getattr(d, k) for k in _CARRIED})
   found = status.merge(d.status, after["status"])
   moved = {k: after[k] for k in _MOVED}
   return d.replace(

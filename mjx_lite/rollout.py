@@ -14,6 +14,7 @@ from mjx_lite.core.types import Data, Model
 from mjx_lite.forward import adaptive_step
 from mjx_lite.forward import step as native_step
 from mjx_lite.integrate.adaptive import SIZES, Adaptive
+from mjx_lite.solver.implicit_diff import SOLUTION
 
 # what a step reads of the step before it: mjSTATE_INTEGRATION without the inputs, and the status
 STATE = ("time", "qpos", "qvel", "act", "history", "plastic", "qacc_warmstart", "status")
@@ -127,8 +128,8 @@ def checkpointed_scan(body: Callable[..., Any], carry: Any, xs: Any, length: int
   """`jax.lax.scan` whose reverse mode stores the carry at every `every` steps; None stores what JAX stores."""
   if every is None:
     return jax.lax.scan(body, carry, xs, length=length)
-  # the lengths of substeps are kept: to find them again costs more than a step
-  one = jax.checkpoint(body, prevent_cse=False, policy=jax.checkpoint_policies.save_only_these_names(SIZES))
+  # what iterations found is kept: accelerations, and the lengths of substeps
+  one = jax.checkpoint(body, prevent_cse=False, policy=jax.checkpoint_policies.save_only_these_names(SIZES, SOLUTION))
   if every == 1:
     return jax.lax.scan(one, carry, xs, length=length)
   whole, rest = divmod(length, every)

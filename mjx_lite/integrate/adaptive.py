@@ -22,6 +22,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.ad_checkpoint import checkpoint_name
 
+from mjx_lite.solver.implicit_diff import SOLUTION
+
 # stages after the first: where they are, as a share of the substep, and their mean rate by those before; the last is the end
 PLACE = np.array([1 / 2, 3 / 4, 1])
 MEAN = np.array([[1, 0, 0, 0], [0, 1, 0, 0], [2 / 9, 1 / 3, 4 / 9, 0]])
@@ -43,7 +45,7 @@ class Adaptive(NamedTuple):
   """
 
   tolerance: float = 1e-6
-  max_substeps: int = 128
+  max_substeps: int = 256
 
 
 class Search(NamedTuple):
@@ -89,40 +91,53 @@ def search(substep: Substep, o: Adaptive, m: Any, d: Any, state: Any) -> Search:
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0, 1))
-def move(substep: Substep, o: Adaptive, m: Any, d: Any, state: Any) -> tuple[Any, jax.Array]:
-  """The state a timestep later, and whether (W,) the substeps were too few."""
+def move(substep: Substep, o: Adaptive, m: Any, d: Any, state: Any) -> tuple[Any, jax.Array, jax.Array]:
+  """The state a timestep later, whether (W,) the substeps were too few, and their lengths (max_substeps, W)."""
   found = search(substep, o, m, d, state)
-  return found.state, found.missed
+  return found.state, found.missed, found.sizes
 
 
 def _move_jvp(substep, o, primals, tangents):
-  m, d, state = primals
-  found = search(substep, o, *primals)
-  shares = checkpoint_name(found.sizes / m.opt.timestep, SIZES)
-  leaves, tree = jax.tree.flatten(primals)
-  tangents = tree.flatten_up_to(tangents)
-  still = jax.custom_derivatives.SymbolicZero
-  moving = [i for i, t in enumerate(tangents) if not isinstance(t, still) and t.dtype != jax.dtypes.float0]
-
-  def follow(*moved):
-    full = list(leaves)
-    for i, x in zip(moving, moved, strict=True):
-      full[i] = x
-    m, d, state = tree.unflatten(full)
-    return replay(substep, m, d, state, shares)
-
   # the values are those of the loop, so that a checkpointed forward pass need not follow
-  _, out_dot = jax.jvp(follow, [leaves[i] for i in moving], [tangents[i] for i in moving])
-  return (found.state, found.missed), (out_dot, np.zeros(found.missed.shape, jax.dtypes.float0))
+  state, missed, sizes = move(substep, o, *primals)
+  shares = checkpoint_name(jax.lax.stop_gradient(sizes / primals[0].opt.timestep), SIZES)
+  go = _moving(primals, tangents)
+  _, state_dot = jax.jvp(lambda *x: replay(substep, *go.tree(*x), shares), go.leaves, go.tangents)
+  return (state, missed, sizes), (state_dot, np.zeros(missed.shape, jax.dtypes.float0), jnp.zeros_like(sizes))
 
 
 move.defjvp(_move_jvp, symbolic_zeros=True)
 
 
+class _Moving(NamedTuple):
+  """The part of a pytree that has tangents."""
+
+  leaves: list[jax.Array]
+  tangents: list[jax.Array]
+  tree: Callable[..., Any]  # of such leaves: the whole pytree
+
+
+def _moving(primals: Any, tangents: Any) -> _Moving:
+  leaves, structure = jax.tree.flatten(primals)
+  dots = structure.flatten_up_to(tangents)
+  still = jax.custom_derivatives.SymbolicZero
+  at = [i for i, t in enumerate(dots) if not isinstance(t, still) and t.dtype != jax.dtypes.float0]
+
+  def tree(*moved):
+    full = list(leaves)
+    for i, x in zip(at, moved, strict=True):
+      full[i] = x
+    return structure.unflatten(full)
+
+  return _Moving([leaves[i] for i in at], [dots[i] for i in at], tree)
+
+
 def replay(substep: Substep, m: Any, d: Any, state: Any, shares: jax.Array) -> Any:
   """The state after substeps whose lengths are given, as shares (n, W) of the timestep; those of no length are not computed."""
 
-  @functools.partial(jax.checkpoint, prevent_cse=False)
+  keep = jax.checkpoint_policies.save_only_these_names(SOLUTION)
+
+  @functools.partial(jax.checkpoint, prevent_cse=False, policy=keep)
   def one(state, share):
     take = lambda s: substep(m, d, s, share * m.opt.timestep, 1.0)[0]  # noqa: E731
     return jax.lax.cond(jnp.any(share > 0), take, lambda s: s, state), None

@@ -24,11 +24,14 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax.ad_checkpoint import checkpoint_name
 
 from mjx_lite.constraint import jacobian, soft
 from mjx_lite.solver import cost, operator, primal
 from mjx_lite.solver.primal import Problem, Solution
 from mjx_lite.solver.table import SOLVERS
+
+SOLUTION = "qacc"  # name under which reverse mode keeps the solution, so that it need not be found again
 
 
 @jax.custom_jvp
@@ -42,10 +45,12 @@ def _solve_jvp(primals, tangents):
   p, warmstart = primals
   p_dot, _ = tangents
   solution = solve(p, warmstart)
+  qacc = checkpoint_name(solution.qacc, SOLUTION)
+  ma, jar = primal.point(p, qacc)
+  solution = solution._replace(qacc=qacc, ma=ma, jar=jar)
   if p.model.opt.contact_gradient in soft.WEIGHTS:
     start = jax.lax.stop_gradient(solution.qacc)
     return solution, jax.jvp(lambda q: solve(_softened(q), start), (p,), (p_dot,))[1]
-  qacc = solution.qacc
   _, residual_dot = jax.jvp(lambda q: _residual(q, qacc), (p,), (p_dot,))
   qacc_dot = _solve_hessian(p, qacc, -residual_dot)
   _, (ma_dot, jar_dot) = jax.jvp(primal.point, (p, qacc), (p_dot, qacc_dot))

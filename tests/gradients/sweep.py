@@ -2,8 +2,8 @@
 
     python tests/gradients/sweep.py joints dm_cheetah ...        # all scenes and real models where none is named
 
-One line per model and number of steps: the blocks of inputs looked at, those at a switch (left out), and of the others the worst
-error against differences of the engine and of C, and of float32 against float64; with the block.
+One line per model and number of steps: the blocks of inputs looked at, those at a switch (left out), and of the others the
+worst error against differences of the engine and of C, and of float32 against float64; with the block.
 """
 
 import argparse
@@ -88,7 +88,8 @@ def losses_of_c(model, data, field, x, horizons, weights):
 
 def differences_of_c(model, data, field, direction, horizons, weights):
   """Derivatives along a direction after each number of steps, and how much two widths disagree."""
-  at = np.zeros(model.nv) if field == "qpos" else np.array(next(getattr(o, field) for o in (data, model, model.opt) if hasattr(o, field)))
+  owner = next(o for o in (data, model, model.opt) if hasattr(o, field))
+  at = np.zeros(model.nv) if field == "qpos" else np.array(getattr(owner, field))
   f = lambda e: losses_of_c(model, data, field, at + e * direction.reshape(at.shape), horizons, weights)  # noqa: E731
   found = []
   for e in (1e-5, 3e-6, 1e-6):
@@ -157,7 +158,8 @@ def main():
     for x in lines:
       errors = "  ".join(f"{size:7.1e} {block:17}" for size, block in (x.own, x.of_c, x.single))
       wrong = f"  WRONG {', '.join(x.wrong)}" if x.wrong else ""
-      print(f"{name:34} {x.steps:4d}  {x.blocks:2d} blocks {x.switching:2d} switch {x.rough_c:2d} rough in C  {errors}{wrong}", flush=True)
+      seen = f"{x.blocks:2d} blocks {x.switching:2d} switch {x.rough_c:2d} rough in C"
+      print(f"{name:34} {x.steps:4d}  {seen}  {errors}{wrong}", flush=True)
     print(f"{name:34} {time.process_time() - start:.0f} s", flush=True)
     from mjx_lite.core import worlds
 
