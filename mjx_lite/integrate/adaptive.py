@@ -37,6 +37,9 @@ _LEAST = 1e-9  # share of the timestep below which a substep is taken whatever i
 class Adaptive(NamedTuple):
   """How exact the substeps of a step are.
 
+  Derivatives are less exact than values, by the steps in which a contact begins, ends, sticks or slips: to some percent at a
+  tolerance of 1e-6, with the square root of it beyond.
+
   Attributes:
     tolerance: largest estimated error of a substep: of positions [m, rad], and of velocities and activations relative to
       1 + their size. Below 1e-5 use 64 bits.

@@ -55,8 +55,8 @@ def converged(qvel):
   """End, and its derivatives (qpos, qvel), extrapolated to steps of length zero."""
   out = []
   for h in (2e-5, 1e-5):
-    ends = [[end_of_c(qvel + e * way, h) for e in (-1e-4, 1e-4)] for way in np.eye(3)]
-    out.append((end_of_c(qvel, h), np.stack([(high - low) / 2e-4 for low, high in ends], 1)))
+    ends = [[end_of_c(qvel + e * way, h) for e in (-1e-3, 1e-3)] for way in np.eye(3)]
+    out.append((end_of_c(qvel, h), np.stack([(high - low) / 2e-3 for low, high in ends], 1)))
   return [2 * fine - coarse for coarse, fine in zip(*out, strict=True)]
 
 
@@ -73,7 +73,7 @@ def test_impacts_of_a_ball():
     return jnp.vdot(weight, after.qpos), after
 
   gradient = mjx.jit(jax.grad(ends, argnums=(0, 1), has_aux=True), static_argnums=3)
-  fine, h = mjx.Adaptive(1e-6), m.opt.timestep
+  fine, h = mjx.Adaptive(1e-8, 1024), m.opt.timestep
   expected = [converged(v) for v in STARTS]
   rows, moments = [], []
   for k in range(3):
@@ -84,7 +84,7 @@ def test_impacts_of_a_ball():
   assert not after.status.count.any()
   for i, (end, jacobian) in enumerate(expected):
     np.testing.assert_allclose(after.qpos[i], end, rtol=2e-4, atol=2e-5)
-    np.testing.assert_allclose(np.stack([x[i] for x in rows]), jacobian, rtol=5e-3, atol=5e-3 * np.abs(jacobian).max())
+    np.testing.assert_allclose(np.stack([x[i] for x in rows]), jacobian, rtol=2e-2, atol=5e-3 * np.abs(jacobian).max())
   # a longer timestep is more time
   for found, way in moments:
     np.testing.assert_allclose(found, way, rtol=5e-3, atol=1e-2)
