@@ -101,9 +101,10 @@ def move(substep: Substep, o: Adaptive, m: Any, d: Any, state: Any) -> tuple[Any
 
 
 def _move_jvp(substep, o, primals, tangents):
+  m, d, start = primals
   # the values are those of the loop, so that a checkpointed forward pass need not follow
-  state, missed, sizes = move(substep, o, *primals)
-  shares = checkpoint_name(jax.lax.stop_gradient(sizes / primals[0].opt.timestep), SIZES)
+  state, missed, sizes = move(substep, o, m, d, start)
+  shares = checkpoint_name(jax.lax.stop_gradient(sizes / m.opt.timestep), SIZES)
   go = _moving(primals, tangents)
   _, state_dot = jax.jvp(lambda *x: replay(substep, *go.tree(*x), shares), go.leaves, go.tangents)
   return (state, missed, sizes), (state_dot, np.zeros(missed.shape, jax.dtypes.float0), jnp.zeros_like(sizes))
