@@ -107,8 +107,8 @@ def plan(s: dict[str, Any], filter_parent: bool, capacity: Capacity = NO_BOUND) 
 
 
 def _has_bounds(types: tuple[str, str] | None) -> bool:
-  """Whether candidates can be chosen by their bounds; planes have none, and are few."""
-  return types is not None and not {"plane", "mesh"} & {*types}
+  """Whether candidates can be chosen by their bounds; planes have none, and are few as height fields are."""
+  return types is None or not {"plane", "hfield"} & {*types}
 
 
 def _compacted(groups, kind, ncon, capacity) -> tuple[int, int | None]:
@@ -154,11 +154,13 @@ def _shapes(m: Model, group: Group, geom_xpos: jax.Array, geom_xmat: jax.Array) 
   return first, second
 
 
-def _narrow(m: Model, group: Group, shape1: Shape, shape2: Shape, margin: jax.Array) -> shapes.Contacts:
-  """Contacts of pairs of a group."""
+def _narrow(
+  m: Model, group: Group, shape1: Shape, shape2: Shape, margin: jax.Array, place: jax.Array | None = None
+) -> shapes.Contacts:
+  """Contacts of the pairs of a group, or of those at some places in it (k, W)."""
   if isinstance(group.how, convex.ConvexPlan):
     multiccd = not m.opt.disableflags & DisableBit.MULTICCD
-    return convex.collide(group.how, shape1, shape2, margin, m.opt.ccd_iterations, multiccd)
+    return convex.collide(group.how, shape1, shape2, margin, m.opt.ccd_iterations, multiccd, place)
   return group.how(shape1, shape2, margin)
 
 
@@ -173,17 +175,18 @@ def _collide_near(m: Model, by_pair: mixing.Params, geom_xpos: jax.Array, geom_x
   lost = jnp.zeros(geom_xpos.shape[-1], bool)
   parts = []
   for group in p.groups:
-    pair, margin = jnp.asarray(group.pair.astype(np.int32))[:, None], rows(reach, group.pair)
+    place, (pair, margin) = None, (jnp.asarray(group.pair.astype(np.int32))[:, None], rows(reach, group.pair))
     if group.budget < len(group.pair):
       chosen = broadphase.nearest(broadphase.separation(bounds, group.geom1, group.geom2) - margin, group.budget)
-      pair, margin, lost = gather(pair, chosen.place), gather(margin, chosen.place), lost | chosen.lost
+      place, lost = chosen.place, lost | chosen.lost
+      pair, margin = gather(pair, place), gather(margin, place)
       shape1, shape2 = (
-        Shape(*(gather(x, jnp.asarray(g.astype(np.int32))[chosen.place]) for x in (geom_xpos, geom_xmat, m.geom_size)))
+        Shape(*(gather(x, jnp.asarray(g.astype(np.int32))[place]) for x in (geom_xpos, geom_xmat, m.geom_size)))
         for g in (group.geom1, group.geom2)
       )
     else:
       shape1, shape2 = _shapes(m, group, geom_xpos, geom_xmat)
-    found = _narrow(m, group, shape1, shape2, margin)
+    found = _narrow(m, group, shape1, shape2, margin, place)
     rank = p.compact * pair[:, None] + np.arange(found.dist.shape[1], dtype=np.int32)[:, None]
     parts.append([x.reshape(-1, *x.shape[2:]) for x in (rank, found.dist < margin[:, None], *found)])
   rank, touches, dist, pos, frame = (join(x) for x in zip(*parts, strict=True))
