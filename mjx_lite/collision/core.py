@@ -4,13 +4,14 @@ Sphere: a point. Capsule: a segment. Box, mesh and prism: their corners. Ellipso
 a constant table, times a scale that carries the gradient.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from mjx_lite.collision.hulls import HullOf
+from mjx_lite.core.select import gather
 from mjx_lite.math import safe, vector
 
 CORNERS, ELLIPSOID, CYLINDER = range(3)
@@ -21,16 +22,16 @@ class Core(NamedTuple):
 
   Attributes:
     pos, mat: pose (P, 3, W), (P, 3, 3, W).
-    kind: (P,) CORNERS, ELLIPSOID or CYLINDER.
+    kind: (P,) CORNERS, ELLIPSOID or CYLINDER; (P, W) where the geoms are chosen at run time.
     size: (P, 3, W or 1) `geom_size`.
-    table: (P, n, 3) or, for prisms, (P, n, 3, W) corners before scaling.
+    table: (P, n, 3) or, for prisms and chosen geoms, (P, n, 3, W) corners before scaling.
     scale: (P, 3, W or 1).
     radius: (P, W or 1).
   """
 
   pos: jax.Array
   mat: jax.Array
-  kind: np.ndarray
+  kind: np.ndarray | jax.Array
   size: jax.Array
   table: np.ndarray | jax.Array
   scale: jax.Array
@@ -38,8 +39,8 @@ class Core(NamedTuple):
 
   @property
   def curved(self) -> bool:
-    """Whether some core is not a polytope."""
-    return bool((self.kind != CORNERS).any())
+    """Whether some core may be no polytope."""
+    return not isinstance(self.kind, np.ndarray) or bool((self.kind != CORNERS).any())
 
 
 _BOX = np.array([[1 if i >> k & 1 else -1 for k in range(3)] for i in range(8)], float)
@@ -48,7 +49,7 @@ _POINT = np.zeros((1, 3))
 
 
 def make(
-  types: list[str], pos: jax.Array, mat: jax.Array, size: jax.Array, hull: HullOf | None
+  types: list[str], pos: jax.Array, mat: jax.Array, size: jax.Array, hull: HullOf | None, chosen: jax.Array | None = None
 ) -> Core:
   """Cores of geoms.
 
@@ -56,6 +57,7 @@ def make(
     types: geom types of the P geoms.
     pos, mat, size: as `shapes.Shape` has them.
     hull: hulls of the meshes among them, in order.
+    chosen: (k, W) which of the P geoms `pos`, `mat` and `size` are of; all of them, in order, if None.
   """
   tables, mesh = [], iter(hull.padded() if hull is not None else [])
   for t in types:
@@ -68,11 +70,16 @@ def make(
   table = np.stack([x[np.where(np.arange(n) < len(x), np.arange(n), 0)] for x in tables])
   kinds = ("sphere", "capsule", "ellipsoid", "cylinder", "box")
   is_type = {k: np.array([t == k for t in types])[:, None] for k in kinds}
-  fixed = ~(is_type["box"] | is_type["capsule"])
-  scale = jnp.where(fixed[..., None], 1, size)
-  scale = jnp.where(is_type["capsule"][..., None], jnp.stack([0 * size[:, 0], 0 * size[:, 0], size[:, 1]], axis=1), scale)
-  radius = jnp.where(is_type["sphere"] | is_type["capsule"], size[:, 0], 0)
   kind = np.where(is_type["ellipsoid"], ELLIPSOID, np.where(is_type["cylinder"], CYLINDER, CORNERS))[:, 0]
+  if chosen is not None:
+    table = gather(jnp.asarray(table, pos.dtype)[..., None], chosen)
+    # what all have in common stays constant
+    is_type = {k: x[:1] if (x == x[0]).all() else gather(x, chosen) for k, x in is_type.items()}
+    kind = np.repeat(kind[:1], len(chosen)) if (kind == kind[0]).all() else gather(kind[:, None], chosen)
+  fixed = ~(is_type["box"] | is_type["capsule"])
+  scale = jnp.where(fixed[:, None], 1, size)
+  scale = jnp.where(is_type["capsule"][:, None], jnp.stack([0 * size[:, 0], 0 * size[:, 0], size[:, 1]], axis=1), scale)
+  radius = jnp.where(is_type["sphere"] | is_type["capsule"], size[:, 0], 0)
   return Core(pos, mat, kind, size, table, scale, radius)
 
 
@@ -91,9 +98,18 @@ def corner(c: Core, index: jax.Array) -> jax.Array:
   return found * scale
 
 
-def _kinds(c: Core, ndim: int) -> tuple[np.ndarray, np.ndarray]:
-  shape = (-1, *[1] * (ndim - 1))
-  return (c.kind == ELLIPSOID).reshape(shape), (c.kind == CYLINDER).reshape(shape)
+def is_kind(c: Core, kind: int, ndim: int) -> Any:
+  """Which cores are of a kind, for an array of `ndim` axes, the first of them the pairs'."""
+  return over(c.kind == kind, ndim)
+
+
+def over(mask: Any, ndim: int) -> Any:
+  """A mask (P,) or (P, W) with `ndim` axes."""
+  return mask.reshape(len(mask), *(1,) * (ndim - mask.ndim), *mask.shape[1:])
+
+
+def _kinds(c: Core, ndim: int) -> tuple[Any, Any]:
+  return is_kind(c, ELLIPSOID, ndim), is_kind(c, CYLINDER, ndim)
 
 
 def support(c: Core, direction: jax.Array) -> tuple[jax.Array, jax.Array]:

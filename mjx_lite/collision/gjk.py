@@ -148,7 +148,7 @@ def find(a: Core, b: Core, reach: jax.Array, iterations: int, ways: jax.Array | 
   turn = vector.mat_mat(vector.transpose(a.mat), b.mat)
   place = vector.mat_t_vec(a.mat, b.pos - a.pos)
   turn, place, reach = (jnp.broadcast_to(x, (*x.shape[:-1], width)) for x in (turn, place, reach))
-  polytopes = (a.kind == core.CORNERS) & (b.kind == core.CORNERS)
+  polytopes = core.is_kind(a, core.CORNERS, 2) & core.is_kind(b, core.CORNERS, 2)
   tiny = jnp.finfo(place.dtype).eps
   size = _extent(a) + _extent(b)
   small = size * tiny**0.5 * 0.1  # distance at which shapes count as touching
@@ -156,7 +156,8 @@ def find(a: Core, b: Core, reach: jax.Array, iterations: int, ways: jax.Array | 
   one = unit(place)
 
   # curved cores only need a start for Newton's method
-  exact, settles = (np.where(polytopes, x, y)[:, None] for x, y in ((16 * tiny, 1e-5), (4 * tiny, 1e-6)))
+  lib = np if isinstance(polytopes, np.ndarray) else jnp
+  exact, settles = (lib.where(polytopes, x, y) for x, y in ((16 * tiny, 1e-5), (4 * tiny, 1e-6)))
   exact, settles = (jnp.asarray(x, place.dtype) for x in (exact, settles))
 
   def height(depth):
@@ -175,7 +176,7 @@ def find(a: Core, b: Core, reach: jax.Array, iterations: int, ways: jax.Array | 
     rel, y_rel = w - s.target, s.y - s.target[:, None]
     v2, ahead = vector.dot(s.v, s.v), vector.dot(s.v, rel)
     fresh = ~s.on.any(axis=1)
-    same = (s.on & (s.index_a == index_a[:, None]) & (s.index_b == index_b[:, None])).any(axis=1) & polytopes[:, None]
+    same = (s.on & (s.index_a == index_a[:, None]) & (s.index_b == index_b[:, None])).any(axis=1) & polytopes
     far = (s.stage == _APART) & (ahead > 0) & (ahead * ahead > reach * reach * v2)
     close = v2 - ahead <= exact * v2
     stop = ~fresh & (same | close)
@@ -277,5 +278,5 @@ def _extent(c: Core) -> jax.Array:
     corners = jnp.asarray(np.abs(c.table).max(axis=1), c.pos.dtype)[..., None] * c.scale
   corners = safe.norm(corners)
   x, y, z = (c.size[:, k] for k in range(3))
-  round_ = jnp.where((c.kind == core.CYLINDER)[:, None], x + y, jnp.maximum(jnp.maximum(x, y), z))
-  return jnp.where((c.kind == core.CORNERS)[:, None], corners, round_)
+  round_ = jnp.where(core.is_kind(c, core.CYLINDER, 2), x + y, jnp.maximum(jnp.maximum(x, y), z))
+  return jnp.where(core.is_kind(c, core.CORNERS, 2), corners, round_)

@@ -63,6 +63,32 @@ def test_what_does_not_fit_is_marked():
     assert d.status.count[1, kind] == 1
 
 
+def test_convex_pairs_chosen_are_as_all_of_them():
+  model = load("convex")
+  qpos = visited(model)[20::8]
+  few = mjx.put_model(model, **mjx.suggest_capacity(model, qpos, headroom=1, spare=0))
+  group = few.plan.collision.groups[-1]
+  assert group.name == "convex" and group.budget < 0.6 * len(group.pair)
+
+  def contacts(m):
+    d = mjx.make_data(m)
+    return mjx.jit(jax.vmap(lambda q: mjx.collision(m, mjx.kinematics(m, d.replace(qpos=q)))))(qpos)
+
+  every, near = contacts(mjx.put_model(model)), contacts(few)
+  assert not near.status.bits.any()
+  found = 0
+  for k in range(len(qpos)):
+    a, b = (
+      [getattr(c, f)[k][c.exclude[k] >= 0] for f in ("geom", "dist", "pos", "frame")] for c in (every.contact, near.contact)
+    )
+    found += len(a[0])
+    # the ends of an edge come in either order
+    a, b = ([x[np.lexsort((c[1], *c[0].T))] for x in c] for c in (a, b))
+    for x, y in zip(a, b, strict=True):
+      np.testing.assert_allclose(x, y, rtol=1e-9, atol=1e-9)
+  assert found > 100
+
+
 def test_gradients_and_batches():
   spheres = "".join(
     f'<body pos="{0.15 * k} 0.02 {0.09 + 0.01 * k}"><freejoint/>'
