@@ -1,0 +1,64 @@
+"""Contacts of robots as their makers describe them, with many meshes, in states that C simulates."""
+
+import collections
+
+import jax
+import numpy as np
+import pytest
+import robots
+
+import mjx_lite as mjx
+
+STATES = 64
+TYPES_WITH_EXACT = (0, 2, 3)  # planes, spheres, capsules: no iterations in C
+
+
+def by_pair(geom, dist, normal):
+  found = collections.defaultdict(list)
+  for g, x, n in zip(geom.tolist(), dist, normal, strict=True):
+    found[tuple(g)].append((x, n))
+  return found
+
+
+def compare(model, states):
+  """Of all states and all pairs of geoms in contact: how many are as in C."""
+  m = mjx.put_model(model, **mjx.suggest_capacity(model, states.qpos))
+  start = mjx.make_data(m)
+  look = mjx.jit(jax.vmap(lambda q: mjx.collision(m, mjx.com_pos(m, mjx.kinematics(m, start.replace(qpos=q))))))
+  d = jax.tree.map(np.asarray, look(states.qpos))
+  assert not d.status.bits.any()
+  c, n = d.contact, collections.Counter()
+  geoms = np.broadcast_to(c.geom, (*c.dist.shape, 2))
+  odd = []
+  for k, theirs in enumerate(states.contacts):
+    real = c.exclude[k] >= 0
+    ours = by_pair(geoms[k][real], c.dist[k][real], c.frame[k][real][:, 0])
+    theirs = by_pair(*theirs)
+    n["states"] += 1
+    n["count"] += int(real.sum() == sum(map(len, theirs.values())))
+    for pair in {*ours, *theirs}:
+      n["pairs"] += 1
+      depth = [min((x[0] for x in side[pair]), default=0) for side in (ours, theirs)]
+      same = len(ours[pair]) == len(theirs[pair])
+      near = abs(depth[0] - depth[1]) < max(2e-6, 1e-6 * np.abs(depth).max())
+      n["number"] += same
+      n["depth"] += near
+      if ours[pair] and theirs[pair]:
+        n["both"] += 1
+        n["normal"] += bool(np.linalg.norm(ours[pair][0][1] - theirs[pair][0][1]) < 1e-3)
+      if not (same and near):
+        odd.append((k, pair, depth, len(ours[pair]), len(theirs[pair])))
+  return n, odd
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", robots.ROBOTS)
+def test_contacts_equal_c(name):
+  model = robots.load(name)
+  n, odd = compare(model, robots.sample(model, STATES))
+  said = f"{dict(n)} {odd[:5]}"
+  print(name, said)
+  assert n["pairs"] > 50, said
+  assert n["count"] >= 0.98 * n["states"], said
+  assert n["depth"] >= 0.98 * n["pairs"], said
+  assert n["normal"] >= 0.98 * n["both"], said
