@@ -75,14 +75,17 @@ def _choose(p: ConvexPlan, chosen: jax.Array | None) -> _Chosen:
   if chosen is None:
     return _Chosen(p.several, True, p.types_a[p.several], p.types_b[p.several], p.faces_a, p.faces_b)
   several = np.isin(np.arange(len(p.types_a)), p.several)
-  codes = (np.array([int(GeomType[t.upper()]) for t in types], np.int32) for types in (p.types_a, p.types_b))
-  found = []
-  for of in (p.faces_a, p.faces_b):
+
+  def types(names):
+    return gather(np.array([int(GeomType[t.upper()]) for t in names], np.int32)[:, None], chosen)
+
+  def faces_of(of):
     first = np.full(len(several), -1, np.int32)
     first[p.several] = of.first
-    found.append(faces.FacesOf(of.tables, gather(first[:, None], chosen)))
+    return faces.FacesOf(of.tables, gather(first[:, None], chosen))
+
   return _Chosen(
-    slice(None), gather(several[:, None], chosen), *(gather(x[:, None], chosen) for x in codes), *found
+    slice(None), gather(several[:, None], chosen), types(p.types_a), types(p.types_b), faces_of(p.faces_a), faces_of(p.faces_b)
   )
 
 

@@ -4,6 +4,7 @@ Sphere: a point. Capsule: a segment. Box, mesh and prism: their corners. Ellipso
 a constant table, times a scale that carries the gradient.
 """
 
+import functools
 from typing import Any, NamedTuple
 
 import jax
@@ -42,7 +43,7 @@ class Core(NamedTuple):
   mat: jax.Array
   kind: np.ndarray | jax.Array
   size: jax.Array
-  table: np.ndarray | jax.Array | Picked
+  table: Any
   scale: jax.Array
   radius: jax.Array
 
@@ -195,11 +196,12 @@ def _farthest(c: Core, direction: jax.Array) -> tuple[jax.Array, jax.Array]:
   table = table.reshape(table.shape[0], *[1] * (direction.ndim - 3), *table.shape[1:])
   n, one = table.shape[-3], unit(direction)
   group = -(-n // _TOGETHER)
-  best = at = None
+  parts = []
   for k in range(-(-n // group)):
     row = np.minimum(k * group + np.arange(group), n - 1)
-    score, place = vector.dot(table[..., row, :, :], along), jnp.asarray(row[:, None], direction.dtype)
-    best, at = (score, place + 0 * score) if best is None else _larger(best, at, score, place)
+    parts.append((vector.dot(table[..., row, :, :], along), jnp.asarray(row[:, None], direction.dtype)))
+  best, at = functools.reduce(_larger, parts)
+  at = jnp.broadcast_to(at, best.shape)
   while best.shape[-2] > 1:
     best, at = once(best, one), once(at, one)
     n = best.shape[-2]
@@ -208,14 +210,13 @@ def _farthest(c: Core, direction: jax.Array) -> tuple[jax.Array, jax.Array]:
     short = group - parts[-1][0].shape[-2]
     if short:
       parts[-1] = (best[..., n - group :, :], at[..., n - group :, :])
-    best, at = parts[0]
-    for x, i in parts[1:]:
-      best, at = _larger(best, at, x, i)
+    best, at = functools.reduce(_larger, parts)
   return best[..., 0, :], at[..., 0, :].astype(jnp.int32)
 
 
-def _larger(best, at, score, place):
+def _larger(one: tuple[jax.Array, jax.Array], two: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
   """The larger of two scores and its place; of two equal ones the first place."""
+  (best, at), (score, place) = one, two
   better = (score > best) | ((score == best) & (place < at))
   return jnp.where(better, score, best), jnp.where(better, place, at)
 

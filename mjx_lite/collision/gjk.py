@@ -150,12 +150,12 @@ def find(a: Core, b: Core, reach: jax.Array, iterations: int, ways: jax.Array | 
   turn = vector.mat_mat(vector.transpose(a.mat), b.mat)
   place = vector.mat_t_vec(a.mat, b.pos - a.pos)
   turn, place, reach = (jnp.broadcast_to(x, (*x.shape[:-1], width)) for x in (turn, place, reach))
-  pairs = _Pairs(a, b, turn, place, reach, ways)
+  pairs = _Pairs(a, b, turn, place, reach, ways, jnp.zeros(place[:, 0].shape, bool))
   return _iterate(pairs, iterations) if len(place) <= _AT_ONCE else _find_near(pairs, iterations)
 
 
 class _Pairs(NamedTuple):
-  """The arguments of `find`, and the pose of the second core in the frame of the first."""
+  """The arguments of `find`, the pose of the second core in the frame of the first, and which pairs (P, W) to leave out."""
 
   a: Core
   b: Core
@@ -163,6 +163,7 @@ class _Pairs(NamedTuple):
   place: jax.Array
   reach: jax.Array
   ways: jax.Array | None
+  skip: jax.Array
 
 
 def _find_near(pairs: _Pairs, iterations: int) -> Features:
@@ -185,10 +186,9 @@ def _find_near(pairs: _Pairs, iterations: int) -> Features:
     found, left = carry
     taken, place = jax.lax.top_k(left.astype(jnp.float32).T, some)
     taken, place = taken.T > 0, place.T
-    at = lambda x: None if x is None else gather(x, place)  # noqa: E731
     chosen = _Pairs(
-      core.choose(pairs.a, place), core.choose(pairs.b, place), at(pairs.turn), at(pairs.place),
-      jnp.where(taken, at(pairs.reach), -jnp.inf), at(pairs.ways),
+      core.choose(pairs.a, place), core.choose(pairs.b, place), gather(pairs.turn, place), gather(pairs.place, place),
+      gather(pairs.reach, place), None if pairs.ways is None else gather(pairs.ways, place), ~taken,
     )  # fmt: skip
     new = _iterate(chosen, iterations)
     mine = (place[None] == np.arange(number, dtype=np.int32)[:, None, None]) & taken[None]
@@ -201,7 +201,7 @@ def _find_near(pairs: _Pairs, iterations: int) -> Features:
 
 def _iterate(pairs: _Pairs, iterations: int) -> Features:
   """Features of pairs, all at the same time."""
-  a, b, turn, place, reach, ways = pairs
+  a, b, turn, place, reach, ways, skip = pairs
   a, b = core.laid_out(a), core.laid_out(b)
   width = place.shape[-1]
   polytopes = core.is_kind(a, core.CORNERS, 2) & core.is_kind(b, core.CORNERS, 2)
@@ -292,7 +292,7 @@ def _iterate(pairs: _Pairs, iterations: int) -> Features:
   no = jnp.zeros(shape, bool)
   start = _State(
     zero3, zero3, zero3, index, index, jnp.zeros(index.shape, bool), -place, jnp.zeros_like(place),
-    _STEP * size + jnp.zeros_like(place[:, 0]), away, index[:, 0], index[:, 0], no, no, no, no, index[:, 0], index[:, 0],
+    _STEP * size + jnp.zeros_like(place[:, 0]), away, index[:, 0], index[:, 0], no, skip, no, no, index[:, 0], index[:, 0],
   )  # fmt: skip
   carry = jax.lax.while_loop(
     lambda c: jnp.any(~c[0].done) & (c[1] < 6 * iterations), lambda c: (body(c[0]), c[1] + 1), (start, jnp.int32(0))
