@@ -199,7 +199,8 @@ def _farthest(c: Core, direction: jax.Array) -> tuple[jax.Array, jax.Array]:
   parts = []
   for k in range(-(-n // group)):
     row = np.minimum(k * group + np.arange(group), n - 1)
-    parts.append((vector.dot(table[..., row, :, :], along), jnp.asarray(row[:, None], direction.dtype)))
+    score = vector.add(table[..., row, i, :] * along[..., i, :] for i in range(3))
+    parts.append((score, jnp.asarray(row[:, None], direction.dtype)))
   best, at = functools.reduce(_larger, parts)
   at = jnp.broadcast_to(at, best.shape)
   while best.shape[-2] > 1:
