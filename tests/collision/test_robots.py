@@ -1,6 +1,6 @@
 """Contacts of robots as their makers describe them, with many meshes, in states that C simulates.
 
-Shapes that overlap deeply may leave each other by another than the shortest way (`collision/gjk.py`): those count by themselves.
+Shapes that overlap deeply may leave each other by another than the shortest way (`collision/gjk.py`): they count apart.
 """
 
 import collections
@@ -43,7 +43,7 @@ def compare(model, states):
       depth = [min((x[0] for x in side[pair]), default=0) for side in (ours, theirs)]
       same = len(ours[pair]) == len(theirs[pair])
       near = abs(depth[0] - depth[1]) < max(2e-6, 1e-6 * np.abs(depth).max())
-      deep = " deep" * (depth[1] < -DEEP)
+      deep = " deep" if depth[1] < -DEEP else ""
       n["pairs" + deep] += 1
       n["number"] += same
       n["depth" + deep] += bool(near)
