@@ -1,0 +1,127 @@
+"""Levenberg-Marquardt with bounds on optimistix: its loop and its trust region, with a descent that respects bounds."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import lineax as lx
+import optimistix as optx
+
+_DAMPING = 1e-2  # of the first step, relative to the columns' squares
+_FACES = 4  # times that a step is solved again because it met a bound
+_REJECTED = 12  # so many steps rejected in a row: nothing better can be told apart
+_quiet = lambda **kwargs: None  # noqa: E731
+
+
+class Solution(NamedTuple):
+  """The least-squares solution."""
+
+  z: jax.Array  # (n,)
+  residual: jax.Array  # (R,)
+  jacobian: jax.Array  # (R, n)
+  iterations: jax.Array  # ()
+  converged: jax.Array  # ()
+
+
+def least_squares(
+  residual: Callable[[jax.Array, Any], jax.Array],
+  linearised: Callable[[jax.Array, Any], tuple[jax.Array, jax.Array]],
+  z: jax.Array,
+  args: Any,
+  low: jax.Array,
+  high: jax.Array,
+  *,
+  tolerance: float,
+  iterations: int,
+) -> Solution:
+  """Minimum of |residual(z, args)|^2 between bounds; where low = high a number is held.
+
+  Args:
+    residual: (n,), args -> (R,).
+    linearised: the same with the Jacobian (R, n).
+    z: (n,) where to start.
+    args: a pytree.
+    low: (n,).
+    high: (n,).
+    tolerance: relative and absolute change at which to stop.
+    iterations: at most so many evaluations.
+  """
+
+  @jax.custom_jvp
+  def fn(z, args):
+    return residual(z, args)
+
+  @fn.defjvp
+  def _(primals, tangents):
+    r, J = linearised(*primals)
+    return r, J @ tangents[0]
+
+  solver = _Bounded(tolerance, tolerance, _Descent(low, high))
+  found = optx.least_squares(fn, solver, z, args, max_steps=iterations, throw=False)
+  stats, done = found.stats, found.result == optx.RESULTS.successful
+  return Solution(found.value, stats["residual"], stats["jacobian"], stats["num_steps"], done)
+
+
+class _Bounded(optx.AbstractGaussNewton):
+  rtol: float
+  atol: float
+  descent: Any
+  norm: Callable = optx.max_norm
+  search: Any = optx.ClassicalTrustRegion(high_cutoff=0.75, high_constant=10.0, low_constant=0.2)
+  verbose: Callable[..., None] = _quiet
+
+  def terminate(self, fn, y, args, options, state, tags):
+    """Stop too where no shorter step is better: the rest is rounding."""
+    return state.terminate | (state.num_steps_since_acceptance >= _REJECTED), state.result
+
+  def postprocess(self, fn, y, aux, args, options, state, tags, result):
+    """Hand on the last linearisation."""
+    return y, aux, {"residual": state.f_info.residual, "jacobian": state.f_info.jac.as_matrix()}
+
+
+class _State(eqx.Module):
+  y: jax.Array
+  triangle: jax.Array  # R of (J, r) = Q R: |J x + r| = |R (x, 1)|
+
+
+class _Descent(optx.AbstractDescent):
+  """Damped step, by the columns' own sizes, that ends at the bounds: along with those that are met the rest is solved again."""
+
+  low: jax.Array
+  high: jax.Array
+
+  def init(self, y, f_info_struct):
+    n = y.shape[0] + 1
+    return _State(jnp.zeros_like(y), jnp.zeros((n, n), y.dtype))
+
+  def query(self, y, f_info, state):
+    J = f_info.jac.as_matrix()
+    both = jnp.concatenate([J, f_info.residual[:, None]], axis=1)
+    both = jnp.concatenate([both, jnp.zeros((both.shape[1], both.shape[1]), J.dtype)])  # at least as many rows as columns
+    return _State(y, jnp.linalg.qr(both, mode="r"))
+
+  def step(self, step_size, state):
+    R, r = state.triangle[:, :-1], state.triangle[:, -1]
+    y, n = state.y, state.y.shape[0]
+    size = jnp.sqrt(jnp.sum(R * R, axis=0))
+    damping = jnp.sqrt(_DAMPING / step_size) * jnp.diag(jnp.where(size > 0, size, 1))
+    slope = r @ R
+    held = (self.low >= self.high) | ((y <= self.low) & (slope > 0)) | ((y >= self.high) & (slope < 0))
+
+    def solve(held, at):
+      """The step where those that are held make the steps `at`."""
+      rows = jnp.concatenate([jnp.where(held, 0, R), damping])
+      right = jnp.concatenate([-(r + R @ at), jnp.zeros(n, y.dtype)])
+      return jnp.where(held, at, lx.linear_solve(lx.MatrixLinearOperator(rows), right, lx.QR(), throw=False).value)
+
+    def again(_, carry):
+      held, at = carry
+      step = solve(held, at)
+      stop = jnp.clip(y + step, self.low, self.high) - y
+      held = held | (stop != step)
+      return held, jnp.where(held, stop, 0)
+
+    step = solve(*jax.lax.fori_loop(0, _FACES, again, (held, jnp.zeros_like(y))))
+    return jnp.clip(y + step, self.low, self.high) - y, optx.RESULTS.successful
