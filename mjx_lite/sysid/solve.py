@@ -119,9 +119,9 @@ class _Descent(optx.AbstractDescent):
     def again(_, carry):
       held, at = carry
       step = solve(held, at)
-      stop = jnp.clip(y + step, self.low, self.high) - y
-      held = held | (stop != step)
-      return held, jnp.where(held, stop, 0)
+      met = (y + step < self.low) | (y + step > self.high)
+      stop = jnp.where(held, at, jnp.clip(y + step, self.low, self.high) - y)
+      return held | met, jnp.where(held | met, stop, 0)
 
     step = solve(*jax.lax.fori_loop(0, _FACES, again, (held, jnp.zeros_like(y))))
     return jnp.clip(y + step, self.low, self.high) - y, optx.RESULTS.successful

@@ -76,7 +76,7 @@ def simulate(m, ctrl, read, qpos=None):
 
 def controls(steps, phase):
   t = 0.01 * np.arange(steps)[:, None]
-  return np.array([0.8, 0.4, 4.0]) * np.sin(np.array([5.0, 7.0, 6.0]) * t + phase)
+  return np.array([0.8, 0.4, 12.0]) * np.sin(np.array([5.0, 7.0, 6.0]) * t + phase)
 
 
 @pytest.fixture(scope="module")
