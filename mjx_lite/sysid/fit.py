@@ -107,8 +107,9 @@ def _box(m, params):
   return Box(labels, first, low, high, np.where(np.isfinite(given), given, wide))
 
 
+@functools.lru_cache(maxsize=16)
 def _solver(p, tolerance, iterations):
-  """The compiled least-squares solver."""
+  """The compiled least-squares solver; the same Params on data of the same shape find it compiled."""
   try:
     from mjx_lite.sysid import solve
   except ImportError as error:
