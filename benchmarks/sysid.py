@@ -5,8 +5,8 @@
 
 An arm of servos; dampings, armatures and gains are unknown; the trajectories are of C MuJoCo, with noise on positions and
 velocities. `mujoco.sysid` takes finite differences over rollouts on all cores and its default optimizer; ours has exact
-Jacobians. Both start from the same values within the same bounds and run until they say that they have converged. Printed: seconds
-of each repeat, ours also with compilation, and the errors of what was found.
+Jacobians. Both start from the same values within the same bounds and run until they say that they have converged. Printed:
+seconds of each repeat, ours also with compilation, and the errors of what was found.
 """
 
 import argparse
@@ -18,11 +18,10 @@ import jax
 import mujoco
 import numpy as np
 
-jax.config.update("jax_enable_x64", True)
-
 import mjx_lite as mjx
 from mjx_lite import sysid
 
+jax.config.update("jax_enable_x64", True)
 LINKS = 4
 NOISE = 0.002
 

@@ -51,7 +51,8 @@ def cut(
     x = np.stack([fill(trajectories[i].measured.get(c.name, nothing), a, width) for i, a in rows])
     mask[c.name] = _by_dof(m, np.isfinite(x)) if c.tangent else np.isfinite(x)
     measured[c.name] = np.where(np.isfinite(x), x, np.asarray(m.qpos0) if c.tangent else 0)
-  return Pieces(_starts(m, d, trajectories, rows), ctrl, measured, mask, first, link, tuple(rows), tuple(len(t.ctrl) for t in trajectories))
+  lengths = tuple(len(t.ctrl) for t in trajectories)
+  return Pieces(_starts(m, d, trajectories, rows), ctrl, measured, mask, first, link, tuple(rows), lengths)
 
 
 def _check(m, i, t, channels):

@@ -37,7 +37,7 @@ def fit(
 
   Args:
     m: the model; its own values of the parameters are where the search starts.
-    params: what is unknown: `sysid.field(m, "dof_damping", "hip", bounds=(0, 2))`, `sysid.mass`, `sysid.body_inertia`, `sysid.kp`, ...
+    params: what is unknown: `sysid.field(m, "dof_damping", "hip", bounds=(0, 2))`, `sysid.mass`, `sysid.kp`, ...
     trajectories: what was measured.
     noise: standard deviation of what was measured: a number, or by name a number or (n,). Estimated, for each number that
       is measured, from what is left over if None.
@@ -70,7 +70,8 @@ def fit(
   sigma = _noise(p, pieces, noise)
   passes = [(jump, False) for jump in (problem.JUMPS if pieces.link else problem.JUMPS[-1:])]
   passes += [(problem.JUMPS[-1], True)] * (_AGAIN if noise is None else 0)
-  z, found, total = jnp.zeros_like(low).at[: len(box.first)].set(box.first / box.scale), None, 0
+  z, total = jnp.zeros_like(low).at[: len(box.first)].set(box.first / box.scale), 0
+  found: Any = None
   for jump, again in passes:
     sigma = _left(p, pieces, found, sigma) if again else sigma
     weight = {k: jnp.asarray(pieces.mask[k] / sigma[k], low.dtype) for k in sigma}

@@ -16,8 +16,8 @@ Names = str | int | Sequence[str | int] | None
 class Param(NamedTuple):
   """Numbers of a Model that are to be found.
 
-  `field`, `mass`, `body_inertia`, `kp` and `kv` make the usual ones; anything else is a function that reads (n,) numbers from a Model
-  and one that returns the Model with other numbers, by `Model.replace`: what follows (`set_const`) is computed by `fit`.
+  `field`, `mass`, `body_inertia`, `kp` and `kv` make the usual ones; anything else is a function that reads (n,) numbers from
+  a Model and one that returns the Model with other numbers, by `Model.replace`; `fit` computes what follows (`set_const`).
   """
 
   name: str
@@ -124,7 +124,9 @@ def body_inertia(m: mjx.Model, body: str | int, *, scale: float = 1.0) -> Param:
   return Param(name, get, put, scale=scale, labels=tuple(f"{name}.{x}" for x in parts))
 
 
-def kp(m: mjx.Model, actuators: Names = None, *, bounds: tuple[float, float] = (0, np.inf), scale: float | None = None) -> Param:
+def kp(
+  m: mjx.Model, actuators: Names = None, *, bounds: tuple[float, float] = (0, np.inf), scale: float | None = None
+) -> Param:
   """Gains of position servos: the gain, and less the bias per length."""
   rows = _rows(m, "actuator_gainprm", actuators, m.actuator_gainprm)
 
@@ -136,7 +138,9 @@ def kp(m: mjx.Model, actuators: Names = None, *, bounds: tuple[float, float] = (
   return Param("kp", lambda m: m.actuator_gainprm[rows, 0], put, bounds, scale, labels, follows=False)
 
 
-def kv(m: mjx.Model, actuators: Names = None, *, bounds: tuple[float, float] = (0, np.inf), scale: float | None = None) -> Param:
+def kv(
+  m: mjx.Model, actuators: Names = None, *, bounds: tuple[float, float] = (0, np.inf), scale: float | None = None
+) -> Param:
   """Damping of position servos: less the bias per velocity."""
   rows = _rows(m, "actuator_biasprm", actuators, m.actuator_biasprm)
 
@@ -170,7 +174,7 @@ def apply(m: mjx.Model, params: Sequence[Param], values: jax.Array) -> mjx.Model
   return mjx.set_const(m) if any(p.follows for p in params) else m
 
 
-def _value(m, name):
+def _value(m: Any, name: str) -> Any:
   """A field of the Model, or of its option."""
   for part in name.split("."):
     m = getattr(m, part, None)
@@ -213,4 +217,6 @@ def _labels(m, name, rows, old, column, elements):
   names = names if name != "opt" and "." not in name else [str(int(r)) for r in rows]
   if column is not None:
     return [f"{name}[{x}, {column}]" for x in names]
-  return [f"{name}[{x}]" if old.ndim == 1 else f"{name}[{x}, {c}]" for x in names for c in range(old.shape[1] if old.ndim == 2 else 1)]
+  if old.ndim == 1:
+    return [f"{name}[{x}]" for x in names]
+  return [f"{name}[{x}, {c}]" for x in names for c in range(old.shape[1])]

@@ -14,7 +14,7 @@ _SIGNALS = 12  # at most so many measured numbers are drawn
 _ELLIPSES = 6  # and so many pairs of parameters, the most correlated
 
 _PAGE = """<!doctype html><html lang="en"><head><meta charset="utf-8"><title>Identification</title><style>
-body {{font: 15px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem; color: #222; background: #fff}}
+body {{font: 15px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem; color: #222}}
 table {{border-collapse: collapse}} td, th {{padding: .2rem .8rem; text-align: right; border-bottom: 1px solid #ddd}}
 td:first-child, th:first-child {{text-align: left}} .bad {{color: #a40000}} img {{max-width: 100%}}
 </style></head><body><h1>Identification</h1>{body}</body></html>

@@ -58,7 +58,7 @@ def least_squares(
     r, J = linearised(*primals)
     return r, J @ tangents[0]
 
-  solver = _Bounded(tolerance, tolerance, _Descent(low, high))
+  solver = _Bounded(tolerance, _Descent(low, high))
   found = optx.least_squares(fn, solver, z, args, max_steps=iterations, throw=False)
   stats, done = found.stats, found.result == optx.RESULTS.successful
   return Solution(found.value, stats["residual"], stats["jacobian"], stats["num_steps"], done)
@@ -68,9 +68,14 @@ class _Bounded(optx.AbstractGaussNewton):
   rtol: float
   atol: float
   descent: Any
-  norm: Callable = optx.max_norm
-  search: Any = optx.ClassicalTrustRegion(high_cutoff=0.75, high_constant=10.0, low_constant=0.2)
-  verbose: Callable[..., None] = _quiet
+  norm: Callable[..., Any]
+  search: Any
+  verbose: Callable[..., None]
+
+  def __init__(self, tolerance: float, descent: "_Descent"):
+    self.rtol = self.atol = tolerance
+    self.norm, self.descent, self.verbose = optx.max_norm, descent, _quiet
+    self.search = optx.ClassicalTrustRegion(high_cutoff=0.75, high_constant=10.0, low_constant=0.2)
 
   def terminate(self, fn, y, args, options, state, tags):
     """Stop too where no shorter step is better: the rest is rounding."""

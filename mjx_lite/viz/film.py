@@ -55,7 +55,7 @@ def render(
     NoPicture: no OpenGL platform works here; the message says what to install.
   """
   state, still = _states(mj_model, trajectory)
-  worlds, steps = state["qpos"].shape[:2]
+  worlds = len(state["qpos"])
   stride = 1 if fps is None else max(1, round(1 / (fps * mj_model.opt.timestep)))
   state = {k: np.swapaxes(x, 0, 1)[::stride] for k, x in state.items()}  # (pictures, worlds, n)
   flags, frame = _overlays(overlays)

@@ -3,9 +3,9 @@
 A separate process, because MuJoCo binds one OpenGL platform when it is imported, and a broken driver may end a process.
 It imports nothing but mujoco and NumPy, so it starts at once.
 
-A job has: model (path), qpos and other parts of the state (pictures, worlds, n), offset (worlds, 3), size (width, height), lookat,
-view (distance, azimuth, elevation), spread; and if wanted: forward (compute forces), camera (id or -1), tiles (rows, columns, or
-zeros for one scene), flags (-1: as they are) and frame of the scene option.
+A job has: model (path), qpos and other parts of the state (pictures, worlds, n), offset (worlds, 3), size (width, height),
+lookat, view (distance, azimuth, elevation), spread; and if wanted: forward (compute forces), camera (id or -1), tiles (rows,
+columns, or zeros for one scene), flags (-1: as they are) and frame of the scene option.
 """
 
 import sys
