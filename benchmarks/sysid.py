@@ -10,6 +10,8 @@ seconds of each repeat, ours also with compilation, and the errors of what was f
 """
 
 import argparse
+import contextlib
+import io
 import json
 import statistics
 import time
@@ -129,7 +131,8 @@ class Theirs:
       calls[0] += 1
       return self.residual(x, params, **kwargs)
 
-    found, _ = self.other.optimize(self._params(), residual, verbose=False, **{})
+    with contextlib.redirect_stdout(io.StringIO()):
+      found, _ = self.other.optimize(self._params(), residual, verbose=False)
     return found.as_vector(), calls[0]
 
 

@@ -111,7 +111,10 @@ class _Descent(optx.AbstractDescent):
     R, r = state.triangle[:, :-1], state.triangle[:, -1]
     y, n = state.y, state.y.shape[0]
     size = jnp.sqrt(jnp.sum(R * R, axis=0))
-    damping = jnp.sqrt(_DAMPING / step_size) * jnp.diag(jnp.where(size > 0, size, 1))
+    most = jnp.max(size)
+    seen = size > 100 * jnp.finfo(y.dtype).eps * most  # a number that moves nothing is to stay where it is
+    size = jnp.where(seen, size, jnp.where(most > 0, most, 1))
+    damping = jnp.sqrt(_DAMPING / step_size) * jnp.diag(size)
     slope = r @ R
     held = (self.low >= self.high) | ((y <= self.low) & (slope > 0)) | ((y >= self.high) & (slope < 0))
 
