@@ -1,5 +1,7 @@
 """Identification: parameters of C's own trajectories, their covariance, bounds, segments, and what cannot be known."""
 
+import importlib
+
 import jax
 import jax.numpy as jnp
 import mujoco
@@ -10,7 +12,9 @@ import scipy.optimize
 import mjx_lite as mjx
 from mjx_lite import sysid
 from mjx_lite.sysid import params as parameters
-from mjx_lite.sysid import problem, report, solve
+from mjx_lite.sysid import problem, report, result, solve
+
+fitting = importlib.import_module("mjx_lite.sysid.fit")  # the package's `fit` is the function
 
 ARM = """
 <mujoco>
@@ -251,6 +255,22 @@ def test_bounds():
     assert float((found.residual**2).sum()) <= 2 * theirs.cost + 1e-7
     active += int(((found.z == low) | (found.z == high)).sum())
   assert active > 3
+
+
+def test_combinations_are_named():
+  """Two columns of one direction, one alone, one without effect, one at its bound, and a start that does what a column does."""
+  rng = np.random.default_rng(4)
+  a, b, c = 100 * rng.normal(size=(3, 50))
+  J = np.stack([a, -0.1 * a, b, 0 * a, b + c, c], axis=1)
+  box = fitting.Box(["damping", "kv", "mass", "friction", "gear"], *np.zeros((3, 5)), np.array([1.0, 10, 2, 1, 1]))
+  cov, why = result._covariance(J, 5, np.array([False] * 4 + [True]), box)
+  assert why == {"friction": "", "damping": "kv", "kv": "damping"}
+  assert np.isinf(np.diagonal(cov)[[0, 1, 3]]).all() and not cov[4].any()
+  others = np.stack([a, c], axis=1)
+  left = b - others @ np.linalg.lstsq(others, b)[0]
+  np.testing.assert_allclose(cov[2, 2], 4 / (left @ left))
+  told = list(result._complaints(box, np.array([False] * 4 + [True]), why))
+  assert "do not tell damping from kv" in told[1] and "gear ends at its bound" in told[3]
 
 
 def test_nothing_follows_from_fields_set_alone():
