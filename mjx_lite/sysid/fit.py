@@ -1,6 +1,7 @@
 """Fit parameters of a Model to measured trajectories."""
 
 import functools
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -54,6 +55,7 @@ def fit(
     (`NotIdentified`) of every parameter that the data say nothing about.
   """
   params = (params,) if isinstance(params, Param) else tuple(params)
+  params = tuple(x._replace(bounds=(float(x.bounds[0]), float(x.bounds[1])), labels=tuple(x.labels)) for x in params)
   trajectories = [trajectories] if isinstance(trajectories, Trajectory) else list(trajectories)
   d = mjx.make_data(m)
   names = dict.fromkeys(name for t in trajectories for name in t.measured)
@@ -77,8 +79,10 @@ def fit(
     weight = {k: jnp.asarray(pieces.mask[k] / sigma[k], low.dtype) for k in sigma}
     found = solver(z, tables._replace(weight=weight, join=1 / (jump * tables.spread)), low, high)
     z, total = found.z, total + int(found.iterations)
-  if not np.isfinite(found.residual).all():
-    raise FloatingPointError("the rollouts at the first values are not finite: other first values, or segment=, may help.")
+  if not (np.isfinite(found.residual).all() and np.isfinite(found.jacobian).all()):
+    raise FloatingPointError("the rollouts or their derivatives are not finite: other first values, or segment=, may help.")
+  if not found.converged:
+    warnings.warn(f"sysid.fit has not converged within {iterations} evaluations: what it returns is no minimum.", stacklevel=2)
   values = np.asarray(found.z[: len(box.first)], float) * box.scale
   return judge(m, apply(m, params, jnp.asarray(values, low.dtype)), p, pieces, box, found, sigma, total)
 
