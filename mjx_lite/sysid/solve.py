@@ -12,6 +12,9 @@ import optimistix as optx
 _DAMPING = 1e-2  # of the first step, relative to the columns' squares
 _FACES = 4  # times that a step is solved again because it met a bound
 _REJECTED = 12  # so many steps rejected in a row: nothing better can be told apart
+_GAIN = 1e-4  # of the squares, that one number could still save where a solution counts as one
+_PART = 0.9  # of the way to a bound that a step goes at most
+_NEAR = 1e-3  # of the scale: from here to the bound itself
 _quiet = lambda **kwargs: None  # noqa: E731
 
 
@@ -60,8 +63,21 @@ def least_squares(
 
   solver = _Bounded(tolerance, _Descent(low, high))
   found = optx.least_squares(fn, solver, z, args, max_steps=iterations, throw=False)
-  stats, done = found.stats, found.result == optx.RESULTS.successful
-  return Solution(found.value, stats["residual"], stats["jacobian"], stats["num_steps"], done)
+  z, r, J = found.value, found.stats["residual"], found.stats["jacobian"]
+  done = (found.result == optx.RESULTS.successful) & _flat(z, r, J, low, high)
+  return Solution(z, r, J, found.stats["num_steps"], done)
+
+
+def _held(z, slope, low, high):
+  """Numbers that do not move: fixed, or at a bound that the slope pushes them against."""
+  return (low >= high) | ((z <= low) & (slope > 0)) | ((z >= high) & (slope < 0))
+
+
+def _flat(z, r, J, low, high):
+  """Whether no number can gain anything to first order: steps may also end at a cliff, or where nothing is finite."""
+  slope, size = r @ J, jnp.sum(J * J, axis=0)
+  gain = jnp.where(_held(z, slope, low, high) | (size <= 0), 0, slope * slope / jnp.where(size > 0, size, 1))
+  return jnp.max(gain) < jnp.maximum(_GAIN * (r @ r), 1e-2)
 
 
 class _Bounded(optx.AbstractGaussNewton):
@@ -116,7 +132,10 @@ class _Descent(optx.AbstractDescent):
     size = jnp.where(seen, size, jnp.where(most > 0, most, 1))
     damping = jnp.sqrt(_DAMPING / step_size) * jnp.diag(size)
     slope = r @ R
-    held = (self.low >= self.high) | ((y <= self.low) & (slope > 0)) | ((y >= self.high) & (slope < 0))
+    held = _held(y, slope, self.low, self.high)
+    # a far bound is approached, not jumped to: there a number may move nothing any more (friction of zero)
+    low = jnp.where(y - self.low > _NEAR, y - _PART * (y - self.low), self.low)
+    high = jnp.where(self.high - y > _NEAR, y + _PART * (self.high - y), self.high)
 
     def solve(held, at):
       """The step where those that are held make the steps `at`."""
@@ -127,9 +146,9 @@ class _Descent(optx.AbstractDescent):
     def again(_, carry):
       held, at = carry
       step = solve(held, at)
-      met = (y + step < self.low) | (y + step > self.high)
-      stop = jnp.where(held, at, jnp.clip(y + step, self.low, self.high) - y)
+      met = (y + step < low) | (y + step > high)
+      stop = jnp.where(held, at, jnp.clip(y + step, low, high) - y)
       return held | met, jnp.where(held | met, stop, 0)
 
     step = solve(*jax.lax.fori_loop(0, _FACES, again, (held, jnp.zeros_like(y))))
-    return jnp.clip(y + step, self.low, self.high) - y, optx.RESULTS.successful
+    return jnp.clip(y + step, low, high) - y, optx.RESULTS.successful
