@@ -258,6 +258,33 @@ def test_bounds():
   assert active > 3
 
 
+def test_what_is_unknown_of_the_starts(monkeypatch):
+  """Two trajectories of two segments each: which starts are held, free, or known with some noise."""
+  seen = []
+
+  def stop(z, tables, low, high):
+    seen.append((tables, np.asarray(low[1:]).reshape(4, 2), np.asarray(high[1:]).reshape(4, 2)))
+    raise StopIteration
+
+  monkeypatch.setattr(fitting, "_solver", lambda *options: stop)
+  m = mjx.put_model(mujoco.MjModel.from_xml_string(PENDULUM))
+  y = np.arange(6.0)[:, None]
+  t = [sysid.Trajectory(np.zeros((6, 1)), {"qpos": y, "qvel": -y}, qpos=[9.0])] * 2
+  for start_noise in (None, 0.1, np.inf, [0.1, 0.2]):
+    with pytest.raises(StopIteration):
+      sysid.fit(m, sysid.field(m, "dof_damping", bounds=(0, 1)), t, start_noise=start_noise, segment=4)
+    tables, low, high = seen[-1]
+    np.testing.assert_array_equal(tables.start["qpos"][:, 0], [9, 3, 9, 3])  # given, and measured after the fourth step
+    np.testing.assert_array_equal(tables.start["time"], [0, 0.08, 0, 0.08])
+    np.testing.assert_array_equal(tables.measured["qpos"][1, :, 0], [4, 5, 0, 0])
+    assert not tables.weight["qpos"][1, 2:].any() and tables.weight["qpos"][1, :2].all()
+    held = start_noise is None
+    np.testing.assert_array_equal(high, np.where(held & (np.arange(4) % 2 == 0), 0, np.inf)[:, None] * [1, 1])
+    np.testing.assert_array_equal(low, -high)
+    first = np.broadcast_to([10, 5] if np.ndim(start_noise) else 10 if start_noise == 0.1 else 0, 2)
+    np.testing.assert_allclose(tables.prior, [first, [0, 0], first, [0, 0]])
+
+
 def test_combinations_are_named():
   """Two columns of one direction, one alone, one without effect, one at its bound, and a start that does what a column does."""
   rng = np.random.default_rng(4)
