@@ -21,7 +21,7 @@ class NotIdentified(UserWarning):
   """The data do not determine a parameter."""
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, repr=False)
 class Fit:
   """Result of `fit`; P parameters, flat arrays in the order of `labels`."""
 
@@ -70,7 +70,7 @@ class Fit:
 
     return report.table(self)
 
-  def __str__(self) -> str:
+  def __repr__(self) -> str:
     width = max(map(len, self.labels))
     lines = [f"{'':{width}}  {'found':>11} {'+-':>9} {'first':>11}"]
     for i, label in enumerate(self.labels):

@@ -146,7 +146,7 @@ def test_says_what_the_data_do_not(arm):
   found, _, told = arm
   assert found.unidentified == ["geom_friction[far, 0]"]
   assert len(told) == 1 and "nothing about geom_friction[far, 0]" in told[0]
-  assert found.std[6] == np.inf and found.values[6] == 0.7 and "says nothing" in str(found)
+  assert found.std[6] == np.inf and found.values[6] == 0.7 and "says nothing" in repr(found)
 
 
 def test_page(arm, tmp_path):
