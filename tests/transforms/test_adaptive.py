@@ -87,7 +87,7 @@ def test_impacts_of_a_ball():
     np.testing.assert_allclose(np.stack([x[i] for x in rows]), jacobian, rtol=2e-2, atol=5e-3 * np.abs(jacobian).max())
   # a longer timestep is more time
   for found, way in moments:
-    np.testing.assert_allclose(found, way.sum(), atol=1e-2 * np.abs(way).sum())
+    np.testing.assert_allclose(found, way.sum(), atol=3e-2 * np.abs(way).sum())
   np.testing.assert_allclose(after.time, 0.01 * STEPS)
 
 
