@@ -28,6 +28,7 @@ PRUNABLE = {
   "jnt_stiffness": ("jnt_stiffness", "jnt_stiffnesspoly"),
   "body_gravcomp": ("body_gravcomp",),
   "geom_surfacevel": ("geom_surfacevel",),
+  "geom_adhesion": ("geom_adhesion", "pair_adhesion"),
   "tendon_stiffness": ("tendon_stiffness", "tendon_stiffnesspoly"),
   "tendon_damping": ("tendon_damping", "tendon_dampingpoly"),
   "tendon_armature": ("tendon_armature",),
@@ -62,9 +63,9 @@ def put_model(
     device: jax.Device where the arrays go; JAX's default device if None.
     dtype: floating-point type of the arrays; JAX's default (float32, or float64 under jax_enable_x64) if None.
     keep: float fields to keep in the program although they are zero now: 'dof_frictionloss', 'dof_damping',
-      'jnt_stiffness', 'body_gravcomp', 'geom_surfacevel', 'tendon_stiffness', 'tendon_damping', 'tendon_armature',
-      'tendon_frictionloss', 'actuator_armature', 'actuator_damping', and of opt 'density', 'viscosity'. Needed to change
-      or differentiate them.
+      'jnt_stiffness', 'body_gravcomp', 'geom_surfacevel', 'geom_adhesion', 'tendon_stiffness', 'tendon_damping',
+      'tendon_armature', 'tendon_frictionloss', 'actuator_armature', 'actuator_damping', and of opt 'density', 'viscosity'.
+      Needed to change or differentiate them.
     tile: worlds computed at a time; 0 for all at once. By default 128 on CPU, 0 elsewhere.
     ncon_max: contact slots of a world; a slot for every contact that could be if None. More contacts than that are
       dropped, the last in MuJoCo's order, and marked in `Data.status` as CONTACTFULL.
@@ -156,9 +157,6 @@ def _check_capacity(m: mujoco.MjModel, capacity: Capacity, plans: Plan, pruned: 
   fields = np.flatnonzero(np.isin(m.geom_type, (enums.GeomType.HFIELD,)))
   for kind, what, ids in (("surfacevel", "surface velocity", moving), ("type", "height field", fields)):
     problems += [validate.Problem(validate.name_of(m, mujoco.mjtObj.mjOBJ_GEOM, int(g)), kind, what, instead) for g in ids[:1]]
-  adhesive = np.flatnonzero(m.actuator_trntype == enums.TrnType.BODY)
-  for i in adhesive[:1]:
-    problems.append(validate.Problem(validate.name_of(m, mujoco.mjtObj.mjOBJ_ACTUATOR, int(i)), "body", "adhesion", instead))
   if problems:
     raise UnsupportedModelError(problems)
 
