@@ -120,7 +120,8 @@ def _collision(m: Model, d: Data) -> Data:
   params = {k: x for k, x in c.params._asdict().items() if k not in ("margin", "gap")}
   params.update({k: x for k in ("geom", "dim", "adhesion") if (x := getattr(c, k)) is not None})
   if "geom_surfacevel" not in m.layout.pruned:
-    params["surfacevel"] = surface.velocity(m, m.plan.collision.slot_geom, d.geom_xpos, d.geom_xmat, c.pos, c.frame)
+    geom: Any = m.plan.collision.slot_geom if c.geom is None else c.geom
+    params["surfacevel"] = surface.velocity(m, geom, d.geom_xpos, d.geom_xmat, c.pos, c.frame)
   if c.full is not None:
     d = d.replace(status=status.mark(d.status, Warning.CONTACTFULL, c.full))
   return d.replace(

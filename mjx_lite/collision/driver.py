@@ -222,8 +222,17 @@ def _collide_near(m: Model, by_pair: mixing.Params, geom_xpos: jax.Array, geom_x
   reach = by_pair.margin + by_pair.gap
   bounds = broadphase.bounds(geom_xpos, geom_xmat, m.geom_rbound, m.geom_aabb)
   lost, width = jnp.zeros(geom_xpos.shape[-1], bool), int(p.compact or 0)
-  parts = []
+  parts, full = [], jnp.zeros_like(lost)
   for group in p.groups:
+    if isinstance(group.how, hfield.HFieldPlan):
+      pair = np.repeat(group.pair, group.how.ncon)
+      rank = width * pair + np.concatenate([np.arange(n) for n in group.how.ncon])
+      found, over = hfield.collide(
+        group.how, *_shapes(m, group, geom_xpos, geom_xmat), rows(reach, group.pair), m.opt.ccd_iterations
+      )
+      rank, flat, full = jnp.asarray(rank.astype(np.int32))[:, None], [x[0] for x in found], full | over
+      parts.append([rank, flat[0] < rows(reach, pair), *flat])
+      continue
     pair, margin = jnp.asarray(group.pair.astype(np.int32))[:, None], rows(reach, group.pair)
     if group.budget < len(group.pair):
       chosen = broadphase.nearest(broadphase.separation(bounds, group.geom1, group.geom2) - margin, group.budget)
@@ -243,7 +252,7 @@ def _collide_near(m: Model, by_pair: mixing.Params, geom_xpos: jax.Array, geom_x
   params, adhesion = mixing.Params(*(gather(x, pair) for x in by_pair)), _adhesion(m)
   return Contacts(
     dist, pos, frame, params, adhesion=None if adhesion is None else gather(adhesion, pair), geom=gather(geom, pair),
-    dim=gather(dim, pair), lost_pair=lost, lost_contact=chosen.lost,
+    dim=gather(dim, pair), lost_pair=lost, lost_contact=chosen.lost | full,
   )  # fmt: skip
 
 

@@ -13,7 +13,6 @@ import numpy as np
 from mjx_lite.collision.broadphase import Capacity
 from mjx_lite.constraint.soft import WEIGHTS
 from mjx_lite.core import enums, pytree
-from mjx_lite.core.errors import UnsupportedModelError
 from mjx_lite.core.layout import Layout
 from mjx_lite.core.types import Model, Option, Statistic
 from mjx_lite.io import validate
@@ -106,7 +105,7 @@ def put_model(
     tile = 128 if (device.platform if device is not None else jax.default_backend()) == "cpu" else 0
   capacity = Capacity(ncon_max, pair_max)
   plans = plan(static, values, pruned, int(m.opt.disableflags), m.opt.cone == enums.ConeType.ELLIPTIC, m.opt.timestep, capacity)
-  _check_capacity(m, capacity, plans, pruned)
+  _check_capacity(capacity, plans)
   layout = Layout(static, plans, pruned, tile, kind.name)
 
   def put(x: Any) -> jax.Array:
@@ -141,8 +140,8 @@ def _check_arguments(m, keep, mjx_options):
       warnings.warn(f"put_model(..., {name}=) has no meaning in mjx_lite and is ignored.", stacklevel=3)
 
 
-def _check_capacity(m: mujoco.MjModel, capacity: Capacity, plans: Plan, pruned: frozenset[str]) -> None:
-  """Refuse capacities that are no numbers of something, and what cannot be used with them."""
+def _check_capacity(capacity: Capacity, plans: Plan) -> None:
+  """Refuse capacities that are no numbers of something."""
   by_group = capacity.pair_max if isinstance(capacity.pair_max, Mapping) else {"pair_max": capacity.pair_max}
   for name, value in {"ncon_max": capacity.ncon_max, **by_group}.items():
     if value is not None and int(value) < 1:
@@ -150,15 +149,6 @@ def _check_capacity(m: mujoco.MjModel, capacity: Capacity, plans: Plan, pruned: 
   able = sorted(g.name for g in plans.collision.groups if g.bounded)
   if isinstance(capacity.pair_max, Mapping) and (unknown := sorted({*capacity.pair_max} - {*able})):
     raise ValueError(f"put_model: pair_max has {unknown}; the groups of this model that can be bounded are {able}.")
-  if not plans.contact.chosen:
-    return
-  instead, problems = "leave out ncon_max and pair_max", []
-  moving = np.arange(m.ngeom) if "geom_surfacevel" not in pruned else []
-  fields = np.flatnonzero(np.isin(m.geom_type, (enums.GeomType.HFIELD,)))
-  for kind, what, ids in (("surfacevel", "surface velocity", moving), ("type", "height field", fields)):
-    problems += [validate.Problem(validate.name_of(m, mujoco.mjtObj.mjOBJ_GEOM, int(g)), kind, what, instead) for g in ids[:1]]
-  if problems:
-    raise UnsupportedModelError(problems)
 
 
 def _fields(m: mujoco.MjModel) -> dict[str, Any]:
