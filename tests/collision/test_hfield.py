@@ -39,8 +39,8 @@ def _trajectory():
 
 
 @functools.cache
-def _collide(**capacity):
-  m = mjx.put_model(load("hills"), **capacity)
+def _collide():
+  m = mjx.put_model(load("hills"))
   start = mjx.make_data(m)
 
   def contacts(pos, mat, size):
@@ -122,20 +122,34 @@ def test_a_shape_that_outgrows_its_window_is_marked():
 
 
 def test_capacities_keep_the_first_contacts_and_mark_the_rest():
-  m, _, collide = _collide(ncon_max=12)
-  assert m.plan.contact.chosen
-  pos, mat = _trajectory()[:2]
-  every, _ = _found()
-  c, bits = collide(pos, mat, m.geom_size)
-  total = (every.exclude >= 0).sum(axis=1)
-  assert total.min() < 12 < total.max()
-  np.testing.assert_array_equal(bits, np.where(total > 12, 1 << mjx.Warning.CONTACTFULL, 0))
-  for k, n in enumerate(np.minimum(total, 12)):
-    slot = np.flatnonzero(every.exclude[k] >= 0)[:n]
-    for name in ("geom", "dist", "pos", "frame", "friction", "exclude", "dim"):
-      ours, theirs = getattr(c, name)[k], getattr(every, name)[k]
-      np.testing.assert_allclose(ours[:n], theirs[slot], atol=1e-12, err_msg=name)
-    assert (c.exclude[k, n:] < 0).all()
+  """Of a sphere, and of a beam that has more prisms under it than a pair has slots."""
+  spec = mujoco.MjSpec.from_file(str(SCENES / "hills.xml"))
+  for body in spec.worldbody.bodies[3:]:
+    spec.delete(body)
+  beam = spec.worldbody.bodies[2]
+  beam.quat, beam.pos = [0.8, 0.2, 0.1, 0.5], [-0.2, 0.05, 0.15]
+  beam.geoms[0].type, beam.geoms[0].size, beam.geoms[0].gap = mujoco.mjtGeom.mjGEOM_BOX, [0.21, 0.04, 0.03], 1e-9
+  model = spec.compile()
+  m = mjx.put_model(model, ncon_max=9)
+  fields = next(g.how for g in m.plan.collision.groups if g.name == "hfield-*")
+  assert m.plan.contact.chosen and len(fields.direct) and len(fields.crowded)
+  data, poses, expected = mujoco.MjData(model), [], []
+  for _ in range(STEPS // EVERY):
+    mujoco.mj_step(model, data, EVERY)
+    mujoco.mj_fwdPosition(model, data)
+    poses.append((data.geom_xpos.copy(), data.geom_xmat.reshape(-1, 3, 3).copy()))
+    expected.append(np.array([[*c.geom, c.exclude, c.dist] for c in data.contact]).reshape(-1, 4))
+  start = mjx.make_data(m)
+  collide = mjx.jit(jax.vmap(lambda x, r: mjx.collision(m, start.replace(geom_xpos=x, geom_xmat=r))))
+  d = collide(*(np.array(x) for x in zip(*poses, strict=True)))
+  total = np.array([len(x) for x in expected])
+  assert total.min() == 0 and 9 < total.max()
+  np.testing.assert_array_equal(d.status.bits, np.where(total > 9, 1 << mjx.Warning.CONTACTFULL, 0))
+  for k, theirs in enumerate(expected):
+    n = min(len(theirs), 9)
+    ours = np.concatenate([d.contact.geom[k], d.contact.exclude[k][:, None], d.contact.dist[k][:, None]], axis=1)
+    np.testing.assert_allclose(ours[:n], theirs[:n], atol=2e-6)
+    assert (d.contact.exclude[k][n:] < 0).all()
 
 
 def test_more_cells_than_can_be_are_refused():
