@@ -4,9 +4,13 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from mjx_lite.core.enums import MAXIMP, MINIMP, MINVAL
 from mjx_lite.core.types import Model
+
+# of (d0, d_width, width, midpoint, power)
+_RANGE = np.array([[MINIMP, MINIMP, 0, MINIMP, 1], [MAXIMP, MAXIMP, np.inf, MAXIMP, np.inf]])[..., None]
 
 
 class Impedance(NamedTuple):
@@ -29,9 +33,8 @@ def impedance(m: Model, solref: jax.Array, solimp: jax.Array, pos: jax.Array) ->
   ref0, ref1 = jnp.where(mixed, 0.02, ref0), jnp.where(mixed, 1.0, ref1)
   if m.opt.use_refsafe and not m.opt.is_discrete:
     ref0 = jnp.where(ref0 > 0, jnp.maximum(ref0, 2 * m.opt.timestep), ref0)
-  d0, dw = jnp.clip(solimp[:, 0], MINIMP, MAXIMP), jnp.clip(solimp[:, 1], MINIMP, MAXIMP)
-  width = jnp.maximum(solimp[:, 2], 0)
-  mid, power = jnp.clip(solimp[:, 3], MINIMP, MAXIMP), jnp.maximum(solimp[:, 4], 1)
+  solimp = jnp.clip(solimp, *(x.astype(solimp.dtype) for x in _RANGE))
+  d0, dw, width, mid, power = (solimp[:, k] for k in range(5))
 
   standard = ref0 > 0
   tc, dr = jnp.where(standard, ref0, 1), jnp.where(standard, ref1, 1)

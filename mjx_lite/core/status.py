@@ -7,6 +7,7 @@ import enum
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from mjx_lite.core.pytree import Replaceable, array, pytree
 
@@ -45,7 +46,7 @@ def clear_bits(status: Status) -> Status:
 
 def mark(status: Status, kind: Warning, where: jax.Array) -> Status:
   """Mark the worlds in which `where` (W,) holds."""
-  one_hot = (jnp.arange(len(Warning)) == kind).astype(status.count.dtype)[:, None]
+  one_hot = (np.arange(len(Warning)) == kind).astype(status.count.dtype)[:, None]
   return Status(
     bits=status.bits | jnp.where(where, 1 << int(kind), 0).astype(status.bits.dtype),
     count=status.count + one_hot * where.astype(status.count.dtype),

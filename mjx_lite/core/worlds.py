@@ -111,39 +111,42 @@ def clear_caches() -> None:
   jax.clear_caches()
 
 
-def _run(*leaves, call, batched):
+def _run(*leaves, call, batched, differentiated=False):
   """The native function on flat operands, as ordinary operations."""
   width = max((x.shape[-1] for x in leaves), default=1) if batched else 1
-  if _tiling(call, width)[0] > 1:
-    return _in_tiles(call, leaves, width)
+  tiling = _tiling(call, width)
+  if tiling.count > 1:
+    return _in_tiles(call, leaves, width, tiling, _stacked_tiles if differentiated else _placed_tiles)
   return jex_core.jaxpr_as_fun(_trace(call, batched, _avals(leaves)))(*leaves)
 
 
-def _in_tiles(call, leaves, width):
-  """The native function on `call.tile` worlds at a time, so that a tile's arrays stay in the cache.
+class Tiling(NamedTuple):
+  """How worlds are cut: each tile holds `worlds / groups` consecutive ones of every group.
 
-  Tile j holds the worlds j, j + T, j + 2T, ...: with the worlds sharded over devices in blocks every device holds a part
-  of each tile, and the loop needs no communication. The last world is repeated to fill the tiles.
+  The groups are what the devices hold when the worlds are divided among them in blocks: every device then has a part of each
+  tile, and the loop over tiles needs no communication. Where the worlds do not fill the last tile it repeats some.
   """
-  ntile, size = _tiling(call, width)
-  pad = ntile * size - width
+
+  count: int
+  groups: int
+  worlds: int  # in a tile
+
+
+def _tiling(call, width):
+  groups = jax.device_count() if width % jax.device_count() == 0 else 1
+  count = -(-width // call.tile) if call.tile else 1
+  return Tiling(count, groups, groups * -(-width // (groups * count)))
+
+
+def _in_tiles(call, leaves, width, tiling, loop):
+  """The native function on `call.tile` worlds at a time, so that a tile's arrays stay in the cache."""
   per_world = [i for i, x in enumerate(leaves) if x.shape[-1] == width]
-  part = tuple(((*x.shape[:-1], size) if x.shape[-1] == width else x.shape, x.dtype) for x in leaves)
+  part = tuple(((*x.shape[:-1], tiling.worlds) if x.shape[-1] == width else x.shape, x.dtype) for x in leaves)
   jaxpr = _trace(call, True, part)
   # what comes out as it went in stays out of the loop
   inner = jaxpr.eqns[0].params["jaxpr"].jaxpr
   position = {v: i for i, v in enumerate(inner.invars) if i in per_world}
   passed = {k: position[v] for k, v in enumerate(inner.outvars) if v in position}
-
-  def cut(x):
-    if pad:
-      x = jnp.concatenate([x, jnp.repeat(x[..., -1:], pad, axis=-1)], axis=-1)
-    x = jnp.moveaxis(x, -1, 0)  # undoes the one of the batching rule: XLA is left with a single transposition
-    return jnp.moveaxis(x.reshape((size, ntile, *x.shape[1:])), 0, -1)
-
-  def join(x):
-    x = jnp.moveaxis(x, -1, 0).reshape((size * ntile, *x.shape[1:-1]))[:width]
-    return jnp.moveaxis(x, 0, -1)
 
   def body(parts):
     full = list(leaves)
@@ -152,8 +155,55 @@ def _in_tiles(call, leaves, width):
     out = jex_core.jaxpr_as_fun(jaxpr)(*full)
     return [x for k, x in enumerate(out) if k not in passed]
 
-  computed = iter(jax.lax.map(body, [cut(leaves[i]) for i in per_world]))
-  return [leaves[passed[k]] if k in passed else join(next(computed)) for k in range(len(jaxpr.out_avals))]
+  made = [jax.ShapeDtypeStruct((*a.shape[:-1], width), a.dtype) for k, a in enumerate(jaxpr.out_avals) if k not in passed]
+  computed = iter(loop(body, [leaves[i] for i in per_world], made, tiling))
+  return [leaves[passed[k]] if k in passed else next(computed) for k in range(len(jaxpr.out_avals))]
+
+
+def _grouped(x, tiling):
+  return x if tiling.groups == 1 else x.reshape((*x.shape[:-1], tiling.groups, x.shape[-1] // tiling.groups))
+
+
+def _merged(x, tiling):
+  return x if tiling.groups == 1 else x.reshape((*x.shape[:-2], x.shape[-2] * x.shape[-1]))
+
+
+def _placed_tiles(body, leaves, made, tiling):
+  """Body on every tile, its results written into arrays that are in the native layout already.
+
+  XLA is left with one bare transposition per field to reach the user's layout, which it copies without compiling a kernel.
+  """
+  size = tiling.worlds // tiling.groups
+
+  def one(j, out):
+    parts = [_merged(jax.lax.dynamic_slice_in_dim(x, j * size, size, x.ndim - 1), tiling) for x in cut]
+    return [
+      jax.lax.dynamic_update_slice_in_dim(whole, _grouped(x, tiling), j * size, whole.ndim - 1)
+      for whole, x in zip(out, body(parts), strict=True)
+    ]
+
+  cut = [_grouped(x, tiling) for x in leaves]
+  start = [_grouped(jnp.zeros(x.shape, x.dtype), tiling) for x in made]
+  return [_merged(x, tiling) for x in jax.lax.fori_loop(0, tiling.count, one, start)]
+
+
+def _stacked_tiles(body, leaves, made, tiling):
+  """Body on every tile, tiles along a leading axis: what a loop has to look like for its reverse mode to stay in the tile."""
+  width = made[0].shape[-1] if made else 0
+  size, count, groups = tiling.worlds // tiling.groups, tiling.count, tiling.groups
+  pad = count * size - width // groups
+
+  def cut(x):
+    x = _grouped(x, tiling)
+    if pad:
+      x = jnp.concatenate([x, jnp.repeat(x[..., -1:], pad, axis=-1)], axis=-1)
+    return _merged(jnp.moveaxis(x.reshape((*x.shape[:-1], count, size)), -2, 0), tiling)
+
+  def join(x):
+    x = jnp.moveaxis(_grouped(x, tiling), 0, -2)
+    return _merged(x.reshape((*x.shape[:-2], count * size))[..., : width // groups], tiling)
+
+  return [join(x) for x in jax.lax.map(body, [cut(x) for x in leaves])]
 
 
 def _abstract_eval(*avals, call, batched):
@@ -161,15 +211,9 @@ def _abstract_eval(*avals, call, batched):
     return [jax.core.ShapedArray(a.shape, a.dtype) for a in _trace(call, batched, _avals(avals)).out_avals]
   # traced at the width that is going to run, so that the trace serves again
   width = max((a.shape[-1] for a in avals), default=1)
-  _, size = _tiling(call, width)
+  size = _tiling(call, width).worlds
   part = tuple(((*a.shape[:-1], size) if a.shape[-1] == width else a.shape, a.dtype) for a in avals)
   return [jax.core.ShapedArray((*a.shape[:-1], width), a.dtype) for a in _trace(call, batched, part).out_avals]
-
-
-def _tiling(call, width):
-  """Number of tiles and worlds in each."""
-  ntile = -(-width // call.tile) if call.tile else 1
-  return ntile, -(-width // ntile)
 
 
 @functools.lru_cache(maxsize=256)
@@ -189,7 +233,7 @@ def _jvp(primals, tangents, **params):
     full = list(primals)
     for i, x in zip(moving, moved, strict=True):
       full[i] = x
-    return _run(*full, **params)
+    return _run(*full, **params, differentiated=True)
 
   out, out_dot = jax.jvp(f, [primals[i] for i in moving], [tangents[i] for i in moving])
   zero = jax.dtypes.float0

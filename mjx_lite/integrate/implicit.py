@@ -120,7 +120,7 @@ def _bias_slope(mat, arm, crb, turn):
     crb: (n, 10, W) inertia about the centre of mass.
     turn: (n, 3, W) rotational velocity in the body frame.
   """
-  xx, yy, zz, xy, xz, yz = (crb[:, k] for k in range(6))
+  xx, yy, zz, xy, xz, yz = vector.parts(crb[:, :6])
   inertia3, mass = vector.matrix((xx, xy, xz), (xy, yy, yz), (xz, yz, zz)), crb[:, 9:]
 
   def bias(turn):

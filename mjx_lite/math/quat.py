@@ -8,16 +8,14 @@ from mjx_lite.math import safe, vector
 
 def mul(p: jax.Array, q: jax.Array) -> jax.Array:
   """Hamilton product. Source: `mju_mulQuat`."""
-  pw, px, py, pz = (p[..., i, :] for i in range(4))
-  qw, qx, qy, qz = (q[..., i, :] for i in range(4))
-  return jnp.stack(
+  (pw, px, py, pz), (qw, qx, qy, qz) = (vector.parts(x) for x in vector.alike(p, q))
+  return vector.join(
     [
       pw * qw - px * qx - py * qy - pz * qz,
       pw * qx + px * qw + py * qz - pz * qy,
       pw * qy - px * qz + py * qw + pz * qx,
       pw * qz + px * qy - py * qx + pz * qw,
-    ],
-    axis=-2,
+    ]
   )
 
 
@@ -28,14 +26,14 @@ def conjugate(q: jax.Array) -> jax.Array:
 
 def rotate(q: jax.Array, v: jax.Array) -> jax.Array:
   """Rotate a 3-vector by a unit quaternion. Source: `mju_rotVecQuat`."""
-  w, u = q[..., :1, :], q[..., 1:, :]
-  t = 2 * vector.cross(u, v)
-  return v + w * t + vector.cross(u, t)
+  (w, *u), r = (vector.parts(x) for x in vector.alike(q, v))
+  t = [2 * x for x in vector.cross_parts(u, r)]
+  return vector.join([x + w * y + z for x, y, z in zip(r, t, vector.cross_parts(u, t), strict=True)])
 
 
 def to_mat(q: jax.Array) -> jax.Array:
   """Rotation matrix of a unit quaternion. Source: `mju_quat2Mat`."""
-  w, x, y, z = (q[..., i, :] for i in range(4))
+  w, x, y, z = vector.parts(q)
   ww, xx, yy, zz = w * w, x * x, y * y, z * z
   return vector.matrix(
     (ww + xx - yy - zz, 2 * (x * y - w * z), 2 * (x * z + w * y)),

@@ -50,14 +50,15 @@ def normalize_with_norm(x: jax.Array) -> tuple[jax.Array, jax.Array]:
   """Unit vector and norm along the component axis.
 
   A vector shorter than MINVAL becomes the first unit vector, as in `mju_normalize` (so a zero quaternion becomes the
-  identity).
+  identity), and its norm 0.
 
   Gradient: zero below MINVAL.
   """
-  n = norm(x)[..., None, :]
-  ok = n >= smallest(n.dtype)
+  square = vector.dot(x, x)
+  ok = square >= smallest(x.dtype) ** 2
+  n = jnp.sqrt(jnp.where(ok, square, 1))
   first = np.eye(x.shape[-2], 1, dtype=x.dtype)
-  return jnp.where(ok, x / jnp.where(ok, n, 1), first), n[..., 0, :]
+  return jnp.where(ok[..., None, :], x / n[..., None, :], first), jnp.where(ok, n, 0)
 
 
 def normalize(x: jax.Array) -> jax.Array:

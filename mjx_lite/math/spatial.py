@@ -21,28 +21,58 @@ def split(v: jax.Array) -> tuple[jax.Array, jax.Array]:
 
 def cross_motion(v: jax.Array, m: jax.Array) -> jax.Array:
   """Derivative of the motion vector m carried by v. Source: `mju_crossMotion`."""
-  (w, u), (a, b) = split(v), split(m)
-  return join(vector.cross(w, a), vector.cross(w, b) + vector.cross(u, a))
+  (w, u), (a, b) = (_halves(x) for x in vector.alike(v, m))
+  return vector.join([*vector.cross_parts(w, a), *_add(vector.cross_parts(w, b), vector.cross_parts(u, a))])
 
 
 def cross_force(v: jax.Array, f: jax.Array) -> jax.Array:
   """Derivative of the force vector f carried by v. Source: `mju_crossForce`."""
-  (w, u), (t, f3) = split(v), split(f)
-  return join(vector.cross(w, t) + vector.cross(u, f3), vector.cross(w, f3))
+  return vector.join(_cross_force(*(_halves(x) for x in vector.alike(v, f))))
+
+
+def _halves(v):
+  """Components of the rotational and of the translational part."""
+  x = vector.parts(v)
+  return x[:3], x[3:]
+
+
+def _add(a, b):
+  return [x + y for x, y in zip(a, b, strict=True)]
+
+
+def _cross_force(v, f):
+  (w, u), (t, f3) = v, f
+  return [*_add(vector.cross_parts(w, t), vector.cross_parts(u, f3)), *vector.cross_parts(w, f3)]
 
 
 def sym_vec(i6: jax.Array, v: jax.Array) -> jax.Array:
   """Symmetric 3x3 matrix `[xx yy zz xy xz yz]` times a vector."""
-  xx, yy, zz, xy, xz, yz = (i6[..., k, :] for k in range(6))
-  x, y, z = (v[..., k, :] for k in range(3))
-  return jnp.stack([xx * x + xy * y + xz * z, xy * x + yy * y + yz * z, xz * x + yz * y + zz * z], axis=-2)
+  return vector.join(_sym_vec(*(vector.parts(x) for x in vector.alike(i6, v))))
+
+
+def _sym_vec(i6, v):
+  (xx, yy, zz, xy, xz, yz), (x, y, z) = i6, v
+  return xx * x + xy * y + xz * z, xy * x + yy * y + yz * z, xz * x + yz * y + zz * z
 
 
 def inertia_mul(inertia: jax.Array, v: jax.Array) -> jax.Array:
   """Composite inertia (10) times motion vector: a force vector. Source: `mju_mulInertVec`."""
-  w, u = split(v)
-  mr, mass = inertia[..., 6:9, :], inertia[..., 9:10, :]
-  return join(sym_vec(inertia[..., :6, :], w) + vector.cross(mr, u), mass * u - vector.cross(mr, w))
+  inertia, v = vector.alike(inertia, v)
+  return vector.join(_inertia_mul(vector.parts(inertia), _halves(v)))
+
+
+def _inertia_mul(inertia, v):
+  (w, u), mr, mass = v, inertia[6:9], inertia[9]
+  lin = [mass * x - y for x, y in zip(u, vector.cross_parts(mr, w), strict=True)]
+  return [*_add(_sym_vec(inertia[:6], w), vector.cross_parts(mr, u)), *lin]
+
+
+def newton_euler(inertia: jax.Array, vel: jax.Array, acc: jax.Array) -> jax.Array:
+  """Force that moves a composite inertia (10) so: I acc + vel x I vel."""
+  inertia, vel, acc = vector.alike(inertia, vel, acc)
+  i, v, a = vector.parts(inertia), _halves(vel), _halves(acc)
+  momentum = _inertia_mul(i, v)
+  return vector.join(_add(_inertia_mul(i, a), _cross_force(v, (momentum[:3], momentum[3:]))))
 
 
 def inertia_about(inertia: jax.Array, mat: jax.Array, r: jax.Array, mass: jax.Array) -> jax.Array:
@@ -59,16 +89,16 @@ def inertia_about(inertia: jax.Array, mat: jax.Array, r: jax.Array, mass: jax.Ar
   scaled = mat * inertia[..., None, :, :]
   moments = sum(scaled[..., k, :] * mat[..., k, :] for k in range(3))
   products = [vector.dot(scaled[..., i, :, :], mat[..., j, :, :]) for i, j in ((0, 1), (0, 2), (1, 2))]
-  x, y, z = (r[..., k, :] for k in range(3))
+  x, y, z = vector.parts(r)
   mass = mass[..., None, :]
-  moments = moments + mass * jnp.stack([y * y + z * z, x * x + z * z, x * x + y * y], axis=-2)
-  products = jnp.stack(products, axis=-2) - mass * jnp.stack([x * y, x * z, y * z], axis=-2)
+  moments = moments + mass * jnp.concatenate([y * y + z * z, x * x + z * z, x * x + y * y], axis=-2)
+  products = jnp.stack(products, axis=-2) - mass * jnp.concatenate([x * y, x * z, y * z], axis=-2)
   return jnp.concatenate([moments, products, mass * r, jnp.broadcast_to(mass, (*r.shape[:-2], 1, r.shape[-1]))], axis=-2)
 
 
 def inertia_matrix(inertia: jax.Array) -> jax.Array:
   """Composite inertia (10) as a symmetric 6x6 matrix."""
-  xx, yy, zz, xy, xz, yz, mx, my, mz, m = (inertia[..., k, :] for k in range(10))
+  xx, yy, zz, xy, xz, yz, mx, my, mz, m = vector.parts(inertia)
   o = jnp.zeros_like(m)
   return vector.matrix(
     (xx, xy, xz, o, -mz, my),

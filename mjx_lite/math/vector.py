@@ -6,10 +6,11 @@ on CPU.
 
 import functools
 import operator
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 
 def add(terms: Iterable[jax.Array]) -> jax.Array:
@@ -17,12 +18,39 @@ def add(terms: Iterable[jax.Array]) -> jax.Array:
   return functools.reduce(operator.add, terms)
 
 
+def part(x: jax.Array, k: int, axis: int = -2) -> jax.Array:
+  """Component k, its axis kept: one slice. `x[..., k, :]` is a slice and a reshape, and costs more to trace."""
+  return jax.lax.slice_in_dim(x, k, k + 1, axis=x.ndim + axis)
+
+
+def parts(x: jax.Array) -> tuple[jax.Array, ...]:
+  """All components, each (..., 1, W)."""
+  return tuple(part(x, k) for k in range(x.shape[-2]))
+
+
+def alike(*xs: jax.Array) -> list[jax.Array]:
+  """Vectors with all axes but that of their components broadcast against each other: once, not in every product."""
+  head = jnp.broadcast_shapes(*(x.shape[:-2] for x in xs))
+  width = max(x.shape[-1] for x in xs)
+  return [jnp.broadcast_to(x, (*head, x.shape[-2], width)) for x in xs]
+
+
+def join(components: Sequence[jax.Array]) -> jax.Array:
+  """Vector of its components (..., 1, W)."""
+  return jnp.concatenate(components, axis=-2)
+
+
+def _sum_over(x: jax.Array, axis: int) -> jax.Array:
+  """Sum along an axis, which is dropped."""
+  return jax.lax.squeeze(add(part(x, k, axis) for k in range(x.shape[axis])), (x.ndim + axis,))
+
+
 def dot(a: jax.Array, b: jax.Array) -> jax.Array:
   """Scalar product along the component axis, which is dropped."""
-  return add(a[..., k, :] * b[..., k, :] for k in range(max(a.shape[-2], b.shape[-2])))
+  return _sum_over(a * b, -2)
 
 
-def combine_rows(a: jax.Array, x: jax.Array) -> jax.Array:
+def combine_rows(a: jax.Array | np.ndarray, x: jax.Array) -> jax.Array:
   """Matrix (n, k) times the rows of x (k, ..., W): (n, ..., W).
 
   The other axes are not merged for it: a merged world axis cannot stay divided among devices, so each product would
@@ -33,29 +61,41 @@ def combine_rows(a: jax.Array, x: jax.Array) -> jax.Array:
 
 def total(x: jax.Array) -> jax.Array:
   """Sum along the first axis, as a product with a row of ones: XLA's reduction on CPU is slower."""
-  return combine_rows(jnp.ones((1, x.shape[0]), x.dtype), x)[0]
+  return combine_rows(np.ones((1, x.shape[0]), x.dtype), x)[0]
+
+
+def totals(*xs: jax.Array) -> tuple[jax.Array, ...]:
+  """`total` of several arrays (n, W) in one product."""
+  return tuple(total(jnp.stack(jnp.broadcast_arrays(*xs), axis=1)))
 
 
 def cross(a: jax.Array, b: jax.Array) -> jax.Array:
   """Vector product of two 3-vectors."""
-  ax, ay, az = a[..., 0, :], a[..., 1, :], a[..., 2, :]
-  bx, by, bz = b[..., 0, :], b[..., 1, :], b[..., 2, :]
-  return jnp.stack([ay * bz - az * by, az * bx - ax * bz, ax * by - ay * bx], axis=-2)
+  return join(cross_parts(*(parts(x) for x in alike(a, b))))
+
+
+def cross_parts(a: Sequence[jax.Array], b: Sequence[jax.Array]) -> tuple[jax.Array, jax.Array, jax.Array]:
+  """Vector product of vectors given by their components, as its components.
+
+  What is made of several products stays in components to its end: XLA fuses what a vector is joined of, not what is made of it.
+  """
+  (ax, ay, az), (bx, by, bz) = a, b
+  return ay * bz - az * by, az * bx - ax * bz, ax * by - ay * bx
 
 
 def mat_vec(a: jax.Array, v: jax.Array) -> jax.Array:
   """Matrix (..., n, k, W) times vector (..., k, W)."""
-  return add(a[..., :, k, :] * v[..., None, k, :] for k in range(a.shape[-2]))
+  return _sum_over(a * v[..., None, :, :], -2)
 
 
 def mat_t_vec(a: jax.Array, v: jax.Array) -> jax.Array:
   """Transposed matrix (..., k, n, W) times vector (..., k, W)."""
-  return add(a[..., k, :, :] * v[..., None, k, :] for k in range(a.shape[-3]))
+  return _sum_over(a * v[..., :, None, :], -3)
 
 
 def mat_mat(a: jax.Array, b: jax.Array) -> jax.Array:
   """Matrix (..., n, k, W) times matrix (..., k, m, W)."""
-  return add(a[..., :, k, None, :] * b[..., None, k, :, :] for k in range(a.shape[-2]))
+  return add(part(a, k) * part(b, k, -3) for k in range(a.shape[-2]))
 
 
 def transpose(a: jax.Array) -> jax.Array:
@@ -65,11 +105,11 @@ def transpose(a: jax.Array) -> jax.Array:
 
 def skew(v: jax.Array) -> jax.Array:
   """Matrix of the vector product: `skew(v) u = v x u`."""
-  x, y, z = v[..., 0, :], v[..., 1, :], v[..., 2, :]
+  x, y, z = parts(v)
   o = jnp.zeros_like(x)
   return matrix((o, -z, y), (z, o, -x), (-y, x, o))
 
 
 def matrix(*rows: tuple[jax.Array, ...]) -> jax.Array:
-  """Matrix of its entries (..., W), row by row: XLA fuses the joining of a few parts with them, not that of many."""
-  return jnp.stack([jnp.stack(r, axis=-2) for r in rows], axis=-3)
+  """Matrix of its entries (..., 1, W), row by row: XLA fuses the joining of a few parts with them, not that of many."""
+  return jnp.stack([join(r) for r in rows], axis=-3)

@@ -99,7 +99,7 @@ def com_pos(m: Model, xipos, ximat, xmat, xanchor, xaxis) -> Com:
   cinert = cinert * (np.arange(m.nbody) > 0)[:, None, None].astype(cinert.dtype)  # the world has none
 
   columns = jnp.swapaxes(rows(xmat, p.turn_body), -3, -2).reshape(3 * len(p.turn_body), 3, xmat.shape[-1])
-  axis = join([xaxis, columns, jnp.eye(3, dtype=xaxis.dtype)[:, :, None]], p.axis_row)
+  axis = join([xaxis, columns, np.eye(3, dtype=xaxis.dtype)[:, :, None]], p.axis_row)
   arm = rows(subtree_com, m.body_rootid[m.dof_bodyid]) - rows(xanchor, m.dof_jntid)
   turns = p.rotates[:, None, None]
   cdof = spatial.join(jnp.where(turns, axis, 0), jnp.where(turns, vector.cross(axis, arm), axis))
@@ -136,7 +136,13 @@ def camlight(m: Model, xpos, xquat, subtree_com) -> CamLight:
   Source: `mj_camlight`.
   Gradient: zero where a camera looks straight up or down, or its target is at its own place.
   """
-  cam = _place(m, m.cam_bodyid, m.cam_targetbodyid, m.cam_mode, m.cam_pos, m.cam_pos0, m.cam_poscom0, xpos, xquat, subtree_com)
+  both = lambda field: join([getattr(m, f"cam_{field}"), getattr(m, f"light_{field}")])  # noqa: E731
+  ids = lambda field: np.concatenate([getattr(m, f"cam_{field}"), getattr(m, f"light_{field}")])  # noqa: E731
+  given = ids("bodyid"), ids("targetbodyid"), ids("mode"), both("pos"), both("pos0"), both("poscom0")
+  x, n = _place(*given, xpos, xquat, subtree_com), m.ncam
+  cam = _Placed(x.pos[:n], x.target[:n], x.tracks[:n], x.targets[:n])
+  light = _Placed(x.pos[n:], x.target[n:], x.tracks[n:], x.targets[n:])
+
   mat = quat.to_mat(quat.mul(rows(xquat, m.cam_bodyid), m.cam_quat))
   if cam.targets.any():
     z = safe.normalize(cam.pos - cam.target)
@@ -146,9 +152,6 @@ def camlight(m: Model, xpos, xquat, subtree_com) -> CamLight:
     mat = jnp.where(cam.targets[..., None], jnp.stack([x, y, z], axis=-2), mat)  # axes as columns
   mat = _where(cam.tracks[..., None], m.cam_mat0, mat)
 
-  light = _place(
-    m, m.light_bodyid, m.light_targetbodyid, m.light_mode, m.light_pos, m.light_pos0, m.light_poscom0, xpos, xquat, subtree_com
-  )
   xdir = quat.rotate(rows(xquat, m.light_bodyid), m.light_dir)
   xdir = _where(light.tracks, m.light_dir0, _where(light.targets, light.target - light.pos, xdir))
   return CamLight(cam.pos, mat, light.pos, safe.normalize(xdir))
@@ -161,8 +164,8 @@ class _Placed(NamedTuple):
   targets: np.ndarray  # orientation follows a target
 
 
-def _place(m, body, target, mode, pos, pos0, poscom0, xpos, xquat, subtree_com):
-  """Position of cameras or lights, and the point that they look at."""
+def _place(body, target, mode, pos, pos0, poscom0, xpos, xquat, subtree_com) -> _Placed:
+  """Positions of cameras and lights, and the points that they look at."""
   track, trackcom, to_body, to_com = (
     (mode == t)[:, None, None]
     for t in (CamLightType.TRACK, CamLightType.TRACKCOM, CamLightType.TARGETBODY, CamLightType.TARGETBODYCOM)

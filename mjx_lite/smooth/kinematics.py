@@ -169,9 +169,9 @@ def _compose(p: KinematicsPlan, local: jax.Array) -> jax.Array:
 
 def _base_poses(m, p, qpos, mocap_pos, mocap_quat):
   """Pose of each body in its parent before its joints act: the model's, the mocap's, or the free joint's own."""
-  free = rows(qpos, p.free_adr)
-  pos = join([m.body_pos, mocap_pos, free[:, :3]], p.base_order)
-  rot = join([m.body_quat, safe.normalize(mocap_quat), safe.normalize(free[:, 3:])], p.base_order)
+  free_pos, free_quat = rows(qpos, p.free_adr[:, :3]), safe.normalize(rows(qpos, p.free_adr[:, 3:]))
+  pos = join([m.body_pos, mocap_pos, free_pos], p.base_order)
+  rot = join([m.body_quat, safe.normalize(mocap_quat), free_quat], p.base_order)
   return pos, rot
 
 

@@ -18,9 +18,7 @@ def rne(m: Model, cinert, cdof, cvel, cdof_dot, qvel) -> jax.Array:
   acc = mask_sum(m.plan.com.ancestor_dof, cdof_dot * qvel[:, None])
   if m.opt.use_gravity:
     acc = acc - jnp.concatenate([jnp.zeros_like(m.opt.gravity), m.opt.gravity])
-  momentum = spatial.inertia_mul(cinert, cvel)
-  force = spatial.inertia_mul(cinert, acc) + spatial.cross_force(cvel, momentum)
-  return vector.dot(cdof, mask_sum(m.plan.com.moved_body, force))
+  return vector.dot(cdof, mask_sum(m.plan.com.moved_body, spatial.newton_euler(cinert, cvel, acc)))
 
 
 class Carried(NamedTuple):
@@ -49,6 +47,6 @@ def rne_postconstraint(m: Model, cinert, cdof, cvel, cdof_dot, qvel, qacc, cfrc_
   cacc = mask_sum(m.plan.com.ancestor_dof, cdof_dot * qvel[:, None] + cdof * qacc[:, None])
   if m.opt.use_gravity:
     cacc = cacc - jnp.concatenate([jnp.zeros_like(m.opt.gravity), m.opt.gravity])
-  body = spatial.inertia_mul(cinert, cacc) + spatial.cross_force(cvel, spatial.inertia_mul(cinert, cvel)) - cfrc_ext
+  body = spatial.newton_euler(cinert, cvel, cacc) - cfrc_ext
   carried = jnp.concatenate([vector.total(body)[None], mask_sum(m.plan.com.subtree, body)[1:]])
   return Carried(cacc, carried, cfrc_ext)

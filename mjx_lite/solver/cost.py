@@ -205,12 +205,14 @@ def along(p: Any, rows: Rows, start: Zones, jar, jv, slope, gauss2, alpha: jax.A
     f = _friction(p)
     kinked = crossing[f] + _huber(p, rows, x) - _huber(p, rows, jar)
     crossing = jnp.concatenate([crossing[: f.start], kinked, crossing[f.stop :]])
-  cost = vector.total(jnp.where(both, 0.5 * start.weight * move * move, crossing))
+  cost, rise, bend = vector.totals(
+    jnp.where(both, 0.5 * start.weight * move * move, crossing),
+    jnp.where(both, start.weight * move, start.force - end.force) * jv,
+    mul_curvature(p, end, jv) * jv,
+  )
   if cones[0] is not None and cones[1] is not None:
     cost = cost + vector.total(_middle_change(p, rows, cones[0], cones[1], jv, alpha))
-  rise = vector.total(jnp.where(both, start.weight * move, start.force - end.force) * jv)
-  curvature = 2 * gauss2 + vector.total(mul_curvature(p, end, jv) * jv)
-  return Line(cost + alpha * (slope + alpha * gauss2), slope + 2 * gauss2 * alpha + rise, curvature)
+  return Line(cost + alpha * (slope + alpha * gauss2), slope + 2 * gauss2 * alpha + rise, 2 * gauss2 + bend)
 
 
 def state(p: Any, rows: Rows, jar: jax.Array) -> jax.Array:

@@ -146,10 +146,9 @@ def _step(p, method, s):
   # exact line search
   mv = operator.mul_m(m, p.metric, direction)
   jv = jacobian.mul(m, p.rows.jacobian, p.metric.cdof, direction)
-  slope = vector.total(grad * direction)
-  gauss2 = 0.5 * vector.total(direction * mv)
-  gtol = tol * m.opt.ls_tolerance * _norm(direction) / p.scale
-  found = linesearch.search(m.plan, p.rows, z, s.jar, jv, slope, gauss2, gtol, m.opt.ls_iterations)
+  slope, curvature, length2 = vector.totals(grad * direction, direction * mv, direction * direction)
+  gtol = tol * m.opt.ls_tolerance * safe.sqrt(length2) / p.scale
+  found = linesearch.search(m.plan, p.rows, z, s.jar, jv, slope, 0.5 * curvature, gtol, m.opt.ls_iterations)
   alpha = jnp.where(done, 0, found.alpha)
   stuck = alpha == 0
   return _Iterate(
