@@ -201,8 +201,8 @@ def passive(m: Model, d: Data) -> Data:
   else:
     drag = fluid.fluid(m, d.cdof, d.cvel, d.xipos, d.ximat, d.geom_xpos, d.geom_xmat, d.subtree_com)
     d = d.replace(qfrc_fluid=drag, qfrc_passive=d.qfrc_passive + drag)
-  if m.plan.contact.adhesive and m.opt.use_passive:
-    pull = adhesion.force(m, d.contact, d.cdof, d.subtree_com)
+  if m.plan.contact.adhesive:
+    pull = adhesion.force(m, d.contact, d.cdof, d.subtree_com) if m.opt.use_passive else jnp.zeros_like(d.qvel)
     d = d.replace(qfrc_adhesion=pull, qfrc_passive=d.qfrc_passive + pull)
   if m.layout.callbacks.passive is None or not m.opt.use_passive:
     return d

@@ -43,6 +43,7 @@ def plan(s: dict[str, Any], c: CollisionPlan, elliptic: bool, adhesive: bool) ->
   """Rows and sides from the slots' bodies and condims; and whether some contacts may pull."""
   chosen, ncon = c.compact is not None, len(c.slot_dim)
   ndir = int(c.condim.max(initial=1))
+  adhesive = adhesive and ncon > 0
   mixed = (chosen and len(set(c.condim)) > 1) or (adhesive and ndir > 1)
   slot_dim = np.full(ncon, ndir) if chosen else c.slot_dim
   nrow = ndir if elliptic or ndir == 1 else 2 * (ndir - 1)
@@ -66,7 +67,7 @@ class Masks(NamedTuple):
 
 
 def masks(p: ContactPlan, dim: jax.Array | None) -> Masks:
-  """Masks by the slots' condims (ncon, W), which count only where they are chosen and differ."""
+  """Masks by the slots' condims (ncon, W), which count only where they are not constants."""
   if not p.mixed or dim is None:
     return Masks(p.row_active[..., None], p.friction_mask[..., None], p.frictional[:, None])
   row = np.arange(p.nrow)[:, None] < row_count(p, dim)[:, None]

@@ -72,3 +72,12 @@ def test_soft_gradients_are_refused():
   m = mjx.put_model(load("sticky"), contact_gradient="smooth")
   with pytest.raises(ValueError, match="adhesion"):
     jax.eval_shape(jax.grad(lambda v: jnp.sum(mjx.step(m, mjx.make_data(m).replace(qvel=v)).qvel)), jnp.zeros(m.nv))
+
+
+def test_geoms_that_touch_nothing_may_have_adhesion():
+  model = mujoco.MjModel.from_xml_string("""
+    <mujoco><worldbody><body><joint axis="0 1 0" range="0 1"/><geom size=".1" pos=".3 0 0" adhesion="1"/></body>
+    </worldbody></mujoco>""")
+  m = mjx.put_model(model)
+  assert m.plan.sizes["nefc"] and not m.plan.sizes["ncon"]
+  assert jax.eval_shape(mjx.step, m, mjx.make_data(m)).qvel.shape == (1,)
