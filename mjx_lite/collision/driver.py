@@ -186,7 +186,8 @@ def _collide(m: Model, geom_xpos: jax.Array, geom_xmat: jax.Array) -> Contacts:
     for part, x in zip((dist, pos, frame), flat, strict=True):
       part.append(x)
   adhesion = None if adhesion is None else rows(adhesion, p.slot_pair)
-  return Contacts(*(join(x, p.slot_row) for x in (dist, pos, frame)), params, full=full, adhesion=adhesion)
+  geometry = join(dist, p.slot_row), join(pos, p.slot_row), join(frame, p.slot_row)
+  return Contacts(*geometry, params, full=full, adhesion=adhesion)
 
 
 def _adhesion(m: Model) -> jax.Array | None:

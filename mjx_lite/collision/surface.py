@@ -1,5 +1,7 @@
 """Velocities of surfaces that move along a geom, as those of conveyor belts and turntables."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -21,7 +23,7 @@ def velocity(
 
   Source: `mj_geomSurfaceVelocity`, `mj_addSurfaceVel`.
   """
-  pick = rows if isinstance(slot_geom, np.ndarray) else gather
+  pick: Any = rows if isinstance(slot_geom, np.ndarray) else gather
   linear, angular = [], []
   for k in (0, 1):
     geom = slot_geom[:, k]

@@ -6,6 +6,8 @@ bodies, that of the rows less the adhesion, depends on the penetration as it wou
 Source: MuJoCo documentation, Computation, Constraint model, Adhesion.
 """
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -19,7 +21,7 @@ from mjx_lite.math import vector
 def force(m: Model, c: Contact, cdof: jax.Array, subtree_com: jax.Array) -> jax.Array:
   """Passive force (nv, W) of the contacts that pull. Source: `mj_adhesion`."""
   p: contact.ContactPlan = m.plan.contact
-  body = sides.bodies(m, c.geom) if p.chosen else None
+  body: Any = sides.bodies(m, c.geom) if p.chosen else None
   pull = rows(jnp.where(c.exclude >= 0, c.adhesion, 0), p.sides.slot)[:, None]
   normal, point = rows(c.frame, p.sides.slot)[:, 0], rows(c.pos, p.sides.slot)
   torque = vector.cross(point - p.sides.of_root(subtree_com, body), normal)
