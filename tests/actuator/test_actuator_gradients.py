@@ -100,6 +100,29 @@ def test_step():
   assert_gradients(f, at, directions, atol=1e-6)
 
 
+def test_every_transmission_over_positions():
+  """Lengths, and moments along a velocity, of every actuator over every dof: the whole Jacobian."""
+  m, d = moving("transmissions")
+  rng = np.random.default_rng(3)
+  along = jnp.asarray(rng.normal(size=m.nv))
+
+  def f(turn):
+    at = mjx.fwd_position(m, d.replace(qpos=mjx.integrate_pos(m, d.qpos, turn, 1.0), qvel=along))
+    return jnp.concatenate([at.actuator_length, mjx.fwd_velocity(m, at).actuator_velocity])
+
+  zero = jnp.zeros(m.nv)
+  forward, reverse = mjx.jit(jax.jacfwd(f))(zero), mjx.jit(jax.jacrev(f))(zero)
+  np.testing.assert_allclose(forward, reverse, rtol=1e-9, atol=1e-10)
+  eps, many = 1e-6, mjx.jit(jax.vmap(f))
+  plus, minus = many(eps * jnp.eye(m.nv)), many(-eps * jnp.eye(m.nv))
+  names = [mjx.id2name(m, mjx.ObjType.ACTUATOR, i) for i in range(m.nactuator)]
+  for i in range(2 * m.nactuator):
+    differences = (plus - minus)[:, i] / (2 * eps)
+    np.testing.assert_allclose(forward[i], differences, rtol=1e-6, atol=1e-7, err_msg=f"{names[i % m.nactuator]}, row {i}")
+  moving_moments = [names[i] for i in range(m.nactuator) if np.any(forward[m.nactuator + i])]
+  assert {"reach", "turn", "both", "across", "crank", "thrust", "stick"} <= set(moving_moments)
+
+
 def test_delay():
   """With respect to the samples, to the delay and to time."""
   m, d = moving("delays")
