@@ -16,7 +16,7 @@ from mjx_lite.cli.common import mjx
 STAGE_FIELDS: dict[str, tuple[str, ...]] = {
   "kinematics": (
     *("xpos", "xquat", "xmat", "xipos", "ximat", "xanchor", "xaxis"),
-    *("geom_xpos", "geom_xmat", "site_xpos", "site_xmat"),
+    *("xiquat", "geom_xpos", "geom_xmat", "geom_xquat", "site_xpos", "site_xmat", "site_xquat"),
   ),
   "com_pos": ("subtree_com", "cinert", "cdof"),
   "camlight": ("cam_xpos", "cam_xmat", "light_xpos", "light_xdir"),

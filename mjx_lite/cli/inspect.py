@@ -80,6 +80,9 @@ def _print_slots(mj_model: mujoco.MjModel, m: Any, d: Any) -> None:
     table.add_row(name, str(len(set(slots.slot_pair[mine]))), str(mine.sum()), str(rows[mine].sum()))
   table.add_row("all", str(len(set(slots.slot_pair))), str(len(kinds)), str(rows.sum()), style="bold")
   common.stdout.print(table)
+  bounded = ", ".join(f"{g.name} {len(g.pair)}" for g in slots.groups if g.bounded)
+  if bounded:
+    common.stdout.print(f"pairs by group, which put_model's pair_max can bound: {bounded}", highlight=False)
   nefc = int(d.efc_D.shape[0])
   common.stdout.print(
     f"constraint rows: {nefc} slots, {rows.sum()} of contacts, {nefc - rows.sum()} of limits and friction",

@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from mjx_lite.collision import boxes
 from mjx_lite.core.select import rows
 from mjx_lite.math import safe, vector
 
@@ -33,25 +34,26 @@ NO_BOUND = Capacity()
 
 
 class Bounds(NamedTuple):
-  """Bounding spheres, and boxes along the axes of the world, of all geoms."""
+  """Bounding spheres, and boxes along the axes of the geoms, of all geoms."""
 
   pos: jax.Array
   radius: jax.Array
   center: jax.Array
   half: jax.Array
+  mat: jax.Array
 
 
 def bounds(geom_xpos: jax.Array, geom_xmat: jax.Array, rbound: jax.Array, aabb: jax.Array) -> Bounds:
   """Bounds from poses, `geom_rbound` and `geom_aabb`; those of planes mean nothing."""
-  center = geom_xpos + vector.mat_vec(geom_xmat, aabb[:, :3])
-  fields = geom_xpos, rbound, center, vector.mat_vec(jnp.abs(geom_xmat), aabb[:, 3:])
+  fields = geom_xpos, rbound, geom_xpos + vector.mat_vec(geom_xmat, aabb[:, :3]), aabb[:, 3:], geom_xmat
   return Bounds(*(jax.lax.stop_gradient(x) for x in fields))
 
 
 def separation(b: Bounds, geom1: np.ndarray, geom2: np.ndarray) -> jax.Array:
-  """Lower bound (n, W) of the distances of geoms (n,) [m]. Source: `mj_collideTree`, `mj_filterSphere`."""
+  """Lower bound (n, W) of the distances of geoms (n,) [m]. Source: `mj_collideOBB`, `mj_filterSphere`."""
   one, two = (Bounds(*(rows(x, g) for x in b)) for g in (geom1, geom2))
-  of_boxes = jnp.max(jnp.abs(one.center - two.center) - one.half - two.half, axis=1)
+  turn, offset = vector.mat_mat(vector.transpose(one.mat), two.mat), vector.mat_t_vec(one.mat, two.center - one.center)
+  of_boxes = boxes.separation(offset, turn, one.half, two.half)
   return jnp.maximum(safe.norm(one.pos - two.pos) - one.radius - two.radius, of_boxes)
 
 

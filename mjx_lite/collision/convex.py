@@ -13,6 +13,8 @@ import numpy as np
 from mjx_lite.collision import core, faces, gjk, manifold, witness
 from mjx_lite.collision.hulls import HullOf
 from mjx_lite.collision.shapes import Contacts, Shape, make_contacts, only_where
+from mjx_lite.core.enums import GeomType
+from mjx_lite.core.select import gather
 from mjx_lite.math import vector
 
 NCON = 4
@@ -57,7 +59,40 @@ def plan(types: list[tuple[str, str]], hull_a: HullOf | None, hull_b: HullOf | N
   return ConvexPlan(types_a, types_b, hull_a, hull_b, several, faces_a, faces_b)
 
 
-def collide(p: ConvexPlan, a: Shape, b: Shape, margin: jax.Array, iterations: int, multiccd: bool = True) -> Contacts:
+class _Chosen(NamedTuple):
+  """What the manifold needs of the pairs that may have several contacts: their rows, types and faces."""
+
+  rows: np.ndarray | slice
+  several: jax.Array | bool
+  types_a: np.ndarray | jax.Array
+  types_b: np.ndarray | jax.Array
+  faces_a: faces.FacesOf
+  faces_b: faces.FacesOf
+
+
+def _choose(p: ConvexPlan, chosen: jax.Array | None) -> _Chosen:
+  """Tables of all pairs, or of those that are chosen: any of these may then have several contacts."""
+  if chosen is None:
+    return _Chosen(p.several, True, p.types_a[p.several], p.types_b[p.several], p.faces_a, p.faces_b)
+  several = np.isin(np.arange(len(p.types_a)), p.several)
+
+  def types(names):
+    return gather(np.array([int(GeomType[t.upper()]) for t in names], np.int32)[:, None], chosen)
+
+  def faces_of(of):
+    first = np.full(len(several), -1, np.int32)
+    first[p.several] = of.first
+    return faces.FacesOf(of.tables, gather(first[:, None], chosen))
+
+  return _Chosen(
+    slice(None), gather(several[:, None], chosen), types(p.types_a), types(p.types_b), faces_of(p.faces_a), faces_of(p.faces_b)
+  )
+
+
+def collide(
+  p: ConvexPlan, a: Shape, b: Shape, margin: jax.Array, iterations: int, multiccd: bool = True,
+  chosen: jax.Array | None = None,
+) -> Contacts:  # fmt: skip
   """Contacts of convex pairs in 4 slots each.
 
   Args:
@@ -66,12 +101,13 @@ def collide(p: ConvexPlan, a: Shape, b: Shape, margin: jax.Array, iterations: in
     margin: margin + gap (P, W or 1) [m].
     iterations: bound of the iterations that find one nearest point.
     multiccd: whether faces and edges have several contacts.
+    chosen: (k, W) which pairs of the plan the shapes are; all of them, in order, if None.
 
   Source: `mjc_Convex`, `mjc_ccd`.
   Gradient: of the features found; where these are not unique, that of some of them.
   """
-  ca = core.make(list(p.types_a), a.pos, a.mat, a.size, p.hull_a)
-  cb = core.make(list(p.types_b), b.pos, b.mat, b.size, p.hull_b)
+  ca = core.make(list(p.types_a), a.pos, a.mat, a.size, p.hull_a, chosen)
+  cb = core.make(list(p.types_b), b.pos, b.mat, b.size, p.hull_b, chosen)
   found = gjk.find(ca, cb, margin + ca.radius + cb.radius, iterations)
   w = witness.witness(ca, cb, found)
   dist = w.dist - ca.radius - cb.radius
@@ -82,12 +118,13 @@ def collide(p: ConvexPlan, a: Shape, b: Shape, margin: jax.Array, iterations: in
   dist_all = only_where(slot == 0, dist[:, None])
   pos_all, normal = jnp.broadcast_to(pos[:, None], (*dist_all.shape[:2], 3, dist_all.shape[-1])), w.normal
   if len(p.several) and multiccd:
-    rows = p.several
+    these = _choose(p, chosen)
+    rows = these.rows
     place = vector.mat_t_vec(a.mat, b.pos - a.pos)
     turn = vector.mat_mat(vector.transpose(a.mat), b.mat)
     surface_b = surface_a + dist[:, None] * w.normal
     width = dist.shape[-1]
-    eye = jnp.broadcast_to(jnp.eye(3, dtype=dist.dtype)[None, :, :, None], (len(rows), 3, 3, width))
+    eye = jnp.broadcast_to(jnp.eye(3, dtype=dist.dtype)[None, :, :, None], (place[rows].shape[0], 3, 3, width))
     first = jnp.argmax(found.on, axis=1)[:, None] == np.arange(3)[:, None]
     indices = found.index_a, found.index_b
     ids = [jnp.where(found.on, x, jnp.sum(jnp.where(first, x, 0), axis=1, keepdims=True)) for x in indices]
@@ -95,13 +132,14 @@ def collide(p: ConvexPlan, a: Shape, b: Shape, margin: jax.Array, iterations: in
     def full(x):
       return jnp.broadcast_to(x, (*x.shape[:-1], width))[rows]
 
-    def cut(c):
-      return c._replace(kind=c.kind[rows], size=c.size[rows], scale=c.scale[rows], radius=c.radius[rows], table=c.table[rows])
-
-    side_a = manifold.Side(cut(ca), p.faces_a, p.types_a[rows], eye, jnp.zeros_like(eye[:, 0]), ids[0][rows], surface_a[rows])
-    side_b = manifold.Side(cut(cb), p.faces_b, p.types_b[rows], full(turn), full(place), ids[1][rows], surface_b[rows])
+    side_a = manifold.Side(
+      a.size[rows], these.faces_a, these.types_a, eye, jnp.zeros_like(eye[:, 0]), ids[0][rows], surface_a[rows]
+    )
+    side_b = manifold.Side(
+      b.size[rows], these.faces_b, these.types_b, full(turn), full(place), ids[1][rows], surface_b[rows]
+    )
     more = manifold.manifold(side_a, side_b, w.normal[rows], full(margin), (dist < margin)[rows])
-    use, many = more.count > 0, more.count > 1
+    use, many = ((more.count > n) & these.several for n in (0, 1))
     new_dist = jnp.where(many[:, None], more.dist, dist_all[rows])
     new_pos = jnp.where(use[:, None, None], more.pos, pos_all[rows])
     new_normal = jnp.where(use[:, None], more.normal, normal[rows])

@@ -4,16 +4,27 @@ Sphere: a point. Capsule: a segment. Box, mesh and prism: their corners. Ellipso
 a constant table, times a scale that carries the gradient.
 """
 
-from typing import NamedTuple
+import functools
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from mjx_lite.collision.hulls import HullOf
+from mjx_lite.core.select import gather
 from mjx_lite.math import safe, vector
+from mjx_lite.math.once import once, unit
 
 CORNERS, ELLIPSOID, CYLINDER = range(3)
+_TOGETHER = 8  # corners that are compared in one expression
+
+
+class Picked(NamedTuple):
+  """Rows of a constant table (K, n, 3) that are chosen at run time, one of each of P cores in each world (P, W)."""
+
+  rows: np.ndarray
+  which: jax.Array
 
 
 class Core(NamedTuple):
@@ -21,25 +32,25 @@ class Core(NamedTuple):
 
   Attributes:
     pos, mat: pose (P, 3, W), (P, 3, 3, W).
-    kind: (P,) CORNERS, ELLIPSOID or CYLINDER.
+    kind: (P,) CORNERS, ELLIPSOID or CYLINDER; (P, W) where the geoms are chosen at run time.
     size: (P, 3, W or 1) `geom_size`.
-    table: (P, n, 3) or, for prisms, (P, n, 3, W) corners before scaling.
+    table: (P, n, 3) or, for prisms, (P, n, 3, W) corners before scaling; `Picked` where the geoms are chosen at run time.
     scale: (P, 3, W or 1).
     radius: (P, W or 1).
   """
 
   pos: jax.Array
   mat: jax.Array
-  kind: np.ndarray
+  kind: np.ndarray | jax.Array
   size: jax.Array
-  table: np.ndarray | jax.Array
+  table: Any
   scale: jax.Array
   radius: jax.Array
 
   @property
   def curved(self) -> bool:
-    """Whether some core is not a polytope."""
-    return bool((self.kind != CORNERS).any())
+    """Whether some core may be no polytope."""
+    return not isinstance(self.kind, np.ndarray) or bool((self.kind != CORNERS).any())
 
 
 _BOX = np.array([[1 if i >> k & 1 else -1 for k in range(3)] for i in range(8)], float)
@@ -48,7 +59,7 @@ _POINT = np.zeros((1, 3))
 
 
 def make(
-  types: list[str], pos: jax.Array, mat: jax.Array, size: jax.Array, hull: HullOf | None
+  types: list[str], pos: jax.Array, mat: jax.Array, size: jax.Array, hull: HullOf | None, chosen: jax.Array | None = None
 ) -> Core:
   """Cores of geoms.
 
@@ -56,6 +67,7 @@ def make(
     types: geom types of the P geoms.
     pos, mat, size: as `shapes.Shape` has them.
     hull: hulls of the meshes among them, in order.
+    chosen: (k, W) which of the P geoms `pos`, `mat` and `size` are of; all of them, in order, if None.
   """
   tables, mesh = [], iter(hull.padded() if hull is not None else [])
   for t in types:
@@ -68,32 +80,96 @@ def make(
   table = np.stack([x[np.where(np.arange(n) < len(x), np.arange(n), 0)] for x in tables])
   kinds = ("sphere", "capsule", "ellipsoid", "cylinder", "box")
   is_type = {k: np.array([t == k for t in types])[:, None] for k in kinds}
-  fixed = ~(is_type["box"] | is_type["capsule"])
-  scale = jnp.where(fixed[..., None], 1, size)
-  scale = jnp.where(is_type["capsule"][..., None], jnp.stack([0 * size[:, 0], 0 * size[:, 0], size[:, 1]], axis=1), scale)
-  radius = jnp.where(is_type["sphere"] | is_type["capsule"], size[:, 0], 0)
   kind = np.where(is_type["ellipsoid"], ELLIPSOID, np.where(is_type["cylinder"], CYLINDER, CORNERS))[:, 0]
+  if chosen is not None:
+    different, number = np.unique(table, axis=0, return_inverse=True)
+    table = Picked(different, gather(number.reshape(-1, 1).astype(np.int32), chosen))
+    # what all have in common stays constant
+    is_type = {k: x[:1] if (x == x[0]).all() else gather(x, chosen) for k, x in is_type.items()}
+    kind = np.repeat(kind[:1], len(chosen)) if (kind == kind[0]).all() else gather(kind[:, None], chosen)
+  fixed = ~(is_type["box"] | is_type["capsule"])
+  scale = jnp.where(fixed[:, None], 1, size)
+  scale = jnp.where(is_type["capsule"][:, None], jnp.stack([0 * size[:, 0], 0 * size[:, 0], size[:, 1]], axis=1), scale)
+  radius = jnp.where(is_type["sphere"] | is_type["capsule"], size[:, 0], 0)
   return Core(pos, mat, kind, size, table, scale, radius)
+
+
+def choose(c: Core, place: jax.Array) -> Core:
+  """The cores at some places (k, W)."""
+  if isinstance(c.table, Picked):
+    table = Picked(c.table.rows, gather(c.table.which, place))
+  else:
+    table = gather(c.table, place) if c.table.ndim == 4 else Picked(np.asarray(c.table), place)
+  kind = c.kind if c.kind.ndim == 2 else c.kind[:, None]
+  kind = gather(kind, place) if c.kind.ndim == 2 or (c.kind != c.kind[0]).any() else np.repeat(c.kind[:1], len(place))
+  pos, mat, size, scale, radius = (gather(x, place) for x in (c.pos, c.mat, c.size, c.scale, c.radius))
+  return Core(pos, mat, kind, size, table, scale, radius)
+
+
+def laid_out(c: Core) -> Core:
+  """The same with the picked rows of its table side by side, for loops that go through them."""
+  return c._replace(table=_by_world(c)) if isinstance(c.table, Picked) else c
+
+
+def _by_world(c: Core) -> jax.Array:
+  """The table as (P, n, 3, W or 1)."""
+  if isinstance(c.table, Picked):
+    return gather(jnp.asarray(c.table.rows, c.pos.dtype)[..., None], c.table.which)
+  table = jnp.asarray(c.table, c.pos.dtype)
+  return table if table.ndim == 4 else table[..., None]
+
+
+def box(c: Core) -> tuple[jax.Array, jax.Array]:
+  """Centre and half sizes (P, 3, W or 1) of a box along the axes of the frame that holds the core."""
+  if isinstance(c.table, jax.Array):
+    ends = [end(c.table, axis=1) for end in (jnp.min, jnp.max)]
+  elif isinstance(c.table, Picked):
+    ends = [gather(end(axis=1).astype(c.pos.dtype)[..., None], c.table.which) for end in (c.table.rows.min, c.table.rows.max)]
+  else:
+    ends = [end(axis=1).astype(c.pos.dtype)[..., None] for end in (c.table.min, c.table.max)]
+  round_ = jnp.where(is_kind(c, CYLINDER, 3), jnp.stack([c.size[:, 0], c.size[:, 0], c.size[:, 1]], axis=1), c.size)
+  corners = is_kind(c, CORNERS, 3)
+  low, high = (jnp.where(corners, x * c.scale, sign * round_) for x, sign in zip(ends, (-1, 1), strict=True))
+  return 0.5 * (low + high), 0.5 * (high - low)
 
 
 def corner(c: Core, index: jax.Array) -> jax.Array:
   """Corners (P, ..., 3, W) at indices (P, ..., W)."""
-  if c.table.ndim == 4:
-    hit = index[..., None, :] == np.arange(c.table.shape[1])[:, None]
-    table = c.table.reshape(c.table.shape[0], *[1] * (index.ndim - 2), *c.table.shape[1:])
-    found = jnp.sum(jnp.where(hit[..., None, :], table, 0), axis=-3)
+  if isinstance(c.table, jax.Array):
+    found = _in_world(c.table, index)
   else:
-    n = c.table.shape[1]
-    first = (n * np.arange(c.table.shape[0], dtype=np.int32)).reshape(-1, *[1] * (index.ndim - 1))
-    flat = jnp.asarray(c.table.reshape(-1, 3), c.pos.dtype)
+    rows = c.table.rows if isinstance(c.table, Picked) else c.table
+    which = c.table.which if isinstance(c.table, Picked) else np.arange(len(rows), dtype=np.int32)[:, None]
+    first = rows.shape[1] * which.reshape(len(which), *[1] * (index.ndim - 2), -1)
+    flat = jnp.asarray(rows.reshape(-1, 3), c.pos.dtype)
     found = jnp.moveaxis(flat.at[first + index].get(mode="promise_in_bounds"), -1, -2)
   scale = c.scale.reshape(c.scale.shape[0], *[1] * (index.ndim - 2), *c.scale.shape[1:])
   return found * scale
 
 
-def _kinds(c: Core, ndim: int) -> tuple[np.ndarray, np.ndarray]:
-  shape = (-1, *[1] * (ndim - 1))
-  return (c.kind == ELLIPSOID).reshape(shape), (c.kind == CYLINDER).reshape(shape)
+def _in_world(table: jax.Array, index: jax.Array) -> jax.Array:
+  """Rows (P, ..., 3, W) of tables (P, n, 3, W) at indices (P, ..., W)."""
+  if table.shape[1] <= 8:
+    hit = index[..., None, :] == np.arange(table.shape[1])[:, None]
+    table = table.reshape(table.shape[0], *[1] * (index.ndim - 2), *table.shape[1:])
+    return jnp.sum(jnp.where(hit[..., None, :], table, 0), axis=-3)
+  flat = index.reshape(len(index), -1, 1, index.shape[-1])
+  found = jnp.take_along_axis(table, flat, axis=1, mode="promise_in_bounds")
+  return found.reshape(*index.shape[:-1], 3, index.shape[-1])
+
+
+def is_kind(c: Core, kind: int, ndim: int) -> Any:
+  """Which cores are of a kind, for an array of `ndim` axes, the first of them the pairs'."""
+  return over(c.kind == kind, ndim)
+
+
+def over(mask: Any, ndim: int) -> Any:
+  """A mask (P,) or (P, W) with `ndim` axes."""
+  return mask.reshape(len(mask), *(1,) * (ndim - mask.ndim), *mask.shape[1:])
+
+
+def _kinds(c: Core, ndim: int) -> tuple[Any, Any]:
+  return is_kind(c, ELLIPSOID, ndim), is_kind(c, CYLINDER, ndim)
 
 
 def support(c: Core, direction: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -101,12 +177,7 @@ def support(c: Core, direction: jax.Array) -> tuple[jax.Array, jax.Array]:
 
   The index is that of the corner; of a cylinder 0 for the cap at +z and 1 for that at -z; of an ellipsoid 0.
   """
-  along = direction * c.scale
-  table = jnp.asarray(c.table, direction.dtype)[(...,) if c.table.ndim == 4 else (..., None)]
-  score = vector.dot(table, along[:, None])
-  place = np.arange(score.shape[1], dtype=np.int32)[:, None]
-  best = jnp.max(score, axis=1, keepdims=True)
-  index = jnp.min(jnp.where(score >= best, place, score.shape[1] - 1), axis=1)
+  index = _farthest(c, direction)[1]
   point = corner(c, index)
   if not c.curved:
     return point, index
@@ -114,11 +185,46 @@ def support(c: Core, direction: jax.Array) -> tuple[jax.Array, jax.Array]:
   return curved_point(c, direction, index, point), index
 
 
+def _farthest(c: Core, direction: jax.Array) -> tuple[jax.Array, jax.Array]:
+  """Of the corners how far they reach (..., W) in directions (P, ..., 3, W), and the index of the first that does.
+
+  The corners are compared by eights, world by world: XLA's reductions on CPU are not vectorised.
+  """
+  scale = c.scale.reshape(c.scale.shape[0], *[1] * (direction.ndim - 3), *c.scale.shape[1:])
+  along = (direction * scale)[..., None, :, :]
+  table = _by_world(c)
+  table = table.reshape(table.shape[0], *[1] * (direction.ndim - 3), *table.shape[1:])
+  n, one = table.shape[-3], unit(direction)
+  group = -(-n // _TOGETHER)
+  parts = []
+  for k in range(-(-n // group)):
+    row = np.minimum(k * group + np.arange(group), n - 1)
+    score = vector.add(table[..., row, i, :] * along[..., i, :] for i in range(3))
+    parts.append((score, jnp.asarray(row[:, None], direction.dtype)))
+  best, at = functools.reduce(_larger, parts)
+  at = jnp.broadcast_to(at, best.shape)
+  while best.shape[-2] > 1:
+    best, at = once(best, one), once(at, one)
+    n = best.shape[-2]
+    group = -(-n // _TOGETHER)
+    parts = [(best[..., i : i + group, :], at[..., i : i + group, :]) for i in range(0, n, group)]
+    short = group - parts[-1][0].shape[-2]
+    if short:
+      parts[-1] = (best[..., n - group :, :], at[..., n - group :, :])
+    best, at = functools.reduce(_larger, parts)
+  return best[..., 0, :], at[..., 0, :].astype(jnp.int32)
+
+
+def _larger(one: tuple[jax.Array, jax.Array], two: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+  """The larger of two scores and its place; of two equal ones the first place."""
+  (best, at), (score, place) = one, two
+  better = (score > best) | ((score == best) & (place < at))
+  return jnp.where(better, score, best), jnp.where(better, place, at)
+
+
 def extent(c: Core, direction: jax.Array) -> jax.Array:
   """How far (P, K, W) each core reaches in K directions (P, K, 3, W) of its own frame."""
-  along = direction * c.scale[:, None]
-  table = jnp.asarray(c.table, direction.dtype)[(...,) if c.table.ndim == 4 else (..., None)]
-  far = jnp.max(vector.dot(table[:, None], along[:, :, None]), axis=2)
+  far = _farthest(c, direction)[0]
   if not c.curved:
     return far
   ellipsoid, cylinder = _kinds(c, 3)

@@ -129,8 +129,8 @@ def plan(s: dict[str, Any], values: dict[str, np.ndarray], disableflags: int, ca
 
 
 def _has_bounds(types: tuple[str, str] | None) -> bool:
-  """Whether candidates can be chosen by their bounds; planes have none, and are few."""
-  return types is not None and not {"plane", "mesh", "hfield"} & {*types}
+  """Whether candidates can be chosen by their bounds; planes have none, and height fields have slots of their own."""
+  return types is None or not {"plane", "hfield"} & {*types}
 
 
 def _compacted(groups, ncon, capacity) -> tuple[int, int | None]:
@@ -205,11 +205,13 @@ def _shapes(m: Model, group: Group, geom_xpos: jax.Array, geom_xmat: jax.Array) 
   return first, second
 
 
-def _narrow(m: Model, group: Group, shape1: Shape, shape2: Shape, margin: jax.Array) -> shapes.Contacts:
-  """Contacts of pairs of a group."""
+def _narrow(
+  m: Model, group: Group, shape1: Shape, shape2: Shape, margin: jax.Array, place: jax.Array | None = None
+) -> shapes.Contacts:
+  """Contacts of the pairs of a group, or of those at some places in it (k, W)."""
   if isinstance(group.how, convex.ConvexPlan):
     multiccd = not m.opt.disableflags & DisableBit.MULTICCD
-    return convex.collide(group.how, shape1, shape2, margin, m.opt.ccd_iterations, multiccd)
+    return convex.collide(group.how, shape1, shape2, margin, m.opt.ccd_iterations, multiccd, place)
   assert not isinstance(group.how, hfield.HFieldPlan)
   return group.how(shape1, shape2, margin)
 
@@ -234,15 +236,16 @@ def _collide_near(m: Model, by_pair: mixing.Params, geom_xpos: jax.Array, geom_x
       rank, flat, full = jnp.asarray(rank.astype(np.int32))[:, None], [x[0] for x in found], full | over
       parts.append([rank, flat[0] < rows(reach, pair), *flat])
       continue
-    pair, margin = jnp.asarray(group.pair.astype(np.int32))[:, None], rows(reach, group.pair)
+    place, (pair, margin) = None, (jnp.asarray(group.pair.astype(np.int32))[:, None], rows(reach, group.pair))
     if group.budget < len(group.pair):
       chosen = broadphase.nearest(broadphase.separation(bounds, group.geom1, group.geom2) - margin, group.budget)
-      pair, margin, lost = gather(pair, chosen.place), gather(margin, chosen.place), lost | chosen.lost
-      which = (jnp.asarray(g.astype(np.int32))[chosen.place] for g in (group.geom1, group.geom2))
+      place, lost = chosen.place, lost | chosen.lost
+      pair, margin = gather(pair, place), gather(margin, place)
+      which = (jnp.asarray(g.astype(np.int32))[place] for g in (group.geom1, group.geom2))
       shape1, shape2 = (Shape(gather(geom_xpos, g), gather(geom_xmat, g), gather(m.geom_size, g)) for g in which)
     else:
       shape1, shape2 = _shapes(m, group, geom_xpos, geom_xmat)
-    found = _narrow(m, group, shape1, shape2, margin)
+    found = _narrow(m, group, shape1, shape2, margin, place)
     rank = width * pair[:, None] + np.arange(found.dist.shape[1], dtype=np.int32)[:, None]
     parts.append([x.reshape(-1, *x.shape[2:]) for x in (rank, found.dist < margin[:, None], *found)])
   rank, touches, dist, pos, frame = (join(x) for x in zip(*parts, strict=True))

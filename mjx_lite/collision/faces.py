@@ -1,6 +1,6 @@
 """Faces of boxes, cylinders and hulls in one set of constant tables, for the contacts of faces and edges."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -20,10 +20,10 @@ class Faces(NamedTuple):
 
 
 class FacesOf(NamedTuple):
-  """Faces of P geoms: the tables, and the support index at which each begins, -1 for a geom without faces."""
+  """Faces of P geoms: the tables, and the support index (P,) or (P, W) at which each begins, -1 for one without faces."""
 
   tables: Faces
-  first: np.ndarray
+  first: Any
 
 
 class _Shape(NamedTuple):

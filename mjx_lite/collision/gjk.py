@@ -15,8 +15,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from mjx_lite.collision import core
+from mjx_lite.collision import boxes, core
 from mjx_lite.collision.core import Core
+from mjx_lite.core.select import gather
 from mjx_lite.math import safe, vector
 from mjx_lite.math.once import once, unit
 
@@ -24,6 +25,7 @@ _APART, _LEAVE, _DESCEND = range(3)
 _TRIED = np.array([x for x in np.ndindex(3, 3, 3) if x != (1, 1, 1)], float) - 1
 _TRIED /= np.linalg.norm(_TRIED, axis=1, keepdims=True)
 _TURNS = 5  # of the target above the origin
+_AT_ONCE, _ROUNDS = 8, 8  # pairs of a world that are looked at together, at least; and in how many rounds, were all near
 _STEP, _GROWTH = 1e-5, 8.0  # first step outside, of the size of Y, and its growth
 
 
@@ -148,7 +150,61 @@ def find(a: Core, b: Core, reach: jax.Array, iterations: int, ways: jax.Array | 
   turn = vector.mat_mat(vector.transpose(a.mat), b.mat)
   place = vector.mat_t_vec(a.mat, b.pos - a.pos)
   turn, place, reach = (jnp.broadcast_to(x, (*x.shape[:-1], width)) for x in (turn, place, reach))
-  polytopes = (a.kind == core.CORNERS) & (b.kind == core.CORNERS)
+  pairs = _Pairs(a, b, turn, place, reach, ways, jnp.zeros(place[:, 0].shape, bool))
+  return _iterate(pairs, iterations) if len(place) <= _AT_ONCE else _find_near(pairs, iterations)
+
+
+class _Pairs(NamedTuple):
+  """The arguments of `find`, the pose of the second core in the frame of the first, and which pairs (P, W) to leave out."""
+
+  a: Core
+  b: Core
+  turn: jax.Array
+  place: jax.Array
+  reach: jax.Array
+  ways: jax.Array | None
+  skip: jax.Array
+
+
+def _find_near(pairs: _Pairs, iterations: int) -> Features:
+  """Features of those pairs whose boxes are near, which are few, some of each world at a time.
+
+  All pairs that are looked at together go on until the last of them is done: most others would have been done at once.
+  """
+  number, width = pairs.place.shape[0], pairs.place.shape[-1]
+  some = max(_AT_ONCE, -(-number // _ROUNDS))
+  (middle_a, half_a), (middle_b, half_b) = core.box(pairs.a), core.box(pairs.b)
+  offset = pairs.place + vector.mat_vec(pairs.turn, middle_b) - middle_a
+  slack = 1e-5 * jnp.max(half_a + half_b, axis=1)  # of rounding
+  near = boxes.separation(offset, pairs.turn, half_a, half_b) <= pairs.reach + slack
+  zero3 = jnp.zeros((number, 3, 3, width), pairs.place.dtype)
+  index, no = jnp.zeros((number, 3, width), jnp.int32), jnp.zeros((number, width), bool)
+  away = safe.normalize(pairs.place)
+  none = Features(away, index > 0, index, index, zero3, zero3, ~near, no, index[:, 0])
+
+  def more(carry):
+    found, left = carry
+    taken, place = jax.lax.top_k(left.astype(jnp.float32).T, some)
+    taken, place = taken.T > 0, place.T
+    chosen = _Pairs(
+      core.choose(pairs.a, place), core.choose(pairs.b, place), gather(pairs.turn, place), gather(pairs.place, place),
+      gather(pairs.reach, place), None if pairs.ways is None else gather(pairs.ways, place), ~taken,
+    )  # fmt: skip
+    new = _iterate(chosen, iterations)
+    mine = (place[None] == np.arange(number, dtype=np.int32)[:, None, None]) & taken[None]
+    slot, is_new = jnp.argmax(mine, axis=1), jnp.any(mine, axis=1)
+    found = jax.tree.map(lambda old, x: jnp.where(_over(is_new, old.ndim), gather(x, slot), old), found, new)
+    return found, left & ~is_new
+
+  return jax.lax.while_loop(lambda carry: jnp.any(carry[1]), more, (none, near))[0]
+
+
+def _iterate(pairs: _Pairs, iterations: int) -> Features:
+  """Features of pairs, all at the same time."""
+  a, b, turn, place, reach, ways, skip = pairs
+  a, b = core.laid_out(a), core.laid_out(b)
+  width = place.shape[-1]
+  polytopes = core.is_kind(a, core.CORNERS, 2) & core.is_kind(b, core.CORNERS, 2)
   tiny = jnp.finfo(place.dtype).eps
   size = _extent(a) + _extent(b)
   small = size * tiny**0.5 * 0.1  # distance at which shapes count as touching
@@ -156,7 +212,8 @@ def find(a: Core, b: Core, reach: jax.Array, iterations: int, ways: jax.Array | 
   one = unit(place)
 
   # curved cores only need a start for Newton's method
-  exact, settles = (np.where(polytopes, x, y)[:, None] for x, y in ((16 * tiny, 1e-5), (4 * tiny, 1e-6)))
+  lib = np if isinstance(polytopes, np.ndarray) else jnp
+  exact, settles = (lib.where(polytopes, x, y) for x, y in ((16 * tiny, 1e-5), (4 * tiny, 1e-6)))
   exact, settles = (jnp.asarray(x, place.dtype) for x in (exact, settles))
 
   def height(depth):
@@ -175,7 +232,7 @@ def find(a: Core, b: Core, reach: jax.Array, iterations: int, ways: jax.Array | 
     rel, y_rel = w - s.target, s.y - s.target[:, None]
     v2, ahead = vector.dot(s.v, s.v), vector.dot(s.v, rel)
     fresh = ~s.on.any(axis=1)
-    same = (s.on & (s.index_a == index_a[:, None]) & (s.index_b == index_b[:, None])).any(axis=1) & polytopes[:, None]
+    same = (s.on & (s.index_a == index_a[:, None]) & (s.index_b == index_b[:, None])).any(axis=1) & polytopes
     far = (s.stage == _APART) & (ahead > 0) & (ahead * ahead > reach * reach * v2)
     close = v2 - ahead <= exact * v2
     stop = ~fresh & (same | close)
@@ -235,7 +292,7 @@ def find(a: Core, b: Core, reach: jax.Array, iterations: int, ways: jax.Array | 
   no = jnp.zeros(shape, bool)
   start = _State(
     zero3, zero3, zero3, index, index, jnp.zeros(index.shape, bool), -place, jnp.zeros_like(place),
-    _STEP * size + jnp.zeros_like(place[:, 0]), away, index[:, 0], index[:, 0], no, no, no, no, index[:, 0], index[:, 0],
+    _STEP * size + jnp.zeros_like(place[:, 0]), away, index[:, 0], index[:, 0], no, skip, no, no, index[:, 0], index[:, 0],
   )  # fmt: skip
   carry = jax.lax.while_loop(
     lambda c: jnp.any(~c[0].done) & (c[1] < 6 * iterations), lambda c: (body(c[0]), c[1] + 1), (start, jnp.int32(0))
@@ -271,11 +328,8 @@ def _first_max(x: jax.Array) -> jax.Array:
 
 def _extent(c: Core) -> jax.Array:
   """Radius (P, W or 1) of a ball about the centre that holds the core."""
-  if c.table.ndim == 4:
-    corners = jnp.max(jnp.abs(c.table), axis=1) * c.scale
-  else:
-    corners = jnp.asarray(np.abs(c.table).max(axis=1), c.pos.dtype)[..., None] * c.scale
-  corners = safe.norm(corners)
+  middle, half = core.box(c)
+  corners = safe.norm(jnp.abs(middle) + half)
   x, y, z = (c.size[:, k] for k in range(3))
-  round_ = jnp.where((c.kind == core.CYLINDER)[:, None], x + y, jnp.maximum(jnp.maximum(x, y), z))
-  return jnp.where((c.kind == core.CORNERS)[:, None], corners, round_)
+  round_ = jnp.where(core.is_kind(c, core.CYLINDER, 2), x + y, jnp.maximum(jnp.maximum(x, y), z))
+  return jnp.where(core.is_kind(c, core.CORNERS, 2), corners, round_)

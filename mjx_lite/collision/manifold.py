@@ -6,16 +6,17 @@ in a face; the part of one above the other gives up to four contacts.
 Source: `multicontact`, 4.0's after MuJoCo Warp's `collision_gjk.py`.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from mjx_lite.collision.core import Core
+from mjx_lite.collision.core import over
 from mjx_lite.collision.faces import FacesOf
 from mjx_lite.collision.hulls import take
 from mjx_lite.collision.shapes import first_min, only_where
+from mjx_lite.core.enums import GeomType
 from mjx_lite.math import safe, vector
 from mjx_lite.math.once import once, unit
 
@@ -27,16 +28,16 @@ class Side(NamedTuple):
   """One geom of each pair, in the frame of the first.
 
   Attributes:
-    core, faces: its core, and its faces.
-    types: (P,) its type.
+    size, faces: its size (P, 3, W or 1), and its faces.
+    types: (P,) names of its type; (P, W) numbers (GeomType) where the geoms are chosen at run time.
     mat, pos: its pose (P, 3, 3, W), (P, 3, W).
     index: (P, 3, W) support indices of the three vertices found, unused ones repeated.
     point: (P, 3, W) its witness on the surface.
   """
 
-  core: Core
+  size: jax.Array
   faces: FacesOf
-  types: np.ndarray
+  types: np.ndarray | jax.Array
   mat: jax.Array
   pos: jax.Array
   index: jax.Array
@@ -64,15 +65,20 @@ class _Found(NamedTuple):
   edge_ok: jax.Array  # (P, edges, W)
 
 
+def _is(s: Side, name: str, ndim: int) -> Any:
+  """Which geoms are of a type, for an array of `ndim` axes."""
+  return over(s.types == (name if isinstance(s.types, np.ndarray) else int(GeomType[name.upper()])), ndim)
+
+
 def _scale(s: Side) -> jax.Array:
-  size = s.core.size
+  size = s.size
   by_type = {
     "box": size,
     "cylinder": jnp.stack([size[:, 0], size[:, 0], size[:, 1]], axis=1),
   }
   out = jnp.ones_like(size)
   for t, x in by_type.items():
-    out = jnp.where((s.types == t)[:, None, None], x, out)
+    out = jnp.where(_is(s, t, 3), x, out)
   return out
 
 
@@ -83,9 +89,9 @@ def _world(s: Side, local: jax.Array) -> jax.Array:
 
 def _features(s: Side, dtype) -> _Found:
   t = s.faces.tables
-  first = np.maximum(s.faces.first, 0)[:, None, None]
-  has = (s.faces.first >= 0)[:, None, None]
-  capsule, cylinder = ((s.types == k)[:, None] for k in ("capsule", "cylinder"))
+  first = over(s.faces.first.clip(0), 3)
+  has = over(s.faces.first >= 0, 3)
+  capsule, cylinder = (_is(s, k, 2) for k in ("capsule", "cylinder"))
   index = first + s.index
   i0, i1, i2 = (index[:, k] for k in range(3))
   dim = jnp.where((i1 == i0) & (i2 == i0), 1, jnp.where((i1 == i0) | (i2 == i0) | (i1 == i2), 2, 3))
@@ -110,7 +116,7 @@ def _features(s: Side, dtype) -> _Found:
   edge_ok = jnp.where((dim == 2)[:, None], one, sides >= 0) & has
   begin, end = _world(s, begin[:, None] * scale)[:, 0], _world(s, end * scale)
   # of round sides: the generator through the witness
-  axis, half = s.mat[..., 2, :], s.core.size[:, 1]
+  axis, half = s.mat[..., 2, :], s.size[:, 1]
   along = vector.dot(s.point - s.pos, axis)
   low, high = (s.point + (sign * half - along)[:, None] * axis for sign in (-1, 1))
   top = cylinder & (i0 == first[:, 0])

@@ -115,13 +115,13 @@ def _fixed(c: Core, index: jax.Array, point: jax.Array) -> jax.Array:
     return corners
   size = jnp.stack([c.size[:, 0], c.size[:, 0], c.size[:, 1]], axis=1)[:, None]
   held = jax.lax.stop_gradient(safe.divide(point, size))
-  return jnp.where((c.kind == core.CORNERS)[:, None, None, None], corners, held * size)
+  return jnp.where(core.is_kind(c, core.CORNERS, 4), corners, held * size)
 
 
 def _is_flat(c: Core, point: jax.Array) -> jax.Array:
   """Whether the points on a core are to be held: those of a cylinder that stands on its cap."""
   spread = vector.dot(point[:, 1:] - point[:, :1], (point[:, 1:] - point[:, :1]) * np.array([1, 1, 0])[:, None])
-  return (c.kind == core.CYLINDER)[:, None] & (jnp.max(spread, axis=1) > (_FLAT * c.size[:, 0]) ** 2)
+  return core.is_kind(c, core.CYLINDER, 2) & (jnp.max(spread, axis=1) > (_FLAT * c.size[:, 0]) ** 2)
 
 
 def _points(p: _Posed, n: jax.Array) -> tuple[jax.Array, jax.Array]:

@@ -1,1 +1,8 @@
-"""Identification of systems: parametrisations of what is estimated."""
+"""Identification: parameters of a Model found from measured trajectories (`fit`), and forms that keep them physical."""
+
+from mjx_lite.sysid.fit import fit
+from mjx_lite.sysid.params import Param, body_inertia, field, kp, kv, mass
+from mjx_lite.sysid.problem import Trajectory
+from mjx_lite.sysid.result import Fit, NotIdentified
+
+__all__ = ["Fit", "NotIdentified", "Param", "Trajectory", "body_inertia", "field", "fit", "kp", "kv", "mass"]

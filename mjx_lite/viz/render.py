@@ -55,24 +55,35 @@ def render_grid(
     )
   film = qpos[None] if qpos.ndim == 2 else qpos
   spacing = spacing or float(np.clip(1.1 * mj_model.stat.extent, 0.5, 10.0))
-  offset, lookat, distance = _arrange(mj_model, film.shape[1], spacing, azimuth)
+  offset, lookat, distance = arrange(mj_model, film.shape[1], spacing, azimuth)
 
-  backend = choose_backend()
-  if backend.name is None:
-    raise NoPicture(backend.message)
-  with tempfile.TemporaryDirectory(prefix="mjx_lite_") as folder:
-    model_path, job_path, out_path = (str(pathlib.Path(folder) / x) for x in ("m.mjb", "job.npz", "out.npy"))
-    mujoco.mj_saveModel(mj_model, model_path)
-    np.savez(
-      job_path,
-      model=model_path,
+  images = draw(
+    mj_model,
+    dict(
       qpos=film,
       offset=offset,
       size=np.array([width, height]),
       lookat=lookat,
       view=np.array([distance, azimuth, elevation]),
       spread=distance,
-    )
+    ),
+  )
+  return images[0] if qpos.ndim == 2 else images
+
+
+def draw(mj_model: mujoco.MjModel, job: dict[str, Any]) -> np.ndarray:
+  """Draws in a process of its own; see `worker.py` for what a job has.
+
+  Raises:
+    NoPicture: no OpenGL platform works here.
+  """
+  backend = choose_backend()
+  if backend.name is None:
+    raise NoPicture(backend.message)
+  with tempfile.TemporaryDirectory(prefix="mjx_lite_") as folder:
+    model_path, job_path, out_path = (str(pathlib.Path(folder) / x) for x in ("m.mjb", "job.npz", "out.npy"))
+    mujoco.mj_saveModel(mj_model, model_path)
+    np.savez(job_path, model=model_path, **job)
     done = subprocess.run(
       [sys.executable, str(WORKER), job_path, out_path],
       env=gl_environment(backend.name),
@@ -81,8 +92,7 @@ def render_grid(
     )
     if done.returncode:
       raise NoPicture(f"drawing with {backend.name} failed:\n{done.stderr.strip()[-2000:]}")
-    images = np.load(out_path)
-  return images[0] if qpos.ndim == 2 else images
+    return np.load(out_path)
 
 
 def write_png(path: str | os.PathLike, image: np.ndarray) -> None:
@@ -122,7 +132,7 @@ def write_mp4(path: str | os.PathLike, images: np.ndarray, fps: float) -> str | 
   return None
 
 
-def _arrange(
+def arrange(
   mj_model: mujoco.MjModel, worlds: int, spacing: float, azimuth: float
 ) -> tuple[np.ndarray, np.ndarray, float]:
   """Places worlds on a square grid [m]; returns their offsets, the camera's target and its distance."""

@@ -2,6 +2,10 @@
 
 A separate process, because MuJoCo binds one OpenGL platform when it is imported, and a broken driver may end a process.
 It imports nothing but mujoco and NumPy, so it starts at once.
+
+A job has: model (path), qpos and other parts of the state (pictures, worlds, n), offset (worlds, 3), size (width, height),
+lookat, view (distance, azimuth, elevation), spread; and if wanted: forward (compute forces), camera (id or -1), tiles (rows,
+columns, or zeros for one scene), flags (-1: as they are) and frame of the scene option.
 """
 
 import sys
@@ -10,54 +14,92 @@ import mujoco
 import numpy as np
 
 _GROUND = (mujoco.mjtGeom.mjGEOM_PLANE, mujoco.mjtGeom.mjGEOM_HFIELD)
+_STATE = ("qpos", "qvel", "act", "ctrl", "qfrc_applied", "xfrc_applied", "mocap_pos", "mocap_quat", "eq_active")
+_DECOR = 4  # geoms of overlays per geom of the model, at most
 
 
 def _draw(job) -> np.ndarray:
-  """Draws every frame of `job`: all worlds of a frame in one scene, shifted to their places on the grid."""
+  """Draws every picture of `job`: all worlds in one scene, shifted to their places, or each in a tile of its own."""
   m = mujoco.MjModel.from_binary_path(str(job["model"]))
-  qpos, offset = job["qpos"], job["offset"]
-  frames, worlds = qpos.shape[:2]
+  state, offset = {k: job[k] for k in _STATE if k in job}, job["offset"]
+  frames, worlds = state["qpos"].shape[:2]
   width, height = (int(x) for x in job["size"])
+  rows, columns = (int(x) for x in job.get("tiles", (0, 0)))
+  tile = (height // rows, width // columns) if rows else (height, width)
+  _prepare(m, width, height, frames, float(job["spread"]))
+  camera, option = _camera(job), _option(job)
+
+  d = mujoco.MjData(m)
+  ground = np.isin(m.geom_type, _GROUND)
+  images = np.zeros((frames, height, width, 3), np.uint8)
+  with mujoco.Renderer(m, *tile, max_geom=worlds * (_DECOR * m.ngeom + 8 * m.nbody + 200) + 200) as renderer:
+    perturb, everything = mujoco.MjvPerturb(), int(mujoco.mjtCatBit.mjCAT_ALL)
+    for frame in range(frames):
+      for world in range(worlds):
+        _set(m, d, {k: x[frame, world] for k, x in state.items()}, bool(job.get("forward", False)))
+        first = 0
+        if world == 0 or rows:
+          renderer.update_scene(d, camera, option)
+        else:
+          first = renderer.scene.ngeom
+          mujoco.mjv_addGeoms(m, d, option, perturb, everything, renderer.scene)
+        if rows:
+          y, x = (world // columns) * tile[0], (world % columns) * tile[1]
+          images[frame, y : y + tile[0], x : x + tile[1]] = renderer.render()
+        else:
+          _place(renderer.scene, first, ground, offset[world], hide_ground=world > 0)
+      if not rows:
+        images[frame] = renderer.render()
+  return images
+
+
+def _prepare(m, width: int, height: int, frames: int, spread: float) -> None:
+  """Quality and reach of the pictures."""
   m.vis.global_.offwidth = max(m.vis.global_.offwidth, width)
   m.vis.global_.offheight = max(m.vis.global_.offheight, height)
-
   if frames > 1:
     # software rendering takes most of its time for these
     m.vis.quality.shadowsize = min(m.vis.quality.shadowsize, 1024)
     m.vis.quality.offsamples = min(m.vis.quality.offsamples, 2)
-
   # shadows and clipping planes reach over the whole grid
-  spread = float(job["spread"])
   m.stat.extent = max(m.stat.extent, spread)
   m.vis.map.shadowclip = 1.0
   m.vis.map.fogstart, m.vis.map.fogend = 1.2, 4.0
   m.vis.map.zfar = max(m.vis.map.zfar, 30.0)
 
+
+def _camera(job) -> mujoco.MjvCamera:
+  """The camera, free or of the model."""
   camera = mujoco.MjvCamera()
   camera.lookat[:] = job["lookat"]
   camera.distance, camera.azimuth, camera.elevation = (float(x) for x in job["view"])
+  if int(job.get("camera", -1)) >= 0:
+    camera.type, camera.fixedcamid = mujoco.mjtCamera.mjCAMERA_FIXED, int(job["camera"])
+  return camera
 
-  d = mujoco.MjData(m)
-  ground = np.isin(m.geom_type, _GROUND)
-  images = np.zeros((frames, height, width, 3), np.uint8)
-  with mujoco.Renderer(m, height, width, max_geom=worlds * (m.ngeom + 8) + 200) as renderer:
-    option, perturb = mujoco.MjvOption(), mujoco.MjvPerturb()
-    everything = int(mujoco.mjtCatBit.mjCAT_ALL)
-    for frame in range(frames):
-      for world in range(worlds):
-        d.qpos[:] = qpos[frame, world]
-        mujoco.mj_kinematics(m, d)
-        mujoco.mj_comPos(m, d)
-        mujoco.mj_camlight(m, d)
-        if world == 0:
-          renderer.update_scene(d, camera)
-          first = 0
-        else:
-          first = renderer.scene.ngeom
-          mujoco.mjv_addGeoms(m, d, option, perturb, everything, renderer.scene)
-        _place(renderer.scene, first, ground, offset[world], hide_ground=world > 0)
-      images[frame] = renderer.render()
-  return images
+
+def _option(job) -> mujoco.MjvOption:
+  """The scene option, with the overlays that were asked for."""
+  option = mujoco.MjvOption()
+  if "flags" in job:
+    for i in np.flatnonzero(job["flags"] >= 0):
+      option.flags[i] = job["flags"][i]
+    option.frame = int(job["frame"])
+  return option
+
+
+def _set(m, d, values, forward: bool) -> None:
+  """Puts a state into d, and computes what is drawn of it."""
+  for name, x in values.items():
+    field = getattr(d, name)
+    if x.size:
+      field[:] = x.reshape(field.shape)
+  if forward:
+    mujoco.mj_forward(m, d)
+    return
+  mujoco.mj_kinematics(m, d)
+  mujoco.mj_comPos(m, d)
+  mujoco.mj_camlight(m, d)
 
 
 def _place(scene, first: int, ground: np.ndarray, offset: np.ndarray, hide_ground: bool) -> None:
@@ -73,4 +115,4 @@ def _place(scene, first: int, ground: np.ndarray, offset: np.ndarray, hide_groun
 
 if __name__ == "__main__":
   with np.load(sys.argv[1]) as job:
-    np.save(sys.argv[2], _draw(job))
+    np.save(sys.argv[2], _draw(dict(job)))

@@ -63,6 +63,45 @@ def test_what_does_not_fit_is_marked():
     assert d.status.count[1, kind] == 1
 
 
+def test_convex_pairs_chosen_are_as_all_of_them():
+  model = load("convex")
+  qpos = visited(model)[20::8]
+  few = mjx.put_model(model, **mjx.suggest_capacity(model, qpos, headroom=1, spare=0))
+  group = few.plan.collision.groups[-1]
+  assert group.name == "convex" and group.budget < 0.6 * len(group.pair)
+
+  def depths(m, d, q):
+    d = mjx.collision(m, mjx.kinematics(m, d.replace(qpos=q)))
+    real = d.contact.exclude >= 0
+    return jnp.sum(jnp.where(real, d.contact.dist, 0)), (jnp.sum(real), d)
+
+  def look(m, q):
+    each, (number, d) = jax.vmap(lambda x: depths(m, mjx.make_data(m), x))(q)
+    return jnp.sum(each), (each, number, d)
+
+  every = mjx.jit(lambda q: look(mjx.put_model(model), q)[1][2])(qpos)
+  near = mjx.jit(jax.value_and_grad(lambda q: look(few, q), has_aux=True))
+  (_, (_, number, found)), slope = near(qpos)
+  assert not found.status.bits.any()
+  for k in range(len(qpos)):
+    a, b = (
+      [getattr(c, f)[k][c.exclude[k] >= 0] for f in ("geom", "dist", "pos", "frame")] for c in (every.contact, found.contact)
+    )
+    # the ends of an edge come in either order
+    a, b = ([x[np.lexsort((c[1], *c[0].T))] for x in c] for c in (a, b))
+    for x, y in zip(a, b, strict=True):
+      np.testing.assert_allclose(x, y, rtol=1e-9, atol=1e-9)
+  assert number.sum() > 100
+
+  # the gradient through the choice is that of differences, where these see the same contacts
+  along = 1e-7 * np.random.default_rng(0).normal(size=qpos.shape)
+  ends = [near(qpos + sign * along)[0][1] for sign in (1, -1)]
+  same = (ends[0][1] == number) & (ends[1][1] == number) & (number > 0)
+  want, got = 0.5 * (ends[0][0] - ends[1][0])[same] / 1e-7, jnp.sum(slope * along, axis=1)[same] / 1e-7
+  assert np.isfinite(slope).all() and same.sum() > 20
+  assert np.mean(np.abs(want - got) < 1e-4 * (1 + np.abs(want))) > 0.9, np.stack([want, got], axis=1)
+
+
 def test_gradients_and_batches():
   spheres = "".join(
     f'<body pos="{0.15 * k} 0.02 {0.09 + 0.01 * k}"><freejoint/>'

@@ -1,0 +1,108 @@
+"""Trajectories cut into segments of one length."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import jax
+import numpy as np
+
+import mjx_lite as mjx
+from mjx_lite.sysid.problem import Channel, Trajectory
+
+
+class Pieces(NamedTuple):
+  """S segments of K steps, in order of time within each trajectory; the last of a trajectory may be filled up."""
+
+  start: dict[str, np.ndarray]  # guesses of the states: qpos (S, nq), qvel (S, nv), act (S, na), time (S,)
+  ctrl: np.ndarray  # (S, K, nu)
+  measured: dict[str, np.ndarray]  # (S, K, n) finite
+  mask: dict[str, np.ndarray]  # (S, K, n) whether it was measured; by degrees of freedom for qpos with rotations
+  first: np.ndarray  # segments at which a trajectory starts
+  link: tuple[int, ...]  # segments that the next one continues
+  rows: tuple[tuple[int, int], ...]  # trajectory and its first step, of each segment
+  length: tuple[int, ...]  # steps of each trajectory
+
+
+def cut(
+  m: mjx.Model, d: mjx.Data, trajectories: Sequence[Trajectory], channels: Sequence[Channel], segment: int | None
+) -> Pieces:
+  """Cut trajectories into segments; check their shapes."""
+  for i, t in enumerate(trajectories):
+    _check(m, i, t, channels)
+  longest = max(len(t.ctrl) for t in trajectories)
+  length = min(segment or longest, longest)
+  if length < longest and (m.nhistory or m.nplastic):
+    raise ValueError("segment= needs a state of qpos, qvel and act alone: the model has delays or plastic joints.")
+  rows = [(i, a) for i, t in enumerate(trajectories) for a in range(0, len(t.ctrl), length)]
+  first = np.array([j for j, (_, a) in enumerate(rows) if a == 0])
+  link = tuple(j - 1 for j, (_, a) in enumerate(rows) if a)
+
+  def fill(x, a, width):
+    part = np.asarray(x, float)[a : a + length]
+    out = np.full((length, width), np.nan)
+    out[: len(part)] = part.reshape(len(part), width)
+    return out
+
+  ctrl = np.stack([np.nan_to_num(fill(trajectories[i].ctrl, a, m.nu)) for i, a in rows])
+  measured, mask = {}, {}
+  for c in channels:
+    width = m.nq if c.tangent else len(c.columns)
+    nothing = np.full((longest, width), np.nan)
+    x = np.stack([fill(trajectories[i].measured.get(c.name, nothing), a, width) for i, a in rows])
+    mask[c.name] = _by_dof(m, np.isfinite(x)) if c.tangent else np.isfinite(x)
+    measured[c.name] = np.where(np.isfinite(x), x, np.asarray(m.qpos0) if c.tangent else 0)
+  lengths = tuple(len(t.ctrl) for t in trajectories)
+  return Pieces(_starts(m, d, trajectories, rows), ctrl, measured, mask, first, link, tuple(rows), lengths)
+
+
+def _check(m, i, t, channels):
+  """Refuse what has the wrong shape."""
+  ctrl = np.shape(t.ctrl)
+  if len(ctrl) != 2 or ctrl[1] != m.nu or not ctrl[0]:
+    raise ValueError(f"ctrl of trajectory {i} has shape {ctrl}; the model needs (steps, {m.nu}).")
+  for c in channels:
+    width, shape = m.nq if c.tangent else len(c.columns), np.shape(t.measured.get(c.name, ()))
+    if c.name in t.measured and (shape[:1] != ctrl[:1] or int(np.prod(shape[1:])) != width):
+      raise ValueError(f"measured[{c.name!r}] of trajectory {i} has shape {shape}; {(ctrl[0], width)} is needed.")
+
+
+def _by_dof(m, finite):
+  """Whether the numbers (..., nq) behind each degree of freedom (..., nv) are all there."""
+  out = np.zeros((*finite.shape[:-1], m.nv), bool)
+  ends = [*m.jnt_qposadr[1:], m.nq], [*m.jnt_dofadr[1:], m.nv]
+  for kind, q, v, q1, v1 in zip(m.jnt_type, m.jnt_qposadr, m.jnt_dofadr, *ends, strict=True):
+    free = kind == mjx.JointType.FREE
+    if free:
+      out[..., v : v + 3] = finite[..., q : q + 3]
+    lag = 3 if free else 0
+    out[..., v + lag : v1] = finite[..., q + lag : q1].all(axis=-1, keepdims=True)
+  return out
+
+
+def _starts(m, d, trajectories, rows):
+  """States at the starts: given, measured, or simulated with the model as it is."""
+  paths = [_path(m, d, t, any(i == j and a for j, a in rows)) for i, t in enumerate(trajectories)]
+  h = float(m.opt.timestep)
+  out = {k: np.stack([paths[i][k][a] for i, a in rows]) for k in ("qpos", "qvel", "act")}
+  return {**out, "time": np.array([a * h for _, a in rows])}
+
+
+def _path(m, d, t, several):
+  """Guess of the states (T, ...) before every step; the first is given."""
+  given = dict(qpos=t.qpos, qvel=t.qvel, act=t.act)
+  start = {k: np.asarray(getattr(d, k) if x is None else x, float) for k, x in given.items()}
+  if not several:
+    return {k: x[None] for k, x in start.items()}
+  state = d.replace(**{k: jax.numpy.asarray(x, d.qpos.dtype) for k, x in start.items()})
+  seen = {k: np.asarray(x, float).reshape(len(t.ctrl), -1) for k, x in t.measured.items() if k in start}
+  whole = {k: x for k, x in seen.items() if np.isfinite(x).all()}
+  if "qpos" in whole and "qvel" not in whole:
+    before = np.concatenate([start["qpos"][None], whole["qpos"][:-1]])
+    whole["qvel"] = np.asarray(jax.vmap(lambda a, b: mjx.differentiate_pos(m, m.opt.timestep, a, b))(before, whole["qpos"]))
+  if set(whole) < {"qpos", "qvel"} or (m.na and "act" not in whole):
+    _, simulated = mjx.jit(lambda m, d, u: mjx.rollout(m, d, u, record=("qpos", "qvel", "act")))(
+      m, state, jax.numpy.asarray(t.ctrl, d.qpos.dtype)
+    )
+    whole = {**{k: np.asarray(x) for k, x in simulated.items()}, **whole}
+  whole.setdefault("act", np.zeros((len(t.ctrl), m.na)))
+  return {k: np.concatenate([start[k][None], whole[k][:-1]]) for k in start}

@@ -1,0 +1,222 @@
+"""What is identified: numbers in a Model, by field and element or by functions that read and write them."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import mjx_lite as mjx
+from mjx_lite.sysid import inertia
+
+Names = str | int | Sequence[str | int] | None
+
+
+class Param(NamedTuple):
+  """Numbers of a Model that are to be found.
+
+  `field`, `mass`, `body_inertia`, `kp` and `kv` make the usual ones; anything else is a function that reads (n,) numbers from
+  a Model and one that returns the Model with other numbers, by `Model.replace`; `fit` computes what follows (`set_const`).
+  """
+
+  name: str
+  get: Callable[[mjx.Model], jax.Array]  # -> (n,)
+  set: Callable[[mjx.Model, jax.Array], mjx.Model]
+  bounds: tuple[float, float] = (-np.inf, np.inf)
+  scale: float | None = None  # typical size of a change; the distance of the bounds, else the first value's size
+  labels: tuple[str, ...] = ()  # of each number; by default the name, numbered
+  follows: bool = True  # whether other fields of the Model depend on these numbers
+
+
+# fields on which nothing else in the Model depends: no set_const is needed after they change
+ALONE = frozenset((
+  "dof_damping", "dof_dampingpoly", "dof_frictionloss", "dof_solref", "dof_solimp", "jnt_stiffness", "jnt_stiffnesspoly",
+  "jnt_range", "jnt_solref", "jnt_solimp", "jnt_margin", "qpos_spring", "geom_friction", "geom_solref", "geom_solimp",
+  "geom_margin", "geom_gap", "geom_solmix", "pair_friction", "pair_solref", "pair_solimp", "body_gravcomp",
+  "actuator_gainprm", "actuator_biasprm", "actuator_dynprm", "actuator_damping", "actuator_forcerange",
+  "tendon_stiffness", "tendon_damping", "tendon_frictionloss", "tendon_lengthspring",
+))  # fmt: skip
+
+_KINDS = {
+  "body": mjx.ObjType.BODY, "jnt": mjx.ObjType.JOINT, "dof": mjx.ObjType.JOINT, "geom": mjx.ObjType.GEOM,
+  "site": mjx.ObjType.SITE, "actuator": mjx.ObjType.ACTUATOR, "tendon": mjx.ObjType.TENDON, "pair": mjx.ObjType.PAIR,
+  "eq": mjx.ObjType.EQUALITY,
+}  # fmt: skip
+
+
+def field(
+  m: mjx.Model,
+  name: str,
+  elements: Names = None,
+  column: int | None = None,
+  *,
+  bounds: tuple[float, float] = (-np.inf, np.inf),
+  scale: float | None = None,
+  shared: bool = False,
+) -> Param:
+  """Numbers of a float field of the Model, or of its option ('opt.gravity').
+
+  Args:
+    m: the model, for the elements' names.
+    name: of the field: 'dof_damping', 'geom_friction', 'actuator_gear', ...
+    elements: names or ids; of joints for 'dof_...'; all if None.
+    column: of a field with several numbers per element, which; all if None.
+    bounds: least and largest value.
+    scale: typical size of a change.
+    shared: whether all these numbers are one and the same.
+
+  Raises:
+    ValueError: no such float field, element or column.
+  """
+  old = _value(m, name)
+  if not isinstance(old, jax.Array):
+    raise ValueError(f"Model.{name} is no float field of the Model.")
+  rows = _rows(m, name, elements, old)
+  where: Any = np.ix_(rows, np.arange(old.shape[1])) if old.ndim == 2 else rows
+  if column is not None:
+    if old.ndim != 2 or not 0 <= column < old.shape[1]:
+      raise ValueError(f"Model.{name} has shape {old.shape}: there is no column {column}.")
+    where = (rows, column)
+  if old.ndim == 0:
+    where = ()
+  shape = np.zeros(old.shape)[where].shape
+  labels = _labels(m, name, rows, old, column, elements) if len(rows) else [name]
+
+  def get(m):
+    x = _value(m, name)[where].reshape(-1)
+    return x[:1] if shared else x
+
+  def put(m, x):
+    x = jnp.broadcast_to(x, shape) if shared else x.reshape(shape)
+    x = _value(m, name).at[where].set(x)
+    return m.tree_replace({name: x}) if "." in name else m.replace(**{name: x})
+
+  label = f"{name}{'' if column is None else f'[{column}]'}"
+  follows = name not in ALONE and not name.startswith("opt.")
+  return Param(label, get, put, bounds, scale, (label,) if shared else tuple(labels), follows)
+
+
+def mass(m: mjx.Model, bodies: Names, *, bounds: tuple[float, float] = (1e-6, np.inf), scale: float | None = None) -> Param:
+  """Masses of bodies [kg]; their moments of inertia grow in proportion."""
+  rows = _rows(m, "body_mass", bodies, m.body_mass)
+
+  def put(m, x):
+    ratio = x / m.body_mass[rows]
+    moments = m.body_inertia[rows] * ratio[:, None]
+    return m.replace(body_mass=m.body_mass.at[rows].set(x), body_inertia=m.body_inertia.at[rows].set(moments))
+
+  return Param("mass", lambda m: m.body_mass[rows], put, bounds, scale, tuple(f"mass[{_name(m, 'body', r)}]" for r in rows))
+
+
+def body_inertia(m: mjx.Model, body: str | int, *, scale: float = 1.0) -> Param:
+  """Mass, centre of mass and inertia of a body as ten free numbers, physical whatever their values (`sysid.inertia`)."""
+  rows = _rows(m, "body_mass", body, m.body_mass)
+  parts = ("a", "d1", "d2", "d3", "s12", "s23", "s13", "x", "y", "z")
+  name = f"inertia[{_name(m, 'body', rows[0])}]"
+
+  def put(m, theta):
+    x = inertia.from_theta(theta)
+    fields = dict(body_mass=x.mass, body_ipos=x.ipos, body_iquat=x.iquat, body_inertia=x.inertia)
+    return m.replace(**{k: getattr(m, k).at[rows[0]].set(v) for k, v in fields.items()})
+
+  get = lambda m: inertia.get_inertia(m, rows)[0]  # noqa: E731
+  return Param(name, get, put, scale=scale, labels=tuple(f"{name}.{x}" for x in parts))
+
+
+def kp(
+  m: mjx.Model, actuators: Names = None, *, bounds: tuple[float, float] = (0, np.inf), scale: float | None = None
+) -> Param:
+  """Gains of position servos: the gain, and less the bias per length."""
+  rows = _rows(m, "actuator_gainprm", actuators, m.actuator_gainprm)
+
+  def put(m, x):
+    gain, bias = m.actuator_gainprm.at[rows, 0].set(x), m.actuator_biasprm.at[rows, 1].set(-x)
+    return m.replace(actuator_gainprm=gain, actuator_biasprm=bias)
+
+  labels = tuple(f"kp[{_name(m, 'actuator', r)}]" for r in rows)
+  return Param("kp", lambda m: m.actuator_gainprm[rows, 0], put, bounds, scale, labels, follows=False)
+
+
+def kv(
+  m: mjx.Model, actuators: Names = None, *, bounds: tuple[float, float] = (0, np.inf), scale: float | None = None
+) -> Param:
+  """Damping of position servos: less the bias per velocity."""
+  rows = _rows(m, "actuator_biasprm", actuators, m.actuator_biasprm)
+
+  def put(m, x):
+    return m.replace(actuator_biasprm=m.actuator_biasprm.at[rows, 2].set(-x))
+
+  labels = tuple(f"kv[{_name(m, 'actuator', r)}]" for r in rows)
+  return Param("kv", lambda m: -m.actuator_biasprm[rows, 2], put, bounds, scale, labels, follows=False)
+
+
+def labels_of(m: mjx.Model, params: Sequence[Param]) -> list[str]:
+  """One label for each number of some parameters."""
+  out = []
+  for p in params:
+    n = size(m, p)
+    out += p.labels or ([p.name] if n == 1 else [f"{p.name}[{i}]" for i in range(n)])
+  return out
+
+
+def size(m: mjx.Model, p: Param) -> int:
+  """How many numbers a parameter has."""
+  return jax.eval_shape(p.get, m).shape[0]
+
+
+def apply(m: mjx.Model, params: Sequence[Param], values: jax.Array) -> mjx.Model:
+  """The Model with these numbers (P,), and all that follows from them."""
+  at = 0
+  for p in params:
+    n = size(m, p)
+    m, at = p.set(m, values[at : at + n]), at + n
+  return mjx.set_const(m) if any(p.follows for p in params) else m
+
+
+def _value(m: Any, name: str) -> Any:
+  """A field of the Model, or of its option."""
+  for part in name.split("."):
+    m = getattr(m, part, None)
+  return m
+
+
+def _rows(m, name, elements, old):
+  """Rows of a field that belong to elements."""
+  if elements is None:
+    return np.arange(old.shape[0]) if old.ndim else np.zeros(0, int)
+  kind = _KINDS.get(name.split("_")[0])
+  if kind is None:
+    raise ValueError(f"elements of Model.{name} have no names that could be looked up: leave them out.")
+  ids = []
+  for e in [elements] if isinstance(elements, str | int | np.integer) else elements:
+    i = mjx.name2id(m, kind, e) if isinstance(e, str) else int(e)
+    size = m.njnt if kind == mjx.ObjType.JOINT else old.shape[0]
+    if not 0 <= i < size:
+      raise ValueError(f"the model has no {kind.name.lower()} {e!r}, of which Model.{name} was to be identified.")
+    ids.append(i)
+  if name.startswith("dof_"):
+    return np.concatenate([np.flatnonzero(m.dof_jntid == i) for i in ids])
+  if name == "actuator_gear":
+    return np.concatenate([np.arange(m.actuator_outadr[i], m.actuator_outadr[i] + m.actuator_outnum[i]) for i in ids])
+  return np.array(ids)
+
+
+def _name(m, prefix, row):
+  """Name of the element to which a row belongs, or its number."""
+  kind = _KINDS.get(prefix)
+  if prefix == "dof":
+    row = m.dof_jntid[row]
+  return (mjx.id2name(m, kind, int(row)) if kind is not None else None) or str(int(row))
+
+
+def _labels(m, name, rows, old, column, elements):
+  """A label for each number, in order."""
+  several = name.startswith("dof_") and len(set(m.dof_jntid[rows])) < len(rows)
+  names = [str(int(r)) if several else _name(m, name.split("_")[0], r) for r in rows]
+  names = names if name != "opt" and "." not in name else [str(int(r)) for r in rows]
+  if column is not None:
+    return [f"{name}[{x}, {column}]" for x in names]
+  if old.ndim == 1:
+    return [f"{name}[{x}]" for x in names]
+  return [f"{name}[{x}, {c}]" for x in names for c in range(old.shape[1])]

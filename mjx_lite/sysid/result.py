@@ -1,0 +1,157 @@
+"""What a fit says: values, their covariance, and which of them the data do not determine."""
+
+import dataclasses
+import math
+import os
+import statistics
+import warnings
+from typing import Any
+
+import numpy as np
+
+import mjx_lite as mjx
+from mjx_lite.sysid import problem
+from mjx_lite.sysid.cut import Pieces
+
+_NOTHING = 1e-7  # of the best determined direction: less than that is rounding
+_PART = 0.05  # component of a direction from which a parameter is named with it
+
+
+class NotIdentified(UserWarning):
+  """The data do not determine a parameter."""
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class Fit:
+  """Result of `fit`; P parameters, flat arrays in the order of `labels`."""
+
+  model: mjx.Model  # with the values that were found
+  labels: list[str]
+  values: np.ndarray  # (P,)
+  std: np.ndarray  # (P,) inf where nothing is known, nan at a bound
+  cov: np.ndarray  # (P, P)
+  first: np.ndarray  # (P,) where the search started
+  at_bound: np.ndarray  # (P,)
+  unidentified: list[str]  # of the labels
+  noise: dict[str, np.ndarray]  # (n,) by what was measured, as given or estimated
+  chi2: float  # mean square of the misses in units of the noise; above 1: the model or the noise is wrong
+  measured: dict[str, list[np.ndarray]]  # (T, n) by name and trajectory, nan where nothing was
+  misses: dict[str, list[np.ndarray]]  # (T, n) what the model does less what was measured
+  jump: float  # largest between segments, relative to the spread of the states
+  iterations: int
+  converged: bool
+
+  def __getitem__(self, label: str) -> float:
+    """A value by its label."""
+    return float(self.values[self.labels.index(label)])
+
+  def interval(self, label: str, level: float = 0.95) -> tuple[float, float]:
+    """Interval of confidence of one parameter."""
+    i = self.labels.index(label)
+    half = statistics.NormalDist().inv_cdf(0.5 + level / 2) * self.std[i]
+    return float(self.values[i] - half), float(self.values[i] + half)
+
+  def ellipse(self, a: str, b: str, level: float = 0.95, points: int = 100) -> np.ndarray:
+    """Points (points, 2) on the edge of two parameters' region of confidence."""
+    at = [self.labels.index(a), self.labels.index(b)]
+    value, axes = np.linalg.eigh(self.cov[np.ix_(at, at)])
+    turn = np.linspace(0, 2 * np.pi, points)
+    circle = np.stack([np.cos(turn), np.sin(turn)], axis=1) * np.sqrt(-2 * math.log(1 - level) * np.maximum(value, 0))
+    return self.values[at] + circle @ axes.T
+
+  def report(self, path: str | os.PathLike) -> None:
+    """Write an HTML page with the values, what was measured and what is left of it, and ellipses of confidence."""
+    from mjx_lite.sysid import report
+
+    report.write(self, path)
+
+  def _repr_html_(self) -> str:
+    from mjx_lite.sysid import report
+
+    return report.table(self)
+
+  def __repr__(self) -> str:
+    width = max(map(len, self.labels))
+    lines = [f"{'':{width}}  {'found':>11} {'+-':>9} {'first':>11}"]
+    for i, label in enumerate(self.labels):
+      note = "  says nothing" if label in self.unidentified else "  at its bound" if self.at_bound[i] else ""
+      lines.append(f"{label:{width}}  {self.values[i]:11.5g} {self.std[i]:9.2g} {self.first[i]:11.5g}{note}")
+    state = "converged" if self.converged else "NOT converged"
+    return "\n".join([*lines, f"misses / noise {math.sqrt(self.chi2):.3g}, {self.iterations} iterations, {state}"])
+
+
+def judge(m, fitted, p: problem.Structure, pieces: Pieces, box: Any, found: Any, sigma: dict, iterations: int) -> Fit:
+  """Covariance, and warnings; `found` is the solution in units of the scales."""
+  count = len(box.first)
+  z, J = np.asarray(found.z, float), np.asarray(found.jacobian, float)
+  values = z[:count] * box.scale
+  near = 1e-9 * np.maximum(np.abs(values), box.scale)
+  at_bound = (values - box.low < near) | (box.high - values < near)
+  cov, unidentified = _covariance(J, count, at_bound, box)
+  variance = np.diagonal(cov)
+  std = np.where(at_bound, np.nan, np.sqrt(variance))
+  r = np.asarray(found.residual, float)
+  miss = problem.misses(p, pieces.ctrl.shape[1], r, sigma)
+  number = sum(x.sum() for x in pieces.mask.values())
+  chi2 = sum((miss[k] ** 2 / sigma[k] ** 2).sum() for k in sigma) / max(number - count, 1)
+  first_jump = p.segments * pieces.ctrl.shape[1] * sum(len(c.columns) for c in p.channels)
+  jumps = r[first_jump : first_jump + len(p.link) * (2 * m.nv + m.na)]
+  measured, misses = {}, {}
+  for c in p.channels:
+    mask = pieces.mask[c.name]
+    seen = np.where(mask, pieces.measured[c.name], np.nan) if not c.tangent else np.where(mask, -miss[c.name], np.nan)
+    measured[c.name] = _joined(seen, pieces)
+    misses[c.name] = _joined(np.where(mask, miss[c.name], np.nan), pieces)
+  for text in _complaints(box, at_bound, unidentified):
+    warnings.warn(text, NotIdentified, stacklevel=3)
+  return Fit(
+    fitted, box.labels, values, std, cov, box.first, at_bound, list(unidentified), sigma, float(chi2), measured, misses,
+    float(np.abs(jumps).max(initial=0)) * problem.JUMPS[-1], iterations, bool(found.converged),
+  )  # fmt: skip
+
+
+def _covariance(J, count, at_bound, box):
+  """Covariance (P, P), inf where nothing is known, and the parameters that are not determined, each with why."""
+  free = ~at_bound
+  theta, rest = J[:, :count][:, free], J[:, count:]
+  rest = rest[:, np.any(rest != 0, axis=0)]
+  if rest.shape[1]:  # what the starts of segments could do as well does not count
+    q, _ = np.linalg.qr(rest)
+    theta = theta - q @ (q.T @ theta)
+  labels = [x for x, f in zip(box.labels, free, strict=True) if f]
+  alone = np.sqrt((theta**2).sum(axis=0))
+  why = {x: "" for x, a in zip(labels, alone, strict=True) if a < max(1, _NOTHING * alone.max(initial=0))}
+  # directions in which the data change by less than their noise over the whole scale
+  _, size, axes = np.linalg.svd(theta, full_matrices=False) if theta.size else (0, np.zeros(0), np.zeros((0, 0)))
+  lost = size < _NOTHING * size.max(initial=0)
+  inverse = np.where(lost, 0, 1 / np.where(lost, 1, size))
+  root = axes.T * inverse
+  part = root @ root.T
+  blind = (axes[lost] ** 2).sum(axis=0) > 1e-6
+  part[blind, blind] = np.inf
+  for axis in axes[size < max(1, _NOTHING * size.max(initial=0))]:
+    named = [x for x, a in zip(labels, axis, strict=True) if abs(a) > _PART and x not in why]
+    if len(named) > 1:
+      why.update({x: ", ".join(y for y in named if y != x) for x in named})
+  cov = np.zeros((count, count))
+  cov[np.ix_(free, free)] = part
+  with np.errstate(invalid="ignore"):
+    cov = cov * box.scale[:, None] * box.scale
+  return np.nan_to_num(cov, nan=0.0, posinf=np.inf), why
+
+
+def _complaints(box, at_bound, unidentified):
+  """Messages about parameters that were not found."""
+  for label, others in unidentified.items():
+    if others:
+      yield f"the data do not tell {label} from {others}: only a combination of them is determined."
+    else:
+      yield f"the data say nothing about {label}: over its whole scale they change by less than their noise."
+  for label in np.array(box.labels)[at_bound]:
+    yield f"{label} ends at its bound."
+
+
+def _joined(x, pieces):
+  """Segments (S, K, n) as trajectories (T, n)."""
+  of = np.array([i for i, _ in pieces.rows])
+  return [np.concatenate(x[of == i])[: pieces.length[i]] for i in range(of[-1] + 1)]

@@ -1,0 +1,136 @@
+"""Pictures and films of trajectories: from the model's cameras or from outside, with MuJoCo's own overlays."""
+
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import mujoco
+import numpy as np
+
+from mjx_lite.core.types import Data, Model
+from mjx_lite.viz.render import arrange, draw, write_mp4, write_png
+
+STATE = ("qpos", "qvel", "act", "ctrl", "qfrc_applied", "xfrc_applied", "mocap_pos", "mocap_quat", "eq_active")
+FLAGS = {x.name[len("mjVIS_") :].lower(): int(x) for x in mujoco.mjtVisFlag.__members__.values() if x.name != "mjNVISFLAG"}
+FRAMES = {
+  "frame_" + x.name[len("mjFRAME_") :].lower(): int(x)
+  for x in mujoco.mjtFrame.__members__.values()
+  if x.name not in ("mjNFRAME", "mjFRAME_NONE")
+}
+
+
+def render(
+  mj_model: mujoco.MjModel,
+  trajectory: Any,
+  *,
+  camera: str | int | mujoco.MjvCamera | None = None,
+  grid: tuple[int, int] | None = None,
+  overlays: Sequence[str] = (),
+  fps: float | None = None,
+  width: int = 640,
+  height: int = 360,
+  spacing: float | None = None,
+  path: str | os.PathLike | None = None,
+) -> np.ndarray:
+  """Draws a state, a trajectory, or stacked trajectories, as `rollout` and its `vmap` record them.
+
+  Args:
+    mj_model: the model, as compiled by MuJoCo.
+    trajectory: qpos; or a record or Data with qpos and, where there are, qvel, act, ctrl, applied forces and mocap poses, which
+      contact forces depend on. Of one state, of (steps,) states, or of (worlds, steps).
+    camera: name or id of a camera of the model, or a MjvCamera; from outside, with all in sight, if None.
+    grid: (rows, columns): each world in a picture of its own. None: all worlds stand side by side on one floor.
+    overlays: of MuJoCo's scene options: 'contactforce', 'contactpoint', 'com', 'joint', 'actuator', 'transparent', ...
+      (`viz.FLAGS`), and one of 'frame_body', 'frame_geom', 'frame_site', 'frame_contact', ... (`viz.FRAMES`).
+    fps: pictures per second of simulated time; a picture of every step if None.
+    width: of a picture [pixel], all worlds together.
+    height: of a picture [pixel], all worlds together.
+    spacing: distance between worlds on one floor [m]; by default from the model's extent.
+    path: file to write, too: .png for one picture, .mp4 for a film.
+
+  Returns:
+    RGB bytes, (height, width, 3) of a state, (pictures, height, width, 3) of a trajectory.
+
+  Raises:
+    NoPicture: no OpenGL platform works here; the message says what to install.
+  """
+  state, still = _states(mj_model, trajectory)
+  worlds = len(state["qpos"])
+  stride = 1 if fps is None else max(1, round(1 / (fps * mj_model.opt.timestep)))
+  state = {k: np.swapaxes(x, 0, 1)[::stride] for k, x in state.items()}  # (pictures, worlds, n)
+  flags, frame = _overlays(overlays)
+  if grid is not None and grid[0] * grid[1] < worlds:
+    raise ValueError(f"a grid of {grid[0]} by {grid[1]} has no room for {worlds} worlds.")
+  spacing = spacing or float(np.clip(1.1 * mj_model.stat.extent, 0.5, 10.0))
+  offset, lookat, distance = arrange(mj_model, 1 if grid else worlds, spacing, 90.0)
+  lookat, view, fixed = _camera(mj_model, camera, lookat, distance)
+  images = draw(
+    mj_model,
+    dict(
+      state, offset=np.tile(offset, (worlds, 1)) if grid else offset, size=np.array([width, height]), lookat=lookat,
+      view=view, spread=distance, tiles=np.array(grid or (0, 0)), camera=fixed, flags=flags, frame=frame, forward=True,
+    ),
+  )  # fmt: skip
+  if path is not None:
+    _write(path, images, still, fps or 1 / mj_model.opt.timestep)
+  return images[0] if still else images
+
+
+def _states(mj_model, trajectory):
+  """What is known of the states, (worlds, steps, n) each, and whether it is a single one."""
+  if isinstance(mj_model, Model):
+    raise TypeError("render draws with MuJoCo and needs the mujoco.MjModel of which put_model made the Model.")
+  if isinstance(trajectory, Data):
+    trajectory = {k: getattr(trajectory, k) for k in STATE}
+  given = trajectory if isinstance(trajectory, dict) else {"qpos": trajectory}
+  if "qpos" not in given:
+    raise ValueError(f"there is no qpos in the trajectory, only {sorted(given)}.")
+  qpos = np.asarray(given["qpos"])
+  lead = qpos.shape[:-1]
+  if not 1 <= qpos.ndim <= 3 or qpos.shape[-1] != mj_model.nq or 0 in lead:
+    raise ValueError(f"qpos has shape {qpos.shape}; ([worlds,] [steps,] {mj_model.nq}) is needed.")
+  lead3 = (1,) * (2 - len(lead)) + lead
+  out = {}
+  for k in (k for k in STATE if k in given):
+    x = np.asarray(given[k], np.float64)
+    if x.shape[: len(lead)] != lead:
+      raise ValueError(f"{k} has shape {x.shape}, which does not belong to qpos of shape {qpos.shape}.")
+    out[k] = x.reshape(*lead3, -1) if x.size else np.zeros((*lead3, 0))
+  return out, not lead
+
+
+def _overlays(names):
+  """Flags of the scene option, -1 where they stay as they are, and the frame that is shown."""
+  flags, frame = np.full(int(mujoco.mjtVisFlag.mjNVISFLAG), -1), 0
+  for name in [names] if isinstance(names, str) else names:
+    if name in FLAGS:
+      flags[FLAGS[name]] = 1
+    elif name in FRAMES:
+      frame = FRAMES[name]
+    else:
+      raise ValueError(f"there is no overlay {name!r}; there are {', '.join([*FLAGS, *FRAMES])}.")
+  return flags, frame
+
+
+def _camera(mj_model, camera, lookat, distance):
+  """Target, (distance, azimuth, elevation), and the id of the model's camera, or -1."""
+  if isinstance(camera, mujoco.MjvCamera):
+    fixed = camera.fixedcamid if camera.type == mujoco.mjtCamera.mjCAMERA_FIXED else -1
+    return np.array(camera.lookat), np.array([camera.distance, camera.azimuth, camera.elevation]), fixed
+  view = np.array([distance, 90.0, -40.0 if distance > 4 * mj_model.stat.extent else -25.0])
+  if camera is None:
+    return lookat, view, -1
+  i = mujoco.mj_name2id(mj_model, mujoco.mjtObj.mjOBJ_CAMERA, camera) if isinstance(camera, str) else int(camera)
+  if not 0 <= i < mj_model.ncam:
+    raise ValueError(f"the model has no camera {camera!r}; it has {[mj_model.camera(i).name for i in range(mj_model.ncam)]}.")
+  return lookat, view, i
+
+
+def _write(path, images, still, fps):
+  """Write a picture or a film."""
+  if str(path).endswith(".png"):
+    if len(images) > 1:
+      raise ValueError(f"{path} is one picture, the trajectory has {len(images)}: write an .mp4, or ask for one state.")
+    write_png(path, images[0])
+  elif (why := write_mp4(path, images, fps)) is not None:
+    raise RuntimeError(f"{path} was not written: {why}.")

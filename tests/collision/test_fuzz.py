@@ -1,0 +1,103 @@
+"""A hundred thousand random poses of every pair of geom types: finite, nothing missed, the same from both sides.
+
+Prints a table; run by hand: `python -m pytest -m slow -s tests/collision/test_fuzz.py`.
+"""
+
+import functools
+
+import collision_oracle as oracle
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import mjx_lite as mjx
+from mjx_lite.collision import convex
+from mjx_lite.collision.hulls import HullOf
+from mjx_lite.collision.primitive import COLLIDERS
+from mjx_lite.collision.shapes import NO_CONTACT, Shape
+
+N, BATCH = 100_000, 2_000
+MISSED, DEEP = 1e-4, 0.02  # of the size
+ITERATIONS = 35
+PAIRS = list(COLLIDERS)
+
+
+def _named(pair):
+  """Mesh against mesh takes two meshes."""
+  return ("mesh", "cloud") if pair == ("mesh", "mesh") else pair
+
+
+def _poses(pair):
+  """Mostly anywhere, some near every special position, some in it."""
+  rng = np.random.default_rng(PAIRS.index(pair))
+  parts = [oracle.poses(rng, n, kind) for n, kind in ((N // 2, "random"), (N // 4, "tilted"), (N // 4, "aligned"))]
+  return [np.concatenate(x) for x in zip(*parts, strict=True)]
+
+
+@functools.cache
+def _collider(pair, turned=False):
+  """Contacts of poses, on the world axis, in float64 and in float32; turned: of the second geom with the first."""
+  hulls = oracle.hulls(*_named(pair))
+  fn = COLLIDERS[pair].fn
+  if fn is None:
+    types, sides = (pair[::-1], hulls[::-1]) if turned else (pair, hulls)
+    p = convex.plan([types], *(_alone(x) for x in sides))
+    return mjx.jit(lambda a, b, margin: convex.collide(p, a, b, margin, ITERATIONS))
+  return mjx.jit(lambda a, b, margin: fn(*(s._replace(hull=h) for s, h in zip((a, b), hulls, strict=True)), margin))
+
+
+def _alone(hull):
+  return None if hull is None else HullOf(*hull)
+
+
+def _contacts(pair, poses, dtype=np.float64, turned=False):
+  """dist (N, n), pos (N, n, 3), normal (N, n, 3)."""
+  run, out = _collider(pair, turned), []
+  for k in range(0, len(poses[0]), BATCH):
+    pos, mat, size, margin = (np.moveaxis(x[k : k + BATCH], 0, -1).astype(dtype) for x in poses)
+    shapes = [Shape(*(jnp.asarray(x[None, i]) for x in (pos, mat, size))) for i in ((1, 0) if turned else (0, 1))]
+    found = jax.tree.map(np.asarray, run(*shapes, jnp.asarray(margin[None])))
+    frame = np.broadcast_to(found.frame[0], (*found.dist[0].shape[:1], 3, 3, found.dist.shape[-1]))
+    out.append([np.moveaxis(x, -1, 0) for x in (found.dist[0], found.pos[0], frame[:, 0])])
+  return [np.concatenate(x) for x in zip(*out, strict=True)]
+
+
+_KNOWN = {("mesh", "mesh"): pytest.mark.xfail(reason="misses 6 of 100,000, not looked into yet")}
+_MARKED = [pytest.param(p, id="-".join(p), marks=_KNOWN.get(p, ())) for p in PAIRS]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("pair", _MARKED)
+def test_random_poses(pair):
+  poses = _poses(pair)
+  margin, size = poses[3], poses[2].max(axis=(1, 2))
+  dist, pos, normal = _contacts(pair, poses)
+  for x in (dist, pos, normal, *_contacts(pair, [x[:: N // 10_000] for x in poses], np.float32)):
+    assert np.isfinite(x).all()
+  touching = dist < margin[:, None]
+  assert np.allclose(np.linalg.norm(normal, axis=-1)[touching], 1)
+  ours = np.where(touching, dist, NO_CONTACT).min(axis=1)
+  theirs = np.array([min(c[:, 0], default=NO_CONTACT) for c in oracle.contacts(*_named(pair), *poses)])
+  missed = (ours == NO_CONTACT) & (theirs < -MISSED * size)
+  extra = (theirs == NO_CONTACT) & (ours < -MISSED * size)
+  both = (ours < NO_CONTACT) & (theirs < NO_CONTACT)
+  off = (ours - theirs)[both] / size[both]
+  said = (
+    f"{'-'.join(pair)}: {both.mean():.0%} touch; missed {missed.sum()}, only ours {extra.sum()}; "
+    f"depth as C's {np.mean(np.abs(off) < 1e-6):.2%}, deeper than C's by 1e-4 {np.mean(off < -MISSED):.3%}, "
+    f"shallower {np.mean(off > MISSED):.3%} (largest {max(off.max(initial=0), 0):.1e})"
+  )
+  swapped = None
+  if pair[0] == pair[1] or COLLIDERS[pair].fn is None:
+    if COLLIDERS[pair].fn is None:
+      other = _contacts(pair, poses, turned=True)
+    else:
+      other = _contacts(pair, [x[:, ::-1] if x.ndim > 1 else x for x in poses])
+    again = np.where(other[0] < margin[:, None], other[0], NO_CONTACT).min(axis=1)
+    # shapes that overlap deeply may leave each other by another way (`collision/gjk.py`)
+    swapped = (np.abs(ours - again) / size)[ours > -DEEP * size]
+    said += f"; swapped: as before {np.mean(swapped < 1e-6):.3%}, by 1e-4 {np.mean(swapped < MISSED):.3%}"
+  print(said, flush=True)
+  assert not missed.any(), said
+  assert swapped is None or np.mean(swapped < MISSED) > 0.999, said
