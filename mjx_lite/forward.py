@@ -17,7 +17,7 @@ from mjx_lite.actuator import force as actuator_force
 from mjx_lite.actuator.state import UserLaws
 from mjx_lite.collision import driver, mixing, surface
 from mjx_lite.collision.shapes import NO_CONTACT
-from mjx_lite.constraint import assemble, contact, contact_force, discrete, equality, jacobian, limit
+from mjx_lite.constraint import adhesion, assemble, contact, contact_force, discrete, equality, jacobian, limit
 from mjx_lite.constraint.rows import Jacobian, Rows
 from mjx_lite.core import callbacks as user
 from mjx_lite.core import status
@@ -114,21 +114,19 @@ def collision(m: Model, d: Data) -> Data:
 
 def _collision(m: Model, d: Data) -> Data:
   c = driver.collide(m, d.geom_xpos, d.geom_xmat)
-  margin = c.params.margin
   if m.plan.contact.chosen:
     lost = status.mark(d.status, Warning.PAIRFULL, c.lost_pair)
-    d = d.replace(
-      contact=d.contact.replace(geom=c.geom, dim=c.dim), status=status.mark(lost, Warning.CONTACTFULL, c.lost_contact)
-    )
+    d = d.replace(status=status.mark(lost, Warning.CONTACTFULL, c.lost_contact))
   params = {k: x for k, x in c.params._asdict().items() if k not in ("margin", "gap")}
+  params.update({k: x for k in ("geom", "dim", "adhesion") if (x := getattr(c, k)) is not None})
   if "geom_surfacevel" not in m.layout.pruned:
-    params["surfacevel"] = surface.velocity(m, m.plan.collision.slot_geom, d.geom_xpos, d.geom_xmat, c.pos, c.frame)
+    geom: Any = m.plan.collision.slot_geom if c.geom is None else c.geom
+    params["surfacevel"] = surface.velocity(m, geom, d.geom_xpos, d.geom_xmat, c.pos, c.frame)
   if c.full is not None:
     d = d.replace(status=status.mark(d.status, Warning.CONTACTFULL, c.full))
   return d.replace(
     contact=d.contact.replace(
-      dist=c.dist, pos=c.pos, frame=c.frame, includemargin=margin,
-      exclude=jnp.where(c.dist < margin, 0, jnp.where(c.dist <= margin + c.params.gap, 1, -1)).astype(jnp.int32), **params,
+      dist=c.dist, pos=c.pos, frame=c.frame, includemargin=c.params.margin, exclude=c.exclude, **params
     )
   )  # fmt: skip
 
@@ -144,7 +142,7 @@ def _make_constraint(m: Model, d: Data, factor: Any = None) -> tuple[Data, Rows]
   if m.opt.use_diagexact and m.plan.sizes["nefc"]:
     factor = _factor(m, d) if factor is None else factor
     solve = functools.partial(mass.solve, m, factor)
-  rows = assemble.make_constraint(m, _equality_state(d), _contacts(d), solve)
+  rows = assemble.make_constraint(m, _equality_state(d), _contacts(m, d), solve)
   d = d.replace(
     efc_pos=rows.pos, efc_margin=rows.margin,
     efc_frictionloss=rows.frictionloss, efc_diagA=rows.diagA, efc_KBIP=rows.KBIP, efc_D=rows.D, efc_R=rows.R,
@@ -169,7 +167,8 @@ def transmission(m: Model, d: Data) -> Data:
   t = transmission_.transmission(
     m,
     transmission_.Pose(
-      d.qpos, d.xquat, d.site_xpos, d.site_xmat, d.subtree_com, d.cdof, d.ten_length, d.ten_J, c.pos, c.frame, c.exclude
+      d.qpos, d.xquat, d.site_xpos, d.site_xmat, d.subtree_com, d.cdof, d.ten_length, d.ten_J, c.pos, c.frame, c.exclude,
+      c.geom,
     ),
   )
   return d.replace(actuator_length=t.length, actuator_moment=t.moment)
@@ -202,6 +201,9 @@ def passive(m: Model, d: Data) -> Data:
   else:
     drag = fluid.fluid(m, d.cdof, d.cvel, d.xipos, d.ximat, d.geom_xpos, d.geom_xmat, d.subtree_com)
     d = d.replace(qfrc_fluid=drag, qfrc_passive=d.qfrc_passive + drag)
+  if m.plan.contact.adhesive:
+    pull = adhesion.force(m, d.contact, d.cdof, d.subtree_com) if m.opt.use_passive else jnp.zeros_like(d.qvel)
+    d = d.replace(qfrc_adhesion=pull, qfrc_passive=d.qfrc_passive + pull)
   if m.layout.callbacks.passive is None or not m.opt.use_passive:
     return d
   return d.replace(qfrc_passive=d.qfrc_passive + user.call(m, d, "passive", m.nv))
@@ -301,8 +303,9 @@ def _in_metric(m: Model, d: Data, rows: Rows, metric: effective.Effective) -> tu
   """Rows as `make_constraint` gave them, measured in the effective metric; and the dofs (nv, W) that they act on."""
   if not m.plan.sizes["nefc"]:
     return d, rows, jnp.zeros(d.qvel.shape, bool)
-  rows, touched = discrete.in_metric(m, rows, d.cdof, _shrinkage(m, d, rows, metric))
-  return d.replace(efc_R=rows.R, efc_D=rows.D, efc_diagA=rows.diagA), rows, touched
+  pull = adhesion.share(m, d.contact.adhesion, d.contact.dim) if m.plan.contact.adhesive else None
+  rows, touched = discrete.in_metric(m, rows, d.cdof, _shrinkage(m, d, rows, metric), pull)
+  return d.replace(efc_aref=rows.aref, efc_R=rows.R, efc_D=rows.D, efc_diagA=rows.diagA), rows, touched
 
 
 def _shrinkage(m: Model, d: Data, rows: Rows, metric: effective.Effective) -> jax.Array:
@@ -895,17 +898,20 @@ def _factor(m: Model, d: Data) -> Any:
   return mass.factor(m, d.cinert, d.cdof, d.M)
 
 
-def _contacts(d: Data) -> driver.Contacts:
+def _contacts(m: Model, d: Data) -> driver.Contacts:
   """Contacts as collision made them."""
   c = d.contact
   params = mixing.Params(c.includemargin, c.includemargin * 0, c.friction, c.solref, c.solreffriction, c.solimp)
-  return driver.Contacts(c.dist, c.pos, c.frame, params, surfacevel=c.surfacevel, geom=c.geom, dim=c.dim)
+  pull = c.adhesion if m.plan.contact.adhesive else None
+  return driver.Contacts(
+    c.dist, c.pos, c.frame, params, surfacevel=c.surfacevel, adhesion=pull, exclude=c.exclude, geom=c.geom, dim=c.dim
+  )
 
 
 def _jacobian(m: Model, d: Data) -> Jacobian:
   """The constraint Jacobian."""
   _, axis = limit.rows_joint(m, m.plan.rows.limit, d.qpos)
-  c = contact.rows_contact(m, m.plan.contact, _contacts(d), d.subtree_com)
+  c = contact.rows_contact(m, m.plan.contact, _contacts(m, d), d.subtree_com)
   e = equality.rows_equality(m, m.plan.rows.equality, _equality_state(d))
   return Jacobian(axis, c.basis, c.mu, e.entries, d.ten_J, c.body)
 

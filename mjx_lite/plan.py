@@ -85,9 +85,9 @@ def plan(
     capacity: how much may touch at a time.
   """
   collision = driver.plan(s, values, disableflags, capacity)
-  contacts = contact.plan(s, collision, elliptic)
+  contacts = contact.plan(s, collision, elliptic, "geom_adhesion" not in pruned)
   about_com, inertias, tendons = com.plan(s), inertia.plan(s), tendon.plan(s)
-  moments = transmission.plan({**s, "slot_body": collision.slot_body})
+  moments = transmission.plan({**s, **_pairs_of_bodies(s, collision, contacts.chosen)})
   slopes = derivative.plan(s, inertias, moments, tendons)
   rows = assemble.plan(s, pruned, contacts, tendons.movable)
   slots = dict(slot_body=collision.slot_body, slot_geom=np.reshape(collision.slot_geom, (-1, 2)), slot_chosen=contacts.chosen)
@@ -101,3 +101,9 @@ def plan(
     body_jacobian.plan(s, about_com), contact_force.plan(s, collision.slot_body, rows.address),
     geom_const.plan(s, values["geom_fluid"][:, 0] > 0), set_const.plan(s, about_com), sensors,
   )  # fmt: skip
+
+
+def _pairs_of_bodies(s: dict[str, Any], c: driver.CollisionPlan, chosen: bool) -> dict[str, Any]:
+  """Which bodies can touch."""
+  pair_body = s["geom_bodyid"][np.stack([c.geom1, c.geom2], axis=-1)].astype(int).reshape(-1, 2)
+  return dict(slot_body=c.slot_body, slot_chosen=chosen, pair_body=pair_body)

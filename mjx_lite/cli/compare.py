@@ -26,7 +26,7 @@ STAGE_FIELDS: dict[str, tuple[str, ...]] = {
   "collision": (
     *("ncon", "contact.geom", "contact.dim", "contact.dist", "contact.pos", "contact.frame", "contact.includemargin"),
     *("contact.friction", "contact.solref", "contact.solreffriction", "contact.solimp", "contact.surfacevel"),
-    "contact.exclude",
+    *("contact.adhesion", "contact.exclude"),
   ),
   "transmission": ("actuator_length", "actuator_moment"),
   "make_constraint": (
@@ -35,7 +35,7 @@ STAGE_FIELDS: dict[str, tuple[str, ...]] = {
   ),
   "com_vel": ("cvel", "cdof_dot"),
   "fwd_velocity": ("actuator_velocity", "ten_velocity"),
-  "passive": ("qfrc_spring", "qfrc_damper", "qfrc_gravcomp", "qfrc_fluid", "qfrc_passive"),
+  "passive": ("qfrc_spring", "qfrc_damper", "qfrc_gravcomp", "qfrc_fluid", "qfrc_adhesion", "qfrc_passive"),
   "rne": ("qfrc_bias",),
   "reference_constraint": ("efc_vel", "efc_aref"),
   "fwd_actuation": ("act_dot", "actuator_force", "qfrc_actuator"),

@@ -52,7 +52,7 @@ class CollisionPlan(NamedTuple):
 class Contacts(NamedTuple):
   """Result of `collide`: geometry and parameters of every slot.
 
-  Those of chosen slots are None where the slots' geoms are constant.
+  What is not chosen at run time is None.
   """
 
   dist: jax.Array
@@ -60,6 +60,8 @@ class Contacts(NamedTuple):
   frame: jax.Array
   params: mixing.Params
   surfacevel: jax.Array | None = None  # (ncon, 3, W) where some surface has a velocity
+  adhesion: jax.Array | None = None  # (ncon, W) force that pulls [N], where some contact has it
+  exclude: Any = None  # (ncon, W) as Data has it
   full: jax.Array | None = None  # (W,) slots are missing, if any can be
   geom: Any = None  # (ncon, 2, W)
   dim: Any = None  # (ncon, W)
@@ -146,6 +148,22 @@ def collide(m: Model, geom_xpos: jax.Array, geom_xmat: jax.Array) -> Contacts:
 
   Source: `mj_collision`.
   """
+  return _decided(m, _collide(m, geom_xpos, geom_xmat))
+
+
+def _decided(m: Model, c: Contacts) -> Contacts:
+  """With which contacts have rows; one that pulls has its normal's in the gap too. Source: `mj_setContact`."""
+  touches, near = c.dist < c.params.margin, c.dist <= c.params.margin + c.params.gap
+  active = touches
+  if c.adhesion is not None:
+    pulls = c.adhesion != 0
+    active = touches | (near & pulls)
+    dim = m.plan.collision.slot_dim[:, None].astype(np.int32) if c.dim is None else c.dim
+    c = c._replace(dim=jnp.where(pulls & ~touches, 1, dim))
+  return c._replace(exclude=jnp.where(active, 0, jnp.where(near, 1, -1)).astype(jnp.int32))
+
+
+def _collide(m: Model, geom_xpos: jax.Array, geom_xmat: jax.Array) -> Contacts:
   p: CollisionPlan = m.plan.collision
   by_pair = mixing.mix(m, p.geom1, p.geom2, p.explicit)
   params = mixing.Params(*(rows(x, p.slot_pair) for x in by_pair))
@@ -156,6 +174,7 @@ def collide(m: Model, geom_xpos: jax.Array, geom_xmat: jax.Array) -> Contacts:
     return Contacts(empty, nowhere, jnp.broadcast_to(jnp.eye(3, dtype=dtype)[..., None], (shape[0], 3, 3, shape[1])), params)
   if p.compact is not None:
     return _collide_near(m, by_pair, geom_xpos, geom_xmat)
+  adhesion = _adhesion(m)
   dist, pos, frame, full = [], [], [], None
   for group in p.groups:
     both, margin = _shapes(m, group, geom_xpos, geom_xmat), rows(reach, group.pair)
@@ -166,7 +185,15 @@ def collide(m: Model, geom_xpos: jax.Array, geom_xmat: jax.Array) -> Contacts:
     flat = [x.reshape(-1, *x.shape[2:]) for x in found]
     for part, x in zip((dist, pos, frame), flat, strict=True):
       part.append(x)
-  return Contacts(join(dist, p.slot_row), join(pos, p.slot_row), join(frame, p.slot_row), params, full=full)
+  adhesion = None if adhesion is None else rows(adhesion, p.slot_pair)
+  geometry = join(dist, p.slot_row), join(pos, p.slot_row), join(frame, p.slot_row)
+  return Contacts(*geometry, params, full=full, adhesion=adhesion)
+
+
+def _adhesion(m: Model) -> jax.Array | None:
+  """That of the candidates (npair, W), if some have it."""
+  p: CollisionPlan = m.plan.collision
+  return mixing.adhesion(m, p.geom1, p.geom2, p.explicit) if m.plan.contact.adhesive else None
 
 
 def _shapes(m: Model, group: Group, geom_xpos: jax.Array, geom_xmat: jax.Array) -> tuple[Shape, Shape]:
@@ -198,8 +225,17 @@ def _collide_near(m: Model, by_pair: mixing.Params, geom_xpos: jax.Array, geom_x
   reach = by_pair.margin + by_pair.gap
   bounds = broadphase.bounds(geom_xpos, geom_xmat, m.geom_rbound, m.geom_aabb)
   lost, width = jnp.zeros(geom_xpos.shape[-1], bool), int(p.compact or 0)
-  parts = []
+  parts, full = [], jnp.zeros_like(lost)
   for group in p.groups:
+    if isinstance(group.how, hfield.HFieldPlan):
+      pair = np.repeat(group.pair, group.how.ncon)
+      rank = width * pair + np.concatenate([np.arange(n) for n in group.how.ncon])
+      found, over = hfield.collide(
+        group.how, *_shapes(m, group, geom_xpos, geom_xmat), rows(reach, group.pair), m.opt.ccd_iterations
+      )
+      rank, flat, full = jnp.asarray(rank.astype(np.int32))[:, None], [x[0] for x in found], full | over
+      parts.append([rank, flat[0] < rows(reach, pair), *flat])
+      continue
     place, (pair, margin) = None, (jnp.asarray(group.pair.astype(np.int32))[:, None], rows(reach, group.pair))
     if group.budget < len(group.pair):
       chosen = broadphase.nearest(broadphase.separation(bounds, group.geom1, group.geom2) - margin, group.budget)
@@ -217,10 +253,11 @@ def _collide_near(m: Model, by_pair: mixing.Params, geom_xpos: jax.Array, geom_x
   pair = gather(rank, chosen.place) // width
   dist, pos, frame = (gather(x, chosen.place) for x in (dist, pos, frame))
   geom, dim = np.stack([p.geom1, p.geom2], axis=-1)[..., None].astype(np.int32), p.condim[:, None].astype(np.int32)
-  params = mixing.Params(*(gather(x, pair) for x in by_pair))
+  params, adhesion = mixing.Params(*(gather(x, pair) for x in by_pair)), _adhesion(m)
   return Contacts(
-    dist, pos, frame, params, geom=gather(geom, pair), dim=gather(dim, pair), lost_pair=lost, lost_contact=chosen.lost
-  )
+    dist, pos, frame, params, adhesion=None if adhesion is None else gather(adhesion, pair), geom=gather(geom, pair),
+    dim=gather(dim, pair), lost_pair=lost, lost_contact=chosen.lost | full,
+  )  # fmt: skip
 
 
 def count_near(m: Model, geom_xpos: jax.Array, geom_xmat: jax.Array) -> jax.Array:

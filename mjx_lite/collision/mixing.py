@@ -33,9 +33,7 @@ def mix(m: Model, geom1: np.ndarray, geom2: np.ndarray, explicit: np.ndarray) ->
   Source: `mj_contactParam`, `mj_setContact`.
   Gradient: at equal frictions that of the first geom and the second, half each.
   """
-  dynamic, given = np.flatnonzero(explicit < 0), np.flatnonzero(explicit >= 0)
-  order = np.zeros(len(explicit), int)
-  order[np.concatenate([dynamic, given])] = np.arange(len(explicit))
+  dynamic, given, order = _both_kinds(explicit)
   mixed, own = _from_geoms(m, geom1[dynamic], geom2[dynamic]), _from_pairs(m, explicit[given])
   out = Params(*(join([a, b], order) for a, b in zip(mixed, own, strict=True)))
   if m.opt.use_override:
@@ -43,6 +41,29 @@ def mix(m: Model, geom1: np.ndarray, geom2: np.ndarray, explicit: np.ndarray) ->
     pairs = zip(out, given, strict=True)
     out = Params(*(x if y is None else jnp.broadcast_to(y, (*x.shape[:-1], y.shape[-1])) for x, y in pairs))
   return out._replace(friction=jnp.maximum(out.friction, MINMU))
+
+
+def adhesion(m: Model, geom1: np.ndarray, geom2: np.ndarray, explicit: np.ndarray) -> jax.Array:
+  """Force (n, W) by which contacts of candidate pairs pull [N]; arguments as of `mix`.
+
+  The sum of both geoms', or that of the geom of higher priority. An explicit pair has its own.
+
+  Source: `mj_contactParam`.
+  """
+  dynamic, given, order = _both_kinds(explicit)
+  first, second = (x[dynamic] for x in (geom1, geom2))
+  prior = m.geom_priority[first], m.geom_priority[second]
+  counts = (prior[0] >= prior[1]), (prior[1] >= prior[0])
+  shares = (rows(m.geom_adhesion, g) * k[:, None] for g, k in zip((first, second), counts, strict=True))
+  return join([vector.add(shares), rows(m.pair_adhesion, explicit[given])], order)
+
+
+def _both_kinds(explicit):
+  """Candidates that the filters let through, explicit pairs, and where they are when the latter follow the former."""
+  dynamic, given = np.flatnonzero(explicit < 0), np.flatnonzero(explicit >= 0)
+  order = np.zeros(len(explicit), int)
+  order[np.concatenate([dynamic, given])] = np.arange(len(explicit))
+  return dynamic, given, order
 
 
 def _from_pairs(m, k):

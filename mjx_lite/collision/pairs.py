@@ -18,9 +18,10 @@ def candidates(s: dict[str, Any], disableflags: int) -> list[Pair]:
   """All pairs that can touch, in MuJoCo's contact order; none where contacts or constraints are disabled.
 
   Ascending in the two bodies; the explicit pairs of two bodies come before their other pairs, and those in the order
-  (geom of the first body, geom of the second). An explicit pair is never filtered, and stands for its two geoms.
+  (geom of the first body, geom of the second); or, where C looks for them in trees of bounds, (geom of the lower type, the
+  other geom). An explicit pair is never filtered, and stands for its two geoms.
 
-  Source: `mj_collision`, `filterBodyPair`, `filterCollisionPair`.
+  Source: `mj_collision`, `contactcompare`, `filterBodyPair`, `filterCollisionPair`.
   """
   if disableflags & (DisableBit.CONTACT | DisableBit.CONSTRAINT):
     return []
@@ -41,6 +42,7 @@ def candidates(s: dict[str, Any], disableflags: int) -> list[Pair]:
     for b2 in range(b1 + 1, s["nbody"]):
       if not geoms_of[b1] or not geoms_of[b2] or (b1, b2) in excluded or _filter_bodies(s, b1, b2, filter_parent):
         continue
+      in_trees = not disableflags & DisableBit.MIDPHASE and (len(geoms_of[b1]), len(geoms_of[b2])) != (1, 1)
       for g1 in geoms_of[b1]:
         for g2 in geoms_of[b2]:
           if _filter_masks(s, g1, g2) or frozenset((g1, g2)) in explicit_geoms:
@@ -48,7 +50,8 @@ def candidates(s: dict[str, Any], disableflags: int) -> list[Pair]:
           priority1, priority2 = s["geom_priority"][g1], s["geom_priority"][g2]
           condim1, condim2 = int(s["geom_condim"][g1]), int(s["geom_condim"][g2])
           condim = max(condim1, condim2) if priority1 == priority2 else condim1 if priority1 > priority2 else condim2
-          found.append(((b1, b2, 1, g1, g2), _ordered(s, g1, g2, condim, -1)))
+          pair = _ordered(s, g1, g2, condim, -1)
+          found.append(((b1, b2, 1, *((pair.geom1, pair.geom2) if in_trees else (g1, g2))), pair))
   return [pair for _, pair in sorted(found)]
 
 

@@ -1,31 +1,36 @@
 """Velocities of surfaces that move along a geom, as those of conveyor belts and turntables."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from mjx_lite.core.select import rows
+from mjx_lite.core.select import gather, rows
 from mjx_lite.core.types import Model
 from mjx_lite.math import vector
 
 
-def velocity(m: Model, slot_geom: np.ndarray, xpos: jax.Array, xmat: jax.Array, pos: jax.Array, frame: jax.Array) -> jax.Array:
+def velocity(
+  m: Model, slot_geom: np.ndarray | jax.Array, xpos: jax.Array, xmat: jax.Array, pos: jax.Array, frame: jax.Array
+) -> jax.Array:
   """Velocity (ncon, 3, W) of the second geoms' surface against the first's: along both tangents [m/s], and spin [rad/s].
 
   Args:
-    slot_geom: (ncon, 2) geoms of the contacts.
+    slot_geom: (ncon, 2) geoms of the contacts; (ncon, 2, W) if they are chosen at run time.
     xpos, xmat: poses of all geoms.
     pos, frame: of the contacts.
 
   Source: `mj_geomSurfaceVelocity`, `mj_addSurfaceVel`.
   """
+  pick: Any = rows if isinstance(slot_geom, np.ndarray) else gather
   linear, angular = [], []
   for k in (0, 1):
     geom = slot_geom[:, k]
-    own, mat = rows(m.geom_surfacevel, geom), rows(xmat, geom)
+    own, mat = pick(m.geom_surfacevel, geom), pick(xmat, geom)
     turning = vector.mat_vec(mat, own[:, 3:])
     angular.append(turning)
-    linear.append(vector.mat_vec(mat, own[:, :3]) + vector.cross(turning, pos - rows(xpos, geom)))
+    linear.append(vector.mat_vec(mat, own[:, :3]) + vector.cross(turning, pos - pick(xpos, geom)))
   across = vector.mat_vec(frame[:, 1:], linear[1] - linear[0])
   spin = vector.dot(frame[:, 0], angular[1] - angular[0])
   return jnp.concatenate([across, spin[:, None]], axis=1)

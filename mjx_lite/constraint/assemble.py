@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from mjx_lite.collision.driver import Contacts
-from mjx_lite.constraint import contact, discrete, equality, friction, jacobian, limit
+from mjx_lite.constraint import adhesion, contact, discrete, equality, friction, jacobian, limit
 from mjx_lite.constraint.impedance import impedance
 from mjx_lite.constraint.limit import TendonLimitPlan
 from mjx_lite.constraint.rows import Jacobian, RowParams, Rows
@@ -99,6 +99,8 @@ def make_constraint(m: Model, x: equality.State, contacts: Contacts, solve: Solv
   else:
     aref = -b * vel - k * law.I * (params.pos - params.margin) - params.bias
   r = params.scale * first
+  if contacts.adhesion is not None:
+    aref = aref + r * adhesion.share(m, contacts.adhesion, contacts.dim)
   return Rows(
     jacobian=j, D=jnp.where(active, 1 / r, 0), R=r, aref=aref, vel=vel, pos=params.pos, margin=params.margin,
     frictionloss=params.frictionloss, diagA=r * law.I / (1 - law.I),

@@ -32,17 +32,19 @@ class ContactPlan(NamedTuple):
   friction_mask: np.ndarray  # (ncon, 5) friction directions that the slot's own condim has
   frictional: np.ndarray  # (ncon,) condim > 1
   chosen: bool  # the slots' geoms are chosen at run time
-  mixed: bool  # ... and their condims differ: the three masks are then those of the widest
+  mixed: bool  # condims are known at run time only; the three masks are then those of the widest
+  adhesive: bool  # some contacts may pull
   body: np.ndarray  # (ncon, 2), if they are not chosen
   sides: FixedSides | ChosenSides
   tree_sparse: bool  # no slot couples two moving bodies
 
 
-def plan(s: dict[str, Any], c: CollisionPlan, elliptic: bool) -> ContactPlan:
-  """Rows and sides from the slots' bodies and condims."""
+def plan(s: dict[str, Any], c: CollisionPlan, elliptic: bool, adhesive: bool) -> ContactPlan:
+  """Rows and sides from the slots' bodies and condims; and whether some contacts may pull."""
   chosen, ncon = c.compact is not None, len(c.slot_dim)
   ndir = int(c.condim.max(initial=1))
-  mixed = chosen and len(set(c.condim)) > 1
+  adhesive = adhesive and ncon > 0
+  mixed = (chosen and len(set(c.condim)) > 1) or (adhesive and ndir > 1)
   slot_dim = np.full(ncon, ndir) if chosen else c.slot_dim
   nrow = ndir if elliptic or ndir == 1 else 2 * (ndir - 1)
   own = slot_dim if elliptic else np.where(slot_dim == 1, 1, 2 * (slot_dim - 1))
@@ -51,7 +53,7 @@ def plan(s: dict[str, Any], c: CollisionPlan, elliptic: bool) -> ContactPlan:
   bodies = s["geom_bodyid"][np.stack([c.geom1, c.geom2], axis=-1)].astype(int).reshape(-1, 2)
   some = sides.plan_chosen(s, ncon) if chosen else sides.plan_fixed(s, c.slot_body)
   return ContactPlan(
-    elliptic, ncon, ndir, nrow, row_active, friction_mask, slot_dim > 1, chosen, mixed, c.slot_body, some,
+    elliptic, ncon, ndir, nrow, row_active, friction_mask, slot_dim > 1, chosen, mixed, adhesive, c.slot_body, some,
     not sides.couples(s, bodies),
   )  # fmt: skip
 
@@ -65,12 +67,16 @@ class Masks(NamedTuple):
 
 
 def masks(p: ContactPlan, dim: jax.Array | None) -> Masks:
-  """Masks by the slots' condims (ncon, W), which count only where they are chosen and differ."""
+  """Masks by the slots' condims (ncon, W), which count only where they are not constants."""
   if not p.mixed or dim is None:
     return Masks(p.row_active[..., None], p.friction_mask[..., None], p.frictional[:, None])
-  own = dim if p.elliptic else jnp.where(dim == 1, 1, 2 * (dim - 1))
-  row = np.arange(p.nrow)[:, None] < own[:, None]
+  row = np.arange(p.nrow)[:, None] < row_count(p, dim)[:, None]
   return Masks(row, np.arange(5)[:, None] < (dim - 1)[:, None], dim > 1)
+
+
+def row_count(p: ContactPlan, dim: jax.Array) -> jax.Array:
+  """Rows of contacts by their condims."""
+  return dim if p.elliptic else jnp.where(dim == 1, 1, 2 * (dim - 1))
 
 
 class ContactRows(NamedTuple):
@@ -120,7 +126,7 @@ def rows_contact(m: Model, p: ContactPlan, contacts: Contacts, subtree_com: jax.
     scale = per_row(jnp.where(friction, 2 * contact_mu * contact_mu, 1))
 
   margin = contacts.params.margin
-  active = (contacts.dist < margin)[:, None] & own.row
+  active = (contacts.exclude == 0)[:, None] & own.row
   dist, edge, zero = per_row(contacts.dist), per_row(margin), jnp.zeros((p.ncon * p.nrow, 1), margin.dtype)
   solref, violation, normal = contacts.params.solref, dist, np.ones(p.ncon * p.nrow, bool)
   if p.elliptic:

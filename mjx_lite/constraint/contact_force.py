@@ -34,12 +34,16 @@ def plan(s: dict[str, Any], slot_body: np.ndarray, address: np.ndarray) -> Conta
 def local(m: Model, efc_force: jax.Array, c: Contact) -> jax.Array:
   """Force and torque (ncon, 6, W) of every slot on its second geom, in the contact's frame; zero where there is no contact.
 
+  The force is the net one, adhesion and all.
+
   Source: `mj_contactForce`.
   """
   p: contact.ContactPlan = m.plan.contact
   first = m.plan.contact_force.first_row
   mu = jnp.where(contact.masks(p, c.dim).friction, c.friction, 0)
   force = contact.from_rows(p, efc_force[first : first + p.ncon * p.nrow], mu)
+  if p.adhesive:
+    force = jnp.concatenate([force[:, :1] - c.adhesion[:, None], force[:, 1:]], axis=1)
   rest = jnp.zeros((p.ncon, 6 - p.ndir, force.shape[-1]), force.dtype)
   return jnp.where((c.exclude == 0)[:, None], jnp.concatenate([force, rest], axis=1), 0)
 

@@ -71,7 +71,9 @@ def shrinkage(m: Model, r: Rows, cdof: jax.Array, inertia: jax.Array, effective:
   return jnp.where(some, ahead / jnp.where(some, behind, 1), 1)
 
 
-def in_metric(m: Model, r: Rows, cdof: jax.Array, scale: jax.Array) -> tuple[Rows, jax.Array]:
+def in_metric(
+  m: Model, r: Rows, cdof: jax.Array, scale: jax.Array, adhesion: jax.Array | None = None
+) -> tuple[Rows, jax.Array]:
   """Rows with the regularisation that fits the effective metric, and the dofs (nv, W) that active rows act on.
 
   Args:
@@ -79,7 +81,9 @@ def in_metric(m: Model, r: Rows, cdof: jax.Array, scale: jax.Array) -> tuple[Row
     r: as `make_constraint` gave them.
     cdof: (nv, 6, W).
     scale: (nefc, W) what `shrinkage` says.
+    adhesion: (nefc, W) the rows' share of it, if there is any.
   """
   regular, law = jnp.maximum(r.R * scale, MINVAL), r.KBIP[:, 2]
   touched = jnp.any((jacobian.dense(m, r.jacobian, cdof) != 0) & (r.D > 0)[:, None], axis=0)
-  return r._replace(R=regular, D=jnp.where(r.D > 0, 1 / regular, 0), diagA=regular * law / (1 - law)), touched
+  aref = r.aref if adhesion is None else r.aref + (regular - r.R) * adhesion
+  return r._replace(aref=aref, R=regular, D=jnp.where(r.D > 0, 1 / regular, 0), diagA=regular * law / (1 - law)), touched

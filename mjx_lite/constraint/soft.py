@@ -34,6 +34,8 @@ def soften(m: Model, rows: Rows) -> Rows:
   if m.opt.is_discrete:
     raise ValueError("soft contact gradients are not defined for the discrete integrator: use contact_gradient='exact'.")
   p = m.plan.contact
+  if p.adhesive:
+    raise ValueError("soft contact gradients are not defined for contacts with adhesion: use contact_gradient='exact'.")
   if p.mixed:
     raise ValueError("soft contact gradients do not go with capacities of contacts of several condims: use 'exact'.")
   if not p.ncon:

@@ -292,7 +292,7 @@ def _left_out(shown: str, name: str) -> ValueError:
 
 @pytree
 class Contact(Replaceable):
-  """Contact slots in MuJoCo's order; `dim`, `geom` and `efc_address` are constants of the model.
+  """Contact slots in MuJoCo's order; `efc_address` is constant, `dim` and `geom` are but with capacities or adhesion.
 
   `exclude` is 0 for a contact with rows, 1 for one in the gap, -1 for an empty slot. `efc_address` is the slot's first row.
   """
@@ -305,6 +305,7 @@ class Contact(Replaceable):
   solref: jax.Array = array("ncon", 2, stage="collision")
   solreffriction: jax.Array = array("ncon", 2, stage="collision")
   solimp: jax.Array = array("ncon", 5, stage="collision")
+  adhesion: jax.Array = array("ncon", unit="N", stage="collision")
   surfacevel: jax.Array = array("ncon", 3, unit="m/s|rad/s", stage="collision")
   mu: jax.Array = array("ncon", stage="make_constraint")
   dim: jax.Array = array("ncon", dtype="int")
@@ -376,6 +377,7 @@ class Data(Replaceable):
   qfrc_damper: jax.Array = array("nv", stage="passive")
   qfrc_gravcomp: jax.Array = array("nv", stage="passive")
   qfrc_fluid: jax.Array = array("nv", stage="passive")
+  qfrc_adhesion: jax.Array = array("nv", stage="passive")
   qfrc_passive: jax.Array = array("nv", stage="passive")
   qfrc_bias: jax.Array = array("nv", stage="rne")
   # constraint rows

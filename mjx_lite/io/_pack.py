@@ -5,12 +5,13 @@ from typing import Any
 import mujoco
 import numpy as np
 
+from mjx_lite.collision import pairs
 from mjx_lite.core import pytree
-from mjx_lite.core.enums import ConeType, ConstraintType, JointType
+from mjx_lite.core.enums import ConeType, ConstraintType, JointType, TrnType
 from mjx_lite.core.types import Data, Model
 from mjx_lite.smooth import transmission
 
-_CONTACT_NUMBERS = ("dist", "includemargin", "mu")
+_CONTACT_NUMBERS = ("dist", "includemargin", "mu", "adhesion")
 _CONTACT_VECTORS = ("pos", "friction", "solref", "solreffriction", "solimp", "surfacevel")
 
 
@@ -57,8 +58,11 @@ class _Static(dict):
 
 def fill_moment(result: mujoco.MjData, m: mujoco.MjModel, d: Data) -> None:
   """Write the moments of the actuators with their sparsity."""
-  slots = np.asarray(d.contact.geom, int).reshape(-1, 2)
-  p = transmission.plan(_Static(m, slot_body=m.geom_bodyid[slots] if len(slots) else slots))
+  static, touching = _Static(m), np.zeros((0, 2), int)
+  if (m.actuator_trntype == TrnType.BODY).any():
+    geoms = [(p.geom1, p.geom2) for p in pairs.candidates(static, m.opt.disableflags)]
+    touching = m.geom_bodyid[np.array(geoms, int).reshape(-1, 2)]
+  p = transmission.plan(_Static(m, slot_chosen=True, pair_body=touching))
   count = np.bincount(p.entry_out, minlength=m.nout)
   result.moment_rownnz[:] = count
   result.moment_rowadr[:] = np.cumsum(count) - count
@@ -87,7 +91,7 @@ def _fill_contacts(result, d, slots, active):
     c.geom1, c.geom2 = (int(g) for g in d.contact.geom[s])
     c.geom[:] = d.contact.geom[s]
     c.elem[:], c.vert[:], c.flex[:] = -1, -1, -1
-    c.adhesion, c.H[:] = 0, 0  # the arena is not cleared
+    c.H[:] = 0  # the arena is not cleared
     first = int(d.contact.efc_address[s])
     c.efc_address = int(number[first]) if not c.exclude and active[first] else -1
 

@@ -13,7 +13,6 @@ import numpy as np
 from mjx_lite.collision.broadphase import Capacity
 from mjx_lite.constraint.soft import WEIGHTS
 from mjx_lite.core import enums, pytree
-from mjx_lite.core.errors import UnsupportedModelError
 from mjx_lite.core.layout import Layout
 from mjx_lite.core.types import Model, Option, Statistic
 from mjx_lite.io import validate
@@ -28,6 +27,7 @@ PRUNABLE = {
   "jnt_stiffness": ("jnt_stiffness", "jnt_stiffnesspoly"),
   "body_gravcomp": ("body_gravcomp",),
   "geom_surfacevel": ("geom_surfacevel",),
+  "geom_adhesion": ("geom_adhesion", "pair_adhesion"),
   "tendon_stiffness": ("tendon_stiffness", "tendon_stiffnesspoly"),
   "tendon_damping": ("tendon_damping", "tendon_dampingpoly"),
   "tendon_armature": ("tendon_armature",),
@@ -62,9 +62,9 @@ def put_model(
     device: jax.Device where the arrays go; JAX's default device if None.
     dtype: floating-point type of the arrays; JAX's default (float32, or float64 under jax_enable_x64) if None.
     keep: float fields to keep in the program although they are zero now: 'dof_frictionloss', 'dof_damping',
-      'jnt_stiffness', 'body_gravcomp', 'geom_surfacevel', 'tendon_stiffness', 'tendon_damping', 'tendon_armature',
-      'tendon_frictionloss', 'actuator_armature', 'actuator_damping', and of opt 'density', 'viscosity'. Needed to change
-      or differentiate them.
+      'jnt_stiffness', 'body_gravcomp', 'geom_surfacevel', 'geom_adhesion', 'tendon_stiffness', 'tendon_damping',
+      'tendon_armature', 'tendon_frictionloss', 'actuator_armature', 'actuator_damping', and of opt 'density', 'viscosity'.
+      Needed to change or differentiate them.
     tile: worlds computed at a time; 0 for all at once. By default 128 on CPU, 0 elsewhere.
     ncon_max: contact slots of a world; a slot for every contact that could be if None. More contacts than that are
       dropped, the last in MuJoCo's order, and marked in `Data.status` as CONTACTFULL.
@@ -105,7 +105,7 @@ def put_model(
     tile = 128 if (device.platform if device is not None else jax.default_backend()) == "cpu" else 0
   capacity = Capacity(ncon_max, pair_max)
   plans = plan(static, values, pruned, int(m.opt.disableflags), m.opt.cone == enums.ConeType.ELLIPTIC, m.opt.timestep, capacity)
-  _check_capacity(m, capacity, plans, pruned)
+  _check_capacity(capacity, plans)
   layout = Layout(static, plans, pruned, tile, kind.name)
 
   def put(x: Any) -> jax.Array:
@@ -140,8 +140,8 @@ def _check_arguments(m, keep, mjx_options):
       warnings.warn(f"put_model(..., {name}=) has no meaning in mjx_lite and is ignored.", stacklevel=3)
 
 
-def _check_capacity(m: mujoco.MjModel, capacity: Capacity, plans: Plan, pruned: frozenset[str]) -> None:
-  """Refuse capacities that are no numbers of something, and what cannot be used with them."""
+def _check_capacity(capacity: Capacity, plans: Plan) -> None:
+  """Refuse capacities that are no numbers of something."""
   by_group = capacity.pair_max if isinstance(capacity.pair_max, Mapping) else {"pair_max": capacity.pair_max}
   for name, value in {"ncon_max": capacity.ncon_max, **by_group}.items():
     if value is not None and int(value) < 1:
@@ -149,18 +149,6 @@ def _check_capacity(m: mujoco.MjModel, capacity: Capacity, plans: Plan, pruned: 
   able = sorted(g.name for g in plans.collision.groups if g.bounded)
   if isinstance(capacity.pair_max, Mapping) and (unknown := sorted({*capacity.pair_max} - {*able})):
     raise ValueError(f"put_model: pair_max has {unknown}; the groups of this model that can be bounded are {able}.")
-  if not plans.contact.chosen:
-    return
-  instead, problems = "leave out ncon_max and pair_max", []
-  moving = np.arange(m.ngeom) if "geom_surfacevel" not in pruned else []
-  fields = np.flatnonzero(np.isin(m.geom_type, (enums.GeomType.HFIELD,)))
-  for kind, what, ids in (("surfacevel", "surface velocity", moving), ("type", "height field", fields)):
-    problems += [validate.Problem(validate.name_of(m, mujoco.mjtObj.mjOBJ_GEOM, int(g)), kind, what, instead) for g in ids[:1]]
-  adhesive = np.flatnonzero(m.actuator_trntype == enums.TrnType.BODY)
-  for i in adhesive[:1]:
-    problems.append(validate.Problem(validate.name_of(m, mujoco.mjtObj.mjOBJ_ACTUATOR, int(i)), "body", "adhesion", instead))
-  if problems:
-    raise UnsupportedModelError(problems)
 
 
 def _fields(m: mujoco.MjModel) -> dict[str, Any]:

@@ -42,7 +42,7 @@ def check(m: mujoco.MjModel) -> None:
 
 def find_problems(m: mujoco.MjModel) -> list[Problem]:
   """Everything that the model uses and mjx_lite does not implement."""
-  return [*_options(m), *_sizes(m), *_equalities(m), *_tendons(m), *_geoms(m), *_collisions(m), *_actuators(m), *_sensors(m)]
+  return [*_options(m), *_sizes(m), *_equalities(m), *_tendons(m), *_collisions(m), *_actuators(m), *_sensors(m)]
 
 
 def _choice(what: str, value: int, enum: Any, allowed: Any) -> list[Problem]:
@@ -73,15 +73,6 @@ def _sizes(m):
       yield Problem(name_of(m, kind, i), kind.name.removeprefix("mjOBJ_").lower(), "present", instead)
 
 
-def _nonzero(m, field, kind, instead):
-  """Elements whose field has to be zero and is not."""
-  for i, value in enumerate(getattr(m, field)):
-    if not np.any(value):
-      continue
-    shown = " ".join(f"{x:g}" for x in np.ravel(value))
-    yield Problem(name_of(m, kind, i), field.split("_", 1)[1], shown, instead)
-
-
 def _equalities(m):
   for i in np.flatnonzero(~np.isin(m.eq_type, EQUALITIES)):
     kind = enums.EqType(int(m.eq_type[i])).name
@@ -99,12 +90,6 @@ def _tendons(m):
         name_of(m, mujoco.mjtObj.mjOBJ_ACTUATOR, i), "armature", f"{m.actuator_armature[i]:g}",
         f"use 0: {name_of(m, kind, t)} wraps around a geom, and MuJoCo has no armature for that",
       )  # fmt: skip
-
-
-def _geoms(m):
-  kind = mujoco.mjtObj.mjOBJ_GEOM
-  yield from _nonzero(m, "geom_adhesion", kind, "use 0")
-  yield from _nonzero(m, "pair_adhesion", mujoco.mjtObj.mjOBJ_PAIR, "use 0")
 
 
 def _collisions(m):

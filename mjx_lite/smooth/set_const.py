@@ -124,9 +124,9 @@ def _pose(m, qpos, x, c, t):
   """What transmissions depend on, where nothing touches."""
   n, width = m.plan.contact.ncon, qpos.shape[-1]
   pos, frame = jnp.zeros((n, 3, width), qpos.dtype), jnp.zeros((n, 3, 3, width), qpos.dtype)
-  apart = jnp.full((n, width), -1)
+  apart, geom = jnp.full((n, width), -1), jnp.zeros((n, 2, width), jnp.int32)
   return transmission.Pose(
-    qpos, x.xquat, x.site_xpos, x.site_xmat, c.subtree_com, c.cdof, t.ten_length, t.ten_J, pos, frame, apart
+    qpos, x.xquat, x.site_xpos, x.site_xmat, c.subtree_com, c.cdof, t.ten_length, t.ten_J, pos, frame, apart, geom
   )
 
 

@@ -35,6 +35,7 @@ class Pose(NamedTuple):
   contact_pos: jax.Array
   contact_frame: jax.Array
   contact_exclude: jax.Array
+  contact_geom: jax.Array
 
 
 class Transmission(NamedTuple):
@@ -400,7 +401,16 @@ class BodyTable(NamedTuple):
   ends: Ends
 
 
+class ChosenBodyTable(NamedTuple):
+  """Bodies that pull at contact slots whose geoms are chosen at run time."""
+
+  body: np.ndarray  # (nact,)
+  entry: np.ndarray  # (nentry,) dof * nact + place of the actuator
+
+
 def _plan_body(s, acts):
+  if s["slot_chosen"]:
+    return _plan_chosen_body(s, acts)
   outs, slots = s["actuator_outadr"][acts], s["slot_body"]
   ends, slot, sign, out = [], [], [], []
   touches = np.zeros((len(acts), len(slots)))
@@ -418,8 +428,34 @@ def _plan_body(s, acts):
   return BodyTable(np.array(slot, int), np.array(sign, int), np.array(out, int), plan_sum(touches), ends_plan), entries
 
 
-def _body(m, t: BodyTable, outs, x):
+def _plan_chosen_body(s, acts):
+  outs, bodies, entries = s["actuator_outadr"][acts], s["actuator_trnid"][acts, 0], []
+  moving = {b: _dofs_moving(s, b) for b in {int(b) for b in np.ravel(s["pair_body"])}}
+  for k, body in enumerate(bodies):
+    touching = {int(b) for pair in s["pair_body"] if body in pair for b in pair}
+    entries += [(k, v) for v in sorted(set().union(*(moving[b] for b in touching)))]
+  table = ChosenBodyTable(np.array(bodies, int), np.array([v * len(acts) + k for k, v in entries], int))
+  return table, [(int(outs[k]), v) for k, v in entries]
+
+
+def _chosen_body(m, t: ChosenBodyTable, outs, x):
+  """`_body` where the slots' geoms are chosen at run time."""
+  sides = m.plan.contact.sides
+  body = jnp.asarray(m.geom_bodyid.astype(np.int32))[jnp.concatenate([x.contact_geom[:, 0], x.contact_geom[:, 1]])]
+  ours = body == t.body[:, None, None]
+  touching = ((ours[:, : len(ours[0]) // 2] | ours[:, len(ours[0]) // 2 :]) & (x.contact_exclude >= 0)).astype(x.qpos.dtype)
+  weight = -touching / jnp.maximum(jnp.sum(touching, axis=1, keepdims=True), 1)
+  normal, point = rows(x.contact_frame, sides.slot)[:, 0], rows(x.contact_pos, sides.slot)
+  wrench = join_components(vector.cross(point - sides.of_root(x.subtree_com, body), normal), normal)
+  pull = wrench[:, None] * rows(jnp.swapaxes(weight, 0, 1), sides.slot)[:, :, None]
+  moment = vector.dot(x.cdof[:, None], sides.to_dofs(pull, body))
+  return Transmission(jnp.zeros((len(outs), 1), x.qpos.dtype), rows(_flat(moment), t.entry))
+
+
+def _body(m, t: BodyTable | ChosenBodyTable, outs, x):
   """Adhesion: minus the mean of the normal Jacobians of the body's contacts, those in the gap included."""
+  if isinstance(t, ChosenBodyTable):
+    return _chosen_body(m, t, outs, x)
   length = jnp.zeros((len(outs), 1), x.qpos.dtype)
   if not len(t.slot):
     return Transmission(length, length[:0])

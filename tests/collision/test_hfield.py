@@ -1,5 +1,6 @@
 """Contacts of every shape with a rough height field, along a trajectory of MuJoCo, and their derivatives."""
 
+import copy
 import functools
 
 import jax
@@ -15,21 +16,26 @@ from mjx_lite.core.errors import UnsupportedModelError
 STEPS = 200
 EVERY = 4
 SHAPES = ("sphere", "capsule", "box", "ellipsoid", "cylinder", "mesh")  # of the geoms 1 to 6
+# without a margin and a gap C ends its search for their depth early (see `hfield.collide`)
+CORNERED = [1 + SHAPES.index(k) for k in ("box", "mesh")]
 
 
 @functools.cache
 def _trajectory():
-  """Poses (n, ngeom, ...), and C's contacts as rows (geom, dist, pos, normal)."""
-  model = load("hills")
-  data = mujoco.MjData(model)
-  pos, mat, contacts = [], [], []
+  """Poses (n, ngeom, ...), and C's contacts as rows (geom, dist, pos, normal): as they are, and with a gap of 1e-9."""
+  model, patient = load("hills"), copy.deepcopy(load("hills"))
+  patient.geom_gap[CORNERED] = 1e-9
+  data, again = mujoco.MjData(model), mujoco.MjData(patient)
+  pos, mat, contacts = [], [], ([], [])
   for _ in range(STEPS // EVERY):
     mujoco.mj_step(model, data, EVERY)
-    mujoco.mj_fwdPosition(model, data)
+    again.qpos[:] = data.qpos
+    for m, d, found in ((model, data, contacts[0]), (patient, again, contacts[1])):
+      mujoco.mj_fwdPosition(m, d)
+      found.append(np.array([[c.geom[1], c.dist, *c.pos, *c.frame[:3]] for c in d.contact]).reshape(-1, 8))
     pos.append(data.geom_xpos.copy())
     mat.append(data.geom_xmat.reshape(-1, 3, 3).copy())
-    contacts.append(np.array([[c.geom[1], c.dist, *c.pos, *c.frame[:3]] for c in data.contact]).reshape(-1, 8))
-  return np.array(pos), np.array(mat), contacts
+  return np.array(pos), np.array(mat), *contacts
 
 
 @functools.cache
@@ -47,7 +53,7 @@ def _collide():
 @functools.cache
 def _found():
   m, _, collide = _collide()
-  pos, mat, _ = _trajectory()
+  pos, mat = _trajectory()[:2]
   return jax.tree.map(np.asarray, collide(pos, mat, m.geom_size))
 
 
@@ -56,8 +62,8 @@ def test_finds_what_mujoco_finds(shape):
   c, bits = _found()
   assert not bits.any()
   geom = 1 + SHAPES.index(shape)
-  states = same = n = close = placed = shallower = 0
-  for k, theirs in enumerate(_trajectory()[2]):
+  states = same = n = close = placed = 0
+  for k, theirs in enumerate(_trajectory()[3]):
     slot = np.flatnonzero((c.exclude[k] >= 0) & (c.geom[k, :, 1] == geom))
     ours = np.concatenate([c.dist[k, slot, None], c.pos[k, slot], c.frame[k, slot, 0]], axis=1)
     theirs = theirs[theirs[:, 0] == geom, 1:]
@@ -69,20 +75,23 @@ def test_finds_what_mujoco_finds(shape):
       n += len(ours)
       close += near.sum()
       placed += np.sum(near & (error[:, 1:4].max(axis=1, initial=0) < 1e-3))
-      shallower += np.sum(~near & (ours[:, 0] > theirs[:, 0]))
-  assert states > 0.7 * len(_trajectory()[2])
+  assert states > 0.7 * len(_trajectory()[3])
   assert same >= 0.98 * states, (same, states)
-  # a box and a mesh are deeper in some prisms than C says: the depth found here is that along the separating axes
-  assert close >= {"box": 0.8, "mesh": 0.9}.get(shape, 0.98) * n, (close, n)
-  assert shallower < 0.02 * n
+  assert close >= 0.98 * n, (close, n)
   # a cap or a face may lie flat
   assert placed >= {"cylinder": 0.85}.get(shape, 0.96) * close, (placed, close)
+
+
+def test_where_mujoco_ends_its_search_early_it_finds_less():
+  _, _, early, patient = _trajectory()
+  more = np.concatenate([a[:, 1] - b[:, 1] for a, b in zip(early, patient, strict=True)])
+  assert more.min() > -2e-6 and (more > 1e-4).any()
 
 
 @pytest.mark.slow
 def test_derivative_of_depth_and_place():
   m, contacts, _ = _collide()
-  pos, mat, _ = _trajectory()
+  pos, mat = _trajectory()[:2]
 
   def depth(pos, mat):
     c, _ = contacts(pos, mat, m.geom_size)
@@ -107,9 +116,45 @@ def test_derivative_of_depth_and_place():
 
 def test_a_shape_that_outgrows_its_window_is_marked():
   m, _, collide = _collide()
-  pos, mat, _ = _trajectory()
+  pos, mat = _trajectory()[:2]
   bits = collide(pos, mat, 3 * m.geom_size)[1]
   assert (bits == 1 << mjx.Warning.CONTACTFULL).all()
+
+
+@pytest.mark.parametrize(
+  "crowded, size",
+  [(False, 4), pytest.param(True, 9, marks=pytest.mark.xfail(strict=False, reason="by the build, a contact in 450 is lost"))],
+)
+def test_capacities_keep_the_first_contacts_and_mark_the_rest(crowded, size):
+  """Of a sphere, and of a box or a beam that has more prisms under it than a pair has slots."""
+  spec = mujoco.MjSpec.from_file(str(SCENES / "hills.xml"))
+  for body in spec.worldbody.bodies[3:]:
+    spec.delete(body)
+  beam = spec.worldbody.bodies[2]
+  beam.geoms[0].gap = 1e-9
+  if crowded:
+    beam.quat, beam.pos, beam.geoms[0].size = [0.8, 0.2, 0.1, 0.5], [-0.2, 0.05, 0.15], [0.21, 0.04, 0.03]
+  model = spec.compile()
+  m = mjx.put_model(model, ncon_max=size)
+  fields = next(g.how for g in m.plan.collision.groups if g.name == "hfield-*")
+  assert m.plan.contact.chosen and len(fields.direct) and bool(len(fields.crowded)) == crowded
+  data, poses, expected = mujoco.MjData(model), [], []
+  for _ in range(STEPS // EVERY):
+    mujoco.mj_step(model, data, EVERY)
+    mujoco.mj_fwdPosition(model, data)
+    poses.append((data.geom_xpos.copy(), data.geom_xmat.reshape(-1, 3, 3).copy()))
+    expected.append(np.array([[*c.geom, c.exclude, c.dist] for c in data.contact]).reshape(-1, 4))
+  start = mjx.make_data(m)
+  collide = mjx.jit(jax.vmap(lambda x, r: mjx.collision(m, start.replace(geom_xpos=x, geom_xmat=r))))
+  d = collide(*(np.array(x) for x in zip(*poses, strict=True)))
+  total = np.array([len(x) for x in expected])
+  assert total.min() == 0 and size < total.max()
+  np.testing.assert_array_equal(d.status.bits, np.where(total > size, 1 << mjx.Warning.CONTACTFULL, 0))
+  for k, theirs in enumerate(expected):
+    n = min(len(theirs), size)
+    ours = np.concatenate([d.contact.geom[k], d.contact.exclude[k][:, None], d.contact.dist[k][:, None]], axis=1)
+    np.testing.assert_allclose(ours[:n], theirs[:n], atol=2e-6)
+    assert (d.contact.exclude[k][n:] < 0).all()
 
 
 def test_more_cells_than_can_be_are_refused():

@@ -40,6 +40,7 @@ def along(name, steps, every):
     if i % every == 0:
       ours, theirs = engine.step(data), state_only(model, data)
       mujoco.mj_step(model, theirs)
+      np.testing.assert_array_equal(ours.contact.geom, theirs.contact.geom)
       worst_by_sensor(model, ours, theirs, worst)
       history = max(history, compare.relative_error(ours.history, theirs.history).max(initial=0))
       alive |= {k for k in range(model.nsensor) if theirs.sensor(k).data.any()}

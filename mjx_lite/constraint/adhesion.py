@@ -1,0 +1,49 @@
+"""Contacts that pull: the cone of their forces is moved down the normal by their adhesion.
+
+A passive force draws the bodies together, and the reference acceleration of the rows is raised so that the force between the
+bodies, that of the rows less the adhesion, depends on the penetration as it would without. In the gap there is no friction.
+
+Source: MuJoCo documentation, Computation, Constraint model, Adhesion.
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from mjx_lite.constraint import contact, sides
+from mjx_lite.core.select import rows
+from mjx_lite.core.types import Contact, Model
+from mjx_lite.math import vector
+
+
+def force(m: Model, c: Contact, cdof: jax.Array, subtree_com: jax.Array) -> jax.Array:
+  """Passive force (nv, W) of the contacts that pull. Source: `mj_adhesion`."""
+  p: contact.ContactPlan = m.plan.contact
+  body: Any = sides.bodies(m, c.geom) if p.chosen else None
+  pull = rows(jnp.where(c.exclude >= 0, c.adhesion, 0), p.sides.slot)[:, None]
+  normal, point = rows(c.frame, p.sides.slot)[:, 0], rows(c.pos, p.sides.slot)
+  torque = vector.cross(point - p.sides.of_root(subtree_com, body), normal)
+  return vector.dot(cdof, p.sides.to_dofs(-pull * jnp.concatenate([torque, normal], axis=1), body))
+
+
+def share(m: Model, adhesion: jax.Array, dim: jax.Array) -> jax.Array:
+  """What the rows (nefc, W) have of the adhesion (ncon, W) [N]: the normal all of it, edges of a pyramid equal parts.
+
+  Args:
+    m: the model.
+    adhesion: of the contacts.
+    dim: (ncon, W) condims.
+
+  Source: `mj_adhesionRef`.
+  """
+  p: contact.ContactPlan = m.plan.contact
+  index = np.arange(p.nrow)[:, None]
+  if p.elliptic:
+    part = jnp.where(index == 0, adhesion[:, None], 0)
+  else:
+    number = contact.row_count(p, dim)
+    part = jnp.where(index < number[:, None], (adhesion / number)[:, None], 0)
+  part = part.reshape(p.ncon * p.nrow, part.shape[-1])
+  return jnp.concatenate([jnp.zeros((m.plan.contact_force.first_row, part.shape[-1]), part.dtype), part])
