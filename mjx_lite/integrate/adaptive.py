@@ -106,7 +106,7 @@ def _move_jvp(substep, o, primals, tangents):
   state, missed, sizes = move(substep, o, m, d, start)
   shares = checkpoint_name(jax.lax.stop_gradient(sizes / m.opt.timestep), SIZES)
   go = _moving(primals, tangents)
-  _, state_dot = jax.jvp(lambda *x: replay(substep, *go.tree(*x), shares), go.leaves, go.tangents)
+  _, state_dot = jax.jvp(lambda *x: replay(substep, *go.tree(*x), shares=shares), go.leaves, go.tangents)
   return (state, missed, sizes), (state_dot, np.zeros(missed.shape, jax.dtypes.float0), jnp.zeros_like(sizes))
 
 
