@@ -18,6 +18,7 @@ touches jax's extension interfaces.
 import contextlib
 import functools
 import gc
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -36,6 +37,7 @@ class Call(NamedTuple):
   in_tree: Any
   nshared: int  # leaves of the first argument, the Model
   tile: int  # worlds computed at a time, 0 for all
+  groups: int  # devices that the worlds may be divided among, see `Tiling`
 
 
 native_p = jex_core.Primitive("mjx_native")
@@ -63,11 +65,18 @@ def one_world(native: Callable[..., Any], check: Callable[..., None] | None = No
       check(*args)
     leaves, in_tree = jax.tree.flatten(args)
     leaves = [jnp.asarray(x) for x in leaves]
-    call = Call(native, tuple(sorted(static.items())), in_tree, len(jax.tree.leaves(args[0])), getattr(args[0], "tile", 0))
+    shared, tile = len(jax.tree.leaves(args[0])), getattr(args[0], "tile", 0)
+    call = Call(native, tuple(sorted(static.items())), in_tree, shared, tile, _devices())
     out = native_p.bind(*leaves, call=call, batched=False)
     return jax.tree.unflatten(_OUT_TREE[call], out)
 
   return public
+
+
+def _devices() -> int:
+  """Devices among which XLA may divide one array here: all of them, but one's own part in `jax.shard_map`."""
+  mesh = jax.sharding.get_abstract_mesh()
+  return max(1, jax.device_count() // math.prod(mesh.shape[name] for name in mesh.manual_axes))
 
 
 def _avals(leaves):
@@ -133,7 +142,7 @@ class Tiling(NamedTuple):
 
 
 def _tiling(call, width):
-  groups = jax.device_count() if width % jax.device_count() == 0 else 1
+  groups = call.groups if width % call.groups == 0 else 1
   count = -(-width // call.tile) if call.tile else 1
   return Tiling(count, groups, groups * -(-width // (groups * count)))
 
