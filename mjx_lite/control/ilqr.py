@@ -12,6 +12,7 @@ from mjx_lite.control.dynamics import Cost, ctrl_bounds, difference, hold, linea
 
 ALPHAS = 0.5 ** np.arange(10)  # lengths of step that are tried at once
 _QP_ITERATIONS = 10
+_DAMPING = 1e-6  # of the controls' curvature, at the start
 
 
 class Ilqr(NamedTuple):
@@ -23,7 +24,7 @@ class Ilqr(NamedTuple):
   gain: jax.Array  # (T, nu, nx)
   cost: jax.Array  # ()
   iterations: jax.Array  # () those taken
-  converged: jax.Array  # () whether an iteration gained less than the tolerance
+  converged: jax.Array  # () whether an iteration gained less than the tolerance, or its quadratic model promised no more
 
 
 def ilqr(
@@ -78,15 +79,17 @@ def ilqr(
     A, B = jax.vmap(lambda s, u: linearize(m, d.replace(**s, ctrl=u), steps))(at, ctrl)
     quadratic = jax.vmap(lambda s, u: _quadratic(m, d.replace(**s), u, cost.running))(at, ctrl)
     end = d.replace(**jax.tree.map(lambda x: x[-1], path))
-    k, K = _backward(A, B, quadratic, _final(m, end, cost.final), low - ctrl, high - ctrl, mu)
+    k, K, promised = _backward(A, B, quadratic, _final(m, end, cost.final), low - ctrl, high - ctrl, mu)
     tried = jax.vmap(lambda alpha: forward(path, ctrl, k, K, alpha))(alphas)
     costs = jnp.where(jnp.isfinite(tried[2]), tried[2], jnp.inf)
     best = jnp.argmin(costs)
     new_path, new_ctrl, new_total = jax.tree.map(lambda x: x[best], tried)
     better = costs[best] < total
-    done = better & (total - new_total <= tolerance * total)
+    # a promise that heavy damping made small is none
+    small = jnp.where(better, total - new_total, promised) <= tolerance * total
+    done = small & (better | (mu <= _DAMPING))
     path, ctrl, K = mjx.where(better, (new_path, new_ctrl, K), (path, ctrl, carry[2]))
-    mu = jnp.where(better, mu / 5, jnp.maximum(mu, 1e-6) * 10)
+    mu = jnp.where(better, mu / 5, jnp.maximum(mu, _DAMPING) * 10)
     return path, ctrl, K, jnp.where(better, new_total, total), mu, count + 1, done
 
   def proceed(carry):
@@ -97,7 +100,7 @@ def ilqr(
   K = jnp.zeros((*ctrl.shape, 2 * m.nv + m.na), ctrl.dtype)
   still = jax.tree.map(lambda x: jnp.broadcast_to(x, (len(ctrl) + 1, *x.shape)), _state(d))
   path, ctrl, total = forward(still, ctrl, jnp.zeros_like(ctrl), K, jnp.zeros((), ctrl.dtype))
-  start = (path, ctrl, K, total, jnp.full((), 1e-6, ctrl.dtype), jnp.zeros((), jnp.int32), jnp.zeros((), bool))
+  start = (path, ctrl, K, total, jnp.full((), _DAMPING, ctrl.dtype), jnp.zeros((), jnp.int32), jnp.zeros((), bool))
   path, ctrl, K, total, _, count, done = jax.lax.while_loop(proceed, improve, start)
   return Ilqr(ctrl, path["qpos"], path["qvel"], K, total, count, done)
 
@@ -129,7 +132,7 @@ def _final(m: mjx.Model, d: mjx.Data, residual: Callable[..., jax.Array]) -> tup
 
 
 def _backward(A, B, quadratic, final, low, high, mu):
-  """Changes of the controls k (T, nu) and feedback K (T, nu, nx), from the end to the start."""
+  """Changes of the controls k (T, nu), feedback K (T, nu, nx), and what k should gain (), from the end to the start."""
   nx = A.shape[-1]
 
   def one(value, x):
@@ -141,9 +144,10 @@ def _backward(A, B, quadratic, final, low, high, mu):
     k, K = _box(Quu + mu * jnp.eye(len(Qu), dtype=Qu.dtype), Qu, Qux, low, high)
     Vx = g[:nx] + K.T @ (Quu @ k + Qu) + Qux.T @ k
     Vxx = H[:nx, :nx] + K.T @ Quu @ K + K.T @ Qux + Qux.T @ K
-    return (Vx, 0.5 * (Vxx + Vxx.T)), (k, K)
+    return (Vx, 0.5 * (Vxx + Vxx.T)), (k, K, -Qu @ k - 0.5 * k @ Quu @ k)
 
-  return jax.lax.scan(one, final, (A, B, quadratic, low, high), reverse=True)[1]
+  k, K, gain = jax.lax.scan(one, final, (A, B, quadratic, low, high), reverse=True)[1]
+  return k, K, jnp.sum(gain)
 
 
 def _box(H, g, Hx, low, high):

@@ -1,8 +1,8 @@
 """Pictures: worlds drawn by mujoco.Renderer in a process of its own, PNG and MP4 files."""
 
 from mjx_lite.viz.backend import Backend, choose_backend
+from mjx_lite.viz.draw import NoPicture, render_grid, why_no_mp4, write_mp4, write_png
 from mjx_lite.viz.film import FLAGS, FRAMES, render
-from mjx_lite.viz.render import NoPicture, render_grid, why_no_mp4, write_mp4, write_png
 
 __all__ = [
   "FLAGS", "FRAMES", "Backend", "NoPicture", "choose_backend", "render", "render_grid", "why_no_mp4", "write_mp4", "write_png",

@@ -8,7 +8,7 @@ import mujoco
 import numpy as np
 
 from mjx_lite.core.types import Data, Model
-from mjx_lite.viz.render import arrange, draw, write_mp4, write_png
+from mjx_lite.viz.draw import arrange, draw, write_mp4, write_png
 
 STATE = ("qpos", "qvel", "act", "ctrl", "qfrc_applied", "xfrc_applied", "mocap_pos", "mocap_quat", "eq_active")
 FLAGS = {x.name[len("mjVIS_") :].lower(): int(x) for x in mujoco.mjtVisFlag.__members__.values() if x.name != "mjNVISFLAG"}

@@ -8,9 +8,8 @@ import sys
 import pytest
 import rich.console
 
-from mjx_lite import viz
 from mjx_lite.cli import COMMANDS, common, compare, main
-from mjx_lite.viz import backend
+from mjx_lite.viz import backend, draw
 
 _UNSUPPORTED = """
 <mujoco>
@@ -64,7 +63,7 @@ def test_missing_and_broken_files(tmp_path, capsys):
 
 def test_demo_without_a_picture(tmp_path, capsys, monkeypatch):
   # a machine on which nothing can draw still runs the demo
-  monkeypatch.setattr(viz.render, "choose_backend", lambda: backend.Backend(None, (("egl", "no driver"),)))
+  monkeypatch.setattr(draw, "choose_backend", lambda: backend.Backend(None, (("egl", "no driver"),)))
   assert main(["demo", "--worlds", "4", "--steps", "6", "--out", str(tmp_path)]) == 0
   out = capsys.readouterr().out
   for text in (
