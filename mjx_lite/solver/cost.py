@@ -149,14 +149,18 @@ def _middle_cost(c: _Cone):
 
 
 def _middle_change(p, rows, c0: _Cone, c1: _Cone, jv, alpha):
-  """Cost of the middle zone after a step minus that before; exact to round-off where both are in it."""
+  """Cost of the middle zone after a step minus that before, and the size of what was subtracted for it.
+
+  It is exact to its own round-off where both are in the zone; else to that of the costs.
+  """
   v = jv[_contact_start(p) :].reshape(c0.jar.shape)
   slide = v[:, 1:] * rows.jacobian.mu[:, : v.shape[1] - 1]
   both = c0.middle & c1.middle
   longer = alpha * (2 * vector.dot(c0.slide, slide) + alpha * vector.dot(slide, slide))
   longer = longer / jnp.where(both, c0.size + c1.size, 1)
   change = 0.5 * c0.strength * (alpha * v[:, 0] - longer) * (c0.gap + c1.gap)
-  return jnp.where(both, change, _middle_cost(c1) - _middle_cost(c0))
+  after, before = _middle_cost(c1), _middle_cost(c0)
+  return jnp.where(both, change, after - before), jnp.where(both, 0, jnp.abs(after) + jnp.abs(before))
 
 
 def _huber(p, rows, jar):
@@ -168,9 +172,10 @@ def _huber(p, rows, jar):
 
 
 class Line(NamedTuple):
-  """The cost along a line: value relative to the start, slope, curvature; each (W,)."""
+  """The cost along a line: value relative to the start and its round-off, slope, curvature; each (W,)."""
 
   cost: jax.Array
+  noise: jax.Array
   slope: jax.Array
   curvature: jax.Array
 
@@ -201,9 +206,12 @@ def along(p: Any, rows: Rows, start: Zones, jar, jv, slope, gauss2, alpha: jax.A
   pushed = [_pushed(p, rows, y, c) for y, c in zip((jar, x), cones, strict=True)]
   before, after = (jnp.where(on, y, 0) for on, y in zip(pushed, (jar, x), strict=True))
   crossing = 0.5 * _quadratic(p, rows) * (after - before) * (after + before) + start.force * move
+  subtracted = jnp.zeros_like(slope)
   if p.jacobian.nfriction:
     f = _friction(p)
-    kinked = crossing[f] + _huber(p, rows, x) - _huber(p, rows, jar)
+    after, before = _huber(p, rows, x), _huber(p, rows, jar)
+    kinked = crossing[f] + after - before
+    subtracted += vector.total(jnp.where(both[f], 0, jnp.abs(after) + jnp.abs(before)))
     crossing = jnp.concatenate([crossing[: f.start], kinked, crossing[f.stop :]])
   cost, rise, bend = vector.totals(
     jnp.where(both, 0.5 * start.weight * move * move, crossing),
@@ -211,8 +219,11 @@ def along(p: Any, rows: Rows, start: Zones, jar, jv, slope, gauss2, alpha: jax.A
     mul_curvature(p, end, jv) * jv,
   )
   if cones[0] is not None and cones[1] is not None:
-    cost = cost + vector.total(_middle_change(p, rows, cones[0], cones[1], jv, alpha))
-  return Line(cost + alpha * (slope + alpha * gauss2), slope + 2 * gauss2 * alpha + rise, 2 * gauss2 + bend)
+    change, size = vector.totals(*_middle_change(p, rows, cones[0], cones[1], jv, alpha))
+    cost, subtracted = cost + change, subtracted + size
+  cost = cost + alpha * (slope + alpha * gauss2)
+  noise = 8 * jnp.finfo(jar.dtype).eps * (jnp.abs(alpha * slope) + subtracted)
+  return Line(cost, noise, slope + 2 * gauss2 * alpha + rise, 2 * gauss2 + bend)
 
 
 def state(p: Any, rows: Rows, jar: jax.Array) -> jax.Array:

@@ -56,9 +56,8 @@ def search(plan: Any, rows: Rows, zones: cost.Zones, jar, jv, slope, gauss2, gto
     at = cost.along(plan, rows, zones, jar, jv, slope, gauss2, s.alpha)
     found = ~s.done & (jnp.abs(at.slope) < gtol)
     # costs closer than their round-off are told apart by the slope
-    slack = 8 * jnp.finfo(jar.dtype).eps * jnp.abs(s.alpha * slope)
-    flatter = (jnp.abs(at.slope) < s.best_slope) & (at.cost <= s.best_cost + slack)
-    better = ~s.done & ((at.cost < s.best_cost - slack) | flatter)
+    flatter = (jnp.abs(at.slope) < s.best_slope) & (at.cost <= s.best_cost + at.noise)
+    better = ~s.done & ((at.cost < s.best_cost - at.noise) | flatter)
     low = jnp.where(at.slope < 0, s.alpha, s.low)
     high = jnp.where(at.slope < 0, s.high, s.alpha)
     newton = s.alpha - at.slope / jnp.maximum(at.curvature, jnp.finfo(jar.dtype).tiny)
