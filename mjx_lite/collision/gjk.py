@@ -193,7 +193,7 @@ def _find_near(pairs: _Pairs, iterations: int) -> Features:
     new = _iterate(chosen, iterations)
     mine = (place[None] == np.arange(number, dtype=np.int32)[:, None, None]) & taken[None]
     slot, is_new = jnp.argmax(mine, axis=1), jnp.any(mine, axis=1)
-    found = jax.tree.map(lambda old, x: jnp.where(_over(is_new, old.ndim), gather(x, slot), old), found, new)
+    found = jax.tree.map(lambda old, x: jnp.where(core.over(is_new, old.ndim), gather(x, slot), old), found, new)
     return found, left & ~is_new
 
   return jax.lax.while_loop(lambda carry: jnp.any(carry[1]), more, (none, near))[0]
@@ -284,7 +284,7 @@ def _iterate(pairs: _Pairs, iterations: int) -> Features:
       jnp.where(again, 0, s.turn + (outside & (s.stage == _DESCEND))), s.again | again, done, s.far | far & ~fresh & ~s.done,
       s.overlap | (stage != _APART), jnp.where(moved, 0, s.count + 1), s.passes + 1,
     )  # fmt: skip
-    return jax.tree.map(lambda old, x: jnp.where(_over(s.done, x.ndim), old, x), s, new)
+    return jax.tree.map(lambda old, x: jnp.where(core.over(s.done, x.ndim), old, x), s, new)
 
   shape = place.shape[0], width
   zero3 = jnp.zeros((shape[0], 3, 3, width), place.dtype)
@@ -314,11 +314,6 @@ def _shallowest(
   depth = core.extent(a, directions) + reach_b - vector.dot(directions, place[:, None])
   best = _first_max(-depth)
   return jnp.sum(jnp.where(best[:, :, None], directions, 0), axis=1), jnp.min(depth, axis=1)
-
-
-def _over(mask: jax.Array, ndim: int) -> jax.Array:
-  """A mask (P, W) for an array of more axes between."""
-  return mask.reshape(mask.shape[0], *[1] * (ndim - 2), mask.shape[-1])
 
 
 def _first_max(x: jax.Array) -> jax.Array:

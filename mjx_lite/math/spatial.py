@@ -25,11 +25,6 @@ def cross_motion(v: jax.Array, m: jax.Array) -> jax.Array:
   return vector.join([*vector.cross_parts(w, a), *_add(vector.cross_parts(w, b), vector.cross_parts(u, a))])
 
 
-def cross_force(v: jax.Array, f: jax.Array) -> jax.Array:
-  """Derivative of the force vector f carried by v. Source: `mju_crossForce`."""
-  return vector.join(_cross_force(*(_halves(x) for x in vector.alike(v, f))))
-
-
 def _halves(v):
   """Components of the rotational and of the translational part."""
   x = vector.parts(v)
@@ -41,16 +36,13 @@ def _add(a, b):
 
 
 def _cross_force(v, f):
+  """Derivative of the force vector f carried by v. Source: `mju_crossForce`."""
   (w, u), (t, f3) = v, f
   return [*_add(vector.cross_parts(w, t), vector.cross_parts(u, f3)), *vector.cross_parts(w, f3)]
 
 
-def sym_vec(i6: jax.Array, v: jax.Array) -> jax.Array:
-  """Symmetric 3x3 matrix `[xx yy zz xy xz yz]` times a vector."""
-  return vector.join(_sym_vec(*(vector.parts(x) for x in vector.alike(i6, v))))
-
-
 def _sym_vec(i6, v):
+  """Symmetric 3x3 matrix `[xx yy zz xy xz yz]` times a vector."""
   (xx, yy, zz, xy, xz, yz), (x, y, z) = i6, v
   return xx * x + xy * y + xz * z, xy * x + yy * y + yz * z, xz * x + yz * y + zz * z
 
@@ -87,12 +79,12 @@ def inertia_about(inertia: jax.Array, mat: jax.Array, r: jax.Array, mass: jax.Ar
   Source: `mju_inertCom`.
   """
   scaled = mat * inertia[..., None, :, :]
-  moments = sum(scaled[..., k, :] * mat[..., k, :] for k in range(3))
+  moments = vector.add(scaled[..., k, :] * mat[..., k, :] for k in range(3))
   products = [vector.dot(scaled[..., i, :, :], mat[..., j, :, :]) for i, j in ((0, 1), (0, 2), (1, 2))]
   x, y, z = vector.parts(r)
   mass = mass[..., None, :]
-  moments = moments + mass * jnp.concatenate([y * y + z * z, x * x + z * z, x * x + y * y], axis=-2)
-  products = jnp.stack(products, axis=-2) - mass * jnp.concatenate([x * y, x * z, y * z], axis=-2)
+  moments = moments + mass * vector.join([y * y + z * z, x * x + z * z, x * x + y * y])
+  products = jnp.stack(products, axis=-2) - mass * vector.join([x * y, x * z, y * z])
   return jnp.concatenate([moments, products, mass * r, jnp.broadcast_to(mass, (*r.shape[:-2], 1, r.shape[-1]))], axis=-2)
 
 

@@ -103,13 +103,6 @@ def transpose(a: jax.Array) -> jax.Array:
   return jnp.swapaxes(a, -3, -2)
 
 
-def skew(v: jax.Array) -> jax.Array:
-  """Matrix of the vector product: `skew(v) u = v x u`."""
-  x, y, z = parts(v)
-  o = jnp.zeros_like(x)
-  return matrix((o, -z, y), (z, o, -x), (-y, x, o))
-
-
 def matrix(*rows: tuple[jax.Array, ...]) -> jax.Array:
   """Matrix of its entries (..., 1, W), row by row: XLA fuses the joining of a few parts with them, not that of many."""
   return jnp.stack([join(r) for r in rows], axis=-3)

@@ -136,10 +136,12 @@ def camlight(m: Model, xpos, xquat, subtree_com) -> CamLight:
   Source: `mj_camlight`.
   Gradient: zero where a camera looks straight up or down, or its target is at its own place.
   """
-  both = lambda field: join([getattr(m, f"cam_{field}"), getattr(m, f"light_{field}")])  # noqa: E731
-  ids = lambda field: np.concatenate([getattr(m, f"cam_{field}"), getattr(m, f"light_{field}")])  # noqa: E731
-  given = ids("bodyid"), ids("targetbodyid"), ids("mode"), both("pos"), both("pos0"), both("poscom0")
-  x, n = _place(*given, xpos, xquat, subtree_com), m.ncam
+
+  def both(glue, *fields):
+    return [glue([getattr(m, f"{kind}_{field}") for kind in ("cam", "light")]) for field in fields]
+
+  constants, given = both(np.concatenate, "bodyid", "targetbodyid", "mode"), both(join, "pos", "pos0", "poscom0")
+  x, n = _place(*constants, *given, xpos=xpos, xquat=xquat, subtree_com=subtree_com), m.ncam
   cam = _Placed(x.pos[:n], x.target[:n], x.tracks[:n], x.targets[:n])
   light = _Placed(x.pos[n:], x.target[n:], x.tracks[n:], x.targets[n:])
 

@@ -46,9 +46,22 @@ def differences(model, data):
   return out
 
 
+def model_of(name):
+  return optimal(mujoco.MjModel.from_xml_string(XML) if name == "inline" else load(name))
+
+
+def assert_blocks_equal(found, expected, rtol, atol):
+  """Blocks of a batch of states, found (world first) and of C (a list of blocks for each state)."""
+  for i, of_c in enumerate(expected):
+    for block, ours, theirs in zip(found._fields, found, of_c, strict=True):
+      assert ours[i].shape == theirs.shape
+      scale = np.abs(theirs).max(initial=1e-3)
+      np.testing.assert_allclose(ours[i], theirs, rtol=rtol, atol=atol * scale, err_msg=f"{block}, state {i}")
+
+
 @pytest.mark.parametrize("name", ["inline", *(pytest.param(n, marks=pytest.mark.slow) for n in SLOW)])
 def test_equals_finite_differences_of_c(name):
-  model = optimal(mujoco.MjModel.from_xml_string(XML) if name == "inline" else load(name))
+  model = model_of(name)
   m = mjx.put_model(model)
   data, expected = [], []
   for state in states(model, 2):
@@ -56,11 +69,7 @@ def test_equals_finite_differences_of_c(name):
     expected.append(differences(model, state))
   many = jax.tree.map(lambda *x: jnp.stack(x), *data)
   found = mjx.jit(jax.vmap(mjx.transition_jac, in_axes=(None, 0)))(m, many)
-  for i, of_c in enumerate(expected):
-    for letter, ours, theirs in zip("ABCD", found, of_c, strict=True):
-      assert ours[i].shape == theirs.shape
-      scale = np.abs(theirs).max(initial=1e-3)
-      np.testing.assert_allclose(ours[i], theirs, rtol=1e-5, atol=1e-6 * scale, err_msg=f"{letter}, state {i}")
+  assert_blocks_equal(found, expected, rtol=1e-5, atol=1e-6)
 
 
 def inverse_differences(model, data, eps):
@@ -72,7 +81,7 @@ def inverse_differences(model, data, eps):
 
 @pytest.mark.parametrize("name", ["inline", *(pytest.param(n, marks=pytest.mark.slow) for n in SLOW)])
 def test_inverse_equals_finite_differences_of_c(name):
-  model = optimal(mujoco.MjModel.from_xml_string(XML) if name == "inline" else load(name))
+  model = model_of(name)
   m = mjx.put_model(model)
   data, expected = [], []
   for state in states(model, 2):
@@ -83,11 +92,7 @@ def test_inverse_equals_finite_differences_of_c(name):
     expected.append([2 * a - b for a, b in zip(fine, coarse, strict=True)])
   many = jax.tree.map(lambda *x: jnp.stack(x), *data)
   found = mjx.jit(jax.vmap(lambda d: mjx.inverse_jac(m, d, actuation=True)))(many)
-  for i, of_c in enumerate(expected):
-    for name, ours, theirs in zip(found._fields, found, of_c, strict=True):
-      assert ours[i].shape == theirs.shape
-      scale = np.abs(theirs).max(initial=1e-3)
-      np.testing.assert_allclose(ours[i], theirs, rtol=1e-4, atol=3e-6 * scale, err_msg=f"{name}, state {i}")
+  assert_blocks_equal(found, expected, rtol=1e-4, atol=3e-6)
 
 
 def test_hessian_vector_product():
