@@ -18,16 +18,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from mjx_lite.core.select import rows
+from mjx_lite.core.select import rows, rows_or_zero
 from mjx_lite.core.types import Model
-from mjx_lite.math import safe, vector
+from mjx_lite.math import safe, spatial, vector
 from mjx_lite.math.tree import SumPlan, mask_sum, plan_sum
 
 
 class ArticulatedPlan(NamedTuple):
   """Index tables, root first."""
 
-  own_body: SumPlan  # dof <- bodies that hang on it and on no later dof
+  hang: SumPlan  # dofs that bodies hang on, and on no later dof <- these bodies
+  hung: np.ndarray  # (ndepth, width) row of that sum, -1 where no body hangs
   dof: np.ndarray  # (ndepth, width) dof, nv where there is none
   to_parent: np.ndarray  # (ndepth, width, width) 1 at (row of the parent one depth above, row)
   place: np.ndarray  # (nv,) dof -> depth * width + row
@@ -48,8 +49,9 @@ def plan(s: dict[str, Any]) -> ArticulatedPlan:
   for b in range(1, nbody):
     n = s["body_dofnum"][b]
     last[b] = s["body_dofadr"][b] + n - 1 if n else last[s["body_parentid"][b]]
-  own = np.zeros((nv, nbody))
-  own[last[last >= 0], np.flatnonzero(last >= 0)] = 1
+  hang = np.zeros((nv, nbody))
+  hang[last[last >= 0], np.flatnonzero(last >= 0)] = 1
+  bears = hang.any(axis=1)
 
   depth = np.zeros(nv, int)
   for v in range(nv):
@@ -64,7 +66,8 @@ def plan(s: dict[str, Any]) -> ArticulatedPlan:
     row[members] = np.arange(len(members))
     if k:
       to_parent[k, row[parent[members]], row[members]] = 1
-  return ArticulatedPlan(plan_sum(own), dof, to_parent, depth * width + row)
+  hung = np.append(np.where(bears, np.cumsum(bears) - 1, -1), -1)[dof]
+  return ArticulatedPlan(plan_sum(hang[bears]), hung, dof, to_parent, depth * width + row)
 
 
 def _by_depth(p: ArticulatedPlan, x: jax.Array) -> jax.Array:
@@ -82,30 +85,42 @@ def _sum_rows(mask: jax.Array, x: jax.Array) -> jax.Array:
   return vector.combine_rows(mask, x)
 
 
-def factor(m: Model, inertia: jax.Array, cdof: jax.Array, diagonal: jax.Array) -> Factor:
+def _from_children(p: ArticulatedPlan, like: jax.Array) -> jax.Array:
+  """Masks of the depth below: 1 at (row, row of the child)."""
+  return jnp.asarray(np.roll(p.to_parent, -1, axis=0), like.dtype)
+
+
+def factor(m: Model, cinert: jax.Array, cdof: jax.Array, diagonal: jax.Array, stiffness: jax.Array | None = None) -> Factor:
   """Factor M + diag + stiffness.
 
+  What each depth hands on is summed at the parents when their turn comes, not before: a product with the masks reads what
+  the loop carries. One that follows its operand at once has XLA compute the operand in the product's flat shape, an
+  index at a time and five times slower.
+
   Args:
-    inertia: (nbody, 6, 6, W) spatial inertia, contact stiffness included, about the tree's centre of mass.
+    cinert: (nbody, 10, W) spatial inertia about the tree's centre of mass.
     cdof: (nv, 6, W).
     diagonal: (nv, W) armature and what else is on the diagonal.
+    stiffness: (nbody, 6, 6, W) of the contacts, about the same point.
   """
   p: ArticulatedPlan = m.plan.articulated
-  own, s, d = (_by_depth(p, x) for x in (mask_sum(p.own_body, inertia), cdof, diagonal))
+  s, d = _by_depth(p, cdof), _by_depth(p, diagonal)
   if not m.nv:
     return Factor(s, s, d)
+  own = spatial.inertia_matrix(mask_sum(p.hang, cinert))
+  if stiffness is not None:
+    own = own + mask_sum(p.hang, stiffness)
+  own = rows_or_zero(own, p.hung)
 
-  def up(below, x):
+  def up(left, x):
     body, axis, diag, mask, empty = x
-    body = body + below
+    body = body + _sum_rows(mask, left)
     u = vector.mat_vec(body, axis)
     inv = 1 / jnp.where(empty, 1, jnp.maximum(vector.dot(axis, u) + diag, safe.MINVAL))
-    below = _sum_rows(mask, body - u[:, :, None] * (u * inv[:, None])[:, None])
-    return below, (u, inv)
+    return body - u[:, :, None] * (u * inv[:, None])[:, None], (u, inv)
 
   empty = (p.dof == m.nv)[..., None]
-  masks = jnp.asarray(p.to_parent, cdof.dtype)
-  _, (force, inv) = jax.lax.scan(up, jnp.zeros_like(own[0]), (own, s, d, masks, empty), reverse=True)
+  _, (force, inv) = jax.lax.scan(up, jnp.zeros_like(own[0]), (own, s, d, _from_children(p, cdof), empty), reverse=True)
   return Factor(s, force, inv)
 
 
@@ -118,11 +133,12 @@ def solve(m: Model, f: Factor, x: jax.Array) -> jax.Array:
 
   def up(pull, a):
     axis, force, inv, mask, u = a
+    pull = _sum_rows(mask, pull)
     rest = (u - vector.dot(axis, pull)) * inv
-    return _sum_rows(mask, pull + force * rest[:, None]), rest
+    return pull + force * rest[:, None], rest
 
   none = jnp.zeros_like(f.force[0])
-  _, rest = jax.lax.scan(up, none, (f.cdof, f.force, f.inv, masks, _by_depth(p, x)), reverse=True)
+  _, rest = jax.lax.scan(up, none, (f.cdof, f.force, f.inv, _from_children(p, x), _by_depth(p, x)), reverse=True)
 
   def down(acc, a):
     axis, force, inv, mask, rest = a

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 
 from mjx_lite.core.select import rows
 from mjx_lite.core.types import Model
-from mjx_lite.math import linalg, spatial
+from mjx_lite.math import linalg
 from mjx_lite.smooth import articulated, inertia, transmission
 from mjx_lite.smooth.articulated import Packed
 
@@ -27,7 +27,7 @@ def factor(m: Model, cinert: jax.Array, cdof: jax.Array, packed_m: jax.Array, ex
   if is_articulated(m):
     diagonal = transmission.dof_armature(m)
     diagonal = jnp.broadcast_to(diagonal if extra is None else diagonal + extra, (m.nv, cdof.shape[-1]))
-    return articulated.factor(m, spatial.inertia_matrix(cinert), cdof, diagonal)
+    return articulated.factor(m, cinert, cdof, diagonal)
   if extra is not None:
     packed_m = packed_m + jnp.where(m.plan.inertia.diagonal[:, None], rows(extra, m.plan.inertia.row), 0)
   return dense_factor(m, packed_m)

@@ -13,7 +13,7 @@ import jax
 from mjx_lite.constraint import jacobian
 from mjx_lite.constraint.rows import Jacobian
 from mjx_lite.core.types import Model
-from mjx_lite.math import linalg, spatial, vector
+from mjx_lite.math import linalg, vector
 from mjx_lite.smooth import articulated, inertia, mass, transmission
 from mjx_lite.solver.cost import Zones
 
@@ -59,11 +59,9 @@ def factor(m: Model, metric: Metric, j: Jacobian, zones: Zones) -> Any:
   weight, cone = zones.weight, zones.cone
   if not is_tree_sparse(m):
     return linalg.cholesky(dense_m(m, metric) + jacobian.dense_curvature(m, j, metric.cdof, weight, cone))
-  body = spatial.inertia_matrix(metric.cinert)
-  if m.plan.contact.ncon:
-    body = body + jacobian.body_curvature(m, j, weight, cone)
+  stiffness = jacobian.body_curvature(m, j, weight, cone) if m.plan.contact.ncon else None
   diagonal = transmission.dof_armature(m) + jacobian.unit_curvature(m, weight)
-  return articulated.factor(m, body, metric.cdof, diagonal)
+  return articulated.factor(m, metric.cinert, metric.cdof, diagonal, stiffness)
 
 
 def solve(m: Model, f: Any, x: jax.Array) -> jax.Array:
