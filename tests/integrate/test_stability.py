@@ -15,7 +15,9 @@ I = mujoco.mjtIntegrator
 PENDULUM = """
 <mujoco>
   <option timestep="0.01"/>
-  <worldbody><body><joint name="a" axis="0 1 0" damping="1" stiffness="1"/><geom size=".05" pos=".2 0 0" mass=".1"/></body></worldbody>
+  <worldbody>
+    <body><joint name="a" axis="0 1 0" damping="1" stiffness="1"/><geom size=".05" pos=".2 0 0" mass=".1"/></body>
+  </worldbody>
   <tendon><fixed name="t" damping="1"><joint joint="a" coef="1"/></fixed></tendon>
 </mujoco>
 """
@@ -51,13 +53,12 @@ def put(integrator, flags=0):
 def test_stability():
   #        joint damping, tendon damping, divergence by a spring, the same in small steps, a damped swing
   worlds = np.array([[100, 0, 0, 0.01], [0, 100, 0, 0.01], [0, 0, 1e4, 0.01], [0, 0, 1e4, 0.001], [0.01, 0, 1, 0.001]]).T
-  euler, bare, fast = (put(*x) for x in ((I.mjINT_EULER,), (I.mjINT_EULER, int(mjx.DisableBit.EULERDAMP)), (I.mjINT_IMPLICITFAST,)))
-  speed, energy, resets = (np.asarray(x) for x in run(euler, *worlds, 400))
+  speed, energy, resets = (np.asarray(x) for x in run(put(I.mjINT_EULER), *worlds, 400))
   np.testing.assert_array_equal(resets > 0, [False, True, True, False, False])
   assert speed[0, -1] < 0.05  # stiff damping of joints is implicit, that of tendons is not
   assert np.all(np.diff(energy[4]) < 1e-7)
-  _, _, resets = run(bare, *worlds, 400)
+  _, _, resets = run(put(I.mjINT_EULER, int(mjx.DisableBit.EULERDAMP)), *worlds, 400)
   np.testing.assert_array_equal(resets > 0, [True, True, True, False, False])
-  speed, _, resets = run(fast, *worlds, 400)
+  speed, _, resets = run(put(I.mjINT_IMPLICITFAST), *worlds, 400)
   np.testing.assert_array_equal(resets > 0, [False, False, True, False, False])
   assert np.all(speed[:2, -1] < 0.05)

@@ -2,9 +2,9 @@
 
     python tests/solver/combinations.py small:1346 small:1 humanoid_mjx:3 ... [--solvers NEWTON CG PGS]
 
-A model and its condims: four digits give the small scene's spheres a condim each, one digit gives it to all geoms and pairs, and
-`humanoid_mjx` alone leaves the model as it is. Prints a line per combination, with the worst relative errors of the rows' fields
-and of what is solved.
+A model and its condims: four digits give the small scene's spheres a condim each, one digit gives it to all geoms and pairs;
+without digits the model stays as it is. Prints a line per combination: the worst relative errors of the rows' fields and of
+what is solved, and by how much inverse dynamics misses the forces.
 """
 
 import argparse
@@ -53,10 +53,11 @@ def main():
       mujoco.mjtSolver.__members__[f"mjSOL_{solver}"], mujoco.mjtCone.__members__[f"mjCONE_{cone}"],
       mujoco.mjtIntegrator.__members__[f"mjINT_{integrator}"],
     )  # fmt: skip
-    rows, solved, nefc = small.figures(model_of(what), *choice, args.steps, args.every)
+    rows, solved, inverse, nefc = small.figures(model_of(what), *choice, args.steps, args.every)
     print(
       f"{what:14} {solver:6} {cone:9} {integrator:12} rows {rows.worst:.1e} {rows.field:14} "
-      f"solved {solved.worst:.1e} {solved.field:10} nefc {nefc:3} {time.time() - began:4.0f} s", flush=True,
+      f"solved {solved.worst:.1e} {solved.field:10} inverse {inverse:.1e} nefc {nefc:3} {time.time() - began:4.0f} s",
+      flush=True,
     )  # fmt: skip
     worlds.clear_caches()
 

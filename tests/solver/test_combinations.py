@@ -18,7 +18,7 @@ EULER, RK4, IMPLICIT, FAST, DISCRETE = (
 )
 CONDIMS = (1, 3, 4, 6)
 IN_CI = [(NEWTON, ELLIPTIC, DISCRETE), (PGS, PYRAMIDAL, DISCRETE), (PGS, ELLIPTIC, EULER)]
-LIMIT = {NEWTON: 1e-8, CG: 1e-6, PGS: 1e-5}  # of what is solved; conjugate gradients stall at about 1e-7 in stiff contacts
+LIMIT = {NEWTON: 1e-8, CG: 1e-8, PGS: 1e-5}  # of what is solved
 ITERATIONS = {NEWTON: 50, CG: 1000, PGS: 3000}
 PRODUCT = list(itertools.product((NEWTON, CG, PGS), (PYRAMIDAL, ELLIPTIC), (EULER, RK4, IMPLICIT, FAST, DISCRETE)))
 
@@ -69,27 +69,34 @@ def test_condims_one_by_one(condim, solver, cone, integrator):
 
 def check(condims, solver, cone, integrator):
   model = mujoco.MjModel.from_xml_string(SCENE.format(*condims))
-  rows, solved, nefc = figures(model, solver, cone, integrator)
-  assert rows.worst <= 1e-10, rows
+  rows, solved, inverse, nefc = figures(model, solver, cone, integrator)
+  # the rows that Runge-Kutta leaves are those of its last place, to which the accelerations before led
+  assert rows.worst <= (LIMIT[solver] if integrator == RK4 else 1e-10), rows
   assert solved.worst <= LIMIT[solver], solved
+  assert inverse <= LIMIT[solver]
   assert nefc >= (4 if condims[0] == 1 else 8)
 
 
 def figures(model, solver, cone, integrator, steps=40, every=8):
-  """The worst errors of rows and of what is solved along a trajectory of C, and C's largest number of rows."""
+  """Along a trajectory of C: the worst errors of rows and of what is solved, by how much inverse dynamics misses the forces
+  (relative to those of the constraints), and C's largest number of rows.
+  """
   model = compare.optimal(model)
   model.opt.solver, model.opt.cone, model.opt.integrator = solver, cone, integrator
   model.opt.iterations = ITERATIONS[solver]
+  model.opt.enableflags |= mujoco.mjtEnableBit.mjENBL_FWDINV
   engine = compare.Engine(model)
   if solver == CG:  # C's optimum is that of its Newton's method; with the dual solver the discrete metric is another one
     model = model.__copy__()
     model.opt.solver, model.opt.iterations = NEWTON, ITERATIONS[NEWTON]
-  data, rng, nefc, errors = mujoco.MjData(model), np.random.default_rng(0), 0, []
+  data, rng, nefc, errors, miss = mujoco.MjData(model), np.random.default_rng(0), 0, [], 0
   for i in range(steps):
     if i % every == 0:
       data.ctrl[:] = rng.uniform(-1, 1, model.nu)
       errors += compare.compare_stages(model, data, (*ROWS, *SOLVED), engine=engine)
+      ours = engine.step(data)
+      miss = max(miss, ours.solver_fwdinv.max() / max(1, np.linalg.norm(ours.qfrc_constraint)))
     mujoco.mj_step(model, data)
     nefc = max(nefc, data.nefc)
   worst = [max((e for e in errors if e.field in fields), key=lambda e: e.worst) for fields in (ROWS, SOLVED)]
-  return *worst, nefc
+  return *worst, miss, nefc
