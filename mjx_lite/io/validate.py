@@ -49,7 +49,8 @@ def _choice(what: str, value: int, enum: Any, allowed: Any) -> list[Problem]:
   if value in allowed:
     return []
   names = ", ".join(enum(t).name for t in allowed)
-  return [Problem("option", what, enum(value).name, f"use {names}")]
+  found = enum(value).name if value in {int(x) for x in enum} else str(value)
+  return [Problem("option", what, found, f"use {names}")]
 
 
 def _options(m):

@@ -29,6 +29,12 @@ def test_jacobian_equals_c():
   assert data.ne == data.nefc == len(d.efc_D)
   np.testing.assert_allclose(mjx.constraint_jacobian(m, d), compare.read_field(model, data, "efc_J"), atol=1e-12)
   np.testing.assert_allclose(d.efc_aref, data.efc_aref, rtol=1e-10, atol=1e-10)
+  # where the model was defined they hold, if nobody says another pose
+  start = mjx.make_data(m)
+  d = mjx.forward(m, start.replace(eq_active=start.eq_active | True))
+  for name in ("bodies", "within", "off"):
+    pos = np.asarray(d.efc_pos)[np.asarray(d.efc_id) == model.equality(name).id]
+    assert len(pos) in (3, 6) and np.abs(pos).max() < 1e-12, name
 
 
 def test_activity_needs_no_new_trace():

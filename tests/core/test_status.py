@@ -41,6 +41,25 @@ def test_bad_state_marks_and_resets_its_world_only(model, field, kind, value):
     np.testing.assert_array_equal(out.qpos[i], good.qpos[i])
 
 
+def test_a_reset_world_has_the_inputs_of_a_new_one(model):
+  """Bad velocities reset before the step, so that it is that of a new world; bad accelerations after it: the next one is."""
+  many = worlds(model)
+  inputs = {k: getattr(many, k) + 0.3 for k in ("ctrl", "qfrc_applied", "xfrc_applied", "mocap_pos")}
+  moved = many.replace(qvel=many.qvel + 0.1, time=many.time + 1, **inputs)
+  fresh = STEP(model, many)
+  early = STEP(model, moved.replace(qvel=moved.qvel.at[1, 0].set(np.nan)))
+  late = STEP(model, moved.replace(qfrc_applied=moved.qfrc_applied.at[1, 0].set(np.nan)))
+  for k in inputs:
+    np.testing.assert_array_equal(getattr(early, k)[1], getattr(many, k)[1])
+    np.testing.assert_array_equal(getattr(late, k)[1], getattr(many, k)[1])
+    np.testing.assert_array_equal(getattr(early, k)[0], getattr(moved, k)[0])
+  assert early.time[1] == late.time[1] == fresh.time[1]
+  following = STEP(model, late)
+  for k in ("qpos", "qvel", "act", "qacc"):
+    np.testing.assert_array_equal(getattr(early, k)[1], getattr(fresh, k)[1])
+    np.testing.assert_array_equal(getattr(following, k)[1], getattr(fresh, k)[1])
+
+
 def test_bits_are_of_the_last_step_and_counters_stay(model):
   many = worlds(model)
   out = STEP(model, many.replace(qpos=many.qpos.at[1, 0].set(np.nan)))

@@ -41,6 +41,13 @@ def test_everything_unsupported_is_named_in_one_error():
   assert len(error.value.problems) == 4, text
 
 
+def test_an_integrator_that_is_none_is_refused():
+  model = mujoco.MjModel.from_xml_string("<mujoco/>")
+  model.opt.integrator = 9
+  with pytest.raises(mjx.UnsupportedModelError, match="integrator"):
+    mjx.put_model(model)
+
+
 def test_a_supported_model_is_not_refused():
   assert mjx.put_model(load("joints")).nv == load("joints").nv
 
