@@ -50,7 +50,7 @@ from mjx_lite.smooth import passive as passive_
 from mjx_lite.smooth import rne as rne_
 from mjx_lite.smooth import tendon as tendon_
 from mjx_lite.smooth import transmission as transmission_
-from mjx_lite.solver import cost, dual, implicit_diff, noslip, operator, primal
+from mjx_lite.solver import cost, dual, implicit_diff, noslip, operator, primal, statistics
 
 
 class Work(NamedTuple):
@@ -366,11 +366,8 @@ def solve(m: Model, d: Data) -> Data:
 def _solve(m: Model, d: Data, rows: Rows, in_metric: effective.Effective | None = None) -> Data:
   if not m.plan.sizes["nefc"]:
     return d.replace(qacc=d.qacc_smooth, qfrc_constraint=jnp.zeros_like(d.qacc), solver_niter=d.solver_niter * 0)
-  metric, smooth = operator.Metric(d.cinert, d.cdof, d.M), d.qfrc_smooth
-  if in_metric is not None:
-    metric, smooth = metric._replace(effective=in_metric.matrix, backbone=in_metric.backbone), smooth + in_metric.shift
-  trace = vector.total(jnp.where(m.plan.inertia.diagonal[:, None], d.M, 0))
-  problem = primal.Problem(m, metric, rows, smooth, d.qacc_smooth, 1 / trace)
+  problem = _problem(m, d, rows, in_metric)
+  metric, smooth = problem.metric, problem.qfrc_smooth
   solution = implicit_diff.solve(problem, d.qacc_warmstart)
   force = cost.zones(m.plan, rows, solution.jar).force if solution.force is None else solution.force
   qfrc = jacobian.mul_t(m, rows.jacobian, d.cdof, force)
@@ -386,7 +383,32 @@ def _solve(m: Model, d: Data, rows: Rows, in_metric: effective.Effective | None 
   )  # fmt: skip
 
 
+def _problem(m: Model, d: Data, rows: Rows, in_metric: effective.Effective | None) -> primal.Problem:
+  """What the solver has to minimise."""
+  metric, smooth = operator.Metric(d.cinert, d.cdof, d.M), d.qfrc_smooth
+  if in_metric is not None:
+    metric, smooth = metric._replace(effective=in_metric.matrix, backbone=in_metric.backbone), smooth + in_metric.shift
+  trace = vector.total(jnp.where(m.plan.inertia.diagonal[:, None], d.M, 0))
+  return primal.Problem(m, metric, rows, smooth, d.qacc_smooth, 1 / trace)
+
+
 # ------------------------------------------------------------------------------------------- on demand, not in a step
+
+
+def solver_statistics(m: Model, d: Data) -> statistics.SolverStatistics:
+  """What each iteration of the solver does in the state of d; the solver runs again, a step does not pay for this.
+
+  Args:
+    m: the model.
+    d: after forward, which leaves the warm start as it was.
+  """
+  if not m.plan.sizes["nefc"]:
+    none = jnp.zeros((m.opt.iterations, d.time.shape[-1]), d.qpos.dtype)
+    return statistics.SolverStatistics(none, none, none.astype(jnp.int32), none.astype(jnp.int32), d.solver_niter * 0)
+  metric, (d, rows) = _effective(m, d), _remade(m, d)
+  if metric is not None:
+    d, rows, _ = _in_metric(m, d, rows, metric)
+  return statistics.collect(_problem(m, d, rows, metric), d.qacc_warmstart)
 
 
 def subtree_vel(m: Model, d: Data) -> Data:

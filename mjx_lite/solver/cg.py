@@ -26,6 +26,11 @@ def minimize(p: Problem, warmstart: jax.Array) -> Solution:
   Source: `mj_solCG`; W. Hager and H. Zhang, A new conjugate gradient method with guaranteed descent and an efficient line
   search, SIAM J. Optim. 16 (2005).
   """
+  return primal.minimize(p, warmstart, method(p))
+
+
+def method(p: Problem) -> primal.Method:
+  """How conjugate gradients choose directions."""
   m = p.model
   factor = operator.factor_m(m, p.metric)
 
@@ -38,7 +43,7 @@ def minimize(p: Problem, warmstart: jax.Array) -> Solution:
     new = -mgrad + jnp.where(fresh, 0, _share(grad, mgrad, last)) * last.direction
     return Direction(new, 0.5 * vector.total(grad * mgrad), _Memory(new, grad, mgrad))
 
-  return primal.minimize(p, warmstart, primal.Method(start, direction, conjugate=True))
+  return primal.Method(start, direction, conjugate=True)
 
 
 def _share(grad, mgrad, last):

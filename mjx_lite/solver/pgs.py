@@ -29,6 +29,16 @@ def minimize(p: Problem, warmstart: jax.Array) -> Solution:
   Source: `mj_solPGS`.
   """
   m = p.model
+  problem, s = start(p, warmstart)
+  s = jax.lax.while_loop(lambda s: (s.count < m.opt.iterations) & ~jnp.all(s.done), lambda s: step(p, problem, s), s)
+  qacc = dual.acceleration(p, problem, s.force)
+  ma, jar = primal.point(p, qacc)
+  return Solution(qacc, ma, jar, s.niter, s.done, s.force)
+
+
+def start(p: Problem, warmstart: jax.Array) -> tuple[Dual, _Iterate]:
+  """The dual problem and the first iterate."""
+  m = p.model
   problem = dual.build(p, operator.factor_m(m, p.metric))
   force = jnp.zeros_like(problem.b)
   if m.opt.use_warmstart:
@@ -36,14 +46,11 @@ def minimize(p: Problem, warmstart: jax.Array) -> Solution:
     force = jnp.where(dual.cost(problem, warm) > 0, 0, warm)
   width = force.shape[-1]
   none = jnp.zeros((width,), jnp.int32)
-  s = _Iterate(force, force, none, jnp.zeros((width,), bool), none, jnp.int32(0))
-  s = jax.lax.while_loop(lambda s: (s.count < m.opt.iterations) & ~jnp.all(s.done), lambda s: _step(p, problem, s), s)
-  qacc = dual.acceleration(p, problem, s.force)
-  ma, jar = primal.point(p, qacc)
-  return Solution(qacc, ma, jar, s.niter, s.done, s.force)
+  return problem, _Iterate(force, force, none, jnp.zeros((width,), bool), none, jnp.int32(0))
 
 
-def _step(p: Problem, problem: Dual, s: _Iterate) -> _Iterate:
+def step(p: Problem, problem: Dual, s: _Iterate) -> _Iterate:
+  """The next iterate."""
   k = s.momentum.astype(s.force.dtype)
   beta = jnp.where(s.count > 0, jnp.maximum((k - 1) / (k + 2), 0), 0)
   ahead = _project(p, problem, s.force + beta * (s.force - s.before))

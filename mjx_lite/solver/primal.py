@@ -74,8 +74,8 @@ def minimize(p: Problem, warmstart: jax.Array, method: Method) -> Solution:
   Source: `mj_solPrimal`; MuJoCo documentation, Computation, Solver algorithms.
   """
   m = p.model
-  iterate = _start(p, warmstart, method.start(p))
-  body = lambda s: _step(p, method, s)  # noqa: E731
+  iterate = start(p, warmstart, method.start(p))
+  body = lambda s: step(p, method, s)  # noqa: E731
   if m.opt.iterations == 1:
     iterate = body(iterate)
   else:
@@ -97,10 +97,11 @@ def gradient(p: Problem, ma: jax.Array, zones: cost.Zones) -> jax.Array:
 
 def is_small(p: Problem, grad: jax.Array) -> jax.Array:
   """(W,) whether a gradient is below the tolerance."""
-  return p.scale * _norm(grad) < p.model.opt.tolerance
+  return p.scale * norm(grad) < p.model.opt.tolerance
 
 
-def _norm(x):
+def norm(x: jax.Array) -> jax.Array:
+  """Length (W,) of vectors (n, W)."""
   return safe.sqrt(vector.total(x * x))
 
 
@@ -110,7 +111,8 @@ def _least_gain(p, s, zones):
   return p.scale * size * jnp.finfo(size.dtype).eps ** 1.5
 
 
-def _start(p, warmstart, memory):
+def start(p: Problem, warmstart: jax.Array, memory: Any) -> _Iterate:
+  """The first iterate."""
   m = p.model
   jar = jacobian.mul(m, p.rows.jacobian, p.metric.cdof, p.qacc_smooth) - p.rows.aref
   qacc, ma = p.qacc_smooth, p.qfrc_smooth
@@ -124,7 +126,8 @@ def _start(p, warmstart, memory):
   return _Iterate(qacc, ma, jar, infinite, none, none, jnp.zeros((width,), jnp.int32), jnp.int32(0), memory)
 
 
-def _step(p, method, s):
+def step(p: Problem, method: Method, s: _Iterate) -> _Iterate:
+  """The next iterate."""
   m = p.model
   tol = m.opt.tolerance
 

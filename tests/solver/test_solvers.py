@@ -72,6 +72,31 @@ def test_noslip(name):
   assert worst(without, model) > 1e-3
 
 
+@pytest.mark.parametrize("solver", [S.mjSOL_NEWTON, S.mjSOL_CG, S.mjSOL_PGS])
+def test_statistics(solver):
+  """C's with the primal solvers; the dual one visits rows in another order, and stops when a sweep gains too little, too."""
+  model = stack("elliptic", 3)
+  model.opt.disableflags |= mujoco.mjtDisableBit.mjDSBL_ISLAND
+  model.opt.solver, model.opt.iterations = solver, 30
+  data = mujoco.MjData(model)
+  mujoco.mj_step(model, data, 20)
+  data.qacc_warmstart[:] = 0
+  m = mjx.put_model(model)
+  d, s = mjx.jit(lambda m, d: (d := mjx.forward(m, d), mjx.solver_statistics(m, d)))(m, mjx.put_data(m, data))
+  mujoco.mj_forward(model, data)
+  n = int(s.niter)
+  assert n == d.solver_niter and 1 < n <= 30
+  assert not any(np.any(x[n:]) for x in s[:4])
+  assert np.all(np.asarray(s.improvement[: n - 1]) > model.opt.tolerance)
+  assert s.nactive[n - 1] == np.sum(np.asarray(d.efc_state) != 0)
+  if solver == S.mjSOL_PGS:
+    return
+  assert n == data.solver_niter[0]
+  for k in ("improvement", "gradient", "nactive", "nchange"):
+    theirs = np.array([getattr(data.solver[i], k) for i in range(n)])
+    np.testing.assert_allclose(getattr(s, k)[: n - 1], theirs[: n - 1], rtol=1e-4, atol=1e-9, err_msg=k)
+
+
 @pytest.mark.parametrize("cone, condim, solver, noslip", [("elliptic", 6, S.mjSOL_PGS, 3), ("pyramidal", 4, S.mjSOL_CG, 3)])
 def test_gradients(cone, condim, solver, noslip):
   model = optimal(stack(cone, condim))
