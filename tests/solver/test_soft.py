@@ -57,7 +57,7 @@ def _row(m, solref, solimp, position, velocity, push):
 def row(solref, position, velocity, push, solimp=SOLIMP, refsafe=True):
   """Forward of ROW, 41 worlds: each argument is shared or has a value per world."""
   wide = [np.broadcast_to(np.asarray(x, float), (41, len(x))) for x in (solref, solimp)]
-  return _row(put(ROW, refsafe=refsafe), *wide, *(np.broadcast_to(float(x) if np.isscalar(x) else x, (41,)) for x in
+  return _row(put(ROW, refsafe=refsafe), *wide, *(np.broadcast_to(np.asarray(x, float), (41,)) for x in
     (position, velocity, push)))  # fmt: skip
 
 
