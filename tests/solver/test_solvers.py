@@ -51,7 +51,7 @@ def worst(model, reference, nstate=8):
   "name, solver, iterations, tolerance",
   [
     ("elliptic", S.mjSOL_CG, 500, 1e-8), ("pairs", S.mjSOL_CG, 500, 1e-8),
-    pytest.param("tendon_limits", S.mjSOL_CG, 500, 1e-7, marks=pytest.mark.slow),  # 500 updates of Ma and Ja round
+    pytest.param("tendon_limits", S.mjSOL_CG, 500, 1e-8, marks=pytest.mark.slow),
     ("elliptic", S.mjSOL_PGS, 1000, 1e-5), ("pairs", S.mjSOL_PGS, 1000, 1e-5),
   ],
 )  # fmt: skip
