@@ -866,8 +866,8 @@ def _check_state(m: Model, d: Data) -> Data:
 def _check_acc(m: Model, d: Data) -> Data:
   """Mark worlds whose acceleration is bad, and reset them unless told not to. Source: `mj_checkAcc`.
 
-  Differs: C runs forward again after the reset and integrates; here the reset state starts with zero acceleration and
-  the world falls in with the next step.
+  Differs: C runs forward again after the reset and integrates; here the world rests for this step, and the next one is its
+  first. A loop around forward would cost every step what one in a million needs (benchmarks/README.md, log).
   """
   bad = _bad(d.qacc)
   return _reset_where(m, d.replace(status=status.mark(d.status, Warning.BADQACC, bad)), bad)
