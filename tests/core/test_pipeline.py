@@ -105,6 +105,16 @@ def test_a_step_in_two_parts():
   assert_same(whole, d, ("time", "qpos", "qvel", "act", "qacc"), rtol=1e-9, atol=1e-9)
 
 
+def test_a_control_function_is_called_between_the_parts():
+  m, d = scene()
+  law = lambda m, d: -jnp.sign(d.qpos[-1:]) * (1 + 0 * d.ctrl)  # noqa: E731
+  whole = mjx.jit(lambda m, d: mjx.step(m, d, callbacks=mjx.Callbacks(control=law)))(m, d)
+  first = mjx.jit(mjx.step1)(m, d)
+  parts = mjx.jit(mjx.step2)(m, first.replace(ctrl=law(m, first)))
+  assert np.any(whole.ctrl != d.ctrl)
+  assert_same(whole, parts, ("ctrl", "qpos", "qvel", "act", "qacc"), rtol=1e-9, atol=1e-9)
+
+
 @pytest.mark.parametrize("flag", ["CONSTRAINT", "GRAVITY", "SENSOR"])
 def test_switches(flag):
   m, d = scene()
