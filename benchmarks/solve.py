@@ -46,7 +46,7 @@ def prepared(engine, jit, m, data, worlds):
 
   def both(d):
     d = engine.solve(m, engine.make_constraint(m, d))
-    return d.qacc, d.efc_force if hasattr(d, "efc_force") else d._impl.efc_force
+    return d.qacc, d.qfrc_constraint
 
   return d, jit(jax.vmap(both))
 
