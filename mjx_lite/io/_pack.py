@@ -1,5 +1,6 @@
 """Contacts and constraint rows of a Data in the packed form of mujoco.MjData."""
 
+import collections
 from typing import Any
 
 import mujoco
@@ -7,42 +8,48 @@ import numpy as np
 
 from mjx_lite.collision import pairs
 from mjx_lite.core import pytree
-from mjx_lite.core.enums import ConeType, ConstraintType, JointType, TrnType
+from mjx_lite.core.enums import ConstraintType, EnableBit, JointType, TrnType
 from mjx_lite.core.types import Data, Model
 from mjx_lite.smooth import transmission
 
-_CONTACT_NUMBERS = ("dist", "includemargin", "mu", "adhesion")
-_CONTACT_VECTORS = ("pos", "friction", "solref", "solreffriction", "solimp", "surfacevel")
+_CONTACT_FIELDS = (
+  "dist", "includemargin", "mu", "adhesion", "pos", "frame", "friction", "solref", "solreffriction", "solimp", "surfacevel",
+  "dim", "exclude", "geom",
+)  # fmt: skip
+_ROW_FIELDS = tuple(name for name in pytree.specs(Data) if name.startswith("efc_"))
 
 
-def fill(result: mujoco.MjData, m: mujoco.MjModel, d: Data, slots: np.ndarray, active: np.ndarray) -> None:
-  """Write contacts and rows; everything else of the MjData has been written.
+def fill(result: mujoco.MjData, m: mujoco.MjModel, d: Data, moment: tuple[np.ndarray, np.ndarray]) -> None:
+  """Write moments, paths of tendons, contacts, rows and islands; everything else of the MjData has been written.
 
   Args:
     result: the MjData.
     m: its model.
     d: Data of one world, on the host.
-    slots: contact slots that hold a contact.
-    active: (nefc,) rows that C would have.
+    moment: the entries of actuator_moment, of `moment_entries`.
   """
-  jac = np.zeros((int(active.sum()), m.nv))
-  _fill_jacobian(jac, m, result, d, active)
-  nonzero = jac != 0
-  sparse = bool(mujoco.mj_isSparse(m))
-  count = int(nonzero.sum()) if sparse else jac.size
-  mujoco._functions._realloc_con_efc(result, ncon=len(slots), nefc=len(jac), nJ=count)  # the arena is C's, as in MJX
+  _fill_moment(result, d, moment)
+  _fill_paths(result, m, d)
+  slots = np.flatnonzero(d.contact.exclude >= 0)
+  active = d.efc_D > 0
+  mujoco._functions._realloc_con_efc(result, ncon=len(slots), nefc=0, nJ=0)  # the arena is C's, as in MJX
   _fill_contacts(result, d, slots, active)
-  _fill_rows(result, d, slots, active)
-  if not len(jac):
-    return
-  if sparse:
-    rows, cols = np.nonzero(nonzero)
-    result.efc_J[:] = jac[rows, cols]
-    result.efc_J_colind[:] = cols
-    result.efc_J_rownnz[:] = nonzero.sum(axis=1)
-    result.efc_J_rowadr[:] = np.cumsum(result.efc_J_rownnz) - result.efc_J_rownnz
-  else:
-    result.efc_J[:] = jac.ravel()
+  mujoco.mj_makeConstraint(m, result)  # C's Jacobian, in C's sparsity; the numbers of the rows are ours
+  kind, ident = d.efc_type[active], _packed_ids(d, slots, active)
+  if len(slots):
+    result.contact.mu[:] = d.contact.mu[slots]  # C has written its own
+  if not (np.array_equal(kind, result.efc_type) and np.array_equal(ident, result.efc_id)):
+    jac = _jacobian(m, result, d, slots, active)
+    mujoco._functions._realloc_con_efc(result, ncon=len(slots), nefc=len(jac), nJ=_count(m, jac))
+    _fill_contacts(result, d, slots, active)
+    _fill_jacobian(result, m, jac)
+  _fill_rows(result, d, kind, ident, active)
+  mujoco.mj_island(m, result)
+  mujoco.mj_projectConstraint(m, result)
+  if m.opt.enableflags & EnableBit.DIAGEXACT:
+    _fill_rows(result, d, kind, ident, active)  # the projection changed them
+  # what C computes on demand may not have been computed
+  result.flg_energypos = result.flg_energyvel = result.flg_subtreevel = result.flg_rnepost = 0
 
 
 class _Static(dict):
@@ -56,18 +63,31 @@ class _Static(dict):
     return getattr(self._m, name)
 
 
-def fill_moment(result: mujoco.MjData, m: mujoco.MjModel, d: Data) -> None:
-  """Write the moments of the actuators with their sparsity."""
+def moment_entries(m: mujoco.MjModel) -> tuple[np.ndarray, np.ndarray]:
+  """Output and degree of freedom of the entries of actuator_moment."""
   static, touching = _Static(m), np.zeros((0, 2), int)
   if (m.actuator_trntype == TrnType.BODY).any():
     geoms = [(p.geom1, p.geom2) for p in pairs.candidates(static, m.opt.disableflags)]
     touching = m.geom_bodyid[np.array(geoms, int).reshape(-1, 2)]
   p = transmission.plan(_Static(m, slot_chosen=True, pair_body=touching))
-  count = np.bincount(p.entry_out, minlength=m.nout)
+  return p.entry_out, p.entry_dof
+
+
+def _fill_moment(result, d, entries):
+  out, dof = entries
+  count = np.bincount(out, minlength=len(result.moment_rownnz))
   result.moment_rownnz[:] = count
   result.moment_rowadr[:] = np.cumsum(count) - count
-  result.moment_colind[: len(p.entry_dof)] = p.entry_dof
-  result.actuator_moment[: len(p.entry_dof)] = d.actuator_moment
+  result.moment_colind[: len(dof)] = dof
+  result.actuator_moment[: len(dof)] = d.actuator_moment
+
+
+def _fill_paths(result, m, d):
+  """Points of the tendons, for drawing."""
+  if m.ntendon:
+    mujoco.mj_tendon(m, result)
+    result.ten_length[:] = d.ten_length
+    result.ten_J[:] = np.asarray(d.ten_J).reshape(result.ten_J.shape)
 
 
 def read_moment(m: Model, d: mujoco.MjData) -> np.ndarray:
@@ -79,48 +99,54 @@ def read_moment(m: Model, d: mujoco.MjData) -> np.ndarray:
 
 
 def _fill_contacts(result, d, slots, active):
-  number = np.cumsum(active) - 1
-  for i, s in enumerate(slots):
-    c = result.contact[i]
-    for name in _CONTACT_NUMBERS:
-      setattr(c, name, float(getattr(d.contact, name)[s]))
-    for name in _CONTACT_VECTORS:
-      getattr(c, name)[:] = getattr(d.contact, name)[s]
-    c.frame[:] = np.asarray(d.contact.frame[s]).ravel()
-    c.dim, c.exclude = int(d.contact.dim[s]), int(d.contact.exclude[s])
-    c.geom1, c.geom2 = (int(g) for g in d.contact.geom[s])
-    c.geom[:] = d.contact.geom[s]
-    c.elem[:], c.vert[:], c.flex[:] = -1, -1, -1
-    c.H[:] = 0  # the arena is not cleared
-    first = int(d.contact.efc_address[s])
-    c.efc_address = int(number[first]) if not c.exclude and active[first] else -1
+  if not len(slots):
+    return
+  c = result.contact
+  for name in _CONTACT_FIELDS:
+    target = getattr(c, name)
+    target[...] = getattr(d.contact, name)[slots].reshape(target.shape)
+  c.geom1[:], c.geom2[:] = d.contact.geom[slots].T
+  c.elem[...], c.vert[...], c.flex[...] = -1, -1, -1
+  c.H[...] = 0  # the arena is not cleared
+  first = d.contact.efc_address[slots]
+  if not len(active):
+    c.efc_address[:] = -1
+    return
+  has = (d.contact.exclude[slots] == 0) & (first >= 0) & active[first]
+  c.efc_address[:] = np.where(has, (np.cumsum(active) - 1)[first], -1)
 
 
-def _fill_rows(result, d, slots, active):
-  kind = np.asarray(d.efc_type)[active]
+def _packed_ids(d, slots, active):
+  """efc_id of the active rows, contacts by their packed number."""
+  kind, ident = d.efc_type[active], d.efc_id[active].copy()
+  number = np.zeros(max(len(d.contact.dist), 1), int)
+  number[slots] = np.arange(len(slots))
+  of_contact = kind >= ConstraintType.CONTACT_FRICTIONLESS
+  ident[of_contact] = number[ident[of_contact]]
+  return ident
+
+
+def _fill_rows(result, d, kind, ident, active):
   result.ne = int(np.sum(kind == ConstraintType.EQUALITY))
   result.nf = int(np.sum((kind == ConstraintType.FRICTION_DOF) | (kind == ConstraintType.FRICTION_TENDON)))
   result.nl = int(np.sum((kind == ConstraintType.LIMIT_JOINT) | (kind == ConstraintType.LIMIT_TENDON)))
-  for name in pytree.specs(Data):
-    if name.startswith("efc_"):
-      target = getattr(result, name)
-      target[...] = np.asarray(getattr(d, name))[active].reshape(target.shape)
-  slot_number = np.zeros(max(len(d.contact.dist), 1), int)
-  slot_number[slots] = np.arange(len(slots))
-  is_contact = kind >= ConstraintType.CONTACT_FRICTIONLESS
-  result.efc_id[is_contact] = slot_number[result.efc_id[is_contact]]
+  for name in _ROW_FIELDS:
+    target = getattr(result, name)
+    target[...] = getattr(d, name)[active].reshape(target.shape)
+  result.efc_id[:] = ident
 
 
-def _fill_jacobian(jac, m, result, d, active):
-  """Rows of J by C's own point Jacobians."""
-  kind, ident = np.asarray(d.efc_type), np.asarray(d.efc_id)
-  equalities = _equality_rows(m, result) if (kind[active] == ConstraintType.EQUALITY).any() else {}
+def _jacobian(m, result, d, slots, active):
+  """Rows of J (nefc, nv) where C would have other rows, as on the edge of a limit: its own of contacts and equalities.
+
+  Those of limits are written down here, as which sides of a limit are rows is what may differ.
+  """
+  kind, ident, packed = d.efc_type, d.efc_id, _packed_ids(d, slots, active)
+  theirs, jac = _rows_of_c(m, result), np.zeros((int(active.sum()), m.nv))
   for out, r in enumerate(np.flatnonzero(active)):
     k = int(ident[r])
     first = int(np.flatnonzero((kind == kind[r]) & (ident == k))[0])
-    if kind[r] == ConstraintType.EQUALITY:
-      jac[out] = equalities.get((k, int(r) - first), 0)
-    elif kind[r] == ConstraintType.FRICTION_DOF:
+    if kind[r] == ConstraintType.FRICTION_DOF:
       jac[out, k] = 1
     elif kind[r] in (ConstraintType.FRICTION_TENDON, ConstraintType.LIMIT_TENDON):
       entry = slice(m.ten_J_rowadr[k], m.ten_J_rowadr[k] + m.ten_J_rownnz[k])
@@ -135,37 +161,40 @@ def _fill_jacobian(jac, m, result, d, active):
       else:
         jac[out, adr] = 1 if r == first else -1
     else:
-      jac[out] = _contact_row(m, result, d, k, int(r) - first)
+      jac[out] = theirs.get((int(kind[r]), int(packed[out]), int(r) - first), 0)
+  return jac
 
 
-def _equality_rows(m, result):
-  """Rows of the active equalities as C makes them, by constraint and row."""
-  scratch = mujoco.MjData(m)
-  for name in ("qpos", "qvel", "eq_active", "mocap_pos", "mocap_quat"):
-    getattr(scratch, name)[...] = getattr(result, name)
-  mujoco.mj_kinematics(m, scratch)
-  mujoco.mj_comPos(m, scratch)
-  mujoco.mj_tendon(m, scratch)
-  mujoco.mj_makeConstraint(m, scratch)
-  jac = scratch.efc_J
+def _rows_of_c(m, result):
+  """Rows of J in an MjData, by type, element and number among the element's."""
+  if not result.nefc or not m.nv:
+    return {}
+  jac = result.efc_J
   if mujoco.mj_isSparse(m):
-    dense = np.zeros((scratch.nefc, m.nv))
-    mujoco.mju_sparse2dense(dense, jac, scratch.efc_J_rownnz, scratch.efc_J_rowadr, scratch.efc_J_colind)
+    dense = np.zeros((result.nefc, m.nv))
+    mujoco.mju_sparse2dense(dense, jac, result.efc_J_rownnz, result.efc_J_rowadr, result.efc_J_colind)
     jac = dense
-  jac = jac.reshape(-1, m.nv)[: scratch.nefc]  # C keeps room for rows that it drops
-  ident = np.asarray(scratch.efc_id[: scratch.ne])
-  return {(int(k), int(np.sum(ident[:r] == k))): jac[r] for r, k in enumerate(ident)}
+  jac = jac.reshape(-1, m.nv)[: result.nefc].copy()  # C keeps room for rows that it drops
+  seen, out = collections.Counter(), {}
+  for key, row in zip(zip(result.efc_type.tolist(), result.efc_id.tolist(), strict=True), jac, strict=True):
+    out[(*key, seen[key])] = row
+    seen[key] += 1
+  return out
 
 
-def _contact_row(m, result, d, slot, edge):
-  frame, point = np.asarray(d.contact.frame[slot], float), np.asarray(d.contact.pos[slot], float)
-  linear, turning = np.zeros((2, 3, m.nv)), np.zeros((2, 3, m.nv))
-  for side, geom in enumerate(d.contact.geom[slot]):
-    mujoco.mj_jac(m, result, linear[side], turning[side], point, int(m.geom_bodyid[geom]))
-  rows = np.concatenate([frame @ (linear[1] - linear[0]), frame @ (turning[1] - turning[0])])
-  if d.contact.dim[slot] == 1:
-    return rows[0]
-  if m.opt.cone == ConeType.ELLIPTIC:
-    return rows[edge]
-  direction, sign = edge // 2 + 1, 1 - 2 * (edge % 2)
-  return rows[0] + sign * d.contact.friction[slot][direction - 1] * rows[direction]
+def _count(m, jac):
+  return int(np.count_nonzero(jac)) if mujoco.mj_isSparse(m) else jac.size
+
+
+def _fill_jacobian(result, m, jac):
+  if not len(jac):
+    return
+  if not mujoco.mj_isSparse(m):
+    result.efc_J[:] = jac.ravel()
+    return
+  rows, cols = np.nonzero(jac)
+  result.efc_J[:] = jac[rows, cols]
+  result.efc_J_colind[:] = cols
+  result.efc_J_rownnz[:] = (jac != 0).sum(axis=1)
+  result.efc_J_rowadr[:] = np.cumsum(result.efc_J_rownnz) - result.efc_J_rownnz
+  result.efc_J_rowsuper[:] = 0  # no two rows are known to have the same columns

@@ -1,5 +1,6 @@
 """Data: made, put from and got back into mujoco.MjData."""
 
+import functools
 import math
 from collections.abc import Mapping
 from typing import Any
@@ -103,7 +104,7 @@ def _check_same_model(m: Any, d: Any) -> None:
 def get_data(mj_model: mujoco.MjModel, d: Data) -> mujoco.MjData | list[mujoco.MjData]:
   """mujoco.MjData of a Data, or a list of them if it has a leading world axis.
 
-  The points of tendon paths (`wrap_xpos`, `ten_wrapadr`, ...), which are for drawing, are not computed.
+  Most of its time are the allocations: `get_data_into` writes into what is there.
   """
   batch = d.qpos.ndim > 1
   result = [mujoco.MjData(mj_model) for _ in range(d.qpos.shape[0])] if batch else mujoco.MjData(mj_model)
@@ -122,30 +123,32 @@ def get_data_into(result: mujoco.MjData | list[mujoco.MjData], mj_model: mujoco.
   batch = d.qpos.ndim > 1
   if batch != isinstance(result, list):
     raise ValueError("a list of MjData is needed for a Data with a world axis, and one MjData for a Data without.")
-  d = jax.device_get(d)
-  worlds = [jax.tree.map(lambda x, i=i: x[i], d) for i in range(len(result))] if isinstance(result, list) else [d]
+  leaves, form = jax.tree.flatten(jax.device_get(d))  # one transfer
+  worlds = [jax.tree.unflatten(form, [x[i] for x in leaves]) for i in range(len(d.qpos))] if batch else [
+    jax.tree.unflatten(form, leaves)]  # fmt: skip
+  moment = _pack.moment_entries(mj_model)
   for target, one in zip(result if isinstance(result, list) else [result], worlds, strict=True):
     _check_same_model(mj_model, one)
-    _fill(target, mj_model, one)
+    _fill(target, one)
+    _pack.fill(target, mj_model, one, moment)
 
 
-def _fill(result: mujoco.MjData, mj_model: mujoco.MjModel, d: Data) -> None:
-  for name in pytree.specs(Data):
-    if name.startswith(("efc_", "solver_", "actuator_moment")) or not hasattr(result, name):
-      continue
-    value = np.asarray(getattr(d, name))
-    target = getattr(result, name)
+def _fill(result: mujoco.MjData, d: Data) -> None:
+  for name in _plain_fields():
+    value, target = np.asarray(getattr(d, name)), getattr(result, name)
     if isinstance(target, np.ndarray):
       target[...] = value.reshape(target.shape)
     else:
       setattr(result, name, value.item())
   result.solver_niter[0] = d.solver_niter
   result.solver_fwdinv[:] = d.solver_fwdinv
-  _pack.fill_moment(result, mj_model, d)
 
-  slots = np.flatnonzero(np.asarray(d.contact.exclude) >= 0)
-  active = np.asarray(d.efc_D) > 0
-  _pack.fill(result, mj_model, d, slots, active)
+
+@functools.cache
+def _plain_fields() -> tuple[str, ...]:
+  """Fields of Data that mujoco.MjData has in the same form."""
+  packed = ("efc_", "solver_", "actuator_moment")
+  return tuple(name for name in pytree.specs(Data) if not name.startswith(packed) and hasattr(mujoco.MjData, name))
 
 
 def bytes_per_world(d: Data) -> int:

@@ -154,9 +154,10 @@ def _sensors(m):
   for i, sensor in enumerate(m.sensor_type):
     site = m.sensor_refid[i] if sensor == enums.SensorType.INSIDESITE else m.sensor_objid[i]
     at_site = m.sensor_objtype[i] == enums.ObjType.SITE
-    zoned = sensor in (enums.SensorType.INSIDESITE, enums.SensorType.TOUCH) or (sensor == enums.SensorType.CONTACT and at_site)
-    if zoned and m.site_type[site] not in ZONES:
-      shapes = ", ".join(enums.GeomType(t).name for t in ZONES)
+    zoned = sensor == enums.SensorType.INSIDESITE or (sensor == enums.SensorType.CONTACT and at_site)
+    able = [t for t, (_, hits) in ZONES.items() if hits or sensor != enums.SensorType.TOUCH]
+    if (zoned or sensor == enums.SensorType.TOUCH) and m.site_type[site] not in able:
+      shapes = ", ".join(enums.GeomType(t).name for t in able)
       shown = enums.GeomType(int(m.site_type[site])).name
       yield Problem(name_of(m, kind, i), "shape of the site", shown, f"use {shapes}")
     yield from _sensor_geoms(m, i)

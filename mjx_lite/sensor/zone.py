@@ -1,6 +1,7 @@
 """The volumes of sites: whether a point is inside, and whether a ray meets them.
 
-Points and directions are in the site's frame, (..., 3, W); sizes as in `site_size`.
+Points and directions are in the site's frame, (..., 3, W); sizes as in `site_size`, but for meshes (..., n, 4, 1): normals and
+offsets of the faces of the hull.
 Gradient: none, the answers are truth values.
 """
 
@@ -42,6 +43,11 @@ def _in_cylinder(p, s):
 def _in_box(p, s):
   x, y, z = _components(jnp.abs(p) < s)
   return x & y & z
+
+
+def _in_mesh(p, faces):
+  along = jnp.concatenate([p, -jnp.ones_like(p[..., :1, :])], axis=-2)
+  return jnp.all(vector.mat_vec(faces, along) < 0, axis=-2)
 
 
 def _quadratic(a, b, c):
@@ -99,13 +105,14 @@ def _hits_box(p, v, s):
   return _overlap(*(_slab(p[..., k, :], v[..., k, :], s[..., k, :]) for k in range(3)))
 
 
-# shape of a site -> whether a point is inside, whether a ray meets it
+# shape of a site -> whether a point is inside, whether a ray meets it (None: MuJoCo has no such ray)
 ZONES: dict[int, tuple[Any, Any]] = {
   GeomType.SPHERE: (_in_sphere, _hits_sphere),
   GeomType.CAPSULE: (_in_capsule, _hits_capsule),
   GeomType.ELLIPSOID: (_in_ellipsoid, _hits_ellipsoid),
   GeomType.CYLINDER: (_in_cylinder, _hits_cylinder),
   GeomType.BOX: (_in_box, _hits_box),
+  GeomType.MESH: (_in_mesh, None),
 }
 
 
@@ -114,12 +121,32 @@ class Volume(NamedTuple):
 
   pos: jax.Array  # (..., 3, W)
   mat: jax.Array  # (..., 3, 3, W)
-  size: jax.Array  # (..., 3, W)
+  size: jax.Array  # (..., 3, W), or faces of meshes
 
 
 def volume(m: Model, d: Data, site: np.ndarray) -> Volume:
-  """Volumes of some sites."""
-  return Volume(rows(d.site_xpos, site), rows(d.site_xmat, site), rows(m.site_size, site))
+  """Volumes of some sites of one shape."""
+  mesh = m.site_type[site.flat[0]] == GeomType.MESH
+  size = jnp.asarray(_faces(m, site), d.qpos.dtype)[..., None] if mesh else rows(m.site_size, site)
+  return Volume(rows(d.site_xpos, site), rows(d.site_xmat, site), size)
+
+
+def _faces(m: Model, site: np.ndarray) -> np.ndarray:
+  """Faces (..., n, 4) of the hulls of meshes, in the frame of their file, which is that of the site."""
+  tables = []
+  for mesh in m.site_dataid[site.flat]:
+    first, vertex = int(m.mesh_polyadr[mesh]), int(m.mesh_vertadr[mesh])
+    normal = np.asarray(m.mesh_polynormal, float).reshape(-1, 3)[first : first + int(m.mesh_polynum[mesh])]
+    corner = np.asarray(m.mesh_vert, float).reshape(-1, 3)[vertex : vertex + int(m.mesh_vertnum[mesh])]
+    w, u = m.mesh_quat[mesh, 0], m.mesh_quat[mesh, 1:]
+    outward = normal + 2 * np.cross(u, np.cross(u, normal) + w * normal)
+    offset = (normal @ corner.T).max(axis=1) + outward @ m.mesh_pos[mesh]
+    tables.append(np.concatenate([outward, offset[:, None]], axis=1))
+  out = np.zeros((len(tables), max(map(len, tables)), 4))
+  out[..., 3] = 1  # what pads is met everywhere
+  for row, table in zip(out, tables, strict=True):
+    row[: len(table)] = table
+  return out.reshape(*site.shape, -1, 4)
 
 
 def inside(kind: int, v: Volume, point: jax.Array) -> jax.Array:

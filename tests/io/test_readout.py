@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import mujoco
 import numpy as np
+import orbax.checkpoint as ocp
 import pytest
 from models import SCENES, load
 
@@ -152,31 +153,36 @@ def test_contacts_for_users(stepped):
 
 
 def test_round_trips(stepped, tmp_path):
-  """Through pickle, npz and orbax."""
+  """Model and Data through pickle, npz and orbax."""
   _, m, d = stepped
-  leaves, form = jax.tree.flatten(d)
-  np.savez(tmp_path / "d.npz", *leaves)
-  with np.load(tmp_path / "d.npz") as file:
+  leaves, form = jax.tree.flatten((m, d))
+  np.savez(tmp_path / "both.npz", *leaves)
+  with np.load(tmp_path / "both.npz") as file:
     from_npz = jax.tree.unflatten(form, [file[f"arr_{i}"] for i in range(len(leaves))])
-  copies = [pickle.loads(pickle.dumps(d)), from_npz]
-  ocp = pytest.importorskip("orbax.checkpoint")
+  # orbax takes no arrays without elements
+  some = {str(i): x for i, x in enumerate(leaves) if x.size}
   with ocp.StandardCheckpointer() as checkpointer:
-    # orbax takes no arrays without elements
-    parts, both = jax.tree.flatten((m, d))
-    checkpointer.save(tmp_path / "orbax", {str(i): x for i, x in enumerate(parts) if x.size})
+    checkpointer.save(tmp_path / "orbax", some)
     checkpointer.wait_until_finished()
-    back = checkpointer.restore(tmp_path / "orbax", {str(i): x for i, x in enumerate(parts) if x.size})
-  back = jax.tree.unflatten(both, [back.get(str(i), x) for i, x in enumerate(parts)])
-  assert back[0].layout == m.layout
-  for x in (*copies, back[1]):
-    for a, b in zip(jax.tree.leaves(x), leaves, strict=True):
+    back = checkpointer.restore(tmp_path / "orbax", some)
+  from_orbax = jax.tree.unflatten(form, [back.get(str(i), x) for i, x in enumerate(leaves)])
+  for both in (pickle.loads(pickle.dumps((m, d))), from_npz, from_orbax):
+    assert both[0].layout == m.layout
+    for a, b in zip(jax.tree.leaves(both), leaves, strict=True):
       np.testing.assert_array_equal(a, b)
+      assert a.dtype == b.dtype
 
 
-def test_export_of_a_step(stepped):
+@pytest.mark.parametrize("batch", [0, 3])
+def test_export_of_a_step(stepped, batch):
   _, m, d = stepped
-  exported = jax.export.export(jax.jit(mjx.step))(m, d)
+  step, worlds = mjx.step, [d]
+  if batch:
+    step, worlds = jax.vmap(mjx.step, in_axes=(None, 0)), [d.replace(qvel=d.qvel + 0.1 * i) for i in range(batch)]
+    d = jax.tree.map(lambda *x: jnp.stack(x), *worlds)
+  exported = jax.export.export(jax.jit(step))(m, d)
   again = jax.export.deserialize(exported.serialize())
-  a, b = again.call(m, d), mjx.jit(mjx.step)(m, d)
-  np.testing.assert_allclose(a.qpos, b.qpos, rtol=1e-12)
-  np.testing.assert_allclose(a.qvel, b.qvel, rtol=1e-9, atol=1e-12)
+  a, one = again.call(m, d), mjx.jit(mjx.step)
+  for name, x in (("qpos", a.qpos), ("qvel", a.qvel)):
+    expected = [getattr(one(m, w), name) for w in worlds]
+    np.testing.assert_allclose(x, expected if batch else expected[0], rtol=1e-9, atol=1e-12, err_msg=name)
