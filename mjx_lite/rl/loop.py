@@ -98,7 +98,7 @@ class Checkpoints:
 
 def _is_key(x: Any) -> bool:
   """Whether an array is of keys, which no file has."""
-  return jax.dtypes.issubdtype(x.dtype, jax.dtypes.prng_key)
+  return jax.numpy.issubdtype(x.dtype, jax.dtypes.prng_key)
 
 
 def _arrays(tree: Any) -> dict[str, np.ndarray]:

@@ -124,11 +124,11 @@ def log_prob(mean: jax.Array, log_std: jax.Array, action: jax.Array) -> jax.Arra
   return jnp.sum(-0.5 * z**2 - log_std - 0.5 * jnp.log(2 * jnp.pi), axis=-1)
 
 
-def advantages(config: Config, value: jax.Array, next_value: jax.Array, data: Unroll) -> jax.Array:
+def advantages(config: Any, value: jax.Array, next_value: jax.Array, data: Unroll) -> jax.Array:
   """Generalised advantages (unroll, worlds).
 
   Where an episode ends the sum stops; where it was only cut short (`truncation`) what would have followed is not zero but
-  the value of the state that was reached.
+  the value of the state that was reached. Of the settings, `discount` and `gae_lambda` are used.
   """
   follows = 1 - data.done * (1 - data.truncation)
   delta = data.reward + config.discount * follows * next_value - value

@@ -18,7 +18,7 @@ def program(worlds, learner, key):
 
 def go(iterations=7, width=3, **options):
   worlds = {"x": jnp.zeros(width), "key": jax.random.key(3), "empty": jnp.zeros((2, 0))}
-  learner = {"w": jnp.ones(width, jnp.float32), "count": jnp.zeros((), jnp.int32)}
+  learner = {"w": jnp.ones(width), "count": jnp.zeros((), jnp.int32)}
   return loop.run(jax.jit(program), worlds, learner, jax.random.key(0), iterations=iterations, steps=5, **options)
 
 
