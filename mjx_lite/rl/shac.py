@@ -1,8 +1,8 @@
 """Short-horizon actor-critic: a learner that follows the simulator's gradient, in one file.
 
 The actor climbs the derivative of what it gains in a few steps and of the critic's value at their end, through every step of
-the simulator, contacts included. It takes many times fewer steps than PPO where the reward leads smoothly to the goal, and
-more time for each of them; where only touching is rewarded it has nothing to follow (`notebooks/gradients.ipynb`).
+the simulator, contacts included. That wants a reward that leads smoothly to the goal; where only touching is rewarded, or
+impacts are stiff, there is little to follow (`notebooks/gradients.ipynb`), and PPO is the better choice.
 
 Reference: Xu and others, Accelerated policy learning with parallel differentiable simulation, arXiv 2204.07137.
 """
@@ -27,13 +27,13 @@ from mjx_lite.rl.ppo import Actor, Critic, Normal, Unroll, advantages, report
 class Config:
   """Settings, good for small tasks."""
 
-  worlds: int = 32
+  worlds: int = 16
   horizon: int = 16  # steps of each world in an iteration, through which the gradient goes
   critic_epochs: int = 8  # passes of the critic over an iteration's data
   minibatches: int = 4
   hidden: tuple[int, ...] = (64, 64)
-  actor_rate: float = 2e-3
-  critic_rate: float = 2e-3
+  actor_rate: float = 1e-2
+  critic_rate: float = 5e-3
   discount: float = 0.98
   gae_lambda: float = 0.95
   target: float = 0.2  # part of the critic that goes into the slow critic, which the actor follows, in an iteration
