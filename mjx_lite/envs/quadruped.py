@@ -4,7 +4,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import mujoco
 import numpy as np
 
 import mjx_lite as mjx
@@ -34,8 +33,7 @@ class Joystick(Env):
     c = self.mj_model
     self.rough = rough
     self._trunk = int(c.jnt_bodyid[0])
-    names = [mujoco.mj_id2name(c, mujoco.mjtObj.mjOBJ_GEOM, i) or "" for i in range(c.ngeom)]
-    self._feet = np.array([i for i, name in enumerate(names) if name.endswith("_foot")])
+    self._feet = np.array([i for i in range(c.ngeom) if c.geom(i).name.endswith("_foot")])
     self._rest = np.asarray(c.qpos0 if c.nkey == 0 else c.key_qpos[0])
     hills = c.hfield_size[:, 2]
     self._lift = float(hills.max()) if len(hills) else 0.0
