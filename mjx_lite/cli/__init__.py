@@ -1,4 +1,4 @@
-"""Command line: `mjx-lite demo | bench | check | inspect`, also `python -m mjx_lite`.
+"""Command line: `mjx-lite demo | bench | check | inspect | view`, also `python -m mjx_lite`.
 
 Each command is a module with `HELP`, `add_arguments(parser)` and `run(args) -> exit code`. They are imported when they
 are asked for, so that `--help` answers at once.
@@ -15,6 +15,7 @@ COMMANDS = {
   "bench": "steps per second and compile time of a model",
   "check": "every stage against MuJoCo C along a trajectory",
   "inspect": "sizes, slots, memory, stage times, and what is unsupported in a model",
+  "view": "MuJoCo's viewer, in which mjx_lite moves the world and the mouse pushes it",
 }
 
 

@@ -9,7 +9,9 @@ from typing import Any
 
 from mjx_lite.envs.base import Env
 from mjx_lite.envs.classic import Cartpole, Pendulum, Reacher
+from mjx_lite.envs.hand import InHandCube
 from mjx_lite.envs.legged import Ant, Cheetah, Hopper, HumanoidWalk
+from mjx_lite.envs.quadruped import Joystick
 from mjx_lite.envs.state import State
 from mjx_lite.envs.wrappers import AutoReset, Episode, Quarantine, Randomise, Repeat, Worlds, Wrapper, wrap
 
@@ -22,6 +24,9 @@ ENVS: dict[str, Callable[..., Env]] = {
   "cheetah": Cheetah,
   "ant": Ant,
   "humanoid_walk": HumanoidWalk,
+  "joystick_flat": Joystick,
+  "joystick_rough": functools.partial(Joystick, rough=True),
+  "in_hand_cube": InHandCube,
 }
 
 

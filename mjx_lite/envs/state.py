@@ -20,8 +20,15 @@ class State:
   metrics: dict[str, jax.Array]
   info: dict[str, Any]
 
+  @property
+  def pipeline_state(self) -> mjx.Data:
+    """`data`, by the name that Brax has for it."""
+    return self.data
+
   def replace(self, **changes: Any) -> "State":
     """Copy with some fields changed."""
+    if "pipeline_state" in changes:
+      changes["data"] = changes.pop("pipeline_state")
     return dataclasses.replace(self, **changes)
 
   def tree_replace(self, changes: dict[str, Any]) -> "State":

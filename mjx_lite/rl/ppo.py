@@ -8,6 +8,7 @@ arXiv 1506.02438.
 """
 
 import dataclasses
+import os
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -15,11 +16,11 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import optax
-import tqdm
 
 import mjx_lite as mjx
 from mjx_lite.envs.base import Env
 from mjx_lite.envs.wrappers import wrap
+from mjx_lite.rl import loop
 
 
 @dataclasses.dataclass(frozen=True)
@@ -123,11 +124,11 @@ def log_prob(mean: jax.Array, log_std: jax.Array, action: jax.Array) -> jax.Arra
   return jnp.sum(-0.5 * z**2 - log_std - 0.5 * jnp.log(2 * jnp.pi), axis=-1)
 
 
-def advantages(config: Config, value: jax.Array, next_value: jax.Array, data: Unroll) -> jax.Array:
+def advantages(config: Any, value: jax.Array, next_value: jax.Array, data: Unroll) -> jax.Array:
   """Generalised advantages (unroll, worlds).
 
   Where an episode ends the sum stops; where it was only cut short (`truncation`) what would have followed is not zero but
-  the value of the state that was reached.
+  the value of the state that was reached. Of the settings, `discount` and `gae_lambda` are used.
   """
   follows = 1 - data.done * (1 - data.truncation)
   delta = data.reward + config.discount * follows * next_value - value
@@ -140,6 +141,16 @@ def advantages(config: Config, value: jax.Array, next_value: jax.Array, data: Un
   return jax.lax.scan(one, jnp.zeros_like(delta[0]), (delta, data.done), reverse=True)[1]
 
 
+def report(data: Unroll, ended: dict[str, jax.Array], diverged: jax.Array) -> dict[str, jax.Array]:
+  """An entry of the learning curve: means over the episodes that ended."""
+  episodes = jnp.sum(data.done)
+  mean = lambda x: jnp.sum(x * data.done) / jnp.maximum(episodes, 1)  # noqa: E731
+  return {
+    "return": mean(ended["sum_reward"]), "length": mean(ended["length"]), "episodes": episodes,
+    "reward": jnp.mean(data.reward), "diverged": jnp.sum(diverged),
+  }  # fmt: skip
+
+
 def train(
   env: Env,
   *,
@@ -147,6 +158,8 @@ def train(
   config: Config | None = None,
   seed: int = 0,
   learner: Learner | None = None,
+  checkpoint: str | os.PathLike | None = None,
+  every: int = 10,
   progress: Callable[[int, dict[str, float], Learner], None] | None = None,
   **wrap_options: Any,
 ) -> Result:
@@ -158,7 +171,10 @@ def train(
     config: settings.
     seed: of everything that is random.
     learner: to go on from; a new one by default.
-    progress: called after each iteration with its number, its entry of the curve, and the learner (to store it).
+    checkpoint: folder for orbax to write the whole state of learning to. Called again with the same folder, learning goes on
+      where it was, up to `iterations` in all, as if it had not been interrupted.
+    every: iterations between checkpoints.
+    progress: called after each iteration with its number, its entry of the curve, and the learner.
     **wrap_options: arguments of `mjx_lite.envs.wrap` (randomise, action_repeat, refresh, ...).
   """
   config = config or Config()
@@ -216,25 +232,12 @@ def train(
     rows = order[:, : size * config.minibatches].reshape(-1, size)
     (params, opt_state), _ = jax.lax.scan(update, (params, opt_state), rows)
 
-    episodes = jnp.sum(data.done)
-    mean = lambda x: jnp.sum(x * data.done) / jnp.maximum(episodes, 1)  # noqa: E731
-    report = {
-      "return": mean(ended["sum_reward"]), "length": mean(ended["length"]), "episodes": episodes,
-      "reward": jnp.mean(data.reward), "diverged": jnp.sum(diverged),
-    }  # fmt: skip
-    return state, Learner(params, opt_state, normal.update(data.obs)), report
+    return state, Learner(params, opt_state, normal.update(data.obs)), report(data, ended, diverged)
 
-  program = mjx.jit(iterate)
-  curve = []
-  bar = tqdm.trange(iterations, unit="iteration", disable=None)
-  for i in bar:
-    key, for_iteration = jax.random.split(key)
-    state, now, report = program(state, now, for_iteration)
-    report = {k: float(v) for k, v in jax.device_get(report).items()}
-    curve.append({"steps": (i + 1) * config.worlds * config.unroll, **report})
-    bar.set_postfix({"return": f"{report['return']:.3g}", "length": f"{report['length']:.0f}"})
-    if progress is not None:
-      progress(i, curve[-1], now)
+  now, curve = loop.run(
+    mjx.jit(iterate), state, now, key, iterations=iterations, steps=config.worlds * config.unroll, checkpoint=checkpoint,
+    every=every, progress=progress,
+  )  # fmt: skip
   return Result(make_policy(env, now, config), now, curve)
 
 

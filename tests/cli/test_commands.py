@@ -1,12 +1,16 @@
 """The commands, in sizes that take seconds."""
 
+import contextlib
 import json
 import os
 import subprocess
 import sys
 
+import mujoco
+import numpy as np
 import pytest
 import rich.console
+from mujoco import viewer
 
 from mjx_lite.cli import COMMANDS, common, compare, main
 from mjx_lite.viz import backend, draw
@@ -42,7 +46,7 @@ def test_command_help(command, capsys):
   with pytest.raises(SystemExit) as end:
     main([command, "--help"])
   assert end.value.code == 0
-  assert "--worlds" in capsys.readouterr().out or command == "check"
+  assert "--worlds" in capsys.readouterr().out or command in ("check", "view")
 
 
 @pytest.mark.parametrize("argv", [[], ["no_such_command"], ["bench"], ["demo", "--worlds", "0"]])
@@ -128,3 +132,63 @@ def test_inspect_lists_what_is_unsupported(tmp_path, capsys):
   code = main(["inspect", str(path), "--no-times"])
   out = capsys.readouterr().out
   assert code == 1 and "magic" in out
+
+
+_BALL = """
+<mujoco>
+  <worldbody>
+    <body><joint name="x" type="slide" axis="1 0 0"/><geom size="0.1" mass="1"/></body>
+  </worldbody>
+  <actuator><motor joint="x"/></actuator>
+</mujoco>
+"""
+
+
+def test_view_without_a_display_says_what_to_do(tmp_path, capsys, monkeypatch):
+  monkeypatch.delenv("DISPLAY", raising=False)
+  monkeypatch.delenv("WAYLAND_DISPLAY", raising=False)
+  monkeypatch.setattr(sys, "platform", "linux")
+  path = tmp_path / "ball.xml"
+  path.write_text(_BALL)
+  assert main(["view", str(path)]) == 2
+  err = capsys.readouterr().err
+  assert "no display" in err and "viz.render" in err
+
+
+def test_view_follows_sliders_mouse_and_reset(tmp_path, monkeypatch):
+  """With a window that is not there: what its user would do is written into the MjData in `sync`."""
+  seen = []
+
+  class Window:
+    def __init__(self, mj_model, d):
+      self.mj_model, self.d = mj_model, d
+
+    def __enter__(self):
+      return self
+
+    def __exit__(self, *_):
+      pass
+
+    def lock(self):
+      return contextlib.nullcontext()
+
+    def is_running(self):
+      return len(seen) < 5
+
+    def sync(self):
+      seen.append((self.d.time, self.d.qpos[0], self.d.qvel[0]))
+      self.d.ctrl[0] = 2 if len(seen) == 1 else 0
+      self.d.xfrc_applied[1, 0] = -4 if len(seen) == 2 else 0
+      if len(seen) == 4:
+        mujoco.mj_resetData(self.mj_model, self.d)
+
+  monkeypatch.setenv("DISPLAY", ":0")
+  monkeypatch.setattr(viewer, "launch_passive", Window)
+  path = tmp_path / "ball.xml"
+  path.write_text(_BALL)
+  assert main(["view", str(path)]) == 0
+  span = 8 * 0.002  # eight steps a picture
+  times, places, speeds = np.array(seen).T
+  np.testing.assert_allclose(times, span * np.array([1, 2, 3, 4, 1]), rtol=1e-5)
+  np.testing.assert_allclose(speeds, span * np.array([0, 2, -2, -2, 0]), rtol=1e-4, atol=1e-9)
+  assert places[1] > 0 and places[4] == 0

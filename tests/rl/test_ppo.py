@@ -39,10 +39,11 @@ def test_log_prob_is_that_of_a_normal():
   assert ppo.log_prob(mean, log_std, action) == pytest.approx(float(expected))
 
 
-def test_a_few_iterations_change_the_policy_and_can_go_on():
+def test_a_few_iterations_change_the_policy_and_can_go_on(tmp_path):
   env, seen = envs.load("cartpole_balance", dtype=np.float32), []
   config = ppo.Config(worlds=16, unroll=16, epochs=2, hidden=(16,), episode_length=50)
-  out = ppo.train(env, iterations=4, config=config, progress=lambda i, entry, learner: seen.append((i, learner)))
+  options = dict(iterations=4, config=config, checkpoint=tmp_path / "run")
+  out = ppo.train(env, **options, progress=lambda i, entry, learner: seen.append((i, learner)))
   assert [i for i, _ in seen] == [0, 1, 2, 3] and [x["steps"] for x in out.curve] == [256, 512, 768, 1024]
   assert sum(x["episodes"] for x in out.curve) > 0
   assert all(np.isfinite(list(x.values())).all() and x["diverged"] == 0 for x in out.curve)
@@ -51,6 +52,9 @@ def test_a_few_iterations_change_the_policy_and_can_go_on():
   action = out.policy(jnp.zeros(5))
   assert action.shape == (1,) and np.abs(action) <= 1
   np.testing.assert_array_equal(ppo.make_policy(env, out.learner, config)(jnp.zeros(5)), action)
+  again = ppo.train(env, **options)  # all is done already
+  assert again.curve == out.curve
+  jax.tree.map(np.testing.assert_array_equal, again.learner, out.learner)
 
 
 @pytest.mark.slow

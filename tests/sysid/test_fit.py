@@ -326,3 +326,26 @@ def test_refusals():
   with pytest.raises(ValueError, match=r"shape \(4,\)"):
     sysid.fit(m, good, t._replace(measured={"arm": np.zeros(4)}))
   assert sysid.field(m, "geom_friction", ["block", "far"], 0, shared=True).labels == ("geom_friction[0]",)
+
+
+def test_estimates_scatter_as_their_covariance_says():
+  """Monte Carlo: a hundred measurements of the same pendulum, which differ in their noise alone."""
+  c = mujoco.MjModel.from_xml_string(PENDULUM)
+  m, steps, noise, rng = mjx.put_model(c), 60, 0.02, np.random.default_rng(5)
+  ctrl = np.sin(0.2 * np.arange(steps))[:, None]
+  clean = simulate(c, ctrl, lambda d: d.qpos.copy(), [0.5])
+  unknown = [sysid.field(m, "dof_damping", bounds=(0, 1)), sysid.field(m, "actuator_gear", column=0, bounds=(0.1, 5))]
+  true, errors, claimed = np.array([0.05, 1.0]), [], []
+  for _ in range(100):
+    seen = clean + noise * rng.normal(size=clean.shape)
+    found = sysid.fit(m, unknown, sysid.Trajectory(ctrl, {"qpos": seen}, qpos=[0.5]), noise=noise)
+    errors.append(found.values - true)
+    claimed.append(found.cov)
+  errors, cov = np.array(errors), np.mean(claimed, axis=0)
+  square = np.einsum("ni,ij,nj->n", errors, np.linalg.inv(cov), errors).sum()
+  assert 142 < square < 269  # chi-squared with 200 degrees of freedom; one in five hundred is outside
+  scatter = errors.T @ errors / len(errors)
+  correlation = lambda x: x[0, 1] / np.sqrt(x[0, 0] * x[1, 1])  # noqa: E731
+  assert abs(np.arctanh(correlation(scatter)) - np.arctanh(correlation(cov))) < 3 / np.sqrt(97)  # Fisher's z
+  covered = [abs(e[1]) < 1.96 * np.sqrt(v[1, 1]) for e, v in zip(errors, claimed, strict=True)]
+  assert 88 <= sum(covered) <= 100  # 95 expected

@@ -1,0 +1,95 @@
+"""`mjx-lite view MODEL`: MuJoCo's viewer, in which mjx_lite moves the world."""
+
+import argparse
+import os
+import sys
+import time
+from typing import Any
+
+import jax.numpy as jnp
+import mujoco
+import numpy as np
+
+from mjx_lite.cli import common
+from mjx_lite.cli.common import mjx
+
+FPS = 60.0
+# what the viewer's mouse and sliders write, and what a step moves
+INPUTS = ("ctrl", "qfrc_applied", "xfrc_applied", "mocap_pos", "mocap_quat", "eq_active")
+STATE = ("time", "qpos", "qvel", "act")
+
+_ELSEWHERE = (
+  "Pictures and films need no display: `mjx-lite demo`, or mjx_lite.viz.render(mj_model, record, path='film.mp4')."
+)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+  """Declares the command's arguments."""
+  parser.add_argument("model", metavar="MODEL.xml", help="MJCF, URDF or MJB file, or 'humanoid'")
+  parser.add_argument("--seconds", type=float, default=float("inf"), help="close after so long (when the window is closed)")
+
+
+def run(args: argparse.Namespace) -> int:
+  """Opens the viewer and steps until it is closed."""
+  mj_model = common.load_model(args.model)
+  m = mjx.put_model(mj_model)
+  if (why := why_no_window()) is not None:
+    raise common.BadInput(f"{why}\n{_ELSEWHERE}")
+  common.use_compilation_cache()
+  import mujoco.viewer
+
+  mj_data = common.initial_data(mj_model)
+  mujoco.mj_forward(mj_model, mj_data)
+  common.stdout.print("compiling; then double click an object, and push it with Ctrl and the right button", highlight=False)
+  world = World(mj_model, m, mj_data)
+  try:
+    viewer = mujoco.viewer.launch_passive(mj_model, mj_data)
+  except RuntimeError as error:  # of the OpenGL platform, or of macOS without mjpython
+    raise common.BadInput(f"MuJoCo's viewer does not open: {error}\n{_ELSEWHERE}") from error
+  with viewer:
+    end = time.perf_counter() + args.seconds
+    while viewer.is_running() and time.perf_counter() < end:
+      frame = time.perf_counter()
+      with viewer.lock():
+        world.step()
+      viewer.sync()
+      time.sleep(max(0.0, world.span - (time.perf_counter() - frame)))
+  return 0
+
+
+def why_no_window() -> str | None:
+  """What is missing for a window, or None."""
+  if sys.platform.startswith("linux") and not (os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")):
+    return "There is no display here: neither DISPLAY nor WAYLAND_DISPLAY is set."
+  return None
+
+
+class World:
+  """MjData whose steps are taken by mjx_lite; whatever anyone else writes into it counts."""
+
+  def __init__(self, mj_model: mujoco.MjModel, m: Any, mj_data: mujoco.MjData):
+    self.mj_model, self.m, self.mj_data = mj_model, m, mj_data
+    steps = max(1, round(1 / (FPS * mj_model.opt.timestep)))
+    self.span = steps * mj_model.opt.timestep  # [s] of a call of `step`
+    self._d = mjx.put_data(mj_model, mj_data)
+    self._written = self._read(STATE)
+    self._go = mjx.jit(lambda m, d: mjx.rollout(m, d, steps=steps, record=())[0])
+    self._go(m, self._d)  # compiles before a window opens
+
+  def step(self) -> None:
+    """The steps of one picture."""
+    state = self._read(STATE)
+    if any(np.any(state[k] != self._written[k]) for k in STATE):  # the viewer's reset, or a key
+      self._d = mjx.put_data(self.mj_model, self.mj_data)
+    given = {k: jnp.asarray(x, getattr(self._d, k).dtype) for k, x in self._read(INPUTS).items()}
+    self._d = self._go(self.m, self._d.replace(**given))
+    for k in STATE:
+      if k == "time":
+        self.mj_data.time = float(self._d.time)
+      else:
+        getattr(self.mj_data, k)[:] = getattr(self._d, k)
+    self._written = self._read(STATE)
+    mujoco.mj_forward(self.mj_model, self.mj_data)  # what is drawn: poses, contacts, forces
+
+  def _read(self, names: tuple[str, ...]) -> dict[str, np.ndarray]:
+    return {k: np.array(getattr(self.mj_data, k)) for k in names}

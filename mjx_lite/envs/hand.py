@@ -1,0 +1,54 @@
+"""Dexterity: a cube is turned among the fingers of a hand."""
+
+import jax
+import jax.numpy as jnp
+
+import mjx_lite as mjx
+from mjx_lite.envs.base import ASSETS, Env
+
+
+class InHandCube(Env):
+  """Turn a cube that lies on the palm to the orientation of the goal, without dropping it."""
+
+  xml_path = ASSETS / "in_hand_cube.xml"
+  ctrl_dt = 0.04
+
+  def start(self, m: mjx.Model, d: mjx.Data, key: jax.Array) -> mjx.Data:
+    """The cube lies on the palm, turned about the vertical; any orientation is the goal."""
+    for_fingers, for_cube, for_goal = jax.random.split(key, 3)
+    dtype = d.qpos.dtype
+    fingers = 0.1 * jax.random.uniform(for_fingers, (self.action_size,), dtype, -1, 1)
+    x, y, turn = jax.random.uniform(for_cube, (3,), dtype, -1, 1) * jnp.array([0.004, 0.004, 0.4], dtype)
+    place = d.qpos[-7:].at[0].add(x).at[1].add(y)
+    place = place.at[3].set(jnp.cos(turn / 2)).at[6].set(jnp.sin(turn / 2))
+    goal = jax.random.normal(for_goal, (4,), dtype)
+    goal = goal / jnp.sqrt(goal[0] ** 2 + goal[1] ** 2 + goal[2] ** 2 + goal[3] ** 2)
+    return d.replace(qpos=jnp.concatenate([fingers, place]), ctrl=fingers, mocap_quat=goal[None])
+
+  def away(self, d: mjx.Data) -> jax.Array:
+    """The rotation from the cube to the goal, as a quaternion whose scalar part is positive: (4,)."""
+    a, b = d.qpos[-4:], d.mocap_quat[0]
+    scalar = a[0] * b[0] + a[1] * b[1] + a[2] * b[2] + a[3] * b[3]
+    vector = a[0] * b[1:] - b[0] * a[1:] - jnp.cross(a[1:], b[1:])
+    return jnp.where(scalar < 0, -1, 1) * jnp.concatenate([scalar[None], vector])
+
+  def observe(self, m: mjx.Model, d: mjx.Data) -> jax.Array:
+    """Fingers, place of the cube and its axes, the goal's axes and the way there, velocities: (3 nu + 25,)."""
+    nu = self.action_size
+    axes = d.xmat[-2, :, :2].reshape(-1), d.xmat[-1, :, :2].reshape(-1)
+    moving = 0.1 * d.qvel[:nu], 10 * d.qvel[nu : nu + 3], 0.1 * d.qvel[nu + 3 :]
+    return jnp.concatenate([d.qpos[:nu], d.ctrl, 10 * d.qpos[-7:-4], *axes, self.away(d), *moving])
+
+  def score(self, m: mjx.Model, before: mjx.Data, d: mjx.Data, action: jax.Array) -> dict[str, jax.Array]:
+    """Nearness to the goal, sharper close to it, at best 2; less the cost of strain, and of dropping the cube."""
+    square = 1 - self.away(d)[0] ** 2  # squared sine of half the angle
+    return {
+      "near": 1 - square + 1 / (1 + square / 0.05),
+      "strain": -0.05 * jnp.mean((d.qpos[: self.action_size] - d.ctrl) ** 2),
+      "dropped": -10 * self.failed(m, d).astype(square.dtype),
+    }
+
+  def failed(self, m: mjx.Model, d: mjx.Data) -> jax.Array:
+    """The cube is off the palm."""
+    x, y, z = d.qpos[-7], d.qpos[-6], d.qpos[-5]
+    return (z < 0.02) | (jnp.abs(x) > 0.07) | (jnp.abs(y) > 0.07)

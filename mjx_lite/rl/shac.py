@@ -1,0 +1,206 @@
+"""Short-horizon actor-critic: a learner that follows the simulator's gradient, in one file.
+
+The actor climbs the derivative of what it gains in a few steps and of the critic's value at their end, through every step of
+the simulator, contacts included. That wants a reward that leads smoothly to the goal; where only touching is rewarded, or
+impacts are stiff, there is little to follow (`notebooks/gradients.ipynb`), and PPO is the better choice.
+
+Reference: Xu and others, Accelerated policy learning with parallel differentiable simulation, arXiv 2204.07137.
+"""
+
+import dataclasses
+import os
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+import mjx_lite as mjx
+from mjx_lite.envs.base import Env
+from mjx_lite.envs.wrappers import wrap
+from mjx_lite.rl import loop
+from mjx_lite.rl.ppo import Actor, Critic, Normal, Unroll, advantages, report
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+  """Settings, good for small tasks."""
+
+  worlds: int = 16
+  horizon: int = 16  # steps of each world in an iteration, through which the gradient goes
+  critic_epochs: int = 8  # passes of the critic over an iteration's data
+  minibatches: int = 4
+  hidden: tuple[int, ...] = (64, 64)
+  actor_rate: float = 1e-2
+  critic_rate: float = 5e-3
+  discount: float = 0.98
+  gae_lambda: float = 0.95
+  target: float = 0.2  # part of the critic that goes into the slow critic, which the actor follows, in an iteration
+  max_gradient: float = 1.0
+  max_world_gradient: float = 100.0  # of a world's gain with respect to its state in between; tames chaos in single worlds
+  episode_length: int = 500
+
+
+class Learner(NamedTuple):
+  """All that changes while learning, but for the environment: a pytree that can be stored."""
+
+  params: Any  # 'actor', 'critic', and 'slow', the slow critic
+  opt_state: Any
+  normal: Normal
+
+
+class Result(NamedTuple):
+  """What was learned."""
+
+  policy: Callable[[jax.Array], jax.Array]  # from an observation to the mean action in [-1, 1]
+  learner: Learner
+  curve: list[dict[str, float]]  # by iteration: steps, return and length of the episodes that ended, diverged worlds
+
+
+def tame(tree: Any, limit: float) -> Any:
+  """The arrays (worlds, ...) as they are; their gradient is, in each world, finite and no longer than the limit.
+
+  A world whose gradient has a value that is not finite contributes none.
+  """
+
+  @jax.custom_vjp
+  def same(arrays):
+    return arrays
+
+  def back(_, slopes):
+    square = sum(jnp.sum(g.reshape(len(g), -1) ** 2, axis=1) for g in slopes)
+    good = jnp.isfinite(square)
+    scale = jnp.minimum(1, limit / jnp.sqrt(jnp.where(good, jnp.maximum(square, 1e-30), 1)))
+    column = lambda x, g: x.reshape(-1, *(1,) * (g.ndim - 1))  # noqa: E731
+    return ([jnp.where(column(good, g), g * column(scale, g).astype(g.dtype), 0) for g in slopes],)
+
+  same.defvjp(lambda arrays: (arrays, None), back)
+  leaves, form = jax.tree.flatten(tree)
+  at = [i for i, x in enumerate(leaves) if jnp.issubdtype(x.dtype, jnp.floating) and x.size]
+  for i, x in zip(at, same([leaves[i] for i in at]), strict=True):
+    leaves[i] = x
+  return jax.tree.unflatten(form, leaves)
+
+
+def gain(
+  config: Config, worlds: Any, actor: Any, critic: Any, params: Any, normal: Normal, state: Any, noise: jax.Array
+) -> tuple[jax.Array, Any]:
+  """What the actor gains, on average for each step, with the slow critic's value of where it gets to.
+
+  Args:
+    config: settings.
+    worlds: the wrapped environment.
+    actor: network.
+    critic: network.
+    params: of the networks: 'actor', 'slow'.
+    normal: of observations.
+    state: of the worlds at the start.
+    noise: (horizon, worlds, nu), normal, of the actions.
+
+  Returns:
+    the gain (), and for the critic: the last state, the `Unroll`, sums over ended episodes, which worlds diverged.
+  """
+  value = lambda obs: critic.apply(params["slow"], normal(obs))  # noqa: E731
+  limit = config.max_world_gradient / (config.worlds * config.horizon)  # of a part of the mean
+
+  def one(carry, noise):
+    state, weight, total = carry
+    mean, log_std = actor.apply(params["actor"], normal(state.obs))
+    action = jnp.tanh(mean + jnp.exp(log_std) * noise)  # smooth at the ends: clipping would leave no gradient there
+    after = worlds.step(state, action)
+    after = after.replace(data=tame(after.data, limit))
+    cut, reached = after.info["truncation"], after.info["final_obs"]
+    total += weight * (after.reward + config.discount * cut * value(reached))
+    weight = jnp.where(after.done > 0, 1, config.discount * weight)  # the next episode counts like this one
+    data = Unroll(state.obs, action, jnp.zeros_like(after.reward), after.reward, reached, after.done, cut)
+    ended = {k: after.info["episode_metrics"][k] for k in ("sum_reward", "length")}
+    return (after, weight, total), (data, ended, after.metrics.get("diverged", jnp.zeros_like(after.done)))
+
+  one_each = jnp.ones_like(state.reward)
+  (state, weight, total), record = jax.lax.scan(one, (state, one_each, 0 * one_each), noise)
+  total += weight * value(state.obs)
+  return jnp.mean(total) / config.horizon, (state, *record)
+
+
+def train(
+  env: Env,
+  *,
+  iterations: int = 100,
+  config: Config | None = None,
+  seed: int = 0,
+  learner: Learner | None = None,
+  checkpoint: str | os.PathLike | None = None,
+  every: int = 10,
+  progress: Callable[[int, dict[str, float], Learner], None] | None = None,
+  **wrap_options: Any,
+) -> Result:
+  """Learn a task whose reward is smooth in the state. Arguments as of `ppo.train`."""
+  config = config or Config()
+  worlds = wrap(env, episode_length=config.episode_length, **wrap_options)
+  actor: Any = Actor(config.hidden, env.action_size)
+  critic: Any = Critic(config.hidden)
+  rates = {"actor": optax.adam(config.actor_rate, b1=0.7, b2=0.95), "critic": optax.adam(config.critic_rate)}
+  rates = {k: optax.chain(optax.clip_by_global_norm(config.max_gradient), x) for k, x in rates.items()}
+  key, for_env, for_params = jax.random.split(jax.random.key(seed), 3)
+  state = mjx.jit(worlds.reset)(jax.random.split(for_env, config.worlds))
+  now = _new_learner(actor, critic, rates, state.obs, for_params) if learner is None else learner
+
+  def update(name, loss, params, opt_state):
+    """A step down the gradient of one network."""
+    out, gradient = jax.value_and_grad(lambda p: loss({**params, name: p}), has_aux=True)(params[name])
+    step, new = rates[name].update(gradient, opt_state[name], params[name])
+    return {**params, name: optax.apply_updates(params[name], step)}, {**opt_state, name: new}, out[1]
+
+  def iterate(state, learner, key):
+    """The actor's step, then the critic's, towards what the worlds did in it."""
+    params, opt_state, normal = learner
+    for_noise, for_order = jax.random.split(key)
+    noise = jax.random.normal(for_noise, (config.horizon, config.worlds, env.action_size), state.reward.dtype)
+
+    def loss(params):
+      gained, record = gain(config, worlds, actor, critic, params, normal, state, noise)
+      return -gained, record
+
+    params, opt_state, (state, data, ended, diverged) = update("actor", loss, params, opt_state)
+    value, following = (critic.apply(params["slow"], normal(x)) for x in (data.obs, data.next_obs))
+    target = value + advantages(config, value, following, data)
+    flat = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), (normal(data.obs), target))
+
+    def regress(carry, rows):
+      obs, target = jax.tree.map(lambda x: x[rows], flat)
+      error = lambda params: (jnp.mean((critic.apply(params["critic"], obs) - target) ** 2), None)  # noqa: E731
+      params, opt_state, _ = update("critic", error, *carry)
+      return (params, opt_state), None
+
+    count = config.worlds * config.horizon
+    order = jax.vmap(lambda k: jax.random.permutation(k, count))(jax.random.split(for_order, config.critic_epochs))
+    size = count // config.minibatches
+    rows = order[:, : size * config.minibatches].reshape(-1, size)
+    (params, opt_state), _ = jax.lax.scan(regress, (params, opt_state), rows)
+    params["slow"] = optax.incremental_update(params["critic"], params["slow"], config.target)
+    return state, Learner(params, opt_state, normal.update(data.obs)), report(data, ended, diverged)
+
+  now, curve = loop.run(
+    mjx.jit(iterate), state, now, key, iterations=iterations, steps=config.worlds * config.horizon, checkpoint=checkpoint,
+    every=every, progress=progress,
+  )  # fmt: skip
+  return Result(make_policy(env, now, config), now, curve)
+
+
+def make_policy(env: Env, learner: Learner, config: Config | None = None) -> Callable[[jax.Array], jax.Array]:
+  """The function from an observation to the mean action, of a learner."""
+  actor: Any = Actor((config or Config()).hidden, env.action_size)
+  return lambda obs: jnp.tanh(actor.apply(learner.params["actor"], learner.normal(obs))[0])
+
+
+def _new_learner(actor, critic, rates, obs, key) -> Learner:
+  """Weights at random, statistics of the first observations."""
+  if not isinstance(obs, jax.Array):
+    raise TypeError("this learner takes observations that are arrays, not dicts.")
+  first, second = jax.random.split(key)
+  params = {"actor": actor.init(first, obs[0]), "critic": critic.init(second, obs[0])}
+  n = obs.shape[-1]
+  empty = Normal(jnp.full((), 1e-3, obs.dtype), jnp.zeros(n, obs.dtype), jnp.ones(n, obs.dtype))
+  opt_state = {k: rates[k].init(x) for k, x in params.items()}
+  return Learner({**params, "slow": params["critic"]}, opt_state, empty.update(obs))

@@ -1,0 +1,45 @@
+"""The loop of the learners: interrupted and called again, it ends as if it had not been."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from mjx_lite.rl import loop
+
+
+def program(worlds, learner, key):
+  """Every part of the state depends on all that came before it."""
+  move = jax.random.normal(key, (3,)) + jax.random.normal(worlds["key"])
+  worlds = {**worlds, "x": 0.9 * worlds["x"] + move, "key": jax.random.split(worlds["key"])[0]}
+  learner = {"w": learner["w"] + worlds["x"], "count": learner["count"] + 1}
+  return worlds, learner, {"return": jnp.sum(worlds["x"]), "length": jnp.ones(())}
+
+
+def go(iterations=7, width=3, **options):
+  worlds = {"x": jnp.zeros(width), "key": jax.random.key(3), "empty": jnp.zeros((2, 0))}
+  learner = {"w": jnp.ones(width), "count": jnp.zeros((), jnp.int32)}
+  return loop.run(jax.jit(program), worlds, learner, jax.random.key(0), iterations=iterations, steps=5, **options)
+
+
+def test_goes_on_from_a_checkpoint_as_if_nothing_had_been(tmp_path):
+  whole, curve = go()
+  seen = []
+
+  def stop(i, entry, learner):
+    seen.append(i)
+    if len(seen) == 4:
+      raise KeyboardInterrupt
+
+  options = dict(checkpoint=tmp_path / "run", every=2, progress=stop)
+  with pytest.raises(KeyboardInterrupt):
+    go(**options)
+  found, again = go(**options)
+  assert seen == [0, 1, 2, 3, 2, 3, 4, 5, 6]  # what was after the checkpoint is made again
+  assert again == curve and [x["steps"] for x in curve] == [5 * (i + 1) for i in range(7)]
+  for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(whole), strict=True):
+    assert a.dtype == b.dtype
+    np.testing.assert_array_equal(a, b)
+  assert len(go(iterations=9, **options)[1]) == 9  # and further, from the last iteration
+  with pytest.raises(ValueError, match="not of this task"):
+    go(width=1, **options)
