@@ -75,8 +75,14 @@ def witness(a: Core, b: Core, f: Features) -> Witness:
     polished = jax.lax.stop_gradient(jax.lax.fori_loop(0, _STEPS, lambda _, n: _newton(held, held, n), normal))
     # the normal is where the depth of Y is least: Newton's method must not have gone elsewhere
     before, after = _depth(held, normal), _depth(held, polished)
-    normal = jnp.where((after <= before + 1e-9 * jnp.abs(before))[:, None], polished, normal)
-  normal = _newton(held, posed, normal)
+    normal = once(jnp.where((after <= before + 1e-9 * jnp.abs(before))[:, None], polished, normal), unit(normal))
+  step = _newton(held, posed, normal)
+  if a.curved or b.curved:
+    # where the equations are not solved yet, a step leaves the features: only its derivative is taken
+    change = jax.lax.stop_gradient(step - normal)
+    solved = vector.dot(change, change) < jnp.finfo(normal.dtype).eps ** 0.4
+    step = jnp.where(solved[:, None], step, step - change)
+  normal = step
 
   # the foot, moved along the edges
   y, pa = _points(posed, normal)
