@@ -18,7 +18,7 @@ from mjx_lite.collision.gjk import Features
 from mjx_lite.math import safe, vector
 from mjx_lite.math.once import once, unit
 
-_STEPS = 3  # of Newton's method for curved cores
+_STEPS = 4  # of Newton's method for curved cores
 _FLAT = 0.05  # part of a cylinder's radius by which its points spread where it stands on its cap
 
 
@@ -68,26 +68,12 @@ def witness(a: Core, b: Core, f: Features) -> Witness:
     a, b, turn, place, f.index_a, f.index_b, _fixed(a, f.index_a, f.point_a), _fixed(b, f.index_b, f.point_b),
     _is_flat(a, f.point_a), _is_flat(b, f.point_b),
   )  # fmt: skip
-  held = jax.lax.stop_gradient(posed._replace(a=None, b=None))
-  held = held._replace(a=_hold(a), b=_hold(b))
-  normal = f.normal
-  if a.curved or b.curved:
-    polished = jax.lax.stop_gradient(jax.lax.fori_loop(0, _STEPS, lambda _, n: _newton(held, held, n), normal))
-    # the normal is where the depth of Y is least: Newton's method must not have gone elsewhere
-    before, after = _depth(held, normal), _depth(held, polished)
-    normal = once(jnp.where((after <= before + 1e-9 * jnp.abs(before))[:, None], polished, normal), unit(normal))
-  step = _newton(held, posed, normal)
-  if a.curved or b.curved:
-    # where the equations are not solved yet, a step leaves the features: only its derivative is taken
-    change = jax.lax.stop_gradient(step - normal)
-    solved = vector.dot(change, change) < jnp.finfo(normal.dtype).eps ** 0.4
-    step = jnp.where(solved[:, None], step, step - change)
-  normal = step
+  normal = _settle(posed, f.normal)
 
   # the foot, moved along the edges
   y, pa = _points(posed, normal)
   dist = -vector.dot(normal, y[:, 0])
-  edges = _edges(held, jax.lax.stop_gradient(normal))[1]
+  edges = _edges(_held(posed), jax.lax.stop_gradient(normal))[1]
   e = [vector.add(edges[i][k][:, None] * (y[:, k] - y[:, 0]) for k in (1, 2)) for i in range(2)]
   ea = [vector.add(edges[i][k][:, None] * (pa[:, k] - pa[:, 0]) for k in (1, 2)) for i in range(2)]
   off = y[:, 0] + dist[:, None] * normal
@@ -100,14 +86,48 @@ def witness(a: Core, b: Core, f: Features) -> Witness:
   return Witness(dist, normal, pa[:, 0] + s[:, None] * ea[0] + t[:, None] * ea[1])
 
 
+def _settle(posed: _Posed, start: jax.Array) -> jax.Array:
+  """The normal that solves the two equations, from the one found; its derivative is that of one more step."""
+  leaves, tree = jax.tree.flatten(posed)
+  constant = [x if isinstance(x, np.ndarray) else None for x in leaves]
+
+  def whole(arrays):
+    rest = iter(arrays)
+    return jax.tree.unflatten(tree, [next(rest) if x is None else x for x in constant])
+
+  @jax.custom_jvp
+  def settle(arrays, n):
+    p = whole(arrays)
+    if not (p.a.curved or p.b.curved):
+      return _newton(p, p, n)
+
+    def step(_, n):
+      # the normal is where the depth of Y is least: Newton's method must not go elsewhere
+      new = _newton(p, p, n)
+      before, after = _depth(p, n), _depth(p, new)
+      return jnp.where((after <= before + 1e-9 * jnp.abs(before))[:, None], new, n)
+
+    return jax.lax.fori_loop(0, _STEPS, step, n)
+
+  @settle.defjvp
+  def _settle_jvp(primals, tangents):
+    arrays, n = primals
+    normal = settle(arrays, n)
+    held, at = _held(whole(arrays)), jax.lax.stop_gradient(normal)
+    return normal, jax.jvp(lambda x: _newton(held, whole(x), at), (arrays,), (tangents[0],))[1]
+
+  return settle([x for x in leaves if not isinstance(x, np.ndarray)], start)
+
+
+def _held(p: _Posed) -> _Posed:
+  """The same without derivative; what is constant stays a NumPy array."""
+  return jax.tree.map(lambda x: x if isinstance(x, np.ndarray) else jax.lax.stop_gradient(x), p)
+
+
 def _depth(p: _Posed, n: jax.Array) -> jax.Array:
   """How far (P, W) Y reaches along a normal."""
   reach_b = core.extent(p.b, -vector.mat_t_vec(p.turn, n)[:, None])[:, 0]
   return core.extent(p.a, n[:, None])[:, 0] + reach_b - vector.dot(n, p.place)
-
-
-def _hold(c: Core) -> Core:
-  return c._replace(**{k: jax.lax.stop_gradient(getattr(c, k)) for k in ("pos", "mat", "size", "scale")})
 
 
 def _pick_first(on):
@@ -196,8 +216,8 @@ def _newton(held: _Posed, posed: _Posed, n: jax.Array) -> jax.Array:
   zero = jnp.zeros_like(n[:, 0])
   one = jnp.ones_like(zero)
   base = residual(posed, zero, zero)
-  _, (j11, j21) = jax.jvp(lambda x: residual(held, x, zero), (zero,), (one,))
-  _, (j12, j22) = jax.jvp(lambda x: residual(held, zero, x), (zero,), (one,))
+  slope = jax.vmap(lambda *t: jax.jvp(lambda *c: residual(held, *c), (zero, zero), t)[1])
+  (j11, j12), (j21, j22) = slope(jnp.stack([one, zero]), jnp.stack([zero, one]))
   det = jax.lax.stop_gradient(j11 * j22 - j12 * j21)
   size = jnp.abs(j11 * j22) + jnp.abs(j12 * j21)
   ok = jnp.abs(det) > 1e-9 * size + 1e-30

@@ -10,9 +10,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from mjx_lite.core.select import rows_or_zero
 from mjx_lite.math import vector
 
-_ONE_BLOCK = 48  # up to this many columns one product is cheaper than several
+PRODUCT = 1024  # entries of a block that cost about as much as a product of its own
 
 
 class SumPlan(NamedTuple):
@@ -20,28 +21,36 @@ class SumPlan(NamedTuple):
 
   shape: tuple[int, int]
   blocks: tuple[tuple[int, int, int, int, np.ndarray], ...]
+  chosen: np.ndarray | None = None  # of a large matrix with one entry 1 or none in each row: its column, -1 for none
 
 
 def plan_sum(mask: np.ndarray) -> SumPlan:
-  """Cut a matrix into blocks of consecutive rows with a common column range, one per kinematic tree where it has several."""
+  """Cut a matrix into blocks of consecutive rows, so that few zeros are multiplied and few products are needed."""
   mask = np.asarray(mask, np.float64)
   nrow, ncol = mask.shape
-  if ncol <= _ONE_BLOCK:
-    return SumPlan((nrow, ncol), ((0, nrow, 0, ncol, mask),) if nrow and ncol else ((0, nrow, 0, 0, mask[:, :0]),))
-  span = []
-  for r in range(nrow):
-    nz = np.flatnonzero(mask[r])
-    span.append((int(nz[0]), int(nz[-1]) + 1) if len(nz) else (0, 0))
-  blocks: list[list[int]] = []
-  for r, (lo, hi) in enumerate(span):
-    if blocks:
-      _, _, blo, bhi = blocks[-1]
-      merged = (lo, hi) if blo == bhi else (blo, bhi) if lo == hi else (min(lo, blo), max(hi, bhi))
-      if lo == hi or blo == bhi or (lo < bhi and blo < hi):
-        blocks[-1] = [blocks[-1][0], r + 1, *merged]
-        continue
-    blocks.append([r, r + 1, lo, hi])
-  return SumPlan((nrow, ncol), tuple((a, b, lo, hi, mask[a:b, lo:hi]) for a, b, lo, hi in blocks))
+  filled = mask != 0
+  some = filled.any(axis=1)
+  low = np.where(some, filled.argmax(axis=1), ncol) if ncol else np.zeros(nrow, int)
+  high = np.where(some, ncol - filled[:, ::-1].argmax(axis=1), 0) if ncol else np.zeros(nrow, int)
+  # least[k]: least cost of the rows before k; the block that ends there begins at begin[k]
+  least, begin = np.zeros(nrow + 1), np.zeros(nrow + 1, int)
+  for k in range(1, nrow + 1):
+    lo, hi = (f.accumulate(x[:k][::-1])[::-1] for f, x in ((np.minimum, low), (np.maximum, high)))
+    cost = least[:k] + PRODUCT + np.arange(k, 0, -1) * np.maximum(hi - lo, 0)
+    begin[k] = cost.argmin()
+    least[k] = cost[begin[k]]
+  blocks = []
+  b = nrow
+  while b:
+    a = int(begin[b])
+    lo, hi = int(low[a:b].min()), int(high[a:b].max())
+    lo, hi = (lo, hi) if hi > lo else (0, 0)
+    blocks.append((a, b, lo, hi, mask[a:b, lo:hi]))
+    b = a
+  if len(blocks) == 1:
+    blocks = [(0, nrow, 0, ncol, mask)]  # a slice of the operand would be a kernel of its own
+  is_choice = mask.size > PRODUCT and (filled.sum(axis=1) <= 1).all() and (mask[filled] == 1).all()
+  return SumPlan((nrow, ncol), tuple(blocks[::-1]), np.where(some, low, -1) if is_choice else None)
 
 
 def dense(plan: SumPlan) -> np.ndarray:
@@ -59,12 +68,12 @@ def transpose(plan: SumPlan) -> SumPlan:
 
 def mask_sum(plan: SumPlan, x: jax.Array) -> jax.Array:
   """Constant matrix (n, k) times x (k, ..., W): for each row the sum of the entries that it selects."""
+  if plan.chosen is not None:
+    return rows_or_zero(x, plan.chosen)
   parts = []
   for a, b, lo, hi, block in plan.blocks:
     if lo == hi:
       parts.append(jnp.zeros((b - a, *x.shape[1:]), x.dtype))
-    elif block.shape == (1, 1) and block[0, 0] == 1:
-      parts.append(x[lo:hi])
     else:
-      parts.append(vector.combine_rows(jnp.asarray(block, x.dtype), x[lo:hi]))
+      parts.append(vector.combine_rows(block.astype(x.dtype), x[lo:hi]))
   return jnp.concatenate(parts) if len(parts) > 1 else parts[0] if parts else x[:0]

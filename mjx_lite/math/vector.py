@@ -54,20 +54,18 @@ def combine_rows(a: jax.Array | np.ndarray, x: jax.Array) -> jax.Array:
   """Matrix (n, k) times the rows of x (k, ..., W): (n, ..., W).
 
   The other axes are not merged for it: a merged world axis cannot stay divided among devices, so each product would
-  gather the worlds of all devices first.
+  gather the worlds of all devices first. A constant row gets a second one: XLA on CPU calls a library for a product of
+  matrices, and compiles a kernel of its own for that of a vector with a matrix, which costs as much as two dozen others.
   """
-  return jax.lax.dot_general(a, x, (((1,), (0,)), ((), ())), precision=jax.lax.Precision.HIGHEST)
+  one = isinstance(a, np.ndarray) and a.shape[0] == 1
+  a = np.concatenate([a, np.zeros_like(a)]) if one else a
+  out = jax.lax.dot_general(a, x, (((1,), (0,)), ((), ())), precision=jax.lax.Precision.HIGHEST)
+  return out[:1] if one else out
 
 
 def total(x: jax.Array) -> jax.Array:
   """Sum along the first axis, as a product with a row of ones: XLA's reduction on CPU is slower."""
   return combine_rows(np.ones((1, x.shape[0]), x.dtype), x)[0]
-
-
-def totals(*xs: jax.Array) -> tuple[jax.Array, ...]:
-  """`total` of several arrays (n, W) in one product."""
-  wide = jnp.concatenate(jnp.broadcast_arrays(*xs))
-  return tuple(combine_rows(np.kron(np.eye(len(xs)), np.ones((1, len(wide) // len(xs)))).astype(wide.dtype), wide))
 
 
 def cross(a: jax.Array, b: jax.Array) -> jax.Array:

@@ -213,13 +213,11 @@ def along(p: Any, rows: Rows, start: Zones, jar, jv, slope, gauss2, alpha: jax.A
     kinked = crossing[f] + after - before
     subtracted += vector.total(jnp.where(both[f], 0, jnp.abs(after) + jnp.abs(before)))
     crossing = jnp.concatenate([crossing[: f.start], kinked, crossing[f.stop :]])
-  cost, rise, bend = vector.totals(
-    jnp.where(both, 0.5 * start.weight * move * move, crossing),
-    jnp.where(both, start.weight * move, start.force - end.force) * jv,
-    mul_curvature(p, end, jv) * jv,
-  )
+  cost = vector.total(jnp.where(both, 0.5 * start.weight * move * move, crossing))
+  rise = vector.total(jnp.where(both, start.weight * move, start.force - end.force) * jv)
+  bend = vector.total(mul_curvature(p, end, jv) * jv)
   if cones[0] is not None and cones[1] is not None:
-    change, size = vector.totals(*_middle_change(p, rows, cones[0], cones[1], jv, alpha))
+    change, size = map(vector.total, _middle_change(p, rows, cones[0], cones[1], jv, alpha))
     cost, subtracted = cost + change, subtracted + size
   cost = cost + alpha * (slope + alpha * gauss2)
   noise = 8 * jnp.finfo(jar.dtype).eps * (jnp.abs(alpha * slope) + subtracted)

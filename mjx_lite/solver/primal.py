@@ -146,7 +146,7 @@ def _step(p, method, s):
   # exact line search
   mv = operator.mul_m(m, p.metric, direction)
   jv = jacobian.mul(m, p.rows.jacobian, p.metric.cdof, direction)
-  slope, curvature, length2 = vector.totals(grad * direction, direction * mv, direction * direction)
+  slope, curvature, length2 = map(vector.total, (grad * direction, direction * mv, direction * direction))
   gtol = tol * m.opt.ls_tolerance * safe.sqrt(length2) / p.scale
   found = linesearch.search(m.plan, p.rows, z, s.jar, jv, slope, 0.5 * curvature, gtol, m.opt.ls_iterations)
   alpha = jnp.where(done, 0, found.alpha)
