@@ -212,7 +212,7 @@ def _farthest(c: Core, direction: jax.Array) -> tuple[jax.Array, jax.Array]:
     if short:
       parts[-1] = (best[..., n - group :, :], at[..., n - group :, :])
     best, at = functools.reduce(_larger, parts)
-  return best[..., 0, :], at[..., 0, :].astype(jnp.int32)
+  return best[..., 0, :], once(at[..., 0, :], one).astype(jnp.int32)
 
 
 def _larger(one: tuple[jax.Array, jax.Array], two: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:

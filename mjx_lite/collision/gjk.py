@@ -19,7 +19,7 @@ from mjx_lite.collision import boxes, core
 from mjx_lite.collision.core import Core
 from mjx_lite.core.select import gather
 from mjx_lite.math import safe, vector
-from mjx_lite.math.once import once, unit
+from mjx_lite.math.once import decided, once, unit
 
 _APART, _LEAVE, _DESCEND = range(3)
 _TRIED = np.array([x for x in np.ndindex(3, 3, 3) if x != (1, 1, 1)], float) - 1
@@ -219,7 +219,10 @@ def _iterate(pairs: _Pairs, iterations: int) -> Features:
   def height(depth):
     """Of the target above the surface: as small as what it is to find is, lest it finds something else."""
     return jnp.clip(jnp.abs(depth), 1e-5 * size, 0.1 * size)
+
   tried, tried_depth = _shallowest(a, b, turn, place, ways)
+  concentric = vector.dot(away, away) < 0.5
+  away = jnp.where(concentric[:, None], tried, away)
 
   def furthest(direction):
     point_a, index_a = core.support(a, direction)
@@ -240,6 +243,7 @@ def _iterate(pairs: _Pairs, iterations: int) -> Features:
     # a better simplex, or none
     point, span, inside = _nearest(y_rel, s.on, rel, one)
     stop |= ~fresh & ~inside & (vector.dot(point, point) >= v2)
+    stop, inside, far = decided(one, stop, inside, far)
     inside &= ~stop
     keep = stop | s.done
     slot = jnp.argmin(jnp.where(span, 1, 0), axis=1)[:, None] == np.arange(3)[:, None]
@@ -254,7 +258,7 @@ def _iterate(pairs: _Pairs, iterations: int) -> Features:
 
     # this target is done: what next
     v = once(v, one)
-    length = safe.norm(v)
+    length = once(safe.norm(v), one)
     tired = s.count >= iterations - 1
     touch = length <= small
     inside |= touch & (s.stage != _DESCEND)
@@ -263,8 +267,8 @@ def _iterate(pairs: _Pairs, iterations: int) -> Features:
     n = -v / jnp.where(length > 0, length, 1)[:, None]
     depth = once(vector.dot(n, v + s.target), one)
     settled = (s.stage == _DESCEND) & ((vector.dot(n, s.normal) > 1 - settles) | (s.turn >= _TURNS) | inside | touch)
-    again = settled & end & ~s.again & (tried_depth < depth - 1e-3 * size)
-    settled &= ~again
+    again = settled & end & ~s.again & (tried_depth < (1 - 1e-4) * depth - 64 * tiny * size)
+    settled, again = decided(one, settled & ~again, again)
     done = s.done | far & ~fresh | outside & (s.stage == _APART) | end & settled
     step = jnp.where(end & inside & (s.stage == _LEAVE), _GROWTH * s.step, s.step)
     done |= step > 64 * size

@@ -18,7 +18,7 @@ from mjx_lite.collision.hulls import take
 from mjx_lite.collision.shapes import first_min, only_where
 from mjx_lite.core.enums import GeomType
 from mjx_lite.math import safe, vector
-from mjx_lite.math.once import once, unit
+from mjx_lite.math.once import decided, once, unit
 
 _FACE_TOL, _EDGE_TOL = float(np.cos(0.0889)), float(np.sin(0.0889))
 _HALFSPACE = -1e-10
@@ -293,6 +293,7 @@ def _wide(points, count, is_edge):
   """Corners of a wide quadrilateral in a polygon. Source: `polygonQuad`, whose rotating search this is, step by step."""
   n = jnp.maximum(count, 1)
   zero = jnp.zeros_like(count)
+  one = unit(points)
 
   def area(q):
     p = [jnp.take_along_axis(points, x[:, None, None], axis=1)[:, 0] for x in q]
@@ -302,8 +303,8 @@ def _wide(points, count, is_edge):
   def step(s):
     q, best, biggest, mode, steps = s
     tried = [jnp.where(mode == k, (q[k] + 1) % n, q[k]) for k in range(4)]
-    size = area(tried)
-    better = (size > biggest) & (q[0] < n)
+    size = once(area(tried), one)
+    (better,) = decided(one, (size > biggest) & (q[0] < n))
     q2 = [jnp.where(better, y, x) for x, y in zip(q, tried, strict=True)]
     best = [jnp.where(better, y, x) for x, y in zip(best, q2, strict=True)]
     # the first corner moves on when the fourth cannot

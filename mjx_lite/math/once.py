@@ -3,6 +3,9 @@
 XLA on CPU repeats cheap operations in every consumer of their result, along whole chains of them: collision code of a few
 hundred operations becomes several tens of thousands. A division counts as expensive and is not repeated, so a division by a 1
 that XLA cannot know to be 1 is where the repetition stops.
+
+It is not only a matter of speed: with products and sums contracted in one place and not in the other, two repetitions of a
+comparison may differ. What several results depend on, such as a choice, has to be computed once.
 """
 
 import jax
@@ -18,3 +21,9 @@ def unit(x: jax.Array) -> jax.Array:
 def once(x: jax.Array, one: jax.Array) -> jax.Array:
   """x (..., W), computed once."""
   return x / one
+
+
+def decided(one: jax.Array, *masks: jax.Array) -> list[jax.Array]:
+  """Masks of one shape, computed once: all that depends on them is of the same choice."""
+  together = once(jnp.stack(masks).astype(one.dtype), one)
+  return [x > 0.5 for x in together]

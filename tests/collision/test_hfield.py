@@ -123,7 +123,7 @@ def test_a_shape_that_outgrows_its_window_is_marked():
 
 @pytest.mark.parametrize(
   "crowded, size",
-  [(False, 4), pytest.param(True, 9, marks=pytest.mark.xfail(strict=False, reason="by the build, a contact in 450 is lost"))],
+  [(False, 4), pytest.param(True, 9, marks=pytest.mark.xfail(strict=False, reason="by the build, a contact of 450 is lost"))],
 )
 def test_capacities_keep_the_first_contacts_and_mark_the_rest(crowded, size):
   """Of a sphere, and of a box or a beam that has more prisms under it than a pair has slots."""
