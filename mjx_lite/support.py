@@ -54,6 +54,14 @@ def jac_subtree_com(m: Model, d: Data, body_id: jax.Array) -> jax.Array:
   return momentum.jac_subtree_com(m, d.crb, d.cdof, body_id)
 
 
+def jac_point_axis(
+  m: Model, d: Data, point: jax.Array, axis: jax.Array, body_id: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+  """Jacobians (nv, 3) of a global point (3,) [m] and of a global axis (3,) that ride on a body."""
+  position, rotation = jac(m, d, point, body_id)
+  return position, vector.cross(rotation, axis[None])
+
+
 def jac_dot(m: Model, d: Data, point: jax.Array, body_id: jax.Array) -> tuple[jax.Array, jax.Array]:
   """Rates of change (nv, 3) of the Jacobians of a global point (3,) [m] that rides on a body."""
   position, rotation = jacobian.jac_dot(m, d.cdof, d.cdof_dot, d.cvel, d.subtree_com, point, body_id)

@@ -44,6 +44,7 @@ def of_all_ids(m, d, point, force, torque):
   at = functools.partial
   return {
     "mj_jac": each(at(mjx.jac, m, d, point), "nbody"),
+    "mj_jacPointAxis": each(at(mjx.jac_point_axis, m, d, point, force), "nbody"),
     "mj_jacDot": each(at(mjx.jac_dot, m, d, point), "nbody"),
     "mj_jacBody": each(at(mjx.jac_body, m, d), "nbody"),
     "mj_jacBodyCom": each(at(mjx.jac_body_com, m, d), "nbody"),
@@ -75,8 +76,8 @@ def jacobians_of_c(model, data, name, size, *point):
 
 def check(model, ours, data, d, point, force, torque):
   for name, size, *args in (
-    ("mj_jac", "nbody", point), ("mj_jacDot", "nbody", point), ("mj_jacBody", "nbody"), ("mj_jacBodyCom", "nbody"),
-    ("mj_jacGeom", "ngeom"), ("mj_jacSite", "nsite"),
+    ("mj_jac", "nbody", point), ("mj_jacDot", "nbody", point), ("mj_jacPointAxis", "nbody", point, force),
+    ("mj_jacBody", "nbody"), ("mj_jacBodyCom", "nbody"), ("mj_jacGeom", "ngeom"), ("mj_jacSite", "nsite"),
   ):  # fmt: skip
     theirs = jacobians_of_c(model, data, name, size, *args)
     if ours[name] is not None:
