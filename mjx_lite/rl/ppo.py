@@ -19,6 +19,7 @@ import optax
 
 import mjx_lite as mjx
 from mjx_lite.envs.base import Env
+from mjx_lite.envs.state import State
 from mjx_lite.envs.wrappers import wrap
 from mjx_lite.rl import loop
 
@@ -141,10 +142,26 @@ def advantages(config: Any, value: jax.Array, next_value: jax.Array, data: Unrol
   return jax.lax.scan(one, jnp.zeros_like(delta[0]), (delta, data.done), reverse=True)[1]
 
 
+def outcome(after: State) -> tuple[dict[str, jax.Array], jax.Array]:
+  """What `report` needs of the worlds after a step: sums over their episodes, and which diverged."""
+  ended = {k: after.info["episode_metrics"][k] for k in ("sum_reward", "length")}
+  return ended, after.metrics.get("diverged", jnp.zeros_like(after.done))
+
+
+def minibatches(key: jax.Array, count: int, number: int, epochs: int) -> jax.Array:
+  """Numbers of the rows of each minibatch (epochs * number, size): every epoch goes through `count` rows in another order."""
+  order = jax.vmap(lambda k: jax.random.permutation(k, count))(jax.random.split(key, epochs))
+  size = count // number
+  return order[:, : size * number].reshape(-1, size)
+
+
 def report(data: Unroll, ended: dict[str, jax.Array], diverged: jax.Array) -> dict[str, jax.Array]:
   """An entry of the learning curve: means over the episodes that ended."""
   episodes = jnp.sum(data.done)
-  mean = lambda x: jnp.sum(x * data.done) / jnp.maximum(episodes, 1)  # noqa: E731
+
+  def mean(x):
+    return jnp.sum(x * data.done) / jnp.maximum(episodes, 1)
+
   return {
     "return": mean(ended["sum_reward"]), "length": mean(ended["length"]), "episodes": episodes,
     "reward": jnp.mean(data.reward), "diverged": jnp.sum(diverged),
@@ -185,7 +202,10 @@ def train(
   optimiser = optax.chain(optax.clip_by_global_norm(config.max_gradient), optax.adam(config.learning_rate))
   key, for_env, for_params = jax.random.split(jax.random.key(seed), 3)
   state = mjx.jit(worlds.reset)(jax.random.split(for_env, config.worlds))
-  now = _new_learner(actor, critic, optimiser, state.obs, for_params) if learner is None else learner
+  now = learner
+  if now is None:
+    params, normal = fresh(actor, critic, state.obs, for_params)
+    now = Learner(params, optimiser.init(params), normal)
 
   def act(carry, key):
     """One step of all worlds under the policy."""
@@ -197,8 +217,7 @@ def train(
       state.obs, action, log_prob(mean, log_std, action), after.reward, after.info["final_obs"], after.done,
       after.info["truncation"],
     )  # fmt: skip
-    ended = {k: after.info["episode_metrics"][k] for k in ("sum_reward", "length")}
-    return (after, params, normal), (data, ended, after.metrics.get("diverged", jnp.zeros_like(after.done)))
+    return (after, params, normal), (data, *outcome(after))
 
   def loss(params, normal, batch):
     data, advantage, target = batch
@@ -226,10 +245,7 @@ def train(
       step, opt_state = optimiser.update(gradient, opt_state, params)
       return (optax.apply_updates(params, step), opt_state), None
 
-    count = config.worlds * config.unroll
-    order = jax.vmap(lambda k: jax.random.permutation(k, count))(jax.random.split(for_order, config.epochs))
-    size = count // config.minibatches
-    rows = order[:, : size * config.minibatches].reshape(-1, size)
+    rows = minibatches(for_order, config.worlds * config.unroll, config.minibatches, config.epochs)
     (params, opt_state), _ = jax.lax.scan(update, (params, opt_state), rows)
 
     return state, Learner(params, opt_state, normal.update(data.obs)), report(data, ended, diverged)
@@ -247,12 +263,12 @@ def make_policy(env: Env, learner: Learner, config: Config | None = None) -> Cal
   return lambda obs: jnp.clip(actor.apply(learner.params["actor"], learner.normal(obs))[0], -1, 1)
 
 
-def _new_learner(actor, critic, optimiser, obs, key) -> Learner:
-  """Weights at random, statistics of the first observations."""
+def fresh(actor: Any, critic: Any, obs: jax.Array, key: jax.Array) -> tuple[dict[str, Any], Normal]:
+  """Weights at random of both networks, statistics of the first observations."""
   if not isinstance(obs, jax.Array):
     raise TypeError("this learner takes observations that are arrays, not dicts.")
   first, second = jax.random.split(key)
   params = {"actor": actor.init(first, obs[0]), "critic": critic.init(second, obs[0])}
   n = obs.shape[-1]
   empty = Normal(jnp.full((), 1e-3, obs.dtype), jnp.zeros(n, obs.dtype), jnp.ones(n, obs.dtype))
-  return Learner(params, optimiser.init(params), empty.update(obs))
+  return params, empty.update(obs)

@@ -10,7 +10,7 @@ Reference: Xu and others, Accelerated policy learning with parallel differentiab
 import dataclasses
 import os
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -20,7 +20,7 @@ import mjx_lite as mjx
 from mjx_lite.envs.base import Env
 from mjx_lite.envs.wrappers import wrap
 from mjx_lite.rl import loop
-from mjx_lite.rl.ppo import Actor, Critic, Normal, Unroll, advantages, report
+from mjx_lite.rl.ppo import Actor, Critic, Learner, Normal, Result, Unroll, advantages, fresh, minibatches, outcome, report
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,22 +42,6 @@ class Config:
   episode_length: int = 500
 
 
-class Learner(NamedTuple):
-  """All that changes while learning, but for the environment: a pytree that can be stored."""
-
-  params: Any  # 'actor', 'critic', and 'slow', the slow critic
-  opt_state: Any
-  normal: Normal
-
-
-class Result(NamedTuple):
-  """What was learned."""
-
-  policy: Callable[[jax.Array], jax.Array]  # from an observation to the mean action in [-1, 1]
-  learner: Learner
-  curve: list[dict[str, float]]  # by iteration: steps, return and length of the episodes that ended, diverged worlds
-
-
 def tame(tree: Any, limit: float) -> Any:
   """The arrays (worlds, ...) as they are; their gradient is, in each world, finite and no longer than the limit.
 
@@ -72,7 +56,10 @@ def tame(tree: Any, limit: float) -> Any:
     square = sum(jnp.sum(g.reshape(len(g), -1) ** 2, axis=1) for g in slopes)
     good = jnp.isfinite(square)
     scale = jnp.minimum(1, limit / jnp.sqrt(jnp.where(good, jnp.maximum(square, 1e-30), 1)))
-    column = lambda x, g: x.reshape(-1, *(1,) * (g.ndim - 1))  # noqa: E731
+
+    def column(x, g):
+      return x.reshape(-1, *(1,) * (g.ndim - 1))
+
     return ([jnp.where(column(good, g), g * column(scale, g).astype(g.dtype), 0) for g in slopes],)
 
   same.defvjp(lambda arrays: (arrays, None), back)
@@ -101,8 +88,10 @@ def gain(
   Returns:
     the gain (), and for the critic: the last state, the `Unroll`, sums over ended episodes, which worlds diverged.
   """
-  value = lambda obs: critic.apply(params["slow"], normal(obs))  # noqa: E731
   limit = config.max_world_gradient / (config.worlds * config.horizon)  # of a part of the mean
+
+  def value(obs):
+    return critic.apply(params["slow"], normal(obs))
 
   def one(carry, noise):
     state, weight, total = carry
@@ -114,8 +103,7 @@ def gain(
     total += weight * (after.reward + config.discount * cut * value(reached))
     weight = jnp.where(after.done > 0, 1, config.discount * weight)  # the next episode counts like this one
     data = Unroll(state.obs, action, jnp.zeros_like(after.reward), after.reward, reached, after.done, cut)
-    ended = {k: after.info["episode_metrics"][k] for k in ("sum_reward", "length")}
-    return (after, weight, total), (data, ended, after.metrics.get("diverged", jnp.zeros_like(after.done)))
+    return (after, weight, total), (data, *outcome(after))
 
   one_each = jnp.ones_like(state.reward)
   (state, weight, total), record = jax.lax.scan(one, (state, one_each, 0 * one_each), noise)
@@ -144,7 +132,10 @@ def train(
   rates = {k: optax.chain(optax.clip_by_global_norm(config.max_gradient), x) for k, x in rates.items()}
   key, for_env, for_params = jax.random.split(jax.random.key(seed), 3)
   state = mjx.jit(worlds.reset)(jax.random.split(for_env, config.worlds))
-  now = _new_learner(actor, critic, rates, state.obs, for_params) if learner is None else learner
+  now = learner
+  if now is None:
+    params, normal = fresh(actor, critic, state.obs, for_params)
+    now = Learner({**params, "slow": params["critic"]}, {k: rates[k].init(x) for k, x in params.items()}, normal)
 
   def update(name, loss, params, opt_state):
     """A step down the gradient of one network."""
@@ -169,14 +160,14 @@ def train(
 
     def regress(carry, rows):
       obs, target = jax.tree.map(lambda x: x[rows], flat)
-      error = lambda params: (jnp.mean((critic.apply(params["critic"], obs) - target) ** 2), None)  # noqa: E731
+
+      def error(params):
+        return jnp.mean((critic.apply(params["critic"], obs) - target) ** 2), None
+
       params, opt_state, _ = update("critic", error, *carry)
       return (params, opt_state), None
 
-    count = config.worlds * config.horizon
-    order = jax.vmap(lambda k: jax.random.permutation(k, count))(jax.random.split(for_order, config.critic_epochs))
-    size = count // config.minibatches
-    rows = order[:, : size * config.minibatches].reshape(-1, size)
+    rows = minibatches(for_order, config.worlds * config.horizon, config.minibatches, config.critic_epochs)
     (params, opt_state), _ = jax.lax.scan(regress, (params, opt_state), rows)
     params["slow"] = optax.incremental_update(params["critic"], params["slow"], config.target)
     return state, Learner(params, opt_state, normal.update(data.obs)), report(data, ended, diverged)
@@ -192,15 +183,3 @@ def make_policy(env: Env, learner: Learner, config: Config | None = None) -> Cal
   """The function from an observation to the mean action, of a learner."""
   actor: Any = Actor((config or Config()).hidden, env.action_size)
   return lambda obs: jnp.tanh(actor.apply(learner.params["actor"], learner.normal(obs))[0])
-
-
-def _new_learner(actor, critic, rates, obs, key) -> Learner:
-  """Weights at random, statistics of the first observations."""
-  if not isinstance(obs, jax.Array):
-    raise TypeError("this learner takes observations that are arrays, not dicts.")
-  first, second = jax.random.split(key)
-  params = {"actor": actor.init(first, obs[0]), "critic": critic.init(second, obs[0])}
-  n = obs.shape[-1]
-  empty = Normal(jnp.full((), 1e-3, obs.dtype), jnp.zeros(n, obs.dtype), jnp.ones(n, obs.dtype))
-  opt_state = {k: rates[k].init(x) for k, x in params.items()}
-  return Learner({**params, "slow": params["critic"]}, opt_state, empty.update(obs))
