@@ -47,6 +47,7 @@ def search(plan: Any, rows: Rows, zones: cost.Zones, jar, jv, slope, gauss2, gto
 
   Source: `PrimalSearch`, with one point per evaluation.
   """
+  least = jnp.maximum(gtol, 2 * jnp.finfo(jar.dtype).eps * jnp.abs(slope))  # the slope's own round-off ends it too
   zero, infinite = jnp.zeros_like(slope), jnp.full_like(slope, jnp.inf)
   curvature = 2 * gauss2 + vector.total(cost.mul_curvature(plan, zones, jv) * jv)
   first = -slope / jnp.maximum(curvature, jnp.finfo(jar.dtype).tiny)
@@ -54,7 +55,7 @@ def search(plan: Any, rows: Rows, zones: cost.Zones, jar, jv, slope, gauss2, gto
 
   def step(s: _State) -> _State:
     at = cost.along(plan, rows, zones, jar, jv, slope, gauss2, s.alpha)
-    found = ~s.done & (jnp.abs(at.slope) < gtol)
+    found = ~s.done & (jnp.abs(at.slope) < least)
     # costs closer than their round-off are told apart by the slope
     flatter = (jnp.abs(at.slope) < s.best_slope) & (at.cost <= s.best_cost + at.noise)
     better = ~s.done & ((at.cost < s.best_cost - at.noise) | flatter)
