@@ -24,7 +24,10 @@ def jit(function: Callable[..., Any], **kwargs: Any) -> Callable[..., Any]:
   """`jax.jit` with the compiler options that suit the engine on JAX's default backend.
 
   Use it for the outermost function (JAX takes compiler options nowhere else): on CPU a step compiles in half the time.
-  Arguments are those of `jax.jit`.
+
+  Args:
+    function: what to compile.
+    **kwargs: those of `jax.jit`.
   """
   options = _CPU_OPTIONS if jax.default_backend() == "cpu" else {}
   options = {**options, **(kwargs.pop("compiler_options", None) or {})}
@@ -265,7 +268,17 @@ def multi_ray(
   m: Model, d: Data, pnt: jax.Array, vec: jax.Array, geomgroup: Sequence[int] = (), flg_static: bool = True,
   bodyexclude: Sequence[int] | int = -1,
 ) -> tuple[jax.Array, jax.Array]:  # fmt: skip
-  """The first geoms that rays (n, 3) from one point (3,) meet: lengths (n,) and geom ids (n,). Arguments as of `ray`."""
+  """The first geoms that rays (n, 3) from one point (3,) meet: lengths (n,) and geom ids (n,); -1 and -1 where there is none.
+
+  Args:
+    m: the model.
+    d: Data after `kinematics`.
+    pnt: start of all rays (3,) [m].
+    vec: their directions (n, 3).
+    geomgroup: as of `ray`.
+    flg_static: as of `ray`.
+    bodyexclude: as of `ray`.
+  """
   exclude = (bodyexclude,) if isinstance(bodyexclude, int | np.integer) else tuple(bodyexclude)
   group = tuple(int(x) for x in geomgroup)
   pnt, vec = (jnp.asarray(x, d.qpos.dtype) for x in (pnt, vec))

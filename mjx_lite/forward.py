@@ -487,6 +487,11 @@ def inverse(m: Model, d: Data, *, callbacks: Callbacks | None = None) -> Data:
 
   With the flag INVDISCRETE `qacc` is the difference of two velocities over the timestep, as the integrator would make it.
 
+  Args:
+    m: the model.
+    d: the Data, with `qacc`.
+    callbacks: the user's functions in the loop; static.
+
   Source: `mj_inverse`.
   """
   m = user.attach(m, callbacks)
@@ -642,13 +647,25 @@ def step(m: Model, d: Data, *, callbacks: Callbacks | None = None) -> Data:
 
 
 def step1(m: Model, d: Data, *, callbacks: Callbacks | None = None) -> Data:
-  """The part of a step before the control is needed; a control function is called at its end."""
+  """The part of a step before the control is needed; a control function is called at its end.
+
+  Args:
+    m: the model.
+    d: the Data.
+    callbacks: the user's functions in the loop; static.
+  """
   m = user.attach(m, callbacks)
   return _control(m, _forward_velocity(m, _check_state(m, d))[0])
 
 
 def step2(m: Model, d: Data, *, callbacks: Callbacks | None = None) -> Data:
-  """The rest of the step, with the control now set; Euler's where the integrator is RK4, as in C."""
+  """The rest of the step, with the control now set; Euler's where the integrator is RK4, as in C.
+
+  Args:
+    m: the model.
+    d: Data after `step1`, with the control.
+    callbacks: the user's functions in the loop; static.
+  """
   m = user.attach(m, callbacks)
   d, rows = _remade(m, d)
   d = _check_acc(m, _forward_acceleration(m, d, Work(_factor(m, d), rows)))
@@ -963,12 +980,24 @@ def full_m(m: Model, d: Data) -> jax.Array:
 
 
 def mul_m(m: Model, d: Data, vec: jax.Array) -> jax.Array:
-  """M times a vector (nv,)."""
+  """M times a vector (nv,).
+
+  Args:
+    m: the model.
+    d: Data after `crb`.
+    vec: (nv,).
+  """
   return mass.mul(m, d.cinert, d.cdof, d.M, vec)
 
 
 def solve_m(m: Model, d: Data, vec: jax.Array) -> jax.Array:
-  """M^-1 times a vector (nv,)."""
+  """M^-1 times a vector (nv,).
+
+  Args:
+    m: the model.
+    d: Data after `crb`.
+    vec: (nv,).
+  """
   return mass.solve(m, _factor(m, d), vec)
 
 
@@ -978,10 +1007,24 @@ def xfrc_accumulate(m: Model, d: Data) -> jax.Array:
 
 
 def integrate_pos(m: Model, qpos: jax.Array, qvel: jax.Array, dt: Any) -> jax.Array:
-  """qpos (nq,) after moving with velocity qvel (nv,) for dt [s]."""
+  """qpos (nq,) after moving with velocity qvel (nv,) for dt [s].
+
+  Args:
+    m: the model.
+    qpos: (nq,).
+    qvel: (nv,).
+    dt: [s].
+  """
   return advance.integrate_pos(m, qpos, qvel, dt)
 
 
 def differentiate_pos(m: Model, dt: Any, qpos1: jax.Array, qpos2: jax.Array) -> jax.Array:
-  """Velocity (nv,) that takes qpos1 to qpos2 in dt [s]."""
+  """Velocity (nv,) that takes qpos1 to qpos2 in dt [s].
+
+  Args:
+    m: the model.
+    dt: [s].
+    qpos1: (nq,) where to start from.
+    qpos2: (nq,) where to get.
+  """
   return advance.differentiate_pos(m, qpos1, qpos2, dt)

@@ -19,28 +19,59 @@ from mjx_lite.smooth import jacobian, momentum
 
 
 def jac(m: Model, d: Data, point: jax.Array, body_id: jax.Array) -> tuple[jax.Array, jax.Array]:
-  """Jacobians (nv, 3) of a global point (3,) [m] on a body: of its position, and of the body's rotation."""
+  """Jacobians (nv, 3) of a global point (3,) [m] on a body: of its position, and of the body's rotation.
+
+  Args:
+    m: the model.
+    d: Data after `com_pos`.
+    point: (3,) [m], global.
+    body_id: number of the body.
+  """
   position, rotation = jacobian.jac(m, d.cdof, d.subtree_com, point, body_id)
   return position, rotation
 
 
 def jac_body(m: Model, d: Data, body_id: jax.Array) -> tuple[jax.Array, jax.Array]:
-  """Jacobians (nv, 3) of a body's frame: of its position, and of its rotation."""
+  """Jacobians (nv, 3) of a body's frame: of its position, and of its rotation.
+
+  Args:
+    m: the model.
+    d: Data after `com_pos`.
+    body_id: number of the body.
+  """
   return _jac_frame(m, d, ObjType.XBODY, body_id)
 
 
 def jac_body_com(m: Model, d: Data, body_id: jax.Array) -> tuple[jax.Array, jax.Array]:
-  """Jacobians (nv, 3) of a body's inertial frame: of its position, and of its rotation."""
+  """Jacobians (nv, 3) of a body's inertial frame: of its position, and of its rotation.
+
+  Args:
+    m: the model.
+    d: Data after `com_pos`.
+    body_id: number of the body.
+  """
   return _jac_frame(m, d, ObjType.BODY, body_id)
 
 
 def jac_geom(m: Model, d: Data, geom_id: jax.Array) -> tuple[jax.Array, jax.Array]:
-  """Jacobians (nv, 3) of a geom's frame: of its position, and of its rotation."""
+  """Jacobians (nv, 3) of a geom's frame: of its position, and of its rotation.
+
+  Args:
+    m: the model.
+    d: Data after `com_pos`.
+    geom_id: number of the geom.
+  """
   return _jac_frame(m, d, ObjType.GEOM, geom_id)
 
 
 def jac_site(m: Model, d: Data, site_id: jax.Array) -> tuple[jax.Array, jax.Array]:
-  """Jacobians (nv, 3) of a site's frame: of its position, and of its rotation."""
+  """Jacobians (nv, 3) of a site's frame: of its position, and of its rotation.
+
+  Args:
+    m: the model.
+    d: Data after `com_pos`.
+    site_id: number of the site.
+  """
   return _jac_frame(m, d, ObjType.SITE, site_id)
 
 
@@ -50,33 +81,69 @@ def _jac_frame(m, d, objtype, objid):
 
 
 def jac_subtree_com(m: Model, d: Data, body_id: jax.Array) -> jax.Array:
-  """Jacobian (nv, 3) of the centre of mass of a body's subtree."""
+  """Jacobian (nv, 3) of the centre of mass of a body's subtree.
+
+  Args:
+    m: the model.
+    d: Data after `crb`.
+    body_id: number of the body.
+  """
   return momentum.jac_subtree_com(m, d.crb, d.cdof, body_id)
 
 
 def jac_point_axis(
   m: Model, d: Data, point: jax.Array, axis: jax.Array, body_id: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
-  """Jacobians (nv, 3) of a global point (3,) [m] and of a global axis (3,) that ride on a body."""
+  """Jacobians (nv, 3) of a global point (3,) [m] and of a global axis (3,) that ride on a body.
+
+  Args:
+    m: the model.
+    d: Data after `com_pos`.
+    point: (3,) [m], global.
+    axis: (3,), global.
+    body_id: number of the body.
+  """
   position, rotation = jac(m, d, point, body_id)
   return position, vector.cross(rotation, axis[None])
 
 
 def jac_dot(m: Model, d: Data, point: jax.Array, body_id: jax.Array) -> tuple[jax.Array, jax.Array]:
-  """Rates of change (nv, 3) of the Jacobians of a global point (3,) [m] that rides on a body."""
+  """Rates of change (nv, 3) of the Jacobians of a global point (3,) [m] that rides on a body.
+
+  Args:
+    m: the model.
+    d: Data after `com_vel`.
+    point: (3,) [m], global.
+    body_id: number of the body.
+  """
   position, rotation = jacobian.jac_dot(m, d.cdof, d.cdof_dot, d.cvel, d.subtree_com, point, body_id)
   return position, rotation
 
 
 def angmom_mat(m: Model, d: Data, body_id: jax.Array) -> jax.Array:
-  """Matrix (nv, 3) A of a body's subtree: its angular momentum about its centre of mass is A' qvel [kg m^2/s]."""
+  """Matrix (nv, 3) A of a body's subtree: its angular momentum about its centre of mass is A' qvel [kg m^2/s].
+
+  Args:
+    m: the model.
+    d: Data after `crb`.
+    body_id: number of the body.
+  """
   return momentum.angmom_mat(m, d.crb, d.cdof, d.subtree_com, body_id)
 
 
 def apply_ft(
   m: Model, d: Data, force: jax.Array, torque: jax.Array, point: jax.Array, body_id: jax.Array
 ) -> jax.Array:
-  """Joint-space force (nv,) of a force (3,) [N] and a torque (3,) [N m] that act on a body at a global point (3,) [m]."""
+  """Joint-space force (nv,) of a force (3,) [N] and a torque (3,) [N m] that act on a body at a global point (3,) [m].
+
+  Args:
+    m: the model.
+    d: Data after `com_pos`.
+    force: (3,) [N], global.
+    torque: (3,) [N m], global.
+    point: (3,) [m], global.
+    body_id: number of the body.
+  """
   return jacobian.apply_ft(m, d.cdof, d.subtree_com, force, torque, point, body_id)
 
 

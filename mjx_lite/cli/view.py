@@ -1,4 +1,4 @@
-"""`mjx-lite view MODEL`: MuJoCo's viewer, in which mjx_lite moves the world."""
+"""`mjx-lite view MODEL`: MuJoCo's viewer, in which mjx_lite moves the world; in a browser with `--web`."""
 
 import argparse
 import os
@@ -19,7 +19,8 @@ INPUTS = ("ctrl", "qfrc_applied", "xfrc_applied", "mocap_pos", "mocap_quat", "eq
 STATE = ("time", "qpos", "qvel", "act")
 
 _ELSEWHERE = (
-  "Pictures and films need no display: `mjx-lite demo`, or mjx_lite.viz.render(mj_model, record, path='film.mp4')."
+  "`mjx-lite view --web` shows the world in a browser, and pictures and films need no display: `mjx-lite demo`, or "
+  "mjx_lite.viz.render(mj_model, record, path='film.mp4')."
 )
 
 
@@ -27,23 +28,33 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   """Declares the command's arguments."""
   parser.add_argument("model", metavar="MODEL.xml", help="MJCF, URDF or MJB file, or 'humanoid'")
   parser.add_argument("--seconds", type=float, default=float("inf"), help="close after so long (when the window is closed)")
+  parser.add_argument(
+    "--web", action="store_true",
+    help="no window: serve MuJoCo's web viewer on this machine's loopback address, for a browser here or behind `ssh -L`",
+  )  # fmt: skip
+  parser.add_argument("--port", type=int, default=0, help="of --web (the first free one from 8080 on)")
 
 
 def run(args: argparse.Namespace) -> int:
   """Opens the viewer and steps until it is closed."""
   mj_model = common.load_model(args.model)
   m = mjx.put_model(mj_model)
-  if (why := why_no_window()) is not None:
+  if not args.web and (why := why_no_window()) is not None:
     raise common.BadInput(f"{why}\n{_ELSEWHERE}")
   common.use_compilation_cache()
-  import mujoco.viewer
-
   mj_data = common.initial_data(mj_model)
   mujoco.mj_forward(mj_model, mj_data)
   common.stdout.print("compiling; then double click an object, and push it with Ctrl and the right button", highlight=False)
   world = World(mj_model, m, mj_data)
+  return in_browser(world, args) if args.web else in_window(world, args)
+
+
+def in_window(world: "World", args: argparse.Namespace) -> int:
+  """Steps until the window is closed."""
+  import mujoco.viewer
+
   try:
-    viewer = mujoco.viewer.launch_passive(mj_model, mj_data)
+    viewer = mujoco.viewer.launch_passive(world.mj_model, world.mj_data)
   except RuntimeError as error:  # of the OpenGL platform, or of macOS without mjpython
     raise common.BadInput(f"MuJoCo's viewer does not open: {error}\n{_ELSEWHERE}") from error
   with viewer:
@@ -54,6 +65,36 @@ def run(args: argparse.Namespace) -> int:
         world.step()
       viewer.sync()
       time.sleep(max(0.0, world.span - (time.perf_counter() - frame)))
+  return 0
+
+
+def in_browser(world: "World", args: argparse.Namespace) -> int:
+  """Steps until interrupted, and serves the page."""
+  from mujoco.studio import app, launch_thread, step_control, viewer_protocol, web_viewer
+
+  class OnLoopback(web_viewer.WebViewer):
+    """MuJoCo's, which would listen to the whole network and asks nobody for a password."""
+
+    _host = property(lambda self: "127.0.0.1", lambda self, _: None)
+
+  def serve(endpoint):
+    config = viewer_protocol.ViewerConfig(title="mjx_lite", gfx="web", http_port=args.port)
+    viewer_protocol.run_viewer_loop(OnLoopback(config, endpoint, plugins=[app.App()]))
+
+  plugins = [x for x in app.SIM_PLUGINS if not isinstance(x, step_control.StepControl)]  # it would step with C
+  end = time.perf_counter() + args.seconds
+  try:
+    with launch_thread.launch_thread(serve, sim_plugins=plugins) as handle:
+      handle.set_model(world.mj_model, data=world.mj_data)
+      while handle.is_running() and time.perf_counter() < end:
+        frame = time.perf_counter()
+        if handle.model is not world.mj_model:  # another one was dropped on the page
+          world = World(handle.model, mjx.put_model(handle.model), handle.data)
+        world.step()
+        handle.sync()
+        time.sleep(max(0.0, world.span - (time.perf_counter() - frame)))
+  except RuntimeError as error:  # of the port
+    raise common.BadInput(f"MuJoCo's web viewer does not start: {error}") from error
   return 0
 
 

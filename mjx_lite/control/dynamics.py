@@ -21,24 +21,49 @@ class Cost(NamedTuple):
 
 
 def difference(m: mjx.Model, a: mjx.Data, b: mjx.Data) -> jax.Array:
-  """From state a to state b in tangent coordinates (2 nv + na,): the x of `mjx.transition_jac`."""
+  """From state a to state b in tangent coordinates (2 nv + na,): the x of `mjx.transition_jac`.
+
+  Args:
+    m: the model.
+    a: a state.
+    b: another one.
+  """
   one = jnp.ones((), a.qpos.dtype)
   return jnp.concatenate([mjx.differentiate_pos(m, one, a.qpos, b.qpos), b.qvel - a.qvel, b.act - a.act])
 
 
 def moved(m: mjx.Model, d: mjx.Data, dx: jax.Array) -> mjx.Data:
-  """The state a tangent vector (2 nv + na,) away; the inverse of `difference`."""
+  """The state a tangent vector (2 nv + na,) away; the inverse of `difference`.
+
+  Args:
+    m: the model.
+    d: the state.
+    dx: (2 nv + na,).
+  """
   dq, dv, da = jnp.split(dx, [m.nv, 2 * m.nv])
   return d.replace(qpos=mjx.integrate_pos(m, d.qpos, dq, jnp.ones((), d.qpos.dtype)), qvel=d.qvel + dv, act=d.act + da)
 
 
 def hold(m: mjx.Model, d: mjx.Data, u: jax.Array, steps: int = 1) -> mjx.Data:
-  """The state after some steps under one control."""
+  """The state after some steps under one control.
+
+  Args:
+    m: the model.
+    d: the state to start from.
+    u: (nu,).
+    steps: how many.
+  """
   return mjx.rollout(m, d.replace(ctrl=u), steps=steps, record=())[0]
 
 
 def linearize(m: mjx.Model, d: mjx.Data, steps: int = 1) -> tuple[jax.Array, jax.Array]:
-  """A (nx, nx) and B (nx, nu) of some steps under d.ctrl held, in tangent coordinates; exact, through contact too."""
+  """A (nx, nx) and B (nx, nu) of some steps under d.ctrl held, in tangent coordinates; exact, through contact too.
+
+  Args:
+    m: the model.
+    d: the state, with the control.
+    steps: how many.
+  """
   if steps == 1:
     jac = mjx.transition_jac(m, d)
     return jac.A, jac.B
@@ -72,7 +97,15 @@ def dynamics(m: mjx.Model, d: mjx.Data, steps: int = 1) -> Callable[..., jax.Arr
 
 
 def simulate(m: mjx.Model, d: mjx.Data, ctrl: jax.Array, cost: Cost, steps: int = 1) -> tuple[mjx.Data, jax.Array]:
-  """The last state under controls (T, nu), each held for some steps, and the cost of the trajectory."""
+  """The last state under controls (T, nu), each held for some steps, and the cost of the trajectory.
+
+  Args:
+    m: the model.
+    d: the state to start from.
+    ctrl: (T, nu).
+    cost: residuals along the trajectory and at its end.
+    steps: for which each control is held.
+  """
 
   def one(d, u):
     r = cost.running(m, d, u)

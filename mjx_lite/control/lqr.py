@@ -44,5 +44,11 @@ def lqr(A: jax.Array, B: jax.Array, Q: jax.Array, R: jax.Array, *, doublings: in
 
 
 def feedback(m: mjx.Model, d: mjx.Data, K: jax.Array) -> Callable[[mjx.Model, mjx.Data], jax.Array]:
-  """The policy u = d.ctrl - K x about the state and control of d, for `mjx.rollout(m, d, policy, steps=...)`."""
+  """The policy u = d.ctrl - K x about the state and control of d, for `mjx.rollout(m, d, policy, steps=...)`.
+
+  Args:
+    m: the model.
+    d: the equilibrium.
+    K: (nu, nx), of `lqr`.
+  """
   return lambda _, now: d.ctrl - K @ difference(m, d, now)

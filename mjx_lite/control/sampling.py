@@ -50,7 +50,12 @@ METHODS: dict[str, Callable[..., Plan]] = {"predictive": predictive, "mppi": mpp
 
 
 def interpolate(knots: jax.Array, length: int) -> jax.Array:
-  """Controls (length, nu) between knots (n, nu), linearly, the first and the last of both together."""
+  """Controls (length, nu) between knots (n, nu), linearly, the first and the last of both together.
+
+  Args:
+    knots: (n, nu).
+    length: how many controls.
+  """
   n = len(knots)
   at = np.linspace(0, n - 1, length)
   weight = np.maximum(0, 1 - np.abs(at[:, None] - np.arange(n)))  # each control is between two knots
@@ -98,7 +103,12 @@ def improve(
 
 
 def shift(plan: Plan, fraction: float) -> Plan:
-  """The plan after a fraction of its length has passed, its last controls held: for planning while moving."""
+  """The plan after a fraction of its length has passed, its last controls held: for planning while moving.
+
+  Args:
+    plan: what to move on.
+    fraction: of the plan's length.
+  """
   n = len(plan.mean)
   at = np.minimum(np.arange(n) + fraction * (n - 1), n - 1)
   weight = jnp.asarray(np.maximum(0, 1 - np.abs(at[:, None] - np.arange(n))), plan.mean.dtype)

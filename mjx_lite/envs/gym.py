@@ -1,5 +1,6 @@
-"""Gymnasium's vector API around an environment, for learners that are not written in JAX (extra `rl`)."""
+"""Gymnasium's vector API around an environment, for learners that are not written in JAX (extra `rl`): NumPy's or torch's."""
 
+import importlib
 from typing import Any
 
 import jax
@@ -52,10 +53,7 @@ class GymVectorEnv(VectorEnv):
 
   def step(self, actions: np.ndarray) -> tuple[Any, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
     """Observations, rewards, terminations, truncations and infos, as NumPy arrays."""
-    if self._state is None:
-      raise RuntimeError("call reset() before step().")
-    self._state, out = self._step(self._state, jnp.asarray(actions))
-    out = jax.device_get(out)
+    out = jax.device_get(self._advance(jnp.asarray(actions)))
     infos, done = {}, out["terminated"] | out["truncated"]
     if done.any():
       worlds = np.flatnonzero(done)
@@ -66,6 +64,13 @@ class GymVectorEnv(VectorEnv):
       infos = {"final_obs": final, "_final_obs": done, "_final_info": done}
       infos["final_info"] = {"episode": episode, "_episode": done}
     return self._observation(out["obs"]), out["reward"].astype(np.float64), out["terminated"], out["truncated"], infos
+
+  def _advance(self, actions: jax.Array) -> dict[str, Any]:
+    """One step of the worlds, and what of it is handed on."""
+    if self._state is None:
+      raise RuntimeError("call reset() before step().")
+    self._state, out = self._step(self._state, actions)
+    return out
 
   def _outcome(self, state, actions):
     """One step, and what of it the host needs."""
@@ -79,6 +84,42 @@ class GymVectorEnv(VectorEnv):
 
   def _observation(self, obs):
     return jax.tree.map(lambda x: np.asarray(x, np.float32), jax.device_get(obs))
+
+
+class TorchVectorEnv(GymVectorEnv):
+  """The same with torch's tensors for actions, observations, rewards and ends, on the device on which the worlds are.
+
+  Nothing is copied, and nothing passes through the host: tensors are JAX's arrays under another name (DLPack). Those are
+  constants: clone a tensor before writing into it. In `infos` there is always an entry for every world, as `_final_obs` and
+  `_final_info` say of some only that it has a meaning. Needs torch, whichever build fits the device.
+  """
+
+  def __init__(self, env: Env, num_envs: int, *, seed: int = 0, **wrap_options: Any):
+    """As of `GymVectorEnv`."""
+    try:
+      self._torch: Any = importlib.import_module("torch")
+    except ImportError as error:
+      raise ImportError("TorchVectorEnv needs torch: pip install torch.") from error
+    super().__init__(env, num_envs, seed=seed, **wrap_options)
+
+  def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
+    """Observations, rewards, terminations, truncations and infos of actions (num_envs, nu), as tensors."""
+    # what torch does to its tensor next must not meet a step that still reads it
+    out = jax.block_until_ready(self._advance(jnp.from_dlpack(actions.detach().contiguous())))
+    out = jax.tree.map(self._torch.from_dlpack, out)
+    done = out["terminated"] | out["truncated"]
+    infos = {
+      "final_obs": self._floats(out["final_obs"]), "_final_obs": done, "_final_info": done,
+      "final_info": {"episode": out["episode"], "_episode": done},
+    }  # fmt: skip
+    return self._floats(out["obs"]), self._floats(out["reward"]), out["terminated"], out["truncated"], infos
+
+  def _observation(self, obs):
+    return self._floats(jax.tree.map(self._torch.from_dlpack, jax.block_until_ready(obs)))
+
+  def _floats(self, tree):
+    """In 32 bits, as spaces say: as they are where the worlds have 32."""
+    return jax.tree.map(lambda x: x.float(), tree)
 
 
 def _space(obs: Any, lead: tuple[int, ...]) -> spaces.Space:

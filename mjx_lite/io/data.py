@@ -105,6 +105,10 @@ def get_data(mj_model: mujoco.MjModel, d: Data) -> mujoco.MjData | list[mujoco.M
   """mujoco.MjData of a Data, or a list of them if it has a leading world axis.
 
   Most of its time are the allocations: `get_data_into` writes into what is there.
+
+  Args:
+    mj_model: the model of the data.
+    d: the Data.
   """
   batch = d.qpos.ndim > 1
   result = [mujoco.MjData(mj_model) for _ in range(d.qpos.shape[0])] if batch else mujoco.MjData(mj_model)

@@ -24,12 +24,24 @@ def _names(m: Model, kind: int) -> list[str]:
 
 
 def id2name(m: Model | mujoco.MjModel, typ: int, i: int) -> str | None:
-  """Name of an element; None if it has none or i is out of range. Source: `mj_id2name`."""
+  """Name of an element; None if it has none or i is out of range. Source: `mj_id2name`.
+
+  Args:
+    m: the model, of either kind.
+    typ: kind of element, an `ObjType`.
+    i: its number.
+  """
   names = _names(m, typ)
   return (names[i] or None) if 0 <= i < len(names) else None
 
 
 def name2id(m: Model | mujoco.MjModel, typ: int, name: str) -> int:
-  """Number of a named element; -1 if there is none. Source: `mj_name2id`."""
+  """Number of a named element; -1 if there is none. Source: `mj_name2id`.
+
+  Args:
+    m: the model, of either kind.
+    typ: kind of element, an `ObjType`.
+    name: its name.
+  """
   names = _names(m, typ)
   return names.index(name) if name and name in names else -1

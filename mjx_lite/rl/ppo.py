@@ -258,7 +258,13 @@ def train(
 
 
 def make_policy(env: Env, learner: Learner, config: Config | None = None) -> Callable[[jax.Array], jax.Array]:
-  """The function from an observation to the mean action, of a learner."""
+  """The function from an observation to the mean action, of a learner.
+
+  Args:
+    env: the task.
+    learner: of `train`, or of its `progress`.
+    config: the settings it was trained with.
+  """
   actor: Any = Actor((config or Config()).hidden, env.action_size)
   return lambda obs: jnp.clip(actor.apply(learner.params["actor"], learner.normal(obs))[0], -1, 1)
 

@@ -84,7 +84,7 @@ def fit(
   if not found.converged:
     warnings.warn(f"sysid.fit has not converged within {iterations} evaluations: what it returns is no minimum.", stacklevel=2)
   values = np.asarray(found.z[: len(box.first)], float) * box.scale
-  return judge(m, apply(m, params, jnp.asarray(values, low.dtype)), p, pieces, box, found, sigma, total)
+  return judge(m, _applied(params)(m, jnp.asarray(values, low.dtype)), p, pieces, box, found, sigma, total)
 
 
 class Box(NamedTuple):
@@ -121,6 +121,12 @@ def _solver(p, tolerance, iterations):
     raise ImportError("sysid.fit needs optimistix: pip install 'mjx_lite[sysid]'.") from error
   r, J = functools.partial(problem.residual, p), functools.partial(problem.linearised, p)
   return mjx.jit(functools.partial(solve.least_squares, r, J, tolerance=tolerance, iterations=iterations))
+
+
+@functools.lru_cache(maxsize=16)
+def _applied(params):
+  """`apply`, compiled: as one of JAX's eager calls it would take twice as long to compile."""
+  return mjx.jit(lambda m, values: apply(m, params, values))
 
 
 def _tables(m, d, p, pieces: Pieces, box, start_noise):

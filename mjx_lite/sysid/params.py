@@ -98,7 +98,14 @@ def field(
 
 
 def mass(m: mjx.Model, bodies: Names, *, bounds: tuple[float, float] = (1e-6, np.inf), scale: float | None = None) -> Param:
-  """Masses of bodies [kg]; their moments of inertia grow in proportion."""
+  """Masses of bodies [kg]; their moments of inertia grow in proportion.
+
+  Args:
+    m: the model.
+    bodies: names or ids.
+    bounds: least and largest value.
+    scale: typical size of a change.
+  """
   rows = _rows(m, "body_mass", bodies, m.body_mass)
 
   def put(m, x):
@@ -110,7 +117,13 @@ def mass(m: mjx.Model, bodies: Names, *, bounds: tuple[float, float] = (1e-6, np
 
 
 def body_inertia(m: mjx.Model, body: str | int, *, scale: float = 1.0) -> Param:
-  """Mass, centre of mass and inertia of a body as ten free numbers, physical whatever their values (`sysid.inertia`)."""
+  """Mass, centre of mass and inertia of a body as ten free numbers, physical whatever their values (`sysid.inertia`).
+
+  Args:
+    m: the model.
+    body: name or id.
+    scale: typical size of a change.
+  """
   rows = _rows(m, "body_mass", body, m.body_mass)
   parts = ("a", "d1", "d2", "d3", "s12", "s23", "s13", "x", "y", "z")
   name = f"inertia[{_name(m, 'body', rows[0])}]"
@@ -127,7 +140,14 @@ def body_inertia(m: mjx.Model, body: str | int, *, scale: float = 1.0) -> Param:
 def kp(
   m: mjx.Model, actuators: Names = None, *, bounds: tuple[float, float] = (0, np.inf), scale: float | None = None
 ) -> Param:
-  """Gains of position servos: the gain, and less the bias per length."""
+  """Gains of position servos: the gain, and less the bias per length.
+
+  Args:
+    m: the model.
+    actuators: names or ids; all if None.
+    bounds: least and largest value.
+    scale: typical size of a change.
+  """
   rows = _rows(m, "actuator_gainprm", actuators, m.actuator_gainprm)
 
   def put(m, x):
@@ -141,7 +161,14 @@ def kp(
 def kv(
   m: mjx.Model, actuators: Names = None, *, bounds: tuple[float, float] = (0, np.inf), scale: float | None = None
 ) -> Param:
-  """Damping of position servos: less the bias per velocity."""
+  """Damping of position servos: less the bias per velocity.
+
+  Args:
+    m: the model.
+    actuators: names or ids; all if None.
+    bounds: least and largest value.
+    scale: typical size of a change.
+  """
   rows = _rows(m, "actuator_biasprm", actuators, m.actuator_biasprm)
 
   def put(m, x):

@@ -96,7 +96,12 @@ def draw(mj_model: mujoco.MjModel, job: dict[str, Any]) -> np.ndarray:
 
 
 def write_png(path: str | os.PathLike, image: np.ndarray) -> None:
-  """Writes RGB bytes (height, width, 3) as a PNG file."""
+  """Writes RGB bytes (height, width, 3) as a PNG file.
+
+  Args:
+    path: of the file.
+    image: uint8.
+  """
   height, width, _ = image.shape
   # each line of a PNG begins with its filter's number, 0: none
   lines = np.concatenate([np.zeros((height, 1), np.uint8), image.reshape(height, -1)], axis=1).tobytes()
@@ -120,7 +125,13 @@ def why_no_mp4() -> str | None:
 
 
 def write_mp4(path: str | os.PathLike, images: np.ndarray, fps: float) -> str | None:
-  """Writes RGB bytes (frames, height, width, 3) as an MP4 file; returns None, or why there is no film."""
+  """Writes RGB bytes (frames, height, width, 3) as an MP4 file; returns None, or why there is no film.
+
+  Args:
+    path: of the file.
+    images: uint8.
+    fps: pictures in a second.
+  """
   if (why := why_no_mp4()) is not None:
     return why
   mediapy: Any = importlib.import_module("mediapy")  # optional

@@ -3,8 +3,11 @@
 import contextlib
 import json
 import os
+import socket
 import subprocess
 import sys
+import urllib.error
+import urllib.request
 
 import mujoco
 import numpy as np
@@ -12,7 +15,7 @@ import pytest
 import rich.console
 from mujoco import viewer
 
-from mjx_lite.cli import COMMANDS, common, compare, main
+from mjx_lite.cli import COMMANDS, common, compare, main, view
 from mjx_lite.viz import backend, draw
 
 _UNSUPPORTED = """
@@ -192,3 +195,27 @@ def test_view_follows_sliders_mouse_and_reset(tmp_path, monkeypatch):
   np.testing.assert_allclose(times, span * np.array([1, 2, 3, 4, 1]), rtol=1e-5)
   np.testing.assert_allclose(speeds, span * np.array([0, 2, -2, -2, 0]), rtol=1e-4, atol=1e-9)
   assert places[1] > 0 and places[4] == 0
+
+
+def test_view_in_a_browser_is_served_to_this_machine_alone(tmp_path, monkeypatch):
+  with socket.socket() as free:
+    free.bind(("127.0.0.1", 0))
+    port = free.getsockname()[1]
+  pages, refused, step = {}, [], view.World.step
+
+  def visit(world):
+    step(world)
+    for name in {"", "model"} - pages.keys():
+      with contextlib.suppress(urllib.error.URLError), urllib.request.urlopen(f"http://127.0.0.1:{port}/{name}") as page:
+        pages[name] = page.read()
+    if len(pages) == 2:
+      with socket.socket() as other:  # another of the machine's addresses
+        refused.append(other.connect_ex(("127.0.0.2", port)) != 0)
+      raise KeyboardInterrupt
+
+  monkeypatch.setattr(view.World, "step", visit)
+  path = tmp_path / "ball.xml"
+  path.write_text(_BALL)
+  assert main(["view", str(path), "--web", "--port", str(port), "--seconds", "60"]) == 130  # as Ctrl+C ends it
+  assert b"<html" in pages[""] and len(pages["model"]) > 1000
+  assert refused == [True]

@@ -109,6 +109,37 @@ def test_ilqr_swings_a_pendulum_up(pendulum):
   np.testing.assert_allclose(last.qpos, out.qpos[-1], rtol=1e-9)
 
 
+@pytest.mark.slow
+def test_ilqr_swings_a_cartpole_up_and_lqr_holds_it(cartpole):
+  m = cartpole
+  up = mjx.make_data(m)
+  hanging = up.replace(qpos=jnp.array([0, jnp.pi]))
+  tilt = lambda d: jnp.stack([1 - jnp.cos(d.qpos[1]), jnp.sin(d.qpos[1])])  # noqa: E731
+  cost = control.Cost(
+    lambda m, d, u: jnp.concatenate([0.1 * u, 0.1 * tilt(d), 0.1 * d.qpos[:1], 0.02 * d.qvel]),
+    lambda m, d: jnp.concatenate([10 * tilt(d), 5 * d.qpos[:1], 3 * d.qvel]),
+  )
+
+  @mjx.jit
+  def go(u):
+    out = control.ilqr(m, hanging, u, cost, steps=STEPS, iterations=200)
+    there = up.replace(qpos=out.qpos[-1], qvel=out.qvel[-1])
+    turns = jnp.round(there.qpos[1] / (2 * jnp.pi))
+    goal = up.replace(qpos=jnp.array([0, 2 * jnp.pi]) * turns)
+    K = control.lqr(*control.linearize(m, up), jnp.diag(jnp.array([1.0, 10, 0.1, 0.1])), jnp.eye(1)).K
+    held, path = mjx.rollout(m, there, control.feedback(m, goal, K), steps=800)
+    return out, path["qpos"] - goal.qpos, held.qvel
+
+  out, away, speed = go(jnp.full((T, 1), 0.1))  # one weak push, always to one side
+  assert out.converged
+  assert np.isclose(np.abs(out.ctrl).max(), 1) and np.abs(out.ctrl).max() <= 1  # all of the motor's force, no more
+  assert np.abs(out.qpos[:, 0]).max() < 1.8  # the rail's ends
+  np.testing.assert_allclose(away[0], 0, atol=0.02)
+  assert np.abs(away).max() < 0.1  # for eight seconds
+  np.testing.assert_allclose(away[-1], 0, atol=1e-3)
+  np.testing.assert_allclose(speed, 0, atol=1e-3)
+
+
 PUSH = """
 <mujoco>
   <option timestep="0.01"/>

@@ -27,6 +27,17 @@ class Hold(envs.Pendulum):
     return {"torque": action[0]}
 
 
+@pytest.mark.parametrize("name", envs.ENVS)
+def test_episodes_start_within_the_joints_ranges(name):
+  env = envs.load(name)
+  m, keys = env.model, jax.random.split(jax.random.key(0), 64)
+  qpos = jax.jit(jax.vmap(lambda key: env.start(m, mjx.make_data(m), key).qpos))(keys)
+  limited = np.flatnonzero(m.jnt_limited)
+  low, high = np.asarray(m.jnt_range)[limited].T
+  angle = np.asarray(qpos)[:, m.jnt_qposadr[limited]]
+  assert ((low - 0.05 < angle) & (angle < high + 0.05)).all()
+
+
 @pytest.fixture(scope="module")
 def env():
   return Hold()

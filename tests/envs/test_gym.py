@@ -1,11 +1,13 @@
 """The Gymnasium adapter: spaces, and what `final_obs` means."""
 
+import sys
+
 import gymnasium
 import numpy as np
 import pytest
 
 from mjx_lite import envs
-from mjx_lite.envs.gym import GymVectorEnv
+from mjx_lite.envs.gym import GymVectorEnv, TorchVectorEnv
 
 WORLDS, LENGTH = 3, 5
 
@@ -49,3 +51,33 @@ def test_final_observations(vector):
 def test_a_step_needs_a_reset():
   with pytest.raises(RuntimeError, match="reset"):
     GymVectorEnv(envs.load("pendulum"), 1).step(np.zeros((1, 1)))
+
+
+def test_tensors_of_torch_are_jax_arrays(monkeypatch):
+  torch = pytest.importorskip("torch", reason="torch is not installed: `pip install torch` to see the adapter share memory")
+  env = envs.load("cartpole_balance", dtype=np.float32)
+  ours = TorchVectorEnv(env, WORLDS, episode_length=LENGTH)
+  other = GymVectorEnv(env, WORLDS, episode_length=LENGTH)
+  advanced, advance = [], ours._advance
+  monkeypatch.setattr(ours, "_advance", lambda actions: advanced.append(advance(actions)) or advanced[-1])
+  obs, _ = ours.reset(seed=1)
+  np.testing.assert_array_equal(obs.numpy(), other.reset(seed=1)[0])
+  for i in range(LENGTH):
+    action = (0.1 * torch.randn(WORLDS, 1, generator=torch.Generator().manual_seed(i))).requires_grad_()
+    obs, reward, terminated, truncated, infos = ours.step(action)
+    handed = advanced[-1]
+    assert obs.data_ptr() == handed["obs"].unsafe_buffer_pointer()  # nothing was copied
+    assert reward.data_ptr() == handed["reward"].unsafe_buffer_pointer()
+    expected = other.step(action.detach().numpy())
+    assert {obs.dtype, reward.dtype} == {torch.float32} and terminated.dtype == truncated.dtype == torch.bool
+    for a, b in zip((obs, reward, terminated, truncated), expected, strict=False):
+      np.testing.assert_array_equal(a.numpy(), b)
+  assert truncated.all() and infos["_final_obs"].all() and not terminated.any()
+  np.testing.assert_array_equal(infos["final_obs"].numpy(), np.stack(list(expected[4]["final_obs"])))
+  np.testing.assert_array_equal(infos["final_info"]["episode"]["r"].numpy(), expected[4]["final_info"]["episode"]["r"])
+
+
+def test_without_torch_the_adapter_says_so(monkeypatch):
+  monkeypatch.setitem(sys.modules, "torch", None)
+  with pytest.raises(ImportError, match="pip install torch"):
+    TorchVectorEnv(envs.load("pendulum"), 1)

@@ -9,7 +9,7 @@ import pytest
 
 import mjx_lite as mjx
 from mjx_lite import envs
-from mjx_lite.rl import shac
+from mjx_lite.rl import settings, shac
 from mjx_lite.rl.ppo import Actor, Critic, Normal
 
 
@@ -80,6 +80,6 @@ def test_taming_keeps_values_and_bounds_each_world():
 @pytest.mark.slow
 def test_learns_to_swing_a_pendulum_up():
   env = envs.load("pendulum", dtype=np.float32)
-  out = shac.train(env, iterations=600, config=shac.Config(episode_length=100))
+  out = shac.train(env, **settings.SHAC["pendulum"])
   ended = [x["return"] for x in out.curve if x["episodes"]]
   assert np.mean(ended[:5]) < 30 and np.mean(ended[-5:]) > 70

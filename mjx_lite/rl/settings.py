@@ -1,0 +1,22 @@
+"""With which settings tasks are learned, in one place: `ppo.train(envs.load("reacher"), **settings.PPO["reacher"])`.
+
+Each takes a minute or two on two CPU cores, in 32 bits, the joystick four; README.md has what is reached, and the tests marked
+`slow`, but for the joystick, what has to be.
+"""
+
+from typing import Any
+
+from mjx_lite.rl import ppo, shac
+
+PPO: dict[str, dict[str, Any]] = {
+  "cartpole_balance": dict(iterations=80, config=ppo.Config()),
+  "pendulum": dict(iterations=63, config=ppo.Config(episode_length=100)),
+  "reacher": dict(iterations=500, config=ppo.Config(episode_length=100)),
+  "joystick_flat": dict(iterations=300, config=ppo.Config(
+    worlds=128, unroll=24, minibatches=8, hidden=(128, 128), learning_rate=5e-4, entropy=5e-3, episode_length=200,
+  )),
+}  # fmt: skip
+
+SHAC: dict[str, dict[str, Any]] = {
+  "pendulum": dict(iterations=600, config=shac.Config(episode_length=100)),
+}
