@@ -1,8 +1,8 @@
 """Signed distance fields: of the simple shapes in closed form, of meshes interpolated in their octrees.
 
-A field takes points (P, n, 3, W) in the frames of P geoms and gives distances (P, n, W), negative inside, and their gradients
-(P, n, 3, W). Both are MuJoCo's, which are not everywhere distance and gradient: inside a box and off the surface of an ellipsoid
-they are estimates.
+A field takes points (P, n, 3, W) in the frames of P geoms and gives distances (P, n, W), negative inside, and gradients
+(P, n, 3, W). Both are MuJoCo's, which are not everywhere distance and gradient: inside a box and off the surface of an
+ellipsoid they are estimates.
 """
 
 from collections.abc import Callable

@@ -268,7 +268,8 @@ def first_hit(
     size = m.hfield_size[m.geom_dataid[fields]]
     base = np.stack([size[:, 0], size[:, 1], 0.5 * size[:, 3]], axis=1)
     down = np.stack([0 * size[:, 3], 0 * size[:, 3], -0.5 * size[:, 3]], axis=1)
-    add(fields, _box, _normal_box, *local(fields, jnp.asarray(down, xpos.dtype)), jnp.asarray(base, xpos.dtype)[:, None, :, None])
+    down, base = (jnp.asarray(x, xpos.dtype) for x in (down, base))
+    add(fields, _box, _normal_box, *local(fields, down), base[:, None, :, None])
   surfaces = geoms[np.isin(kinds, ["mesh", "hfield"])]
   if len(surfaces):
     triangles = [_triangles(m, g) for g in surfaces]

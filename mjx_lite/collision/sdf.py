@@ -1,7 +1,8 @@
 """Signed distance fields of meshes against other shapes: contacts where points that started in many places have descended to.
 
 Each point descends by itself from a place of its own, with a line search as in C, so what is found depends on the number of
-points and iterations, and is not exact. The lengths of the steps are searched without derivatives; the steps are differentiated.
+points and iterations, and is not exact. The lengths of the steps are searched without derivatives; the steps themselves are
+differentiated.
 """
 
 from typing import Any, NamedTuple

@@ -1,7 +1,8 @@
 """Triangles of meshes against signed distance fields.
 
-Every triangle that is near is searched from many starts for the point of it that is deepest. The first step of that search leads to
-a corner of the triangle, so that there are three searches at most, whatever the number of starts; but each start counts.
+Every triangle that is near is searched from many starts for the point of it that is deepest. The first step of that search
+leads to a corner of the triangle, so that there are three searches at most, whatever the number of starts; but each start
+counts.
 """
 
 from typing import Any, NamedTuple
@@ -165,7 +166,7 @@ def _search(p: MeshSdfPlan, near: _Near, passing: jax.Array) -> tuple[jax.Array,
   every = np.arange(ntri, dtype=np.int32)[:, None]
   upcoming = jax.lax.cummin(jnp.where(passing, every, ntri), axis=1, reverse=True)
   slot, dtype = np.arange(MAXCONPAIR, dtype=np.int32)[:, None], near.turn.dtype
-  start = p.start[..., None].astype(dtype)  # (n, 3, 1)
+  start = jnp.asarray(p.start[..., None], dtype)  # (n, 3, 1)
 
   def look(carry):
     at, count, filled, index, weight = carry

@@ -42,7 +42,8 @@ def check(m: mujoco.MjModel) -> None:
 
 def find_problems(m: mujoco.MjModel) -> list[Problem]:
   """Everything that the model uses and mjx_lite does not implement."""
-  return [*_options(m), *_sizes(m), *_distance_fields(m), *_equalities(m), *_tendons(m), *_collisions(m), *_actuators(m), *_sensors(m)]
+  checks = (_options, _sizes, _distance_fields, _equalities, _tendons, _collisions, _actuators, _sensors)
+  return [problem for check_one in checks for problem in check_one(m)]
 
 
 def _choice(what: str, value: int, enum: Any, allowed: Any) -> list[Problem]:

@@ -14,9 +14,8 @@ from mjx_lite.collision import field
 from mjx_lite.core.enums import GeomType
 from mjx_lite.core.select import rows
 from mjx_lite.core.types import Data, Model
-from mjx_lite.math import safe, spatial, vector
+from mjx_lite.math import spatial, vector
 from mjx_lite.sensor.group import Part
-
 
 # shapes of geoms that taxels feel; and meshes that have an octree
 DISTANCES = tuple(field.FIELDS)
