@@ -49,7 +49,7 @@ def octrees(s: dict[str, Any], meshes: np.ndarray) -> Octrees:
   coeff = np.asarray(s["oct_coeff"], float).reshape(-1, 8)[rows]
   depth = int(np.asarray(s["oct_depth"]).ravel()[rows].max(initial=0))
   levels = min(depth, _DENSE)
-  grid = np.array([_grid(child, b, levels).ravel() for b in begin[:-1]], int).reshape(len(ids), -1)
+  grid = np.array([_grid(child, b, levels).ravel() for b in begin[:-1]], int).reshape(len(ids), 8**levels)
   node = np.concatenate([box[:, :3] - box[:, 3:], 2 * box[:, 3:], coeff], axis=1)
   root = box[begin[:-1]] if ids else box
   if depth == levels:  # only what the grid names is needed
@@ -175,11 +175,16 @@ def _cylinder(p, size):
 
 
 def _box(p, size):
-  """Inside, the distance to the surface along a unit field that turns from radial to the normals of the faces."""
+  """Inside, the distance to the surface along a unit field that turns from radial to the normals of the faces.
+
+  Gradient: within a thousandth of the size of a face, where it would grow without bound, the field does not turn with that
+  depth.
+  """
   a = jnp.abs(p) - size
   sign = jnp.where(p < 0, -1, 1).astype(p.dtype)
   inside = jnp.all(a < 0, axis=-2)
-  field = safe.normalize(safe.divide(size, jnp.where(inside[..., None, :], -a, 1)))
+  deep = jnp.where(-a < 1e-3 * size, jax.lax.stop_gradient(-a), -a)
+  field = safe.normalize(safe.divide(size, jnp.where(inside[..., None, :], deep, 1)))
   out = jnp.maximum(a, 0)
   far = safe.norm(out)
   slope = jnp.where(inside[..., None, :], field, safe.divide(out, far[..., None, :]))
