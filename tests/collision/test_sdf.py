@@ -87,7 +87,7 @@ def test_finds_what_mujoco_finds(shape):
     geoms = sorted((ring, other), key=lambda g: (model.geom_type[g], g))
     slot = np.flatnonzero((c.exclude[k] >= 0) & (np.sort(c.geom[k]) == np.sort(geoms)).all(axis=1))
     ours = np.concatenate([c.dist[k, slot, None], c.pos[k, slot], c.frame[k, slot].reshape(-1, 9)], axis=1)
-    theirs = theirs[(np.sort(theirs[:, :2]) == np.sort(geoms)).all(axis=1), 2:]
+    theirs = theirs[np.all(np.sort(theirs[:, :2]) == np.sort(geoms), axis=1), 2:]
     states += len(theirs) > 0
     same += len(ours) == len(theirs) > 0
     assert len(theirs) or not len(ours)
@@ -123,13 +123,13 @@ def test_rays_and_distances():
   model, m = load("sdf"), _model()[0]
   d = mjx.make_data(m)
   geoms = (0, 2, 7, 8)  # floor, sphere, mesh and the other field
-  vec = np.random.default_rng(3).normal(size=(60, 3)) * [1, 1, 0.3] - [0, 0, 1.5]
+  vec = np.random.default_rng(3).normal(size=(60, 3)) * np.array([1, 1, 0.3]) - np.array([0, 0, 1.5])
   point = np.array([0.05, -0.02, 0.4])
 
   def look(pos, mat, point):
     at = d.replace(geom_xpos=pos, geom_xmat=mat)
     found = [mjx.geom_distance(m, at, 1, g, 0.5) for g in geoms]
-    return *mjx.multi_ray(m, at, point, vec), jnp.stack([f[0] for f in found]), jnp.stack([f[1] for f in found])
+    return *mjx.multi_ray(m, at, point, jnp.asarray(vec)), jnp.stack([f[0] for f in found]), jnp.stack([f[1] for f in found])
 
   def length(pos, point):
     dist = look(pos, _trajectory()[1][20], point)[0]
