@@ -72,7 +72,7 @@ def _found():
   m, evaluate = _model()
   pos, mat = _trajectory()[:2]
   geom = m.plan.collision.slot_geom
-  on_kink = np.isin(geom, [_id(k) for k in ("box", "cylinder", "capsule")]).any(axis=1)
+  on_kink = np.any(np.isin(geom, [_id(k) for k in ("box", "cylinder", "capsule")]), axis=1)
   weight = np.random.default_rng(1).normal(size=(len(geom), 13)) * ~on_kink[:, None]
   (value, c), slope = jax.tree.map(np.asarray, evaluate(pos, mat, weight))
   return weight, value, c, slope
@@ -85,7 +85,7 @@ def test_finds_what_mujoco_finds(shape):
   states = same = n = exact = close = 0
   for k, theirs in enumerate(_trajectory()[2]):
     geoms = sorted((ring, other), key=lambda g: (model.geom_type[g], g))
-    slot = np.flatnonzero((c.exclude[k] >= 0) & (np.sort(c.geom[k]) == np.sort(geoms)).all(axis=1))
+    slot = np.flatnonzero((c.exclude[k] >= 0) & np.all(np.sort(c.geom[k]) == np.sort(geoms), axis=1))
     ours = np.concatenate([c.dist[k, slot, None], c.pos[k, slot], c.frame[k, slot].reshape(-1, 9)], axis=1)
     theirs = theirs[np.all(np.sort(theirs[:, :2]) == np.sort(geoms), axis=1), 2:]
     states += len(theirs) > 0
