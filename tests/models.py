@@ -13,7 +13,7 @@ MJX_DATA = pathlib.Path(mujoco.__file__).parent / "mjx" / "test_data"
 SHIPPED = pathlib.Path(__file__).parent.parent / "mjx_lite" / "models"
 
 # compared in tests/collision and tests/sensor: C's own accuracy there is ccd_tolerance; capacities
-ELSEWHERE = ("convex", "hills", "pile", "sensor_rays", "shapes")
+ELSEWHERE = ("convex", "hills", "pile", "sdf", "sensor_rays", "shapes")
 SCENE_NAMES = tuple(sorted(p.stem for p in SCENES.glob("*.xml") if p.stem not in ELSEWHERE))
 # real models nobody here wrote: name -> file in the package mujoco-mjx
 REAL = {

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from mjx_lite.collision import convex, hulls
+from mjx_lite.collision import convex, hulls, sdf, sdf_mesh
 from mjx_lite.collision.driver import type_name
 from mjx_lite.collision.hulls import HullOf
 from mjx_lite.collision.primitive import COLLIDERS
@@ -38,7 +38,8 @@ def distances(
     distmax: (n, W or 1) [m].
     geom1, geom2: ids (n,).
 
-  Source: `mj_geomDistance`. Of two boxes the exact distance is meant, not the separating axis of their contacts.
+  Source: `mj_geomDistance`. Of two boxes the exact distance is meant, not the separating axis of their contacts; with distance
+  fields only depths are found.
   Gradient: of the nearest features; zero where the distance is distmax.
   """
   flip = m.geom_type[geom1] > m.geom_type[geom2]
@@ -55,14 +56,17 @@ def distances(
 
 def _of_types(m, xpos, xmat, distmax, types, a, b, flip) -> Distance:
   """The same of pairs of one type, the lower one first."""
-  if types not in COLLIDERS:
+  if types not in COLLIDERS and types not in sdf.PAIRS:
     zero = jnp.zeros_like(rows(xpos, a)[:, 0])
     return Distance(zero + distmax, jnp.zeros((len(a), 6, zero.shape[-1]), zero.dtype))
   hull_a, hull_b = (_hull(m, g, t) for g, t in zip((a, b), types, strict=True))
   shape = lambda g, hull: Shape(rows(xpos, g), rows(xmat, g), rows(m.geom_size, g), hull)  # noqa: E731
   shape_a, shape_b = shape(a, hull_a), shape(b, hull_b)
-  collider = COLLIDERS[types].fn
-  if collider is None or types == ("box", "box"):
+  if types == ("mesh", "sdf"):
+    found = sdf_mesh.collide(sdf_mesh.plan(m.layout.static, a, b), shape_a, shape_b)
+  elif types in sdf.PAIRS:
+    found = sdf.collide(sdf.plan(m.layout.static, types[0], a, b), shape_a, shape_b)
+  elif (collider := COLLIDERS[types].fn) is None or types == ("box", "box"):
     p = convex.plan([types] * len(a), hull_a, hull_b)
     found = convex.collide(p, shape_a, shape_b, distmax, m.opt.ccd_iterations, multiccd=False)
   else:
@@ -79,7 +83,7 @@ def _of_types(m, xpos, xmat, distmax, types, a, b, flip) -> Distance:
 
 
 def _hull(m: Model, geoms: np.ndarray, kind: str) -> HullOf | None:
-  if kind != "mesh":
+  if kind not in ("mesh", "sdf"):
     return None
   mesh = m.geom_dataid[geoms]
   tables = hulls.plan(m.layout.static, mesh)

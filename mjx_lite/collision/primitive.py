@@ -176,6 +176,7 @@ COLLIDERS: dict[tuple[str, str], Collider] = {
   ('plane', 'cylinder'): Collider(curved.plane_cylinder, ncon=4),
   ('plane', 'box'): Collider(plane_box, ncon=4),
   ('plane', 'mesh'): Collider(plane_mesh, ncon=4),
+  ('plane', 'sdf'): Collider(plane_mesh, ncon=4),
   ('sphere', 'sphere'): Collider(sphere_sphere, ncon=1),
   ('sphere', 'capsule'): Collider(sphere_capsule, ncon=1),
   ('sphere', 'cylinder'): Collider(curved.sphere_cylinder, ncon=1),

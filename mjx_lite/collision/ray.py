@@ -5,12 +5,13 @@ frames of G geoms and returns (G, n, W) lengths in units of the vector, infinite
 """
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from mjx_lite.collision import field
 from mjx_lite.collision.driver import type_name
 from mjx_lite.collision.shapes import first_min
 from mjx_lite.core.select import join
@@ -18,6 +19,7 @@ from mjx_lite.core.types import Model
 from mjx_lite.math import safe, vector
 
 _CHUNK = 64  # triangles at a time
+_STEPS, _NEAR = 40, 1e-7  # along a ray to a distance field: how many, and how near [m] the surface is met
 
 
 def _first(*ok_and_length: tuple[jax.Array, jax.Array]) -> jax.Array:
@@ -135,6 +137,35 @@ NORMALS: dict[str, Callable[[jax.Array, jax.Array], jax.Array]] = {
 }
 
 
+def _fields(m: Model, geoms: np.ndarray, dtype: Any):
+  """Functions as those of the two tables for some distance fields."""
+  trees = field.ready(field.octrees(m.layout.static, m.geom_dataid[geoms]), dtype)
+  which = trees.place[m.geom_dataid[geoms]]
+
+  def at(x):
+    return field.interpolate(trees, which, x)
+
+  def cast(p, v, size):
+    """Steps as long as the surface is far. Source: `mj_raySdf`. Gradient: of the surface that is met."""
+    along, scale = safe.normalize_with_norm(v)
+    fixed, ahead = jax.lax.stop_gradient((p, along))
+    meets = jnp.isfinite(jax.lax.stop_gradient(_box(p, v, size)))
+
+    def step(carry):
+      n, length, dist, going = carry
+      dist = jnp.where(going, jnp.abs(at(fixed + length[..., None, :] * ahead)[0]), dist)
+      return n + 1, length + jnp.where(going, dist, 0), dist, going & (dist >= _NEAR)
+
+    zero = jnp.zeros_like(scale)
+    _, length, dist, _ = jax.lax.while_loop(lambda c: (c[0] < _STEPS) & jnp.any(c[3]), step, (0, zero, zero + 1, meets))
+    dist_there, slope = at(p + length[..., None, :] * along)
+    toward = jax.lax.stop_gradient(vector.dot(slope, along))
+    length -= safe.divide(dist_there - jax.lax.stop_gradient(dist_there), toward)
+    return jnp.where(meets & (dist < _NEAR), safe.divide(length, scale), jnp.inf)
+
+  return cast, lambda q, size: safe.normalize(at(q)[1])
+
+
 class Hit(NamedTuple):
   """Lengths (n, W) in units of the rays' vectors and geom ids (n, W), -1 where a ray meets nothing.
 
@@ -217,26 +248,28 @@ def first_hit(
 
   lengths, owners, outward = [], [], []
 
-  def add(kind, ids, p, v, size):
-    length = RAYS[kind](p, v, size)
+  def add(ids, cast, normal, p, v, size):
+    length = cast(p, v, size)
     if blind is not None and blind[ids].any():
       length = jnp.where(blind[ids][..., None], jnp.inf, length)
     lengths.append(length)
     owners.append(ids)
     if normals:
       met = p + jnp.where(jnp.isfinite(length), length, 0)[..., None, :] * v
-      outward.append(vector.mat_vec(xmat[ids][:, None], NORMALS[kind](met, size)))
+      outward.append(vector.mat_vec(xmat[ids][:, None], normal(met, size)))
 
-  for kind in RAYS:
+  for kind in (*RAYS, "sdf"):
     ids = geoms[kinds == kind]
     if len(ids):
-      add(kind, ids, *local(ids), m.geom_size[ids][:, None])
+      how = _fields(m, ids, vec.dtype) if kind == "sdf" else (RAYS[kind], NORMALS[kind])
+      add(ids, *how, *local(ids), m.geom_size[ids][:, None])
   fields = geoms[kinds == "hfield"]
   if len(fields):
     size = m.hfield_size[m.geom_dataid[fields]]
     base = np.stack([size[:, 0], size[:, 1], 0.5 * size[:, 3]], axis=1)
     down = np.stack([0 * size[:, 3], 0 * size[:, 3], -0.5 * size[:, 3]], axis=1)
-    add("box", fields, *local(fields, jnp.asarray(down, xpos.dtype)), jnp.asarray(base, xpos.dtype)[:, None, :, None])
+    down, base = (jnp.asarray(x, xpos.dtype) for x in (down, base))
+    add(fields, _box, _normal_box, *local(fields, down), base[:, None, :, None])
   surfaces = geoms[np.isin(kinds, ["mesh", "hfield"])]
   if len(surfaces):
     triangles = [_triangles(m, g) for g in surfaces]

@@ -98,6 +98,7 @@ def put_model(
   fields = _fields(m)
   static = {k: v for k, v in fields.items() if k not in traced}
   static["wrap_sideid"] = np.where(np.isin(m.wrap_type, _GEOM_WRAPS), np.rint(m.wrap_prm), -1).astype(int)
+  static.update(sdf_initpoints=m.opt.sdf_initpoints, sdf_iterations=m.opt.sdf_iterations, sdf_aabb=m.geom_aabb.copy())
   values = {k: v for k, v in fields.items() if k in traced}
   zero = {k for k, of in PRUNABLE.items() if not any(np.any(_value(m, f)) for f in of)}
   pruned = frozenset(f for k in zero - set(keep) for f in PRUNABLE[k])

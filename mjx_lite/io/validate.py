@@ -6,7 +6,7 @@ import mujoco
 import numpy as np
 
 from mjx_lite.actuator.table import BIASES, DYNAMICS, GAINS
-from mjx_lite.collision import driver, hfield, pairs
+from mjx_lite.collision import driver, hfield, pairs, sdf
 from mjx_lite.collision.primitive import COLLIDERS
 from mjx_lite.constraint.equality import EQUALITIES
 from mjx_lite.core import enums
@@ -43,7 +43,8 @@ def check(m: mujoco.MjModel) -> None:
 
 def find_problems(m: mujoco.MjModel) -> list[Problem]:
   """Everything that the model uses and mjx_lite does not implement."""
-  return [*_options(m), *_sizes(m), *_equalities(m), *_tendons(m), *_collisions(m), *_actuators(m), *_sensors(m)]
+  checks = (_options, _sizes, _distance_fields, _equalities, _tendons, _collisions, _actuators, _sensors)
+  return [problem for check_one in checks for problem in check_one(m)]
 
 
 def _choice(what: str, value: int, enum: Any, allowed: Any) -> list[Problem]:
@@ -73,6 +74,14 @@ def _sizes(m):
   for size, kind, instead in kinds:
     for i in range(getattr(m, size)):
       yield Problem(name_of(m, kind, i), kind.name.removeprefix("mjOBJ_").lower(), "present", instead)
+
+
+def _distance_fields(m):
+  """Geoms whose shape is the code of a plugin."""
+  for g in np.flatnonzero((m.geom_type == enums.GeomType.SDF) & (m.geom_plugin >= 0)):
+    plugin = name_of(m, mujoco.mjtObj.mjOBJ_PLUGIN, m.geom_plugin[g])
+    instead = "remove the plugin from the geom and from its mesh, whose octree is its distance field then"
+    yield Problem(name_of(m, mujoco.mjtObj.mjOBJ_GEOM, g), "plugin", plugin, instead)
 
 
 def _equalities(m):
@@ -108,12 +117,12 @@ def _collisions(m):
         size = f"{window[0]} x {window[1]} cells under the second geom"
         instead = f"use a coarser height field or smaller geoms: at most {hfield.MAXPRISM // 2} cells"
         yield Problem(shown, "collision", size, instead)
-    elif types not in COLLIDERS:
+    elif types not in COLLIDERS and types not in sdf.PAIRS:
       missing.setdefault(types, []).append((p.geom1, p.geom2))
   for types, found in missing.items():
     shown = ", ".join(" and ".join(name_of(m, mujoco.mjtObj.mjOBJ_GEOM, g) for g in gs) for gs in found[:3])
     more = f" and {len(found) - 3} more pairs" if len(found) > 3 else ""
-    able = ", ".join(sorted({"-".join(k) for k in (*COLLIDERS, *(("hfield", k) for k in hfield.SHAPES))}))
+    able = ", ".join(sorted({"-".join(k) for k in (*COLLIDERS, *sdf.PAIRS, *(("hfield", k) for k in hfield.SHAPES))}))
     yield Problem(shown + more, "collision", "-".join(types), f"keep them apart with contype/conaffinity; there are {able}")
 
 
@@ -180,32 +189,19 @@ def _enclosed(m, i):
       yield Problem(sensor, what, enums.GeomType(int(shape)).name, instead)
 
 
-_DISTANCE_SENSORS = (enums.SensorType.GEOMDIST, enums.SensorType.GEOMNORMAL, enums.SensorType.GEOMFROMTO)
-
-
 def _sensor_geoms(m, i):
-  """Geoms that a sensor looks at or feels and whose shape it cannot treat."""
-  kind, sensor = m.sensor_type[i], name_of(m, mujoco.mjtObj.mjOBJ_SENSOR, i)
-  geoms, bad = np.arange(m.ngeom), np.isin(m.geom_type, enums.GeomType.SDF)
-  if kind in _DISTANCE_SENSORS:
-    geoms = []
-    for what, x in ((m.sensor_objtype[i], m.sensor_objid[i]), (m.sensor_reftype[i], m.sensor_refid[i])):
-      geoms += [x] if what == enums.ObjType.GEOM else list(m.body_geomadr[x] + np.arange(m.body_geomnum[x]))
-  elif kind == enums.SensorType.TACTILE:
-    weld = m.body_weldid[m.geom_bodyid]
-    pad = weld == weld[m.sensor_refid[i]]
-    candidates = pairs.candidates(_static(m), m.opt.disableflags)
-    sides = [(p.geom1, p.geom2) for p in candidates] + [(p.geom2, p.geom1) for p in candidates]
-    geoms = sorted({int(b) for a, b in sides if pad[a]})
-    octree = (m.geom_type == enums.GeomType.MESH) & (m.geom_dataid >= 0)
-    octree[octree] = m.mesh_octadr[m.geom_dataid[octree]] >= 0
-    bad = ~np.isin(m.geom_type, list(DISTANCES)) & (octree | (m.geom_type != enums.GeomType.MESH))  # C skips other meshes
-  elif kind != enums.SensorType.RANGEFINDER:
+  """Geoms that a tactile sensor feels and whose shape it cannot treat."""
+  if m.sensor_type[i] != enums.SensorType.TACTILE:
     return
-  for g in geoms:
-    if bad[g]:
-      shown = enums.GeomType(int(m.geom_type[g])).name
-      yield Problem(sensor, f"type of {name_of(m, mujoco.mjtObj.mjOBJ_GEOM, g)}", shown, "use another shape")
+  weld = m.body_weldid[m.geom_bodyid]
+  pad = weld == weld[m.sensor_refid[i]]
+  candidates = pairs.candidates(_static(m), m.opt.disableflags)
+  sides = [(p.geom1, p.geom2) for p in candidates] + [(p.geom2, p.geom1) for p in candidates]
+  able = (*DISTANCES, enums.GeomType.MESH)  # of which those without octree feel nothing, as in C
+  for g in sorted({int(b) for a, b in sides if pad[a] and m.geom_type[b] not in able}):
+    shown, sensor = enums.GeomType(int(m.geom_type[g])).name, name_of(m, mujoco.mjtObj.mjOBJ_SENSOR, i)
+    instead = "use another shape" + (", MuJoCo stops at this one" if m.geom_type[g] == enums.GeomType.SDF else "")
+    yield Problem(sensor, f"type of {name_of(m, mujoco.mjtObj.mjOBJ_GEOM, g)}", shown, instead)
 
 
 def _static(m):

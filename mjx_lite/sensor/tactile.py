@@ -4,60 +4,21 @@ Distances of points to geoms are MuJoCo's signed distance functions, which insid
 to the surface.
 """
 
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from mjx_lite.collision import field
 from mjx_lite.core.enums import GeomType
 from mjx_lite.core.select import rows
 from mjx_lite.core.types import Data, Model
-from mjx_lite.math import safe, spatial, vector
+from mjx_lite.math import spatial, vector
 from mjx_lite.sensor.group import Part
 
-
-def _components(x):
-  return tuple(x[..., k, :] for k in range(3))
-
-
-def _capsule(p, s):
-  x, y, z = _components(p)
-  return safe.norm(jnp.stack([x, y, z - jnp.clip(z, -s[..., 1, :], s[..., 1, :])], axis=-2)) - s[..., 0, :]
-
-
-def _ellipsoid(p, s):
-  q = p / s
-  size = safe.norm(q)
-  return size * safe.divide(size - 1, safe.norm(q / s))
-
-
-def _cylinder(p, s):
-  x, y, z = _components(p)
-  a, b = safe.sqrt(x * x + y * y) - s[..., 0, :], jnp.abs(z) - s[..., 1, :]
-  out = jnp.stack([jnp.maximum(a, 0), jnp.maximum(b, 0), 0 * a], axis=-2)
-  return jnp.minimum(jnp.maximum(a, b), 0) + safe.norm(out)
-
-
-def _box(p, s):
-  """Inside, the distance to the surface along a unit field that turns from radial to the normals of the faces."""
-  a = jnp.abs(p) - s
-  inside = jnp.all(a < 0, axis=-2)
-  field = safe.divide(s, jnp.where(inside[..., None, :], -a, 1))
-  field = field / safe.norm(field)[..., None, :]
-  return jnp.where(inside, -jnp.min(-a / field, axis=-2), safe.norm(jnp.maximum(a, 0)))
-
-
-# shape of a geom -> signed distance of a point in its frame
-DISTANCES: dict[int, Callable[[jax.Array, jax.Array], jax.Array]] = {
-  GeomType.PLANE: lambda p, s: p[..., 2, :],
-  GeomType.SPHERE: lambda p, s: safe.norm(p) - s[..., 0, :],
-  GeomType.CAPSULE: _capsule,
-  GeomType.ELLIPSOID: _ellipsoid,
-  GeomType.CYLINDER: _cylinder,
-  GeomType.BOX: _box,
-}
+# shapes of geoms that taxels feel; and meshes that have an octree
+DISTANCES = tuple(field.FIELDS)
 
 
 class TactileTables(NamedTuple):
@@ -68,6 +29,7 @@ class TactileTables(NamedTuple):
   vertex: np.ndarray  # (n, 3)
   tangent: np.ndarray  # (2 or 0, n, 3)
   others: tuple[tuple[int, np.ndarray, np.ndarray], ...]  # shape, geoms (k,), which slots make them touch (k, nslot)
+  trees: field.Octrees  # of the meshes among them
 
 
 def plan(s: dict[str, Any], who: np.ndarray) -> list[Part]:
@@ -93,11 +55,15 @@ def _tables(s, i) -> TactileTables:
   tangent = tangent[: s["sensor_dim"][i] // n - 1]
   other = touching(s, geom, s["slot_geom"])
   others = []
-  for kind in DISTANCES:
+  trees = field.octrees(s, np.zeros(0, int))
+  for kind in (*DISTANCES, GeomType.MESH):
     geoms = np.array([g for g in np.unique(other) if g >= 0 and s["geom_type"][g] == kind], int)
+    if kind == GeomType.MESH:
+      geoms = geoms[s["mesh_octadr"][s["geom_dataid"][geoms]] >= 0]
+      trees = field.octrees(s, s["geom_dataid"][geoms])
     if len(geoms):
       others.append((int(kind), geoms, geoms[:, None] == other))
-  return TactileTables(geom, int(s["body_weldid"][s["geom_bodyid"][geom]]), vertex, tangent, tuple(others))
+  return TactileTables(geom, int(s["body_weldid"][s["geom_bodyid"][geom]]), vertex, tangent, tuple(others), trees)
 
 
 def tactile(m: Model, d: Data, t: TactileTables) -> jax.Array:
@@ -113,7 +79,11 @@ def tactile(m: Model, d: Data, t: TactileTables) -> jax.Array:
   for kind, geoms, slots in t.others:
     touches = jnp.any((d.contact.exclude >= 0) & slots[..., None], axis=1)
     pos, mat = rows(d.geom_xpos, geoms)[:, None], rows(d.geom_xmat, geoms)[:, None]
-    dist = DISTANCES[kind](vector.mat_t_vec(mat, point - pos), rows(m.geom_size, geoms)[:, None])
+    local = vector.mat_t_vec(mat, point - pos)
+    if kind == GeomType.MESH:
+      dist, _ = field.interpolate(t.trees, t.trees.place[m.geom_dataid[geoms]], local)
+    else:
+      dist, _ = field.FIELDS[kind](local, rows(m.geom_size, geoms)[:, None])
     deep = touches[:, None] & (dist < 0)
     depth = jnp.maximum(depth, jnp.max(jnp.where(deep, -dist, 0), axis=0))
     relative = mine - _velocity(m, d, m.geom_bodyid[geoms], pos[:, 0])[:, None]
