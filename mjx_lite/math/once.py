@@ -19,11 +19,16 @@ def unit(x: jax.Array) -> jax.Array:
 
 
 def once(x: jax.Array, one: jax.Array) -> jax.Array:
-  """x (..., W), computed once."""
+  """x (..., W), computed once; no choice among constants (`once_chosen`)."""
   return x / one
+
+
+def once_chosen(x: jax.Array, one: jax.Array) -> jax.Array:
+  """Small whole numbers x (..., W), chosen among constants, computed once: XLA would divide the constants instead."""
+  return once(x + one, one) - 1
 
 
 def decided(one: jax.Array, *masks: jax.Array) -> list[jax.Array]:
   """Masks of one shape, computed once: all that depends on them is of the same choice."""
-  together = once(jnp.stack(masks).astype(one.dtype), one)
-  return [x > 0.5 for x in together]
+  bits = once_chosen(sum(jnp.where(x, 2.0**k, 0).astype(one.dtype) for k, x in enumerate(masks)), one).astype(jnp.int32)
+  return [(bits & 1 << k) != 0 for k in range(len(masks))]
