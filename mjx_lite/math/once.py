@@ -30,5 +30,5 @@ def once_chosen(x: jax.Array, one: jax.Array) -> jax.Array:
 
 def decided(one: jax.Array, *masks: jax.Array) -> list[jax.Array]:
   """Masks of one shape, computed once: all that depends on them is of the same choice."""
-  bits = once_chosen(sum(jnp.where(x, 2.0**k, 0).astype(one.dtype) for k, x in enumerate(masks)), one).astype(jnp.int32)
+  bits = once_chosen(sum(jnp.where(x, jnp.asarray(2**k, one.dtype), 0) for k, x in enumerate(masks)), one).astype(jnp.int32)
   return [(bits & 1 << k) != 0 for k in range(len(masks))]
