@@ -1,7 +1,7 @@
 """The shortest way out of each other of two polytopes that overlap, from one that is the shortest of its neighbourhood.
 
 A polytope inside of Y = A - B grows towards the face of its own that is nearest to the origin, until that face is one of Y.
-It begins as the two sides of the triangle found, and ends when no face is nearer than that triangle. Its half-edges from
+It begins as the two sides of a triangle, and ends when no face is nearer than the one known. Its half-edges from
 vertex i to j are entries (i, j) of square arrays, which hold the plane of the face: the other face at an edge is the
 transposed entry. Where rounding spoils it (faces in one plane), what was found before stays.
 
@@ -23,9 +23,10 @@ _NONE = np.array([0, 0, 0, np.inf])[:, None]
 
 
 class Way(NamedTuple):
-  """A way out: its normal (P, 3, W), and what is kept of the three vertices of its face (P, 3, k, W)."""
+  """A way out: its normal (P, 3, W), which of three vertices are on its face (P, 3, W), what is kept of them (P, 3, k, W)."""
 
   normal: jax.Array
+  on: jax.Array
   kept: jax.Array
 
 
@@ -56,16 +57,16 @@ def shortest(
 
   Args:
     furthest: the vertex of Y (P, 3, W) farthest in a direction (P, 3, W), and what is to be kept of it (P, k, W).
-    y: (P, 3, 3, W) vertices of the face found.
-    way: the way out through it.
-    depth: (P, W) height of its plane above the origin.
+    y: (P, 3, 3, W) vertices of Y, those of the face found among them.
+    way: the way out that is known.
+    depth: (P, W) height above the origin of Y's plane there.
     look: (P, W) which pairs to look at.
     tolerance: (P, W) heights that count as none.
     one: 1, for `once`.
   """
   g = jax.lax.while_loop(
     lambda g: jnp.any(g.look) & (g.number < VERTICES), lambda g: _grow(g, furthest, depth, tolerance, one),
-    _begin(y, way, depth, look),
+    _begin(y, way, look),
   )  # fmt: skip
   at, height, n = _nearest(g, one)
   i, j = at // VERTICES, at % VERTICES
@@ -76,23 +77,21 @@ def shortest(
   corner = jnp.concatenate([i, j, k], axis=1)
   off = jnp.max(jnp.abs(vector.dot(_at(g.y, corner), n[:, None]) - height[:, None]), axis=1)
   better = g.better & (jnp.abs(vector.dot(n, n) - 1) < 1e-3) & (off < 4 * tolerance)
-  return Way(*(jnp.where(_over(better[:, None], x), x, old) for x, old in zip((n, _at(g.kept, corner)), way, strict=True)))
+  new = Way(n, jnp.ones_like(way.on), _at(g.kept, corner))
+  return Way(*(jnp.where(_over(better[:, None], x), x, old) for x, old in zip(new, way, strict=True)))
 
 
-def _begin(y: jax.Array, way: Way, depth: jax.Array, look: jax.Array) -> _Grown:
-  """The two sides of a triangle, its vertices counterclockwise about the normal."""
-  flip = vector.dot(vector.cross(y[:, 1] - y[:, 0], y[:, 2] - y[:, 0]), way.normal) < 0
-
-  def vertices(x):
-    x = jnp.where(_over(flip[:, None], x), x[:, (0, 2, 1)], x)
-    return jnp.pad(x, ((0, 0), (0, VERTICES - 3), (0, 0), (0, 0)))
-
+def _begin(y: jax.Array, way: Way, look: jax.Array) -> _Grown:
+  """The two sides of a triangle."""
+  normal = safe.normalize(vector.cross(y[:, 1] - y[:, 0], y[:, 2] - y[:, 0]))
   edge = np.zeros((VERTICES, VERTICES, 1, 1))
   edge[[0, 1, 2], [1, 2, 0]] = 1
   side = (edge - edge.swapaxes(0, 1)).astype(y.dtype)
-  plane = jnp.concatenate([way.normal, depth[:, None]], axis=1)[:, None, None]
+  plane = jnp.concatenate([normal, vector.dot(normal, y[:, 0])[:, None]], axis=1)[:, None, None]
   plane = jnp.where(side != 0, side * plane, _NONE.astype(y.dtype))
-  return _Grown(vertices(y), vertices(way.kept), plane, look, jnp.zeros_like(look), jnp.int32(3))
+  y, kept = (jnp.pad(x, ((0, 0), (0, VERTICES - 3), (0, 0), (0, 0))) for x in (y, way.kept))
+  look &= vector.dot(normal, normal) > 0.5
+  return _Grown(y, kept, plane, look, jnp.zeros_like(look), jnp.int32(3))
 
 
 def _nearest(g: _Grown, one: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:

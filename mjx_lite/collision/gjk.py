@@ -312,14 +312,14 @@ def _iterate(pairs: _Pairs, iterations: int) -> Features:
     w, _, _, index_a, index_b = furthest(direction)
     return w, jnp.stack([index_a, index_b], axis=1)
 
-  depth = once(vector.dot(s.normal, s.y[:, 0]), one)
-  look = s.overlap & ~s.far & ~skip & s.on.all(axis=1) & polytopes & (depth > _DEEP * size)
-  way = expand.Way(s.normal, jnp.stack([s.index_a, s.index_b], axis=2))
+  depth = once(jnp.max(jnp.where(s.on, vector.dot(s.y, s.normal[:, None]), -jnp.inf), axis=1), one)
+  look = s.overlap & ~s.far & ~skip & polytopes & (depth > _DEEP * size)
+  way = expand.Way(s.normal, s.on, jnp.stack([s.index_a, s.index_b], axis=2))
   tolerance = 64 * tiny * size + jnp.zeros_like(depth)
   way = jax.lax.cond(
     jnp.any(look), lambda: expand.shortest(vertex, s.y, way, depth, look, tolerance, one), lambda: way
   )  # fmt: skip
-  return found._replace(normal=way.normal, index_a=way.kept[:, :, 0], index_b=way.kept[:, :, 1])
+  return found._replace(normal=way.normal, on=way.on, index_a=way.kept[:, :, 0], index_b=way.kept[:, :, 1])
 
 
 def _shallowest(
