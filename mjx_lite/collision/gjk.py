@@ -226,7 +226,7 @@ def _iterate(pairs: _Pairs, iterations: int) -> Features:
   concentric = vector.dot(away, away) < 0.5
   away = jnp.where(concentric[:, None], tried, away)
 
-  def furthest(direction):
+  def furthest(direction, a=a, b=b):
     point_a, index_a = core.support(a, direction)
     point_b, index_b = core.support(b, -vector.mat_t_vec(turn, direction))
     return point_a - place - vector.mat_vec(turn, point_b), point_a, point_b, index_a, index_b
@@ -308,8 +308,10 @@ def _iterate(pairs: _Pairs, iterations: int) -> Features:
   if ways is not None or not np.any(polytopes if lib is np else True):
     return found
 
-  def vertex(direction):
-    w, _, _, index_a, index_b = furthest(direction)
+  cornered = (c._replace(kind=np.full(len(place), core.CORNERS)) for c in (a, b))
+
+  def vertex(direction, sides=tuple(cornered)):
+    w, _, _, index_a, index_b = furthest(direction, *sides)
     return w, jnp.stack([index_a, index_b], axis=1)
 
   depth = once(jnp.max(jnp.where(s.on, vector.dot(s.y, s.normal[:, None]), -jnp.inf), axis=1), one)

@@ -11,6 +11,8 @@ comparison may differ. What several results depend on, such as a choice, has to 
 import jax
 import jax.numpy as jnp
 
+from mjx_lite.math import vector
+
 
 def unit(x: jax.Array) -> jax.Array:
   """The number 1 in a form that XLA takes for data, from any array."""
@@ -30,5 +32,6 @@ def once_chosen(x: jax.Array, one: jax.Array) -> jax.Array:
 
 def decided(one: jax.Array, *masks: jax.Array) -> list[jax.Array]:
   """Masks of one shape, computed once: all that depends on them is of the same choice."""
-  bits = once_chosen(sum(jnp.where(x, jnp.asarray(2**k, one.dtype), 0) for k, x in enumerate(masks)), one).astype(jnp.int32)
+  number = vector.add(jnp.where(x, jnp.asarray(2**k, one.dtype), 0) for k, x in enumerate(masks))
+  bits = once_chosen(number, one).astype(jnp.int32)
   return [(bits & 1 << k) != 0 for k in range(len(masks))]

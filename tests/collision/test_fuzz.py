@@ -46,8 +46,13 @@ def _collider(pair, turned=False, multiccd=True):
   if fn is None:
     types, sides = (pair[::-1], hulls[::-1]) if turned else (pair, hulls)
     p = convex.plan([types], *(_alone(x) for x in sides))
-    return mjx.jit(lambda a, b, margin: convex.collide(p, a, b, margin, ITERATIONS, multiccd))
-  return mjx.jit(lambda a, b, margin: fn(*(s._replace(hull=h) for s, h in zip((a, b), hulls, strict=True)), margin))
+    return _fast(lambda a, b, margin: convex.collide(p, a, b, margin, ITERATIONS, multiccd))
+  return _fast(lambda a, b, margin: fn(*(s._replace(hull=h) for s, h in zip((a, b), hulls, strict=True)), margin))
+
+
+def _fast(fn):
+  """Compiled with the optimisations that `conftest.py` leaves out: here it is running that takes long."""
+  return mjx.jit(fn, compiler_options={"xla_backend_optimization_level": 3})
 
 
 def _alone(hull):
