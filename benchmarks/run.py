@@ -23,6 +23,7 @@ from typing import Any
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 ENGINES = ("mjx_lite", "mjx", "batch")
 PROTOCOLS = ("rollout", "scan")
+SOLVERS = ("NEWTON", "CG", "PGS")
 
 
 def _arguments() -> argparse.Namespace:
@@ -35,6 +36,9 @@ def _arguments() -> argparse.Namespace:
   parser.add_argument("--engines", nargs="+", choices=ENGINES, default=list(ENGINES))
   parser.add_argument("--protocols", nargs="+", choices=PROTOCOLS, default=list(PROTOCOLS))
   parser.add_argument("--devices", type=int, default=1, help="host devices to divide the worlds among (JAX)")
+  parser.add_argument("--solver", choices=SOLVERS, help="instead of the model's, for all engines")
+  parser.add_argument("--iterations", type=int, help="of the solver, instead of the model's")
+  parser.add_argument("--capacity", action="store_true", help="mjx_lite with the capacities that `suggest_capacity` finds")
   parser.add_argument("--seed", type=int, default=0)
   parser.add_argument("--json", type=pathlib.Path, help="file to append one JSON line per scene and engine to")
   return parser.parse_args()
@@ -75,6 +79,16 @@ def _prepare_process(args: argparse.Namespace) -> None:
   sys.path.insert(0, str(ROOT))
 
 
+def choose_solver(mj_model: Any, solver: str | None, iterations: int | None) -> None:
+  """Puts another solver and number of iterations into a model, where they are given."""
+  import mujoco
+
+  if solver is not None:
+    mj_model.opt.solver = mujoco.mjtSolver.__members__[f"mjSOL_{solver}"]
+  if iterations is not None:
+    mj_model.opt.iterations = iterations
+
+
 @dataclasses.dataclass
 class Inputs:
   """The same for all engines: first states and controls, float32."""
@@ -83,6 +97,25 @@ class Inputs:
   qpos: Any  # (worlds, nq)
   qvel: Any  # (worlds, nv)
   ctrl: Any  # (steps, worlds, nu)
+
+
+def capacity(inputs: Inputs, worlds: int = 16) -> Any:
+  """Capacities from rollouts of some of the worlds by C."""
+  import mujoco
+  import numpy as np
+
+  import mjx_lite
+
+  data, samples = mujoco.MjData(inputs.mj_model), []
+  for world in range(min(worlds, len(inputs.qpos))):
+    mujoco.mj_resetData(inputs.mj_model, data)
+    data.qpos[:], data.qvel[:] = inputs.qpos[world], inputs.qvel[world]
+    for step, ctrl in enumerate(inputs.ctrl[:, world]):
+      data.ctrl[:] = ctrl
+      mujoco.mj_step(inputs.mj_model, data)
+      if step % 10 == 9 or step == len(inputs.ctrl) - 1:
+        samples.append(data.qpos.copy())
+  return mjx_lite.suggest_capacity(inputs.mj_model, np.stack(samples))
 
 
 class JaxEngine:
@@ -94,7 +127,8 @@ class JaxEngine:
 
     self.name, self.args = name, args
     self.mjx = _import_engine(name)
-    self.m = self.mjx.put_model(inputs.mj_model)
+    bounds = capacity(inputs) if args.capacity and name == "mjx_lite" else {}
+    self.m = self.mjx.put_model(inputs.mj_model, **bounds)
     single = self.mjx.make_data(self.m)
     worlds = inputs.qpos.shape[0]
     d = jax.tree.map(lambda x: jnp.broadcast_to(x, (worlds, *jnp.shape(x))), single)
@@ -257,6 +291,7 @@ def _run_scene(scene: str, args: argparse.Namespace) -> list[dict[str, Any]]:
 
   path = SCENES[scene]() if scene in SCENES else pathlib.Path(scene)
   mj_model = common.load_model(path)
+  choose_solver(mj_model, args.solver, args.iterations)
   qpos, qvel = common.random_state(mj_model, args.worlds, args.seed)
   inputs = Inputs(mj_model, qpos, qvel, common.random_control(mj_model, args.steps, args.worlds, args.seed))
   records, engines = {}, []

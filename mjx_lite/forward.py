@@ -403,8 +403,7 @@ def solver_statistics(m: Model, d: Data) -> statistics.SolverStatistics:
     d: after forward, which leaves the warm start as it was.
   """
   if not m.plan.sizes["nefc"]:
-    none = jnp.zeros((m.opt.iterations, d.time.shape[-1]), d.qpos.dtype)
-    return statistics.SolverStatistics(none, none, none.astype(jnp.int32), none.astype(jnp.int32), d.solver_niter * 0)
+    return statistics.none(m.opt.iterations, d.solver_niter * 0, d.qpos.dtype)
   metric, (d, rows) = _effective(m, d), _remade(m, d)
   if metric is not None:
     d, rows, _ = _in_metric(m, d, rows, metric)

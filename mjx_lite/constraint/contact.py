@@ -19,6 +19,25 @@ from mjx_lite.core.enums import MINVAL
 from mjx_lite.core.select import gather, rows
 from mjx_lite.core.types import Model
 from mjx_lite.math import vector
+from mjx_lite.math.tree import SumPlan, plan_sum
+from mjx_lite.smooth.inertia import InertiaPlan, plan_packed
+
+
+class Alone(NamedTuple):
+  """Slots that act on one moving body; their curvature has the sparsity of a tree."""
+
+  slot: np.ndarray  # (n,)
+  side: np.ndarray  # (n,)
+  dof_slot: SumPlan  # dof <- those of the slots whose body it moves
+  entry: InertiaPlan  # a dof with itself and its ancestors
+
+
+class Coupling(NamedTuple):
+  """Slots that may couple several moving bodies."""
+
+  slot: np.ndarray  # (n,)
+  side: np.ndarray
+  sides: FixedSides | ChosenSides  # these alone
 
 
 class ContactPlan(NamedTuple):
@@ -37,6 +56,8 @@ class ContactPlan(NamedTuple):
   body: np.ndarray  # (ncon, 2), if they are not chosen
   sides: FixedSides | ChosenSides
   tree_sparse: bool  # no slot couples two moving bodies
+  alone: Alone  # slots known to act on one moving body
+  coupling: Coupling  # the others
 
 
 def plan(s: dict[str, Any], c: CollisionPlan, elliptic: bool, adhesive: bool) -> ContactPlan:
@@ -54,8 +75,20 @@ def plan(s: dict[str, Any], c: CollisionPlan, elliptic: bool, adhesive: bool) ->
   some = sides.plan_chosen(s, ncon) if chosen else sides.plan_fixed(s, c.slot_body)
   return ContactPlan(
     elliptic, ncon, ndir, nrow, row_active, friction_mask, slot_dim > 1, chosen, mixed, adhesive, c.slot_body, some,
-    not sides.couples(s, bodies),
+    not sides.couples(s, bodies), *_divide(s, None if chosen else c.slot_body, some),
   )  # fmt: skip
+
+
+def _divide(s: dict[str, Any], body: np.ndarray | None, some: FixedSides | ChosenSides) -> tuple[Alone, Coupling]:
+  """Slots that act on one moving body, and the others; of bodies chosen at run time (None) nothing is known."""
+  moves = sides.dofs_of_bodies(s)
+  moving = np.ones((len(some.slot) // 2, 2), bool) if body is None else np.any(moves, axis=1)[body]
+  single = moving.sum(axis=1) == 1
+  own = np.zeros(0, int) if body is None else body[single, moving[single].argmax(axis=1)]
+  side, entry = single[some.slot], plan_packed(*np.tril(moves[s["dof_bodyid"]]).nonzero(), nv=s["nv"])
+  alone = Alone(np.flatnonzero(single), np.flatnonzero(side), plan_sum(moves[own].T), entry)
+  others = some if body is None else sides.plan_fixed(s, body[~single])
+  return alone, Coupling(np.flatnonzero(~single), np.flatnonzero(~side), others)
 
 
 class Masks(NamedTuple):

@@ -18,7 +18,7 @@ from mjx_lite.core.types import Model
 from mjx_lite.math import linalg, vector
 from mjx_lite.math.groups import GroupPlan, group_sum, plan_groups
 from mjx_lite.math.tree import SumPlan, mask_sum, plan_sum
-from mjx_lite.smooth import tendon
+from mjx_lite.smooth import inertia, tendon
 
 
 class EntryPlan(NamedTuple):
@@ -146,10 +146,34 @@ def body_curvature(m: Model, j: Jacobian, w: jax.Array, cone: jax.Array | None =
   """J' H J of the contacts as stiffnesses (nbody, 6, 6, W) of single bodies; needs a tree-sparse plan."""
   c = m.plan.contact
   a = contact_curvature(m, j, w, cone)
-  a = rows(a, c.sides.slot) if c.chosen else a
-  half = vector.add(a[:, :, k, None] * j.basis[:, None, k] for k in range(c.ndir))
-  stiff = vector.add(j.basis[:, k, :, None] * half[:, k, None, :] for k in range(c.ndir))
-  return c.sides.to_bodies(stiff, j.body)
+  return c.sides.to_bodies(_stiffness(rows(a, c.sides.slot) if c.chosen else a, j.basis), j.body)
+
+
+def _stiffness(a: jax.Array, basis: jax.Array) -> jax.Array:
+  """basis' a basis (n, 6, 6, W), of a (n, ndir, ndir, W) and basis (n, ndir, 6, W).
+
+  In a loop of a few parts, since it goes into a product with a constant matrix: XLA on CPU computes the operand of one in the
+  product's flat shape, not vectorised, but where a loop has written it.
+  """
+  n, ndir = basis.shape[:2]
+  parts = next((k for k in (2, 3, 5, 7) if n % k == 0), 1) if n else 1
+  width = max(a.shape[-1], basis.shape[-1])
+
+  def some(x):
+    a, basis = x
+    half = vector.add(a[:, :, k, None] * basis[:, None, k] for k in range(ndir))
+    return vector.add(basis[:, k, :, None] * half[:, k, None, :] for k in range(ndir))
+
+  cut = [jnp.broadcast_to(x, (*x.shape[:-1], width)).reshape(parts, n // parts, *x.shape[1:-1], width) for x in (a, basis)]
+  return jax.lax.map(some, tuple(cut)).reshape(n, 6, 6, width)
+
+
+def _alone_curvature(p: contact.Alone, a: jax.Array, j: Jacobian, cdof: jax.Array) -> jax.Array:
+  """Dense (nv, nv, W) curvature of the contacts with one moving body: composite stiffnesses, as M has composite inertias."""
+  stiff = _stiffness(rows(a, p.slot), rows(j.basis, p.side))
+  load = mask_sum(p.dof_slot, stiff)
+  force = vector.mat_vec(load, cdof)
+  return inertia.unpack(p.entry, vector.dot(rows(force, p.entry.row), rows(cdof, p.entry.col)))
 
 
 def dense(m: Model, j: Jacobian, cdof: jax.Array) -> jax.Array:
@@ -165,7 +189,7 @@ def dense(m: Model, j: Jacobian, cdof: jax.Array) -> jax.Array:
     parts.append(p.tendon_sign.astype(cdof.dtype)[:, None, None] * rows(tendon.dense(m, j.ten_J), p.tendon_id))
   out = [join(parts, p.order)]
   if c.ncon:
-    frame = _frame_jacobian(m, j, cdof)
+    frame = _frame_jacobian(c, j, cdof)
     flat = frame.reshape(c.ncon, c.ndir, -1)
     wide = jnp.broadcast_to(j.mu[:, :, None], (c.ncon, 5, m.nv, frame.shape[-1])).reshape(c.ncon, 5, -1)
     out.append(contact.to_rows(c, flat, wide).reshape(c.ncon * c.nrow, m.nv, width))
@@ -204,10 +228,13 @@ def dense_curvature(m: Model, j: Jacobian, cdof: jax.Array, w: jax.Array, cone: 
     h = h + linalg.gram(lengths, lengths * group_sum(p.by_tendon, rows(w, p.tendon_row))[:, None])
   if c.ncon:
     a = contact_curvature(m, j, w, cone)
-    frame = _frame_jacobian(m, j, cdof)
-    half = vector.add(a[:, :, k, None] * frame[:, None, k] for k in range(c.ndir))
-    left, right = (x.reshape(c.ncon * c.ndir, m.nv, -1) for x in (frame, half))
-    h = h + linalg.gram(left, right)
+    if len(c.alone.slot):
+      h = h + _alone_curvature(c.alone, a, j, cdof)
+    if n := len(c.coupling.slot):
+      a, frame = rows(a, c.coupling.slot), _frame_jacobian(c.coupling, j, cdof)
+      half = vector.add(a[:, :, k, None] * frame[:, None, k] for k in range(c.ndir))
+      left, right = (x.reshape(n * c.ndir, m.nv, -1) for x in (frame, half))
+      h = h + linalg.gram(left, right)
   return h
 
 
@@ -225,9 +252,9 @@ def _ball_rows(p: JacobianPlan, axis: jax.Array, nv: int) -> jax.Array:
   return jnp.sum(axis[:, :, None] * jnp.asarray(spread, axis.dtype)[..., None], axis=1)
 
 
-def _frame_jacobian(m, j, cdof):
-  """Contact-frame components of the contact velocities per dof (ncon, ndir, nv, W)."""
-  c = m.plan.contact
+def _frame_jacobian(c: contact.Coupling | contact.ContactPlan, j: Jacobian, cdof: jax.Array) -> jax.Array:
+  """Contact-frame components (n, ndir, nv, W) of the velocities of some contacts, or of all, per dof."""
+  basis = rows(j.basis, c.side) if isinstance(c, contact.Coupling) else j.basis
   moves = c.sides.moves(j.body, cdof.dtype)[:, None]
-  per_side = vector.add(j.basis[:, :, None, k] * cdof[None, None, :, k] for k in range(6)) * moves
+  per_side = vector.add(basis[:, :, None, k] * cdof[None, None, :, k] for k in range(6)) * moves
   return c.sides.to_slots(per_side)

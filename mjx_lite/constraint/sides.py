@@ -78,7 +78,7 @@ class ChosenSides(NamedTuple):
     n = len(self.slot) // 2
     return x[:n] + x[n:]
 
-  def moves(self, body: jax.Array, dtype: Any) -> jax.Array:
+  def moves(self, body: Any, dtype: Any) -> jax.Array:
     """Signs (nside, nv, W) of the dofs that move a side."""
     return self._signed(gather(jnp.asarray(self.moved, dtype)[..., None], body))
 

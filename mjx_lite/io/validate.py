@@ -12,6 +12,7 @@ from mjx_lite.constraint.equality import EQUALITIES
 from mjx_lite.core import enums
 from mjx_lite.core.errors import Problem, UnsupportedModelError
 from mjx_lite.forward import INTEGRATORS
+from mjx_lite.sensor import enclosure
 from mjx_lite.sensor.table import SENSORS
 from mjx_lite.sensor.tactile import DISTANCES
 from mjx_lite.sensor.zone import ZONES
@@ -162,7 +163,21 @@ def _sensors(m):
       yield Problem(name_of(m, kind, i), "shape of the site", shown, f"use {shapes}")
     yield from _sensor_geoms(m, i)
     if sensor == enums.SensorType.INSIDESITE and m.sensor_intprm[i, 0]:
-      yield Problem(name_of(m, kind, i), "enclosed", "true", "use false")
+      yield from _enclosed(m, i)
+
+
+def _enclosed(m, i):
+  """A site, or objects, whose shape has no distance or no points."""
+  sensor = name_of(m, mujoco.mjtObj.mjOBJ_SENSOR, i)
+  found = [("shape of the site", m.site_type[m.sensor_refid[i]], enclosure.SITES)]
+  fields = {k: getattr(m, k) for k in ("sensor_objtype", "sensor_objid", "body_parentid", "geom_bodyid")}
+  for is_geom, x in enclosure.objects(fields, i):
+    kind = mujoco.mjtObj.mjOBJ_GEOM if is_geom else mujoco.mjtObj.mjOBJ_SITE
+    found.append((f"type of {name_of(m, kind, x)}", (m.geom_type if is_geom else m.site_type)[x], enclosure.OBJECTS))
+  for what, shape, able in found:
+    if shape not in able:
+      instead = f"with enclosed = true use {', '.join(enums.GeomType(t).name for t in able)}"
+      yield Problem(sensor, what, enums.GeomType(int(shape)).name, instead)
 
 
 _DISTANCE_SENSORS = (enums.SensorType.GEOMDIST, enums.SensorType.GEOMNORMAL, enums.SensorType.GEOMFROMTO)

@@ -9,6 +9,7 @@ places: no index depends on the pass, and no array is updated where it stands, w
 Rows of U and of the solution are kept as the pass saw them, counted from its own diagonal.
 """
 
+import operator
 from typing import NamedTuple
 
 import jax
@@ -111,7 +112,8 @@ def _solve_up(below, block):
   """Entries of U^-1 y from a block on, given those after it."""
   u, inv, y = block
   below = below[:-_BLOCK]
-  y = y - jnp.sum(u[:, _BLOCK:] * below, axis=1)
+  if len(below):
+    y = y - vector.fold(operator.add, u[:, _BLOCK:] * below, 1)
   out = []
   for i in reversed(range(_BLOCK)):
     known = range(i + 1, _BLOCK)

@@ -11,7 +11,7 @@ from mjx_lite.core.enums import ConstraintType, ObjType, SensorType
 from mjx_lite.core.select import rows, rows_or_zero
 from mjx_lite.core.types import Data, Model
 from mjx_lite.math import quat, safe, vector
-from mjx_lite.sensor import frames, zone
+from mjx_lite.sensor import enclosure, frames, zone
 from mjx_lite.sensor.group import Part, split
 from mjx_lite.smooth import energy
 
@@ -149,17 +149,23 @@ class InsideTables(NamedTuple):
 
 
 def plan_inside(s: dict[str, Any], who: np.ndarray) -> list[Part]:
-  """Sensors by the shape of their site."""
-  out = []
+  """Sensors of points by the shape of their site; then those of whole objects."""
+  whole = s["sensor_intprm"][who, 0] != 0
+  out, who, whole = [], who[~whole], who[whole]
   for (shape,), some in split(who, s["site_type"][s["sensor_refid"][who]]):
     kind, obj = s["sensor_objtype"][some], s["sensor_objid"][some].astype(int)
     body = np.where(kind == ObjType.BODY, obj, 0)
     out.append(Part(some, InsideTables(shape, frames.plan(s, kind, obj), body, s["sensor_refid"][some].astype(int))))
-  return out
+  return [*out, *(enclosure.plan(s, whole) if len(whole) else ())]
 
 
-def inside_site(m: Model, d: Data, t: InsideTables) -> jax.Array:
-  """1 where an object is inside a site; that of a body without mass but with massive children is their centre of mass."""
+def inside_site(m: Model, d: Data, t: InsideTables | enclosure.EnclosureTables) -> jax.Array:
+  """1 where an object's origin is inside a site, or by how much all of it sticks out [m].
+
+  The point of a body without mass but with massive children is their centre of mass.
+  """
+  if isinstance(t, enclosure.EnclosureTables):
+    return enclosure.protrusion(m, d, t)
   point = frames.position(d, t.object)
   if t.body.any():
     mass, below = rows(m.body_mass, t.body), rows(m.body_subtreemass, t.body)

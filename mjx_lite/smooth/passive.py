@@ -132,7 +132,7 @@ def stiffness(m: Model, x: Extensions) -> jax.Array:
 
   def radial(dif, joints):
     k = slope(safe.norm(dif), joints)
-    return jnp.broadcast_to(k[:, None], (len(joints), 3, k.shape[-1])).reshape(3 * len(joints), -1)
+    return jnp.broadcast_to(k[:, None], (len(joints), 3, k.shape[-1])).reshape(3 * len(joints), k.shape[-1])
 
   return join([slope(x.scalar, p.scalar), radial(x.shift, p.free), radial(x.turn, p.turn)], p.dof_order)
 

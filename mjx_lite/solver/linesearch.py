@@ -11,10 +11,11 @@ from mjx_lite.solver import cost
 
 
 class Search(NamedTuple):
-  """Result: step length and cost drop, each (W,)."""
+  """Result: step length, cost drop, number of points that were evaluated, each (W,)."""
 
   alpha: jax.Array
   improvement: jax.Array
+  neval: jax.Array
 
 
 class _State(NamedTuple):
@@ -25,6 +26,7 @@ class _State(NamedTuple):
   best: jax.Array
   best_cost: jax.Array
   best_slope: jax.Array  # its magnitude
+  neval: jax.Array
   done: jax.Array
 
 
@@ -47,14 +49,16 @@ def search(plan: Any, rows: Rows, zones: cost.Zones, jar, jv, slope, gauss2, gto
 
   Source: `PrimalSearch`, with one point per evaluation.
   """
+  least = jnp.maximum(gtol, 2 * jnp.finfo(jar.dtype).eps * jnp.abs(slope))  # the slope's own round-off ends it too
   zero, infinite = jnp.zeros_like(slope), jnp.full_like(slope, jnp.inf)
   curvature = 2 * gauss2 + vector.total(cost.mul_curvature(plan, zones, jv) * jv)
   first = -slope / jnp.maximum(curvature, jnp.finfo(jar.dtype).tiny)
-  state = _State(jnp.zeros((), jnp.int32), first, zero, infinite, zero, zero, -slope, ~(slope < 0))
+  none = jnp.zeros(slope.shape, jnp.int32)
+  state = _State(jnp.zeros((), jnp.int32), first, zero, infinite, zero, zero, -slope, none, ~(slope < 0))
 
   def step(s: _State) -> _State:
     at = cost.along(plan, rows, zones, jar, jv, slope, gauss2, s.alpha)
-    found = ~s.done & (jnp.abs(at.slope) < gtol)
+    found = ~s.done & (jnp.abs(at.slope) < least)
     # costs closer than their round-off are told apart by the slope
     flatter = (jnp.abs(at.slope) < s.best_slope) & (at.cost <= s.best_cost + at.noise)
     better = ~s.done & ((at.cost < s.best_cost - at.noise) | flatter)
@@ -72,8 +76,9 @@ def search(plan: Any, rows: Rows, zones: cost.Zones, jar, jv, slope, gauss2, gto
       jnp.where(better, s.alpha, s.best),
       jnp.where(better, at.cost, s.best_cost),
       jnp.where(better, jnp.abs(at.slope), s.best_slope),
+      s.neval + (~s.done).astype(s.neval.dtype),
       s.done | found | stuck,
     )
 
   state = jax.lax.while_loop(lambda s: (s.count < iterations) & ~jnp.all(s.done), step, state)
-  return Search(state.best, -state.best_cost)
+  return Search(state.best, -state.best_cost, state.neval)

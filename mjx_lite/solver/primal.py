@@ -59,6 +59,7 @@ class _Iterate(NamedTuple):
   improvement: jax.Array  # of the last step, scaled
   done: jax.Array
   stuck: jax.Array  # no step was found along the last direction
+  neval: jax.Array  # points of the last line search
   niter: jax.Array
   count: jax.Array
   memory: Any
@@ -123,7 +124,8 @@ def start(p: Problem, warmstart: jax.Array, memory: Any) -> _Iterate:
     qacc, ma, jar = (jnp.where(warm, a, b) for a, b in ((warmstart, qacc), (ma_warm, ma), (jar_warm, jar)))
   width = jar.shape[-1]
   none, infinite = jnp.zeros((width,), bool), jnp.full((width,), jnp.inf, qacc.dtype)
-  return _Iterate(qacc, ma, jar, infinite, none, none, jnp.zeros((width,), jnp.int32), jnp.int32(0), memory)
+  zero = jnp.zeros((width,), jnp.int32)
+  return _Iterate(qacc, ma, jar, infinite, none, none, zero, zero, jnp.int32(0), memory)
 
 
 def step(p: Problem, method: Method, s: _Iterate) -> _Iterate:
@@ -161,6 +163,7 @@ def step(p: Problem, method: Method, s: _Iterate) -> _Iterate:
     jnp.where(done, s.improvement, p.scale * found.improvement),
     done | (stuck & (s.stuck if method.conjugate else True)),
     stuck,
+    found.neval,
     s.niter + (alpha != 0).astype(s.niter.dtype),
     s.count + 1,
     memory,

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from mjx_lite.core.enums import ConstraintState, SolverType
+from mjx_lite.math import safe, vector
 from mjx_lite.solver import cg, cost, dual, newton, pgs, primal
 from mjx_lite.solver.primal import Problem
 
@@ -18,16 +19,33 @@ class SolverStatistics(NamedTuple):
   Attributes:
     improvement: (n,) drop of the cost, primal or dual, scaled by 1/trace(M).
     gradient: (n,) length of the gradient after it, scaled alike; zero for the dual solver.
+    lineslope: (n,) slope along its direction where the line search ended, scaled alike; zero for the dual solver.
     nactive: (n,) rows that are not satisfied after it.
     nchange: (n,) rows whose state it changed.
+    neval: (n,) points at which its line search knew the cost, the start among them; zero for the dual solver. C's number
+      where the first guess is good enough; else the two search differently.
+    nupdate: (n,) rows that it took into the Hessian of Newton's method or out of it, those of cones in their middle zone
+      always; zero for the others. So many updates does C make; here the factor is made anew.
     niter: () number of iterations.
   """
 
   improvement: jax.Array
   gradient: jax.Array
+  lineslope: jax.Array
   nactive: jax.Array
   nchange: jax.Array
+  neval: jax.Array
+  nupdate: jax.Array
   niter: jax.Array
+
+
+class _Values(NamedTuple):
+  """What a solver says of one of its iterations, each (W,)."""
+
+  improvement: jax.Array
+  gradient: jax.Array
+  lineslope: jax.Array
+  neval: jax.Array
 
 
 class _Run(NamedTuple):
@@ -36,15 +54,18 @@ class _Run(NamedTuple):
   start: Any
   step: Callable[[Any], Any]
   jar: Callable[[Any], jax.Array]  # J qacc - aref (nefc, W) at an iterate
-  values: Callable[[Any, Any], tuple[jax.Array, jax.Array]]  # iterates before and after -> improvement, gradient, each (W,)
+  values: Callable[[Any, Any], _Values]  # of iterates before and after
 
 
 def _primal(method: Callable[[Problem], primal.Method]) -> Callable[[Problem, jax.Array], _Run]:
   def run(p: Problem, warmstart: jax.Array) -> _Run:
     how = method(p)
 
-    def values(_, s):
-      return s.improvement, p.scale * primal.norm(primal.gradient(p, s.ma, cost.zones(p.model.plan, p.rows, s.jar)))
+    def values(before, s):
+      grad = primal.gradient(p, s.ma, cost.zones(p.model.plan, p.rows, s.jar))
+      moved = safe.normalize(s.qacc - before.qacc)
+      slope = p.scale * jnp.abs(vector.total(grad * moved))
+      return _Values(s.improvement, p.scale * primal.norm(grad), slope, s.neval + 1)
 
     return _Run(primal.start(p, warmstart, how.start(p)), lambda s: primal.step(p, how, s), lambda s: s.jar, values)
 
@@ -55,7 +76,8 @@ def _dual(p: Problem, warmstart: jax.Array) -> _Run:
   problem, start = pgs.start(p, warmstart)
 
   def values(before, s):
-    return p.scale * (dual.cost(problem, before.force) - dual.cost(problem, s.force)), jnp.zeros_like(p.scale)
+    gain, none = p.scale * (dual.cost(problem, before.force) - dual.cost(problem, s.force)), jnp.zeros_like(p.scale)
+    return _Values(gain, none, none, none.astype(jnp.int32))
 
   def jar(s):
     return primal.point(p, dual.acceleration(p, problem, s.force))[1]
@@ -79,12 +101,35 @@ def collect(p: Problem, warmstart: jax.Array) -> SolverStatistics:
     s, last, out = carry
     after = run.step(s)
     now = state(after)
-    active, changed = (jnp.sum(x, axis=0, dtype=jnp.int32) for x in (now != int(ConstraintState.SATISFIED), now != last))
     here = (place == s.niter) & (after.niter > s.niter)
-    entry = (*run.values(s, after), active, changed)
+    x = run.values(s, after)
+    entry = (x.improvement, x.gradient, x.lineslope, *_rows_that_count(last, now), x.neval, _updates(m.opt.solver, last, now))
     return (after, now, [jnp.where(here, x, y) for x, y in zip(entry, out, strict=True)]), None
 
-  width = p.rows.D.shape[-1]
-  out = [jnp.zeros((m.opt.iterations, width), t) for t in (p.rows.D.dtype, p.rows.D.dtype, jnp.int32, jnp.int32)]
+  width, kinds = p.rows.D.shape[-1], (*3 * [p.rows.D.dtype], *4 * [jnp.int32])
+  out = [jnp.zeros((m.opt.iterations, width), t) for t in kinds]
   (last, _, out), _ = jax.lax.scan(step, (run.start, state(run.start), out), None, length=m.opt.iterations)
   return SolverStatistics(*out, niter=last.niter)
+
+
+def none(iterations: int, niter: jax.Array, dtype: Any) -> SolverStatistics:
+  """Statistics of a solver that had nothing to do; niter (W,) is zero."""
+  real, whole = (jnp.zeros((iterations, *niter.shape), t) for t in (dtype, jnp.int32))
+  return SolverStatistics(*3 * [real], *4 * [whole], niter=niter)
+
+
+def _rows_that_count(last: jax.Array, now: jax.Array) -> tuple[jax.Array, jax.Array]:
+  """Numbers (W,) of rows that are not satisfied, and of those whose state changed."""
+  return _count(now != int(ConstraintState.SATISFIED)), _count(now != last)
+
+
+def _updates(solver: int, last: jax.Array, now: jax.Array) -> jax.Array:
+  """Number (W,) of rows that change the Hessian. Source: `HessianIncremental`, `HessianCone`."""
+  if solver != SolverType.NEWTON:
+    return _count(now < 0)
+  quadratic, middle = int(ConstraintState.QUADRATIC), int(ConstraintState.CONE)
+  return _count((last == quadratic) != (now == quadratic)) + _count(now == middle)
+
+
+def _count(x: jax.Array) -> jax.Array:
+  return jnp.sum(x, axis=0, dtype=jnp.int32)

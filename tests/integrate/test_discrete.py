@@ -49,6 +49,16 @@ def test_inverse_equals_c_and_forward():
     assert relative_error(np.asarray(getattr(other, field)), getattr(theirs, field)).max() < 1e-8, field
 
 
+def test_springs_of_plain_joints_alone():
+  """A model whose springs are all of joints with one dof."""
+  model = mujoco.MjModel.from_xml_string("""<mujoco><option integrator="discrete" timestep=".01"/><worldbody><body>
+    <joint axis="0 1 0" stiffness="3 .5 .2" springref="20"/><geom size=".1" pos=".3 0 0"/></body></worldbody></mujoco>""")
+  m, c = mjx.put_model(model), mujoco.MjData(model)
+  after = mjx.jit(lambda m, d: mjx.rollout(m, d, steps=5)[0])(m, mjx.put_data(m, c))
+  mujoco.mj_step(model, c, 5)
+  np.testing.assert_allclose(after.qpos, c.qpos, rtol=1e-10)
+
+
 @pytest.mark.slow
 def test_gradients():
   _, _, m, d = on_its_way()

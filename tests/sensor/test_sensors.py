@@ -195,13 +195,17 @@ def test_batch(small):
 @pytest.mark.parametrize(
   "sensor, said",
   [
-    ('<insidesite name="x" site="s" objtype="geom" objname="g" enclosed="true"/>', "enclosed = true"),
+    (
+      '<insidesite name="x" site="egg" objtype="geom" objname="g" enclosed="true"/>',
+      "shape of the site = ELLIPSOID is not supported; with enclosed = true use SPHERE, CAPSULE, CYLINDER, BOX",
+    ),
     ('<touch name="x" site="mesh"/>', "shape of the site = MESH is not supported; use SPHERE, CAPSULE"),
   ],
 )
 def test_refused(sensor, said):
   xml = f"""<mujoco><asset><mesh name="m" vertex="0 0 0 1 0 0 0 1 0 0 0 1"/></asset><worldbody>
-    <site name="s"/><site name="mesh" type="mesh" mesh="m"/><body><joint/><geom name="g" size=".1"/></body></worldbody>
+    <site name="s"/><site name="egg" type="ellipsoid" size="1 1 2"/>
+    <site name="mesh" type="mesh" mesh="m"/><body><joint/><geom name="g" size=".1"/></body></worldbody>
     <sensor>{sensor}</sensor></mujoco>"""
   with pytest.raises(UnsupportedModelError, match="sensor 'x'") as error:
     mjx.put_model(mujoco.MjModel.from_xml_string(xml))

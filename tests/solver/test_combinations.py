@@ -19,7 +19,7 @@ EULER, RK4, IMPLICIT, FAST, DISCRETE = (
 CONDIMS = (1, 3, 4, 6)
 IN_CI = [(NEWTON, ELLIPTIC, DISCRETE), (PGS, PYRAMIDAL, DISCRETE), (PGS, ELLIPTIC, EULER)]
 LIMIT = {NEWTON: 1e-8, CG: 1e-8, PGS: 1e-5}  # of what is solved
-ITERATIONS = {NEWTON: 50, CG: 2000, PGS: 3000}
+ITERATIONS = {NEWTON: 50, CG: 8000, PGS: 3000}
 PRODUCT = list(itertools.product((NEWTON, CG, PGS), (PYRAMIDAL, ELLIPTIC), (EULER, RK4, IMPLICIT, FAST, DISCRETE)))
 
 # a table that slides and tips on four spheres, and an arm with a servo, a damper, friction and a limit

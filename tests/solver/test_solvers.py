@@ -80,19 +80,20 @@ def test_statistics(solver):
   model.opt.solver, model.opt.iterations = solver, 30
   data = mujoco.MjData(model)
   mujoco.mj_step(model, data, 20)
-  data.qacc_warmstart[:] = 0
+  data.qacc_warmstart[:], model.opt.ls_tolerance = 0, 1e6  # line searches end where the slope is not zero
   m = mjx.put_model(model)
   d, s = mjx.jit(lambda m, d: (d := mjx.forward(m, d), mjx.solver_statistics(m, d)))(m, mjx.put_data(m, data))
   mujoco.mj_forward(model, data)
   n = int(s.niter)
   assert n == d.solver_niter and 1 < n <= 30
-  assert not any(np.any(x[n:]) for x in s[:4])
+  assert not any(np.any(x[n:]) for x in s[:-1])
   assert np.all(np.asarray(s.improvement[: n - 1]) > model.opt.tolerance)
   assert s.nactive[n - 1] == np.sum(np.asarray(d.efc_state) != 0)
   if solver == S.mjSOL_PGS:
+    assert not any(np.any(x) for x in (s.lineslope, s.neval, s.nupdate))
     return
   assert n == data.solver_niter[0]
-  for k in ("improvement", "gradient", "nactive", "nchange"):
+  for k in ("improvement", "gradient", "lineslope", "nactive", "nchange", "neval", "nupdate"):
     theirs = np.array([getattr(data.solver[i], k) for i in range(n)])
     np.testing.assert_allclose(getattr(s, k)[: n - 1], theirs[: n - 1], rtol=1e-4, atol=1e-9, err_msg=k)
 

@@ -1,0 +1,125 @@
+"""Times the rows and the solver alone: `mjx_lite` beside `make_constraint` and `solve` of mujoco.mjx, in alternation.
+
+    python benchmarks/constraint.py                                       # the humanoid of mujoco-mjx, 1,024 worlds
+    python benchmarks/constraint.py --scenes humanoids_2 --solver CG --iterations 20
+
+Both start from the same states, in which contacts are made and warm starts lie behind, and from Data in the layout that each
+engine's step has inside, the worlds last or first; see README.md.
+"""
+
+import argparse
+import importlib
+import json
+import os
+import statistics
+import sys
+import time
+
+os.environ.setdefault("NPROC", str(2 * (os.cpu_count() or 1)))  # see README.md: two traps
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from run import SCENES, SOLVERS, choose_solver
+
+import mjx_lite
+from mjx_lite.cli import common, timing
+from mjx_lite.core import worlds
+
+native = importlib.import_module("mjx_lite.forward")
+SOLVED = ("qacc", "qfrc_constraint")
+
+
+def _ours(m, d):
+  """Rows and solution, as a step has them."""
+  d, rows = native._make_constraint(m, d)
+  d = native._solve(m, d, rows, native._effective(m, d))
+  return {k: getattr(d, k) for k in SOLVED}
+
+
+def _theirs(m, d):
+  from mujoco.mjx._src import constraint, solver
+
+  d = solver.solve(m, constraint.make_constraint(m, d))
+  return {k: getattr(d, k) for k in SOLVED}
+
+
+class Stage:
+  """The stage of an engine, compiled, and the Data before it."""
+
+  def __init__(self, mjx, mj_model, stage, state, axis):
+    jit = getattr(mjx, "jit", jax.jit)
+    self.m = mjx.put_model(mj_model)
+    single, count = mjx.make_data(self.m), len(state["qpos"])
+    d = jax.tree.map(lambda x: jnp.broadcast_to(x, (count, *jnp.shape(x))), single)
+    d = d.replace(**{k: jnp.asarray(x) for k, x in state.items()})
+    self.d = jax.block_until_ready(jit(jax.vmap(mjx.forward, in_axes=(None, 0), out_axes=axis))(self.m, d))
+    self.program = timing.compile_program(jax.vmap(stage, in_axes=(None, axis), out_axes=axis), self.m, self.d, jit=jit)
+
+  def run(self):
+    """The solution, and seconds and CPU seconds that it took."""
+    cpu = time.process_time()
+    out, spent = timing.timed(self.program.call, self.m, self.d)
+    return out, (spent, time.process_time() - cpu)
+
+
+def states(mj_model, number, steps):
+  """States (number, ...) after some steps under random controls."""
+  m = mjx_lite.put_model(mj_model)
+  d = common.batched_data(mj_model, m, *common.random_state(mj_model, number, 0))
+  ctrl = jnp.asarray(common.random_control(mj_model, steps, number, 0))
+  d = mjx_lite.jit(common.rollout)(m, d, ctrl)[0]
+  return {k: np.asarray(getattr(d, k)) for k in ("qpos", "qvel", "act", "qacc_warmstart")} | {"ctrl": np.asarray(ctrl[-1])}
+
+
+def compare(scene, args):
+  """One record per engine."""
+  model = common.load_model(SCENES[scene]() if scene in SCENES else scene)
+  choose_solver(model, args.solver, args.iterations)
+  state = states(model, args.worlds, args.settle)
+  stages = {"mjx_lite": Stage(mjx_lite, model, worlds.one_world(_ours), state, -1)}
+  if "mjx" in args.engines:
+    from mujoco import mjx
+
+    stages["mjx"] = Stage(mjx, model, _theirs, state, 0)
+  first = {name: np.asarray(s.run()[0]["qacc"]) for name, s in stages.items()}
+  first["mjx_lite"] = first["mjx_lite"].T
+  spent = {name: [] for name in stages}
+  for _ in range(args.repeats):
+    for name, s in stages.items():
+      spent[name].append(s.run()[1])
+  records = []
+  for name, s in stages.items():
+    wall, cpu = zip(*spent[name], strict=True)
+    gap = np.abs(first[name] - first["mjx_lite"]).max(1) / np.abs(first["mjx_lite"]).max(1)
+    per = 1e6 / args.worlds
+    records.append(dict(
+      scene=scene, engine=name, worlds=args.worlds, solver=int(model.opt.solver), iterations=int(model.opt.iterations),
+      compile_s=s.program.trace_s + s.program.compile_s, kernels=s.program.kernels, us_median=per * statistics.median(wall),
+      us_best=per * min(wall), cpu_us_best=per * min(cpu), median_gap=float(np.median(gap)),
+      constrained=float(np.mean(np.abs(np.asarray(stages["mjx_lite"].d.qfrc_constraint)).max(0) > 0)),
+    ))  # fmt: skip
+  for r in records[1:]:
+    keys = ("us_median", "us_best", "cpu_us_best")
+    r["over_mjx_lite"] = [round(r[k] / records[0][k], 2) for k in keys]
+  return records
+
+
+def main():
+  parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+  parser.add_argument("--scenes", nargs="+", default=["humanoid"], help=f"of {', '.join(SCENES)}, or paths of models")
+  parser.add_argument("--worlds", type=int, default=1024)
+  parser.add_argument("--settle", type=int, default=100, help="steps before the states")
+  parser.add_argument("--repeats", type=int, default=20)
+  parser.add_argument("--engines", nargs="+", choices=("mjx_lite", "mjx"), default=["mjx_lite", "mjx"])
+  parser.add_argument("--solver", choices=SOLVERS, help="instead of the model's")
+  parser.add_argument("--iterations", type=int, help="instead of the model's")
+  args = parser.parse_args()
+  for scene in args.scenes:
+    for record in compare(scene, args):
+      print(json.dumps({k: round(x, 4) if isinstance(x, float) else x for k, x in record.items()}), flush=True)
+  return 0
+
+
+if __name__ == "__main__":
+  sys.exit(main())

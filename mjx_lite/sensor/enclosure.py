@@ -1,0 +1,234 @@
+"""How far objects stick out of sites: the signed distance of that point of the object which is farthest out.
+
+A site is convex, so its distance is a convex function, and the farthest point of an object is an extreme one: an end, a corner,
+a vertex. Of curved objects it is followed from several sides, each time to the point that is farthest along the last one's
+normal, which never goes back. Shapes of objects and of sites in one table each.
+"""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from mjx_lite.collision import hulls
+from mjx_lite.core.enums import GeomType, ObjType
+from mjx_lite.core.select import join, rows
+from mjx_lite.core.types import Data, Model
+from mjx_lite.math import safe, vector
+from mjx_lite.sensor import zone
+from mjx_lite.sensor.group import Part, split
+
+_SIDES = np.array([(x, y, z) for x in (-1, 0, 1) for y in (-1, 0, 1) for z in (-1, 0, 1) if (x, y, z) != (0, 0, 0)])
+_ROUNDS = 40  # of following the normal
+_CORNERS = np.array([(x, y, z) for x in (-1, 1) for y in (-1, 1) for z in (-1, 1)])
+_ENDS = np.array([(0, 0, -1), (0, 0, 1)])
+
+
+# ------------------------------------------------------------------------------------- signed distances from sites
+
+
+def _of_sphere(p, s):
+  return safe.norm(p) - s[..., 0, :]
+
+
+def _of_capsule(p, s):
+  z, half = p[..., 2:, :], s[..., 1:2, :]
+  return safe.norm(jnp.concatenate([p[..., :2, :], z - jnp.clip(z, -half, half)], axis=-2)) - s[..., 0, :]
+
+
+def _of_box(p, s):
+  return _of_slabs(jnp.abs(p) - s)
+
+
+def _of_cylinder(p, s):
+  across = safe.norm(p[..., :2, :])[..., None, :]
+  return _of_slabs(jnp.concatenate([across, jnp.abs(p[..., 2:, :])], axis=-2) - s[..., :2, :])
+
+
+def _of_slabs(beyond):
+  """Distance from how far a point is beyond the sides that are at right angles to each other."""
+  nearest = _largest(beyond, axis=beyond.ndim - 2)
+  return safe.norm(jnp.where(beyond > 0, beyond, 0)) + jnp.where(nearest < 0, nearest, 0)
+
+
+def _largest(x, axis):
+  """Maximum, with the derivative of the first that has it: that of `jnp.max` looks for equality, which XLA may round away."""
+  return jnp.squeeze(jnp.take_along_axis(x, jnp.argmax(x, axis=axis, keepdims=True), axis=axis), axis)
+
+
+# shape of a site -> signed distance (..., W) of points (..., 3, W) in its frame
+SITES: dict[int, Any] = {
+  GeomType.SPHERE: _of_sphere,
+  GeomType.CAPSULE: _of_capsule,
+  GeomType.CYLINDER: _of_cylinder,
+  GeomType.BOX: _of_box,
+}
+
+
+# ------------------------------------------------------------------------------------------------- points of objects
+
+
+class _Seen(NamedTuple):
+  """Objects of one shape in the frames of their sites."""
+
+  pos: jax.Array  # (n, 3, W)
+  mat: jax.Array  # (n, 3, 3, W)
+  size: jax.Array  # (n, 3, W)
+  site_size: jax.Array  # (n, 3, W)
+
+
+def _at(x: _Seen, local: jax.Array) -> jax.Array:
+  """Points (n, k, 3, W) of the objects' frames in those of the sites."""
+  return x.pos[:, None] + vector.mat_vec(x.mat[:, None], local)
+
+
+def _ball(x: _Seen, distance: Any) -> jax.Array:
+  return distance(x.pos, x.site_size) + x.size[:, 0]
+
+
+def _capsule(x: _Seen, distance: Any) -> jax.Array:
+  ends = x.size[:, None, 1:2] * _ENDS[..., None]
+  return _farthest(x, distance, ends) + x.size[:, 0]
+
+
+def _box(x: _Seen, distance: Any) -> jax.Array:
+  return _farthest(x, distance, x.size[:, None] * _CORNERS[..., None])
+
+
+def _farthest(x: _Seen, distance: Any, local: jax.Array) -> jax.Array:
+  return _largest(distance(_at(x, local), x.site_size[:, None]), axis=1)
+
+
+def _ellipsoid_point(size, direction):
+  return size * safe.normalize(size * direction)
+
+
+def _cylinder_point(size, direction):
+  rim = size[..., :1, :] * safe.normalize(direction[..., :2, :])
+  end = jnp.where(direction[..., 2:, :] < 0, -size[..., 1:2, :], size[..., 1:2, :])
+  return jnp.concatenate([rim, end], axis=-2)
+
+
+def _curved(point: Any) -> Any:
+  """Largest distance of objects with a function (size, direction) -> the point farthest along a direction, both local."""
+
+  def largest(x: _Seen, distance: Any) -> jax.Array:
+    def local(x, normal):
+      return point(x.size[:, None], vector.mat_t_vec(x.mat[:, None], normal))
+
+    still = jax.lax.stop_gradient(x)
+
+    def follow(_, normal):
+      value, back = jax.vjp(lambda p: distance(p, still.site_size[:, None]), _at(still, local(still, normal)))
+      return back(jnp.ones_like(value))[0]
+
+    sides = jnp.broadcast_to(_SIDES[..., None].astype(x.pos.dtype), (*x.pos.shape[:1], *_SIDES.shape, x.pos.shape[-1]))
+    normal = jax.lax.fori_loop(0, _ROUNDS, follow, jnp.concatenate([sides, still.pos[:, None]], axis=1))
+    return _farthest(x, distance, local(x, jax.lax.stop_gradient(normal)))
+
+  return largest
+
+
+# shape of an object -> largest distance (n, W) of its points; meshes come as their vertices
+OBJECTS: dict[int, Any] = {
+  GeomType.SPHERE: _ball,
+  GeomType.CAPSULE: _capsule,
+  GeomType.ELLIPSOID: _curved(_ellipsoid_point),
+  GeomType.CYLINDER: _curved(_cylinder_point),
+  GeomType.BOX: _box,
+  GeomType.MESH: None,
+}
+
+
+# ------------------------------------------------------------------------------------------------------------ sensor
+
+
+class Group(NamedTuple):
+  """Objects of one shape, geoms or sites; a mesh is a group of its own."""
+
+  is_geom: bool
+  shape: int
+  who: np.ndarray  # ids (n,)
+  site: np.ndarray  # (n,)
+  vert: np.ndarray  # (nvert, 3) of a mesh, in the frame of the object
+
+
+class EnclosureTables(NamedTuple):
+  """Sensors of sites of one shape."""
+
+  shape: int  # of the sites
+  groups: tuple[Group, ...]
+  order: np.ndarray  # object -> row in the concatenation of the groups
+  own: np.ndarray  # (n, k) objects of each sensor, the last one repeated
+
+
+def objects(s: Mapping[str, Any], sensor: int) -> list[tuple[bool, int]]:
+  """What an enclosed sensor looks at: whether geom or site, and id. A body stands for its geoms, as frame for its subtree's."""
+  kind, who = s["sensor_objtype"][sensor], int(s["sensor_objid"][sensor])
+  if kind in (ObjType.GEOM, ObjType.SITE):
+    return [(bool(kind == ObjType.GEOM), who)]
+  bodies = {who}
+  if kind == ObjType.XBODY:
+    for i in range(who + 1, len(s["body_parentid"])):
+      bodies |= {i} if int(s["body_parentid"][i]) in bodies else set()
+  return [(True, int(g)) for g in np.flatnonzero(np.isin(s["geom_bodyid"], sorted(bodies)))]
+
+
+def plan(s: Mapping[str, Any], who: np.ndarray) -> list[Part]:
+  """Sensors by the shape of their site."""
+  return [Part(some, _tables(s, shape, some)) for (shape,), some in split(who, s["site_type"][s["sensor_refid"][who]])]
+
+
+def _tables(s, shape, who):
+  lists = [objects(s, i) for i in who]
+  site = np.repeat(s["sensor_refid"][who], [len(x) for x in lists])
+  flat = [x for some in lists for x in some]
+  is_geom, ids = (np.array([x[k] for x in flat], t) for k, t in ((0, bool), (1, int)))
+  kind = np.array([s["geom_type" if g else "site_type"][i] for g, i in flat], int)
+  data = np.array([s["geom_dataid" if g else "site_dataid"][i] for g, i in flat], int)
+  mesh = np.where(kind == GeomType.MESH, data, -1)
+  groups, order = [], []
+  for (geom, k, i), some in split(np.arange(len(flat)), is_geom, kind, mesh):
+    groups.append(Group(bool(geom), k, ids[some], site[some], _vertices(s, i, bool(geom))))
+    order.append(some)
+  count = np.array([len(x) for x in lists])
+  own = (np.cumsum(count) - count)[:, None] + np.minimum(np.arange(count.max()), count[:, None] - 1)
+  return EnclosureTables(shape, tuple(groups), np.argsort(np.concatenate(order)), own)
+
+
+def _vertices(s, mesh, is_geom):
+  """Vertices of a hull; the frame of a geom is that of the mesh, the frame of a site that of its file."""
+  if mesh < 0:
+    return np.zeros((0, 3))
+  vert = hulls.plan(dict(s), np.array([mesh])).vert
+  if is_geom:
+    return vert
+  w, u = s["mesh_quat"][mesh, 0], s["mesh_quat"][mesh, 1:]
+  return vert + 2 * np.cross(u, np.cross(u, vert) + w * vert) + s["mesh_pos"][mesh]
+
+
+def protrusion(m: Model, d: Data, t: EnclosureTables) -> jax.Array:
+  """By how much objects stick out of sites (n, W) [m]; negative where they are inside, by the least gap.
+
+  It is exact, where C's search may end at another point than the farthest: C's number is not larger. Their signs differ only
+  where the object just sticks out.
+
+  Source: `mjc_hausdorff`.
+  Gradient: of the point that is farthest out.
+  """
+  found = join([_of_group(m, d, SITES[t.shape], g) for g in t.groups], t.order)
+  return _largest(rows(found, t.own), axis=1)
+
+
+def _of_group(m, d, distance, g):
+  kind = "geom" if g.is_geom else "site"
+  pos, mat = (rows(getattr(d, f"{kind}_{name}"), g.who) for name in ("xpos", "xmat"))
+  size = rows(getattr(m, f"{kind}_size"), g.who)
+  site = zone.volume(m, d, g.site)
+  turned = vector.mat_mat(vector.transpose(site.mat), mat)
+  x = _Seen(vector.mat_t_vec(site.mat, pos - site.pos), turned, size, site.size)
+  if g.shape == GeomType.MESH:
+    return _farthest(x, distance, jnp.asarray(g.vert, pos.dtype)[None, ..., None])
+  return OBJECTS[g.shape](x, distance)
