@@ -14,7 +14,7 @@ import numpy as np
 from mjx_lite.collision.hulls import HullOf
 from mjx_lite.core.select import gather
 from mjx_lite.math import safe, vector
-from mjx_lite.math.once import once, unit
+from mjx_lite.math.once import once, once_chosen, unit
 
 CORNERS, ELLIPSOID, CYLINDER = range(3)
 _TOGETHER = 8  # corners that are compared in one expression
@@ -204,7 +204,7 @@ def _farthest(c: Core, direction: jax.Array) -> tuple[jax.Array, jax.Array]:
   best, at = functools.reduce(_larger, parts)
   at = jnp.broadcast_to(at, best.shape)
   while best.shape[-2] > 1:
-    best, at = once(best, one), once(at, one)
+    best, at = once(best, one), once_chosen(at, one)
     n = best.shape[-2]
     group = -(-n // _TOGETHER)
     parts = [(best[..., i : i + group, :], at[..., i : i + group, :]) for i in range(0, n, group)]
@@ -212,7 +212,7 @@ def _farthest(c: Core, direction: jax.Array) -> tuple[jax.Array, jax.Array]:
     if short:
       parts[-1] = (best[..., n - group :, :], at[..., n - group :, :])
     best, at = functools.reduce(_larger, parts)
-  return best[..., 0, :], once(at[..., 0, :], one).astype(jnp.int32)
+  return best[..., 0, :], once_chosen(at[..., 0, :], one).astype(jnp.int32)
 
 
 def _larger(one: tuple[jax.Array, jax.Array], two: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:

@@ -6,7 +6,8 @@ Overlapping: the target leaves the centre of Y through the origin until it is ou
 origin along the last normal until that does not change: c is then the foot of the origin on the boundary of Y, and
 n . c its depth. One loop does all of this; every pass through it asks each shape for one support point.
 
-The foot is the nearest of a neighbourhood, so shapes that overlap deeply may leave each other by another than the shortest way.
+The foot is the nearest of a neighbourhood. Polytopes that overlap deeply are searched for a shorter way out (`expand`); curved
+shapes may leave each other by another than the shortest way.
 """
 
 from typing import NamedTuple
@@ -15,7 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from mjx_lite.collision import boxes, core
+from mjx_lite.collision import boxes, core, expand
 from mjx_lite.collision.core import Core
 from mjx_lite.core.select import gather
 from mjx_lite.math import safe, vector
@@ -26,6 +27,7 @@ _TRIED = np.array([x for x in np.ndindex(3, 3, 3) if x != (1, 1, 1)], float) - 1
 _TRIED /= np.linalg.norm(_TRIED, axis=1, keepdims=True)
 _TURNS = 5  # of the target above the origin
 _AT_ONCE, _ROUNDS = 8, 8  # pairs of a world that are looked at together, at least; and in how many rounds, were all near
+_DEEP = 0.01  # depth, of the size of Y, from which the shortest way out is looked for everywhere
 _STEP, _GROWTH = 1e-5, 8.0  # first step outside, of the size of Y, and its growth
 
 
@@ -36,7 +38,7 @@ class Features(NamedTuple):
     normal: (P, 3, W) from the first to the second.
     on: (P, 3, W) which of three vertices of Y are used.
     index_a, index_b: (P, 3, W) support indices of these vertices in the two cores.
-    point_a: (P, 3, 3, W) their points on the first core.
+    point_a: (P, 3, 3, W) their points on the first core; of polytopes the indices count.
     point_b: (P, 3, 3, W) and on the second, in its own frame.
     far: (P, W) whether the cores are known to be farther apart than the reach.
     overlap: (P, W) whether the origin was inside of Y.
@@ -224,7 +226,7 @@ def _iterate(pairs: _Pairs, iterations: int) -> Features:
   concentric = vector.dot(away, away) < 0.5
   away = jnp.where(concentric[:, None], tried, away)
 
-  def furthest(direction):
+  def furthest(direction, a=a, b=b):
     point_a, index_a = core.support(a, direction)
     point_b, index_b = core.support(b, -vector.mat_t_vec(turn, direction))
     return point_a - place - vector.mat_vec(turn, point_b), point_a, point_b, index_a, index_b
@@ -262,7 +264,7 @@ def _iterate(pairs: _Pairs, iterations: int) -> Features:
     tired = s.count >= iterations - 1
     touch = length <= small
     inside |= touch & (s.stage != _DESCEND)
-    end = (stop | tired | inside | touch) & ~fresh
+    end = stop | tired | inside | touch
     outside = end & ~inside
     n = -v / jnp.where(length > 0, length, 1)[:, None]
     depth = once(vector.dot(n, v + s.target), one)
@@ -302,7 +304,24 @@ def _iterate(pairs: _Pairs, iterations: int) -> Features:
     lambda c: jnp.any(~c[0].done) & (c[1] < 6 * iterations), lambda c: (body(c[0]), c[1] + 1), (start, jnp.int32(0))
   )
   s = carry[0]
-  return Features(s.normal, s.on, s.index_a, s.index_b, s.a, s.b, s.far, s.overlap, s.passes)
+  found = Features(s.normal, s.on, s.index_a, s.index_b, s.a, s.b, s.far, s.overlap, s.passes)
+  if ways is not None or not np.any(polytopes if lib is np else True):
+    return found
+
+  cornered = (c._replace(kind=np.full(len(place), core.CORNERS)) for c in (a, b))
+
+  def vertex(direction, sides=tuple(cornered)):
+    w, _, _, index_a, index_b = furthest(direction, *sides)
+    return w, jnp.stack([index_a, index_b], axis=1)
+
+  depth = once(jnp.max(jnp.where(s.on, vector.dot(s.y, s.normal[:, None]), -jnp.inf), axis=1), one)
+  look = s.overlap & ~s.far & ~skip & polytopes & (depth > _DEEP * size)
+  way = expand.Way(s.normal, s.on, jnp.stack([s.index_a, s.index_b], axis=2))
+  tolerance = 64 * tiny * size + jnp.zeros_like(depth)
+  way = jax.lax.cond(
+    jnp.any(look), lambda: expand.shortest(vertex, s.y, way, depth, look, tolerance, one), lambda: way
+  )  # fmt: skip
+  return found._replace(normal=way.normal, on=way.on, index_a=way.kept[:, :, 0], index_b=way.kept[:, :, 1])
 
 
 def _shallowest(

@@ -16,7 +16,7 @@ from mjx_lite.collision import core
 from mjx_lite.collision.core import Core
 from mjx_lite.collision.gjk import Features
 from mjx_lite.math import safe, vector
-from mjx_lite.math.once import once, unit
+from mjx_lite.math.once import once, once_chosen, unit
 
 _STEPS = 4  # of Newton's method for curved cores
 _FLAT = 0.05  # part of a cylinder's radius by which its points spread where it stands on its cap
@@ -181,7 +181,7 @@ def _edges(p: _Posed, n: jax.Array):
   first = {1: jnp.where(use_second, zero, jnp.where(one, whole, zero)), 2: jnp.where(use_second, whole, zero)}
   second = {1: zero, 2: jnp.where(both, whole, zero)}
   one = unit(p.place)
-  first, second = ({k: once(x, one) for k, x in e.items()} for e in (first, second))
+  first, second = ({k: once_chosen(x, one) for k, x in e.items()} for e in (first, second))
   return count, (first, second)
 
 

@@ -11,6 +11,8 @@ comparison may differ. What several results depend on, such as a choice, has to 
 import jax
 import jax.numpy as jnp
 
+from mjx_lite.math import vector
+
 
 def unit(x: jax.Array) -> jax.Array:
   """The number 1 in a form that XLA takes for data, from any array."""
@@ -19,11 +21,17 @@ def unit(x: jax.Array) -> jax.Array:
 
 
 def once(x: jax.Array, one: jax.Array) -> jax.Array:
-  """x (..., W), computed once."""
+  """x (..., W), computed once; no choice among constants (`once_chosen`)."""
   return x / one
+
+
+def once_chosen(x: jax.Array, one: jax.Array) -> jax.Array:
+  """Small whole numbers x (..., W), chosen among constants, computed once: XLA would divide the constants instead."""
+  return once(x + one, one) - 1
 
 
 def decided(one: jax.Array, *masks: jax.Array) -> list[jax.Array]:
   """Masks of one shape, computed once: all that depends on them is of the same choice."""
-  together = once(jnp.stack(masks).astype(one.dtype), one)
-  return [x > 0.5 for x in together]
+  number = vector.add(jnp.where(x, jnp.asarray(2**k, one.dtype), 0) for k, x in enumerate(masks))
+  bits = once_chosen(number, one).astype(jnp.int32)
+  return [(bits & 1 << k) != 0 for k in range(len(masks))]

@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from scipy.spatial import ConvexHull
 
 import mjx_lite as mjx
 from mjx_lite.collision import convex
@@ -133,6 +134,25 @@ def test_symmetric():
         x, y = (z[k].min(axis=0)[single] for z in both)
         assert single.sum() > 10
         assert np.mean(np.abs(x - y) < 1e-5) > 0.85, pair
+
+
+@pytest.mark.parametrize('dtype, tolerance', [(np.float64, 1e-12), (np.float32, 1e-5)])
+def test_hulls_that_overlap_deeply_leave_each_other_by_the_shortest_way(dtype, tolerance):
+  """Depth of the mesh and the cloud: how far the origin is from the nearest face of the hull of their differences."""
+  pos, mat, size, _ = oracle.poses(np.random.default_rng(0), 200, 'random')
+  hulls = oracle.hulls('mesh', 'cloud')
+  a, b = (
+    np.einsum('nij,vj->nvi', mat[:, k], h.tables.vert[h.first[0] : h.first[0] + h.count[0]]) + pos[:, k, None]
+    for k, h in enumerate(hulls)
+  )
+  depth = np.array([-ConvexHull((x[:, None] - y).reshape(-1, 3)).equations[:, 3].max() for x, y in zip(a, b, strict=True)])
+  p = convex.plan([('mesh', 'mesh')], *(HullOf(*h) for h in hulls))
+  args = [jnp.asarray(np.moveaxis(x, 0, -1)[None], dtype) for x in (pos[:, 0], pos[:, 1], mat[:, 0], mat[:, 1], size[:, 0])]
+  shapes = Shape(args[0], args[2], args[4]), Shape(args[1], args[3], args[4])
+  found = mjx.jit(lambda a, b, margin: convex.collide(p, a, b, margin, ITERATIONS, False))(*shapes, 0 * args[0][:, 0])
+  deep = depth > 0.02
+  assert deep.sum() > 40
+  np.testing.assert_allclose(-found.dist[0, 0, deep], depth[deep], rtol=0, atol=tolerance)
 
 
 @functools.cache

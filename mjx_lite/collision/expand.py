@@ -1,0 +1,132 @@
+"""The shortest way out of each other of two polytopes that overlap, from one that is the shortest of its neighbourhood.
+
+A polytope inside of Y = A - B grows towards the face of its own that is nearest to the origin, until that face is one of Y.
+It begins as the two sides of a triangle, and ends when no face is nearer than the one known. Its half-edges from
+vertex i to j are entries (i, j) of square arrays, which hold the plane of the face: the other face at an edge is the
+transposed entry. Where rounding spoils it (faces in one plane), what was found before stays.
+
+Source: `epa`.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from mjx_lite.math import safe, vector
+from mjx_lite.math.once import decided, once
+
+VERTICES = 32
+_NONE = np.array([0, 0, 0, np.inf])[:, None]
+
+
+class Way(NamedTuple):
+  """A way out: its normal (P, 3, W), which of three vertices are on its face (P, 3, W), what is kept of them (P, 3, k, W)."""
+
+  normal: jax.Array
+  on: jax.Array
+  kept: jax.Array
+
+
+class _Grown(NamedTuple):
+  y: jax.Array  # (P, V, 3, W)
+  kept: jax.Array  # (P, V, k, W)
+  plane: jax.Array  # (P, V, V, 4, W) normal of the face, and height of its plane above the origin; `_NONE` for no half-edge
+  look: jax.Array  # (P, W) whether it still grows
+  better: jax.Array  # (P, W) whether a nearer face of Y is found
+  number: jax.Array  # of vertices
+
+
+def _over(x: jax.Array, y: jax.Array) -> jax.Array:
+  """x (..., W) with as many axes as y, new ones before the last."""
+  return x.reshape(*x.shape[:-1], *(1,) * (y.ndim - x.ndim), x.shape[-1])
+
+
+def _at(x: jax.Array, index: jax.Array) -> jax.Array:
+  """Entries of x (P, n, ..., W) at indices (P, k, W)."""
+  return jnp.take_along_axis(x, _over(index, x), axis=1)
+
+
+def shortest(
+  furthest: Callable[[jax.Array], tuple[jax.Array, jax.Array]], y: jax.Array, way: Way, depth: jax.Array, look: jax.Array,
+  tolerance: jax.Array, one: jax.Array,
+) -> Way:  # fmt: skip
+  """The way out through the face of Y nearest to the origin.
+
+  Args:
+    furthest: the vertex of Y (P, 3, W) farthest in a direction (P, 3, W), and what is to be kept of it (P, k, W).
+    y: (P, 3, 3, W) vertices of Y, those of the face found among them.
+    way: the way out that is known.
+    depth: (P, W) height above the origin of Y's plane there.
+    look: (P, W) which pairs to look at.
+    tolerance: (P, W) heights that count as none.
+    one: 1, for `once`.
+  """
+  g = jax.lax.while_loop(
+    lambda g: jnp.any(g.look) & (g.number < VERTICES), lambda g: _grow(g, furthest, depth, tolerance, one),
+    _begin(y, way, look),
+  )  # fmt: skip
+  at, height, n = _nearest(g, one)
+  i, j = at // VERTICES, at % VERTICES
+  # the third vertex is that with half-edges from j and to i in the same plane
+  heights = g.plane[:, :, :, 3]
+  of_j, to_i = _at(heights, j)[:, 0], _at(jnp.swapaxes(heights, 1, 2), i)[:, 0]
+  k = jnp.argmax((of_j == height[:, None]) & (to_i == height[:, None]), axis=1)[:, None].astype(jnp.int32)
+  corner = jnp.concatenate([i, j, k], axis=1)
+  off = jnp.max(jnp.abs(vector.dot(_at(g.y, corner), n[:, None]) - height[:, None]), axis=1)
+  better = g.better & (jnp.abs(vector.dot(n, n) - 1) < 1e-3) & (off < 4 * tolerance)
+  new = Way(n, jnp.ones_like(way.on), _at(g.kept, corner))
+  return Way(*(jnp.where(_over(better[:, None], x), x, old) for x, old in zip(new, way, strict=True)))
+
+
+def _begin(y: jax.Array, way: Way, look: jax.Array) -> _Grown:
+  """The two sides of a triangle."""
+  normal = safe.normalize(vector.cross(y[:, 1] - y[:, 0], y[:, 2] - y[:, 0]))
+  edge = np.zeros((VERTICES, VERTICES, 1, 1))
+  edge[[0, 1, 2], [1, 2, 0]] = 1
+  side = (edge - edge.swapaxes(0, 1)).astype(y.dtype)
+  plane = jnp.concatenate([normal, vector.dot(normal, y[:, 0])[:, None]], axis=1)[:, None, None]
+  plane = jnp.where(side != 0, side * plane, _NONE.astype(y.dtype))
+  y, kept = (jnp.pad(x, ((0, 0), (0, VERTICES - 3), (0, 0), (0, 0))) for x in (y, way.kept))
+  look &= vector.dot(normal, normal) > 0.5
+  return _Grown(y, kept, plane, look, jnp.zeros_like(look), jnp.int32(3))
+
+
+def _nearest(g: _Grown, one: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+  """A half-edge (P, 1, W) of the face nearest to the origin, as i V + j, its height (P, W) and its normal (P, 3, W)."""
+  plane = g.plane.reshape(len(g.plane), VERTICES**2, 4, -1)
+  at = jnp.argmin(plane[:, :, 3], axis=1)[:, None].astype(jnp.int32)
+  best = once(_at(plane, at)[:, 0], one)
+  return at, best[:, 3], best[:, :3]
+
+
+def _grow(g: _Grown, furthest: Callable, depth: jax.Array, tolerance: jax.Array, one: jax.Array) -> _Grown:
+  """Take in the vertex of Y that is farthest from the nearest face: the faces that see it give way to a cone."""
+  _, low, n = _nearest(g, one)
+  w, new = furthest(n)
+  w = once(w, one)
+  shallow, ends = decided(one, low < depth - tolerance, jnp.abs(vector.dot(n, w) - low) <= tolerance)
+  better, look = g.better | g.look & shallow & ends, g.look & shallow & ~ends
+  sees = vector.dot(g.plane[:, :, :, :3], w[:, None, None]) - g.plane[:, :, :, 3] > 0.25 * tolerance[:, None, None]
+  (sees,) = decided(one, sees & look[:, None, None])
+  rim = sees & ~jnp.swapaxes(sees, 1, 2)
+
+  # of the rim, one edge begins and one ends at each of its vertices: their other ends, from 1
+  count = np.arange(1, VERTICES + 1, dtype=np.int32)
+  after = jnp.sum(jnp.where(rim, count[:, None], 0), axis=2, dtype=np.int32)
+  before = jnp.sum(jnp.where(rim, count[:, None, None], 0), axis=1, dtype=np.int32)
+
+  # faces of the cone, known by where their edges on the rim begin, at all three edges of each
+  along = _at(g.y, jnp.maximum(after - 1, 0)) - g.y
+  normal = safe.normalize(vector.cross(along, w[:, None] - g.y))
+  face = once(jnp.concatenate([normal, vector.dot(normal, w[:, None])[:, :, None]], axis=2), one)
+  none = _NONE.astype(w.dtype)
+  back = jnp.where(_over(after > 0, face), face, none)
+  there = jnp.where(_over(before > 0, face), _at(face, jnp.maximum(before - 1, 0)), none)
+  is_new = (np.arange(VERTICES) == g.number)[:, None, None]
+  plane = jnp.where(_over(rim, g.plane), face[:, :, None], jnp.where(_over(sees, g.plane), none, g.plane))
+  plane = jnp.where(is_new[:, None], back[:, None], jnp.where(is_new, there[:, :, None], plane))
+  y, kept = (jnp.where(is_new, x[:, None], old) for x, old in ((w, g.y), (new, g.kept)))
+  return _Grown(y, kept, plane, look, better, g.number + 1)
