@@ -188,7 +188,7 @@ def _box(p, size):
   out = jnp.maximum(a, 0)
   far = safe.norm(out)
   slope = jnp.where(inside[..., None, :], field, safe.divide(out, far[..., None, :]))
-  return jnp.where(inside, -jnp.min(-a / field, axis=-2), far), sign * slope
+  return jnp.where(inside, safe.largest(a / field, axis=a.ndim - 2), far), sign * slope
 
 
 # shape of a geom -> its field, from points and `geom_size` (P or 1, 1, 3, W)

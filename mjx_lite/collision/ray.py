@@ -287,7 +287,7 @@ def first_hit(
     return Hit(none, none.astype(jnp.int32), jnp.zeros((vec.shape[0], 3, 1), xpos.dtype) if normals else None)
   every = join(lengths)
   best = jnp.argmin(every, axis=0)
-  dist = jnp.min(every, axis=0)
+  dist = jnp.take_along_axis(every, best[None], axis=0)[0]  # not jnp.min, whose derivative looks for equality
   ids = np.concatenate([np.zeros(1, int) if o is None else o for o in owners]).astype(np.int32)
   geom = jnp.asarray(ids)[best]
   if owners[-1] is None:

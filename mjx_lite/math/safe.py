@@ -29,6 +29,15 @@ def sqrt(x: jax.Array) -> jax.Array:
   return jnp.where(positive, jnp.sqrt(jnp.where(positive, x, 1)), 0)
 
 
+def largest(x: jax.Array, axis: int) -> jax.Array:
+  """Largest entry along an axis, which is dropped.
+
+  Gradient: of the first entry that has it. That of `jnp.max` compares entries with the result, and is NaN where XLA has
+  computed them a second time with other rounding.
+  """
+  return jnp.squeeze(jnp.take_along_axis(x, jnp.argmax(x, axis=axis, keepdims=True), axis=axis), axis)
+
+
 def divide(num: jax.Array, den: jax.Array, otherwise: float = 0) -> jax.Array:
   """`num / den`, or `otherwise` where `|den|` is below MINVAL (`smallest` in single precision).
 

@@ -49,13 +49,8 @@ def _of_cylinder(p, s):
 
 def _of_slabs(beyond):
   """Distance from how far a point is beyond the sides that are at right angles to each other."""
-  nearest = _largest(beyond, axis=beyond.ndim - 2)
+  nearest = safe.largest(beyond, axis=beyond.ndim - 2)
   return safe.norm(jnp.where(beyond > 0, beyond, 0)) + jnp.where(nearest < 0, nearest, 0)
-
-
-def _largest(x, axis):
-  """Maximum, with the derivative of the first that has it: that of `jnp.max` looks for equality, which XLA may round away."""
-  return jnp.squeeze(jnp.take_along_axis(x, jnp.argmax(x, axis=axis, keepdims=True), axis=axis), axis)
 
 
 # shape of a site -> signed distance (..., W) of points (..., 3, W) in its frame
@@ -98,7 +93,7 @@ def _box(x: _Seen, distance: Any) -> jax.Array:
 
 
 def _farthest(x: _Seen, distance: Any, local: jax.Array) -> jax.Array:
-  return _largest(distance(_at(x, local), x.site_size[:, None]), axis=1)
+  return safe.largest(distance(_at(x, local), x.site_size[:, None]), axis=1)
 
 
 def _ellipsoid_point(size, direction):
@@ -219,7 +214,7 @@ def protrusion(m: Model, d: Data, t: EnclosureTables) -> jax.Array:
   Gradient: of the point that is farthest out.
   """
   found = join([_of_group(m, d, SITES[t.shape], g) for g in t.groups], t.order)
-  return _largest(rows(found, t.own), axis=1)
+  return safe.largest(rows(found, t.own), axis=1)
 
 
 def _of_group(m, d, distance, g):

@@ -14,7 +14,7 @@ from mjx_lite.collision import field
 from mjx_lite.core.enums import GeomType
 from mjx_lite.core.select import rows
 from mjx_lite.core.types import Data, Model
-from mjx_lite.math import spatial, vector
+from mjx_lite.math import safe, spatial, vector
 from mjx_lite.sensor.group import Part
 
 # shapes of geoms that taxels feel; and meshes that have an octree
@@ -85,7 +85,7 @@ def tactile(m: Model, d: Data, t: TactileTables) -> jax.Array:
     else:
       dist, _ = field.FIELDS[kind](local, rows(m.geom_size, geoms)[:, None])
     deep = touches[:, None] & (dist < 0)
-    depth = jnp.maximum(depth, jnp.max(jnp.where(deep, -dist, 0), axis=0))
+    depth = jnp.maximum(depth, safe.largest(jnp.where(deep, -dist, 0), axis=0))
     relative = mine - _velocity(m, d, m.geom_bodyid[geoms], pos[:, 0])[:, None]
     for k, tangent in enumerate(t.tangent):
       along = vector.mat_vec(frame, jnp.asarray(tangent, d.qpos.dtype)[..., None])

@@ -17,7 +17,7 @@ UNSUPPORTED = """
   <asset><hfield name="hills" nrow="2" ncol="2" size="1 1 1 1"/></asset>
   <worldbody>
     <geom name="floor" type="hfield" hfield="hills"/>
-    <body name="a"><joint name="hip" axis="0 1 0"/><site name="s"/>
+    <body name="a"><joint name="hip" axis="0 1 0"/><site name="s" type="ellipsoid" size="1 2 3"/>
       <geom name="tiny" size=".1" contype="0" conaffinity="0"/>
       <geom name="lid" type="hfield" hfield="hills"/>
       <inertial pos="0 0 0" mass="1" diaginertia="1 1 1"/></body>
