@@ -53,6 +53,7 @@ def test_public_functions_say_what_they_take():
   assert not silent
 
 
+# the extra `test` brings pdoc, so CI runs this; an older environment may lack it
 @pytest.mark.skipif(not importlib.util.find_spec("pdoc"), reason="pdoc is not installed: pip install -e '.[docs]'")
 def test_pdoc_makes_the_pages(tmp_path):
   command = re.search(r"^(PDOC_ALLOW_EXEC=1 )pdoc (.*) -o site$", README.read_text(), re.M)
