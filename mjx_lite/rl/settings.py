@@ -15,6 +15,9 @@ PPO: dict[str, dict[str, Any]] = {
   "joystick_flat": dict(iterations=300, config=ppo.Config(
     worlds=128, unroll=24, minibatches=8, hidden=(128, 128), learning_rate=5e-4, entropy=5e-3, episode_length=200,
   )),
+  "in_hand_cube": dict(iterations=120, config=ppo.Config(
+    worlds=128, unroll=24, minibatches=8, hidden=(128, 128), learning_rate=5e-4, entropy=2e-3, episode_length=100,
+  )),
 }  # fmt: skip
 
 SHAC: dict[str, dict[str, Any]] = {
