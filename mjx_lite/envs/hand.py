@@ -8,7 +8,6 @@ import jax.numpy as jnp
 import mjx_lite as mjx
 from mjx_lite.envs.base import ASSETS, Env
 
-
 TURN = 2.0  # largest turn of a goal about the vertical [rad]
 
 

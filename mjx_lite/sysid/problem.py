@@ -2,8 +2,8 @@
 
 The unknowns are z = (parameters / scale, states at the starts of the segments): differences in tangent coordinates from a first
 guess. A segment's rollout depends on the parameters and on its own start alone, so its tangents are P + nx columns however
-many segments there are. They are pushed forward together, with segments as worlds of a batch (`pushed`); that is nearly all of the
-work, and is done for a part of the segments on each core. `assembled` puts the parts together.
+many segments there are. They are pushed forward together, with segments as worlds of a batch (`pushed`); that is nearly all of
+the work, and is done for a part of the segments on each core. `assembled` puts the parts together.
 """
 
 from collections.abc import Mapping

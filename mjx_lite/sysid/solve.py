@@ -105,7 +105,9 @@ def _initial(solver, z, linearised):
   return solver.init(_given, z, linearised, {}, shape, None, frozenset())
 
 
-def least_squares(linearised: Callable[[Any], Any], step: Callable[..., Progress], start: Progress, iterations: int) -> Solution:
+def least_squares(
+  linearised: Callable[[Any], Any], step: Callable[..., Progress], start: Progress, iterations: int
+) -> Solution:
   """The loop, on the host: what is evaluated and what is done with it are programs of their own, and compile side by side.
 
   Args:

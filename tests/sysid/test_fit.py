@@ -235,7 +235,8 @@ def test_jacobian_of_segments():
   def in_parts(z):
     theta, delta = problem.unknowns(p, z, t)
     one = p._replace(segments=3)
-    found = [problem.pushed(one, theta, delta[np.array(i)], x) for i, x in zip(([0, 1, 2], [3, 3, 3]), programs.parts(t, 3), strict=True)]
+    rows = np.array([[0, 1, 2], [3, 3, 3]])
+    found = [problem.pushed(one, theta, delta[i], x) for i, x in zip(rows, programs.parts(t, 3), strict=True)]
     return problem.assembled(p, z, programs.together(found, 4), t)
 
   (r, J), (value, slope) = mjx.jit(lambda z: (in_parts(z), (plain(z), jax.jacfwd(plain)(z))))(z)
