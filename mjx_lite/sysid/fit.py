@@ -182,10 +182,11 @@ def _tables(m, d, p, pieces: Pieces, box, start_noise):
     prior[pieces.first] = 1 / np.broadcast_to(np.asarray(start_noise, float), nx)
   free = free.ravel() if p.starts else np.zeros(0)
   low, high = (np.concatenate([x / box.scale, y]) for x, y in ((box.low, -free), (box.high, free)))
-  put = lambda tree: jax.tree.map(lambda x: np.asarray(x, dtype), tree)  # noqa: E731
-  tables = problem.Tables(
-    m, d, put(pieces.start), put(pieces.ctrl), put(pieces.measured), {}, np.zeros(0), put(prior), put(box.scale), put(spread)
+  put: Any = lambda tree: jax.tree.map(lambda x: np.asarray(x, dtype), tree)  # noqa: E731
+  start, ctrl, measured, prior, scale, spread = map(
+    put, (pieces.start, pieces.ctrl, pieces.measured, prior, box.scale, spread)
   )
+  tables = problem.Tables(m, d, start, ctrl, measured, {}, spread, prior, scale, spread)  # weight and join come with each pass
   return tables, put(low), put(high)
 
 

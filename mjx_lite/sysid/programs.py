@@ -79,8 +79,8 @@ def together(found: Sequence[problem.Pushed], segments: int) -> problem.Pushed:
 
   if len(found) == 1 and len(found[0].misses) == segments:
     return found[0]
-  each = [jax.tree.map(whole(0), *(getattr(x, k) for x in found)) for k in ("misses", "slope", "end")]
-  return problem.Pushed(*each, jax.tree.map(whole(1), *(x.end_slope for x in found)))
+  misses, slope, end = (jax.tree.map(whole(0), *(getattr(x, k) for x in found)) for k in ("misses", "slope", "end"))
+  return problem.Pushed(misses, slope, end, jax.tree.map(whole(1), *(x.end_slope for x in found)))
 
 
 def on_all_cores(program: Ahead, each: Sequence[tuple]) -> list:

@@ -60,8 +60,8 @@ def begin(z: Any, linearised: Any, low: Any, high: Any) -> Progress:
 
   def empty(z, linearised, low, high):
     state = eqx.filter(_initial(_Bounded(0.0, _Descent(low, high)), z, linearised), eqx.is_array)
-    one = jnp.array(0)
-    return Progress(Solution(z, *linearised, one, one > 0), z, one > 0, state)
+    (r, J), one = linearised, jnp.array(0)
+    return Progress(Solution(z, r, J, one, one > 0), z, one > 0, state)
 
   shapes = jax.eval_shape(empty, z, linearised, low, high)
   zeros = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), shapes)
