@@ -16,6 +16,7 @@ from mjx_lite.constraint.rows import Jacobian
 from mjx_lite.core.select import join, rows
 from mjx_lite.core.types import Model
 from mjx_lite.math import linalg, vector
+from mjx_lite.math.once import once, unit
 from mjx_lite.math.groups import GroupPlan, group_sum, plan_groups
 from mjx_lite.math.tree import SumPlan, mask_sum, plan_sum
 from mjx_lite.smooth import inertia, tendon
@@ -173,7 +174,8 @@ def _alone_curvature(p: contact.Alone, a: jax.Array, j: Jacobian, cdof: jax.Arra
   stiff = _stiffness(rows(a, p.slot), rows(j.basis, p.side))
   load = mask_sum(p.dof_slot, stiff)
   force = vector.mat_vec(load, cdof)
-  return inertia.unpack(p.entry, vector.dot(rows(force, p.entry.row), rows(cdof, p.entry.col)))
+  packed = vector.dot(rows(force, p.entry.row), rows(cdof, p.entry.col))
+  return inertia.unpack(p.entry, once(packed, unit(packed)))
 
 
 def dense(m: Model, j: Jacobian, cdof: jax.Array) -> jax.Array:

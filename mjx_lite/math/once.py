@@ -15,8 +15,8 @@ from mjx_lite.math import vector
 
 
 def unit(x: jax.Array) -> jax.Array:
-  """The number 1 in a form that XLA takes for data, from any array."""
-  x = jax.lax.stop_gradient(x)[(0,) * x.ndim]
+  """The number 1 (W,) in a form that XLA takes for data, from any array (..., W); each world's from its own."""
+  x = jax.lax.stop_gradient(x)[(0,) * (x.ndim - 1)]
   return jnp.where(x == jnp.inf, jnp.asarray(2, x.dtype), 1)
 
 
