@@ -216,7 +216,7 @@ def derivatives():
   return out
 
 
-def table(path):
+def table(path: pathlib.Path) -> None:
   """A line per type over all models of a file; then what was refused."""
   lines = [json.loads(line) for line in path.read_text().splitlines()]
   total = collections.defaultdict(lambda: [0, 0, 0.0, 0.0, ""])
@@ -254,7 +254,7 @@ def main():
     print("| type | derivative off by | largest |\n|---|---|---|")
     for name, (off, most) in sorted(derivatives().items()):
       print(f"| {name} | {off:.0e} | {most:.0e} |")
-  if args.table:
+  if args.table is not None:
     table(args.table)
 
 
