@@ -18,7 +18,7 @@ import numpy as np
 
 from mjx_lite.core import select
 from mjx_lite.math import safe, vector
-from mjx_lite.math.once import once, unit
+from mjx_lite.math.once import in_parts
 
 _BLOCK = 4  # rows per pass: more are faster to run and slower to compile
 _FEW_ROWS = 32  # contracted without a product of matrices
@@ -77,8 +77,7 @@ def gram(left: jax.Array, right: jax.Array) -> jax.Array:
   Few rows are written out; more of them leave the cache, and a batched product is faster with its transpositions.
   """
   if len(left) <= _FEW_ROWS:
-    right = once(right, unit(right))
-    return once(vector.add(x[:, None] * y[None] for x, y in zip(left, right, strict=True)), unit(right))
+    return in_parts(left.shape[1], lambda take: vector.add(x[:, None] * y for x, y in zip(take(left, 1), right, strict=True)))
   width = max(left.shape[-1], right.shape[-1])
   left, right = (jnp.broadcast_to(x, (*x.shape[:-1], width)) for x in (left, right))
   product = jax.lax.dot_general(left, right, (((0,), (0,)), ((2,), (2,))), precision=jax.lax.Precision.HIGHEST)
