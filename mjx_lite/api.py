@@ -187,6 +187,8 @@ _object_velocity = one_world(support.object_velocity)
 _object_acceleration = one_world(support.object_acceleration)
 _geom_distance = one_world(support.geom_distance)
 _multi_ray = one_world(support.multi_ray)
+_read_sensor = one_world(support.read_sensor)
+_read_ctrl = one_world(support.read_ctrl)
 
 
 def contact_force(m: Model, d: Data, contact_id: Any, to_world_frame: bool = False) -> jax.Array:
@@ -243,6 +245,39 @@ def geom_distance(m: Model, d: Data, geom1: int, geom2: int, distmax: Any) -> tu
   for g in (geom1, geom2):
     _check_id(m, int(g), "ngeom")
   return _geom_distance(m, d, jnp.asarray(distmax, d.qpos.dtype), geom1=int(geom1), geom2=int(geom2))
+
+
+def read_sensor(m: Model, d: Data, sensor: int, time: Any, interp: int = -1) -> jax.Array:
+  """What a sensor with a history shows at a time, its delay before that; `sensordata` of a sensor without.
+
+  Args:
+    m: the model.
+    d: the Data.
+    sensor: id; static.
+    time: [s].
+    interp: between samples 0 the older, 1 linear, 2 cubic, -1 as the model says; static.
+
+  Source: `mj_readSensor`.
+  Gradient: with respect to the time, of the piece in which it lies.
+  """
+  _check_id(m, int(sensor), "nsensor")
+  return _read_sensor(m, d, jnp.asarray(time, d.qpos.dtype), sensor=int(sensor), interp=int(interp))
+
+
+def read_ctrl(m: Model, d: Data, actuator: int, time: Any, interp: int = -1) -> jax.Array:
+  """The controls (n,) that an actuator with a history obeys at a time; `ctrl` of one without. As `read_sensor`.
+
+  Args:
+    m: the model.
+    d: the Data.
+    actuator: id; static.
+    time: [s].
+    interp: as for `read_sensor`.
+
+  Source: `mj_readCtrl`.
+  """
+  _check_id(m, int(actuator), "nactuator")
+  return _read_ctrl(m, d, jnp.asarray(time, d.qpos.dtype), actuator=int(actuator), interp=int(interp))
 
 
 def ray(

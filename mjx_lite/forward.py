@@ -590,7 +590,7 @@ def forward(
   Source: `mj_forwardSkip`.
   """
   m = user.attach(m, callbacks)
-  d, work = _forward_velocity(m, d, skip_stage, skip_sensor)
+  d, work = _forward_velocity(m, d, int(skip_stage), skip_sensor)
   return _forward_acceleration(m, _control(m, d) if m.opt.use_actuation else d, work, skip_sensor)
 
 

@@ -7,7 +7,9 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
+from mjx_lite.actuator import history
 from mjx_lite.collision import distance, ray
 from mjx_lite.constraint import contact_force as contact_force_
 from mjx_lite.core.enums import ObjType
@@ -218,6 +220,37 @@ def geom_distance(m: Model, d: Data, distmax: jax.Array, *, geom1: int, geom2: i
   """Signed distance of two geoms, and the segment (6,) between them."""
   found = distance.distance(m, d.geom_xpos, d.geom_xmat, distmax, geom1, geom2)
   return found.dist, found.fromto
+
+
+def read_sensor(m: Model, d: Data, time: jax.Array, *, sensor: int, interp: int) -> jax.Array:
+  """Values (n,) of a sensor at a time, less its delay."""
+  adr = slice(m.sensor_adr[sensor], m.sensor_adr[sensor] + m.sensor_dim[sensor])
+  buffer = _Buffer(*(getattr(m, f"sensor_{k}")[sensor] for k in ("history", "historyadr", "dim", "delay")))
+  return _read(d, d.sensordata[adr], buffer, time, interp)
+
+
+def read_ctrl(m: Model, d: Data, time: jax.Array, *, actuator: int, interp: int) -> jax.Array:
+  """Controls (n,) of an actuator at a time, less its delay."""
+  adr = slice(m.actuator_ctrladr[actuator], m.actuator_ctrladr[actuator] + m.actuator_ctrlnum[actuator])
+  buffer = _Buffer(*(getattr(m, f"actuator_{k}")[actuator] for k in ("history", "historyadr", "ctrlnum", "delay")))
+  return _read(d, d.ctrl[adr], buffer, time, interp)
+
+
+class _Buffer(NamedTuple):
+  """A delay line: its samples and how they are read, where it starts, numbers of a sample, delay [s]."""
+
+  history: np.ndarray
+  adr: int
+  dim: int
+  delay: jax.Array
+
+
+def _read(d, now, b, time, interp):
+  samples, own = b.history
+  if not samples:
+    return now
+  p = history.plan(*(np.array([x]) for x in (samples, b.adr, b.dim)))
+  return history.read(p, d.history, (time - b.delay)[None], np.array([own if interp < 0 else interp]))[0]
 
 
 def multi_ray(

@@ -6,10 +6,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from mjx_lite.collision import convex, hulls, sdf, sdf_mesh
+from mjx_lite.collision import convex, hulls
 from mjx_lite.collision.driver import type_name
 from mjx_lite.collision.hulls import HullOf
 from mjx_lite.collision.primitive import COLLIDERS
+from mjx_lite.collision.sdf_mesh import FIELD_COLLIDERS
 from mjx_lite.collision.shapes import Shape, first_min
 from mjx_lite.core.select import join, rows
 from mjx_lite.core.types import Model
@@ -56,16 +57,15 @@ def distances(
 
 def _of_types(m, xpos, xmat, distmax, types, a, b, flip) -> Distance:
   """The same of pairs of one type, the lower one first."""
-  if types not in COLLIDERS and types not in sdf.PAIRS:
+  if types not in COLLIDERS and types not in FIELD_COLLIDERS:
     zero = jnp.zeros_like(rows(xpos, a)[:, 0])
     return Distance(zero + distmax, jnp.zeros((len(a), 6, zero.shape[-1]), zero.dtype))
   hull_a, hull_b = (_hull(m, g, t) for g, t in zip((a, b), types, strict=True))
   shape = lambda g, hull: Shape(rows(xpos, g), rows(xmat, g), rows(m.geom_size, g), hull)  # noqa: E731
   shape_a, shape_b = shape(a, hull_a), shape(b, hull_b)
-  if types == ("mesh", "sdf"):
-    found = sdf_mesh.collide(sdf_mesh.plan(m.layout.static, a, b), shape_a, shape_b)
-  elif types in sdf.PAIRS:
-    found = sdf.collide(sdf.plan(m.layout.static, types[0], a, b), shape_a, shape_b)
+  if types in FIELD_COLLIDERS:
+    how = FIELD_COLLIDERS[types]
+    found = how.collide(how.plan(m.layout.static, a, b), shape_a, shape_b, None)
   elif (collider := COLLIDERS[types].fn) is None or types == ("box", "box"):
     p = convex.plan([types] * len(a), hull_a, hull_b)
     found = convex.collide(p, shape_a, shape_b, distmax, m.opt.ccd_iterations, multiccd=False)

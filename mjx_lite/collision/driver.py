@@ -7,16 +7,22 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from mjx_lite.collision import broadphase, convex, hfield, hulls, mixing, pairs, sdf, sdf_mesh, shapes
+from mjx_lite.collision import broadphase, convex, hfield, hulls, mixing, pairs, shapes
 from mjx_lite.collision.broadphase import NO_BOUND, Capacity
 from mjx_lite.collision.hulls import HullOf
 from mjx_lite.collision.primitive import COLLIDERS
-from mjx_lite.collision.sdf import SdfPlan
-from mjx_lite.collision.sdf_mesh import MeshSdfPlan
+from mjx_lite.collision.sdf_mesh import FIELD_COLLIDERS
 from mjx_lite.collision.shapes import Shape
-from mjx_lite.core.enums import MAXCONPAIR, DisableBit, GeomType
+from mjx_lite.core.enums import DisableBit, GeomType
 from mjx_lite.core.select import gather, join, rows
 from mjx_lite.core.types import Model
+
+
+class FieldPlan(NamedTuple):
+  """The plan of pairs with distance fields, and the function that takes it."""
+
+  collide: Callable[[Any, Shape, Shape, jax.Array | None], shapes.Contacts]
+  plan: Any
 
 
 class Group(NamedTuple):
@@ -28,7 +34,7 @@ class Group(NamedTuple):
   hull1: HullOf | None  # of the meshes among the geoms, in order
   hull2: HullOf | None
   # their own collider, or the convex way, or that of height fields or distance fields
-  how: Callable[[Shape, Shape, jax.Array], shapes.Contacts] | convex.ConvexPlan | hfield.HFieldPlan | SdfPlan | MeshSdfPlan
+  how: Callable[[Shape, Shape, jax.Array], shapes.Contacts] | convex.ConvexPlan | hfield.HFieldPlan | FieldPlan
   name: str  # by which its capacity is given
   bounded: bool  # whether the candidates can be chosen by their bounds
   budget: int  # pairs that are looked at closely; the nearest, where there are more
@@ -102,7 +108,7 @@ def plan(s: dict[str, Any], values: dict[str, np.ndarray], disableflags: int, ca
 
   groups, first_row, offset = [], np.zeros(len(found), int), 0
   number = np.array([COLLIDERS[k].ncon if k in COLLIDERS else 0 for k in kind], int)
-  body = [_FIELDS if k[0] == "hfield" else k if k in sdf.PAIRS or COLLIDERS[k].fn else None for k in kind]
+  body = [_FIELDS if k[0] == "hfield" else k if k in FIELD_COLLIDERS or COLLIDERS[k].fn else None for k in kind]
   for types in sorted(set(body), key=lambda k: k or ("~", "")):
     members = np.array([i for i, k in enumerate(body) if k == types], int)
     pair = geom1[members], geom2[members]
@@ -111,9 +117,9 @@ def plan(s: dict[str, Any], values: dict[str, np.ndarray], disableflags: int, ca
       near = [reach(found[i], values) for i in members]
       how = hfield.plan(s, np.array(near), pair[0], [kind[i][1] for i in members])
       number[members] = how.ncon
-    elif types in sdf.PAIRS:
-      how = sdf_mesh.plan(s, *pair) if types[0] == "mesh" else sdf.plan(s, types[0], *pair)
-      number[members] = MAXCONPAIR if types[0] == "mesh" else int(s["sdf_initpoints"])
+    elif types in FIELD_COLLIDERS:
+      collider = FIELD_COLLIDERS[types]
+      how, number[members] = FieldPlan(collider.collide, collider.plan(s, *pair)), collider.ncon(s)
     else:
       how = (types and COLLIDERS[types].fn) or convex.plan([kind[i] for i in members], *both)
     name, bounded = "-".join(types) if types else "convex", _has_bounds(types)
@@ -218,10 +224,8 @@ def _narrow(
   if isinstance(group.how, convex.ConvexPlan):
     multiccd = not m.opt.disableflags & DisableBit.MULTICCD
     return convex.collide(group.how, shape1, shape2, margin, m.opt.ccd_iterations, multiccd, place)
-  if isinstance(group.how, SdfPlan):
-    return sdf.collide(group.how, shape1, shape2, place)
-  if isinstance(group.how, MeshSdfPlan):
-    return sdf_mesh.collide(group.how, shape1, shape2, place)
+  if isinstance(group.how, FieldPlan):
+    return group.how.collide(group.how.plan, shape1, shape2, place)
   assert not isinstance(group.how, hfield.HFieldPlan)
   return group.how(shape1, shape2, margin)
 

@@ -5,6 +5,7 @@ points and iterations, and is not exact. The lengths of the steps are searched w
 differentiated.
 """
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -19,9 +20,16 @@ from mjx_lite.core.select import gather
 from mjx_lite.math import safe, vector
 
 SHAPES = ("sphere", "capsule", "ellipsoid", "cylinder", "box", "sdf")  # whose points descend
-PAIRS = tuple((k, "sdf") for k in (*SHAPES, "mesh"))  # meshes go by their triangles (`sdf_mesh`), planes by the hull
 _TRIES = 15  # lengths of a step, each half of the one before
 _ENOUGH = 0.1  # of the decrease that the slope promises
+
+
+class FieldCollider(NamedTuple):
+  """How pairs of one type with distance fields are planned and looked at; an entry of `sdf_mesh.FIELD_COLLIDERS`."""
+
+  plan: Callable[[dict[str, Any], np.ndarray, np.ndarray], Any]  # of the static fields of the model, and both geoms
+  collide: Callable[[Any, Shape, Shape, jax.Array | None], Contacts]  # as `collide` below
+  ncon: Callable[[dict[str, Any]], int]  # contacts of a pair at most
 
 
 class SdfPlan(NamedTuple):
@@ -48,7 +56,7 @@ def halton(first: int, count: int, base: int) -> np.ndarray:
   return out
 
 
-def plan(s: dict[str, Any], kind: str, geom1: np.ndarray, geom2: np.ndarray) -> SdfPlan:
+def plan(kind: str, s: dict[str, Any], geom1: np.ndarray, geom2: np.ndarray) -> SdfPlan:
   """Plan pairs whose first geoms are of one type."""
   data = np.asarray(s["geom_dataid"])
   both = kind == "sdf"

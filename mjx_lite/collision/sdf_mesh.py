@@ -5,6 +5,7 @@ leads to a corner of the triangle, so that there are three searches at most, wha
 counts.
 """
 
+import functools
 from typing import Any, NamedTuple
 
 import jax
@@ -220,3 +221,13 @@ def _frank_wolfe(p, near, corner):
 
 def _at(corner, bary):
   return vector.add(bary[:, :, k, None] * corner[:, None, k] for k in range(3))
+
+
+# types of geoms -> how they collide; planes meet the hull of a distance field (`primitive.COLLIDERS`)
+FIELD_COLLIDERS: dict[tuple[str, str], sdf.FieldCollider] = {
+  **{
+    (kind, "sdf"): sdf.FieldCollider(functools.partial(sdf.plan, kind), sdf.collide, lambda s: int(s["sdf_initpoints"]))
+    for kind in sdf.SHAPES
+  },
+  ("mesh", "sdf"): sdf.FieldCollider(plan, collide, lambda s: MAXCONPAIR),
+}

@@ -172,12 +172,14 @@ def _bind_model(m: Model, obj: Any) -> Element:
 
   Args:
     m: the model.
-    obj: an element of an MjSpec, several of them, or what `m.joint(...)` and the like return.
+    obj: an element of an MjSpec, or what `m.joint(...)` and the like return; or several of one kind.
   """
   if isinstance(obj, Element):
     return obj
   several = isinstance(obj, Iterable)
   items: list[Any] = list(obj) if several else [obj]
+  if items and all(isinstance(x, Element) and x._kind == items[0]._kind for x in items):
+    return Element(m, items[0]._kind, [int(i) for x in items for i in np.atleast_1d(x.id)])
   kinds = {k for item in items for k in _KINDS if k.spec is not None and isinstance(item, k.spec)}
   if len(kinds) != 1:
     raise ValueError("bind takes elements of one kind, of an MjSpec or from m.joint(...) and the like.")

@@ -6,13 +6,13 @@ import mujoco
 import numpy as np
 
 from mjx_lite.actuator.table import BIASES, DYNAMICS, GAINS
-from mjx_lite.collision import driver, hfield, pairs, sdf
+from mjx_lite.collision import driver, hfield, pairs
 from mjx_lite.collision.primitive import COLLIDERS
+from mjx_lite.collision.sdf_mesh import FIELD_COLLIDERS
 from mjx_lite.constraint.equality import EQUALITIES
 from mjx_lite.core import enums
 from mjx_lite.core.errors import Problem, UnsupportedModelError
 from mjx_lite.forward import INTEGRATORS
-from mjx_lite.sensor import enclosure
 from mjx_lite.sensor.table import SENSORS
 from mjx_lite.sensor.tactile import DISTANCES
 from mjx_lite.sensor.zone import ZONES
@@ -117,12 +117,12 @@ def _collisions(m):
         size = f"{window[0]} x {window[1]} cells under the second geom"
         instead = f"use a coarser height field or smaller geoms: at most {hfield.MAXPRISM // 2} cells"
         yield Problem(shown, "collision", size, instead)
-    elif types not in COLLIDERS and types not in sdf.PAIRS:
+    elif types not in COLLIDERS and types not in FIELD_COLLIDERS:
       missing.setdefault(types, []).append((p.geom1, p.geom2))
   for types, found in missing.items():
     shown = ", ".join(" and ".join(name_of(m, mujoco.mjtObj.mjOBJ_GEOM, g) for g in gs) for gs in found[:3])
     more = f" and {len(found) - 3} more pairs" if len(found) > 3 else ""
-    able = ", ".join(sorted({"-".join(k) for k in (*COLLIDERS, *sdf.PAIRS, *(("hfield", k) for k in hfield.SHAPES))}))
+    able = ", ".join(sorted({"-".join(k) for k in (*COLLIDERS, *FIELD_COLLIDERS, *(("hfield", k) for k in hfield.SHAPES))}))
     yield Problem(shown + more, "collision", "-".join(types), f"keep them apart with contype/conaffinity; there are {able}")
 
 
@@ -161,32 +161,12 @@ def _sensors(m):
   for i in np.flatnonzero(~np.isin(m.sensor_type, list(SENSORS))):
     t = enums.SensorType(int(m.sensor_type[i]))
     yield Problem(name_of(m, kind, i), "type", t.name, _INSTEAD.get(t, "remove the sensor"))
+  rays = [t for t, (_, hits) in ZONES.items() if hits]
   for i, sensor in enumerate(m.sensor_type):
-    site = m.sensor_refid[i] if sensor == enums.SensorType.INSIDESITE else m.sensor_objid[i]
-    at_site = m.sensor_objtype[i] == enums.ObjType.SITE
-    zoned = sensor == enums.SensorType.INSIDESITE or (sensor == enums.SensorType.CONTACT and at_site)
-    able = [t for t, (_, hits) in ZONES.items() if hits or sensor != enums.SensorType.TOUCH]
-    if (zoned or sensor == enums.SensorType.TOUCH) and m.site_type[site] not in able:
-      shapes = ", ".join(enums.GeomType(t).name for t in able)
-      shown = enums.GeomType(int(m.site_type[site])).name
-      yield Problem(name_of(m, kind, i), "shape of the site", shown, f"use {shapes}")
+    if sensor == enums.SensorType.TOUCH and m.site_type[m.sensor_objid[i]] not in rays:
+      instead = f"use {', '.join(enums.GeomType(t).name for t in rays)}, MuJoCo stops at this one"
+      yield Problem(name_of(m, kind, i), "shape of the site", enums.GeomType(int(m.site_type[m.sensor_objid[i]])).name, instead)
     yield from _sensor_geoms(m, i)
-    if sensor == enums.SensorType.INSIDESITE and m.sensor_intprm[i, 0]:
-      yield from _enclosed(m, i)
-
-
-def _enclosed(m, i):
-  """A site, or objects, whose shape has no distance or no points."""
-  sensor = name_of(m, mujoco.mjtObj.mjOBJ_SENSOR, i)
-  found = [("shape of the site", m.site_type[m.sensor_refid[i]], enclosure.SITES)]
-  fields = {k: getattr(m, k) for k in ("sensor_objtype", "sensor_objid", "body_parentid", "geom_bodyid")}
-  for is_geom, x in enclosure.objects(fields, i):
-    kind = mujoco.mjtObj.mjOBJ_GEOM if is_geom else mujoco.mjtObj.mjOBJ_SITE
-    found.append((f"type of {name_of(m, kind, x)}", (m.geom_type if is_geom else m.site_type)[x], enclosure.OBJECTS))
-  for what, shape, able in found:
-    if shape not in able:
-      instead = f"with enclosed = true use {', '.join(enums.GeomType(t).name for t in able)}"
-      yield Problem(sensor, what, enums.GeomType(int(shape)).name, instead)
 
 
 def _sensor_geoms(m, i):

@@ -1,8 +1,8 @@
 """How far objects stick out of sites: the signed distance of that point of the object which is farthest out.
 
-A site is convex, so its distance is a convex function, and the farthest point of an object is an extreme one: an end, a corner,
-a vertex. Of curved objects it is followed from several sides, each time to the point that is farthest along the last one's
-normal, which never goes back. Shapes of objects and of sites in one table each.
+A site is convex, so its distance (`solid`) is a convex function, and the farthest point of an object is an extreme one: an
+end, a corner, a vertex. Of curved objects it is followed from several sides, each time to the point that is farthest along the
+last one's normal, which never goes back.
 """
 
 from collections.abc import Mapping
@@ -17,49 +17,13 @@ from mjx_lite.core.enums import GeomType, ObjType
 from mjx_lite.core.select import join, rows
 from mjx_lite.core.types import Data, Model
 from mjx_lite.math import safe, vector
-from mjx_lite.sensor import zone
+from mjx_lite.sensor import solid, zone
 from mjx_lite.sensor.group import Part, split
 
 _SIDES = np.array([(x, y, z) for x in (-1, 0, 1) for y in (-1, 0, 1) for z in (-1, 0, 1) if (x, y, z) != (0, 0, 0)])
 _ROUNDS = 40  # of following the normal
 _CORNERS = np.array([(x, y, z) for x in (-1, 1) for y in (-1, 1) for z in (-1, 1)])
 _ENDS = np.array([(0, 0, -1), (0, 0, 1)])
-
-
-# ------------------------------------------------------------------------------------- signed distances from sites
-
-
-def _of_sphere(p, s):
-  return safe.norm(p) - s[..., 0, :]
-
-
-def _of_capsule(p, s):
-  z, half = p[..., 2:, :], s[..., 1:2, :]
-  return safe.norm(jnp.concatenate([p[..., :2, :], z - jnp.clip(z, -half, half)], axis=-2)) - s[..., 0, :]
-
-
-def _of_box(p, s):
-  return _of_slabs(jnp.abs(p) - s)
-
-
-def _of_cylinder(p, s):
-  across = safe.norm(p[..., :2, :])[..., None, :]
-  return _of_slabs(jnp.concatenate([across, jnp.abs(p[..., 2:, :])], axis=-2) - s[..., :2, :])
-
-
-def _of_slabs(beyond):
-  """Distance from how far a point is beyond the sides that are at right angles to each other."""
-  nearest = safe.largest(beyond, axis=beyond.ndim - 2)
-  return safe.norm(jnp.where(beyond > 0, beyond, 0)) + jnp.where(nearest < 0, nearest, 0)
-
-
-# shape of a site -> signed distance (..., W) of points (..., 3, W) in its frame
-SITES: dict[int, Any] = {
-  GeomType.SPHERE: _of_sphere,
-  GeomType.CAPSULE: _of_capsule,
-  GeomType.CYLINDER: _of_cylinder,
-  GeomType.BOX: _of_box,
-}
 
 
 # ------------------------------------------------------------------------------------------------- points of objects
@@ -151,9 +115,10 @@ class Group(NamedTuple):
 
 
 class EnclosureTables(NamedTuple):
-  """Sensors of sites of one shape."""
+  """Sensors of sites of one shape, or of one mesh."""
 
   shape: int  # of the sites
+  hull: np.ndarray | None  # triangles of the mesh
   groups: tuple[Group, ...]
   order: np.ndarray  # object -> row in the concatenation of the groups
   own: np.ndarray  # (n, k) objects of each sensor, the last one repeated
@@ -172,11 +137,13 @@ def objects(s: Mapping[str, Any], sensor: int) -> list[tuple[bool, int]]:
 
 
 def plan(s: Mapping[str, Any], who: np.ndarray) -> list[Part]:
-  """Sensors by the shape of their site."""
-  return [Part(some, _tables(s, shape, some)) for (shape,), some in split(who, s["site_type"][s["sensor_refid"][who]])]
+  """Sensors by the shape of their site; every mesh is a shape of its own."""
+  site = s["sensor_refid"][who]
+  mesh = np.where(s["site_type"][site] == GeomType.MESH, s["site_dataid"][site], -1)
+  return [Part(some, _tables(s, shape, i, some)) for (shape, i), some in split(who, s["site_type"][site], mesh)]
 
 
-def _tables(s, shape, who):
+def _tables(s, shape, inside, who):
   lists = [objects(s, i) for i in who]
   site = np.repeat(s["sensor_refid"][who], [len(x) for x in lists])
   flat = [x for some in lists for x in some]
@@ -190,7 +157,8 @@ def _tables(s, shape, who):
     order.append(some)
   count = np.array([len(x) for x in lists])
   own = (np.cumsum(count) - count)[:, None] + np.minimum(np.arange(count.max()), count[:, None] - 1)
-  return EnclosureTables(shape, tuple(groups), np.argsort(np.concatenate(order)), own)
+  hull = solid.triangles(s, inside) if inside >= 0 else None
+  return EnclosureTables(shape, hull, tuple(groups), np.argsort(np.concatenate(order)), own)
 
 
 def _vertices(s, mesh, is_geom):
@@ -200,8 +168,7 @@ def _vertices(s, mesh, is_geom):
   vert = hulls.plan(dict(s), np.array([mesh])).vert
   if is_geom:
     return vert
-  w, u = s["mesh_quat"][mesh, 0], s["mesh_quat"][mesh, 1:]
-  return vert + 2 * np.cross(u, np.cross(u, vert) + w * vert) + s["mesh_pos"][mesh]
+  return solid.to_file(s, mesh, vert) + s["mesh_pos"][mesh]
 
 
 def protrusion(m: Model, d: Data, t: EnclosureTables) -> jax.Array:
@@ -213,7 +180,9 @@ def protrusion(m: Model, d: Data, t: EnclosureTables) -> jax.Array:
   Source: `mjc_hausdorff`.
   Gradient: of the point that is farthest out.
   """
-  found = join([_of_group(m, d, SITES[t.shape], g) for g in t.groups], t.order)
+  hull = t.hull
+  distance = solid.SOLIDS[t.shape] if hull is None else lambda p, _: solid.from_hull(hull, p)
+  found = join([_of_group(m, d, distance, g) for g in t.groups], t.order)
   return safe.largest(rows(found, t.own), axis=1)
 
 

@@ -69,7 +69,7 @@ def _tables(s, i) -> TactileTables:
 def tactile(m: Model, d: Data, t: TactileTables) -> jax.Array:
   """Penetration of every taxel [m], then its slip along two tangents [m/s].
 
-  Source: `mj_computeSensorAcc`, case mjSENS_TACTILE; the other side's velocity is that at its geom's centre.
+  Source: `mj_computeSensorAcc`, case mjSENS_TACTILE; since 4.0 the other side's velocity is that at the taxel.
   Gradient: zero where a taxel touches nothing.
   """
   frame = rows(d.geom_xmat, np.array([t.geom]))
@@ -86,7 +86,7 @@ def tactile(m: Model, d: Data, t: TactileTables) -> jax.Array:
       dist, _ = field.FIELDS[kind](local, rows(m.geom_size, geoms)[:, None])
     deep = touches[:, None] & (dist < 0)
     depth = jnp.maximum(depth, safe.largest(jnp.where(deep, -dist, 0), axis=0))
-    relative = mine - _velocity(m, d, m.geom_bodyid[geoms], pos[:, 0])[:, None]
+    relative = mine - _velocity(m, d, m.geom_bodyid[geoms], point)
     for k, tangent in enumerate(t.tangent):
       along = vector.mat_vec(frame, jnp.asarray(tangent, d.qpos.dtype)[..., None])
       slips[k] = slips[k] + jnp.sum(jnp.where(deep, jnp.abs(vector.dot(relative, along)), 0), axis=0)
@@ -94,6 +94,6 @@ def tactile(m: Model, d: Data, t: TactileTables) -> jax.Array:
 
 
 def _velocity(m, d, body, point):
-  """Velocities of points (n, 3, W) of bodies."""
-  omega, v = spatial.split(rows(d.cvel, body))
-  return v + vector.cross(omega, point - rows(d.subtree_com, m.body_rootid[body]))
+  """Velocities (k, n, 3, W) that points (n, 3, W) have as parts of bodies (k,)."""
+  omega, v = spatial.split(rows(d.cvel, body)[:, None])
+  return v + vector.cross(omega, point - rows(d.subtree_com, m.body_rootid[body])[:, None])

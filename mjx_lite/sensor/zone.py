@@ -15,6 +15,7 @@ from mjx_lite.core.enums import GeomType
 from mjx_lite.core.select import rows
 from mjx_lite.core.types import Data, Model
 from mjx_lite.math import safe, vector
+from mjx_lite.sensor import solid
 
 
 def _components(x: jax.Array) -> tuple[jax.Array, ...]:
@@ -138,8 +139,7 @@ def _faces(m: Model, site: np.ndarray) -> np.ndarray:
     first, vertex = int(m.mesh_polyadr[mesh]), int(m.mesh_vertadr[mesh])
     normal = np.asarray(m.mesh_polynormal, float).reshape(-1, 3)[first : first + int(m.mesh_polynum[mesh])]
     corner = np.asarray(m.mesh_vert, float).reshape(-1, 3)[vertex : vertex + int(m.mesh_vertnum[mesh])]
-    w, u = m.mesh_quat[mesh, 0], m.mesh_quat[mesh, 1:]
-    outward = normal + 2 * np.cross(u, np.cross(u, normal) + w * normal)
+    outward = solid.to_file(m.layout.static, mesh, normal)
     offset = (normal @ corner.T).max(axis=1) + outward @ m.mesh_pos[mesh]
     tables.append(np.concatenate([outward, offset[:, None]], axis=1))
   out = np.zeros((len(tables), max(map(len, tables)), 4))

@@ -105,6 +105,7 @@ def test_a_step_in_two_parts():
   assert_same(whole, d, ("time", "qpos", "qvel", "act", "qacc"), rtol=1e-9, atol=1e-9)
 
 
+# P22
 def test_a_control_function_is_called_between_the_parts():
   m, d = scene()
   law = lambda m, d: -jnp.sign(d.qpos[-1:]) * (1 + 0 * d.ctrl)  # noqa: E731

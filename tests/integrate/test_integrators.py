@@ -74,6 +74,7 @@ def test_rk4_equals_c(name):
       assert relative_error(ours, theirs).max(initial=0) < 1e-8, (k, field)
 
 
+# P21
 def test_step_in_two_parts_is_a_step_of_euler():
   model = with_integrator(mujoco.MjModel.from_xml_string(CONSERVATIVE), I.mjINT_RK4)
   m, data = mjx.put_model(model), mujoco.MjData(model)

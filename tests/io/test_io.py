@@ -10,20 +10,22 @@ import pytest
 from models import load
 
 import mjx_lite as mjx
+from mjx_lite.core import pytree
 
 UNSUPPORTED = """
 <mujoco>
   <option integrator="RK4" solver="PGS" noslip_iterations="2"><flag sleep="enable"/></option>
-  <asset><hfield name="hills" nrow="2" ncol="2" size="1 1 1 1"/></asset>
+  <asset>
+    <hfield name="hills" nrow="2" ncol="2" size="1 1 1 1"/><mesh name="m" vertex="0 0 0 1 0 0 0 1 0 0 0 1"/>
+  </asset>
   <worldbody>
     <geom name="floor" type="hfield" hfield="hills"/>
-    <body name="a"><joint name="hip" axis="0 1 0"/><site name="s" type="ellipsoid" size="1 2 3"/>
-      <geom name="tiny" size=".1" contype="0" conaffinity="0"/>
+    <body name="a"><joint name="hip" axis="0 1 0"/><site name="s" type="mesh" mesh="m"/>
       <geom name="lid" type="hfield" hfield="hills"/>
       <inertial pos="0 0 0" mass="1" diaginertia="1 1 1"/></body>
   </worldbody>
   <actuator><general name="act" joint="hip" biastype="dcmotor"/></actuator>
-  <sensor><insidesite name="angle" site="s" objtype="geom" objname="tiny" enclosed="true"/></sensor>
+  <sensor><touch name="angle" site="s"/></sensor>
 </mujoco>
 """
 
@@ -186,14 +188,20 @@ def test_make_data_equals_a_new_mjdata():
       np.testing.assert_array_equal(getattr(d, field), getattr(data, field), err_msg=field)
 
 
+# P07
 def test_reset_data():
+  """State, inputs and counters of any use are gone."""
   model = load("pairs")
   m = mjx.put_model(model)
-  d = mjx.make_data(m)
-  used = mjx.jit(mjx.step)(m, d.replace(qvel=d.qvel + 1, mocap_pos=d.mocap_pos + 1, xfrc_applied=d.xfrc_applied + 1))
-  reset = mjx.jit(mjx.reset_data)(m, used)
-  for field in ("qpos", "qvel", "time", "mocap_pos", "mocap_quat", "xfrc_applied", "qacc_warmstart"):
-    np.testing.assert_array_equal(getattr(reset, field), getattr(d, field), err_msg=field)
+  d, fields = mjx.make_data(m), pytree.specs(mjx.Data)
+  used = d.replace(**{k: getattr(d, k) + 1 for k, spec in fields.items() if spec["dtype"] == "float"})
+  used = used.replace(eq_active=~d.eq_active, status=d.status.replace(bits=d.status.bits + 1, count=d.status.count + 2))
+  c = mujoco.MjData(model)
+  for reset in (mjx.jit(mjx.reset_data)(m, used), mjx.jit(mjx.reset)(m, used)):
+    for field in ("qpos", "qvel", "act", "time", "ctrl", "qfrc_applied", "xfrc_applied", "eq_active", "mocap_pos",
+                  "mocap_quat", "userdata", "qacc_warmstart"):  # fmt: skip
+      np.testing.assert_array_equal(getattr(reset, field), getattr(c, field), err_msg=field)
+    assert not np.any(reset.status.count)
 
 
 def test_names():
@@ -206,6 +214,7 @@ def test_names():
   assert mjx.name2id(m, mjx.ObjType.JOINT, "no such joint") == -1
 
 
+# P03, P04
 def test_state_vector():
   model = load("pairs")
   m = mjx.put_model(model)

@@ -78,6 +78,8 @@ def test_bind_several_and_set(scene):
   np.testing.assert_array_equal(new.xfrc_applied[1:3], 0)
   many = jax.tree.map(lambda x: jnp.stack([x, x]), d)  # a batch may stand before
   assert many.bind(m, m.joint("ball")).qpos.shape == (2, 4)
+  both = d.bind(m, [m.joint("ball"), m.joint("hinge")])
+  np.testing.assert_array_equal(both.qvel, [*data.joint("ball").qvel, *data.joint("hinge").qvel])
   with pytest.raises(KeyError, match="no joint 'nope'"):
     m.joint("nope")
   with pytest.raises(AttributeError, match="a joint has no field 'ctrl'"):

@@ -112,6 +112,7 @@ def load(integrator="Euler"):
   return compare.optimal(mujoco.MjModel.from_xml_string(XML.format(integrator=integrator)))
 
 
+# P23
 @pytest.mark.parametrize("integrator", ["RK4", "implicit"])
 def test_equal_to_c(integrator):
   model = load(integrator)

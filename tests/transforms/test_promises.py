@@ -1,4 +1,7 @@
-"""What MuJoCo's documentation promises of states, steps and resets, checked without C where a law is enough."""
+"""What MuJoCo's documentation promises of states, steps and resets, checked without C where a law is enough.
+
+P01 and so on are the numbers of the promises, here and where other tests keep some of them.
+"""
 
 import jax.numpy as jnp
 import mujoco
@@ -44,6 +47,7 @@ def world():
   return m, mjx.jit(mjx.step), mjx.jit(mjx.forward), d
 
 
+# P01, P02, P09
 def test_a_step_depends_on_the_integration_state_alone(world):
   """Nothing else that a Data holds matters, be it nonsense, and the same state gives the same bits."""
   m, step, _, d = world
@@ -61,6 +65,7 @@ def test_a_step_depends_on_the_integration_state_alone(world):
   assert after[0].contact.dist.min() < 0 < np.abs(after[0].efc_force).max()
 
 
+# P05, P24
 def test_inputs_are_read_only(world):
   """Not cleared, clamped or normalised by a step; forward leaves the state alone, too."""
   m, step, forward, d = world
@@ -70,6 +75,7 @@ def test_inputs_are_read_only(world):
       np.testing.assert_array_equal(getattr(after, name), getattr(d, name), err_msg=name)
 
 
+# P12
 def test_time_and_state_advance_by_the_timestep(world):
   m, step, forward, d = world
   a, b = step(m, d), forward(m, d)
@@ -78,6 +84,7 @@ def test_time_and_state_advance_by_the_timestep(world):
   np.testing.assert_allclose(mjx.differentiate_pos(m, m.opt.timestep, d.qpos, a.qpos), a.qvel, rtol=1e-9, atol=1e-9)
 
 
+# P10
 def test_positions_and_their_differences_are_inverse(world):
   m, _, _, d = world
   v = jnp.asarray(np.random.default_rng(1).normal(size=m.nv))
@@ -85,6 +92,7 @@ def test_positions_and_their_differences_are_inverse(world):
   np.testing.assert_allclose(mjx.differentiate_pos(m, jnp.asarray(0.3), d.qpos, moved), v, rtol=1e-12, atol=1e-12)
 
 
+# P11
 def test_quaternions(world):
   """Read as if normalised, the zero one as no rotation; written normalised by a step, left alone by forward."""
   m, step, forward, d = world
@@ -102,6 +110,7 @@ def test_quaternions(world):
   assert abs(np.linalg.norm(step(m, d.replace(qpos=jnp.asarray(long))).qpos[3:7]) - 1) < 1e-12
 
 
+# P25
 def test_later_stages_do_not_feed_back(world):
   """What follows from positions knows no velocities and forces, and what follows from velocities knows no forces."""
   m, _, forward, d = world
@@ -118,6 +127,7 @@ def test_later_stages_do_not_feed_back(world):
   assert np.any(pushed.sensordata[4:] != base.sensordata[4:])
 
 
+# P28
 def test_options_change_between_steps(world):
   """Without another trace, to what a model made with them does."""
   m, step, _, d = world
@@ -133,6 +143,7 @@ def test_options_change_between_steps(world):
   assert np.any(changed.qvel != before.qvel)
 
 
+# P06, P08
 def test_keyframes(world):
   """What a keyframe does not say is that of the reference configuration or zero; frames beyond those named are there."""
   m, _, _, d = world
@@ -150,6 +161,7 @@ def test_keyframes(world):
   np.testing.assert_array_equal(blank.mocap_pos[0], m.body_pos[1])
 
 
+# P13
 def test_units():
   """Metres and kilograms or centimetres and grams: the same motion, impact included."""
   text = """<mujoco><option timestep="0.002" gravity="0 0 {g}"/><worldbody><geom type="plane" size="{l0} {l0} {l0}"/>
@@ -205,6 +217,7 @@ SENSORS = """
 </mujoco>"""
 
 
+# P123, P124, P125, P126, P127, P128
 def test_what_sensors_say():
   """Numbers that follow from their definitions."""
   m = mjx.put_model(mujoco.MjModel.from_xml_string(SENSORS))

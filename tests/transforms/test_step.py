@@ -80,6 +80,7 @@ def test_change_of_an_algorithm_option_retraces_and_of_a_number_does_not():
   assert step._cache_size() == 2
 
 
+# P20
 def test_step1_control_step2_is_a_step():
   m, many = start("joints", 1)
   d = jax.tree.map(lambda x: x[0], many)

@@ -1,0 +1,146 @@
+"""Signed distances of points from solids, in contrast to the fields of `collision.field` exact everywhere: those are convex
+functions, so that the point of an object that is farthest out is an extreme one.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from mjx_lite.collision import field, hulls
+from mjx_lite.core.enums import GeomType
+from mjx_lite.math import safe, vector
+
+_NEWTON = 20  # steps; it takes about six
+_CHUNK = 16  # triangles that are looked at together
+
+
+def _exact(kind: int) -> Any:
+  """The distance of a field that is exact."""
+  return lambda p, s: field.FIELDS[kind](p, s)[0]
+
+
+def _box(p, s):
+  beyond = jnp.abs(p) - s
+  nearest = safe.largest(beyond, axis=beyond.ndim - 2)
+  return safe.norm(jnp.where(beyond > 0, beyond, 0)) + jnp.where(nearest < 0, nearest, 0)
+
+
+def _ellipsoid(p, s):
+  """Along the normal at the nearest point of the surface, which is looked for without derivatives.
+
+  Gradient: of points where several are nearest, inside, that of one of them.
+  """
+  size, away = jax.lax.stop_gradient((s, jnp.abs(p)))
+  unit = _nearest_on_ellipsoid(size, away) * jnp.where(p < 0, -1, 1).astype(p.dtype)
+  return vector.dot(safe.normalize(unit / size), p - s * unit)
+
+
+def _nearest_on_ellipsoid(s, p):
+  """The point of the surface nearest to p >= 0, divided by the size: of `s_i p_i / (u + s_i^2 - min s^2)`.
+
+  Newton's method for 1 - 1 / |that| = 0, from a u that is too small. Where p has nothing along the shortest axis, no u may be
+  large enough: then the point has what is missing to the length of one along that axis.
+  """
+  short = jnp.argmin(s, axis=-2, keepdims=True) == np.arange(3)[:, None]
+  least = jnp.min(s, axis=-2, keepdims=True)
+  over = (s - least) * (s + least)
+  start = jnp.max(s * p - over, axis=-2, keepdims=True)
+
+  def at(u):
+    return safe.divide(s * p, u + over)
+
+  def step(_, u):
+    y = at(u)
+    square = vector.dot(y, y)[..., None, :]
+    slope = vector.dot(y, safe.divide(y, u + over))[..., None, :]
+    return jnp.maximum(u, u + safe.divide(square, slope) * (safe.sqrt(square) - 1))
+
+  y = at(jax.lax.fori_loop(0, _NEWTON, step, jnp.maximum(start, 0)))
+  missing = safe.sqrt(1 - vector.dot(y, y))[..., None, :]
+  return safe.normalize(jnp.where(short & (y == 0), missing, y))
+
+
+# shape of a solid -> signed distance (..., W) of points (..., 3, W) in its frame from it, of size (..., 3, W)
+SOLIDS: dict[int, Any] = {
+  GeomType.SPHERE: _exact(GeomType.SPHERE),
+  GeomType.CAPSULE: _exact(GeomType.CAPSULE),
+  GeomType.ELLIPSOID: _ellipsoid,
+  GeomType.CYLINDER: _exact(GeomType.CYLINDER),
+  GeomType.BOX: _box,
+}
+
+
+def to_file(s: Mapping[str, Any], mesh: int, x: np.ndarray) -> np.ndarray:
+  """Vectors (n, 3) of the frame of a mesh in that of its file, but for the shift between the two."""
+  w, u = s["mesh_quat"][mesh, 0], s["mesh_quat"][mesh, 1:]
+  return x + 2 * np.cross(u, np.cross(u, x) + w * x)
+
+
+def triangles(s: Mapping[str, Any], mesh: int) -> np.ndarray:
+  """Corners and outward normals (n, 4, 3) of the triangles of a mesh's hull, in the frame of its file, as sites have it."""
+  hull = hulls.plan(dict(s), np.array([mesh]))
+  vert = to_file(s, mesh, hull.vert) + s["mesh_pos"][mesh]
+  normal = to_file(s, mesh, hull.poly_normal)
+  polys = [(poly[poly >= 0], n) for poly, n in zip(hull.poly_vert, normal, strict=True)]
+  return np.array([[*vert[poly[[0, k, k + 1]]], n] for poly, n in polys for k in range(1, len(poly) - 1)])
+
+
+def from_hull(table: np.ndarray, p: jax.Array) -> jax.Array:
+  """Signed distances (..., W) of points (..., 3, W) from a hull of `triangles`: from its surface, inside from its planes.
+
+  Gradient: of the nearest point, or plane; on the surface that of a plane.
+  """
+  still = jax.lax.stop_gradient(p)
+  pad = -len(table) % _CHUNK
+  chunks = np.concatenate([table, np.repeat(table[:1], pad, axis=0)]).reshape(-1, _CHUNK, 4, 3)
+  shape = (1,) * (p.ndim - 2)
+
+  def look(carry, chunk):
+    a, b, c, normal = (chunk[:, k].reshape(_CHUNK, *shape, 3, 1) for k in range(4))
+    height, square, point = _to_triangle(still, a, b, c, normal)
+    far, near, highest, plane = carry
+    square, point = _best(jnp.less, *_along(jnp.argmin, square, point), far, near)
+    height, plane = _best(jnp.greater, *_along(jnp.argmax, height, _plane(a, normal, p)), highest, plane)
+    return (square, point, height, plane), None
+
+  inf, zero = jnp.full_like(still[..., 0, :], jnp.inf), jnp.zeros_like(still)
+  start = inf, zero, -inf, jnp.concatenate([zero, zero[..., :1, :]], axis=-2)
+  (_, point, _, plane), _ = jax.lax.scan(look, start, jnp.asarray(chunks, p.dtype))
+  height = vector.dot(plane[..., :3, :], p) - plane[..., 3, :]
+  return jnp.where(height > 0, safe.norm(p - point), height)
+
+
+def _plane(a, normal, p):
+  plane = jnp.concatenate([normal, vector.dot(normal, a)[..., None, :]], axis=-2)
+  return jnp.broadcast_to(plane, (_CHUNK, *p.shape[:-2], 4, p.shape[-1]))
+
+
+def _to_triangle(p, a, b, c, normal):
+  """Heights above triangles, squared distances from them, and their points nearest to p."""
+  height = vector.dot(p - a, normal)
+  square, point, within = jnp.full_like(height, jnp.inf), p - height[..., None, :] * normal, True
+  best = point
+  for start, end in ((a, b), (b, c), (c, a)):
+    edge, r = end - start, p - start
+    within &= vector.dot(vector.cross(edge, r), normal) >= 0
+    along = jnp.clip(safe.divide(vector.dot(r, edge), vector.dot(edge, edge)), 0, 1)
+    nearest = start + along[..., None, :] * edge
+    off = p - nearest
+    square, best = _best(jnp.less, vector.dot(off, off), nearest, square, best)
+  square, best = jnp.where(within, height * height, square), jnp.where(within[..., None, :], point, best)
+  return height, square, best
+
+
+def _along(which, value, what):
+  """Smallest or largest value along the first axis, and what belongs to it."""
+  index = which(value, axis=0, keepdims=True)
+  return jnp.take_along_axis(value, index, axis=0)[0], jnp.take_along_axis(what, index[..., None, :], axis=0)[0]
+
+
+def _best(better, value, what, other, than):
+  """The better of two values, and what belongs to it."""
+  first = better(value, other)
+  return jnp.where(first, value, other), jnp.where(first[..., None, :], what, than)
