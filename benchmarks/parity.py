@@ -28,8 +28,6 @@ import robots
 SLOTS = 64  # a model with more slots than these gets suggested capacities
 TIGHT = 1e-12, 500  # C's tolerance and iterations for convex pairs, when it searches to the end
 SAME = 1e-3  # [m] contacts of a pair of geoms that are farther from each other are two
-HEAD = "| model | bodies | geoms | pairs | slots | trace + compile [s] | as many | dist | normal | qacc, median | qacc, worst |"
-PRIMITIVE = ("plane", "sphere", "capsule", "box")
 
 
 class State(NamedTuple):
@@ -99,14 +97,14 @@ class Match(NamedTuple):
   geom: tuple[int, int]
   depth: float
   dist: float
+  pos: float
   normal: float
 
 
-def matched(model, k: int, state: State, geom, dist, pos, normal) -> tuple[list[Match], list[tuple[str, tuple[int, int], int, int]]]:
-  """Contacts of both, nearest first; and pairs of geoms that have not as many of ours as of C's."""
-  kind = {}
-  sides = []
-  for side in ((geom, dist, pos, normal), (state.geom, state.dist, state.pos, state.normal)):
+def matched(model: mujoco.MjModel, k: int, state: State, ours: tuple) -> tuple[list[Match], list]:
+  """Contacts of both (ours: geoms, dist, pos, normal), and pairs of geoms that have not as many of ours as of C's."""
+  kind, sides = {}, []
+  for side in (ours, (state.geom, state.dist, state.pos, state.normal)):
     found = collections.defaultdict(list)
     for g, *rest in zip(side[0].tolist(), *side[1:], strict=True):
       kind[tuple(g)] = "-".join(mujoco.mjtGeom(model.geom_type[x]).name[7:].lower() for x in g)
@@ -114,13 +112,14 @@ def matched(model, k: int, state: State, geom, dist, pos, normal) -> tuple[list[
     sides.append(found)
   both, odd = [], []
   for pair, name in kind.items():
-    ours, theirs = ([*side[pair]] for side in sides)
-    if len(ours) != len(theirs):
-      odd.append((name, pair, len(ours), len(theirs)))
-    for x, p, n in theirs:
-      near = min(ours, key=lambda o: np.linalg.norm(o[1] - p), default=None)  # noqa: B023
-      if near is not None and (len(theirs) == 1 or np.linalg.norm(near[1] - p) < SAME):
-        both.append(Match(name, k, pair, float(x), float(abs(near[0] - x)), float(np.linalg.norm(near[2] - n))))
+    mine, theirs = ([*side[pair]] for side in sides)
+    if len(mine) != len(theirs):
+      odd.append((k, name, pair, len(mine), len(theirs)))
+    for x, p, n in theirs if mine else []:
+      near = mine[int(np.argmin([np.linalg.norm(o[1] - p) for o in mine]))]
+      off = float(np.linalg.norm(near[1] - p))
+      if len(theirs) == 1 or off < SAME:
+        both.append(Match(name, k, pair, float(x), float(abs(near[0] - x)), off, float(np.linalg.norm(near[2] - n))))
   return both, odd
 
 
@@ -142,7 +141,7 @@ def measure(name: str, number: int) -> dict:
   d = jax.tree.map(lambda *x: np.stack(x), *(jax.tree.map(np.asarray, mjx.put_data(m, s.data)) for s in states))
   cpu = time.process_time()
   program = timing.compile_program(jax.vmap(mjx.step, in_axes=(None, 0)), m, d)
-  row |= {"trace_s": program.trace_s, "compile_s": program.compile_s, "cpu_s": time.process_time() - cpu, "kernels": program.kernels}
+  row |= {"trace_s": program.trace_s, "compile_s": program.compile_s, "cpu_s": time.process_time() - cpu}
   began = time.perf_counter()
   d = jax.tree.map(np.asarray, program.call(m, d))
   row["run_s"] = round(time.perf_counter() - began, 2)
@@ -155,12 +154,13 @@ def compare(model: mujoco.MjModel, states: list[State], d) -> dict:
   geoms, both, odd, same, stock, error = np.broadcast_to(c.geom, (*c.dist.shape, 2)), [], [], [], [], []
   for k, state in enumerate(states):
     real = c.exclude[k] >= 0
-    found, wrong = matched(model, k, state, *(x[real] for x in (geoms[k], c.dist[k], c.pos[k], c.frame[k][:, 0])))
-    both, odd = both + found, odd + [(k, *x) for x in wrong]
+    found, wrong = matched(model, k, state, tuple(x[real] for x in (geoms[k], c.dist[k], c.pos[k], c.frame[k][:, 0])))
+    both, odd = both + found, odd + wrong
     same.append(not wrong)
     stock.append(int(real.sum()) == state.ncon)
     scale = 1 + np.abs(state.qacc).max(initial=0)
     error.append(np.abs(d.qacc[k] - state.qacc).max(initial=0) / scale)
+  flags = {f.name: int((d.status.bits >> int(f) & 1).sum()) for f in mjx.Warning}
   by_kind = collections.defaultdict(list)
   for x in both:
     by_kind[x.kind].append(x)
@@ -170,9 +170,9 @@ def compare(model: mujoco.MjModel, states: list[State], d) -> dict:
     "close": float(np.mean([x.dist < 2e-6 for x in both])) if both else 1.0,
     "turned": float(np.mean([x.normal < SAME for x in both])) if both else 1.0,
     "dist": max((x.dist for x in both), default=0.0), "normal": max((x.normal for x in both), default=0.0),
-    "qacc_median": float(np.median(error)), "qacc": float(np.max(error)),
+    "pos": max((x.pos for x in both), default=0.0), "qacc_median": float(np.median(error)), "qacc": float(np.max(error)),
     "qacc_same": float(max((e for e, s in zip(error, same, strict=True) if s), default=0)),
-    "flags": {mjx.Warning(i).name: int(n) for i, n in enumerate((d.status.bits[..., None] >> np.arange(len(mjx.Warning)) & 1).reshape(-1, len(mjx.Warning)).sum(0)) if n},
+    "flags": {k: n for k, n in flags.items() if n},
     "kinds": {k: [len(v), max(x.dist for x in v), max(x.normal for x in v)] for k, v in sorted(by_kind.items())},
     "odd": odd[:20], "worst": [x._asdict() for x in sorted(both, key=lambda x: -x.dist)[:8] if x.dist > 1e-8],
     "worst_normal": [x._asdict() for x in sorted(both, key=lambda x: -x.normal)[:8] if x.normal > 1e-5],
@@ -180,13 +180,15 @@ def compare(model: mujoco.MjModel, states: list[State], d) -> dict:
 
 
 def line(row: dict) -> str:
+  name = "/".join(pathlib.PurePath(row["model"]).parts[-2:])
   if "refused" in row:
-    return f"| {row['model']} | {row['refused']} |"
-  return (
-    f"| {row['model']} | {row['nbody']} | {row['ngeom']} | {row['pairs']} | {row['slots']}{'' if row['capacity'] else ' (all)'} | "
-    f"{row['trace_s']:.1f} + {row['compile_s']:.1f} | {row['same']:.0%} | {row['dist']:.0e} | {row['normal']:.0e} | "
-    f"{row['qacc_median']:.0e} | {row['qacc']:.0e} |"
-  )
+    return f"| {name} | {' '.join(row['refused'].split())} |"
+  cells = (
+    name, row["nbody"], row["ngeom"], row["pairs"], f"{row['slots']}{'' if row['capacity'] else ' (all)'}",
+    f"{row['trace_s'] + row['compile_s']:.0f} ({row['cpu_s']:.0f})", f"{row['ncon']:.1f}", f"{row['same']:.0%}",
+    f"{row['dist']:.0e}", f"{row['normal']:.0e}", f"{row['qacc_median']:.0e}", f"{row['qacc']:.0e}",
+  )  # fmt: skip
+  return f"| {' | '.join(map(str, cells))} |"
 
 
 def main() -> int:

@@ -124,7 +124,7 @@ def test_distance_of_single_contacts(kind):
 
 
 def _special(pair, pos, mat, size, margin):
-  """Contacts of one pair in N poses of its own, the other pairs anywhere: ours (N, 4, 13) and C's, which searches to the end."""
+  """Contacts of one pair in N poses of its own, the others anywhere: ours (N, 4, 13) and C's, which searches to the end."""
   poses, k = list(_poses('random')), PAIRS.index(pair)
   poses[k] = pos, mat, size, np.full(N, margin)
   dist, place, frame = (np.moveaxis(np.asarray(x[k]), -1, 0) for x in _collide()(*_args(poses)))
