@@ -22,6 +22,7 @@ from mjx_lite.math.once import decided, once, unit
 
 _FACE_TOL, _EDGE_TOL = float(np.cos(0.0889)), float(np.sin(0.0889))
 _HALFSPACE = -1e-10
+_FACING = 1e-6  # cosine above which a face looks along the normal, whatever rounding does
 
 
 class Side(NamedTuple):
@@ -137,7 +138,7 @@ def _edge_in_face(edges: _Found, faces: _Found, outward: jax.Array):
   """The first face, and first edge of the other geom, that are parallel: whether found, and one-hot masks."""
   along = safe.normalize(edges.end - edges.begin[:, None])
   slope = jnp.abs(vector.dot(along[:, None], faces.normal[:, :, None]))
-  ok = faces.ok & (vector.dot(faces.normal, outward[:, None]) > 0)
+  ok = faces.ok & (vector.dot(faces.normal, outward[:, None]) > _FACING)
   fits = ok[:, :, None] & edges.edge_ok[:, None] & (slope < _EDGE_TOL)
   by_face = jnp.any(fits, axis=2)
   face = first_min(jnp.where(by_face, 0, 1))
@@ -155,12 +156,18 @@ def _polygon(s: Side, face: jax.Array, dtype) -> tuple[jax.Array, jax.Array]:
 def manifold(a: Side, b: Side, normal: jax.Array, limit: jax.Array, close: jax.Array) -> Manifold:
   """Contacts of faces and edges; none where there is no such pair.
 
+  An edge may be parallel to a face that the shapes do not meet at: one that hardly looks along the normal says nothing about
+  their depth, and the single contact stays. C takes it there, and reports a graze where shapes overlap deeply.
+
   Args:
     normal: (P, 3, W) of the single contact, from a to b.
     limit: (P, W) distance above which there is no contact.
     close: (P, W) whether there is a contact at all.
   """
   dtype = normal.dtype
+  # capsules are inflated by their part of the margin along the normal, all else along that of the face
+  swell = jnp.where(_is(a, "capsule", 2), 0.5 * limit, 0)
+  a = a._replace(point=a.point + swell[:, None] * normal)
   fixed_a, fixed_b, n = jax.lax.stop_gradient((_features(a, dtype), _features(b, dtype), normal))
   fa, fb = fixed_a, fixed_b
 
@@ -205,13 +212,13 @@ def manifold(a: Side, b: Side, normal: jax.Array, limit: jax.Array, close: jax.A
   toward = jnp.where(edge_of_a[:, None], -normal_b, jnp.where(edge_of_b[:, None], -normal_a, normal_b))
   contact_normal = jnp.where(edge_of_b[:, None], normal_a, -normal_b)
 
-  points, count = _clip(reference, nreference, incident, nincident, out, limit)
+  points, count = _clip(reference, nreference, incident, nincident, out, limit - swell)
   points, count = _reduce(points, count, is_edge)
   above = vector.dot(points - reference[:, :1], out[:, None])
   on_reference = points - above[..., None, :] * out[:, None]
-  dist = -above * vector.dot(out, toward)[:, None]
+  dist = swell[:, None] - above * vector.dot(out, toward)[:, None]
   other = on_reference - dist[..., None, :] * toward[:, None]
-  good = close & (two_faces | is_edge) & (nreference > 2)
+  good = close & (two_faces | is_edge) & (nreference > 2) & (vector.dot(contact_normal, n) > _EDGE_TOL)
   count = jnp.where(good, count, 0)
   dist = only_where(jnp.arange(4)[:, None] < count[:, None], dist)
   return Manifold(dist, 0.5 * (on_reference + other), contact_normal, count)

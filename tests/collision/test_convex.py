@@ -123,6 +123,46 @@ def test_distance_of_single_contacts(kind):
   assert np.max(error) < 0.02
 
 
+def _special(pair, pos, mat, size, margin):
+  """Contacts of one pair in N poses of its own, the others anywhere: ours (N, 4, 13) and C's, which searches to the end."""
+  poses, k = list(_poses('random')), PAIRS.index(pair)
+  poses[k] = pos, mat, size, np.full(N, margin)
+  dist, place, frame = (np.moveaxis(np.asarray(x[k]), -1, 0) for x in _collide()(*_args(poses)))
+  opt = oracle.model(*_named(pair)).opt
+  given, opt.ccd_tolerance = opt.ccd_tolerance, 1e-12
+  theirs = oracle.contacts(*_named(pair), *poses[k])
+  opt.ccd_tolerance = given
+  return np.concatenate([dist[..., None], place, frame.reshape(N, 4, 9)], axis=-1), theirs
+
+
+def test_a_face_seen_edge_on_does_not_hide_an_overlap():
+  """A mesh half a metre deep in the cap of a cylinder, and with a face along its axis, to round-off or nearly."""
+  tilt = np.where(np.arange(N) < 20, 0, np.random.default_rng(0).uniform(-0.05, 0.05, N))
+  turned = np.stack([oracle.turn(1, x) @ oracle.turn(0, np.pi / 2) for x in tilt])
+  mat = np.stack([np.broadcast_to(np.eye(3), turned.shape), turned], axis=1)
+  pos = np.zeros((N, 2, 3))
+  pos[:, 1] = np.stack([0.5 + 0.005 * np.arange(N), 0 * tilt, 0 * tilt + 1], axis=1)
+  ours, theirs = _special(('cylinder', 'mesh'), pos, mat, np.ones((N, 2, 3)), 0)
+  deepest = np.array([x[:, 0].min() for x in theirs])
+  assert (deepest < -0.45).mean() > 0.5
+  assert (ours[:, :, 0].min(axis=1) < -0.45).all()
+
+
+def test_edge_of_a_capsule_that_lies_askew_on_a_rim():
+  """With a margin C inflates a capsule along the normal of the single contact, which is not that of the face."""
+  rng = np.random.default_rng(1)
+  capsule = np.stack([oracle.turn(2, x) @ oracle.turn(0, np.pi / 2 + y) for x, y in rng.uniform(-0.05, 0.05, (N, 2))])
+  mat = np.stack([capsule, np.broadcast_to(np.eye(3), capsule.shape)], axis=1)
+  pos = np.zeros((N, 2, 3))
+  pos[:, 0] = np.stack([rng.uniform(0.5, 0.9, N), rng.uniform(-0.1, 0.1, N), np.full(N, 0.595)], axis=1)
+  size = np.broadcast_to([[0.1, 0.5, 0], [1.0, 0.5, 0]], (N, 2, 3))
+  ours, theirs = _special(('capsule', 'cylinder'), pos, mat, size, 0.05)
+  found = [np.array(sorted(x[x[:, 0] < 0.05], key=lambda c: c[2])) for x in ours]
+  both = [(x, np.array(sorted(y, key=lambda c: c[2]))) for x, y in zip(found, theirs, strict=True) if len(x) == len(y) == 2]
+  assert len(both) > 0.8 * N
+  np.testing.assert_allclose(*(np.array(x)[:, :, :7] for x in zip(*both, strict=True)), rtol=0, atol=1e-6)
+
+
 def test_symmetric():
   """Pairs of one type with the shapes swapped: the same distance where there is a single contact."""
   for kind in ('random', 'random 1e-2'):
