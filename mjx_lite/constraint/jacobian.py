@@ -17,6 +17,7 @@ from mjx_lite.core.select import join, rows
 from mjx_lite.core.types import Model
 from mjx_lite.math import linalg, vector
 from mjx_lite.math.groups import GroupPlan, group_sum, plan_groups
+from mjx_lite.math.once import in_parts
 from mjx_lite.math.tree import SumPlan, mask_sum, plan_sum
 from mjx_lite.smooth import inertia, tendon
 
@@ -150,22 +151,14 @@ def body_curvature(m: Model, j: Jacobian, w: jax.Array, cone: jax.Array | None =
 
 
 def _stiffness(a: jax.Array, basis: jax.Array) -> jax.Array:
-  """basis' a basis (n, 6, 6, W), of a (n, ndir, ndir, W) and basis (n, ndir, 6, W).
+  """basis' a basis (n, 6, 6, W), of a (n, ndir, ndir, W) and basis (n, ndir, 6, W)."""
 
-  In a loop of a few parts, since it goes into a product with a constant matrix: XLA on CPU computes the operand of one in the
-  product's flat shape, not vectorised, but where a loop has written it.
-  """
-  n, ndir = basis.shape[:2]
-  parts = next((k for k in (2, 3, 5, 7) if n % k == 0), 1) if n else 1
-  width = max(a.shape[-1], basis.shape[-1])
+  def some(take):
+    x, b = take(a), take(basis)
+    half = vector.add(x[:, :, k, None] * b[:, None, k] for k in range(b.shape[1]))
+    return vector.add(b[:, k, :, None] * half[:, k, None, :] for k in range(b.shape[1]))
 
-  def some(x):
-    a, basis = x
-    half = vector.add(a[:, :, k, None] * basis[:, None, k] for k in range(ndir))
-    return vector.add(basis[:, k, :, None] * half[:, k, None, :] for k in range(ndir))
-
-  cut = [jnp.broadcast_to(x, (*x.shape[:-1], width)).reshape(parts, n // parts, *x.shape[1:-1], width) for x in (a, basis)]
-  return jax.lax.map(some, tuple(cut)).reshape(n, 6, 6, width)
+  return in_parts(len(basis), some)
 
 
 def _alone_curvature(p: contact.Alone, a: jax.Array, j: Jacobian, cdof: jax.Array) -> jax.Array:
@@ -173,7 +166,8 @@ def _alone_curvature(p: contact.Alone, a: jax.Array, j: Jacobian, cdof: jax.Arra
   stiff = _stiffness(rows(a, p.slot), rows(j.basis, p.side))
   load = mask_sum(p.dof_slot, stiff)
   force = vector.mat_vec(load, cdof)
-  return inertia.unpack(p.entry, vector.dot(rows(force, p.entry.row), rows(cdof, p.entry.col)))
+  left, right = rows(force, p.entry.row), rows(cdof, p.entry.col)
+  return inertia.unpack(p.entry, in_parts(len(left), lambda take: vector.dot(take(left), take(right))))
 
 
 def dense(m: Model, j: Jacobian, cdof: jax.Array) -> jax.Array:

@@ -18,8 +18,10 @@ import numpy as np
 
 from mjx_lite.core import select
 from mjx_lite.math import safe, vector
+from mjx_lite.math.once import in_parts
 
 _BLOCK = 4  # rows per pass: more are faster to run and slower to compile
+_FEW_ROWS = 32  # contracted without a product of matrices
 _TWO_LOOPS = 6  # from this many passes on, the later ones get a loop of their own, on the smaller matrix left then
 
 
@@ -40,7 +42,7 @@ def cholesky(a: jax.Array) -> Cholesky:
   n = a.shape[0]
   npass = -(-n // _BLOCK)
   size = npass * _BLOCK
-  scale = 1 / jnp.sqrt(jnp.maximum(jnp.diagonal(a).T, safe.MINVAL))
+  scale = 1 / jnp.sqrt(jnp.maximum(a.reshape(n * n, -1)[:: n + 1], safe.MINVAL))
   left = _widen(a * scale[:, None] * scale[None], size, 2)
   left = left + np.diag(np.arange(size) >= n).astype(a.dtype)[..., None]
   first = 2 * npass // 5 if npass >= _TWO_LOOPS else npass
@@ -70,7 +72,12 @@ def entries(f: Cholesky, row: np.ndarray, col: np.ndarray) -> jax.Array:
 
 
 def gram(left: jax.Array, right: jax.Array) -> jax.Array:
-  """Contraction of (n, nv, W) with (n, nv, W) over the rows, batched over the worlds: (nv, nv, W)."""
+  """Contraction of (n, nv, W) with (n, nv, W) over the rows, batched over the worlds: (nv, nv, W).
+
+  Few rows are written out; more of them leave the cache, and a batched product is faster with its transpositions.
+  """
+  if len(left) <= _FEW_ROWS:
+    return in_parts(left.shape[1], lambda take: vector.add(x[:, None] * y for x, y in zip(take(left, 1), right, strict=True)))
   width = max(left.shape[-1], right.shape[-1])
   left, right = (jnp.broadcast_to(x, (*x.shape[:-1], width)) for x in (left, right))
   product = jax.lax.dot_general(left, right, (((0,), (0,)), ((2,), (2,))), precision=jax.lax.Precision.HIGHEST)

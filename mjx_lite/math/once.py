@@ -8,6 +8,8 @@ It is not only a matter of speed: with products and sums contracted in one place
 comparison may differ. What several results depend on, such as a choice, has to be computed once.
 """
 
+from collections.abc import Callable
+
 import jax
 import jax.numpy as jnp
 
@@ -16,13 +18,50 @@ from mjx_lite.math import vector
 
 def unit(x: jax.Array) -> jax.Array:
   """The number 1 in a form that XLA takes for data, from any array."""
-  x = jax.lax.stop_gradient(x)[(0,) * x.ndim]
+  return units(x[(0,) * x.ndim])
+
+
+def units(x: jax.Array) -> jax.Array:
+  """Ones like x in such a form, each from its own entry: no world's depends on another's."""
+  x = jax.lax.stop_gradient(x)
   return jnp.where(x == jnp.inf, jnp.asarray(2, x.dtype), 1)
 
 
-def once(x: jax.Array, one: jax.Array) -> jax.Array:
-  """x (..., W), computed once; no choice among constants (`once_chosen`)."""
-  return x / one
+def once(x: jax.Array, one: jax.Array | None = None) -> jax.Array:
+  """x (..., W), computed once; no choice among constants (`once_chosen`).
+
+  Args:
+    x: values.
+    one: `unit` of anything; without it the `units` of x. Not a vector that x is divided by along an axis: XLA would multiply
+      by its reciprocal, which is cheap, and repeat x.
+  """
+  return x / (units(x) if one is None else one)
+
+
+def in_parts(n: int, rows: Callable[[Callable[..., jax.Array]], jax.Array]) -> jax.Array:
+  """n rows (n, ...), made in a loop of two parts, which is where all fusion stops: before, behind, and a gather's too.
+
+  What goes into a product with a constant matrix is made like this as well: XLA on CPU computes the operand of one in the
+  product's flat shape, not vectorised, but where a loop has written it.
+
+  Args:
+    n: number of rows.
+    rows: function of `take(x, axis=0)`, which cuts out of an array with n entries along an axis those of a part, that
+      returns the rows of the part.
+  """
+  size = -(-n // 2)
+  if n < 2:
+    return rows(lambda x, axis=0: x)
+
+  def part(start):
+    return rows(lambda x, axis=0: jax.lax.dynamic_slice_in_dim(x, start, size, axis))
+
+  def write(i, out):
+    start = i * (n - size)
+    return jax.lax.dynamic_update_slice_in_dim(out, part(start), start, 0)
+
+  like = jax.eval_shape(part, 0)
+  return jax.lax.fori_loop(0, 2, write, jnp.zeros((n, *like.shape[1:]), like.dtype))
 
 
 def once_chosen(x: jax.Array, one: jax.Array) -> jax.Array:

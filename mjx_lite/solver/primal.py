@@ -10,6 +10,7 @@ from mjx_lite.constraint import jacobian
 from mjx_lite.constraint.rows import Rows
 from mjx_lite.core.types import Model
 from mjx_lite.math import safe, vector
+from mjx_lite.math.once import decided, once, units
 from mjx_lite.solver import cost, linesearch, operator
 from mjx_lite.solver.operator import Metric
 
@@ -120,7 +121,8 @@ def start(p: Problem, warmstart: jax.Array, memory: Any) -> _Iterate:
   if m.opt.use_warmstart:
     ma_warm, jar_warm = point(p, warmstart)
     gauss = 0.5 * vector.total((ma_warm - p.qfrc_smooth) * (warmstart - p.qacc_smooth))
-    warm = gauss + cost.row_cost(m.plan, p.rows, jar_warm) < cost.row_cost(m.plan, p.rows, jar)
+    cheaper = gauss + cost.row_cost(m.plan, p.rows, jar_warm) < cost.row_cost(m.plan, p.rows, jar)
+    (warm,) = decided(units(gauss), cheaper)
     qacc, ma, jar = (jnp.where(warm, a, b) for a, b in ((warmstart, qacc), (ma_warm, ma), (jar_warm, jar)))
   width = jar.shape[-1]
   none, infinite = jnp.zeros((width,), bool), jnp.full((width,), jnp.inf, qacc.dtype)
@@ -154,7 +156,7 @@ def step(p: Problem, method: Method, s: _Iterate) -> _Iterate:
   slope, curvature, length2 = map(vector.total, (grad * direction, direction * mv, direction * direction))
   gtol = tol * m.opt.ls_tolerance * safe.sqrt(length2) / p.scale
   found = linesearch.search(m.plan, p.rows, z, s.jar, jv, slope, 0.5 * curvature, gtol, m.opt.ls_iterations)
-  alpha = jnp.where(done, 0, found.alpha)
+  alpha = once(jnp.where(done, 0, found.alpha))  # or every row would compute it anew
   stuck = alpha == 0
   return _Iterate(
     s.qacc + alpha * direction,
