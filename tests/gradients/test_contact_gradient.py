@@ -119,15 +119,15 @@ def over_velocity(m, height):
 def test_discrete(cone):
   """A contact that just does not touch has the derivatives of one that just does; further away they fade."""
   m = one_step(cone, "discrete")
-  touching, missing, away = (np.asarray(over_velocity(m, x)) for x in (-1e-9, 1e-9, 0.05))
+  touching, missing, away = (np.asarray(over_velocity(m, x)) for x in (-1e-9, 1e-9, 0.5))
   np.testing.assert_allclose(missing, touching, rtol=1e-5, atol=1e-6)
-  assert abs(away[2, 2] - 1) > 1e-2 and abs(touching[2, 2] - 1) > 2 * abs(away[2, 2] - 1)
+  assert abs(touching[2, 2] - 1) > 0.1 and 1e-9 < abs(away[2, 2] - 1) < 1e-3
 
 
 @pytest.mark.parametrize("cone", ["elliptic", pytest.param("pyramidal", marks=pytest.mark.slow)])
 def test_condims_chosen_at_run_time(cone):
   """With a capacity the slots' condims are those of what is near: the same derivatives as with a slot for every pair."""
-  fixed, chosen = one_step(cone), one_step(cone, ncon_max=3)
+  fixed, chosen = one_step(cone), one_step(cone, ncon_max=2)
   assert chosen.plan.contact.mixed
   for height in (-1e-3, 2e-2):
     np.testing.assert_allclose(over_velocity(chosen, height), over_velocity(fixed, height), rtol=1e-9, atol=1e-12)
