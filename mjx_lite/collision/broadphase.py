@@ -13,8 +13,10 @@ import numpy as np
 
 from mjx_lite.collision import boxes
 from mjx_lite.core.select import rows
+from mjx_lite.core.types import Model
 from mjx_lite.math import safe, vector
 
+ROUND = frozenset(("sphere-sphere", "sphere-capsule", "capsule-capsule"))  # groups of shapes around segments
 _EXACT = 1 << 24  # integers below are exact in float32, whose `top_k` is faster
 
 
@@ -34,27 +36,47 @@ NO_BOUND = Capacity()
 
 
 class Bounds(NamedTuple):
-  """Bounding spheres, and boxes along the axes of the geoms, of all geoms."""
+  """Bounding spheres, and boxes along the axes of the geoms, of all geoms; and their sizes."""
 
   pos: jax.Array
   radius: jax.Array
   center: jax.Array
   half: jax.Array
   mat: jax.Array
+  size: jax.Array
 
 
-def bounds(geom_xpos: jax.Array, geom_xmat: jax.Array, rbound: jax.Array, aabb: jax.Array) -> Bounds:
+def bounds(m: Model, geom_xpos: jax.Array, geom_xmat: jax.Array) -> Bounds:
   """Bounds from poses, `geom_rbound` and `geom_aabb`; those of planes mean nothing."""
-  fields = geom_xpos, rbound, geom_xpos + vector.mat_vec(geom_xmat, aabb[:, :3]), aabb[:, 3:], geom_xmat
+  aabb = m.geom_aabb
+  center = geom_xpos + vector.mat_vec(geom_xmat, aabb[:, :3])
+  fields = geom_xpos, m.geom_rbound, center, aabb[:, 3:], geom_xmat, m.geom_size
   return Bounds(*(jax.lax.stop_gradient(x) for x in fields))
 
 
-def separation(b: Bounds, geom1: np.ndarray, geom2: np.ndarray) -> jax.Array:
-  """Lower bound (n, W) of the distances of geoms (n,) [m]. Source: `mj_collideOBB`, `mj_filterSphere`."""
+def separation(b: Bounds, geom1: np.ndarray, geom2: np.ndarray, group: str) -> jax.Array:
+  """Lower bound (n, W) of the distances of geoms (n,) of a group [m]. Source: `mj_collideOBB`, `mj_filterSphere`."""
   one, two = (Bounds(*(rows(x, g) for x in b)) for g in (geom1, geom2))
+  if group in ROUND:
+    return _segments(one, two) - one.size[:, 0] - two.size[:, 0]
   turn, offset = vector.mat_mat(vector.transpose(one.mat), two.mat), vector.mat_t_vec(one.mat, two.center - one.center)
   of_boxes = boxes.separation(offset, turn, one.half, two.half)
   return jnp.maximum(safe.norm(one.pos - two.pos) - one.radius - two.radius, of_boxes)
+
+
+def _segments(one: Bounds, two: Bounds) -> jax.Array:
+  """Distance (n, W) of the segments in capsules; those of spheres are points. It costs less than a bound by boxes.
+
+  The nearest point of the one's line to the other's, moved into its segment; then, in turn, the other's nearest to it and its
+  own nearest to that. Source: Ericson, Real-Time Collision Detection, section 5.1.9.
+  """
+  u, v, offset = one.mat[:, :, 2], two.mat[:, :, 2], two.pos - one.pos
+  half_u, half_v = one.size[:, 1], two.size[:, 1]
+  uv, along_u, along_v = vector.dot(u, v), vector.dot(u, offset), vector.dot(v, offset)
+  lines = (along_u - uv * along_v) / jnp.maximum(1 - uv * uv, jnp.finfo(uv.dtype).eps)  # of parallel ones any point will do
+  t = jnp.clip(uv * jnp.clip(lines, -half_u, half_u) - along_v, -half_v, half_v)
+  s = jnp.clip(uv * t + along_u, -half_u, half_u)
+  return safe.norm(offset + t[:, None] * v - s[:, None] * u)
 
 
 class Chosen(NamedTuple):
