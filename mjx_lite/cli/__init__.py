@@ -6,6 +6,7 @@ are asked for, so that `--help` answers at once.
 
 import argparse
 import importlib
+import importlib.metadata
 import sys
 from collections.abc import Sequence
 
@@ -19,6 +20,15 @@ COMMANDS = {
 }
 
 
+class _Version(argparse.Action):
+  """Tells versions and ends."""
+
+  def __call__(self, parser, *_):
+    told = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in ("mjx_lite", "mujoco", "jax"))
+    print(told)
+    parser.exit(0)
+
+
 def main(argv: Sequence[str] | None = None) -> int:
   """Runs one command.
 
@@ -30,6 +40,7 @@ def main(argv: Sequence[str] | None = None) -> int:
   """
   argv = list(sys.argv[1:] if argv is None else argv)
   parser = argparse.ArgumentParser(prog="mjx-lite", description="MuJoCo's runtime in JAX: its tools.")
+  parser.add_argument("--version", action=_Version, nargs=0, help="this package's version, MuJoCo's and JAX's")
   subparsers = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
   wanted = next((word for word in argv if not word.startswith("-")), None)
   for name, text in COMMANDS.items():

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from mjx_lite.collision import boxes
+from mjx_lite.core.enums import GeomType
 from mjx_lite.core.select import rows
 from mjx_lite.core.types import Model
 from mjx_lite.math import safe, vector
@@ -36,21 +37,23 @@ NO_BOUND = Capacity()
 
 
 class Bounds(NamedTuple):
-  """Bounding spheres, and boxes along the axes of the geoms, of all geoms; and their sizes."""
+  """Bounding spheres, and boxes along the axes of the geoms, of all geoms; segments of round ones."""
 
   pos: jax.Array
   radius: jax.Array
   center: jax.Array
   half: jax.Array
   mat: jax.Array
-  size: jax.Array
+  thick: jax.Array  # radius of round geoms
+  length: jax.Array  # half of their segment, zero of spheres
 
 
 def bounds(m: Model, geom_xpos: jax.Array, geom_xmat: jax.Array) -> Bounds:
   """Bounds from poses, `geom_rbound` and `geom_aabb`; those of planes mean nothing."""
   aabb = m.geom_aabb
   center = geom_xpos + vector.mat_vec(geom_xmat, aabb[:, :3])
-  fields = geom_xpos, m.geom_rbound, center, aabb[:, 3:], geom_xmat, m.geom_size
+  length = m.geom_size[:, 1] * (m.geom_type == GeomType.CAPSULE)[:, None]
+  fields = geom_xpos, m.geom_rbound, center, aabb[:, 3:], geom_xmat, m.geom_size[:, 0], length
   return Bounds(*(jax.lax.stop_gradient(x) for x in fields))
 
 
@@ -58,7 +61,7 @@ def separation(b: Bounds, geom1: np.ndarray, geom2: np.ndarray, group: str) -> j
   """Lower bound (n, W) of the distances of geoms (n,) of a group [m]. Source: `mj_collideOBB`, `mj_filterSphere`."""
   one, two = (Bounds(*(rows(x, g) for x in b)) for g in (geom1, geom2))
   if group in ROUND:
-    return _segments(one, two) - one.size[:, 0] - two.size[:, 0]
+    return _segments(one, two) - one.thick - two.thick
   turn, offset = vector.mat_mat(vector.transpose(one.mat), two.mat), vector.mat_t_vec(one.mat, two.center - one.center)
   of_boxes = boxes.separation(offset, turn, one.half, two.half)
   return jnp.maximum(safe.norm(one.pos - two.pos) - one.radius - two.radius, of_boxes)
@@ -71,11 +74,10 @@ def _segments(one: Bounds, two: Bounds) -> jax.Array:
   own nearest to that. Source: Ericson, Real-Time Collision Detection, section 5.1.9.
   """
   u, v, offset = one.mat[:, :, 2], two.mat[:, :, 2], two.pos - one.pos
-  half_u, half_v = one.size[:, 1], two.size[:, 1]
   uv, along_u, along_v = vector.dot(u, v), vector.dot(u, offset), vector.dot(v, offset)
   lines = (along_u - uv * along_v) / jnp.maximum(1 - uv * uv, jnp.finfo(uv.dtype).eps)  # of parallel ones any point will do
-  t = jnp.clip(uv * jnp.clip(lines, -half_u, half_u) - along_v, -half_v, half_v)
-  s = jnp.clip(uv * t + along_u, -half_u, half_u)
+  t = jnp.clip(uv * jnp.clip(lines, -one.length, one.length) - along_v, -two.length, two.length)
+  s = jnp.clip(uv * t + along_u, -one.length, one.length)
   return safe.norm(offset + t[:, None] * v - s[:, None] * u)
 
 

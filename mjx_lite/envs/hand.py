@@ -1,10 +1,14 @@
 """Dexterity: a cube is turned among the fingers of a hand."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 
 import mjx_lite as mjx
 from mjx_lite.envs.base import ASSETS, Env
+
+TURN = 2.0  # largest turn of a goal about the vertical [rad]
 
 
 class InHandCube(Env):
@@ -13,16 +17,31 @@ class InHandCube(Env):
   xml_path = ASSETS / "in_hand_cube.xml"
   ctrl_dt = 0.04
 
+  def __init__(self, xml_path: Any = None, *, upright: bool = True, **options: Any):
+    """As of `Env`.
+
+    Args:
+      xml_path: another model.
+      upright: goals are turns about the vertical, learned in minutes; otherwise any orientation, which takes far more steps.
+      **options: of `Env`.
+    """
+    super().__init__(xml_path, **options)
+    self.upright = upright
+
   def start(self, m: mjx.Model, d: mjx.Data, key: jax.Array) -> mjx.Data:
-    """The cube lies on the palm, turned about the vertical; any orientation is the goal."""
+    """The cube lies on the palm, turned a little about the vertical; the goal is turned further, or anyhow."""
     for_fingers, for_cube, for_goal = jax.random.split(key, 3)
     dtype = d.qpos.dtype
     fingers = 0.1 * jax.random.uniform(for_fingers, (self.action_size,), dtype, -1, 1)
     x, y, turn = jax.random.uniform(for_cube, (3,), dtype, -1, 1) * jnp.array([0.004, 0.004, 0.4], dtype)
     place = d.qpos[-7:].at[0].add(x).at[1].add(y)
     place = place.at[3].set(jnp.cos(turn / 2)).at[6].set(jnp.sin(turn / 2))
-    goal = jax.random.normal(for_goal, (4,), dtype)
-    goal = goal / jnp.sqrt(goal[0] ** 2 + goal[1] ** 2 + goal[2] ** 2 + goal[3] ** 2)
+    if self.upright:
+      half = 0.5 * TURN * jax.random.uniform(for_goal, (), dtype, -1, 1)
+      goal = jnp.zeros(4, dtype).at[0].set(jnp.cos(half)).at[3].set(jnp.sin(half))
+    else:
+      goal = jax.random.normal(for_goal, (4,), dtype)
+      goal = goal / jnp.sqrt(goal[0] ** 2 + goal[1] ** 2 + goal[2] ** 2 + goal[3] ** 2)
     return d.replace(qpos=jnp.concatenate([fingers, place]), ctrl=fingers, mocap_quat=goal[None])
 
   def away(self, d: mjx.Data) -> jax.Array:

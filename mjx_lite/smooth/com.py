@@ -101,7 +101,7 @@ def com_pos(m: Model, xipos, ximat, xmat, xanchor, xaxis) -> Com:
   columns = jnp.swapaxes(rows(xmat, p.turn_body), -3, -2).reshape(3 * len(p.turn_body), 3, xmat.shape[-1])
   axis = join([xaxis, columns, np.eye(3, dtype=xaxis.dtype)[:, :, None]], p.axis_row)
   arm = rows(subtree_com, m.body_rootid[m.dof_bodyid]) - rows(xanchor, m.dof_jntid)
-  axis, arm = vector.alike(axis, arm)
+  axis, arm = jnp.broadcast_arrays(axis, arm)  # with no dof at all, an axis belongs to no world
   turns = p.rotates[:, None, None]
   cdof = spatial.join(jnp.where(turns, axis, 0), jnp.where(turns, vector.cross(axis, arm), axis))
   return Com(subtree_com, cinert, cdof)

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import mjx_lite as mjx
-from mjx_lite.sysid import problem
+from mjx_lite.sysid import problem, programs
 from mjx_lite.sysid.cut import Pieces, cut
 from mjx_lite.sysid.params import Param, apply, labels_of, size
 from mjx_lite.sysid.problem import Trajectory
@@ -57,7 +57,7 @@ def fit(
   params = (params,) if isinstance(params, Param) else tuple(params)
   params = tuple(x._replace(bounds=(float(x.bounds[0]), float(x.bounds[1])), labels=tuple(x.labels)) for x in params)
   trajectories = [trajectories] if isinstance(trajectories, Trajectory) else list(trajectories)
-  d = mjx.make_data(m)
+  d = mjx.jit(mjx.make_data)(m)  # one program, not one for every field
   names = dict.fromkeys(name for t in trajectories for name in t.measured)
   channels = tuple(problem.channel(m, d, name) for name in names)
   pieces = cut(m, d, trajectories, channels, segment)
@@ -66,25 +66,26 @@ def fit(
   p = problem.Structure(params, sizes, channels, len(pieces.ctrl), pieces.link, starts)
   box = _box(m, params)
   tolerance = tolerance or (1e-8 if m.qpos0.dtype == jnp.float64 else 1e-4)
-  solver = _solver(p, tolerance, iterations)
   tables, low, high = _tables(m, d, p, pieces, box, start_noise)
+  solver = _solver(p, tolerance)
 
   sigma = _noise(p, pieces, noise)
   passes = [(jump, False) for jump in (problem.JUMPS if pieces.link else problem.JUMPS[-1:])]
   passes += [(problem.JUMPS[-1], True)] * (_AGAIN if noise is None else 0)
-  z, total = jnp.zeros_like(low).at[: len(box.first)].set(box.first / box.scale), 0
+  z, total = np.zeros_like(low), 0
+  z[: len(box.first)] = box.first / box.scale
   found: Any = None
   for jump, again in passes:
     sigma = _left(p, pieces, found, sigma) if again else sigma
-    weight = {k: jnp.asarray(pieces.mask[k] / sigma[k], low.dtype) for k in sigma}
-    found = solver(z, tables._replace(weight=weight, join=1 / (jump * tables.spread)), low, high)
-    z, total = found.z, total + int(found.iterations)
+    weight = {k: np.asarray(pieces.mask[k] / sigma[k], low.dtype) for k in sigma}
+    found = solver(z, tables._replace(weight=weight, join=1 / (jump * tables.spread)), low, high, iterations)
+    z, total = np.asarray(found.z), total + int(found.iterations)
   if not (np.isfinite(found.residual).all() and np.isfinite(found.jacobian).all()):
     raise FloatingPointError("the rollouts or their derivatives are not finite: other first values, or segment=, may help.")
   if not found.converged:
     warnings.warn(f"sysid.fit has not converged within {iterations} evaluations: what it returns is no minimum.", stacklevel=2)
   values = np.asarray(found.z[: len(box.first)], float) * box.scale
-  return judge(m, _applied(params)(m, jnp.asarray(values, low.dtype)), p, pieces, box, found, sigma, total)
+  return judge(m, _applied(params)(m, np.asarray(values, low.dtype)), p, pieces, box, found, sigma, total)
 
 
 class Box(NamedTuple):
@@ -100,7 +101,7 @@ class Box(NamedTuple):
 def _box(m, params):
   """First values, bounds and scales (P,) of the parameters."""
   labels = labels_of(m, params)
-  each = [np.asarray(p.get(m), float) for p in params]
+  each = [np.asarray(x, float) for x in _first(params)(m)]
   first = np.concatenate(each)
   low, high = (np.concatenate([np.full(len(x), p.bounds[i], float) for p, x in zip(params, each, strict=True)]) for i in (0, 1))
   bad = np.flatnonzero((first < low) | (first > high) | ~np.isfinite(first))
@@ -113,20 +114,60 @@ def _box(m, params):
 
 
 @functools.lru_cache(maxsize=16)
-def _solver(p, tolerance, iterations):
-  """The compiled least-squares solver; the same Params on data of the same shape find it compiled."""
+def _solver(p, tolerance):
+  """The least-squares solver; the same Params on data of the same shape find its programs compiled."""
   try:
     from mjx_lite.sysid import solve
   except ImportError as error:
     raise ImportError("sysid.fit needs optimistix: pip install 'mjx_lite[sysid]'.") from error
-  r, J = functools.partial(problem.residual, p), functools.partial(problem.linearised, p)
-  return mjx.jit(functools.partial(solve.least_squares, r, J, tolerance=tolerance, iterations=iterations))
+  count, width = sum(p.sizes), programs.width(p.segments)
+  push = _pushed(p._replace(segments=width, link=(0,) if p.link else ()))
+
+  @programs.Ahead
+  def step(now, first, found, tables, low, high):
+    found = programs.together(found, p.segments)
+    both = problem.assembled(p, now.next_z, found, tables)
+    return solve.advance(now, first, both, low, high, tolerance=tolerance)
+
+  def run(z, tables, low, high, iterations):
+    each = programs.parts(tables, width)
+
+    def arguments(z):
+      delta = np.zeros((p.segments, tables.spread.size), z.dtype)
+      delta = z[count:].reshape(delta.shape) if p.starts else delta
+      delta = np.concatenate([delta, np.repeat(delta[-1:], width * len(each) - p.segments, axis=0)])
+      return [(z[:count], delta[i * width : (i + 1) * width], t) for i, t in enumerate(each)]
+
+    one = push.shapes(*arguments(z)[0])
+    shapes = [one] * len(each)
+    whole = jax.eval_shape(lambda *x: problem.assembled(p, z, programs.together(x, p.segments), tables), *shapes)
+    start = solve.begin(z, whole, low, high)
+    push.prepare(*arguments(z)[0])
+    step.prepare(start, np.asarray(True), shapes, tables, low, high)
+    linearised = lambda z: programs.on_all_cores(push, arguments(np.asarray(z)))  # noqa: E731
+    return solve.least_squares(
+      linearised, lambda now, first, found: step(now, first, found, tables, low, high), start, iterations
+    )
+
+  return run
+
+
+@functools.lru_cache(maxsize=16)
+def _pushed(p):
+  """`problem.pushed`, of unknowns in their units."""
+  return programs.Ahead(lambda theta, delta, t: problem.pushed(p, theta * t.scale, delta * t.spread, t))
+
+
+@functools.lru_cache(maxsize=16)
+def _first(params):
+  """The model's own values, in one program."""
+  return programs.Ahead(lambda m: [p.get(m) for p in params])
 
 
 @functools.lru_cache(maxsize=16)
 def _applied(params):
-  """`apply`, compiled: as one of JAX's eager calls it would take twice as long to compile."""
-  return mjx.jit(lambda m, values: apply(m, params, values))
+  """`apply`, compiled: eagerly it would take twice as long to compile. It runs once: little is made of it."""
+  return programs.Ahead(lambda m, values: apply(m, params, values), compiler_options={"xla_backend_optimization_level": 0})
 
 
 def _tables(m, d, p, pieces: Pieces, box, start_noise):
@@ -141,10 +182,11 @@ def _tables(m, d, p, pieces: Pieces, box, start_noise):
     prior[pieces.first] = 1 / np.broadcast_to(np.asarray(start_noise, float), nx)
   free = free.ravel() if p.starts else np.zeros(0)
   low, high = (np.concatenate([x / box.scale, y]) for x, y in ((box.low, -free), (box.high, free)))
-  put = lambda tree: jax.tree.map(lambda x: jnp.asarray(x, dtype), tree)  # noqa: E731
-  tables = problem.Tables(
-    m, d, put(pieces.start), put(pieces.ctrl), put(pieces.measured), {}, jnp.zeros(0), put(prior), put(box.scale), put(spread)
+  put: Any = lambda tree: jax.tree.map(lambda x: np.asarray(x, dtype), tree)  # noqa: E731
+  start, ctrl, measured, prior, scale, spread = map(
+    put, (pieces.start, pieces.ctrl, pieces.measured, prior, box.scale, spread)
   )
+  tables = problem.Tables(m, d, start, ctrl, measured, {}, spread, prior, scale, spread)  # weight and join come with each pass
   return tables, put(low), put(high)
 
 

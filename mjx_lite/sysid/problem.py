@@ -2,7 +2,8 @@
 
 The unknowns are z = (parameters / scale, states at the starts of the segments): differences in tangent coordinates from a first
 guess. A segment's rollout depends on the parameters and on its own start alone, so its tangents are P + nx columns however
-many segments there are. They are pushed forward together, with the segments as worlds of one batch.
+many segments there are. They are pushed forward together, with segments as worlds of a batch (`pushed`); that is nearly all of
+the work, and is done for a part of the segments on each core. `assembled` puts the parts together.
 """
 
 from collections.abc import Mapping
@@ -83,19 +84,34 @@ def channel(m: mjx.Model, d: mjx.Data, name: str) -> Channel:
 
 def residual(p: Structure, z: jax.Array, t: Tables) -> jax.Array:
   """All residuals in units of their noise: measurements, jumps between segments, prior of the starts."""
-  theta, delta = _unknowns(p, z, t)
+  theta, delta = unknowns(p, z, t)
   misses, end = _segments(p, theta, delta, t)
   return jnp.concatenate([misses.ravel(), _jumps(p, end, delta, t).ravel(), _priors(p, delta, t)])
 
 
-def linearised(p: Structure, z: jax.Array, t: Tables) -> tuple[jax.Array, jax.Array]:
-  """The residuals and their Jacobian: forward mode, primal values once, tangent columns side by side."""
-  theta, delta = _unknowns(p, z, t)
+class Pushed(NamedTuple):
+  """What some segments do, and its derivatives along the n = P + nx unknowns that they depend on."""
+
+  misses: jax.Array  # (S, M)
+  slope: jax.Array  # (S, M, n)
+  end: dict[str, jax.Array]  # states at the end: (S, nq), ...; nothing where none is continued
+  end_slope: dict[str, jax.Array]  # (n, S, nq), ...
+
+
+def pushed(p: Structure, theta: jax.Array, delta: jax.Array, t: Tables) -> Pushed:
+  """Segments with their tangents: forward mode, primal values once, tangent columns side by side.
+
+  Args:
+    p: structure.
+    theta: (P,) parameters.
+    delta: (S, nx) differences of the starts.
+    t: tables of these segments, which may be some of all.
+  """
   count, (S, nx) = theta.shape[0], delta.shape
   own = nx if p.starts else 0
   n = count + own
-  of_theta = jnp.zeros((n, count), z.dtype).at[:count].set(jnp.diag(t.scale))
-  of_delta = jnp.zeros((n, S, nx), z.dtype)
+  of_theta = jnp.zeros((n, count), theta.dtype).at[:count].set(jnp.diag(t.scale))
+  of_delta = jnp.zeros((n, S, nx), theta.dtype)
   if own:
     of_delta = of_delta.at[count:].set(jnp.broadcast_to(jnp.diag(t.spread)[:, None], (nx, S, nx)))
 
@@ -103,12 +119,20 @@ def linearised(p: Structure, z: jax.Array, t: Tables) -> tuple[jax.Array, jax.Ar
     return jax.jvp(lambda a, b: _segments(p, a, b, t), (theta, delta), columns)
 
   (misses, end), (slope, end_slope) = jax.vmap(push, out_axes=(None, 0))((of_theta, of_delta))
-  slope = jnp.moveaxis(slope, 0, -1)  # (S, M, n)
-  r, J = [misses.ravel()], [_spread_out(slope, count, S, 0)]
+  slope = jnp.moveaxis(slope, 0, -1)
+  return Pushed(misses, slope, end, end_slope) if p.link else Pushed(misses, slope, {}, {})
+
+
+def assembled(p: Structure, z: jax.Array, found: Pushed, t: Tables) -> tuple[jax.Array, jax.Array]:
+  """The residuals and their Jacobian, of all segments' parts."""
+  theta, delta = unknowns(p, z, t)
+  count, (S, nx) = theta.shape[0], delta.shape
+  r, J = [found.misses.ravel()], [_spread_out(found.slope, count, S, 0)]
   if p.link:
-    along = jax.vmap(lambda e: jax.jvp(lambda x: _jumps(p, x, delta, t), (end,), (e,)), out_axes=(None, 0))
-    gap, of_end = along(end_slope)  # (L, nx), (n, L, nx)
-    here = jax.vmap(lambda e: jax.jvp(lambda x: _jumps(p, end, x, t), (delta,), (e,))[1])(of_delta[count:])
+    along = jax.vmap(lambda e: jax.jvp(lambda x: _jumps(p, x, delta, t), (found.end,), (e,)), out_axes=(None, 0))
+    gap, of_end = along(found.end_slope)  # (L, nx), (n, L, nx)
+    of_delta = jnp.broadcast_to(jnp.diag(t.spread)[:, None], (nx, S, nx))
+    here = jax.vmap(lambda e: jax.jvp(lambda x: _jumps(p, found.end, x, t), (delta,), (e,))[1])(of_delta)
     link = np.array(p.link)
     block = _spread_out(jnp.moveaxis(of_end, 0, -1), count, S, link)
     next_start = jnp.zeros((len(link), nx, S, nx), z.dtype).at[np.arange(len(link)), :, link + 1].set(jnp.moveaxis(here, 0, -1))
@@ -131,7 +155,7 @@ def _spread_out(slope, count, S, which):
   return jnp.concatenate([shared, own.reshape(L * M, S * (n - count))], axis=1)
 
 
-def _unknowns(p, z, t):
+def unknowns(p: Structure, z: jax.Array, t: Tables) -> tuple[jax.Array, jax.Array]:
   """Parameters (P,) and the starts' differences (S, nx) in their own units."""
   count, nx = sum(p.sizes), t.spread.shape[0]
   theta = z[:count] * t.scale
@@ -158,7 +182,7 @@ def _segments(p, theta, delta, t):
       miss = jax.vmap(jax.vmap(lambda a, b: mjx.differentiate_pos(m, 1, a, b)))(y, x)
     else:
       miss = x.reshape(*x.shape[:2], -1)[..., np.array(c.columns)] - y
-    misses.append((miss * t.weight[c.name]).reshape(p.segments, -1))
+    misses.append((miss * t.weight[c.name]).reshape(len(t.ctrl), -1))
   return jnp.concatenate(misses, axis=1), end
 
 

@@ -7,6 +7,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import lineax as lx
+import numpy as np
 import optimistix as optx
 
 _DAMPING = 1e-2  # of the first step, relative to the columns' squares
@@ -28,44 +29,99 @@ class Solution(NamedTuple):
   converged: jax.Array  # ()
 
 
-def least_squares(
-  residual: Callable[[jax.Array, Any], jax.Array],
-  linearised: Callable[[jax.Array, Any], tuple[jax.Array, jax.Array]],
-  z: jax.Array,
-  args: Any,
+class Progress(NamedTuple):
+  """Where the search is: all arrays of optimistix's state, and what it says of it."""
+
+  found: Solution  # the best so far
+  next_z: jax.Array  # (n,) where to evaluate next
+  stop: jax.Array  # ()
+  state: Any
+
+
+@jax.custom_jvp
+def _residual(z, linearised):
+  """The residual at z, which was computed already together with its Jacobian."""
+  return linearised[0]
+
+
+@_residual.defjvp
+def _(primals, tangents):
+  r, J = primals[1]
+  return r, J @ tangents[0]
+
+
+def _given(z, linearised):
+  """In the form that optimistix takes, with something else beside it."""
+  return _residual(z, linearised), None
+
+
+def begin(z: Any, linearised: Any, low: Any, high: Any) -> Progress:
+  """The progress from which `advance` makes the first: zeros but for `next_z`, of the others' shapes alone."""
+
+  def empty(z, linearised, low, high):
+    state = eqx.filter(_initial(_Bounded(0.0, _Descent(low, high)), z, linearised), eqx.is_array)
+    (r, J), one = linearised, jnp.array(0)
+    return Progress(Solution(z, r, J, one, one > 0), z, one > 0, state)
+
+  shapes = jax.eval_shape(empty, z, linearised, low, high)
+  zeros = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), shapes)
+  return zeros._replace(next_z=np.asarray(z))
+
+
+def advance(
+  past: Progress,
+  first: jax.Array,
+  linearised: tuple[jax.Array, jax.Array],
   low: jax.Array,
   high: jax.Array,
   *,
   tolerance: float,
-  iterations: int,
-) -> Solution:
-  """Minimum of |residual(z, args)|^2 between bounds; where low = high a number is held.
+) -> Progress:
+  """One iteration towards the minimum of the residual's square between bounds; where low = high a number is held.
 
   Args:
-    residual: (n,), args -> (R,).
-    linearised: the same with the Jacobian (R, n).
-    z: (n,) where to start.
-    args: a pytree.
+    past: of `begin`, or of the iteration before.
+    first: whether it is of `begin`.
+    linearised: residual (R,) and Jacobian (R, n) at `past.next_z`.
     low: (n,).
     high: (n,).
     tolerance: relative and absolute change at which to stop.
+  """
+  solver = _Bounded(tolerance, _Descent(low, high))
+  fresh, static = eqx.partition(_initial(solver, past.next_z, linearised), eqx.is_array)
+  state = eqx.combine(jax.tree.map(lambda a, b: jnp.where(first, a, b), fresh, past.state), static)
+  z = jnp.where(first, past.next_z, past.found.z)
+  z, state, _ = solver.step(_given, z, linearised, {}, state, frozenset())
+  stop, result = solver.terminate(_given, z, linearised, {}, state, frozenset())
+  r, J = state.f_info.residual, state.f_info.jac.as_matrix()
+  done = stop & (result == optx.RESULTS.successful) & _flat(z, r, J, low, high)
+  found = Solution(z, r, J, state.num_steps, done)
+  return Progress(found, state.y_eval, stop | (result != optx.RESULTS.successful), eqx.filter(state, eqx.is_array))
+
+
+def _initial(solver, z, linearised):
+  """Optimistix's state before the first step."""
+  shape = jax.eval_shape(lambda: linearised[0])
+  return solver.init(_given, z, linearised, {}, shape, None, frozenset())
+
+
+def least_squares(
+  linearised: Callable[[Any], Any], step: Callable[..., Progress], start: Progress, iterations: int
+) -> Solution:
+  """The loop, on the host: what is evaluated and what is done with it are programs of their own, and compile side by side.
+
+  Args:
+    linearised: from z to what `step` makes residual and Jacobian of.
+    step: `advance`, compiled: of a Progress, whether it is the first, and what `linearised` gave.
+    start: of `begin`.
     iterations: at most so many evaluations.
   """
-
-  @jax.custom_jvp
-  def fn(z, args):
-    return residual(z, args)
-
-  @fn.defjvp
-  def _(primals, tangents):
-    r, J = linearised(*primals)
-    return r, J @ tangents[0]
-
-  solver = _Bounded(tolerance, _Descent(low, high))
-  found = optx.least_squares(fn, solver, z, args, max_steps=iterations, throw=False)
-  z, r, J = found.value, found.stats["residual"], found.stats["jacobian"]
-  done = (found.result == optx.RESULTS.successful) & _flat(z, r, J, low, high)
-  return Solution(z, r, J, found.stats["num_steps"], done)
+  now = start
+  for i in range(iterations):
+    now = step(now, np.asarray(i == 0), linearised(now.next_z))
+    if now.stop:
+      break
+  return now.found
 
 
 def _held(z, slope, low, high):
@@ -94,12 +150,9 @@ class _Bounded(optx.AbstractGaussNewton):
     self.search = optx.ClassicalTrustRegion(high_cutoff=0.75, high_constant=10.0, low_constant=0.2)
 
   def terminate(self, fn, y, args, options, state, tags):
-    """Stop too where no shorter step is better: the rest is rounding."""
-    return state.terminate | (state.num_steps_since_acceptance >= _REJECTED), state.result
-
-  def postprocess(self, fn, y, aux, args, options, state, tags, result):
-    """Hand on the last linearisation."""
-    return y, aux, {"residual": state.f_info.residual, "jacobian": state.f_info.jac.as_matrix()}
+    """Stop too where the next step is nothing, or no shorter step is better: the rest is rounding."""
+    small = jnp.all(jnp.abs(state.y_eval - y) < 1e-3 * self.rtol * (1 + jnp.abs(y))) & (state.num_steps_since_acceptance == 0)
+    return state.terminate | small | (state.num_steps_since_acceptance >= _REJECTED), state.result
 
 
 class _State(eqx.Module):

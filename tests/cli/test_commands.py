@@ -15,7 +15,7 @@ import pytest
 import rich.console
 from mujoco import viewer
 
-from mjx_lite.cli import COMMANDS, common, compare, main, view
+from mjx_lite.cli import COMMANDS, common, compare, inspect, main, view
 from mjx_lite.viz import backend, draw
 
 _UNSUPPORTED = """
@@ -50,6 +50,12 @@ def test_command_help(command, capsys):
     main([command, "--help"])
   assert end.value.code == 0
   assert "--worlds" in capsys.readouterr().out or command in ("check", "view")
+
+
+def test_version(capsys):
+  with pytest.raises(SystemExit) as end:
+    main(["--version"])
+  assert end.value.code == 0 and f"mujoco {mujoco.__version__}" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("argv", [[], ["no_such_command"], ["bench"], ["demo", "--worlds", "0"]])
@@ -127,6 +133,14 @@ def test_inspect(tmp_path, capsys):
   out = capsys.readouterr().out
   for text in ("nv 27", "plane - capsule", "contact slots", "bytes of Data per world", "unsupported: nothing"):
     assert text in out
+
+
+def test_inspect_of_a_model_with_nothing_in_it(tmp_path, capsys, monkeypatch):
+  monkeypatch.setattr(inspect, "STAGES", ("com_pos", "step"))
+  (tmp_path / "empty.xml").write_text("<mujoco/>")
+  assert main(["inspect", str(tmp_path / "empty.xml"), "--worlds", "2"]) == 0
+  out = capsys.readouterr().out
+  assert "nv 0" in out and "com_pos" in out
 
 
 def test_inspect_lists_what_is_unsupported(tmp_path, capsys):

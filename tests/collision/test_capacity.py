@@ -10,6 +10,7 @@ from models import load
 import mjx_lite as mjx
 from mjx_lite import Warning
 from mjx_lite.cli import compare
+from mjx_lite.collision import broadphase
 
 STEPS = 300
 
@@ -147,3 +148,28 @@ def test_gradients_and_batches():
 def test_capacities_that_cannot_be_used(name, options, text):
   with pytest.raises(ValueError, match=text):
     mjx.put_model(load(name), **options)
+
+
+def test_bound_of_round_shapes_is_their_distance():
+  rng = np.random.default_rng(3)
+  shapes = ["sphere", "capsule"] * 12
+  quats = rng.normal(size=(24, 4))
+  quats[:8] = np.eye(4)[0]  # parallel: one behind the other, overlapping, on one line
+  places = rng.uniform(-0.6, 0.6, (24, 3))
+  places[:4, :2] = 0
+  geoms = "".join(
+    f'<geom type="{t}" size="{rng.uniform(0.02, 0.1)} {rng.uniform(0.05, 0.5)}" pos="{p[0]} {p[1]} {p[2]}" '
+    f'quat="{q[0]} {q[1]} {q[2]} {q[3]}"/>'
+    for t, p, q in zip(shapes, places, quats, strict=True)
+  )
+  model = mujoco.MjModel.from_xml_string(f"<mujoco><worldbody>{geoms}</worldbody></mujoco>")
+  data = mujoco.MjData(model)
+  mujoco.mj_kinematics(model, data)
+  one, two = np.triu_indices(24, 1)
+  m = mjx.put_model(model, dtype=np.float64)
+  native = jax.tree.map(lambda x: jnp.asarray(x)[..., None], m)
+  poses = jnp.asarray(data.geom_xpos[..., None]), jnp.asarray(data.geom_xmat.reshape(-1, 3, 3, 1))
+  bounds = broadphase.bounds(native, *poses)
+  bound = broadphase.separation(bounds, one, two, "capsule-capsule")[:, 0]
+  exact = [mujoco.mj_geomDistance(model, data, i, j, 10, None) for i, j in zip(one, two, strict=True)]
+  np.testing.assert_allclose(bound, exact, atol=1e-9)

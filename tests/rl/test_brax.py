@@ -16,10 +16,11 @@ def test_brax_ppo_trains_our_environment(monkeypatch):
   from brax.training.agents.ppo import train as ppo
 
   env, seen = envs.load("cartpole_balance", dtype=np.float32), []
-  make_policy, params, _ = ppo.train(
-    env, num_timesteps=2048, episode_length=100, num_envs=16, batch_size=16, num_minibatches=2, unroll_length=8, num_evals=2,
-    num_eval_envs=8, normalize_observations=True, progress_fn=lambda steps, metrics: seen.append((steps, metrics)),
-  )  # fmt: skip
+  with jax.enable_x64(False):  # brax's own wrappers mix both precisions otherwise
+    make_policy, params, _ = ppo.train(
+      env, num_timesteps=2048, episode_length=100, num_envs=16, batch_size=16, num_minibatches=2, unroll_length=8, num_evals=2,
+      num_eval_envs=8, normalize_observations=True, progress_fn=lambda steps, metrics: seen.append((steps, metrics)),
+    )  # fmt: skip
   assert seen[-1][0] >= 2048
   for _, metrics in seen:
     assert 0 < metrics["eval/episode_reward"] <= 100 and np.isfinite(metrics["eval/avg_episode_length"])

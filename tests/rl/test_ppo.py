@@ -82,3 +82,54 @@ def test_learns_a_task_in_minutes(name):
   done, reward = run(jax.random.split(jax.random.key(7), 16))
   assert not done.any()
   assert np.median(reward[-1]) > 0.8  # upright, or with its tip within a centimetre of the target
+
+
+def steps_of(env, policy, start, steps):
+  """Data after each step, and whether each world has never been done: worlds from states that are given."""
+
+  def one(carry, _):
+    state, kept = carry
+    state = jax.vmap(env.step)(state, policy(state.obs))
+    return (state, kept * (1 - state.done)), (state.data.qpos, state.data.qvel, state.data.xmat)
+
+  (_, kept), record = mjx.jit(lambda s: jax.lax.scan(one, (s, jnp.ones_like(s.done)), length=steps))(start)
+  return kept, record
+
+
+@pytest.mark.slow
+def test_a_quadruped_learns_to_follow_its_joystick():
+  """Five seconds at each command, of which the last four count: velocities in the trunk's own frame."""
+  env = envs.load("joystick_flat", dtype=np.float32)
+  out = ppo.train(env, **settings.PPO["joystick_flat"])
+  commands = np.repeat(np.array([[0, 0, 0], [0.8, 0, 0], [-0.6, 0, 0], [0, 0.4, 0], [0, 0, -0.8]], np.float32), 16, axis=0)
+
+  def begin(key, command):
+    state = env.reset(key)
+    d = state.data.replace(mocap_pos=command[None])
+    return state.replace(data=d, obs=env.observe(env.model, d))
+
+  start = mjx.jit(jax.vmap(begin))(jax.random.split(jax.random.key(8), len(commands)), jnp.asarray(commands))
+  kept, (_, qvel, xmat) = steps_of(env, out.policy, start, 250)
+  trunk = int(env.mj_model.jnt_bodyid[0])
+  v = np.einsum("twij,twi->twj", xmat[50:, :, trunk], qvel[50:, :, :3])
+  mean = np.concatenate([v[..., :2], qvel[50:, :, 5:6]], axis=-1).mean(0)
+  assert np.sum(kept) > 0.9 * len(commands)
+  assert np.median(np.abs(mean - commands).max(-1)) < 0.1
+  assert all(np.median(np.abs(mean - commands)[i : i + 16].max(-1)) < 0.2 for i in range(0, len(commands), 16))
+
+
+@pytest.mark.slow
+def test_a_hand_learns_to_turn_a_cube():
+  """The angle to the goal at the end is less than two thirds of what it is where nothing is done."""
+  env = envs.load("in_hand_cube", dtype=np.float32)
+  out = ppo.train(env, **settings.PPO["in_hand_cube"])
+  start = mjx.jit(jax.vmap(env.reset))(jax.random.split(jax.random.key(8), 64))
+
+  def left(policy):
+    kept, (qpos, *_) = steps_of(env, policy, start, 100)
+    away = jax.vmap(lambda q, d: env.away(d.replace(qpos=q)))(qpos[-1], start.data)
+    return float(np.mean(kept)), float(np.median(2 * np.arccos(np.minimum(away[:, 0], 1))))
+
+  kept, angle = left(out.policy)
+  _, still = left(lambda obs: jnp.zeros((len(obs), env.action_size), obs.dtype))
+  assert kept > 0.9 and angle < 0.67 * still

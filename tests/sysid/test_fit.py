@@ -1,5 +1,6 @@
 """Identification: parameters of C's own trajectories, their covariance, bounds, segments, and what cannot be known."""
 
+import functools
 import importlib
 
 import jax
@@ -12,7 +13,7 @@ import scipy.optimize
 import mjx_lite as mjx
 from mjx_lite import sysid
 from mjx_lite.sysid import params as parameters
-from mjx_lite.sysid import problem, report, result, solve
+from mjx_lite.sysid import problem, programs, report, result, solve
 
 fitting = importlib.import_module("mjx_lite.sysid.fit")  # the package's `fit` is the function
 
@@ -230,7 +231,15 @@ def test_jacobian_of_segments():
   theta = jnp.concatenate([p.params[0].get(m) + 0.1 * rng.normal(size=10), jnp.array([0.1, 0.2, -9.0])])
   z = jnp.concatenate([theta / t.scale, jnp.asarray(0.1 * rng.normal(size=48))])
   plain = lambda z: problem.residual(p, z, t)  # noqa: E731
-  (r, J), (value, slope) = mjx.jit(lambda z: (problem.linearised(p, z, t), (plain(z), jax.jacfwd(plain)(z))))(z)
+
+  def in_parts(z):
+    theta, delta = problem.unknowns(p, z, t)
+    one = p._replace(segments=3)
+    rows = np.array([[0, 1, 2], [3, 3, 3]])
+    found = [problem.pushed(one, theta, delta[i], x) for i, x in zip(rows, programs.parts(t, 3), strict=True)]
+    return problem.assembled(p, z, programs.together(found, 4), t)
+
+  (r, J), (value, slope) = mjx.jit(lambda z: (in_parts(z), (plain(z), jax.jacfwd(plain)(z))))(z)
   np.testing.assert_allclose(r, value, atol=1e-12)
   np.testing.assert_allclose(J, slope, atol=1e-9)
 
@@ -241,17 +250,22 @@ def test_bounds():
   A = rng.normal(size=(8, 4))
   b = A @ np.array([0.6, -0.5, -0.4, 0.2]) + 0.1 * rng.normal(size=8)
 
-  def residual(z, args):
+  def residual(z):
     return jnp.asarray(A) @ z + 0.3 * jnp.sin(3 * z[0]) * z[1] - b
 
-  linearised = lambda z, args: (residual(z, args), jax.jacfwd(residual)(z, args))  # noqa: E731
-  run = jax.jit(lambda z, *box: solve.least_squares(residual, linearised, z, None, *box, tolerance=1e-8, iterations=99))
+  linearised = jax.jit(lambda z: (residual(z), jax.jacfwd(residual)(z)))
+  step = jax.jit(functools.partial(solve.advance, tolerance=1e-8))
+
+  def run(z, *box):
+    advance = lambda now, first, found: step(now, first, found, *box)  # noqa: E731
+    return solve.least_squares(linearised, advance, solve.begin(z, linearised(z), *box), 99)
+
   active = 0
   for seed in range(4):
     low = np.random.default_rng(seed).uniform(-0.5, -0.05, 4)
     high = np.random.default_rng(seed + 10).uniform(0.05, 0.5, 4)
     found = run(jnp.zeros(4), jnp.asarray(low), jnp.asarray(high))
-    theirs = scipy.optimize.least_squares(lambda z: np.asarray(residual(z, None)), np.zeros(4), bounds=(low, high), xtol=1e-14)
+    theirs = scipy.optimize.least_squares(lambda z: np.asarray(residual(z)), np.zeros(4), bounds=(low, high), xtol=1e-14)
     assert (found.z >= low).all() and (found.z <= high).all() and found.converged
     assert float((found.residual**2).sum()) <= 2 * theirs.cost + 1e-7
     active += int(((found.z == low) | (found.z == high)).sum())
@@ -262,7 +276,7 @@ def test_what_is_unknown_of_the_starts(monkeypatch):
   """Two trajectories of two segments each: which starts are held, free, or known with some noise."""
   seen = []
 
-  def stop(z, tables, low, high):
+  def stop(z, tables, low, high, iterations):
     seen.append((tables, np.asarray(low[1:]).reshape(4, 2), np.asarray(high[1:]).reshape(4, 2)))
     raise StopIteration
 
