@@ -17,7 +17,7 @@ from mjx_lite.actuator import force as actuator_force
 from mjx_lite.actuator.state import UserLaws
 from mjx_lite.collision import driver, mixing, surface
 from mjx_lite.collision.shapes import NO_CONTACT
-from mjx_lite.constraint import adhesion, assemble, contact, contact_force, discrete, equality, jacobian, limit
+from mjx_lite.constraint import adhesion, assemble, contact, contact_force, discrete, equality, jacobian, limit, soft
 from mjx_lite.constraint.rows import Jacobian, Rows
 from mjx_lite.core import callbacks as user
 from mjx_lite.core import status
@@ -326,6 +326,8 @@ def _turn_freely(m: Model, d: Data, metric: effective.Effective, touched: jax.Ar
     return d
   force = d.qfrc_smooth + metric.shift
   turned = implicit_.solve_free(m, d.qacc, _free_effective(m, d, metric), force)
+  if m.opt.contact_gradient in soft.WEIGHTS:
+    turned = soft.felt(turned, d.qacc - d.qacc_smooth)
   return d.replace(qacc=jnp.where(_turns_freely(m, metric, touched), turned, d.qacc))
 
 

@@ -114,7 +114,7 @@ def interpolate(t: Octrees, which: np.ndarray | jax.Array, p: jax.Array) -> tupl
   node = take(t.node, index, p.dtype)
   size = node[..., 3:6, :]
   x, y, z = vector.parts((near - node[..., :3, :]) / size)
-  c = [vector.part(node, 6 + k) for k in range(8)]
+  c = vector.parts(node)[6:14]
   slope_x = [c[k + 1] - c[k] for k in (0, 2, 4, 6)]
   c = [c[2 * k] + x * slope_x[k] for k in range(4)]
   slope_y = [c[k + 1] - c[k] for k in (0, 2)]

@@ -50,7 +50,7 @@ def rows_joint(m: Model, p: LimitPlan, qpos: jax.Array) -> tuple[RowParams, jax.
   scalar = p.sign[:, None] * (rows(qpos, m.jnt_qposadr[joint]) - bound)
   turned = quat.to_rotvec(safe.normalize(rows(qpos, p.ball_adr)))
   axis, angle = safe.normalize_with_norm(turned)
-  pos = join([scalar, jnp.max(rows(m.jnt_range, p.joint[p.ball]), axis=1) - angle], p.order)
+  pos = join([scalar, safe.largest(rows(m.jnt_range, p.joint[p.ball]), axis=1) - angle], p.order)
   margin = rows(m.jnt_margin, p.joint)
   zero = jnp.zeros((len(p.joint), 1), pos.dtype)
   params = RowParams(

@@ -6,7 +6,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-_MAX_RUNS = 6  # a concatenation of this many slices is cheaper than a gather, whose transpose is a scatter
+from mjx_lite.core import linear
+
+_MAX_RUNS = 6  # a concatenation of this many slices is cheaper than a gather
 
 
 def rows(x: jax.Array, index: np.ndarray) -> jax.Array:
@@ -24,7 +26,7 @@ def rows(x: jax.Array, index: np.ndarray) -> jax.Array:
     starts, stops = np.r_[0, cuts], np.r_[cuts, n]
     parts = [jax.lax.slice_in_dim(x, int(index[a]), int(index[a]) + int(b - a)) for a, b in zip(starts, stops, strict=True)]
     return parts[0] if len(parts) == 1 else jnp.concatenate(parts)
-  return x.at[index].get(mode="promise_in_bounds")
+  return linear.choose(x, index) if jnp.issubdtype(x.dtype, jnp.floating) else x.at[index].get(mode="promise_in_bounds")
 
 
 def join(parts: Sequence[jax.Array | np.ndarray], order: np.ndarray | None = None) -> jax.Array:

@@ -11,8 +11,8 @@ with a parameter `batched`:
 * `jvp` dissolves: the native function's ordinary operations are differentiated, and the primitive is gone. So
   `vmap(grad(f))` is right too, in the plain layout; `grad` of a sum over `vmap` is the fast way to batched gradients.
 
-This is also the one place where worlds are cut into tiles (CPU caches), see `_in_tiles`. It is the only module that
-touches jax's extension interfaces.
+This is also the one place where worlds are cut into tiles (CPU caches), see `_in_tiles`. It and `linear.py` are the only
+modules that touch jax's extension interfaces.
 """
 
 import contextlib

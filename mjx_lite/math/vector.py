@@ -12,20 +12,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from mjx_lite.core import linear
+
 
 def add(terms: Iterable[jax.Array]) -> jax.Array:
   """Sum of one or more arrays; the built-in `sum` begins with a 0, which is no array and costs an addition."""
   return functools.reduce(operator.add, terms)
 
 
-def part(x: jax.Array, k: int, axis: int = -2) -> jax.Array:
-  """Component k, its axis kept: one slice. `x[..., k, :]` is a slice and a reshape, and costs more to trace."""
-  return jax.lax.slice_in_dim(x, k, k + 1, axis=x.ndim + axis)
-
-
 def parts(x: jax.Array) -> tuple[jax.Array, ...]:
-  """All components, each (..., 1, W)."""
-  return tuple(part(x, k) for k in range(x.shape[-2]))
+  """All components, each (..., 1, W). Split, so that the derivative joins them, where slices would be padded and added."""
+  return tuple(jax.lax.split(x, (1,) * x.shape[-2], axis=x.ndim - 2))
 
 
 def alike(*xs: jax.Array) -> list[jax.Array]:
@@ -38,11 +35,6 @@ def alike(*xs: jax.Array) -> list[jax.Array]:
 def join(components: Sequence[jax.Array]) -> jax.Array:
   """Vector of its components (..., 1, W)."""
   return jnp.concatenate(components, axis=-2)
-
-
-def _sum_over(x: jax.Array, axis: int) -> jax.Array:
-  """Sum along an axis, which is dropped."""
-  return jax.lax.squeeze(add(part(x, k, axis) for k in range(x.shape[axis])), (x.ndim + axis,))
 
 
 def fold(combine: Callable[[jax.Array, jax.Array], jax.Array], x: jax.Array, axis: int) -> jax.Array:
@@ -63,7 +55,7 @@ def fold(combine: Callable[[jax.Array, jax.Array], jax.Array], x: jax.Array, axi
 
 def dot(a: jax.Array, b: jax.Array) -> jax.Array:
   """Scalar product along the component axis, which is dropped."""
-  return _sum_over(a * b, -2)
+  return linear.add_up(a * b, -2)
 
 
 def combine_rows(a: jax.Array | np.ndarray, x: jax.Array) -> jax.Array:
@@ -100,17 +92,17 @@ def cross_parts(a: Sequence[jax.Array], b: Sequence[jax.Array]) -> tuple[jax.Arr
 
 def mat_vec(a: jax.Array, v: jax.Array) -> jax.Array:
   """Matrix (..., n, k, W) times vector (..., k, W)."""
-  return _sum_over(a * v[..., None, :, :], -2)
+  return linear.add_up(a * v[..., None, :, :], -2)
 
 
 def mat_t_vec(a: jax.Array, v: jax.Array) -> jax.Array:
   """Transposed matrix (..., k, n, W) times vector (..., k, W)."""
-  return _sum_over(a * v[..., :, None, :], -3)
+  return linear.add_up(a * v[..., :, None, :], -3)
 
 
 def mat_mat(a: jax.Array, b: jax.Array) -> jax.Array:
   """Matrix (..., n, k, W) times matrix (..., k, m, W)."""
-  return add(part(a, k) * part(b, k, -3) for k in range(a.shape[-2]))
+  return add(x * y for x, y in zip(parts(a), jax.lax.split(b, (1,) * b.shape[-3], axis=b.ndim - 3), strict=True))
 
 
 def transpose(a: jax.Array) -> jax.Array:

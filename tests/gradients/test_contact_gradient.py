@@ -87,3 +87,48 @@ def test_billiard():
 def test_unknown_mode():
   with pytest.raises(ValueError, match="contact_gradient has to be one of exact, smooth, from_distance"):
     billiard("soft")
+
+
+STEP = """
+<mujoco>
+  <option gravity="0 0 0" timestep="0.01" cone="{cone}" integrator="{integrator}"/>
+  <worldbody>
+    <geom type="plane" size="1 1 1" condim="{condim}"/>
+    <body pos="0 0 0.1"><freejoint/><geom size="0.1" mass="1" condim="1" solref="0.05 0.7" solimp="0.5 0.9 0.01"/></body>
+    <body pos="2 0 0.1"><joint type="slide" axis="1 0 1"/><geom size="0.1" mass="1" condim="1"/></body>
+  </worldbody>
+</mujoco>
+"""
+
+
+def one_step(cone, integrator="Euler", condim=3, **options):
+  spec = mujoco.MjSpec.from_string(STEP.format(cone=cone, integrator=integrator, condim=condim))
+  spec.geoms[2].condim = 4  # more than one condim: with a capacity, slots take that of what touches
+  return mjx.put_model(spec.compile(), contact_gradient="from_distance", contact_reach=0.05, **options)
+
+
+@jax.jit
+def over_velocity(m, height):
+  """Derivative of the next velocity by the velocity, with the first sphere at a distance from the plane."""
+  d = mjx.make_data(m)
+  d = d.replace(qpos=d.qpos.at[2].add(height), qvel=d.qvel.at[:3].set(jnp.array([0.3, -0.2, -0.5])))
+  return jax.jacfwd(lambda v: mjx.step(m, d.replace(qvel=v)).qvel)(d.qvel)
+
+
+@pytest.mark.parametrize("cone", ["pyramidal", pytest.param("elliptic", marks=pytest.mark.slow)])
+def test_discrete(cone):
+  """A contact that just does not touch has the derivatives of one that just does; further away they fade."""
+  m = one_step(cone, "discrete")
+  touching, missing, away = (np.asarray(over_velocity(m, x)) for x in (-1e-9, 1e-9, 0.5))
+  np.testing.assert_allclose(missing, touching, rtol=1e-5, atol=1e-6)
+  assert abs(touching[2, 2] - 1) > 0.1 and 1e-9 < abs(away[2, 2] - 1) < 1e-3
+
+
+@pytest.mark.parametrize("cone", ["elliptic", pytest.param("pyramidal", marks=pytest.mark.slow)])
+def test_condims_chosen_at_run_time(cone):
+  """With a capacity the slots' condims are those of what is near: the same derivatives as with a slot for every pair."""
+  fixed, chosen = one_step(cone), one_step(cone, ncon_max=2)
+  assert chosen.plan.contact.mixed
+  for height in (-1e-3, 2e-2):
+    np.testing.assert_allclose(over_velocity(chosen, height), over_velocity(fixed, height), rtol=1e-9, atol=1e-12)
+    assert abs(over_velocity(fixed, height)[0, 0] - 1) > 1e-3  # friction is felt

@@ -95,3 +95,12 @@ def test_what_with_params_refuses():
     m.with_params(dof_invweight0=m.dof_invweight0)
   with pytest.raises(ValueError, match="has shape"):
     m.with_params(body_mass=m.body_mass[:1])
+
+
+def test_batched_without_dofs():
+  """Nothing that moves: arrays without entries are of the batch's width too."""
+  xml = '<mujoco><worldbody><body pos="0 0 1"><geom size=".1" mass="2"/></body></worldbody></mujoco>'
+  m = mjx.put_model(mujoco.MjModel.from_xml_string(xml))
+  masses = jnp.outer(jnp.array([1.0, 3.0]), m.body_mass)
+  both = jax.jit(jax.vmap(lambda mass: m.with_params(body_mass=mass).body_subtreemass))(masses)
+  np.testing.assert_allclose(both, [[2, 2], [6, 6]])

@@ -1,0 +1,113 @@
+"""Linear functions whose transpose is better than the one JAX makes of their parts, as primitives of their own.
+
+JAX transposes a gather into a scatter. XLA on CPU makes a loop of each, row after row, of six kernels; but where the index is
+known so is its inverse, and the sum is a gather or two that fuse with what is around them. A sum written out becomes as many
+padded copies of its derivative, added up, where one broadcast will do.
+"""
+
+import functools
+import operator
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.core
+import jax.numpy as jnp
+import numpy as np
+from jax.extend import core as jex_core
+from jax.interpreters import ad, batching, mlir
+
+_MAX_GATHERS = 4  # of the transpose of `choose`; beyond it is a product with a 0/1 matrix
+_MAX_PRODUCT = 1 << 16  # entries of that matrix; beyond it is a scatter
+
+choose_p = jex_core.Primitive("mjx_choose")
+collect_p = jex_core.Primitive("mjx_collect")
+add_up_p = jex_core.Primitive("mjx_add_up")
+spread_p = jex_core.Primitive("mjx_spread")
+
+
+class Choice:
+  """Rows `index` (n,) of `size` rows; compared by value."""
+
+  def __init__(self, index: np.ndarray, size: int):
+    self.index, self.size = np.asarray(index), size
+    self._key = size, self.index.astype(np.int64).tobytes()
+
+  def __hash__(self):
+    return hash(self._key)
+
+  def __eq__(self, other):
+    return isinstance(other, Choice) and self._key == other._key
+
+  def __repr__(self):
+    return f"Choice({len(self.index)} of {self.size})"
+
+
+def choose(x: jax.Array, index: np.ndarray) -> jax.Array:
+  """`x[index]` along the first axis, for a constant valid index (n,)."""
+  return choose_p.bind(x, choice=Choice(index, x.shape[0]))
+
+
+def add_up(x: jax.Array, axis: int) -> jax.Array:
+  """Sum along a short axis, given from the end, which is dropped; written out, its transpose a broadcast."""
+  return add_up_p.bind(x, axis=axis, size=x.shape[axis])
+
+
+def _choose(x: jax.Array, choice: Choice) -> jax.Array:
+  return x.at[choice.index].get(mode="promise_in_bounds")
+
+
+def _collect(x: jax.Array, choice: Choice) -> jax.Array:
+  """The transpose: rows x (n, ...) added up where they were chosen from, (size, ...)."""
+  index, size = choice.index, choice.size
+  count = np.bincount(index, minlength=size)
+  most = int(count.max(initial=0))
+  if not most:
+    return jnp.zeros((size, *x.shape[1:]), x.dtype)
+  if most > _MAX_GATHERS:
+    if size * len(index) > _MAX_PRODUCT:
+      return jnp.zeros((size, *x.shape[1:]), x.dtype).at[index].add(x, mode="promise_in_bounds")
+    hit = (np.arange(size)[:, None] == index).astype(x.dtype)
+    return jax.lax.dot_general(hit, x, (((1,), (0,)), ((), ())), precision=jax.lax.Precision.HIGHEST)
+  order, first = np.argsort(index, kind="stable"), np.cumsum(count) - count
+  parts = []
+  for k in range(most):
+    there = count > k
+    part = x.at[order[np.where(there, first + k, 0)]].get(mode="promise_in_bounds")
+    parts.append(part if there.all() else jnp.where(there.reshape(-1, *(1,) * (x.ndim - 1)), part, 0))
+  return functools.reduce(operator.add, parts)
+
+
+def _add_up(x: jax.Array, axis: int, size: int) -> jax.Array:
+  parts = jax.lax.split(x, (1,) * size, axis=x.ndim + axis)
+  return jax.lax.squeeze(functools.reduce(operator.add, parts), (x.ndim + axis,))
+
+
+def _spread(x: jax.Array, axis: int, size: int) -> jax.Array:
+  return jnp.broadcast_to(jnp.expand_dims(x, axis), _spread_shape(x, axis, size))
+
+
+def _spread_shape(x: Any, axis: int, size: int) -> tuple[int, ...]:
+  at = len(x.shape) + axis + 1
+  return (*x.shape[:at], size, *x.shape[at:])
+
+
+def _define(primitive: Any, run: Callable[..., Any], shape: Callable[..., Any], transpose: Any, *, first: bool) -> None:
+  """A function of one array; its transpose has the same parameters. A batch axis comes first, or last."""
+
+  def batch(args, dims, **params):
+    x = jnp.moveaxis(args[0], dims[0], 0 if first else -1)
+    out = primitive.bind(x, **params)
+    return out, 0 if first else out.ndim - 1
+
+  primitive.def_impl(lambda x, **params: jax.jit(functools.partial(run, **params))(x))
+  primitive.def_abstract_eval(lambda x, **params: jax.core.ShapedArray(shape(x, **params), x.dtype))
+  mlir.register_lowering(primitive, mlir.lower_fun(run, multiple_results=False))
+  batching.primitive_batchers[primitive] = batch
+  ad.deflinear2(primitive, lambda t, x, **params: [transpose.bind(t, **params)])
+
+
+_define(choose_p, _choose, lambda x, choice: (len(choice.index), *x.shape[1:]), collect_p, first=False)
+_define(collect_p, _collect, lambda x, choice: (choice.size, *x.shape[1:]), choose_p, first=False)
+_define(add_up_p, _add_up, lambda x, axis, size: (*x.shape[:axis], *x.shape[len(x.shape) + axis + 1 :]), spread_p, first=True)
+_define(spread_p, _spread, _spread_shape, add_up_p, first=True)
