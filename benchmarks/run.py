@@ -53,19 +53,21 @@ def _package_folder(module: str) -> pathlib.Path | None:
   return pathlib.Path(spec.origin).parent if spec and spec.origin else None
 
 
-def _mjx_scene(name: str) -> Callable[[], pathlib.Path]:
-  return lambda: (_package_folder("mujoco.mjx") or pathlib.Path("mujoco-mjx is not installed")) / "test_data" / name
+def _of(module: str, file: str) -> Callable[[], pathlib.Path]:
+  """A file of a package."""
+  return lambda: (_package_folder(module) or pathlib.Path(f"{module} is not installed")) / file
 
 
 # name -> where the model is; a path on the command line is a scene too
 SCENES: dict[str, Callable[[], pathlib.Path]] = {
-  "humanoid": _mjx_scene("humanoid/humanoid.xml"),
-  "humanoids_2": _mjx_scene("humanoid/02_humanoids.xml"),
-  "humanoids_3": _mjx_scene("humanoid/03_humanoids.xml"),
-  "humanoids_10": _mjx_scene("humanoid/10_humanoids.xml"),
+  **{name: _of("mujoco.mjx", f"test_data/{file}.xml") for name, file in {
+    "humanoid": "humanoid/humanoid", **{f"humanoids_{k}": f"humanoid/{k:02}_humanoids" for k in range(1, 11)},
+    "quadruped": "barkour_v0/assets/barkour_v0_mjx", "hand": "shadow_hand/scene_right", "pendula": "pendula",
+  }.items()},
+  **{name: _of("gymnasium", f"envs/mujoco/assets/{name}.xml") for name in ("ant", "half_cheetah", "hopper", "walker2d")},
+  "myo_elbow": _of("myo_sim", "models/legacy/elbow/myoelbow_2dof6muscles.xml"),
   "shipped": lambda: ROOT / "mjx_lite" / "models" / "humanoid.xml",
-  "pendula": _mjx_scene("pendula.xml"),
-}
+}  # fmt: skip
 
 
 def _prepare_process(args: argparse.Namespace) -> None:
