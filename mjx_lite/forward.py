@@ -911,7 +911,7 @@ def _reset_where(m: Model, d: Data, bad: jax.Array) -> Data:
 
 
 def reset(m: Model, d: Data) -> Data:
-  """State and inputs as at the start; what is computed becomes zero, what is constant stays. Source: `mj_resetData`."""
+  """State and inputs as at the start; what is computed and counted becomes zero, constants stay. Source: `mj_resetData`."""
 
   def full(x, like):
     return jnp.broadcast_to(x, like.shape).astype(like.dtype)
@@ -923,7 +923,7 @@ def reset(m: Model, d: Data) -> Data:
   order = m.body_mocapid[mocap].argsort()
   return zero.replace(
     qpos=full(m.qpos0, d.qpos), plastic=full(tendon_force.initial(m, plastic.initial(m)), d.plastic),
-    status=d.status, contact=contact_, efc_type=d.efc_type, efc_id=d.efc_id,
+    contact=contact_, efc_type=d.efc_type, efc_id=d.efc_id,
     mocap_pos=full(m.body_pos[mocap][order], d.mocap_pos), mocap_quat=full(m.body_quat[mocap][order], d.mocap_quat),
     eq_active=full(jnp.asarray(m.eq_active0, bool)[:, None], d.eq_active),
     ctrl=full(m.plan.actuator.ctrl0[:, None], d.ctrl), history=full(sensor.start(m, m.opt.timestep), d.history),
