@@ -22,6 +22,8 @@ from mjx_lite.math import vector
 from mjx_lite.math.tree import SumPlan, plan_sum
 from mjx_lite.smooth.inertia import InertiaPlan, plan_packed
 
+_MOST = 1 << 14  # slots that nobody asked for: their tables grow with the square
+
 
 class Alone(NamedTuple):
   """Slots that act on one moving body; their curvature has the sparsity of a tree."""
@@ -63,6 +65,11 @@ class ContactPlan(NamedTuple):
 def plan(s: dict[str, Any], c: CollisionPlan, elliptic: bool, adhesive: bool) -> ContactPlan:
   """Rows and sides from the slots' bodies and condims; and whether some contacts may pull."""
   chosen, ncon = c.compact is not None, len(c.slot_dim)
+  if not chosen and ncon > _MOST:
+    raise ValueError(
+      f"put_model: the model's geoms could touch in {ncon} places, too many for a slot each: give ncon_max and pair_max, as "
+      "suggest_capacity(model, qpos_samples) proposes them."
+    )
   ndir = int(c.condim.max(initial=1))
   adhesive = adhesive and ncon > 0
   mixed = (chosen and len(set(c.condim)) > 1) or (adhesive and ndir > 1)

@@ -173,3 +173,11 @@ def test_bound_of_round_shapes_is_their_distance():
   bound = broadphase.separation(bounds, one, two, "capsule-capsule")[:, 0]
   exact = [mujoco.mj_geomDistance(model, data, i, j, 10, None) for i, j in zip(one, two, strict=True)]
   np.testing.assert_allclose(bound, exact, atol=1e-9)
+
+
+def test_more_slots_than_there_is_room_for_are_refused():
+  boxes = "".join(f'<body pos="{i} 0 0"><freejoint/><geom type="box" size=".4 .4 .4"/></body>' for i in range(70))
+  model = mujoco.MjModel.from_xml_string(f"<mujoco><worldbody>{boxes}</worldbody></mujoco>")
+  with pytest.raises(ValueError, match=r"19320 places.*suggest_capacity"):
+    mjx.put_model(model)
+  assert mjx.put_model(model, **mjx.suggest_capacity(model, model.qpos0)).plan.sizes["ncon"] < 20
