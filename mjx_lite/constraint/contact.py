@@ -16,6 +16,7 @@ from mjx_lite.constraint import sides
 from mjx_lite.constraint.rows import RowParams
 from mjx_lite.constraint.sides import ChosenSides, FixedSides
 from mjx_lite.core.enums import MINVAL
+from mjx_lite.core.errors import MjxError
 from mjx_lite.core.select import gather, rows
 from mjx_lite.core.types import Model
 from mjx_lite.math import vector
@@ -66,7 +67,7 @@ def plan(s: dict[str, Any], c: CollisionPlan, elliptic: bool, adhesive: bool) ->
   """Rows and sides from the slots' bodies and condims; and whether some contacts may pull."""
   chosen, ncon = c.compact is not None, len(c.slot_dim)
   if not chosen and ncon > _MOST:
-    raise ValueError(
+    raise MjxError(
       f"put_model: the model's geoms could touch in {ncon} places, too many for a slot each: give ncon_max and pair_max, as "
       "suggest_capacity(model, qpos_samples) proposes them."
     )
