@@ -98,7 +98,10 @@ def turned(env, policy, length, count=64):
     return env.away(state.data)[0], *jax.lax.scan(one, (state, jnp.ones_like(state.done)), length=length)[1]
 
   first, cosine, held = mjx.jit(jax.vmap(world))(jax.random.split(jax.random.key(8), count))
-  angle = lambda c: np.rad2deg(2 * np.arccos(np.clip(np.abs(c), 0, 1)))  # noqa: E731
+
+  def angle(c):
+    return np.rad2deg(2 * np.arccos(np.clip(np.abs(c), 0, 1)))
+
   kept = np.asarray(held)[:, -1] > 0
   last = np.median(angle(np.asarray(cosine)[:, -10:]), axis=1)  # of the last tenth of a second and more
   return {

@@ -199,7 +199,7 @@ def main() -> int:
       jax.config.update("jax_enable_x64", True)
       try:
         row = measure(name, args.states)
-      except (NotImplementedError, ValueError) as error:
+      except (NotImplementedError, ValueError) as error:  # ValueError: of MuJoCo, too, for a file that it cannot read
         row = {"model": name, "refused": f"{type(error).__name__}: {error}"}
       print(json.dumps(row, default=float))
       continue

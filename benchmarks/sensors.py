@@ -137,7 +137,7 @@ def errors(model, number):
   """
   seen = list(states(model, number))
   m = None
-  with contextlib.suppress(ValueError):  # more slots than there is room for
+  with contextlib.suppress(mjx.MjxError):  # more slots than there is room for
     m = mjx.put_model(model)
   if m is None or len(mjx.make_data(m).contact.dist) > SLOTS:
     m = mjx.put_model(model, **mjx.suggest_capacity(model, np.array([x.qpos for x in seen])))

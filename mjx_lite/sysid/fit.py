@@ -144,10 +144,11 @@ def _solver(p, tolerance):
     start = solve.begin(z, whole, low, high)
     push.prepare(*arguments(z)[0])
     step.prepare(start, np.asarray(True), shapes, tables, low, high)
-    linearised = lambda z: programs.on_all_cores(push, arguments(np.asarray(z)))  # noqa: E731
     return solve.least_squares(
-      linearised, lambda now, first, found: step(now, first, found, tables, low, high), start, iterations
-    )
+      lambda z: programs.on_all_cores(push, arguments(np.asarray(z))),
+      lambda now, first, found: step(now, first, found, tables, low, high),
+      start, iterations,
+    )  # fmt: skip
 
   return run
 
@@ -182,7 +183,10 @@ def _tables(m, d, p, pieces: Pieces, box, start_noise):
     prior[pieces.first] = 1 / np.broadcast_to(np.asarray(start_noise, float), nx)
   free = free.ravel() if p.starts else np.zeros(0)
   low, high = (np.concatenate([x / box.scale, y]) for x, y in ((box.low, -free), (box.high, free)))
-  put: Any = lambda tree: jax.tree.map(lambda x: np.asarray(x, dtype), tree)  # noqa: E731
+
+  def put(tree: Any) -> Any:
+    return jax.tree.map(lambda x: np.asarray(x, dtype), tree)
+
   start, ctrl, measured, prior, scale, spread = map(
     put, (pieces.start, pieces.ctrl, pieces.measured, prior, box.scale, spread)
   )

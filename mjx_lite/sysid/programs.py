@@ -67,7 +67,10 @@ def parts(t: problem.Tables, segments: int) -> list[problem.Tables]:
   count = len(t.ctrl)
   rows = [np.minimum(np.arange(a, a + segments), count - 1) for a in range(0, count, segments)]
   own = ("start", "ctrl", "measured", "weight", "prior")
-  take = lambda k, i: jax.tree.map(lambda x: np.asarray(x)[i], getattr(t, k))  # noqa: E731
+
+  def take(k, i):
+    return jax.tree.map(lambda x: np.asarray(x)[i], getattr(t, k))
+
   return [jax.device_put(t._replace(**{k: take(k, i) for k in own})) for i in rows]
 
 

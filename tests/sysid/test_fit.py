@@ -257,8 +257,8 @@ def test_bounds():
   step = jax.jit(functools.partial(solve.advance, tolerance=1e-8))
 
   def run(z, *box):
-    advance = lambda now, first, found: step(now, first, found, *box)  # noqa: E731
-    return solve.least_squares(linearised, advance, solve.begin(z, linearised(z), *box), 99)
+    start = solve.begin(z, linearised(z), *box)
+    return solve.least_squares(linearised, lambda now, first, found: step(now, first, found, *box), start, 99)
 
   active = 0
   for seed in range(4):
