@@ -13,11 +13,12 @@ import numpy as np
 
 from mjx_lite.collision import boxes
 from mjx_lite.core.enums import GeomType
-from mjx_lite.core.select import rows
 from mjx_lite.core.types import Model
 from mjx_lite.math import safe, vector
+from mjx_lite.math.once import in_parts
 
 ROUND = frozenset(("sphere-sphere", "sphere-capsule", "capsule-capsule"))  # groups of shapes around segments
+_AT_A_TIME = 64  # pairs whose bounds are made in one go, and left to their spheres in one go
 _EXACT = 1 << 24  # integers below are exact in float32, whose `top_k` is faster
 
 
@@ -36,49 +37,90 @@ class Capacity(NamedTuple):
 NO_BOUND = Capacity()
 
 
-class Bounds(NamedTuple):
-  """Bounding spheres, and boxes along the axes of the geoms, of all geoms; segments of round ones."""
+class Balls(NamedTuple):
+  """Bounding spheres of all geoms; those of planes mean nothing."""
 
   pos: jax.Array
   radius: jax.Array
+
+
+class Boxes(NamedTuple):
+  """Boxes along the geoms' axes."""
+
   center: jax.Array
   half: jax.Array
   mat: jax.Array
-  thick: jax.Array  # radius of round geoms
-  length: jax.Array  # half of their segment, zero of spheres
+
+
+class Segments(NamedTuple):
+  """What spheres and capsules are around; the segments of spheres are points."""
+
+  pos: jax.Array
+  axis: jax.Array
+  length: jax.Array  # half of it
+  thick: jax.Array  # radius around it
+
+
+class Bounds(NamedTuple):
+  """Of all geoms; a geom has segments or boxes, or both, whatever its type, and those that are right are taken."""
+
+  balls: Balls
+  boxes: Boxes
+  segments: Segments
 
 
 def bounds(m: Model, geom_xpos: jax.Array, geom_xmat: jax.Array) -> Bounds:
-  """Bounds from poses, `geom_rbound` and `geom_aabb`; those of planes mean nothing."""
-  aabb = m.geom_aabb
+  """Bounds from poses, `geom_rbound`, `geom_aabb` and `geom_size`. Gradient: none."""
+  aabb, length = m.geom_aabb, m.geom_size[:, 1] * (m.geom_type == GeomType.CAPSULE)[:, None]
   center = geom_xpos + vector.mat_vec(geom_xmat, aabb[:, :3])
-  length = m.geom_size[:, 1] * (m.geom_type == GeomType.CAPSULE)[:, None]
-  fields = geom_xpos, m.geom_rbound, center, aabb[:, 3:], geom_xmat, m.geom_size[:, 0], length
-  return Bounds(*(jax.lax.stop_gradient(x) for x in fields))
+  found = Bounds(
+    Balls(geom_xpos, m.geom_rbound), Boxes(center, aabb[:, 3:], geom_xmat),
+    Segments(geom_xpos, geom_xmat[:, :, 2], length, m.geom_size[:, 0]),
+  )  # fmt: skip
+  return jax.lax.stop_gradient(found)
 
 
-def separation(b: Bounds, geom1: np.ndarray, geom2: np.ndarray, group: str) -> jax.Array:
-  """Lower bound (n, W) of the distances of geoms (n,) of a group [m]. Source: `mj_collideOBB`, `mj_filterSphere`."""
-  one, two = (Bounds(*(rows(x, g) for x in b)) for g in (geom1, geom2))
-  if group in ROUND:
-    return _segments(one, two) - one.thick - two.thick
+def gaps(b: Bounds, geom1: np.ndarray, geom2: np.ndarray, group: str, margin: jax.Array) -> jax.Array:
+  """Lower bound (n, W) of the distances of geoms (n,) of a group, less a margin (n, W or 1) [m].
+
+  Some pairs at a time: by their bounding spheres, and where two of these touch in some world, by what is in them.
+
+  Source: `mj_filterSphere`, `mj_collideOBB`.
+  """
+  index = jnp.asarray(np.stack([geom1, geom2], axis=1).astype(np.int32))
+  shapes, better = (b.segments, _of_segments) if group in ROUND else (b.boxes, _of_boxes)
+
+  def some(take):
+    def both(x):
+      return [jax.tree.map(lambda a: a.at[take(index)[:, k]].get(mode="promise_in_bounds"), x) for k in range(2)]
+
+    one, two = both(b.balls)
+    balls = safe.norm(one.pos - two.pos) - one.radius - two.radius - take(margin)
+    return jax.lax.cond(
+      jnp.any(balls < 0), lambda: jnp.maximum(balls, better(*both(shapes)) - take(margin)), lambda: balls
+    )  # fmt: skip
+
+  return in_parts(len(geom1), some, -(-len(geom1) // _AT_A_TIME))
+
+
+def _of_boxes(one: Boxes, two: Boxes) -> jax.Array:
+  """Lower bound (n, W) of the distance of boxes."""
   turn, offset = vector.mat_mat(vector.transpose(one.mat), two.mat), vector.mat_t_vec(one.mat, two.center - one.center)
-  of_boxes = boxes.separation(offset, turn, one.half, two.half)
-  return jnp.maximum(safe.norm(one.pos - two.pos) - one.radius - two.radius, of_boxes)
+  return boxes.separation(offset, turn, one.half, two.half)
 
 
-def _segments(one: Bounds, two: Bounds) -> jax.Array:
-  """Distance (n, W) of the segments in capsules; those of spheres are points. It costs less than a bound by boxes.
+def _of_segments(one: Segments, two: Segments) -> jax.Array:
+  """Distance (n, W) of spheres and capsules.
 
   The nearest point of the one's line to the other's, moved into its segment; then, in turn, the other's nearest to it and its
   own nearest to that. Source: Ericson, Real-Time Collision Detection, section 5.1.9.
   """
-  u, v, offset = one.mat[:, :, 2], two.mat[:, :, 2], two.pos - one.pos
+  u, v, offset = one.axis, two.axis, two.pos - one.pos
   uv, along_u, along_v = vector.dot(u, v), vector.dot(u, offset), vector.dot(v, offset)
   lines = (along_u - uv * along_v) / jnp.maximum(1 - uv * uv, jnp.finfo(uv.dtype).eps)  # of parallel ones any point will do
   t = jnp.clip(uv * jnp.clip(lines, -one.length, one.length) - along_v, -two.length, two.length)
   s = jnp.clip(uv * t + along_u, -one.length, one.length)
-  return safe.norm(offset + t[:, None] * v - s[:, None] * u)
+  return safe.norm(offset + t[:, None] * v - s[:, None] * u) - one.thick - two.thick
 
 
 class Chosen(NamedTuple):

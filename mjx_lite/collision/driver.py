@@ -252,7 +252,7 @@ def _collide_near(m: Model, by_pair: mixing.Params, geom_xpos: jax.Array, geom_x
       continue
     place, (pair, margin) = None, (jnp.asarray(group.pair.astype(np.int32))[:, None], rows(reach, group.pair))
     if group.budget < len(group.pair):
-      chosen = broadphase.nearest(broadphase.separation(bounds, group.geom1, group.geom2, group.name) - margin, group.budget)
+      chosen = broadphase.nearest(broadphase.gaps(bounds, group.geom1, group.geom2, group.name, margin), group.budget)
       place, lost = chosen.place, lost | chosen.lost
       pair, margin = gather(pair, place), gather(margin, place)
       which = (jnp.asarray(g.astype(np.int32))[place] for g in (group.geom1, group.geom2))
@@ -281,6 +281,6 @@ def count_near(m: Model, geom_xpos: jax.Array, geom_xmat: jax.Array) -> jax.Arra
   reach, bounds = by_pair.margin + by_pair.gap, broadphase.bounds(m, geom_xpos, geom_xmat)
   none = jnp.zeros(geom_xpos.shape[-1], jnp.int32)
   return jnp.stack([
-    jnp.sum(broadphase.separation(bounds, g.geom1, g.geom2, g.name) < rows(reach, g.pair), axis=0) if g.bounded else none
+    jnp.sum(broadphase.gaps(bounds, g.geom1, g.geom2, g.name, rows(reach, g.pair)) < 0, axis=0) if g.bounded else none
     for g in p.groups
   ] or [none])  # fmt: skip

@@ -38,8 +38,8 @@ def once(x: jax.Array, one: jax.Array | None = None) -> jax.Array:
   return x / (units(x) if one is None else one)
 
 
-def in_parts(n: int, rows: Callable[[Callable[..., jax.Array]], jax.Array]) -> jax.Array:
-  """n rows (n, ...), made in a loop of two parts, which is where all fusion stops: before, behind, and a gather's too.
+def in_parts(n: int, rows: Callable[[Callable[..., jax.Array]], jax.Array], parts: int = 2) -> jax.Array:
+  """n rows (n, ...), made in a loop of a few parts, which is where all fusion stops: before, behind, and a gather's too.
 
   What goes into a product with a constant matrix is made like this as well: XLA on CPU computes the operand of one in the
   product's flat shape, not vectorised, but where a loop has written it.
@@ -48,8 +48,9 @@ def in_parts(n: int, rows: Callable[[Callable[..., jax.Array]], jax.Array]) -> j
     n: number of rows.
     rows: function of `take(x, axis=0)`, which cuts out of an array with n entries along an axis those of a part, that
       returns the rows of the part.
+    parts: how many; the last may repeat some rows of the one before.
   """
-  size = -(-n // 2)
+  size = -(-n // parts)
   if n < 2:
     return rows(lambda x, axis=0: x)
 
@@ -57,11 +58,11 @@ def in_parts(n: int, rows: Callable[[Callable[..., jax.Array]], jax.Array]) -> j
     return rows(lambda x, axis=0: jax.lax.dynamic_slice_in_dim(x, start, size, axis))
 
   def write(i, out):
-    start = i * (n - size)
+    start = jnp.minimum(i * size, n - size)
     return jax.lax.dynamic_update_slice_in_dim(out, part(start), start, 0)
 
   like = jax.eval_shape(part, 0)
-  return jax.lax.fori_loop(0, 2, write, jnp.zeros((n, *like.shape[1:]), like.dtype))
+  return jax.lax.fori_loop(0, -(-n // size), write, jnp.zeros((n, *like.shape[1:]), like.dtype))
 
 
 def once_chosen(x: jax.Array, one: jax.Array) -> jax.Array:
