@@ -79,8 +79,7 @@ def _solve_hessian(p, qacc, b):
   zones = cost.zones(m.plan, p.rows, jar)
 
   def hessian(x):
-    y = jacobian.mul(m, j, cdof, x)
-    return operator.mul_m(m, p.metric, x) + jacobian.mul_t(m, j, cdof, cost.mul_curvature(m.plan, zones, y))
+    return operator.mul_hessian(m, p.metric, j, zones, x)
 
   fixed, fixed_zones = jax.lax.stop_gradient((p, zones))
   factor = operator.factor(fixed.model, fixed.metric, fixed.rows.jacobian, fixed_zones)

@@ -1,8 +1,11 @@
-"""The solver's linear algebra: M x and (M + J' W J)^-1 x, in one of two ways chosen at plan time.
+"""The solver's linear algebra: M x and (M + J' H J)^-1 x, in one of three ways chosen at plan time.
 
 *articulated*: every contact touches at most one moving body; there are no equalities, no limits of ball joints, no rows
 of tendons, no armature of tendons and no effective metric. Then a row adds to the diagonal or to one body's inertia, and an
 articulated-body pass solves in O(n); neither M nor J is formed.
+*coupled*: contacts between moving bodies besides, of many dofs. The articulated pass with every contact's stiffness on both of
+its bodies, as if the other stood still, preconditions conjugate gradients, which find what couples the two: nothing where
+no such contact pushes, else some iterations for each.
 *dense*: always right.
 """
 
@@ -13,9 +16,12 @@ import jax
 from mjx_lite.constraint import jacobian
 from mjx_lite.constraint.rows import Jacobian
 from mjx_lite.core.types import Model
-from mjx_lite.math import linalg, vector
+from mjx_lite.math import krylov, linalg, vector
 from mjx_lite.smooth import articulated, inertia, mass, transmission
+from mjx_lite.solver import cost
 from mjx_lite.solver.cost import Zones
+
+_MANY_DOFS = 48  # from which on conjugate gradients cost less than a dense factor
 
 
 class Metric(NamedTuple):
@@ -30,9 +36,18 @@ class Metric(NamedTuple):
 
 def is_tree_sparse(m: Model) -> bool:
   """True if the articulated operator serves."""
+  return m.plan.contact.tree_sparse and not _is_coupled_otherwise(m)
+
+
+def is_coupled(m: Model) -> bool:
+  """True if the coupled operator serves."""
+  return not m.plan.contact.tree_sparse and not _is_coupled_otherwise(m) and m.nv >= _MANY_DOFS
+
+
+def _is_coupled_otherwise(m: Model) -> bool:
+  """Whether something but contacts couples bodies that are not neighbours in the tree."""
   p = m.plan.jacobian
-  coupling = m.opt.is_discrete or len(p.ball_row) or p.nequality or len(p.tendon_row)
-  return m.plan.contact.tree_sparse and not coupling and mass.is_articulated(m)
+  return bool(m.opt.is_discrete or len(p.ball_row) or p.nequality or len(p.tendon_row)) or not mass.is_articulated(m)
 
 
 def mul_m(m: Model, metric: Metric, x: jax.Array) -> jax.Array:
@@ -54,16 +69,38 @@ def factor_m(m: Model, metric: Metric) -> Any:
   return mass.factor(m, metric.cinert, metric.cdof, metric.M)
 
 
+class Coupled(NamedTuple):
+  """Operator whose contacts couple moving bodies, and the factor of one in which they do not."""
+
+  alone: articulated.Factor
+  metric: Metric
+  jacobian: Jacobian
+  zones: Zones
+
+
+def mul_hessian(m: Model, metric: Metric, j: Jacobian, zones: Zones, x: jax.Array) -> jax.Array:
+  """(M + J' H J) x, H the curvature of the rows."""
+  y = jacobian.mul(m, j, metric.cdof, x)
+  return mul_m(m, metric, x) + jacobian.mul_t(m, j, metric.cdof, cost.mul_curvature(m.plan, zones, y))
+
+
 def factor(m: Model, metric: Metric, j: Jacobian, zones: Zones) -> Any:
-  """Factor of M + J' H J, H the curvature of the rows."""
+  """What solves with M + J' H J, H the curvature of the rows."""
   weight, cone = zones.weight, zones.cone
-  if not is_tree_sparse(m):
+  if not is_tree_sparse(m) and not is_coupled(m):
     return linalg.cholesky(dense_m(m, metric) + jacobian.dense_curvature(m, j, metric.cdof, weight, cone))
   stiffness = jacobian.body_curvature(m, j, weight, cone) if m.plan.contact.ncon else None
   diagonal = transmission.dof_armature(m) + jacobian.unit_curvature(m, weight)
-  return articulated.factor(m, metric.cinert, metric.cdof, diagonal, stiffness)
+  alone = articulated.factor(m, metric.cinert, metric.cdof, diagonal, stiffness)
+  return alone if is_tree_sparse(m) else Coupled(alone, metric, j, zones)
 
 
 def solve(m: Model, f: Any, x: jax.Array) -> jax.Array:
-  """Solve with the factor."""
-  return articulated.solve(m, f, x) if is_tree_sparse(m) else linalg.cholesky_solve(f, x)
+  """Solve with it."""
+  if isinstance(f, linalg.Cholesky):
+    return linalg.cholesky_solve(f, x)
+  if not isinstance(f, Coupled):
+    return articulated.solve(m, f, x)
+  return krylov.conjugate_gradients(
+    lambda y: mul_hessian(m, f.metric, f.jacobian, f.zones, y), lambda y: articulated.solve(m, f.alone, y), x, 2 * m.nv
+  )
