@@ -31,6 +31,7 @@ class ArticulatedPlan(NamedTuple):
   hung: np.ndarray  # (ndepth, width) row of that sum, -1 where no body hangs
   dof: np.ndarray  # (ndepth, width) dof, nv where there is none
   to_parent: np.ndarray  # (ndepth, width, width) 1 at (row of the parent one depth above, row)
+  parent: np.ndarray  # (ndepth, width) row of the parent one depth above, any where there is none
   place: np.ndarray  # (nv,) dof -> depth * width + row
 
 
@@ -67,7 +68,7 @@ def plan(s: dict[str, Any]) -> ArticulatedPlan:
     if k:
       to_parent[k, row[parent[members]], row[members]] = 1
   hung = np.append(np.where(bears, np.cumsum(bears) - 1, -1), -1)[dof]
-  return ArticulatedPlan(plan_sum(hang[bears]), hung, dof, to_parent, depth * width + row)
+  return ArticulatedPlan(plan_sum(hang[bears]), hung, dof, to_parent, to_parent.argmax(axis=1), depth * width + row)
 
 
 def _by_depth(p: ArticulatedPlan, x: jax.Array) -> jax.Array:
@@ -129,8 +130,6 @@ def solve(m: Model, f: Factor, x: jax.Array) -> jax.Array:
   p: ArticulatedPlan = m.plan.articulated
   if not m.nv:
     return x
-  masks = jnp.asarray(p.to_parent, x.dtype)
-
   def up(pull, a):
     axis, force, inv, mask, u = a
     pull = _sum_rows(mask, pull)
@@ -141,12 +140,12 @@ def solve(m: Model, f: Factor, x: jax.Array) -> jax.Array:
   _, rest = jax.lax.scan(up, none, (f.cdof, f.force, f.inv, _from_children(p, x), _by_depth(p, x)), reverse=True)
 
   def down(acc, a):
-    axis, force, inv, mask, rest = a
-    carried = _sum_rows(mask.T, acc)
+    axis, force, inv, parent, rest = a
+    carried = acc.at[parent].get(mode="promise_in_bounds")
     acc_dof = rest - vector.dot(force, carried) * inv
     return carried + axis * acc_dof[:, None], acc_dof
 
-  _, out = jax.lax.scan(down, none, (f.cdof, f.force, f.inv, masks, rest))
+  _, out = jax.lax.scan(down, none, (f.cdof, f.force, f.inv, jnp.asarray(p.parent.astype(np.int32)), rest))
   return _by_dof(p, out)
 
 

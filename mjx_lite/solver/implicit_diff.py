@@ -79,7 +79,8 @@ def _solve_hessian(p, qacc, b):
   zones = cost.zones(m.plan, p.rows, jar)
 
   def hessian(x):
-    return operator.mul_hessian(m, p.metric, j, zones, x)
+    y = jacobian.mul(m, j, cdof, x)
+    return operator.mul_m(m, p.metric, x) + jacobian.mul_t(m, j, cdof, cost.mul_curvature(m.plan, zones, y))
 
   fixed, fixed_zones = jax.lax.stop_gradient((p, zones))
   factor = operator.factor(fixed.model, fixed.metric, fixed.rows.jacobian, fixed_zones)

@@ -3,9 +3,9 @@
 *articulated*: every contact touches at most one moving body; there are no equalities, no limits of ball joints, no rows
 of tendons, no armature of tendons and no effective metric. Then a row adds to the diagonal or to one body's inertia, and an
 articulated-body pass solves in O(n); neither M nor J is formed.
-*coupled*: contacts between moving bodies besides, of many dofs. The articulated pass with every contact's stiffness on both of
-its bodies, as if the other stood still, preconditions conjugate gradients, which find what couples the two: nothing where
-no such contact pushes, else some iterations for each.
+*coupled*: of many dofs, where contacts between moving bodies come besides, chosen at run time. The articulated pass has each
+of them on both of its bodies, as if the other stood still; conjugate gradients find the rest, at once where no such
+contact pushes.
 *dense*: always right.
 """
 
@@ -18,7 +18,6 @@ from mjx_lite.constraint.rows import Jacobian
 from mjx_lite.core.types import Model
 from mjx_lite.math import krylov, linalg, vector
 from mjx_lite.smooth import articulated, inertia, mass, transmission
-from mjx_lite.solver import cost
 from mjx_lite.solver.cost import Zones
 
 _MANY_DOFS = 48  # from which on conjugate gradients cost less than a dense factor
@@ -41,7 +40,8 @@ def is_tree_sparse(m: Model) -> bool:
 
 def is_coupled(m: Model) -> bool:
   """True if the coupled operator serves."""
-  return not m.plan.contact.tree_sparse and not _is_coupled_otherwise(m) and m.nv >= _MANY_DOFS
+  c = m.plan.contact
+  return not c.tree_sparse and c.chosen and not _is_coupled_otherwise(m) and m.nv >= _MANY_DOFS
 
 
 def _is_coupled_otherwise(m: Model) -> bool:
@@ -70,37 +70,33 @@ def factor_m(m: Model, metric: Metric) -> Any:
 
 
 class Coupled(NamedTuple):
-  """Operator whose contacts couple moving bodies, and the factor of one in which they do not."""
+  """Factor of the operator in which contacts do not couple their bodies, and what they couple."""
 
   alone: articulated.Factor
-  metric: Metric
   jacobian: Jacobian
-  zones: Zones
-
-
-def mul_hessian(m: Model, metric: Metric, j: Jacobian, zones: Zones, x: jax.Array) -> jax.Array:
-  """(M + J' H J) x, H the curvature of the rows."""
-  y = jacobian.mul(m, j, metric.cdof, x)
-  return mul_m(m, metric, x) + jacobian.mul_t(m, j, metric.cdof, cost.mul_curvature(m.plan, zones, y))
+  cdof: jax.Array
+  curvature: jax.Array  # of the contacts
 
 
 def factor(m: Model, metric: Metric, j: Jacobian, zones: Zones) -> Any:
   """What solves with M + J' H J, H the curvature of the rows."""
-  weight, cone = zones.weight, zones.cone
   if not is_tree_sparse(m) and not is_coupled(m):
-    return linalg.cholesky(dense_m(m, metric) + jacobian.dense_curvature(m, j, metric.cdof, weight, cone))
-  stiffness = jacobian.body_curvature(m, j, weight, cone) if m.plan.contact.ncon else None
-  diagonal = transmission.dof_armature(m) + jacobian.unit_curvature(m, weight)
+    return linalg.cholesky(dense_m(m, metric) + jacobian.dense_curvature(m, j, metric.cdof, zones.weight, zones.cone))
+  curvature = jacobian.contact_curvature(m, j, zones.weight, zones.cone) if m.plan.contact.ncon else None
+  stiffness = None if curvature is None else jacobian.body_curvature(m, j, curvature)
+  diagonal = transmission.dof_armature(m) + jacobian.unit_curvature(m, zones.weight)
   alone = articulated.factor(m, metric.cinert, metric.cdof, diagonal, stiffness)
-  return alone if is_tree_sparse(m) else Coupled(alone, metric, j, zones)
+  return alone if curvature is None or is_tree_sparse(m) else Coupled(alone, j, metric.cdof, curvature)
 
 
-def solve(m: Model, f: Any, x: jax.Array) -> jax.Array:
-  """Solve with it."""
+def solve(m: Model, f: Any, x: jax.Array, digits: float = 0.75) -> jax.Array:
+  """Solve with it; `digits` are those of `krylov.split_solve`."""
   if isinstance(f, linalg.Cholesky):
     return linalg.cholesky_solve(f, x)
   if not isinstance(f, Coupled):
     return articulated.solve(m, f, x)
-  return krylov.conjugate_gradients(
-    lambda y: mul_hessian(m, f.metric, f.jacobian, f.zones, y), lambda y: articulated.solve(m, f.alone, y), x, 2 * m.nv
-  )
+
+  def rest(y):
+    return jacobian.between_bodies(m, f.jacobian, f.cdof, f.curvature, y)
+
+  return krylov.split_solve(lambda y: articulated.solve(m, f.alone, y), rest, x, digits, 2 * m.nv)
