@@ -101,7 +101,8 @@ def overlap(b: Bounds, geom1: np.ndarray, geom2: np.ndarray, group: str, reach: 
   shapes, better = (b.segments, _of_segments) if group in ROUND else (b.boxes, _of_boxes)
   trees, kind = np.unique(tree[np.stack([geom1, geom2], axis=1)], axis=0, return_inverse=True)
   is_many = len(geom1) >= _FEW_TREES * len(trees)
-  possible = _trees_meet(b.balls, trees, tree, jnp.max(reach))[kind] if is_many else None
+  meet = _trees_meet(b.balls, trees, tree, jnp.max(reach)) if is_many else None
+  kind = jnp.asarray(kind.astype(np.int32))
 
   def some(take):
     def both(x):
@@ -114,10 +115,10 @@ def overlap(b: Bounds, geom1: np.ndarray, geom2: np.ndarray, group: str, reach: 
         jnp.any(balls > 0), lambda: jnp.minimum(balls, take(reach) - better(*both(shapes))), lambda: balls
       )  # fmt: skip
 
-    if possible is None:
+    if meet is None:
       return closer()
     nowhere = jnp.full((len(take(index)), b.balls.pos.shape[-1]), -jnp.inf, b.balls.pos.dtype)
-    return jax.lax.cond(jnp.any(take(possible)), closer, lambda: nowhere)
+    return jax.lax.cond(jnp.any(meet.at[take(kind)].get(mode="promise_in_bounds")), closer, lambda: nowhere)
 
   return in_parts(len(geom1), lambda take: some(take).T, -(-len(geom1) // _AT_A_TIME), axis=1)
 

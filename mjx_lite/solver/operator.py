@@ -89,7 +89,7 @@ def factor(m: Model, metric: Metric, j: Jacobian, zones: Zones) -> Any:
   return alone if curvature is None or is_tree_sparse(m) else Coupled(alone, j, metric.cdof, curvature)
 
 
-def solve(m: Model, f: Any, x: jax.Array, digits: float = 0.75) -> jax.Array:
+def solve(m: Model, f: Any, x: jax.Array, digits: float = 0.5) -> jax.Array:
   """Solve with it; `digits` are those of `krylov.split_solve`."""
   if isinstance(f, linalg.Cholesky):
     return linalg.cholesky_solve(f, x)
