@@ -97,7 +97,7 @@ def overlap(b: Bounds, geom1: np.ndarray, geom2: np.ndarray, group: str, reach: 
 
   Source: `mj_filterSphere`, `mj_collideOBB`.
   """
-  index = jnp.asarray(np.stack([geom1, geom2], axis=1).astype(np.int32))
+  index = [jnp.asarray(g.astype(np.int32)) for g in (geom1, geom2)]
   shapes, better = (b.segments, _of_segments) if group in ROUND else (b.boxes, _of_boxes)
   trees, kind = np.unique(tree[np.stack([geom1, geom2], axis=1)], axis=0, return_inverse=True)
   is_many = len(geom1) >= _FEW_TREES * len(trees)
@@ -105,8 +105,10 @@ def overlap(b: Bounds, geom1: np.ndarray, geom2: np.ndarray, group: str, reach: 
   kind = jnp.asarray(kind.astype(np.int32))
 
   def some(take):
+    first, second = (take(g) for g in index)
+
     def both(x):
-      return [jax.tree.map(lambda a: a.at[take(index)[:, k]].get(mode="promise_in_bounds"), x) for k in range(2)]
+      return [type(x)(*(a.at[g].get(mode="promise_in_bounds") for a in x)) for g in (first, second)]
 
     def closer():
       one, two = both(b.balls)
@@ -117,7 +119,7 @@ def overlap(b: Bounds, geom1: np.ndarray, geom2: np.ndarray, group: str, reach: 
 
     if meet is None:
       return closer()
-    nowhere = jnp.full((len(take(index)), b.balls.pos.shape[-1]), -jnp.inf, b.balls.pos.dtype)
+    nowhere = jnp.full((len(first), b.balls.pos.shape[-1]), -jnp.inf, b.balls.pos.dtype)
     return jax.lax.cond(jnp.any(meet.at[take(kind)].get(mode="promise_in_bounds")), closer, lambda: nowhere)
 
   return in_parts(len(geom1), lambda take: some(take).T, -(-len(geom1) // _AT_A_TIME), axis=1)

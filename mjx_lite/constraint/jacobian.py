@@ -144,7 +144,7 @@ def contact_curvature(m: Model, j: Jacobian, w: jax.Array, cone: jax.Array | Non
 
 
 def body_curvature(m: Model, j: Jacobian, a: jax.Array) -> jax.Array:
-  """J' H J of the contacts, a their `contact_curvature`, as stiffnesses (nbody, 6, 6, W) of single bodies, the others at rest."""
+  """J' H J of the contacts as stiffnesses (nbody, 6, 6, W) of single bodies, the others at rest; a is `contact_curvature`."""
   c = m.plan.contact
   return c.sides.to_bodies(_stiffness(rows(a, c.sides.slot) if c.chosen else a, j.basis), j.body)
 

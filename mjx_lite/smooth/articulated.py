@@ -59,16 +59,17 @@ def plan(s: dict[str, Any]) -> ArticulatedPlan:
     depth[v] = depth[parent[v]] + 1 if parent[v] >= 0 else 0
   ndepth = depth.max(initial=-1) + 1
   width = np.bincount(depth, minlength=1).max(initial=0)
-  dof, row = np.full((ndepth, width), nv), np.zeros(nv, int)
+  dof, row, above = np.full((ndepth, width), nv), np.zeros(nv, int), np.zeros((ndepth, width), int)
   to_parent = np.zeros((ndepth, width, width))
   for k in range(ndepth):
     members = np.flatnonzero(depth == k)
     dof[k, : len(members)] = members
     row[members] = np.arange(len(members))
     if k:
+      above[k, row[members]] = row[parent[members]]
       to_parent[k, row[parent[members]], row[members]] = 1
   hung = np.append(np.where(bears, np.cumsum(bears) - 1, -1), -1)[dof]
-  return ArticulatedPlan(plan_sum(hang[bears]), hung, dof, to_parent, to_parent.argmax(axis=1), depth * width + row)
+  return ArticulatedPlan(plan_sum(hang[bears]), hung, dof, to_parent, above, depth * width + row)
 
 
 def _by_depth(p: ArticulatedPlan, x: jax.Array) -> jax.Array:

@@ -1,4 +1,4 @@
-"""Many dofs whose contacts couple moving bodies: conjugate gradients about an articulated pass, beside C and the dense factor."""
+"""Many dofs whose contacts couple moving bodies: conjugate gradients about an articulated pass, beside C."""
 
 import jax
 import jax.numpy as jnp
@@ -14,7 +14,10 @@ LIMB = (
   '<body pos="{x} 0 0"><joint axis="0 1 0" range="-60 60" damping=".05"/>'
   '<geom type="capsule" fromto="0 0 0 {x} 0 -.1" size=".04" condim="{condim}"/></body>'
 )
-BODY = '<body pos="{x} {y} {z}" euler="{a} {b} {c}"><freejoint/><geom type="capsule" size=".06 .1" condim="{condim}"/>{limbs}</body>'
+BODY = (
+  '<body pos="{x} {y} {z}" euler="{a} {b} {c}"><freejoint/>'
+  '<geom type="capsule" size=".06 .1" condim="{condim}"/>{limbs}</body>'
+)
 
 
 def heap(cone, bodies=8):
