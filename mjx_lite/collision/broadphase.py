@@ -82,11 +82,11 @@ def bounds(m: Model, geom_xpos: jax.Array, geom_xmat: jax.Array) -> Bounds:
   return jax.lax.stop_gradient(found)
 
 
-def overlap(b: Bounds, geom1: np.ndarray, geom2: np.ndarray, group: str, reach: jax.Array, tree: np.ndarray) -> jax.Array:
+def overlap(b: Bounds, geom1: np.ndarray, geom2: np.ndarray, group: str, reach: jax.Array, tree: np.ndarray, tiled: bool) -> jax.Array:
   """How far geoms (n,) of a group are within reach (n, W or 1) of each other at most (W, n) [m]; negative of others.
 
-  Some pairs at a time, and no closer than needed: -inf where the boxes of all their trees are apart in all worlds; by bounding
-  spheres where all of these are; else by the shapes.
+  By bounding spheres and by the shapes. Where worlds are few at a time (tiles), pairs are, too, and looked at no closer than
+  needed: -inf where the boxes of all their trees are apart in all worlds, by the spheres alone where all of these are.
 
   Args:
     b: of all geoms.
@@ -94,13 +94,14 @@ def overlap(b: Bounds, geom1: np.ndarray, geom2: np.ndarray, group: str, reach: 
     group: name of the pairs' types.
     reach: margin + gap.
     tree: (ngeom,) a number for the tree that a geom belongs to.
+    tiled: whether worlds are few.
 
   Source: `mj_filterSphere`, `mj_collideOBB`.
   """
   index = [jnp.asarray(g.astype(np.int32)) for g in (geom1, geom2)]
   shapes, better = (b.segments, _of_segments) if group in ROUND else (b.boxes, _of_boxes)
   trees, kind = np.unique(tree[np.stack([geom1, geom2], axis=1)], axis=0, return_inverse=True)
-  is_many = len(geom1) >= _FEW_TREES * len(trees)
+  is_many = tiled and len(geom1) >= _FEW_TREES * len(trees)
   meet = _trees_meet(b.balls, trees, tree, jnp.max(reach)) if is_many else None
   kind = jnp.asarray(kind.astype(np.int32))
 
@@ -110,19 +111,20 @@ def overlap(b: Bounds, geom1: np.ndarray, geom2: np.ndarray, group: str, reach: 
     def both(x):
       return [type(x)(*(a.at[g].get(mode="promise_in_bounds") for a in x)) for g in (first, second)]
 
+    def by_shapes(balls):
+      return jnp.minimum(balls, take(reach) - better(*both(shapes)))
+
     def closer():
       one, two = both(b.balls)
       balls = take(reach) + one.radius + two.radius - safe.norm(one.pos - two.pos)
-      return jax.lax.cond(
-        jnp.any(balls > 0), lambda: jnp.minimum(balls, take(reach) - better(*both(shapes))), lambda: balls
-      )  # fmt: skip
+      return jax.lax.cond(jnp.any(balls > 0), by_shapes, lambda x: x, balls) if tiled else by_shapes(balls)
 
     if meet is None:
       return closer()
     nowhere = jnp.full((len(first), b.balls.pos.shape[-1]), -jnp.inf, b.balls.pos.dtype)
     return jax.lax.cond(jnp.any(meet.at[take(kind)].get(mode="promise_in_bounds")), closer, lambda: nowhere)
 
-  return in_parts(len(geom1), lambda take: some(take).T, -(-len(geom1) // _AT_A_TIME), axis=1)
+  return in_parts(len(geom1), lambda take: some(take).T, -(-len(geom1) // _AT_A_TIME) if tiled else 1, axis=1)
 
 
 def _trees_meet(b: Balls, pairs: np.ndarray, tree: np.ndarray, reach: jax.Array) -> jax.Array:

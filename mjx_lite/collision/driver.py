@@ -279,7 +279,7 @@ def _collide_near(m: Model, by_pair: mixing.Params, geom_xpos: jax.Array, geom_x
 
 def _overlap(m: Model, group: Group, bounds: broadphase.Bounds, reach: jax.Array) -> jax.Array:
   """Of the pairs of a group, see `broadphase.overlap`."""
-  return broadphase.overlap(bounds, group.geom1, group.geom2, group.name, reach, m.body_rootid[m.geom_bodyid])
+  return broadphase.overlap(bounds, group.geom1, group.geom2, group.name, reach, m.body_rootid[m.geom_bodyid], m.tile > 0)
 
 
 def count_near(m: Model, geom_xpos: jax.Array, geom_xmat: jax.Array) -> jax.Array:

@@ -52,7 +52,7 @@ def in_parts(n: int, rows: Callable[[Callable[..., jax.Array]], jax.Array], part
     axis: that the rows are along in the result.
   """
   size = -(-n // parts)
-  if n < 2:
+  if min(n, parts) < 2:
     return rows(lambda x, axis=0: x)
 
   def part(start):

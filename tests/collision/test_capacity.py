@@ -174,8 +174,8 @@ def test_bound_of_round_shapes_is_their_distance():
   balls = np.linalg.norm(data.geom_xpos[one] - data.geom_xpos[two], axis=1) - model.geom_rbound[one] - model.geom_rbound[two]
   near = balls < reach
   assert 20 < near.sum() < len(near) - 100
-  for tree in (np.arange(24), np.zeros(24, int), np.arange(24) // 12):
-    bound = broadphase.overlap(bounds, one, two, "capsule-capsule", jnp.full((len(one), 1), reach), tree)[0]
+  for tree, tiled in ((np.arange(24), True), (np.zeros(24, int), True), (np.arange(24) // 12, True), (np.arange(24), False)):
+    bound = broadphase.overlap(bounds, one, two, "capsule-capsule", jnp.full((len(one), 1), reach), tree, tiled)[0]
     np.testing.assert_allclose(bound[near], reach - exact[near], atol=1e-9)
     assert np.all(bound[~near] <= 0) and np.all((bound >= reach - exact - 1e-9) | (exact > reach))
 
