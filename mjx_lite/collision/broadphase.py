@@ -82,7 +82,9 @@ def bounds(m: Model, geom_xpos: jax.Array, geom_xmat: jax.Array) -> Bounds:
   return jax.lax.stop_gradient(found)
 
 
-def overlap(b: Bounds, geom1: np.ndarray, geom2: np.ndarray, group: str, reach: jax.Array, tree: np.ndarray, tiled: bool) -> jax.Array:
+def overlap(
+  b: Bounds, geom1: np.ndarray, geom2: np.ndarray, group: str, reach: jax.Array, tree: np.ndarray, tiled: bool
+) -> jax.Array:
   """How far geoms (n,) of a group are within reach (n, W or 1) of each other at most (W, n) [m]; negative of others.
 
   By bounding spheres and by the shapes. Where worlds are few at a time (tiles), pairs are, too, and looked at no closer than
