@@ -15,7 +15,7 @@ from mjx_lite.constraint.equality import EqualityPlan
 from mjx_lite.constraint.rows import Jacobian
 from mjx_lite.core.select import join, rows
 from mjx_lite.core.types import Model
-from mjx_lite.math import linalg, vector
+from mjx_lite.math import linalg, spatial, vector
 from mjx_lite.math.groups import GroupPlan, group_sum, plan_groups
 from mjx_lite.math.once import in_parts
 from mjx_lite.math.tree import SumPlan, mask_sum, plan_sum
@@ -144,7 +144,7 @@ def contact_curvature(m: Model, j: Jacobian, w: jax.Array, cone: jax.Array | Non
 
 
 def body_curvature(m: Model, j: Jacobian, a: jax.Array) -> jax.Array:
-  """J' H J of the contacts as stiffnesses (nbody, 6, 6, W) of single bodies, the others at rest; a is `contact_curvature`."""
+  """J' H J of the contacts as packed stiffnesses (nbody, 21, W) of single bodies, the others at rest; a is `contact_curvature`."""
   c = m.plan.contact
   return c.sides.to_bodies(_stiffness(rows(a, c.sides.slot) if c.chosen else a, j.basis), j.body)
 
@@ -166,12 +166,13 @@ def between_bodies(m: Model, j: Jacobian, cdof: jax.Array, a: jax.Array, x: jax.
 
 
 def _stiffness(a: jax.Array, basis: jax.Array) -> jax.Array:
-  """basis' a basis (n, 6, 6, W), of a (n, ndir, ndir, W) and basis (n, ndir, 6, W)."""
+  """Upper triangles (n, 21, W) of basis' a basis, of a (n, ndir, ndir, W) and basis (n, ndir, 6, W)."""
 
   def some(take):
     x, b = take(a), take(basis)
-    half = vector.add(x[:, :, k, None] * b[:, None, k] for k in range(b.shape[1]))
-    return vector.add(b[:, k, :, None] * half[:, k, None, :] for k in range(b.shape[1]))
+    ndir = range(b.shape[1])
+    half = vector.add(x[:, :, k, None] * b[:, None, k] for k in ndir)
+    return jnp.concatenate([vector.add(b[:, k, i, None] * half[:, k, i:] for k in ndir) for i in range(6)], axis=1)
 
   return in_parts(len(basis), some)
 
@@ -179,7 +180,7 @@ def _stiffness(a: jax.Array, basis: jax.Array) -> jax.Array:
 def _alone_curvature(p: contact.Alone, a: jax.Array, j: Jacobian, cdof: jax.Array) -> jax.Array:
   """Dense (nv, nv, W) curvature of the contacts with one moving body: composite stiffnesses, as M has composite inertias."""
   stiff = _stiffness(rows(a, p.slot), rows(j.basis, p.side))
-  load = mask_sum(p.dof_slot, stiff)
+  load = spatial.unpack_symmetric(mask_sum(p.dof_slot, stiff))
   force = vector.mat_vec(load, cdof)
   left, right = rows(force, p.entry.row), rows(cdof, p.entry.col)
   return inertia.unpack(p.entry, in_parts(len(left), lambda take: vector.dot(take(left), take(right))))

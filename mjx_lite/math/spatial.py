@@ -5,6 +5,7 @@ A composite inertia is MuJoCo's 10-vector `[Ixx Iyy Izz Ixy Ixz Iyz | m rx m ry 
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from mjx_lite.math import vector
 
@@ -100,3 +101,13 @@ def inertia_matrix(inertia: jax.Array) -> jax.Array:
     (-mz, o, mx, o, m, o),
     (my, -mx, o, o, o, m),
   )
+
+
+_UPPER = np.zeros((6, 6), int)
+_UPPER[np.triu_indices(6)] = np.arange(21)
+_UPPER = np.maximum(_UPPER, _UPPER.T)
+
+
+def unpack_symmetric(x: jax.Array) -> jax.Array:
+  """Symmetric matrices (n, 6, 6, W) of their upper triangles (n, 21, W), row by row."""
+  return x[:, _UPPER]

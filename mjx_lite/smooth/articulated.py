@@ -103,7 +103,7 @@ def factor(m: Model, cinert: jax.Array, cdof: jax.Array, diagonal: jax.Array, st
     cinert: (nbody, 10, W) spatial inertia about the tree's centre of mass.
     cdof: (nv, 6, W).
     diagonal: (nv, W) armature and what else is on the diagonal.
-    stiffness: (nbody, 6, 6, W) of the contacts, about the same point.
+    stiffness: (nbody, 21, W) packed, of the contacts, about the same point.
   """
   p: ArticulatedPlan = m.plan.articulated
   s, d = _by_depth(p, cdof), _by_depth(p, diagonal)
@@ -111,7 +111,7 @@ def factor(m: Model, cinert: jax.Array, cdof: jax.Array, diagonal: jax.Array, st
     return Factor(s, s, d)
   own = spatial.inertia_matrix(mask_sum(p.hang, cinert))
   if stiffness is not None:
-    own = own + mask_sum(p.hang, stiffness)
+    own = own + spatial.unpack_symmetric(mask_sum(p.hang, stiffness))
   own = rows_or_zero(own, p.hung)
 
   def up(left, x):
