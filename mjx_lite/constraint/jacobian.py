@@ -180,7 +180,7 @@ def _stiffness(a: jax.Array, basis: jax.Array) -> jax.Array:
 def _alone_curvature(p: contact.Alone, a: jax.Array, j: Jacobian, cdof: jax.Array) -> jax.Array:
   """Dense (nv, nv, W) curvature of the contacts with one moving body: composite stiffnesses, as M has composite inertias."""
   stiff = _stiffness(rows(a, p.slot), rows(j.basis, p.side))
-  load = spatial.unpack_symmetric(mask_sum(p.dof_slot, stiff))
+  load = spatial.unpack(mask_sum(p.dof_slot, stiff))
   force = vector.mat_vec(load, cdof)
   left, right = rows(force, p.entry.row), rows(cdof, p.entry.col)
   return inertia.unpack(p.entry, in_parts(len(left), lambda take: vector.dot(take(left), take(right))))

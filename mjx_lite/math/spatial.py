@@ -103,11 +103,32 @@ def inertia_matrix(inertia: jax.Array) -> jax.Array:
   )
 
 
+# a symmetric 6x6 matrix packed: its upper triangle, row by row
 _UPPER = np.zeros((6, 6), int)
 _UPPER[np.triu_indices(6)] = np.arange(21)
 _UPPER = np.maximum(_UPPER, _UPPER.T)
 
 
-def unpack_symmetric(x: jax.Array) -> jax.Array:
-  """Symmetric matrices (n, 6, 6, W) of their upper triangles (n, 21, W), row by row."""
+def unpack(x: jax.Array) -> jax.Array:
+  """Symmetric matrices (n, 6, 6, W) that are packed (n, 21, W)."""
   return x[:, _UPPER]
+
+
+def packed_inertia(inertia: jax.Array) -> jax.Array:
+  """Composite inertia (n, 10, W) as a packed matrix (n, 21, W)."""
+  xx, yy, zz, xy, xz, yz, mx, my, mz, m = vector.parts(inertia)
+  o = jnp.zeros_like(m)
+  rows = (xx, xy, xz, o, -mz, my), (yy, yz, mz, o, -mx), (zz, -my, mx, o), (m, o, o), (m, o), (m,)
+  return vector.join([vector.join(row) for row in rows])
+
+
+def mul_packed(x: jax.Array, v: jax.Array) -> jax.Array:
+  """Packed matrix (n, 21, W) times vector (n, 6, W)."""
+  entry, component = vector.parts(x), vector.parts(v)
+  return vector.join([vector.add(entry[k] * y for k, y in zip(row, component, strict=True)) for row in _UPPER])
+
+
+def packed_square(u: jax.Array, weight: jax.Array) -> jax.Array:
+  """Packed matrix (n, 21, W) of u u' times a weight, of u (n, 6, W) and the weight (n, W)."""
+  scaled = u * weight[:, None]
+  return vector.join([u[:, i, None] * scaled[:, i:] for i in range(6)])

@@ -5,7 +5,7 @@ section 7.3) needs no change of frame. Dof by dof, from the leaves:
 
   U = I s,  D = s.U + d,  I <- I - U U'/D,  I_parent += I
 
-where I starts as the inertia (plus a stiffness K, 6x6) of the bodies that hang on the dof. This is the sparse
+where I, kept packed, starts as the inertia (plus a stiffness K, 6x6) of the bodies that hang on the dof. This is the sparse
 factorisation M = L' D L with L[i, j] = U_i.s_j / D_i for every ancestor j of i.
 
 The dofs of one depth are done together, and a loop runs over the depths, each padded with empty dofs to the widest: the
@@ -109,17 +109,17 @@ def factor(m: Model, cinert: jax.Array, cdof: jax.Array, diagonal: jax.Array, st
   s, d = _by_depth(p, cdof), _by_depth(p, diagonal)
   if not m.nv:
     return Factor(s, s, d)
-  own = spatial.inertia_matrix(mask_sum(p.hang, cinert))
+  own = spatial.packed_inertia(mask_sum(p.hang, cinert))
   if stiffness is not None:
-    own = own + spatial.unpack_symmetric(mask_sum(p.hang, stiffness))
+    own = own + mask_sum(p.hang, stiffness)
   own = rows_or_zero(own, p.hung)
 
   def up(left, x):
     body, axis, diag, mask, empty = x
     body = body + _sum_rows(mask, left)
-    u = vector.mat_vec(body, axis)
+    u = spatial.mul_packed(body, axis)
     inv = 1 / jnp.where(empty, 1, jnp.maximum(vector.dot(axis, u) + diag, safe.MINVAL))
-    return body - u[:, :, None] * (u * inv[:, None])[:, None], (u, inv)
+    return body - spatial.packed_square(u, inv), (u, inv)
 
   empty = (p.dof == m.nv)[..., None]
   _, (force, inv) = jax.lax.scan(up, jnp.zeros_like(own[0]), (own, s, d, _from_children(p, cdof), empty), reverse=True)
