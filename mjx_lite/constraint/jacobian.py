@@ -144,7 +144,13 @@ def contact_curvature(m: Model, j: Jacobian, w: jax.Array, cone: jax.Array | Non
 
 
 def body_curvature(m: Model, j: Jacobian, a: jax.Array) -> jax.Array:
-  """J' H J of the contacts as packed stiffnesses (nbody, 21, W) of single bodies, the others at rest; a is `contact_curvature`."""
+  """J' H J of the contacts as packed stiffnesses (nbody, 21, W) of single bodies, the others at rest.
+
+  Args:
+    m: the model.
+    j: Jacobian.
+    a: `contact_curvature`.
+  """
   c = m.plan.contact
   return c.sides.to_bodies(_stiffness(rows(a, c.sides.slot) if c.chosen else a, j.basis), j.body)
 

@@ -89,20 +89,6 @@ def inertia_about(inertia: jax.Array, mat: jax.Array, r: jax.Array, mass: jax.Ar
   return jnp.concatenate([moments, products, mass * r, jnp.broadcast_to(mass, (*r.shape[:-2], 1, r.shape[-1]))], axis=-2)
 
 
-def inertia_matrix(inertia: jax.Array) -> jax.Array:
-  """Composite inertia (10) as a symmetric 6x6 matrix."""
-  xx, yy, zz, xy, xz, yz, mx, my, mz, m = vector.parts(inertia)
-  o = jnp.zeros_like(m)
-  return vector.matrix(
-    (xx, xy, xz, o, -mz, my),
-    (xy, yy, yz, mz, o, -mx),
-    (xz, yz, zz, -my, mx, o),
-    (o, mz, -my, m, o, o),
-    (-mz, o, mx, o, m, o),
-    (my, -mx, o, o, o, m),
-  )
-
-
 # a symmetric 6x6 matrix packed: its upper triangle, row by row
 _UPPER = np.zeros((6, 6), int)
 _UPPER[np.triu_indices(6)] = np.arange(21)
@@ -119,7 +105,7 @@ def packed_inertia(inertia: jax.Array) -> jax.Array:
   xx, yy, zz, xy, xz, yz, mx, my, mz, m = vector.parts(inertia)
   o = jnp.zeros_like(m)
   rows = (xx, xy, xz, o, -mz, my), (yy, yz, mz, o, -mx), (zz, -my, mx, o), (m, o, o), (m, o), (m,)
-  return vector.join([vector.join(row) for row in rows])
+  return vector.join([x for row in rows for x in row])
 
 
 def mul_packed(x: jax.Array, v: jax.Array) -> jax.Array:
