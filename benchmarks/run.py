@@ -170,7 +170,9 @@ class JaxEngine:
       "instructions": step.instructions,
       "fusions": step.fusions,
       "kernels": step.kernels,
+      "launches": step.launches,
       "bytes_per_world": timing.leaf_bytes(self.d) // self.d.qpos.shape[0],
+      **{f"{name}_peak_bytes_per_world": p.peak_bytes // self.d.qpos.shape[0] for name, p in self.programs.items()},
       **{f"{name}_trace_s": p.trace_s for name, p in self.programs.items()},
       **{f"{name}_compile_s": p.compile_s for name, p in self.programs.items()},
     }

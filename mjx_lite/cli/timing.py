@@ -1,6 +1,7 @@
 """What a program costs: seconds to trace and to compile, and the size of what XLA made of it."""
 
 import dataclasses
+import functools
 import re
 import time
 from collections.abc import Callable
@@ -16,6 +17,8 @@ _FREE = frozenset(
   ["parameter", "constant", "tuple", "get-tuple-element", "bitcast", "after-all", "partition-id", "replica-id"]
 )
 _INSTRUCTION = re.compile(r"^\s+(?:ROOT )?%?[\w.\-]+ = .*?\s([a-z][\w\-]*)\(")
+_CALLED = frozenset(["body", "condition", "to_apply", "branch_computations", "true_computation", "false_computation"])
+_NAMED = re.compile(r"(\w+)=(?:%?([\w.\-]+)|\{([%\w.\-, ]+)\})")
 _COMPUTATION = re.compile(r"^(?:ENTRY )?%?([\w.\-]+) .*\{\s*$")
 
 
@@ -30,6 +33,8 @@ class Program:
     instructions: HLO instructions of the optimised program, those inside fusions included
     fusions: fusion instructions
     kernels: instructions outside fusions that start work; a loop's body counts once
+    launches: kernels that one call starts, a loop's as often as it runs where that is known, else once
+    peak_bytes: of results and what is kept between kernels, arguments aside
   """
 
   call: Callable[..., Any]
@@ -38,6 +43,8 @@ class Program:
   instructions: int
   fusions: int
   kernels: int
+  launches: int
+  peak_bytes: int
 
 
 def compile_program(function: Callable[..., Any], *args: Any, jit: Callable[..., Any] = mjx.jit) -> Program:
@@ -48,7 +55,9 @@ def compile_program(function: Callable[..., Any], *args: Any, jit: Callable[...,
   traced = time.perf_counter()
   compiled = lowered.compile()
   end = time.perf_counter()
-  return Program(compiled, traced - start, end - traced, *count_hlo(compiled.as_text() or ""))
+  text, memory = compiled.as_text() or "", compiled.memory_analysis()
+  peak = memory.output_size_in_bytes + memory.temp_size_in_bytes if memory is not None else 0
+  return Program(compiled, traced - start, end - traced, *count_hlo(text), count_launches(text), peak)
 
 
 def count_hlo(text: str) -> tuple[int, int, int]:
@@ -72,6 +81,44 @@ def count_hlo(text: str) -> tuple[int, int, int]:
     fusions += operation == "fusion"
     kernels += computation not in inner and operation not in _FREE and operation not in ("while", "call")
   return instructions, fusions, kernels
+
+
+def count_launches(text: str) -> int:
+  """Counts the kernels that a call of an optimised HLO module starts: those of loops times their trips, where these are known.
+
+  Of a conditional the dearest branch counts.
+  """
+  bodies: dict[str, list[str]] = {}
+  entry = name = ""
+  for line in text.splitlines():
+    head = _COMPUTATION.match(line)
+    if head:
+      name = head.group(1)
+      entry = name if line.startswith("ENTRY") else entry
+      bodies[name] = []
+    elif name:
+      bodies[name].append(line)
+
+  @functools.cache
+  def of(computation: str) -> int:
+    total = 0
+    for line in bodies[computation]:
+      found = _INSTRUCTION.match(line)
+      operation = found.group(1) if found else ""
+      named = {k: re.findall(r"[\w.\-]+", one or many) for k, one, many in _NAMED.findall(line)}
+      called = {k: [of(x) for x in v if x in bodies] for k, v in named.items() if k in _CALLED}
+      if operation == "while":
+        trips = re.search(r'known_trip_count"?:\{"n":"(\d+)"', line)
+        total += (int(trips.group(1)) if trips else 1) * sum(map(sum, called.values()))
+      elif operation == "conditional":
+        total += max((x for v in called.values() for x in v), default=0)
+      elif operation == "call":
+        total += sum(map(sum, called.values()))
+      elif found and operation not in _FREE:
+        total += 1
+    return total
+
+  return of(entry) if entry else 0
 
 
 def timed(function: Callable[..., Any], *args: Any) -> tuple[Any, float]:
