@@ -144,6 +144,7 @@ def _solver(p, tolerance):
     start = solve.begin(z, whole, low, high)
     push.prepare(*arguments(z)[0])
     step.prepare(start, np.asarray(True), shapes, tables, low, high)
+    _applied(p.params).prepare(tables.m, z[:count])  # for the end: compiles meanwhile
     return solve.least_squares(
       lambda z: programs.on_all_cores(push, arguments(np.asarray(z))),
       lambda now, first, found: step(now, first, found, tables, low, high),
