@@ -132,10 +132,10 @@ class Env:
     """
     if modify_scene_fns is not None:
       raise NotImplementedError("modify_scene_fns: drawing is done in a process of its own. Use scene_option or overlays.")
-    several = not hasattr(trajectory, "data")
-    each = [s.data for s in trajectory] if several else [trajectory.data]
-    state = {k: np.stack([np.asarray(getattr(d, k)) for d in each]) for k in viz.STATE}
-    state = state if several else {k: x[0] for k, x in state.items()}
+    if isinstance(trajectory, Sequence):
+      state = {k: np.stack([np.asarray(getattr(s.data, k)) for s in trajectory]) for k in viz.STATE}
+    else:
+      state = {k: np.asarray(getattr(trajectory.data, k)) for k in viz.STATE}
     if state["qpos"].ndim == 3:  # viz has worlds first
       state = {k: np.swapaxes(x, 0, 1) for k, x in state.items()}
     options = {"dt": self.dt, "height": height, "width": width, "camera": camera, "scene_option": scene_option, **options}

@@ -64,8 +64,8 @@ def render(
   """
   state, still = _states(mj_model, trajectory)
   worlds = len(state["qpos"])
-  dt = mj_model.opt.timestep if dt is None else dt
-  stride = 1 if fps is None else max(1, round(1 / (fps * dt)))
+  between = float(mj_model.opt.timestep if dt is None else dt)
+  stride = 1 if fps is None else max(1, round(1 / (fps * between)))
   state = {k: np.swapaxes(x, 0, 1)[::stride] for k, x in state.items()}  # (pictures, worlds, n)
   option = _option(overlays, scene_option)
   if grid is not None and grid[0] * grid[1] < worlds:
@@ -81,7 +81,7 @@ def render(
     ),
   )  # fmt: skip
   if path is not None:
-    _write(path, images, still, fps or 1 / dt)
+    _write(path, images, still, fps or 1 / between)
   return images[0] if still else images
 
 
