@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 
 import mjx_lite as mjx
-from mjx_lite.control.dynamics import Cost, ctrl_bounds, simulate
+from mjx_lite.control.dynamics import Cost, check_ctrl, ctrl_bounds, simulate
 
 _MOMENTUM, _MEMORY = 0.9, 0.99  # of the mean of the gradients, and of their squares
 _TINY = 1e-12
@@ -49,6 +49,7 @@ def shoot(
 
   Reference: Kingma and Ba, Adam, ICLR 2015.
   """
+  check_ctrl(m, jnp.asarray(ctrl))
   low, high = ctrl_bounds(m) if bounds is None else bounds
   ctrl = jnp.clip(jnp.asarray(ctrl, d.qpos.dtype), low, high)
   width = jnp.where(jnp.isfinite(high - low), 0.5 * (high - low), 1)

@@ -133,6 +133,8 @@ class Env:
     if modify_scene_fns is not None:
       raise NotImplementedError("modify_scene_fns: drawing is done in a process of its own. Use scene_option or overlays.")
     if isinstance(trajectory, Sequence):
+      if not trajectory:
+        raise ValueError("there is no State in the trajectory.")
       state = {k: np.stack([np.asarray(getattr(s.data, k)) for s in trajectory]) for k in viz.STATE}
     else:
       state = {k: np.asarray(getattr(trajectory.data, k)) for k in viz.STATE}

@@ -243,6 +243,14 @@ def test_sampling_swings_a_pendulum_up(pendulum, method):
   assert np.abs(found.mean).max() <= 1
 
 
+def test_controls_of_another_shape_are_refused(pendulum):
+  m, d = pendulum
+  for ctrl in (jnp.zeros(5), jnp.zeros((5, 2)), jnp.zeros((0, 1))):
+    for what in (control.ilqr, control.shoot, control.simulate):
+      with pytest.raises(ValueError, match=r"\(T, 1\) is needed"):
+        what(m, d, ctrl, SWING_UP)
+
+
 def test_plans_move_on():
   plan = control.Plan(jnp.arange(5.0)[:, None], jnp.ones((5, 1)))
   np.testing.assert_allclose(control.shift(plan, 0.5).mean[:, 0], [2, 3, 4, 4, 4])

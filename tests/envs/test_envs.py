@@ -201,6 +201,11 @@ def test_tree_replace(env):
 def test_what_cannot_be_is_refused(env):
   with pytest.raises(ValueError, match="not a multiple"):
     envs.Pendulum(ctrl_dt=0.015)
+  for options in (dict(episode_length=0), dict(action_repeat=0)):
+    with pytest.raises(ValueError, match="at least one step"):
+      envs.wrap(env, **options)
+  with pytest.raises(ValueError, match="no State"):
+    env.render([])
   with pytest.raises(ValueError, match="cartpole_balance"):
     envs.load("cartpole")
   with pytest.raises(ValueError, match="randomise has to return"):

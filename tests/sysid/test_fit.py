@@ -109,6 +109,17 @@ def arm():
   return found, ctrl, [str(w.message) for w in told]
 
 
+def test_a_problem_without_unknowns_or_data_is_refused():
+  m = mjx.put_model(mujoco.MjModel.from_xml_string(ARM))
+  unknown, ctrl = sysid.field(m, "dof_damping", "tip"), np.zeros((5, 3))
+  for params, data, told in (
+    ([], sysid.Trajectory(ctrl, {"arm": np.zeros((5, 1))}), "no parameter"), (unknown, [], "no trajectory"),
+    (unknown, sysid.Trajectory(ctrl, {}), "nothing is measured"),
+  ):  # fmt: skip
+    with pytest.raises(ValueError, match=told):
+      sysid.fit(m, params, data)
+
+
 def test_parameters_are_put_into_their_fields_without_scatters():
   """With tangents a scatter is a loop to compile. What is put is what is read, and nothing else changes."""
   m = mjx.put_model(mujoco.MjModel.from_xml_string(ARM))
