@@ -48,16 +48,23 @@ def main(argv: Sequence[str] | None = None) -> int:
     if name == wanted:
       command = importlib.import_module(f"mjx_lite.cli.{name}")
       command.add_arguments(subparser)
-  args = parser.parse_args(argv)
+  args, unknown = parser.parse_known_args(argv)
+  if unknown:  # told with the command's own usage
+    subparsers.choices[args.command].error(f"unrecognized arguments: {' '.join(unknown)}")
 
   from mjx_lite.cli import common
 
   try:
     return command.run(args)
   except (common.BadInput, *common.ENGINE_ERRORS) as error:
-    common.stderr.print(f"[bold red]mjx-lite {args.command}:[/] ", end="")
-    common.stderr.print(str(error), markup=False, highlight=False)
-    return 2
+    told = str(error)
+  except common.MEMORY_ERRORS as error:
+    if not common.out_of_memory(error):
+      raise
+    told = f"this machine has not enough memory for it, fewer --worlds or --steps may have: {common.one_line(error)}"
   except KeyboardInterrupt:
     common.stderr.print("stopped")
     return 130
+  common.stderr.print(f"[bold red]mjx-lite {args.command}:[/] ", end="")
+  common.stderr.print(told, markup=False, highlight=False, soft_wrap=True)
+  return 2

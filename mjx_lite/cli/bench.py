@@ -20,7 +20,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   parser.add_argument("--worlds", type=common.positive_int, default=1024, help="number of worlds (1024)")
   parser.add_argument("--steps", type=common.positive_int, default=100, help="steps of a rollout (100)")
   parser.add_argument("--repeats", type=common.positive_int, default=3, help="rollouts that are timed (3)")
-  parser.add_argument("--seed", type=int, default=0, help="of the controls and the first states (0)")
+  parser.add_argument("--seed", type=common.natural_int, default=0, help="of the controls and the first states (0)")
   parser.add_argument("--batch", action="store_true", help="time mujoco.batch.Batch on all cores too, in alternation")
   parser.add_argument("--json", action="store_true", help="print one JSON line instead of the table")
 

@@ -15,7 +15,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   """Declares the command's arguments."""
   parser.add_argument("model", metavar="MODEL.xml", help="MJCF, URDF or MJB file, or 'humanoid'")
   parser.add_argument("--steps", type=common.positive_int, default=200, help="length of C's trajectory (200)")
-  parser.add_argument("--seed", type=int, default=0, help="of the controls and the first state (0)")
+  parser.add_argument("--seed", type=common.natural_int, default=0, help="of the controls and the first state (0)")
   parser.add_argument("--grad", action="store_true", help="compare gradients of a step with differences, at the last state")
   parser.add_argument("--all", action="store_true", help="list fields without any difference too")
 

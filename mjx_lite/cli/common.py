@@ -19,6 +19,8 @@ stderr = rich.console.Console(stderr=True)
 
 # what the engine raises for a model that it cannot take; shown without a traceback
 ENGINE_ERRORS = (NotImplementedError, mjx.MjxError)
+# what NumPy and JAX raise where memory does not suffice, JAX elsewhere too
+MEMORY_ERRORS = (MemoryError, jax.errors.JaxRuntimeError)
 
 HUMANOID = pathlib.Path(__file__).parent.parent / "models" / "humanoid.xml"
 
@@ -29,13 +31,46 @@ class BadInput(Exception):
 
 def positive_int(text: str) -> int:
   """A whole number above zero, for argparse."""
-  value = int(text)
-  if value <= 0:
-    raise ValueError(f"{value} is not above zero")
+  return _within(int(text), 1, np.inf)
+
+
+def natural_int(text: str) -> int:
+  """A whole number, zero or above, for argparse."""
+  return _within(int(text), 0, np.inf)
+
+
+def port(text: str) -> int:
+  """A TCP port, or 0 for any, for argparse."""
+  return _within(int(text), 0, 65535)
+
+
+def seconds(text: str) -> float:
+  """A time [s] that is not negative, for argparse."""
+  return _within(float(text), 0, np.inf)
+
+
+def _within(value, low, high):
+  """The value, if it is a number between both."""
+  if not low <= value <= high:
+    raise ValueError(f"{value} is not between {low} and {high}")
   return value
 
 
-positive_int.__name__ = "whole number above zero"  # argparse shows this name
+# argparse shows these names
+positive_int.__name__ = "whole number above zero"
+natural_int.__name__ = "whole number from zero on"
+port.__name__ = "port from 0 to 65535"
+seconds.__name__ = "number of seconds"
+
+
+def one_line(error: Exception) -> str:
+  """An error's message without its line breaks."""
+  return " ".join(str(error).split())
+
+
+def out_of_memory(error: Exception) -> bool:
+  """Whether that is what an error of NumPy's or JAX's says."""
+  return isinstance(error, MemoryError) or "RESOURCE_EXHAUSTED" in str(error)
 
 
 def load_model(path: str | os.PathLike) -> mujoco.MjModel:
@@ -44,13 +79,22 @@ def load_model(path: str | os.PathLike) -> mujoco.MjModel:
     path = HUMANOID
   path = pathlib.Path(path)
   if not path.is_file():
-    raise BadInput(f"{path}: no such file. Give a MJCF, URDF or MJB file, or 'humanoid' for the model shipped here.")
+    why = "this is a folder" if path.is_dir() else "no such file"
+    raise BadInput(f"{path}: {why}. Give a MJCF, URDF or MJB file, or 'humanoid' for the model shipped here.")
   try:
     if path.suffix == ".mjb":
       return mujoco.MjModel.from_binary_path(str(path))
     return mujoco.MjModel.from_xml_path(str(path))
   except (ValueError, mujoco.FatalError) as error:
-    raise BadInput(f"{path}: MuJoCo cannot compile this file: {error}") from error
+    raise BadInput(f"{path}: MuJoCo cannot compile this file: {one_line(error)}") from error
+
+
+def make_folder(path: pathlib.Path) -> None:
+  """Makes a folder for results before anything is computed that could be lost."""
+  try:
+    path.mkdir(parents=True, exist_ok=True)
+  except OSError as error:
+    raise BadInput(f"{path}: cannot be made a folder for pictures: {error.strerror}.") from error
 
 
 def use_compilation_cache() -> None:

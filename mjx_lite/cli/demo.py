@@ -27,7 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   """Declares the command's arguments."""
   parser.add_argument("--worlds", type=common.positive_int, default=1024, help="number of worlds (1024)")
   parser.add_argument("--steps", type=common.positive_int, default=200, help="steps of each world (200)")
-  parser.add_argument("--seed", type=int, default=0, help="of the controls and the first states (0)")
+  parser.add_argument("--seed", type=common.natural_int, default=0, help="of the controls and the first states (0)")
   parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path("out"), help="folder for pictures (out)")
   parser.add_argument("--no-render", action="store_true", help="make no picture")
 
@@ -44,6 +44,8 @@ class Run(NamedTuple):
 
 def run(args: argparse.Namespace) -> int:
   """Runs the demo; exit code 0 also when no picture can be drawn here."""
+  if not args.no_render:
+    common.make_folder(args.out)
   mj_model = common.load_model(common.HUMANOID)
   common.use_compilation_cache()
   cached = common.count_cache_hits()
@@ -180,7 +182,6 @@ def _draw(mj_model: mujoco.MjModel, result: Run, folder: pathlib.Path) -> None:
   worlds = result.ctrl.shape[1]
   try:
     with common.stdout.status("drawing"):
-      folder.mkdir(parents=True, exist_ok=True)
       picture = viz.render_grid(mj_model, result.qpos[-1, :_PICTURE_WORLDS])
       viz.write_png(folder / "demo.png", picture)
       shown = min(worlds, _PICTURE_WORLDS)

@@ -27,12 +27,14 @@ _ELSEWHERE = (
 def add_arguments(parser: argparse.ArgumentParser) -> None:
   """Declares the command's arguments."""
   parser.add_argument("model", metavar="MODEL.xml", help="MJCF, URDF or MJB file, or 'humanoid'")
-  parser.add_argument("--seconds", type=float, default=float("inf"), help="close after so long (when the window is closed)")
+  parser.add_argument(
+    "--seconds", type=common.seconds, default=float("inf"), help="close after so long (when the window is closed)"
+  )
   parser.add_argument(
     "--web", action="store_true",
     help="no window: serve MuJoCo's web viewer on this machine's loopback address, for a browser here or behind `ssh -L`",
   )  # fmt: skip
-  parser.add_argument("--port", type=int, default=0, help="of --web (the first free one from 8080 on)")
+  parser.add_argument("--port", type=common.port, default=0, help="of --web (the first free one from 8080 on)")
 
 
 def run(args: argparse.Namespace) -> int:

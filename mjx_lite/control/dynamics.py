@@ -106,6 +106,7 @@ def simulate(m: mjx.Model, d: mjx.Data, ctrl: jax.Array, cost: Cost, steps: int 
     cost: residuals along the trajectory and at its end.
     steps: for which each control is held.
   """
+  check_ctrl(m, ctrl)
 
   def one(d, u):
     r = cost.running(m, d, u)
@@ -114,6 +115,12 @@ def simulate(m: mjx.Model, d: mjx.Data, ctrl: jax.Array, cost: Cost, steps: int 
   d, running = jax.lax.scan(one, d, ctrl)
   r = cost.final(m, d)
   return d, jnp.sum(running) + 0.5 * jnp.sum(r * r)
+
+
+def check_ctrl(m: mjx.Model, ctrl: jax.Array) -> None:
+  """Refuse controls that are not (T, nu)."""
+  if ctrl.ndim != 2 or ctrl.shape[1] != m.nu or not len(ctrl):
+    raise ValueError(f"ctrl has shape {ctrl.shape}; (T, {m.nu}) is needed, one row for each control that is held.")
 
 
 def ctrl_bounds(m: mjx.Model) -> tuple[jax.Array, jax.Array]:

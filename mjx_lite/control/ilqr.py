@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import mjx_lite as mjx
-from mjx_lite.control.dynamics import Cost, ctrl_bounds, difference, hold, linearize, moved
+from mjx_lite.control.dynamics import Cost, check_ctrl, ctrl_bounds, difference, hold, linearize, moved
 
 ALPHAS = 0.5 ** np.arange(10)  # lengths of step that are tried at once
 _QP_ITERATIONS = 10
@@ -55,6 +55,7 @@ def ilqr(
 
   Reference: Tassa, Mansard and Todorov, Control-limited differential dynamic programming, ICRA 2014.
   """
+  check_ctrl(m, jnp.asarray(ctrl))
   low, high = ctrl_bounds(m) if bounds is None else bounds
   ctrl = jnp.clip(jnp.asarray(ctrl, d.qpos.dtype), low, high)
   alphas = jnp.asarray(ALPHAS, ctrl.dtype)

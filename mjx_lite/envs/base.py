@@ -1,13 +1,16 @@
 """The environment: a model, where episodes start, what is seen, and what is rewarded."""
 
 import pathlib
+from collections.abc import Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import mujoco
+import numpy as np
 
 import mjx_lite as mjx
+from mjx_lite import viz
 from mjx_lite.envs.state import State
 
 ASSETS = pathlib.Path(__file__).parent / "assets"
@@ -34,7 +37,7 @@ class Env:
     self.xml_path = xml_path or self.xml_path
     self.ctrl_dt = ctrl_dt or self.ctrl_dt
     self.mj_model = mujoco.MjModel.from_xml_path(str(self.xml_path))
-    self.model = mjx.put_model(self.mj_model, **put_options)
+    self._mjx_model = mjx.put_model(self.mj_model, **put_options)  # by this name Playground's wrappers exchange it
     ratio = self.ctrl_dt / self.mj_model.opt.timestep
     self.n_substeps = round(ratio)
     if self.n_substeps < 1 or abs(ratio - self.n_substeps) > 1e-6:
@@ -102,6 +105,44 @@ class Env:
     d = mjx.kinematics(m, state.data.replace(qpos=qpos, qvel=qvel))
     return state.replace(data=d, obs=self.observe(m, d))
 
+  def render(
+    self,
+    trajectory: State | Sequence[State],
+    height: int = 240,
+    width: int = 320,
+    camera: Any = None,
+    scene_option: mujoco.MjvOption | None = None,
+    modify_scene_fns: None = None,
+    **options: Any,
+  ) -> np.ndarray:
+    """Pictures of an episode, by `viz.render`, with MuJoCo's model as it was compiled.
+
+    Args:
+      trajectory: a State; a list of States, one after the other; or States as `jax.lax.scan` stacks them. Of one world, or
+        of several (steps, worlds, ...).
+      height: of a picture [pixel].
+      width: of a picture [pixel].
+      camera: of the model; from outside if None.
+      scene_option: MuJoCo's own.
+      modify_scene_fns: not supported, an argument of Playground's.
+      **options: of `viz.render`: grid, overlays, fps, path, ...
+
+    Returns:
+      RGB bytes, (height, width, 3) of one State of one world, (pictures, height, width, 3) else.
+    """
+    if modify_scene_fns is not None:
+      raise NotImplementedError("modify_scene_fns: drawing is done in a process of its own. Use scene_option or overlays.")
+    if isinstance(trajectory, Sequence):
+      if not trajectory:
+        raise ValueError("there is no State in the trajectory.")
+      state = {k: np.stack([np.asarray(getattr(s.data, k)) for s in trajectory]) for k in viz.STATE}
+    else:
+      state = {k: np.asarray(getattr(trajectory.data, k)) for k in viz.STATE}
+    if state["qpos"].ndim == 3:  # viz has worlds first
+      state = {k: np.swapaxes(x, 0, 1) for k, x in state.items()}
+    options = {"dt": self.dt, "height": height, "width": width, "camera": camera, "scene_option": scene_option, **options}
+    return viz.render(self.mj_model, state, **options)
+
   def control(self, m: mjx.Model, action: jax.Array) -> jax.Array:
     """Controls of an action in [-1, 1]: the ranges' ends, or the action itself where a control has no range."""
     low, high = m.actuator_ctrlrange[:, 0], m.actuator_ctrlrange[:, 1]
@@ -130,9 +171,23 @@ class Env:
     return {k: v.shape for k, v in obs.items()} if isinstance(obs, dict) else obs.shape[-1]
 
   @property
+  def model(self) -> mjx.Model:
+    """The Model."""
+    return self._mjx_model
+
+  @property
   def mjx_model(self) -> mjx.Model:
     """The Model, by the name that MuJoCo Playground has for it."""
-    return self.model
+    return self._mjx_model
+
+  @property
+  def sys(self) -> mjx.Model:
+    """The Model, by the name that Brax has for it, whose wrapper for randomised models exchanges it."""
+    return self._mjx_model
+
+  @sys.setter
+  def sys(self, model: mjx.Model) -> None:
+    self._mjx_model = model
 
   @property
   def unwrapped(self) -> "Env":

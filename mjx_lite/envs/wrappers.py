@@ -93,6 +93,8 @@ class Episode(Wrapper):
   """
 
   def __init__(self, env: Any, length: int, action_repeat: int = 1):
+    if length < 1 or action_repeat < 1:
+      raise ValueError(f"an episode has at least one step, an action too, not {length} and {action_repeat}.")
     super().__init__(Repeat(env, action_repeat) if action_repeat > 1 else env)
     self.length, self.action_repeat = length, action_repeat
 

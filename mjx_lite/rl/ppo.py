@@ -8,6 +8,7 @@ arXiv 1506.02438.
 """
 
 import dataclasses
+import importlib
 import os
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -117,6 +118,24 @@ class Result(NamedTuple):
   policy: Callable[[jax.Array], jax.Array]  # from an observation to the mean action in [-1, 1]
   learner: Learner
   curve: list[dict[str, float]]  # by iteration: steps, return and length of the episodes that ended, diverged worlds
+
+  def plot(self, axes: Any = None, *, label: str | None = None, path: str | os.PathLike | None = None) -> Any:
+    """Draw the learning curve, return over steps, where episodes ended; returns matplotlib's axes.
+
+    Args:
+      axes: where to draw; those of a new figure if None.
+      label: of the curve.
+      path: of a file to write.
+    """
+    if axes is None:
+      axes = importlib.import_module("matplotlib.figure").Figure((5, 2.5), layout="constrained").add_subplot()
+    ended = [x for x in self.curve if x["episodes"]]
+    axes.plot([x["steps"] for x in ended], [x["return"] for x in ended], lw=1, label=label)
+    axes.set_xlabel("steps")
+    axes.set_ylabel("return")
+    if path is not None:
+      axes.figure.savefig(path)
+    return axes
 
 
 def log_prob(mean: jax.Array, log_std: jax.Array, action: jax.Array) -> jax.Array:

@@ -57,6 +57,11 @@ def fit(
   params = (params,) if isinstance(params, Param) else tuple(params)
   params = tuple(x._replace(bounds=(float(x.bounds[0]), float(x.bounds[1])), labels=tuple(x.labels)) for x in params)
   trajectories = [trajectories] if isinstance(trajectories, Trajectory) else list(trajectories)
+  for what, given in (("parameter", params), ("trajectory", trajectories)):
+    if not given:
+      raise ValueError(f"there is no {what} to fit.")
+  if not any(t.measured for t in trajectories):
+    raise ValueError("nothing is measured: Trajectory.measured maps names of sensors, or of Data's fields, to a row per step.")
   d = mjx.jit(mjx.make_data)(m)  # one program, not one for every field
   names = dict.fromkeys(name for t in trajectories for name in t.measured)
   channels = tuple(problem.channel(m, d, name) for name in names)
@@ -144,6 +149,7 @@ def _solver(p, tolerance):
     start = solve.begin(z, whole, low, high)
     push.prepare(*arguments(z)[0])
     step.prepare(start, np.asarray(True), shapes, tables, low, high)
+    _applied(p.params).prepare(tables.m, z[:count])  # for the end: compiles meanwhile
     return solve.least_squares(
       lambda z: programs.on_all_cores(push, arguments(np.asarray(z))),
       lambda now, first, found: step(now, first, found, tables, low, high),

@@ -88,8 +88,7 @@ def field(
     return x[:1] if shared else x
 
   def put(m, x):
-    x = jnp.broadcast_to(x, shape) if shared else x.reshape(shape)
-    x = _value(m, name).at[where].set(x)
+    x = _with(_value(m, name), where, jnp.broadcast_to(x, shape) if shared else x)
     return m.tree_replace({name: x}) if "." in name else m.replace(**{name: x})
 
   label = f"{name}{'' if column is None else f'[{column}]'}"
@@ -111,7 +110,7 @@ def mass(m: mjx.Model, bodies: Names, *, bounds: tuple[float, float] = (1e-6, np
   def put(m, x):
     ratio = x / m.body_mass[rows]
     moments = m.body_inertia[rows] * ratio[:, None]
-    return m.replace(body_mass=m.body_mass.at[rows].set(x), body_inertia=m.body_inertia.at[rows].set(moments))
+    return m.replace(body_mass=_with(m.body_mass, rows, x), body_inertia=_with(m.body_inertia, rows, moments))
 
   return Param("mass", lambda m: m.body_mass[rows], put, bounds, scale, tuple(f"mass[{_name(m, 'body', r)}]" for r in rows))
 
@@ -131,7 +130,7 @@ def body_inertia(m: mjx.Model, body: str | int, *, scale: float = 1.0) -> Param:
   def put(m, theta):
     x = inertia.from_theta(theta)
     fields = dict(body_mass=x.mass, body_ipos=x.ipos, body_iquat=x.iquat, body_inertia=x.inertia)
-    return m.replace(**{k: getattr(m, k).at[rows[0]].set(v) for k, v in fields.items()})
+    return m.replace(**{k: _with(getattr(m, k), rows[0], v) for k, v in fields.items()})
 
   get = lambda m: inertia.get_inertia(m, rows)[0]  # noqa: E731
   return Param(name, get, put, scale=scale, labels=tuple(f"{name}.{x}" for x in parts))
@@ -151,7 +150,7 @@ def kp(
   rows = _rows(m, "actuator_gainprm", actuators, m.actuator_gainprm)
 
   def put(m, x):
-    gain, bias = m.actuator_gainprm.at[rows, 0].set(x), m.actuator_biasprm.at[rows, 1].set(-x)
+    gain, bias = _with(m.actuator_gainprm, (rows, 0), x), _with(m.actuator_biasprm, (rows, 1), -x)
     return m.replace(actuator_gainprm=gain, actuator_biasprm=bias)
 
   labels = tuple(f"kp[{_name(m, 'actuator', r)}]" for r in rows)
@@ -172,7 +171,7 @@ def kv(
   rows = _rows(m, "actuator_biasprm", actuators, m.actuator_biasprm)
 
   def put(m, x):
-    return m.replace(actuator_biasprm=m.actuator_biasprm.at[rows, 2].set(-x))
+    return m.replace(actuator_biasprm=_with(m.actuator_biasprm, (rows, 2), -x))
 
   labels = tuple(f"kv[{_name(m, 'actuator', r)}]" for r in rows)
   return Param("kv", lambda m: -m.actuator_biasprm[rows, 2], put, bounds, scale, labels, follows=False)
@@ -206,6 +205,13 @@ def _value(m: Any, name: str) -> Any:
   for part in name.split("."):
     m = getattr(m, part, None)
   return m
+
+
+def _with(old, where, x):
+  """The array with other numbers in constant places: chosen, because a scatter with tangents is a loop to compile."""
+  source = np.full(old.shape, -1)
+  source[where] = np.arange(x.size).reshape(source[where].shape)
+  return jnp.where(source < 0, old, x.reshape(-1)[np.maximum(source, 0)])
 
 
 def _rows(m, name, elements, old):

@@ -110,10 +110,8 @@ def pushed(p: Structure, theta: jax.Array, delta: jax.Array, t: Tables) -> Pushe
   count, (S, nx) = theta.shape[0], delta.shape
   own = nx if p.starts else 0
   n = count + own
-  of_theta = jnp.zeros((n, count), theta.dtype).at[:count].set(jnp.diag(t.scale))
-  of_delta = jnp.zeros((n, S, nx), theta.dtype)
-  if own:
-    of_delta = of_delta.at[count:].set(jnp.broadcast_to(jnp.diag(t.spread)[:, None], (nx, S, nx)))
+  of_theta = np.eye(n, count, dtype=theta.dtype) * t.scale
+  of_delta = np.broadcast_to(np.eye(n, nx, -count, dtype=theta.dtype)[:, None], (n, S, nx)) * t.spread
 
   def push(columns):
     return jax.jvp(lambda a, b: _segments(p, a, b, t), (theta, delta), columns)

@@ -123,7 +123,7 @@ def _covariance(J, count, at_bound, box):
   why = {x: "" for x, a in zip(labels, alone, strict=True) if a < max(1, _NOTHING * alone.max(initial=0))}
   # directions in which the data change by less than their noise over the whole scale
   _, size, axes = np.linalg.svd(theta, full_matrices=False) if theta.size else (0, np.zeros(0), np.zeros((0, 0)))
-  lost = size < _NOTHING * size.max(initial=0)
+  lost = (size <= 0) | (size < _NOTHING * size.max(initial=0))
   inverse = np.where(lost, 0, 1 / np.where(lost, 1, size))
   root = axes.T * inverse
   part = root @ root.T

@@ -11,6 +11,10 @@ from mjx_lite.core.types import Data, Model
 from mjx_lite.viz.draw import arrange, draw, write_mp4, write_png
 
 STATE = ("qpos", "qvel", "act", "ctrl", "qfrc_applied", "xfrc_applied", "mocap_pos", "mocap_quat", "eq_active")
+OPTION = (
+  "actuatorgroup", "bvh_depth", "flags", "flex_layer", "flexgroup", "frame", "geomgroup", "jointgroup", "label", "sitegroup",
+  "skingroup", "tendongroup",
+)  # fmt: skip
 FLAGS = {x.name[len("mjVIS_") :].lower(): int(x) for x in mujoco.mjtVisFlag.__members__.values() if x.name != "mjNVISFLAG"}
 FRAMES = {
   "frame_" + x.name[len("mjFRAME_") :].lower(): int(x)
@@ -26,7 +30,9 @@ def render(
   camera: str | int | mujoco.MjvCamera | None = None,
   grid: tuple[int, int] | None = None,
   overlays: Sequence[str] = (),
+  scene_option: mujoco.MjvOption | None = None,
   fps: float | None = None,
+  dt: float | None = None,
   width: int = 640,
   height: int = 360,
   spacing: float | None = None,
@@ -42,7 +48,9 @@ def render(
     grid: (rows, columns): each world in a picture of its own. None: all worlds stand side by side on one floor.
     overlays: of MuJoCo's scene options: 'contactforce', 'contactpoint', 'com', 'joint', 'actuator', 'transparent', ...
       (`viz.FLAGS`), and one of 'frame_body', 'frame_geom', 'frame_site', 'frame_contact', ... (`viz.FRAMES`).
+    scene_option: MuJoCo's own, to which the overlays are added: which groups, frames and labels are shown.
     fps: pictures per second of simulated time; a picture of every step if None.
+    dt: time from one state of the trajectory to the next [s]; the model's timestep if None.
     width: of a picture [pixel], all worlds together.
     height: of a picture [pixel], all worlds together.
     spacing: distance between worlds on one floor [m]; by default from the model's extent.
@@ -56,9 +64,10 @@ def render(
   """
   state, still = _states(mj_model, trajectory)
   worlds = len(state["qpos"])
-  stride = 1 if fps is None else max(1, round(1 / (fps * mj_model.opt.timestep)))
+  between = float(mj_model.opt.timestep if dt is None else dt)
+  stride = 1 if fps is None else max(1, round(1 / (fps * between)))
   state = {k: np.swapaxes(x, 0, 1)[::stride] for k, x in state.items()}  # (pictures, worlds, n)
-  flags, frame = _overlays(overlays)
+  option = _option(overlays, scene_option)
   if grid is not None and grid[0] * grid[1] < worlds:
     raise ValueError(f"a grid of {grid[0]} by {grid[1]} has no room for {worlds} worlds.")
   spacing = spacing or float(np.clip(1.1 * mj_model.stat.extent, 0.5, 10.0))
@@ -68,11 +77,11 @@ def render(
     mj_model,
     dict(
       state, offset=np.tile(offset, (worlds, 1)) if grid else offset, size=np.array([width, height]), lookat=lookat,
-      view=view, spread=distance, tiles=np.array(grid or (0, 0)), camera=fixed, flags=flags, frame=frame, forward=True,
+      view=view, spread=distance, tiles=np.array(grid or (0, 0)), camera=fixed, forward=True, **option,
     ),
   )  # fmt: skip
   if path is not None:
-    _write(path, images, still, fps or 1 / mj_model.opt.timestep)
+    _write(path, images, still, fps or 1 / between)
   return images[0] if still else images
 
 
@@ -99,17 +108,18 @@ def _states(mj_model, trajectory):
   return out, not lead
 
 
-def _overlays(names):
-  """Flags of the scene option, -1 where they stay as they are, and the frame that is shown."""
-  flags, frame = np.full(int(mujoco.mjtVisFlag.mjNVISFLAG), -1), 0
-  for name in [names] if isinstance(names, str) else names:
+def _option(overlays, scene_option):
+  """The scene option with the overlays, its fields by name."""
+  given = scene_option or mujoco.MjvOption()
+  out = {f"option_{k}": np.array(getattr(given, k)) for k in OPTION}
+  for name in [overlays] if isinstance(overlays, str) else overlays:
     if name in FLAGS:
-      flags[FLAGS[name]] = 1
+      out["option_flags"][FLAGS[name]] = 1
     elif name in FRAMES:
-      frame = FRAMES[name]
+      out["option_frame"] = np.array(FRAMES[name])
     else:
       raise ValueError(f"there is no overlay {name!r}; there are {', '.join([*FLAGS, *FRAMES])}.")
-  return flags, frame
+  return out
 
 
 def _camera(mj_model, camera, lookat, distance):

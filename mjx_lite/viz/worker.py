@@ -5,7 +5,7 @@ It imports nothing but mujoco and NumPy, so it starts at once.
 
 A job has: model (path), qpos and other parts of the state (pictures, worlds, n), offset (worlds, 3), size (width, height),
 lookat, view (distance, azimuth, elevation), spread; and if wanted: forward (compute forces), camera (id or -1), tiles (rows,
-columns, or zeros for one scene), flags (-1: as they are) and frame of the scene option.
+columns, or zeros for one scene), option_... (fields of the scene option).
 """
 
 import sys
@@ -79,12 +79,14 @@ def _camera(job) -> mujoco.MjvCamera:
 
 
 def _option(job) -> mujoco.MjvOption:
-  """The scene option, with the overlays that were asked for."""
+  """The scene option, with the fields that were given."""
   option = mujoco.MjvOption()
-  if "flags" in job:
-    for i in np.flatnonzero(job["flags"] >= 0):
-      option.flags[i] = job["flags"][i]
-    option.frame = int(job["frame"])
+  for name in (k for k in job if k.startswith("option_")):
+    field = name.removeprefix("option_")
+    if job[name].ndim:
+      getattr(option, field)[:] = job[name]
+    else:
+      setattr(option, field, int(job[name]))
   return option
 
 

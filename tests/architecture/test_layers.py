@@ -15,7 +15,7 @@ ROOT = pathlib.Path(mjx.__file__).parent
 # layers from the bottom; a module may import from its own package and from those before it
 ORDER = (
   "core", "math", "collision", "smooth", "actuator", "constraint", "solver", "sensor", "integrate", "plan", "forward",
-  "support", "api", "io", "rollout", "derivative", "check_grad", "__init__", "envs", "control", "rl", "sysid", "viz", "cli",
+  "support", "api", "io", "rollout", "derivative", "check_grad", "__init__", "viz", "envs", "control", "rl", "sysid", "cli",
   "__main__",
 )  # fmt: skip
 MAY_REPLACE = (

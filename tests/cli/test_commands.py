@@ -58,20 +58,67 @@ def test_version(capsys):
   assert end.value.code == 0 and f"mujoco {mujoco.__version__}" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("argv", [[], ["no_such_command"], ["bench"], ["demo", "--worlds", "0"]])
+_WRONG = [
+  [], ["no_such_command"], ["bench"], ["demo", "--worlds", "0"], ["demo", "--seed", "-1"],
+  ["bench", "humanoid", "--seed", "-1"], ["check", "humanoid", "--seed", "-1"],
+  ["view", "humanoid", "--port", "99999"], ["view", "humanoid", "--seconds", "nan"],
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("argv", _WRONG, ids=" ".join)
 def test_wrong_arguments(argv, capsys):
   with pytest.raises(SystemExit) as end:
     main(argv)
   assert end.value.code == 2
 
 
-def test_missing_and_broken_files(tmp_path, capsys):
-  assert main(["inspect", str(tmp_path / "nothing.xml")]) == 2
-  assert "no such file" in capsys.readouterr().err
-  broken = tmp_path / "broken.xml"
-  broken.write_text("<mujoco><worldbody><body/></worldbod></mujoco>")
-  assert main(["inspect", str(broken)]) == 2
-  assert "cannot compile" in capsys.readouterr().err
+@pytest.mark.parametrize("command", COMMANDS)
+def test_an_unknown_argument_is_told_with_the_usage_of_its_command(command, capsys):
+  with pytest.raises(SystemExit) as end:
+    main([command, *(["humanoid"] if command != "demo" else []), "--no-such"])
+  assert end.value.code == 2
+  err = capsys.readouterr().err
+  assert f"usage: mjx-lite {command} " in err and "unrecognized arguments: --no-such" in err
+
+
+_FILES = {
+  "missing": (None, "no such file"),
+  "broken": ("<mujoco><worldbody><body/></worldbod></mujoco>", "cannot compile"),
+  "empty": ("", "cannot compile"),
+  "binary": ("\0\1\2", "cannot compile"),
+  "massless": ('<mujoco><worldbody><body name="arm"><joint/></body></worldbody></mujoco>', "arm"),
+  "folder": ("folder", "folder"),
+}
+
+
+@pytest.mark.parametrize("kind", _FILES)
+@pytest.mark.parametrize("command", [x for x in COMMANDS if x != "demo"])
+def test_a_file_that_is_no_model_is_told_in_one_line(command, kind, tmp_path, capfd, monkeypatch):
+  monkeypatch.setattr(common, "stderr", rich.console.Console(width=40, no_color=True, stderr=True))  # a narrow terminal
+  text, told = _FILES[kind]
+  path = tmp_path / "model.xml"
+  if text == "folder":
+    path.mkdir()
+  elif text is not None:
+    path.write_text(text)
+  assert main([command, str(path)]) == 2
+  lines = capfd.readouterr().err.splitlines()
+  assert len(lines) == 1 and lines[0].startswith(f"mjx-lite {command}: {path}: ") and told in lines[0]
+
+
+def test_more_worlds_than_there_is_memory_for(tmp_path, capsys):
+  path = tmp_path / "ball.xml"
+  path.write_text(_BALL)
+  assert main(["bench", str(path), "--worlds", str(10**13)]) == 2
+  err = capsys.readouterr().err
+  assert len(err.splitlines()) == 1 and "memory" in err and "--worlds" in err
+
+
+def test_demo_into_what_is_no_folder_computes_nothing(tmp_path, capsys, monkeypatch):
+  monkeypatch.setattr(common, "load_model", None)
+  (tmp_path / "file").write_text("")
+  assert main(["demo", "--out", str(tmp_path / "file")]) == 2
+  assert "cannot be made a folder" in capsys.readouterr().err
 
 
 def test_demo_without_a_picture(tmp_path, capsys, monkeypatch):

@@ -3,6 +3,7 @@
 import pathlib
 import re
 
+import features
 import jax
 import jax.numpy as jnp
 import mujoco
@@ -12,7 +13,7 @@ import pytest
 import mjx_lite as mjx
 from mjx_lite import viz
 
-BLOCKS = re.findall(r"^```python\n(.*?)^```", (pathlib.Path(__file__).parents[2] / "README.md").read_text(), re.S | re.M)
+BLOCKS = re.findall(r"^```python\n(.*?)^```", features.README.read_text(), re.S | re.M)
 ROBOT = """
 <mujoco>
   <option timestep="0.005"/>
@@ -47,6 +48,13 @@ def run(first, names, **smaller):
     block = block.replace(word, other)
   exec(compile(block, "README.md", "exec"), names)
   return names
+
+
+@pytest.mark.parametrize("part", features.PARTS)
+def test_what_is_written_from_tables_is_as_they_are(part):
+  assert re.search(features.marked(part), features.README.read_text(), re.S)[2] == features.PARTS[part](), (
+    "run `python tests/features.py`"
+  )
 
 
 def test_every_block_is_run():

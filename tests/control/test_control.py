@@ -109,6 +109,36 @@ def test_ilqr_swings_a_pendulum_up(pendulum):
   np.testing.assert_allclose(last.qpos, out.qpos[-1], rtol=1e-9)
 
 
+def test_shooting_swings_a_pendulum_up(pendulum):
+  m, d = pendulum
+  start = 0.1 * jnp.ones((T, 1))
+
+  @mjx.jit
+  def go(u):
+    out = control.shoot(m, d, u, SWING_UP, steps=STEPS, iterations=150)
+    return out, control.simulate(m, d, out.ctrl, SWING_UP, STEPS), control.simulate(m, d, u, SWING_UP, STEPS)[1]
+
+  out, (last, cost), before = go(start)
+  assert is_up(last)
+  assert out.cost == pytest.approx(float(cost), rel=1e-9) and out.costs[0] == pytest.approx(float(before), rel=1e-9)
+  assert out.cost <= out.costs.min() and out.costs.shape == (150,) and out.lost == 0
+  assert np.abs(out.ctrl).max() <= 1 and np.isclose(np.abs(out.ctrl), 1).any()  # the motor's range, and it needs that
+
+
+def test_shooting_tells_of_gradients_that_are_not_finite(pendulum):
+  m, d = pendulum
+  cost = control.Cost(lambda m, d, u: jnp.sqrt(u - u), lambda m, d: d.qvel)  # the derivative of the root at zero
+  out = mjx.jit(lambda u: control.shoot(m, d, u, cost, iterations=3))(jnp.full((2, 1), 0.5))
+  assert out.lost == 3
+  np.testing.assert_array_equal(out.ctrl, 0.5)
+
+
+def test_shooting_keeps_the_models_precision(pendulum):
+  single = mjx.put_model(mujoco.MjModel.from_xml_path(str(ASSETS / "pendulum.xml")), dtype=np.float32)
+  out = jax.eval_shape(lambda u: control.shoot(single, mjx.make_data(single), u, SWING_UP), jnp.zeros((2, 1)))
+  assert {x.dtype for x in (out.ctrl, out.cost, out.costs)} == {np.dtype(np.float32)}
+
+
 @pytest.mark.slow
 def test_ilqr_swings_a_cartpole_up_and_lqr_holds_it(cartpole):
   m = cartpole
@@ -172,6 +202,21 @@ def test_ilqr_pushes_a_ball_to_a_place_through_contact():
   assert np.abs(out.ctrl).max() <= 1
 
 
+@pytest.mark.slow
+def test_shooting_pushes_a_ball_to_a_place_through_contact():
+  m = mjx.put_model(mujoco.MjModel.from_xml_string(PUSH))
+  d = mjx.make_data(m)
+  cost = control.Cost(
+    lambda m, d, u: jnp.concatenate([0.1 * u, 0.01 * d.qvel]),
+    lambda m, d: jnp.concatenate([10 * (d.qpos[1:] - 0.5), 3 * d.qvel[1:]]),
+  )
+  out = mjx.jit(lambda u: control.shoot(m, d, u, cost, steps=4, iterations=300))(jnp.full((60, 1), 0.3))
+  last = mjx.jit(lambda u: control.simulate(m, d, u, cost, 4)[0])(out.ctrl)
+  assert out.lost == 0 and out.cost < 0.1 * out.costs[0]
+  np.testing.assert_allclose(last.qpos[1], 0.5, atol=0.03)
+  np.testing.assert_allclose(last.qvel[1], 0, atol=0.1)
+
+
 # samples, deviation at first, its factor in each round (CEM chooses that itself)
 SETTINGS = {"predictive": (64, 0.5, 0.95), "mppi": (64, 0.5, 0.95), "cem": (128, 1.0, 1.0)}
 
@@ -196,6 +241,14 @@ def test_sampling_swings_a_pendulum_up(pendulum, method):
   assert is_up(last), (method, last.qpos, last.qvel)
   assert costs[-1] < 0.2 * costs[0]
   assert np.abs(found.mean).max() <= 1
+
+
+def test_controls_of_another_shape_are_refused(pendulum):
+  m, d = pendulum
+  for ctrl in (jnp.zeros(5), jnp.zeros((5, 2)), jnp.zeros((0, 1))):
+    for what in (control.ilqr, control.shoot, control.simulate):
+      with pytest.raises(ValueError, match=r"\(T, 1\) is needed"):
+        what(m, d, ctrl, SWING_UP)
 
 
 def test_plans_move_on():

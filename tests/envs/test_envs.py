@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import mjx_lite as mjx
-from mjx_lite import envs
+from mjx_lite import envs, viz
 
 WORLDS = 6
 
@@ -148,6 +148,50 @@ def test_action_repeat_stops_where_the_world_is_done(env):
   assert after.reward == pytest.approx(0.5 * taken)
 
 
+@pytest.mark.parametrize("name", ["_mjx_model", "sys"])
+def test_the_model_is_exchanged_by_the_names_that_other_wrappers_use(env, name):
+  """As the wrappers for randomised models do, Playground's and Brax's, with axes of a tree of None."""
+  own = env.model
+  mass = jnp.stack([own.body_mass, 2 * own.body_mass])
+  axes = jax.tree.map(lambda _: None, own).tree_replace({"body_mass": 0})
+
+  def step(model, state):
+    setattr(env.unwrapped, name, model)
+    try:
+      return env.step(state, jnp.full(1, 0.5)).data.qvel
+    finally:
+      setattr(env.unwrapped, name, own)
+
+  state = env.reset(jax.random.key(0))
+  qvel = jax.vmap(step, in_axes=(axes, None))(own.tree_replace({"body_mass": mass}), state)
+  expected = [env.step(state, jnp.full(1, 0.5), own.replace(body_mass=x)).data.qvel for x in mass]
+  np.testing.assert_allclose(qvel, expected, rtol=1e-12)
+  assert np.abs(qvel[0] - qvel[1]) > 1e-3 and env.model is own
+
+
+def test_render_hands_on_the_states_in_order(env, monkeypatch):
+  """Lists of States and States as scan stacks them are (worlds, steps) for `viz`, an action apart."""
+  seen = []
+  monkeypatch.setattr(viz, "render", lambda mj_model, state, **options: seen.append((state, options)))
+  start = env.reset(jax.random.key(0))
+  path = [env.set_state(start, jnp.full(1, float(i)), jnp.zeros(1)) for i in range(3)]
+  env.render(path[1])
+  env.render(path, 48, 64, camera="side", fps=10)
+  pairs = [jax.tree.map(lambda *x: jnp.stack(x), s, env.set_state(s, s.data.qpos + 10, s.data.qvel)) for s in path]
+  env.render(pairs)
+  env.render(jax.tree.map(lambda *x: jnp.stack(x), *pairs), grid=(1, 2))
+  one, several, worlds, scanned = (state["qpos"] for state, _ in seen)
+  np.testing.assert_array_equal(one, [1])
+  np.testing.assert_array_equal(several, [[0], [1], [2]])
+  np.testing.assert_array_equal(worlds[..., 0], [[0, 1, 2], [10, 11, 12]])
+  np.testing.assert_array_equal(scanned, worlds)
+  assert seen[1][1]["dt"] == env.dt and (seen[1][1]["height"], seen[1][1]["width"]) == (48, 64)
+  assert seen[1][1]["camera"] == "side" and seen[1][1]["fps"] == 10 and seen[3][1]["grid"] == (1, 2)
+  assert seen[0][0]["xfrc_applied"].shape == (env.mj_model.nbody, 6)
+  with pytest.raises(NotImplementedError, match="scene_option"):
+    env.render(path, modify_scene_fns=[print])
+
+
 def test_tree_replace(env):
   state = jax.eval_shape(env.reset, jax.random.key(0))
   state = state.tree_replace({"data.qpos": 1, "info.note": 2})
@@ -157,6 +201,11 @@ def test_tree_replace(env):
 def test_what_cannot_be_is_refused(env):
   with pytest.raises(ValueError, match="not a multiple"):
     envs.Pendulum(ctrl_dt=0.015)
+  for options in (dict(episode_length=0), dict(action_repeat=0)):
+    with pytest.raises(ValueError, match="at least one step"):
+      envs.wrap(env, **options)
+  with pytest.raises(ValueError, match="no State"):
+    env.render([])
   with pytest.raises(ValueError, match="cartpole_balance"):
     envs.load("cartpole")
   with pytest.raises(ValueError, match="randomise has to return"):

@@ -52,6 +52,10 @@ def test_a_few_iterations_change_the_policy_and_can_go_on(tmp_path):
   action = out.policy(jnp.zeros(5))
   assert action.shape == (1,) and np.abs(action) <= 1
   np.testing.assert_array_equal(ppo.make_policy(env, out.learner, config)(jnp.zeros(5)), action)
+  (line,) = out.plot(path=tmp_path / "curve.png", label="ppo").lines
+  ended = [x for x in out.curve if x["episodes"]]
+  np.testing.assert_array_equal(line.get_xydata(), [(x["steps"], x["return"]) for x in ended])
+  assert (tmp_path / "curve.png").stat().st_size > 1000
   again = ppo.train(env, **options)  # all is done already
   assert again.curve == out.curve
   jax.tree.map(np.testing.assert_array_equal, again.learner, out.learner)

@@ -109,6 +109,34 @@ def arm():
   return found, ctrl, [str(w.message) for w in told]
 
 
+def test_a_problem_without_unknowns_or_data_is_refused():
+  m = mjx.put_model(mujoco.MjModel.from_xml_string(ARM))
+  unknown, ctrl = sysid.field(m, "dof_damping", "tip"), np.zeros((5, 3))
+  for params, data, told in (
+    ([], sysid.Trajectory(ctrl, {"arm": np.zeros((5, 1))}), "no parameter"), (unknown, [], "no trajectory"),
+    (unknown, sysid.Trajectory(ctrl, {}), "nothing is measured"),
+  ):  # fmt: skip
+    with pytest.raises(ValueError, match=told):
+      sysid.fit(m, params, data)
+
+
+def test_parameters_are_put_into_their_fields_without_scatters():
+  """With tangents a scatter is a loop to compile. What is put is what is read, and nothing else changes."""
+  m = mjx.put_model(mujoco.MjModel.from_xml_string(ARM))
+  unknown = [
+    sysid.field(m, "dof_damping", ["tip", "arm"]), sysid.field(m, "geom_friction", None, 1), sysid.field(m, "actuator_gear"),
+    sysid.field(m, "dof_armature", shared=True), sysid.field(m, "opt.gravity"), sysid.mass(m, "tip"),
+    sysid.body_inertia(m, "block"), sysid.kp(m, "servo"), sysid.kv(m, "servo"),
+  ]  # fmt: skip
+  for p in unknown:
+    old = p.get(m)
+    program = jax.make_jaxpr(p.set)(m, old)
+    assert "scatter" not in str(program), p.name
+    np.testing.assert_allclose(p.get(p.set(m, 1.5 * old)), 1.5 * old, rtol=1e-9, atol=1e-12)
+    for a, b in zip(jax.tree.leaves(p.set(m, old)), jax.tree.leaves(m), strict=True):
+      np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-12)
+
+
 def test_recovers_what_c_simulated(arm):
   found, _, _ = arm
   assert found.converged and found.iterations < 40

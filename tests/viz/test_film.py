@@ -46,6 +46,20 @@ def test_shapes_and_overlays(box, tmp_path):
 
 
 @needs_opengl
+def test_scene_option_and_time_between_states(box):
+  m, qpos = box
+  small, still = dict(width=96, height=64), {"qpos": qpos[0], "qvel": np.zeros((6, 6))}
+  option = mujoco.MjvOption()
+  option.geomgroup[0] = 0
+  hidden = viz.render(m, still, scene_option=option, fps=250, dt=0.001, **small)
+  assert hidden.shape == (2, 64, 96, 3)  # every fourth state
+  plain = viz.render(m, still, fps=250, dt=0.001, **small)
+  forces = viz.render(m, still, fps=250, dt=0.001, scene_option=option, overlays=["contactforce"], **small)
+  assert (hidden != plain).any() and (forces[0] != hidden[0]).any(axis=-1).sum() > 20
+  assert not option.flags[mujoco.mjtVisFlag.mjVIS_CONTACTFORCE]  # the caller's own stays as it was
+
+
+@needs_opengl
 def test_tiles_have_a_world_each(box):
   m, qpos = box
   tiles = viz.render(m, qpos[:, :1], grid=(2, 2), camera="above", width=96, height=64)
