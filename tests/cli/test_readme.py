@@ -59,7 +59,8 @@ def test_what_is_written_from_tables_is_as_they_are(part):
 
 def test_every_block_is_run():
   assert [x.split("\n")[0] for x in BLOCKS] == [
-    "import jax, mujoco", "from mjx_lite import sysid, viz", "from mjx_lite import control, envs"
+    "import jax, mujoco", "from mjx_lite import sysid, viz", "from mjx_lite import control, envs",
+    "end, record = mjx.rollout(m, d, ctrl, devices=jax.devices())    # d and ctrl with a leading world axis; differentiable",
   ]  # fmt: skip
 
 
@@ -102,3 +103,11 @@ def test_learning_and_control(tmp_path, monkeypatch):
   assert out["state"].obs.shape == (4, 5) and out["policy"](jnp.zeros(5)).shape == (1,)
   assert pathlib.Path("run").is_dir()
   np.testing.assert_allclose(out["balanced"].qpos, 0, atol=1e-9)
+
+
+def test_many_devices(robot):
+  m = mjx.put_model(robot)
+  d = jax.vmap(lambda v: mjx.make_data(m).replace(qvel=v))(jnp.zeros((4, m.nv)))
+  out = run("end, record", dict(m=m, d=d, ctrl=jnp.zeros((4, 3, m.nu)), jax=jax, np=np, mjx=mjx))
+  assert out["record"]["qpos"].shape == (4, 3, m.nq)
+  np.testing.assert_allclose(out["step"](m, out["end"]).time, 4 * m.opt.timestep, rtol=1e-6)
