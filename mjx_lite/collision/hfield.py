@@ -17,7 +17,7 @@ from mjx_lite.core.enums import MAXCONPAIR
 from mjx_lite.core.select import join, rows
 from mjx_lite.math import safe, vector
 
-CLOSED = ("sphere",)  # shapes with a closed form, of which a plan has one alone
+CLOSED = ("sphere", "capsule")  # shapes with a closed form, of which a plan has one alone
 SHAPES = ("sphere", "capsule", "ellipsoid", "cylinder", "box", "mesh")
 MAXPRISM = 4096  # prisms of one pair: more would take minutes to compile and gigabytes to run
 
@@ -118,7 +118,7 @@ def collide(p: HFieldPlan, a: Shape, b: Shape, margin: jax.Array, iterations: in
   Gradient: of the prism's and the shape's nearest features; the heights are constants.
   """
   near = _under(p, a, b, margin)
-  find = _sphere if p.types[0] in CLOSED else _search
+  find = _closed if p.types[0] in CLOSED else _search
   active, dist, pos, normal = find(p, a, b, margin, near, iterations)
   dist, wide = only_where(active, dist), near.wide
 
@@ -187,23 +187,34 @@ def _bounds(p: HFieldPlan, a: Shape, b: Shape) -> tuple[jax.Array, jax.Array]:
   """How far (B, 3, W or 1) the shapes reach against and along the axes of the height fields."""
   if p.types[0] == "sphere":
     return b.size[:, :1], b.size[:, :1]
+  if p.types[0] == "capsule":
+    reach = b.size[:, :1] + jnp.abs(vector.mat_t_vec(a.mat, b.axis(2))) * b.size[:, 1:2]
+    return reach, reach
   shape = core.make(list(p.types), b.pos, b.mat, b.size, b.hull)
   turn, radius = vector.mat_mat(vector.transpose(a.mat), b.mat), shape.radius[:, None]
   return core.extent(shape, -turn) + radius, core.extent(shape, turn) + radius
 
 
-def _sphere(p: HFieldPlan, a: Shape, b: Shape, margin: jax.Array, near: _Under, iterations: int) -> tuple[jax.Array, ...]:
-  """Which prisms (P, W) spheres touch, and distance, position and normal in the world."""
+def _closed(p: HFieldPlan, a: Shape, b: Shape, margin: jax.Array, near: _Under, iterations: int) -> tuple[jax.Array, ...]:
+  """Which prisms (P, W) spheres or capsules touch, and distance, position and normal in the world."""
   del iterations
-  prisms, turn, origin = _legs(p, near)
-  place = vector.mat_t_vec(a.mat, b.pos - a.pos)
-  local = turn * (rows(place, p.pair) - origin)
-  found = prism.point(prisms, (local[:, 0], local[:, 1], local[:, 2]))
-  radius = rows(b.size[:, 0], p.pair)
-  dist = found.dist - radius
-  normal = vector.mat_vec(rows(a.mat, p.pair), turn * jnp.stack(found.normal, axis=1))
-  pos = rows(b.pos, p.pair) - (radius + 0.5 * dist)[:, None] * normal
-  return near.exists & (dist < rows(margin, p.pair)), dist, pos, normal
+  prisms, sign, origin = _legs(p, near)
+  middle = sign * (rows(vector.mat_t_vec(a.mat, b.pos - a.pos), p.pair) - origin)
+  if p.types[0] == "sphere":
+    found = prism.point(prisms, _split(middle))
+  else:
+    half = vector.mat_t_vec(a.mat, b.axis(2) * b.size[:, 1:2])
+    found = prism.segment(prisms, _split(middle), _split(sign * rows(half, p.pair)))
+  radius, mat = rows(b.size[:, 0], p.pair), rows(a.mat, p.pair)
+  dist, normal = found.dist - radius, jnp.stack(found.normal, axis=1)
+  place = origin + sign * (jnp.stack(found.point, axis=1) - (radius + 0.5 * dist)[:, None] * normal)
+  pos = rows(a.pos, p.pair) + vector.mat_vec(mat, place)
+  return near.exists & (dist < rows(margin, p.pair)), dist, pos, vector.mat_vec(mat, sign * normal)
+
+
+def _split(x: jax.Array) -> prism.Vec:
+  """Components (P, W)."""
+  return x[:, 0], x[:, 1], x[:, 2]
 
 
 def _legs(p: HFieldPlan, near: _Under) -> tuple[prism.Prisms, np.ndarray, jax.Array]:
