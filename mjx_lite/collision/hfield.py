@@ -1,4 +1,4 @@
-"""Height fields against convex shapes, prism by prism: spheres in closed form, of other shapes each prism is a convex core.
+"""Height fields against convex shapes, prism by prism: spheres and capsules in closed form, others by the convex path.
 
 A cell of the grid is two prisms, from the base up to a triangle of the surface. The cells under a shape are a window of the
 grid: its place is found in the trace, its size is static, the most cells that the shape's bounding sphere can lie over.
@@ -16,6 +16,7 @@ from mjx_lite.collision.shapes import Contacts, Shape, make_contacts, only_where
 from mjx_lite.core.enums import MAXCONPAIR
 from mjx_lite.core.select import join, rows
 from mjx_lite.math import safe, vector
+from mjx_lite.math.once import once
 
 CLOSED = ("sphere", "capsule")  # shapes with a closed form, of which a plan has one alone
 SHAPES = ("sphere", "capsule", "ellipsoid", "cylinder", "box", "mesh")
@@ -42,6 +43,8 @@ class HFieldPlan(NamedTuple):
   half: np.ndarray  # (P,) which of its cell's two it is
   step: np.ndarray  # (P, 2) its cell in the window
   corner: np.ndarray  # (P, 3, 2) its corners, as steps from the cell's first point
+  point: np.ndarray  # (G, 3) grid points of the windows: pair, column and row in the window
+  at: np.ndarray  # (P, 3) which of these the corners are
   direct: np.ndarray  # prisms whose pairs have a slot for each of them
   crowded: np.ndarray  # (B2, n) prisms of the other pairs, -1 pads
   slot: np.ndarray  # order of the slots: index into those of `direct`, then MAXCONPAIR of each crowded pair
@@ -74,6 +77,11 @@ def plan(s: dict[str, Any], reach: np.ndarray, geom1: np.ndarray, types: list[st
   cell, half = within // 2, within % 2
   step = np.stack([cell % window[pair, 0], cell // window[pair, 0]], axis=1)
 
+  points = [[(i, x, y) for y in range(h + 1) for x in range(w + 1)] for i, (w, h) in enumerate(window)]
+  begin = np.cumsum([0, *(len(x) for x in points)])[pair][:, None]
+  corner = step[:, None] + _CORNERS[half]
+  at = begin + corner[..., 0] + (window[pair, 0] + 1)[:, None] * corner[..., 1]
+
   many = number > MAXCONPAIR
   start = np.concatenate([[0], np.cumsum(number)])[:-1]
   k = np.arange(number[many].max(initial=0))
@@ -87,8 +95,8 @@ def plan(s: dict[str, Any], reach: np.ndarray, geom1: np.ndarray, types: list[st
   slot = np.concatenate([b + np.arange(n) for b, n in zip(begin, ncon, strict=True)]).astype(int)
   return HFieldPlan(
     tuple(types), sizes[data].astype(float), np.stack([cols_of[data], rows_of[data]], axis=1), window,
-    np.asarray(s["hfield_adr"])[data], np.asarray(s["hfield_data"], float) * scale, pair, half, step, _CORNERS[half], direct,
-    crowded, slot, ncon,
+    np.asarray(s["hfield_adr"])[data], np.asarray(s["hfield_data"], float) * scale, pair, half, step, _CORNERS[half],
+    np.concatenate([np.array(x, int).reshape(-1, 3) for x in points]), at, direct, crowded, slot, ncon,
   )  # fmt: skip
 
 
@@ -172,13 +180,13 @@ def _under(p: HFieldPlan, a: Shape, b: Shape, margin: jax.Array) -> _Under:
 
   cell = rows(begin, p.pair) + p.step[..., None].astype(np.int32)
   exists = jnp.all(cell < rows(end, p.pair), axis=1)
-  cell = jnp.minimum(cell, (last - 1)[p.pair].astype(np.int32))
-  point = cell[:, None] + p.corner[..., None].astype(np.int32)  # (P, 3, 2, W) column and row
-  first, stride = (x[p.pair].astype(np.int32)[:, None, None] for x in (p.first, p.count[:, 0]))
-  index = first + point[:, :, 0] + stride * point[:, :, 1]
-  z = jnp.asarray(p.height, dtype).at[index].get(mode="promise_in_bounds")
+  of = p.point[:, 0]
+  grid = jnp.minimum(rows(begin, of) + p.point[:, 1:, None].astype(np.int32), last[of].astype(np.int32))  # column and row
+  first, stride = (x[of].astype(np.int32)[:, None] for x in (p.first, p.count[:, 0]))
+  z = jnp.asarray(p.height, dtype).at[first + grid[:, 0] + stride * grid[:, 1]].get(mode="promise_in_bounds")
+  z = rows(once(z), p.at)
   width = (2 * p.size[:, :2] / (p.count - 1))[p.pair][:, None, :, None].astype(dtype)
-  xy = width * point - half[p.pair][:, None]
+  xy = width * (cell[:, None] + p.corner[..., None].astype(np.int32)) - half[p.pair][:, None]
   exists &= jnp.any(z >= rows(low[:, 2], p.pair)[:, None], axis=1)
   return _Under(xy, z, exists, wide, p.size.sum(axis=1)[:, None] + jnp.max(jnp.abs(place), axis=(0, 1)))
 

@@ -124,12 +124,13 @@ def segment(prisms: Prisms, c: Vec, a: Vec) -> Nearest:
   return Nearest(jnp.where(is_line, _dot(normal, off), near.dist), normal, p)
 
 
-_APART = 128  # added to the code of a feature between the ends of a segment that does not overlap
+_END = 32  # in a code, of the end -1 or 1 of a segment, or 0 for a place between them
+_APART = 128  # in the code of such a place, for a segment that does not overlap
 
 
 def _code(kind: Any, number: Any, end: Any = 0) -> Any:
-  """A feature, and the end -1 or 1 of a segment, or 0 for a place between them, as one number."""
-  return kind + 8 * number + 32 * (end + 1)
+  """A feature, and a place on a segment, as one number."""
+  return kind + 8 * number + _END * (end + 1)
 
 
 def _computed(code: jax.Array) -> jax.Array:
@@ -277,7 +278,7 @@ def _features(prisms: Prisms, c: Vec, a: Vec) -> jax.Array:
 
   # apart: an end, or an edge or a corner that is nearest to a place between the ends
   ends = _nearest(prisms, tuple(jnp.stack([x - y, x + y]) for x, y in zip(c, a, strict=True)))
-  square, by_end = _first(list(ends.square), jnp.less, [ends.code[0] + _code(0, 0, -2), ends.code[1] + _code(0, 0)])
+  square, by_end = _first(list(ends.square), jnp.less, [ends.code[0] - _END, ends.code[1] + _END])
   inner, by_inner = _first(list(crossed.square), jnp.less, [_code(*f) + _APART for f in _EDGES + _CORNERS])
   apart = jnp.where(inner < square * (1 - prisms.epsilon), by_inner, by_end)
   return jnp.where(jnp.maximum(face, edge) > prisms.rounding, apart, overlapping)
