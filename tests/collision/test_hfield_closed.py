@@ -136,10 +136,11 @@ def test_random_poses(shape, field, place, margin):
   radius = np.repeat(poses[2][:, 0], [len(x) for x in ours])
   ours, theirs = np.concatenate(ours), np.concatenate(theirs)
   assert len(ours) > 300
-  # where the centre or the axis touches a prism in a point, C is less exact, and its normal that of one side or the other
+  # where the centre or the axis touches a prism in a point, the depth is the radius, of which C misses up to 2e-5, and its
+  # normal is that of one side or the other
   apart = np.abs(ours[:, 0] + radius) > 1e-12
   assert (apart.mean() > 0.999) == (place != "grid") and apart.mean() > 0.5
-  np.testing.assert_allclose(ours[:, 0], theirs[:, 0], atol=5e-6)
+  assert np.abs(theirs[:, 0] + radius)[~apart].max(initial=0) < 5e-5
   np.testing.assert_allclose(ours[apart, 0], theirs[apart, 0], atol=1e-9)
   error = np.abs(ours - theirs)[apart]
   turned, moved = error[:, 4:].max(axis=1) > 1e-6, error[:, 1:4].max(axis=1) > 1e-6
