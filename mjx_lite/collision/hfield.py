@@ -186,7 +186,7 @@ def _under(p: HFieldPlan, a: Shape, b: Shape, margin: jax.Array) -> _Under:
   z = jnp.asarray(p.height, dtype).at[first + grid[:, 0] + stride * grid[:, 1]].get(mode="promise_in_bounds")
   z = rows(once(z), p.at)
   width = (2 * p.size[:, :2] / (p.count - 1))[p.pair][:, None, :, None].astype(dtype)
-  xy = width * (cell[:, None] + p.corner[..., None].astype(np.int32)) - half[p.pair][:, None]
+  xy: Any = width * (cell[:, None] + p.corner[..., None].astype(np.int32)) - half[p.pair][:, None]
   exists &= jnp.any(z >= rows(low[:, 2], p.pair)[:, None], axis=1)
   return _Under(xy, z, exists, wide, p.size.sum(axis=1)[:, None] + jnp.max(jnp.abs(place), axis=(0, 1)))
 
@@ -225,7 +225,7 @@ def _split(x: jax.Array) -> prism.Vec:
   return x[:, 0], x[:, 1], x[:, 2]
 
 
-def _legs(p: HFieldPlan, near: _Under) -> tuple[prism.Prisms, np.ndarray, jax.Array]:
+def _legs(p: HFieldPlan, near: _Under) -> tuple[prism.Prisms, jax.Array, jax.Array]:
   """Prisms in coordinates along their legs, the signs (P, 3, 1) of these, and their origins (P, 3, W)."""
   dtype = near.z.dtype
   width = (2 * p.size[:, :2] / (p.count - 1))[p.pair].astype(dtype)
@@ -235,7 +235,7 @@ def _legs(p: HFieldPlan, near: _Under) -> tuple[prism.Prisms, np.ndarray, jax.Ar
   origin = jnp.concatenate([corner, jnp.zeros_like(corner[:, :1])], axis=1)
   sign = np.concatenate([_LEG_SIGN[p.half], np.ones((len(p.half), 1), int)], axis=1)[..., None].astype(dtype)
   prisms = prism.Prisms((width[:, :1], width[:, 1:]), tuple(height), p.size[p.pair, 3:].astype(dtype))
-  return prisms, sign, origin
+  return prisms, jnp.asarray(sign), origin
 
 
 def _search(p: HFieldPlan, a: Shape, b: Shape, margin: jax.Array, near: _Under, iterations: int) -> tuple[jax.Array, ...]:

@@ -19,7 +19,7 @@ from mjx_lite.collision.shapes import NO_CONTACT
 from mjx_lite.math import safe, vector
 from mjx_lite.math.once import once_chosen, unit
 
-Vec = tuple[Any, Any, Any]  # components (P, W)
+Vec = Sequence[Any]  # three components (P, W)
 
 # kinds of features, each with the number of a wall, an edge, a post or a corner
 _TOP, _BOTTOM, _WALL, _TOP_EDGE, _BOTTOM_EDGE, _POST, _TOP_CORNER, _BOTTOM_CORNER = range(8)
@@ -306,7 +306,7 @@ def _crossings(prisms: Prisms, c: Vec, a: Vec) -> _Crossings:
   ends = [*_ENDS, *_ENDS, *((i, i) for i in range(3))]
   start = *(np.stack([x[i] for i, _ in ends]) for x in (us, vs)), jnp.stack([h0, h0, h1, *[low] * 6])
   rise = jnp.stack([h1 - h0, h2 - h0, h2 - h1, zero, zero, zero, h0 - low, h1 - low, h2 - low])
-  e = *(np.stack([x[k] - x[i] for i, k in ends]) for x in (us, vs)), rise
+  e: Any = *(np.stack([x[k] - x[i] for i, k in ends]) for x in (us, vs)), rise
   off, across = _minus(c, start), vector.cross_parts(e, a)
   ao, eo, aa, ae, ee, square = _dot(a, off), _dot(e, off), _dot(a, a), _dot(a, e), _dot(e, e), _dot(across, across)
   crosses = square > prisms.epsilon * aa * ee
