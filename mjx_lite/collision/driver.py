@@ -89,7 +89,12 @@ def reach(pair: pairs.Pair, values: dict[str, np.ndarray]) -> float:
   return float(values["geom_rbound"][pair.geom2] + sum(between))
 
 
-_FIELDS = ("hfield", "*")  # key of all pairs with height fields, which share one body
+_FIELDS = ("hfield", "*")  # key of all pairs with height fields that share one body
+
+
+def _body_of_field(types: tuple[str, str]) -> tuple[str, str]:
+  """Key of the body of a pair with a height field."""
+  return types if types[1] in hfield.CLOSED else _FIELDS
 
 
 def plan(s: dict[str, Any], values: dict[str, np.ndarray], disableflags: int, capacity: Capacity = NO_BOUND) -> CollisionPlan:
@@ -109,14 +114,14 @@ def plan(s: dict[str, Any], values: dict[str, np.ndarray], disableflags: int, ca
   groups, first_row, offset = [], np.zeros(len(found), int), 0
   number = np.array([COLLIDERS[k].ncon if k in COLLIDERS else 0 for k in kind], int)
   tree = s["body_rootid"][s["geom_bodyid"]]
-  body = [_FIELDS if k[0] == "hfield" else k if k in FIELD_COLLIDERS or COLLIDERS[k].fn else None for k in kind]
+  body = [_body_of_field(k) if k[0] == "hfield" else k if k in FIELD_COLLIDERS or COLLIDERS[k].fn else None for k in kind]
   for types in sorted(set(body), key=lambda k: k or ("~", "")):
     members = np.array([i for i, k in enumerate(body) if k == types], int)
     if capacity != NO_BOUND:
       members = members[np.lexsort(tree[np.stack([geom1, geom2])][:, members])]
     pair = geom1[members], geom2[members]
     both = hull(pair[0]), hull(pair[1])
-    if types == _FIELDS:
+    if types and types[0] == "hfield":
       near = [reach(found[i], values) for i in members]
       how = hfield.plan(s, np.array(near), pair[0], [kind[i][1] for i in members])
       number[members] = how.ncon
@@ -194,7 +199,8 @@ def _collide(m: Model, geom_xpos: jax.Array, geom_xmat: jax.Array) -> Contacts:
   for group in p.groups:
     both, margin = _shapes(m, group, geom_xpos, geom_xmat), rows(reach, group.pair)
     if isinstance(group.how, hfield.HFieldPlan):
-      found, full = hfield.collide(group.how, *both, margin, m.opt.ccd_iterations)
+      found, over = hfield.collide(group.how, *both, margin, m.opt.ccd_iterations)
+      full = over if full is None else full | over
     else:
       found = _narrow(m, group, *both, margin)
     flat = [x.reshape(-1, *x.shape[2:]) for x in found]

@@ -1,4 +1,4 @@
-"""Height fields against convex shapes: every prism under the shape is a convex core of its own.
+"""Height fields against convex shapes, prism by prism: spheres and capsules in closed form, others by the convex path.
 
 A cell of the grid is two prisms, from the base up to a triangle of the surface. The cells under a shape are a window of the
 grid: its place is found in the trace, its size is static, the most cells that the shape's bounding sphere can lie over.
@@ -10,13 +10,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from mjx_lite.collision import core, gjk, witness
+from mjx_lite.collision import core, gjk, prism, witness
 from mjx_lite.collision.core import Core
 from mjx_lite.collision.shapes import Contacts, Shape, make_contacts, only_where
 from mjx_lite.core.enums import MAXCONPAIR
 from mjx_lite.core.select import join, rows
 from mjx_lite.math import safe, vector
+from mjx_lite.math.once import once
 
+CLOSED = ("sphere", "capsule")  # shapes with a closed form, of which a plan has one alone
 SHAPES = ("sphere", "capsule", "ellipsoid", "cylinder", "box", "mesh")
 MAXPRISM = 4096  # prisms of one pair: more would take minutes to compile and gigabytes to run
 
@@ -24,6 +26,8 @@ _UPWARD = np.array([(x, y, 1) for x in (-1, 0, 1) for y in (-1, 0, 1)], float)
 _UPWARD /= np.linalg.norm(_UPWARD, axis=1, keepdims=True)
 # corners of a cell's two prisms as steps of (column, row), in C's order
 _CORNERS = np.array([[(0, 1), (0, 0), (1, 1)], [(0, 0), (1, 1), (1, 0)]])
+# those at the right angle and at the ends of the legs along columns and rows, and the directions of these legs
+_AT_LEGS, _LEG_SIGN = np.array([(0, 2, 1), (2, 0, 1)]), np.array([(1, -1), (-1, 1)])
 
 
 class HFieldPlan(NamedTuple):
@@ -36,8 +40,11 @@ class HFieldPlan(NamedTuple):
   first: np.ndarray  # (B,) first grid point in `height`
   height: np.ndarray  # of all grid points [m]
   pair: np.ndarray  # (P,) pair of each prism
+  half: np.ndarray  # (P,) which of its cell's two it is
   step: np.ndarray  # (P, 2) its cell in the window
   corner: np.ndarray  # (P, 3, 2) its corners, as steps from the cell's first point
+  point: np.ndarray  # (G, 3) grid points of the windows: pair, column and row in the window
+  at: np.ndarray  # (P, 3) which of these the corners are
   direct: np.ndarray  # prisms whose pairs have a slot for each of them
   crowded: np.ndarray  # (B2, n) prisms of the other pairs, -1 pads
   slot: np.ndarray  # order of the slots: index into those of `direct`, then MAXCONPAIR of each crowded pair
@@ -70,6 +77,11 @@ def plan(s: dict[str, Any], reach: np.ndarray, geom1: np.ndarray, types: list[st
   cell, half = within // 2, within % 2
   step = np.stack([cell % window[pair, 0], cell // window[pair, 0]], axis=1)
 
+  points = [[(i, x, y) for y in range(h + 1) for x in range(w + 1)] for i, (w, h) in enumerate(window)]
+  begin = np.cumsum([0, *(len(x) for x in points)])[pair][:, None]
+  corner = step[:, None] + _CORNERS[half]
+  at = begin + corner[..., 0] + (window[pair, 0] + 1)[:, None] * corner[..., 1]
+
   many = number > MAXCONPAIR
   start = np.concatenate([[0], np.cumsum(number)])[:-1]
   k = np.arange(number[many].max(initial=0))
@@ -83,8 +95,8 @@ def plan(s: dict[str, Any], reach: np.ndarray, geom1: np.ndarray, types: list[st
   slot = np.concatenate([b + np.arange(n) for b, n in zip(begin, ncon, strict=True)]).astype(int)
   return HFieldPlan(
     tuple(types), sizes[data].astype(float), np.stack([cols_of[data], rows_of[data]], axis=1), window,
-    np.asarray(s["hfield_adr"])[data], np.asarray(s["hfield_data"], float) * scale, pair, step, _CORNERS[half], direct,
-    crowded, slot, ncon,
+    np.asarray(s["hfield_adr"])[data], np.asarray(s["hfield_data"], float) * scale, pair, half, step, _CORNERS[half],
+    np.concatenate([np.array(x, int).reshape(-1, 3) for x in points]), at, direct, crowded, slot, ncon,
   )  # fmt: skip
 
 
@@ -113,19 +125,10 @@ def collide(p: HFieldPlan, a: Shape, b: Shape, margin: jax.Array, iterations: in
   Source: `mjc_ConvexHField`.
   Gradient: of the prism's and the shape's nearest features; the heights are constants.
   """
-  shape = core.make(list(p.types), b.pos, b.mat, b.size, b.hull)
-  prisms, exists, wide = _prisms(p, a, shape, margin)
-  repeated: Any = [x[p.pair] if isinstance(x, np.ndarray) else rows(x, p.pair) for x in shape]
-  shapes = Core(*repeated)
-  reach = rows(margin, p.pair)
-  found = gjk.find(prisms, shapes, reach + shapes.radius, iterations, _ways_out(prisms, shapes))
-  w = witness.witness(prisms, shapes, found)
-  dist = w.dist - shapes.radius
-  active = exists & ~found.far & (dist < reach)
-  dist = only_where(active, dist)
-  pos = w.point + 0.5 * jnp.where(active, dist, 0)[:, None] * w.normal
-  pos = prisms.pos + vector.mat_vec(prisms.mat, pos)
-  normal = vector.mat_vec(prisms.mat, w.normal)
+  near = _under(p, a, b, margin)
+  find = _closed if p.types[0] in CLOSED else _search
+  active, dist, pos, normal = find(p, a, b, margin, near, iterations)
+  dist, wide = only_where(active, dist), near.wide
 
   parts = [[rows(x, p.direct)] for x in (dist, pos, normal)]
   if len(p.crowded):
@@ -145,6 +148,129 @@ def collide(p: HFieldPlan, a: Shape, b: Shape, margin: jax.Array, iterations: in
   return Found(make_contacts(dist, pos, normal), wide)
 
 
+class _Under(NamedTuple):
+  """What lies under the shapes, in the frames of their height fields; without gradient.
+
+  Attributes:
+    corner: (P, 3, 2, W) x and y of the upper corners of the prisms, and z (P, 3, W).
+    exists: (P, W) which prisms are under the shape.
+    wide: (W,) where a window is too small.
+    size: (B, W) of everything [m].
+  """
+
+  corner: jax.Array
+  z: jax.Array
+  exists: jax.Array
+  wide: jax.Array
+  size: jax.Array
+
+
+def _under(p: HFieldPlan, a: Shape, b: Shape, margin: jax.Array) -> _Under:
+  """The prisms in the windows under shapes."""
+  a, b = (x._replace(**{k: jax.lax.stop_gradient(getattr(x, k)) for k in ("pos", "mat", "size")}) for x in (a, b))
+  dtype, margin = b.pos.dtype, jax.lax.stop_gradient(margin)
+  place = vector.mat_t_vec(a.mat, b.pos - a.pos)
+  low, high = _bounds(p, a, b)
+  low, high = place - low - margin[:, None], place + high + margin[:, None]
+
+  half, last = p.size[:, :2, None].astype(dtype), (p.count - 1)[..., None]
+  begin = jnp.clip(jnp.floor((low[:, :2] + half) / (2 * half) * last.astype(dtype)), 0, last).astype(jnp.int32)
+  end = jnp.clip(jnp.ceil((high[:, :2] + half) / (2 * half) * last.astype(dtype)), 0, last).astype(jnp.int32)
+  wide = jnp.any(end - begin > p.window[..., None], axis=(0, 1))
+
+  cell = rows(begin, p.pair) + p.step[..., None].astype(np.int32)
+  exists = jnp.all(cell < rows(end, p.pair), axis=1)
+  of = p.point[:, 0]
+  grid = jnp.minimum(rows(begin, of) + p.point[:, 1:, None].astype(np.int32), last[of].astype(np.int32))  # column and row
+  first, stride = (x[of].astype(np.int32)[:, None] for x in (p.first, p.count[:, 0]))
+  z = jnp.asarray(p.height, dtype).at[first + grid[:, 0] + stride * grid[:, 1]].get(mode="promise_in_bounds")
+  z = rows(once(z), p.at)
+  width = (2 * p.size[:, :2] / (p.count - 1))[p.pair][:, None, :, None].astype(dtype)
+  xy: Any = width * (cell[:, None] + p.corner[..., None].astype(np.int32)) - half[p.pair][:, None]
+  exists &= jnp.any(z >= rows(low[:, 2], p.pair)[:, None], axis=1)
+  return _Under(xy, z, exists, wide, p.size.sum(axis=1)[:, None] + jnp.max(jnp.abs(place), axis=(0, 1)))
+
+
+def _bounds(p: HFieldPlan, a: Shape, b: Shape) -> tuple[jax.Array, jax.Array]:
+  """How far (B, 3, W or 1) the shapes reach against and along the axes of the height fields."""
+  if p.types[0] == "sphere":
+    return b.size[:, :1], b.size[:, :1]
+  if p.types[0] == "capsule":
+    reach = b.size[:, :1] + jnp.abs(vector.mat_t_vec(a.mat, b.axis(2))) * b.size[:, 1:2]
+    return reach, reach
+  shape = core.make(list(p.types), b.pos, b.mat, b.size, b.hull)
+  turn, radius = vector.mat_mat(vector.transpose(a.mat), b.mat), shape.radius[:, None]
+  return core.extent(shape, -turn) + radius, core.extent(shape, turn) + radius
+
+
+def _closed(p: HFieldPlan, a: Shape, b: Shape, margin: jax.Array, near: _Under, iterations: int) -> tuple[jax.Array, ...]:
+  """Which prisms (P, W) spheres or capsules touch, and distance, position and normal in the world."""
+  del iterations
+  prisms, sign, origin = _legs(p, near)
+  middle = sign * (rows(vector.mat_t_vec(a.mat, b.pos - a.pos), p.pair) - origin)
+  if p.types[0] == "sphere":
+    found = prism.point(prisms, _split(middle))
+  else:
+    half = vector.mat_t_vec(a.mat, b.axis(2) * b.size[:, 1:2])
+    found = prism.segment(prisms, _split(middle), _split(sign * rows(half, p.pair)))
+  radius, mat = rows(b.size[:, 0], p.pair), rows(a.mat, p.pair)
+  dist, normal = found.dist - radius, jnp.stack(found.normal, axis=1)
+  place = origin + sign * (jnp.stack(found.point, axis=1) - (radius + 0.5 * dist)[:, None] * normal)
+  pos = rows(a.pos, p.pair) + vector.mat_vec(mat, place)
+  return near.exists & (dist < rows(margin, p.pair)), dist, pos, vector.mat_vec(mat, sign * normal)
+
+
+def _split(x: jax.Array) -> prism.Vec:
+  """Components (P, W)."""
+  return x[:, 0], x[:, 1], x[:, 2]
+
+
+def _legs(p: HFieldPlan, near: _Under) -> tuple[prism.Prisms, jax.Array, jax.Array]:
+  """Prisms in coordinates along their legs, the signs (P, 3, 1) of these, and their origins (P, 3, W)."""
+  dtype = near.z.dtype
+  width = (2 * p.size[:, :2] / (p.count - 1))[p.pair].astype(dtype)
+  right = (p.half == 0)[:, None]
+  height = [jnp.where(right, near.z[:, i], near.z[:, j]) for i, j in _AT_LEGS.T]
+  corner = jnp.where(right[..., None], near.corner[:, 0], near.corner[:, 2])
+  origin = jnp.concatenate([corner, jnp.zeros_like(corner[:, :1])], axis=1)
+  sign = np.concatenate([_LEG_SIGN[p.half], np.ones((len(p.half), 1), int)], axis=1)[..., None].astype(dtype)
+  prisms = prism.Prisms((width[:, :1], width[:, 1:]), tuple(height), p.size[p.pair, 3:].astype(dtype))
+  return prisms, jnp.asarray(sign), origin
+
+
+def _search(p: HFieldPlan, a: Shape, b: Shape, margin: jax.Array, near: _Under, iterations: int) -> tuple[jax.Array, ...]:
+  """Which prisms (P, W) shapes touch, and distance, position and normal in the world, by the search of the convex path."""
+  shape = core.make(list(p.types), b.pos, b.mat, b.size, b.hull)
+  prisms = _cores(p, a, near)
+  repeated: Any = [x[p.pair] if isinstance(x, np.ndarray) else rows(x, p.pair) for x in shape]
+  shapes = Core(*repeated)
+  reach = rows(margin, p.pair)
+  found = gjk.find(prisms, shapes, reach + shapes.radius, iterations, _ways_out(prisms, shapes))
+  w = witness.witness(prisms, shapes, found)
+  dist = w.dist - shapes.radius
+  active = near.exists & ~found.far & (dist < reach)
+  pos = w.point + 0.5 * jnp.where(active, dist, 0)[:, None] * w.normal
+  pos = prisms.pos + vector.mat_vec(prisms.mat, pos)
+  return active, dist, pos, vector.mat_vec(prisms.mat, w.normal)
+
+
+def _cores(p: HFieldPlan, a: Shape, near: _Under) -> Core:
+  """Prisms as cores."""
+  dtype, z = near.z.dtype, near.z
+  base = jnp.broadcast_to(-p.size[p.pair, 3][:, None, None].astype(dtype), z.shape)
+  corners = jnp.concatenate([jnp.concatenate([near.corner, x[:, :, None]], axis=2) for x in (base, z)], axis=1)
+  centre = jnp.mean(corners, axis=1)
+  # what is not under the shape is put far below, where it is done with at once
+  away = jnp.where(near.exists, 0, 100 * rows(near.size, p.pair)).astype(dtype)
+  mat = rows(a.mat, p.pair)
+  down = centre - away[:, None] * np.array([0, 0, 1], dtype)[:, None]
+  one = jnp.ones((len(p.pair), 3, 1), dtype)
+  return Core(
+    rows(a.pos, p.pair) + vector.mat_vec(mat, down), mat, np.full(len(p.pair), core.CORNERS), one, corners - centre[:, None],
+    one, one[:, 0] * 0,
+  )  # fmt: skip
+
+
 def _ways_out(prisms: Core, shapes: Core) -> jax.Array:
   """Directions (P, K, 3, W) in the prisms' frames: of their faces, across their upper edges and the shapes' axes, and up."""
   corner = jnp.asarray(prisms.table)[:, 3:]
@@ -161,44 +287,3 @@ def _ways_out(prisms: Core, shapes: Core) -> jax.Array:
   found = safe.normalize(jnp.concatenate([upward, side], axis=1))
   up = np.broadcast_to(_UPWARD[None, ..., None], (found.shape[0], *_UPWARD.shape, found.shape[-1]))
   return jnp.concatenate([found, up.astype(found.dtype)], axis=1)
-
-
-def _prisms(p: HFieldPlan, a: Shape, shape: Core, margin: jax.Array) -> tuple[Core, jax.Array, jax.Array]:
-  """Prisms in the windows, which of them are under the shape (P, W), and where a window is too small (W,)."""
-  dtype = shape.pos.dtype
-  held = shape._replace(**{k: jax.lax.stop_gradient(getattr(shape, k)) for k in ("pos", "mat", "size", "scale", "radius")})
-  pos, mat, radius = held.pos, held.mat, held.radius
-  field_pos, field_mat, margin = (jax.lax.stop_gradient(x) for x in (a.pos, a.mat, margin))
-  turn = vector.mat_mat(vector.transpose(field_mat), mat)
-  place = vector.mat_t_vec(field_mat, pos - field_pos)
-  high = place + core.extent(held, turn) + (radius + margin)[:, None]
-  low = place - core.extent(held, -turn) - (radius + margin)[:, None]
-
-  half, last = p.size[:, :2, None].astype(dtype), (p.count - 1)[..., None]
-  begin = jnp.clip(jnp.floor((low[:, :2] + half) / (2 * half) * last.astype(dtype)), 0, last).astype(jnp.int32)
-  end = jnp.clip(jnp.ceil((high[:, :2] + half) / (2 * half) * last.astype(dtype)), 0, last).astype(jnp.int32)
-  wide = jnp.any(end - begin > p.window[..., None], axis=(0, 1))
-
-  cell = rows(begin, p.pair) + p.step[..., None].astype(np.int32)
-  exists = jnp.all(cell < rows(end, p.pair), axis=1)
-  cell = jnp.minimum(cell, (last - 1)[p.pair].astype(np.int32))
-  point = cell[:, None] + p.corner[..., None].astype(np.int32)  # (P, 3, 2, W) column and row
-  first, stride = (x[p.pair].astype(np.int32)[:, None, None] for x in (p.first, p.count[:, 0]))
-  index = first + point[:, :, 0] + stride * point[:, :, 1]
-  z = jnp.asarray(p.height, dtype).at[index].get(mode="promise_in_bounds")
-  width = (2 * p.size[:, :2] / (p.count - 1))[p.pair][:, None, :, None].astype(dtype)
-  xy = width * point - half[p.pair][:, None]
-  base = jnp.broadcast_to(-p.size[p.pair, 3][:, None, None].astype(dtype), z.shape)
-  corners = jnp.concatenate([jnp.concatenate([xy, x[:, :, None]], axis=2) for x in (base, z)], axis=1)
-  exists &= jnp.any(z >= rows(low[:, 2], p.pair)[:, None], axis=1)
-  centre = jnp.mean(corners, axis=1)
-  # what is not under the shape is put far below, where it is done with at once
-  away = jnp.where(exists, 0, 100 * (p.size.sum(axis=1)[p.pair][:, None] + jnp.max(jnp.abs(place), axis=(0, 1)))).astype(dtype)
-  mat = rows(a.mat, p.pair)
-  down = centre - away[:, None] * np.array([0, 0, 1], dtype)[:, None]
-  one = jnp.ones((len(p.pair), 3, 1), dtype)
-  prisms = Core(
-    rows(a.pos, p.pair) + vector.mat_vec(mat, down), mat, np.full(len(p.pair), core.CORNERS), one, corners - centre[:, None],
-    one, one[:, 0] * 0,
-  )  # fmt: skip
-  return prisms, exists, wide
