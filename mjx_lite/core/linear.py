@@ -17,13 +17,16 @@ import numpy as np
 from jax.extend import core as jex_core
 from jax.interpreters import ad, batching, mlir
 
-_MAX_GATHERS = 4  # of the transpose of `choose`; beyond it is a product with a 0/1 matrix
+_MAX_GATHERS = 1  # of the transpose of `choose`; beyond it is a product with a 0/1 matrix
 _MAX_PRODUCT = 1 << 16  # entries of that matrix; beyond it is a scatter
 
 choose_p = jex_core.Primitive("mjx_choose")
 collect_p = jex_core.Primitive("mjx_collect")
 add_up_p = jex_core.Primitive("mjx_add_up")
 spread_p = jex_core.Primitive("mjx_spread")
+combine_p = jex_core.Primitive("mjx_combine")
+total_p = jex_core.Primitive("mjx_total")
+repeat_p = jex_core.Primitive("mjx_repeat")
 
 
 class Choice:
@@ -51,6 +54,43 @@ def choose(x: jax.Array, index: np.ndarray) -> jax.Array:
 def add_up(x: jax.Array, axis: int) -> jax.Array:
   """Sum along a short axis, given from the end, which is dropped; written out, its transpose a broadcast."""
   return add_up_p.bind(x, axis=axis, size=x.shape[axis])
+
+
+def combine(a: jax.Array | np.ndarray, x: jax.Array) -> jax.Array:
+  """Matrix (n, k) times rows (k, ...): (n, ...). JAX's transpose of the product is a product the other way round, transposed."""
+  return combine_p.bind(a, x)
+
+
+def total(x: jax.Array) -> jax.Array:
+  """Sum along the first axis, which is dropped."""
+  return total_p.bind(x, size=x.shape[0])
+
+
+def _combine(a: jax.Array, x: jax.Array) -> jax.Array:
+  return jax.lax.dot_general(a, x, (((1,), (0,)), ((), ())), precision=jax.lax.Precision.HIGHEST)
+
+
+def _combine_matrix(t: jax.Array, a: Any, x: jax.Array) -> jax.Array:
+  """The derivative with respect to the matrix."""
+  axes = tuple(range(1, x.ndim))
+  return jax.lax.dot_general(t, x, ((axes, axes), ((), ())), precision=jax.lax.Precision.HIGHEST)
+
+
+def _combine_batch(args: Any, dims: Any) -> tuple[jax.Array, int]:
+  a, x = args
+  if dims[0] is not None:
+    return jax.vmap(_combine, in_axes=dims)(a, x), 0
+  out = combine(a, jnp.moveaxis(x, dims[1], -1))
+  return out, out.ndim - 1
+
+
+def _total(x: jax.Array, size: int) -> jax.Array:
+  # a second row, of zeros: see vector.combine_rows
+  return _combine(np.repeat([[1], [0]], size, axis=1).astype(x.dtype), x)[0]
+
+
+def _repeat(x: jax.Array, size: int) -> jax.Array:
+  return jnp.broadcast_to(x, (size, *x.shape))
 
 
 def _choose(x: jax.Array, choice: Choice) -> jax.Array:
@@ -111,3 +151,11 @@ _define(choose_p, _choose, lambda x, choice: (len(choice.index), *x.shape[1:]), 
 _define(collect_p, _collect, lambda x, choice: (choice.size, *x.shape[1:]), choose_p, first=False)
 _define(add_up_p, _add_up, lambda x, axis, size: (*x.shape[:axis], *x.shape[len(x.shape) + axis + 1 :]), spread_p, first=True)
 _define(spread_p, _spread, _spread_shape, add_up_p, first=True)
+_define(total_p, _total, lambda x, size: x.shape[1:], repeat_p, first=False)
+_define(repeat_p, _repeat, lambda x, size: (size, *x.shape), total_p, first=False)
+
+combine_p.def_impl(jax.jit(_combine))
+combine_p.def_abstract_eval(lambda a, x: jax.core.ShapedArray((a.shape[0], *x.shape[1:]), x.dtype))
+mlir.register_lowering(combine_p, mlir.lower_fun(_combine, multiple_results=False))
+batching.primitive_batchers[combine_p] = _combine_batch
+ad.defbilinear(combine_p, _combine_matrix, lambda t, a, x: combine(a.T, t))

@@ -67,13 +67,13 @@ def combine_rows(a: jax.Array | np.ndarray, x: jax.Array) -> jax.Array:
   """
   one = isinstance(a, np.ndarray) and a.shape[0] == 1
   a = np.concatenate([a, np.zeros_like(a)]) if one else a
-  out = jax.lax.dot_general(a, x, (((1,), (0,)), ((), ())), precision=jax.lax.Precision.HIGHEST)
+  out = linear.combine(a, x)
   return out[:1] if one else out
 
 
 def total(x: jax.Array) -> jax.Array:
   """Sum along the first axis, as a product with a row of ones: XLA's reduction on CPU is slower."""
-  return combine_rows(np.ones((1, x.shape[0]), x.dtype), x)[0]
+  return linear.total(x)
 
 
 def cross(a: jax.Array, b: jax.Array) -> jax.Array:
