@@ -17,8 +17,8 @@ import numpy as np
 from jax.extend import core as jex_core
 from jax.interpreters import ad, batching, mlir
 
-_MAX_GATHERS = 1  # of the transpose of `choose`; beyond it is a product with a 0/1 matrix
-_MAX_PRODUCT = 1 << 16  # entries of that matrix; beyond it is a scatter
+MAX_RUNS = 6  # a concatenation of fewer slices is cheaper than a gather
+_MAX_PRODUCT = 1 << 16  # entries of the 0/1 matrix that adds rows up; beyond it is a scatter
 
 choose_p = jex_core.Primitive("mjx_choose")
 collect_p = jex_core.Primitive("mjx_collect")
@@ -94,28 +94,36 @@ def _repeat(x: jax.Array, size: int) -> jax.Array:
 
 
 def _choose(x: jax.Array, choice: Choice) -> jax.Array:
-  return x.at[choice.index].get(mode="promise_in_bounds")
+  return _taken(x, choice.index)
+
+
+def _taken(x: jax.Array, index: np.ndarray) -> jax.Array:
+  """x[index], with rows of zeros where the index is -1: joined of a few slices, or a gather."""
+  before, here = index[:-1], index[1:]
+  cuts = np.flatnonzero(np.where(here < 0, before >= 0, (here != before + 1) | (before < 0))) + 1
+  if len(cuts) < MAX_RUNS:
+    parts = []
+    for a, b in zip(np.r_[0, cuts], np.r_[cuts, len(index)], strict=True):
+      n, first = int(b - a), int(index[a])
+      zeros = first < 0
+      parts.append(jnp.zeros((n, *x.shape[1:]), x.dtype) if zeros else jax.lax.slice_in_dim(x, first, first + n))
+    return parts[0] if len(parts) == 1 else jnp.concatenate(parts)
+  there = index >= 0
+  out = x.at[np.where(there, index, 0)].get(mode="promise_in_bounds")
+  return out if there.all() else jnp.where(there.reshape(-1, *(1,) * (x.ndim - 1)), out, 0)
 
 
 def _collect(x: jax.Array, choice: Choice) -> jax.Array:
   """The transpose: rows x (n, ...) added up where they were chosen from, (size, ...)."""
   index, size = choice.index, choice.size
   count = np.bincount(index, minlength=size)
-  most = int(count.max(initial=0))
-  if not most:
-    return jnp.zeros((size, *x.shape[1:]), x.dtype)
-  if most > _MAX_GATHERS:
-    if size * len(index) > _MAX_PRODUCT:
-      return jnp.zeros((size, *x.shape[1:]), x.dtype).at[index].add(x, mode="promise_in_bounds")
-    hit = (np.arange(size)[:, None] == index).astype(x.dtype)
-    return jax.lax.dot_general(hit, x, (((1,), (0,)), ((), ())), precision=jax.lax.Precision.HIGHEST)
-  order, first = np.argsort(index, kind="stable"), np.cumsum(count) - count
-  parts = []
-  for k in range(most):
-    there = count > k
-    part = x.at[order[np.where(there, first + k, 0)]].get(mode="promise_in_bounds")
-    parts.append(part if there.all() else jnp.where(there.reshape(-1, *(1,) * (x.ndim - 1)), part, 0))
-  return functools.reduce(operator.add, parts)
+  if count.max(initial=0) <= 1:
+    back = np.full(size, -1)
+    back[index] = np.arange(len(index))
+    return _taken(x, back)
+  if size * len(index) > _MAX_PRODUCT:
+    return jnp.zeros((size, *x.shape[1:]), x.dtype).at[index].add(x, mode="promise_in_bounds")
+  return _combine((np.arange(size)[:, None] == index).astype(x.dtype), x)
 
 
 def _add_up(x: jax.Array, axis: int, size: int) -> jax.Array:
