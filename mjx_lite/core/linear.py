@@ -27,6 +27,7 @@ spread_p = jex_core.Primitive("mjx_spread")
 combine_p = jex_core.Primitive("mjx_combine")
 total_p = jex_core.Primitive("mjx_total")
 repeat_p = jex_core.Primitive("mjx_repeat")
+bind_p = jex_core.Primitive("mjx_bind")
 
 
 class Choice:
@@ -64,6 +65,15 @@ def combine(a: jax.Array | np.ndarray, x: jax.Array) -> jax.Array:
 def total(x: jax.Array) -> jax.Array:
   """Sum along the first axis, which is dropped."""
   return total_p.bind(x, size=x.shape[0])
+
+
+def bound(x: Any, to: jax.Array) -> Any:
+  """The tree x unchanged, for JAX dependent on `to`, which XLA does not see.
+
+  Constants of a loop's body bound to what the loop carries stay in the body: JAX, taking a loop apart for reverse mode, would
+  compute before it all that depends on constants alone, each small result a kernel of its own. XLA moves out what is worth it.
+  """
+  return jax.tree.map(lambda leaf: bind_p.bind(leaf, to), x)
 
 
 def _combine(a: jax.Array, x: jax.Array) -> jax.Array:
@@ -167,3 +177,16 @@ combine_p.def_abstract_eval(lambda a, x: jax.core.ShapedArray((a.shape[0], *x.sh
 mlir.register_lowering(combine_p, mlir.lower_fun(_combine, multiple_results=False))
 batching.primitive_batchers[combine_p] = _combine_batch
 ad.defbilinear(combine_p, _combine_matrix, lambda t, a, x: combine(a.T, t))
+
+bind_p.def_impl(lambda x, to: x)
+bind_p.def_abstract_eval(lambda x, to: jax.core.ShapedArray(x.shape, x.dtype))
+mlir.register_lowering(bind_p, lambda ctx, x, to: [x])
+batching.primitive_batchers[bind_p] = lambda args, dims: (bind_p.bind(*args), dims[0])
+
+
+def _bind_jvp(primals: Any, tangents: Any) -> Any:
+  (x, to), (x_dot, _) = primals, tangents
+  return bind_p.bind(x, to), x_dot
+
+
+ad.primitive_jvps[bind_p] = _bind_jvp
