@@ -1,5 +1,6 @@
 """Forward kinematics: where everything is, from qpos and the mocap poses."""
 
+import functools
 from typing import Any, NamedTuple
 
 import jax
@@ -152,6 +153,8 @@ def _compose(p: KinematicsPlan, local: jax.Array) -> jax.Array:
   if not p.node.size:
     return top
 
+  # reverse mode composes again from the poses that the loop carries: else each product's operands were kept, in an array of their own
+  @functools.partial(jax.checkpoint, prevent_cse=False)
   def down(above, x):
     mine, mask = x
     parent = vector.combine_rows(mask, above)
