@@ -58,7 +58,10 @@ def add_up(x: jax.Array, axis: int) -> jax.Array:
 
 
 def combine(a: jax.Array | np.ndarray, x: jax.Array) -> jax.Array:
-  """Matrix (n, k) times rows (k, ...): (n, ...). JAX's transpose of the product is a product the other way round, transposed."""
+  """Matrix (n, k) times rows (k, ...): (n, ...).
+
+  JAX's transpose of the product is the product of the transposes the other way round, which has to be transposed again.
+  """
   return combine_p.bind(a, x)
 
 

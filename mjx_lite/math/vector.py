@@ -25,6 +25,12 @@ def parts(x: jax.Array) -> tuple[jax.Array, ...]:
   return tuple(jax.lax.split(x, (1,) * x.shape[-2], axis=x.ndim - 2))
 
 
+def split(x: jax.Array, n: int) -> tuple[jax.Array, jax.Array]:
+  """The first n components, and the others; as `parts`."""
+  first, rest = jax.lax.split(x, (n, x.shape[-2] - n), axis=x.ndim - 2)
+  return first, rest
+
+
 def alike(*xs: jax.Array) -> list[jax.Array]:
   """Vectors with all axes but that of their components broadcast against each other: once, not in every product."""
   head = jnp.broadcast_shapes(*(x.shape[:-2] for x in xs))
