@@ -1,8 +1,8 @@
 """Linear functions whose transpose is better than the one JAX makes of their parts, as primitives of their own.
 
 JAX transposes a gather into a scatter. XLA on CPU makes a loop of each, row after row, of six kernels; but where the index is
-known so is its inverse, and the sum is a gather or two that fuse with what is around them. A sum written out becomes as many
-padded copies of its derivative, added up, where one broadcast will do.
+known so is its inverse, a gather that fuses with what is around it, or a product with a constant matrix. A sum written out, or
+slices joined, become as many padded copies of the derivative, added up, where one broadcast or joining will do.
 """
 
 import functools
@@ -18,7 +18,8 @@ from jax.extend import core as jex_core
 from jax.interpreters import ad, batching, mlir
 
 MAX_RUNS = 6  # a concatenation of fewer slices is cheaper than a gather
-_MAX_PRODUCT = 1 << 16  # entries of the 0/1 matrix that adds rows up; beyond it is a scatter
+_MAX_PRODUCT = 1 << 16  # entries of the 0/1 matrix that adds up rows chosen more than once
+_MAX_GATHERS = 4  # where that matrix is larger; beyond it is a scatter
 
 choose_p = jex_core.Primitive("mjx_choose")
 collect_p = jex_core.Primitive("mjx_collect")
@@ -112,6 +113,8 @@ def _choose(x: jax.Array, choice: Choice) -> jax.Array:
 
 def _taken(x: jax.Array, index: np.ndarray) -> jax.Array:
   """x[index], with rows of zeros where the index is -1: joined of a few slices, or a gather."""
+  if not len(index):
+    return jnp.zeros((0, *x.shape[1:]), x.dtype)
   before, here = index[:-1], index[1:]
   cuts = np.flatnonzero(np.where(here < 0, before >= 0, (here != before + 1) | (before < 0))) + 1
   if len(cuts) < MAX_RUNS:
@@ -130,13 +133,14 @@ def _collect(x: jax.Array, choice: Choice) -> jax.Array:
   """The transpose: rows x (n, ...) added up where they were chosen from, (size, ...)."""
   index, size = choice.index, choice.size
   count = np.bincount(index, minlength=size)
-  if count.max(initial=0) <= 1:
-    back = np.full(size, -1)
-    back[index] = np.arange(len(index))
-    return _taken(x, back)
-  if size * len(index) > _MAX_PRODUCT:
+  most, is_small = int(count.max(initial=0)), size * len(index) <= _MAX_PRODUCT
+  if most > 1 and is_small:
+    return _combine((np.arange(size)[:, None] == index).astype(x.dtype), x)
+  if most > _MAX_GATHERS:
     return jnp.zeros((size, *x.shape[1:]), x.dtype).at[index].add(x, mode="promise_in_bounds")
-  return _combine((np.arange(size)[:, None] == index).astype(x.dtype), x)
+  order, first = np.append(np.argsort(index, kind="stable"), -1), np.cumsum(count) - count
+  parts = [_taken(x, order[np.where(count > k, first + k, -1)]) for k in range(max(most, 1))]
+  return functools.reduce(operator.add, parts)
 
 
 def _add_up(x: jax.Array, axis: int, size: int) -> jax.Array:
