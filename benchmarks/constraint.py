@@ -3,8 +3,9 @@
     python benchmarks/constraint.py                                       # the humanoid of mujoco-mjx, 1,024 worlds
     python benchmarks/constraint.py --scenes humanoids_2 --solver CG --iterations 20
 
-Both start from the same states, in which contacts are made and warm starts lie behind, and from Data in the layout that each
-engine's step has inside, the worlds last or first; see README.md.
+Both start from the same states, in which contacts are made and warm starts lie behind. Twice: `alone`, from Data in the layout
+that each engine's step has inside, the worlds last or first; and `inside`, where they are: the time of forward dynamics with
+them less that without. See README.md.
 """
 
 import argparse
@@ -44,15 +45,45 @@ def _theirs(m, d):
   return {k: getattr(d, k) for k in SOLVED}
 
 
-class Stage:
-  """The stage of an engine, compiled, and the Data before it."""
+def _our_acceleration(m, d, constrained):
+  d, work = native._forward_velocity(m, d, skip_sensor=True, energies=False)
+  d = native._fwd_acceleration(m, native.fwd_actuation(m, d), work.factor)
+  return (native._solve(m, d, work.rows).qacc if constrained else d.qacc_smooth), d.contact.frame
 
-  def __init__(self, mjx, mj_model, stage, state, axis):
+
+def _their_acceleration(m, d, constrained):
+  from mujoco.mjx._src import forward, solver
+
+  d = forward.fwd_acceleration(m, forward.fwd_actuation(m, forward.fwd_velocity(m, forward.fwd_position(m, d))))
+  return (solver.solve(m, d).qacc if constrained else d.qacc_smooth), d._impl.contact.frame
+
+
+def _inside(acceleration, constrained, steps):
+  """Accelerations some times over, each in states that the last ones have moved by a millionth."""
+
+  def run(m, d):
+    def body(last, _):
+      scale = 1 + 1e-6 * jnp.tanh(jnp.mean(last, axis=1, keepdims=True))
+      moved = d.replace(qpos=d.qpos * scale, qvel=d.qvel * scale)
+      found, frame = jax.vmap(lambda m, d: acceleration(m, d, constrained=constrained), in_axes=(None, 0))(m, moved)
+      return found + 1e-30 * frame[:, 0, 0, :1], None  # contacts are wanted without the solver, too
+
+    return jax.lax.scan(body, d.qvel, None, length=steps)[0]
+
+  return run
+
+
+class Stage:
+  """The stage of an engine, alone and inside forward dynamics, compiled, and the Data before it."""
+
+  def __init__(self, mjx, mj_model, stage, acceleration, state, axis, steps):
     jit = getattr(mjx, "jit", jax.jit)
     self.m = mjx.put_model(mj_model)
     single, count = mjx.make_data(self.m), len(state["qpos"])
     d = jax.tree.map(lambda x: jnp.broadcast_to(x, (count, *jnp.shape(x))), single)
     d = d.replace(**{k: jnp.asarray(x) for k, x in state.items()})
+    self.steps, self.start = steps, d
+    self.inside = {c: timing.compile_program(_inside(acceleration, c, steps), self.m, d, jit=jit) for c in (True, False)}
     self.d = jax.block_until_ready(jit(jax.vmap(mjx.forward, in_axes=(None, 0), out_axes=axis))(self.m, d))
     self.program = timing.compile_program(jax.vmap(stage, in_axes=(None, axis), out_axes=axis), self.m, self.d, jit=jit)
 
@@ -61,6 +92,15 @@ class Stage:
     cpu = time.process_time()
     out, spent = timing.timed(self.program.call, self.m, self.d)
     return out, (spent, time.process_time() - cpu)
+
+  def run_inside(self):
+    """Seconds and CPU seconds of one forward dynamics with the stage, and without it."""
+    found = []
+    for program in self.inside.values():
+      cpu = time.process_time()
+      spent = timing.timed(program.call, self.m, self.start)[1]
+      found += [spent / self.steps, (time.process_time() - cpu) / self.steps]
+    return found
 
 
 def states(mj_model, number, steps):
@@ -77,30 +117,35 @@ def compare(scene, args):
   model = common.load_model(SCENES[scene]() if scene in SCENES else scene)
   choose_solver(model, args.solver, args.iterations)
   state = states(model, args.worlds, args.settle)
-  stages = {"mjx_lite": Stage(mjx_lite, model, worlds.one_world(_ours), state, -1)}
+  ours = map(worlds.one_world, (_ours, _our_acceleration))
+  stages = {"mjx_lite": Stage(mjx_lite, model, *ours, state, -1, args.steps)}
   if "mjx" in args.engines:
     from mujoco import mjx
 
-    stages["mjx"] = Stage(mjx, model, _theirs, state, 0)
+    stages["mjx"] = Stage(mjx, model, _theirs, _their_acceleration, state, 0, args.steps)
   first = {name: np.asarray(s.run()[0]["qacc"]) for name, s in stages.items()}
   first["mjx_lite"] = first["mjx_lite"].T
-  spent = {name: [] for name in stages}
+  spent, inside = {name: [] for name in stages}, {name: [] for name in stages}
   for _ in range(args.repeats):
     for name, s in stages.items():
       spent[name].append(s.run()[1])
+      inside[name].append(s.run_inside())
   records = []
   for name, s in stages.items():
     wall, cpu = zip(*spent[name], strict=True)
     gap = np.abs(first[name] - first["mjx_lite"]).max(1) / np.abs(first["mjx_lite"]).max(1)
     per = 1e6 / args.worlds
+    both, both_cpu, rest, rest_cpu = per * np.array(inside[name]).T
     records.append(dict(
       scene=scene, engine=name, worlds=args.worlds, solver=int(model.opt.solver), iterations=int(model.opt.iterations),
       compile_s=s.program.trace_s + s.program.compile_s, kernels=s.program.kernels, us_median=per * statistics.median(wall),
-      us_best=per * min(wall), cpu_us_best=per * min(cpu), median_gap=float(np.median(gap)),
+      us_best=per * min(wall), cpu_us_best=per * min(cpu), inside_us_median=float(np.median(both) - np.median(rest)),
+      inside_us_best=float(both.min() - rest.min()), inside_cpu_us_best=float(both_cpu.min() - rest_cpu.min()),
+      forward_us_best=float(both.min()), median_gap=float(np.median(gap)),
       constrained=float(np.mean(np.abs(np.asarray(stages["mjx_lite"].d.qfrc_constraint)).max(0) > 0)),
     ))  # fmt: skip
   for r in records[1:]:
-    keys = ("us_median", "us_best", "cpu_us_best")
+    keys = ("us_median", "us_best", "cpu_us_best", "inside_us_median", "inside_us_best", "inside_cpu_us_best")
     r["over_mjx_lite"] = [round(r[k] / records[0][k], 2) for k in keys]
   return records
 
@@ -110,6 +155,7 @@ def main():
   parser.add_argument("--scenes", nargs="+", default=["humanoid"], help=f"of {', '.join(SCENES)}, or paths of models")
   parser.add_argument("--worlds", type=int, default=1024)
   parser.add_argument("--settle", type=int, default=100, help="steps before the states")
+  parser.add_argument("--steps", type=int, default=20, help="forward dynamics in a program")
   parser.add_argument("--repeats", type=int, default=20)
   parser.add_argument("--engines", nargs="+", choices=("mjx_lite", "mjx"), default=["mjx_lite", "mjx"])
   parser.add_argument("--solver", choices=SOLVERS, help="instead of the model's")

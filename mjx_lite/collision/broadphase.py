@@ -13,12 +13,14 @@ import numpy as np
 
 from mjx_lite.collision import boxes
 from mjx_lite.core.enums import GeomType
+from mjx_lite.core.select import rows
 from mjx_lite.core.types import Model
 from mjx_lite.math import safe, vector
 from mjx_lite.math.once import in_parts
 
 ROUND = frozenset(("sphere-sphere", "sphere-capsule", "capsule-capsule"))  # groups of shapes around segments
-_AT_A_TIME = 64  # pairs whose bounds are made in one go, and left to their spheres in one go
+_AT_A_TIME = 64  # pairs whose bounds are made, or left out, in one go
+_FEW_TREES = 16  # pairs of geoms for each of trees, from which on to look at the trees first costs nothing
 _EXACT = 1 << 24  # integers below are exact in float32, whose `top_k` is faster
 
 
@@ -80,27 +82,63 @@ def bounds(m: Model, geom_xpos: jax.Array, geom_xmat: jax.Array) -> Bounds:
   return jax.lax.stop_gradient(found)
 
 
-def gaps(b: Bounds, geom1: np.ndarray, geom2: np.ndarray, group: str, margin: jax.Array) -> jax.Array:
-  """Lower bound (n, W) of the distances of geoms (n,) of a group, less a margin (n, W or 1) [m].
+def overlap(
+  b: Bounds, geom1: np.ndarray, geom2: np.ndarray, group: str, reach: jax.Array, tree: np.ndarray, tiled: bool
+) -> jax.Array:
+  """How far geoms (n,) of a group are within reach (n, W or 1) of each other at most (W, n) [m]; negative of others.
 
-  Some pairs at a time: by their bounding spheres, and where two of these touch in some world, by what is in them.
+  By bounding spheres and by the shapes. Where worlds are few at a time (tiles), pairs are, too, and looked at no closer than
+  needed: -inf where the boxes of all their trees are apart in all worlds, by the spheres alone where all of these are.
+
+  Args:
+    b: of all geoms.
+    geom1, geom2: pairs; those of the same trees had better follow each other.
+    group: name of the pairs' types.
+    reach: margin + gap.
+    tree: (ngeom,) a number for the tree that a geom belongs to.
+    tiled: whether worlds are few.
 
   Source: `mj_filterSphere`, `mj_collideOBB`.
   """
-  index = jnp.asarray(np.stack([geom1, geom2], axis=1).astype(np.int32))
+  index = [jnp.asarray(g.astype(np.int32)) for g in (geom1, geom2)]
   shapes, better = (b.segments, _of_segments) if group in ROUND else (b.boxes, _of_boxes)
+  trees, kind = np.unique(tree[np.stack([geom1, geom2], axis=1)], axis=0, return_inverse=True)
+  is_many = tiled and len(geom1) >= _FEW_TREES * len(trees)
+  meet = _trees_meet(b.balls, trees, tree, jnp.max(reach)) if is_many else None
+  kind = jnp.asarray(kind.astype(np.int32))
 
   def some(take):
+    first, second = (take(g) for g in index)
+
     def both(x):
-      return [jax.tree.map(lambda a: a.at[take(index)[:, k]].get(mode="promise_in_bounds"), x) for k in range(2)]
+      return [type(x)(*(a.at[g].get(mode="promise_in_bounds") for a in x)) for g in (first, second)]
 
-    one, two = both(b.balls)
-    balls = safe.norm(one.pos - two.pos) - one.radius - two.radius - take(margin)
-    return jax.lax.cond(
-      jnp.any(balls < 0), lambda: jnp.maximum(balls, better(*both(shapes)) - take(margin)), lambda: balls
-    )  # fmt: skip
+    def by_shapes(balls):
+      return jnp.minimum(balls, take(reach) - better(*both(shapes)))
 
-  return in_parts(len(geom1), some, -(-len(geom1) // _AT_A_TIME))
+    def closer():
+      one, two = both(b.balls)
+      balls = take(reach) + one.radius + two.radius - safe.norm(one.pos - two.pos)
+      return jax.lax.cond(jnp.any(balls > 0), by_shapes, lambda x: x, balls) if tiled else by_shapes(balls)
+
+    if meet is None:
+      return closer()
+    nowhere = jnp.full((len(first), b.balls.pos.shape[-1]), -jnp.inf, b.balls.pos.dtype)
+    return jax.lax.cond(jnp.any(meet.at[take(kind)].get(mode="promise_in_bounds")), closer, lambda: nowhere)
+
+  return in_parts(len(geom1), lambda take: some(take).T, -(-len(geom1) // _AT_A_TIME) if tiled else 1, axis=1)
+
+
+def _trees_meet(b: Balls, pairs: np.ndarray, tree: np.ndarray, reach: jax.Array) -> jax.Array:
+  """Whether the boxes around all geoms of two trees (n, 2) are within reach (n,) in some world."""
+  trees, place = np.unique(pairs, return_inverse=True)
+  members = [np.flatnonzero(tree == t) for t in trees]
+  index = np.stack([np.resize(g, max(map(len, members))) for g in members])
+  pos, radius = rows(b.pos, index), rows(b.radius, index)[:, :, None]
+  low, high = vector.fold(jnp.minimum, pos - radius, 1), vector.fold(jnp.maximum, pos + radius, 1)
+  one, two = place.reshape(pairs.shape).T
+  apart = jnp.maximum(rows(low, one) - rows(high, two), rows(low, two) - rows(high, one)) > reach
+  return jnp.any(~jnp.any(apart, axis=1), axis=1)
 
 
 def _of_boxes(one: Boxes, two: Boxes) -> jax.Array:
@@ -130,11 +168,11 @@ class Chosen(NamedTuple):
   lost: jax.Array
 
 
-def nearest(gap: jax.Array, budget: int) -> Chosen:
-  """The candidates of smallest gap (n, W), the bound of the distance minus margin + gap [m]. Gradient: none."""
-  gap = jax.lax.stop_gradient(gap)
-  place = jax.lax.top_k(-gap.astype(jnp.float32).T, budget)[1].T
-  return Chosen(place, jnp.sum(gap < 0, axis=0) > budget)
+def nearest(overlap: jax.Array, budget: int) -> Chosen:
+  """The candidates of largest overlap (W, n), of which there are more than the budget. Gradient: none."""
+  found = jax.lax.top_k(jax.lax.stop_gradient(overlap).astype(jnp.float32), budget + 1)
+  value, place = jax.lax.optimization_barrier(found)  # XLA would sort all for a slice of it
+  return Chosen(place[:, :budget].T, value[:, budget] > 0)
 
 
 def first_contacts(touches: jax.Array, rank: jax.Array, number: int, size: int) -> Chosen:

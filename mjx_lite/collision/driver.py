@@ -108,9 +108,12 @@ def plan(s: dict[str, Any], values: dict[str, np.ndarray], disableflags: int, ca
 
   groups, first_row, offset = [], np.zeros(len(found), int), 0
   number = np.array([COLLIDERS[k].ncon if k in COLLIDERS else 0 for k in kind], int)
+  tree = s["body_rootid"][s["geom_bodyid"]]
   body = [_FIELDS if k[0] == "hfield" else k if k in FIELD_COLLIDERS or COLLIDERS[k].fn else None for k in kind]
   for types in sorted(set(body), key=lambda k: k or ("~", "")):
     members = np.array([i for i, k in enumerate(body) if k == types], int)
+    if capacity != NO_BOUND:
+      members = members[np.lexsort(tree[np.stack([geom1, geom2])][:, members])]
     pair = geom1[members], geom2[members]
     both = hull(pair[0]), hull(pair[1])
     if types == _FIELDS:
@@ -252,7 +255,7 @@ def _collide_near(m: Model, by_pair: mixing.Params, geom_xpos: jax.Array, geom_x
       continue
     place, (pair, margin) = None, (jnp.asarray(group.pair.astype(np.int32))[:, None], rows(reach, group.pair))
     if group.budget < len(group.pair):
-      chosen = broadphase.nearest(broadphase.gaps(bounds, group.geom1, group.geom2, group.name, margin), group.budget)
+      chosen = broadphase.nearest(_overlap(m, group, bounds, margin), group.budget)
       place, lost = chosen.place, lost | chosen.lost
       pair, margin = gather(pair, place), gather(margin, place)
       which = (jnp.asarray(g.astype(np.int32))[place] for g in (group.geom1, group.geom2))
@@ -274,6 +277,11 @@ def _collide_near(m: Model, by_pair: mixing.Params, geom_xpos: jax.Array, geom_x
   )  # fmt: skip
 
 
+def _overlap(m: Model, group: Group, bounds: broadphase.Bounds, reach: jax.Array) -> jax.Array:
+  """Of the pairs of a group, see `broadphase.overlap`."""
+  return broadphase.overlap(bounds, group.geom1, group.geom2, group.name, reach, m.body_rootid[m.geom_bodyid], m.tile > 0)
+
+
 def count_near(m: Model, geom_xpos: jax.Array, geom_xmat: jax.Array) -> jax.Array:
   """Number (ngroup, W) of the candidates of each group whose bounds are within reach; zero of those without bounds."""
   p: CollisionPlan = m.plan.collision
@@ -281,6 +289,6 @@ def count_near(m: Model, geom_xpos: jax.Array, geom_xmat: jax.Array) -> jax.Arra
   reach, bounds = by_pair.margin + by_pair.gap, broadphase.bounds(m, geom_xpos, geom_xmat)
   none = jnp.zeros(geom_xpos.shape[-1], jnp.int32)
   return jnp.stack([
-    jnp.sum(broadphase.gaps(bounds, g.geom1, g.geom2, g.name, rows(reach, g.pair)) < 0, axis=0) if g.bounded else none
+    jnp.sum(_overlap(m, g, bounds, rows(reach, g.pair)) > 0, axis=1) if g.bounded else none
     for g in p.groups
   ] or [none])  # fmt: skip

@@ -143,11 +143,26 @@ def contact_curvature(m: Model, j: Jacobian, w: jax.Array, cone: jax.Array | Non
   return a if cone is None else a + cone
 
 
-def body_curvature(m: Model, j: Jacobian, w: jax.Array, cone: jax.Array | None = None) -> jax.Array:
-  """J' H J of the contacts as stiffnesses (nbody, 6, 6, W) of single bodies; needs a tree-sparse plan."""
+def body_curvature(m: Model, j: Jacobian, a: jax.Array) -> jax.Array:
+  """J' H J of the contacts as stiffnesses (nbody, 6, 6, W) of single bodies, the others at rest; a is `contact_curvature`."""
   c = m.plan.contact
-  a = contact_curvature(m, j, w, cone)
   return c.sides.to_bodies(_stiffness(rows(a, c.sides.slot) if c.chosen else a, j.basis), j.body)
+
+
+def between_bodies(m: Model, j: Jacobian, cdof: jax.Array, a: jax.Array, x: jax.Array) -> jax.Array:
+  """What `body_curvature` leaves out of J' H J of the contacts, times x (nv, W): their two bodies' effect on each other.
+
+  Args:
+    m: model whose contacts are chosen at run time.
+    j: Jacobian.
+    cdof: (nv, 6, W).
+    a: `contact_curvature`.
+    x: (nv, W).
+  """
+  c = m.plan.contact
+  moved = vector.dot(j.basis, c.sides.from_dofs(cdof * x[:, None], j.body)[:, None])
+  force = vector.mat_vec(a, jnp.stack([moved[c.ncon :], moved[: c.ncon]])).reshape(moved.shape)
+  return vector.dot(cdof, c.sides.to_dofs(vector.mat_t_vec(j.basis, force), j.body))
 
 
 def _stiffness(a: jax.Array, basis: jax.Array) -> jax.Array:

@@ -1,5 +1,7 @@
 """Static selection of rows: an index known at plan time becomes slices where it can, a gather where it must."""
 
+import functools
+import operator
 from collections.abc import Sequence
 
 import jax
@@ -7,6 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from mjx_lite.core import linear
+
+_SUMMED = 16  # rows that `scatter_add` adds in one go
 
 
 def rows(x: jax.Array, index: np.ndarray) -> jax.Array:
@@ -76,12 +80,24 @@ def gather(x: jax.Array | np.ndarray, index: jax.Array) -> jax.Array:
 
 
 def scatter_add(x: jax.Array, index: jax.Array, size: int) -> jax.Array:
-  """The transpose of `gather`: x (n, ..., W) added to the rows (size, ..., W) that an index (n, W) names, world by world."""
-  hit = (index[None] == np.arange(size)[:, None, None]).astype(x.dtype)
-  hit = jnp.broadcast_to(hit, (*hit.shape[:-1], x.shape[-1]))
-  flat = x.reshape(len(x), -1, x.shape[-1])
-  out = jax.lax.dot_general(hit, flat, (((1,), (0,)), ((2,), (2,))), precision=jax.lax.Precision.HIGHEST)
-  return jnp.moveaxis(out, 0, -1).reshape(size, *x.shape[1:])
+  """The transpose of `gather`: x (n, ..., W) added to the rows (size, ..., W) that an index (n, W) names, world by world.
+
+  Each row of the result is a sum over all n with zeros for what goes elsewhere, some of them at a time. As a product with the
+  0/1 matrices of the worlds it would be dearer by their transpositions, and XLA's own scatter goes number by number.
+  """
+  count = -(-len(x) // _SUMMED)
+  pad = count * _SUMMED - len(x)
+  x = jnp.concatenate([x, jnp.zeros((pad, *x.shape[1:]), x.dtype)]) if pad else x
+  index = jnp.concatenate([index, jnp.full((pad, index.shape[1]), -1, index.dtype)]) if pad else index
+  row = np.arange(size, dtype=np.int32).reshape(-1, *(1,) * (x.ndim - 1))
+
+  def some(part):
+    values, where = part
+    terms = (jnp.where(where[k] == row, values[k], 0) for k in range(_SUMMED))
+    return functools.reduce(operator.add, terms)
+
+  parts = jax.lax.map(some, (x.reshape(count, _SUMMED, *x.shape[1:]), index.reshape(count, _SUMMED, -1)))
+  return functools.reduce(operator.add, [parts[i] for i in range(count)])
 
 
 def rows_or_zero(x: jax.Array, index: np.ndarray) -> jax.Array:

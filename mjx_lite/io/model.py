@@ -65,7 +65,8 @@ def put_model(
       'jnt_stiffness', 'body_gravcomp', 'geom_surfacevel', 'geom_adhesion', 'tendon_stiffness', 'tendon_damping',
       'tendon_armature', 'tendon_frictionloss', 'actuator_armature', 'actuator_damping', and of opt 'density', 'viscosity'.
       Needed to change or differentiate them.
-    tile: worlds computed at a time; 0 for all at once. By default 128 on CPU, 64 where nv is above 64; 0 elsewhere.
+    tile: worlds computed at a time; 0 for all at once. By default 128 on CPU, 64 where nv is above 64 and 32 where it is above
+      96; 0 elsewhere.
     ncon_max: contact slots of a world; a slot for every contact that could be if None. More contacts than that are
       dropped, the last in MuJoCo's order, and marked in `Data.status` as CONTACTFULL.
     pair_max: candidate pairs of geoms of each group ('box-box', 'sphere-capsule', ...) of which contacts are looked for, the
@@ -104,7 +105,7 @@ def put_model(
   pruned = frozenset(f for k in zero - set(keep) for f in PRUNABLE[k])
   if tile is None:
     on_cpu = (device.platform if device is not None else jax.default_backend()) == "cpu"
-    tile = (128 if m.nv <= 64 else 64) if on_cpu else 0
+    tile = (128 if m.nv <= 64 else 64 if m.nv <= 96 else 32) if on_cpu else 0
   capacity = Capacity(ncon_max, pair_max)
   plans = plan(static, values, pruned, int(m.opt.disableflags), m.opt.cone == enums.ConeType.ELLIPTIC, m.opt.timestep, capacity)
   _check_capacity(capacity, plans)

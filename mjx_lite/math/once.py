@@ -38,7 +38,7 @@ def once(x: jax.Array, one: jax.Array | None = None) -> jax.Array:
   return x / (units(x) if one is None else one)
 
 
-def in_parts(n: int, rows: Callable[[Callable[..., jax.Array]], jax.Array], parts: int = 2) -> jax.Array:
+def in_parts(n: int, rows: Callable[[Callable[..., jax.Array]], jax.Array], parts: int = 2, axis: int = 0) -> jax.Array:
   """n rows (n, ...), made in a loop of a few parts, which is where all fusion stops: before, behind, and a gather's too.
 
   What goes into a product with a constant matrix is made like this as well: XLA on CPU computes the operand of one in the
@@ -49,9 +49,10 @@ def in_parts(n: int, rows: Callable[[Callable[..., jax.Array]], jax.Array], part
     rows: function of `take(x, axis=0)`, which cuts out of an array with n entries along an axis those of a part, that
       returns the rows of the part.
     parts: how many; the last may repeat some rows of the one before.
+    axis: that the rows are along in the result.
   """
   size = -(-n // parts)
-  if n < 2:
+  if min(n, parts) < 2:
     return rows(lambda x, axis=0: x)
 
   def part(start):
@@ -59,10 +60,10 @@ def in_parts(n: int, rows: Callable[[Callable[..., jax.Array]], jax.Array], part
 
   def write(i, out):
     start = jnp.minimum(i * size, n - size)
-    return jax.lax.dynamic_update_slice_in_dim(out, part(start), start, 0)
+    return jax.lax.dynamic_update_slice_in_dim(out, part(start), start, axis)
 
   like = jax.eval_shape(part, 0)
-  return jax.lax.fori_loop(0, -(-n // size), write, jnp.zeros((n, *like.shape[1:]), like.dtype))
+  return jax.lax.fori_loop(0, -(-n // size), write, jnp.zeros((*like.shape[:axis], n, *like.shape[axis + 1 :]), like.dtype))
 
 
 def once_chosen(x: jax.Array, one: jax.Array) -> jax.Array:

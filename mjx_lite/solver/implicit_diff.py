@@ -84,4 +84,8 @@ def _solve_hessian(p, qacc, b):
 
   fixed, fixed_zones = jax.lax.stop_gradient((p, zones))
   factor = operator.factor(fixed.model, fixed.metric, fixed.rows.jacobian, fixed_zones)
-  return jax.lax.custom_linear_solve(hessian, b, lambda _, x: operator.solve(fixed.model, factor, x), symmetric=True)
+
+  def solve_fixed(_, x):
+    return operator.solve(fixed.model, factor, x, digits=0.9)
+
+  return jax.lax.custom_linear_solve(hessian, b, solve_fixed, symmetric=True)

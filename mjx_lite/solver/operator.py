@@ -1,8 +1,11 @@
-"""The solver's linear algebra: M x and (M + J' W J)^-1 x, in one of two ways chosen at plan time.
+"""The solver's linear algebra: M x and (M + J' H J)^-1 x, in one of three ways chosen at plan time.
 
 *articulated*: every contact touches at most one moving body; there are no equalities, no limits of ball joints, no rows
 of tendons, no armature of tendons and no effective metric. Then a row adds to the diagonal or to one body's inertia, and an
 articulated-body pass solves in O(n); neither M nor J is formed.
+*coupled*: of many dofs, where contacts between moving bodies come besides, chosen at run time. The articulated pass has each
+of them on both of its bodies, as if the other stood still; conjugate gradients find the rest, at once where no such
+contact pushes.
 *dense*: always right.
 """
 
@@ -13,9 +16,11 @@ import jax
 from mjx_lite.constraint import jacobian
 from mjx_lite.constraint.rows import Jacobian
 from mjx_lite.core.types import Model
-from mjx_lite.math import linalg, vector
+from mjx_lite.math import krylov, linalg, vector
 from mjx_lite.smooth import articulated, inertia, mass, transmission
 from mjx_lite.solver.cost import Zones
+
+_MANY_DOFS = 48  # from which on conjugate gradients cost less than a dense factor
 
 
 class Metric(NamedTuple):
@@ -30,9 +35,19 @@ class Metric(NamedTuple):
 
 def is_tree_sparse(m: Model) -> bool:
   """True if the articulated operator serves."""
+  return m.plan.contact.tree_sparse and not _is_coupled_otherwise(m)
+
+
+def is_coupled(m: Model) -> bool:
+  """True if the coupled operator serves."""
+  c = m.plan.contact
+  return not c.tree_sparse and c.chosen and not _is_coupled_otherwise(m) and m.nv >= _MANY_DOFS
+
+
+def _is_coupled_otherwise(m: Model) -> bool:
+  """Whether something but contacts couples bodies that are not neighbours in the tree."""
   p = m.plan.jacobian
-  coupling = m.opt.is_discrete or len(p.ball_row) or p.nequality or len(p.tendon_row)
-  return m.plan.contact.tree_sparse and not coupling and mass.is_articulated(m)
+  return bool(m.opt.is_discrete or len(p.ball_row) or p.nequality or len(p.tendon_row)) or not mass.is_articulated(m)
 
 
 def mul_m(m: Model, metric: Metric, x: jax.Array) -> jax.Array:
@@ -54,16 +69,34 @@ def factor_m(m: Model, metric: Metric) -> Any:
   return mass.factor(m, metric.cinert, metric.cdof, metric.M)
 
 
+class Coupled(NamedTuple):
+  """Factor of the operator in which contacts do not couple their bodies, and what they couple."""
+
+  alone: articulated.Factor
+  jacobian: Jacobian
+  cdof: jax.Array
+  curvature: jax.Array  # of the contacts
+
+
 def factor(m: Model, metric: Metric, j: Jacobian, zones: Zones) -> Any:
-  """Factor of M + J' H J, H the curvature of the rows."""
-  weight, cone = zones.weight, zones.cone
-  if not is_tree_sparse(m):
-    return linalg.cholesky(dense_m(m, metric) + jacobian.dense_curvature(m, j, metric.cdof, weight, cone))
-  stiffness = jacobian.body_curvature(m, j, weight, cone) if m.plan.contact.ncon else None
-  diagonal = transmission.dof_armature(m) + jacobian.unit_curvature(m, weight)
-  return articulated.factor(m, metric.cinert, metric.cdof, diagonal, stiffness)
+  """What solves with M + J' H J, H the curvature of the rows."""
+  if not is_tree_sparse(m) and not is_coupled(m):
+    return linalg.cholesky(dense_m(m, metric) + jacobian.dense_curvature(m, j, metric.cdof, zones.weight, zones.cone))
+  curvature = jacobian.contact_curvature(m, j, zones.weight, zones.cone) if m.plan.contact.ncon else None
+  stiffness = None if curvature is None else jacobian.body_curvature(m, j, curvature)
+  diagonal = transmission.dof_armature(m) + jacobian.unit_curvature(m, zones.weight)
+  alone = articulated.factor(m, metric.cinert, metric.cdof, diagonal, stiffness)
+  return alone if curvature is None or is_tree_sparse(m) else Coupled(alone, j, metric.cdof, curvature)
 
 
-def solve(m: Model, f: Any, x: jax.Array) -> jax.Array:
-  """Solve with the factor."""
-  return articulated.solve(m, f, x) if is_tree_sparse(m) else linalg.cholesky_solve(f, x)
+def solve(m: Model, f: Any, x: jax.Array, digits: float = 0.5) -> jax.Array:
+  """Solve with it; `digits` are those of `krylov.split_solve`, half of them enough for a direction to search along."""
+  if isinstance(f, linalg.Cholesky):
+    return linalg.cholesky_solve(f, x)
+  if not isinstance(f, Coupled):
+    return articulated.solve(m, f, x)
+
+  def rest(y):
+    return jacobian.between_bodies(m, f.jacobian, f.cdof, f.curvature, y)
+
+  return krylov.split_solve(lambda y: articulated.solve(m, f.alone, y), rest, x, digits, 2 * m.nv)

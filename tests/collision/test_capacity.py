@@ -170,12 +170,14 @@ def test_bound_of_round_shapes_is_their_distance():
   native = jax.tree.map(lambda x: jnp.asarray(x)[..., None], m)
   poses = jnp.asarray(data.geom_xpos[..., None]), jnp.asarray(data.geom_xmat.reshape(-1, 3, 3, 1))
   bounds = broadphase.bounds(native, *poses)
-  bound = broadphase.gaps(bounds, one, two, "capsule-capsule", jnp.full((len(one), 1), 0.1))[:, 0]
-  exact = [mujoco.mj_geomDistance(model, data, i, j, 10, None) for i, j in zip(one, two, strict=True)]
-  near = np.linalg.norm(data.geom_xpos[one] - data.geom_xpos[two], axis=1) < model.geom_rbound[one] + model.geom_rbound[two] + 0.1
+  reach, exact = 0.1, np.array([mujoco.mj_geomDistance(model, data, i, j, 10, None) for i, j in zip(one, two, strict=True)])
+  balls = np.linalg.norm(data.geom_xpos[one] - data.geom_xpos[two], axis=1) - model.geom_rbound[one] - model.geom_rbound[two]
+  near = balls < reach
   assert 20 < near.sum() < len(near) - 100
-  np.testing.assert_allclose(bound[near], np.array(exact)[near] - 0.1, atol=1e-9)
-  assert np.all(bound[~near] >= 0) and np.all(bound <= np.array(exact) - 0.1 + 1e-9)
+  for tree, tiled in ((np.arange(24), True), (np.zeros(24, int), True), (np.arange(24) // 12, True), (np.arange(24), False)):
+    bound = broadphase.overlap(bounds, one, two, "capsule-capsule", jnp.full((len(one), 1), reach), tree, tiled)[0]
+    np.testing.assert_allclose(bound[near], reach - exact[near], atol=1e-9)
+    assert np.all(bound[~near] <= 0) and np.all((bound >= reach - exact - 1e-9) | (exact > reach))
 
 
 def test_more_slots_than_there_is_room_for_are_refused():

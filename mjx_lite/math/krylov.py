@@ -1,0 +1,65 @@
+"""Symmetric systems that are solved by products with their matrix."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from mjx_lite.math import vector
+from mjx_lite.math.once import once
+
+
+class _State(NamedTuple):
+  x: jax.Array
+  residual: jax.Array
+  direction: jax.Array
+  product: jax.Array  # matrix times direction
+  size: jax.Array  # (W,) square of the residual's length in the metric of the splitting
+  done: jax.Array
+  count: jax.Array
+
+
+def split_solve(
+  solve: Callable[[jax.Array], jax.Array], rest: Callable[[jax.Array], jax.Array], b: jax.Array, digits: float, iterations: int
+) -> jax.Array:
+  """Solution x (n, W) of (P + R) x = b by conjugate gradients, preconditioned by P.
+
+  It takes as many iterations as P^-1 R has different eigenvalues: one where R is zero. With z = P^-1 r the product
+  (P + R) z is r + R z, so P itself is never multiplied.
+
+  Args:
+    solve: with the positive definite matrix P, of (n, W).
+    rest: product with the symmetric matrix R; P + R is positive definite.
+    b: (n, W).
+    digits: share of the precision's digits that the residual loses, as b has them.
+    iterations: at most so many.
+
+  Source: Saad, Iterative Methods for Sparse Linear Systems, algorithm 9.1; Eisenstat, Efficient implementation of a class of
+  preconditioned conjugate gradient methods, SIAM J. Sci. Stat. Comput. 2 (1981).
+  """
+  z = solve(b)
+  size = vector.total(b * z)
+  least = size * jnp.finfo(b.dtype).eps ** (2 * digits)
+  zero = jnp.zeros_like(b)
+  state = _State(zero, b, z, b + rest(z), size, ~(size > 0), jnp.int32(0))
+
+  def step(s: _State) -> _State:
+    curvature = vector.total(s.direction * s.product)
+    falls = ~s.done & (curvature > 0)
+    alpha = once(jnp.where(falls, s.size, 0) / jnp.where(falls, curvature, 1))
+    residual = s.residual - alpha * s.product
+    z = solve(residual)
+    size = vector.total(residual * z)
+    beta = once(size / jnp.where(s.size > 0, s.size, 1))
+    return _State(
+      s.x + alpha * s.direction,
+      residual,
+      z + beta * s.direction,
+      residual + rest(z) + beta * s.product,
+      size,
+      ~falls | ~(size > least),
+      s.count + 1,
+    )
+
+  return jax.lax.while_loop(lambda s: (s.count < iterations) & ~jnp.all(s.done), step, state).x

@@ -1,0 +1,86 @@
+"""Many dofs whose contacts couple moving bodies: conjugate gradients about an articulated pass, beside C."""
+
+import jax
+import jax.numpy as jnp
+import mujoco
+import numpy as np
+import pytest
+from derivatives import assert_gradients
+
+import mjx_lite as mjx
+from mjx_lite.solver import operator
+
+LIMB = (
+  '<body pos="{x} 0 0"><joint axis="0 1 0" range="-60 60" damping=".05"/>'
+  '<geom type="capsule" fromto="0 0 0 {x} 0 -.1" size=".04" condim="{condim}"/></body>'
+)
+BODY = (
+  '<body pos="{x} {y} {z}" euler="{a} {b} {c}"><freejoint/>'
+  '<geom type="capsule" size=".06 .1" condim="{condim}"/>{limbs}</body>'
+)
+
+
+def heap(cone, bodies=8):
+  """Bodies with two limbs each that fall upon each other in a pit, 8 dofs each."""
+  rng, walls = np.random.default_rng(0), ((1, 0), (-1, 0), (0, 1), (0, -1))
+  parts = []
+  for i in range(bodies):
+    condim = (3, 4, 1, 6)[i % 4]
+    limbs = "".join(LIMB.format(x=x, condim=condim) for x in (0.15, -0.15))
+    a, b, c = rng.uniform(-90, 90, 3)
+    parts.append(BODY.format(x=0.1 * (i % 3), y=0.1 * (i % 2), z=0.15 + 0.11 * i, a=a, b=b, c=c, condim=condim, limbs=limbs))
+  pit = "".join(f'<geom type="plane" size="1 1 .1" pos="{-0.4 * x} {-0.4 * y} 0" zaxis="{x} {y} 0"/>' for x, y in walls)
+  return mujoco.MjModel.from_xml_string(
+    f'<mujoco><option timestep="0.004" cone="{cone}" iterations="100" tolerance="1e-10"><flag island="disable"/></option>'
+    f'<worldbody><geom type="plane" size="1 1 .1"/>{pit}{"".join(parts)}</worldbody></mujoco>'
+  )
+
+
+def states(model, m, n, start=120):
+  """Some states of a trajectory, from where the bodies lie upon each other; C's accelerations and iterations there."""
+  data, found, qacc, niter = mujoco.MjData(model), [], [], []
+  for i in range(start + 10 * n):
+    if i >= start and i % 10 == 0:
+      found.append(mjx.put_data(m, data))
+    mujoco.mj_step(model, data)
+    if len(found) > len(qacc):
+      qacc.append(data.qacc.copy())
+      niter.append(data.solver_niter[0])
+      pairs = model.body_rootid[model.geom_bodyid[data.contact.geom]]
+      assert ((pairs[:, 0] != pairs[:, 1]) & (pairs[:, 0] > 0)).sum() >= 3
+  return jax.tree.map(lambda *x: np.stack(x), *found), np.array(qacc), np.array(niter)
+
+
+@pytest.mark.parametrize("cone", ["pyramidal", "elliptic"])
+def test_accelerations_and_iterations_are_those_of_c(cone):
+  model = heap(cone)
+  m = mjx.put_model(model, dtype=np.float64, ncon_max=80, pair_max=120)
+  assert operator.is_coupled(m) and not operator.is_tree_sparse(m)
+  many, qacc, niter = states(model, m, 10)
+  d = mjx.jit(jax.vmap(mjx.forward, in_axes=(None, 0)))(m, many)
+  assert not np.any(d.status.bits)
+  np.testing.assert_allclose(d.qacc, qacc, rtol=1e-7, atol=1e-7 * np.abs(qacc).max())
+  assert niter.mean() > 2 and abs(d.solver_niter.mean() / niter.mean() - 1) < 0.1
+
+
+def test_single_precision_finds_the_same():
+  model = heap("pyramidal")
+  m = mjx.put_model(model, dtype=np.float32, ncon_max=80, pair_max=120)
+  many, qacc, _ = states(model, m, 4)
+  d = mjx.jit(jax.vmap(mjx.forward, in_axes=(None, 0)))(m, many)
+  np.testing.assert_allclose(d.qacc, qacc, atol=2e-3 * np.abs(qacc).max())
+
+
+def test_gradients():
+  model = heap("elliptic")
+  m = mjx.put_model(model, dtype=np.float64, ncon_max=80, pair_max=120)
+  d = jax.tree.map(lambda x: jnp.asarray(x[0]), states(model, m, 1)[0])
+  rng = np.random.default_rng(1)
+  weight = rng.normal(size=m.nv)
+
+  def loss(qvel, mass, ctrl):
+    after = mjx.step(m.replace(body_mass=mass), d.replace(qvel=qvel, qfrc_applied=ctrl))
+    return jnp.dot(after.qvel, weight)
+
+  at = d.qvel, m.body_mass, jnp.zeros(m.nv)
+  assert_gradients(loss, at, [rng.normal(size=x.shape) * 0.1 for x in at], names=["qvel", "mass", "qfrc_applied"], eps=1e-7)
