@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from mjx_lite import api
+from mjx_lite.core import linear
 from mjx_lite.core.callbacks import Callbacks
 from mjx_lite.core.types import Data, Model
 from mjx_lite.forward import adaptive_step
@@ -109,11 +110,11 @@ def _recorder(names: tuple[str, ...]) -> Callable[[Model, Data], dict[str, Any]]
   return read
 
 
-def _scan(step, m, d, ctrl, policy, record, *, steps, checkpoint):
+def _scan(step, model, d, ctrl, policy, record, *, steps, checkpoint):
   """The steps, in whatever layout `step` has; ctrl (steps, ...)."""
 
   def one(state, u):
-    now = d.replace(**state)
+    m, now = linear.bound(model, state["qpos"]), d.replace(**state)
     if policy is not None:
       u = policy(m, now)
     after = step(m, now if u is None else now.replace(ctrl=u))

@@ -199,8 +199,9 @@ def to_rows(p: ContactPlan, y: jax.Array, mu: jax.Array) -> jax.Array:
   """Frame components (ncon, ndir, W) to rows (ncon * nrow, W)."""
   if p.elliptic or p.nrow == 1:
     return y.reshape(p.ncon * p.nrow, -1)
-  edge = mu[:, : p.ndir - 1] * y[:, 1:]
-  both = jnp.stack([y[:, :1] + edge, y[:, :1] - edge], axis=2)
+  normal, along = jax.lax.split(y, (1, p.ndir - 1), axis=1)
+  edge = mu[:, : p.ndir - 1] * along
+  both = jnp.stack([normal + edge, normal - edge], axis=2)
   return both.reshape(p.ncon * p.nrow, -1)
 
 

@@ -1,8 +1,8 @@
 """Linear functions whose transpose is better than the one JAX makes of their parts, as primitives of their own.
 
 JAX transposes a gather into a scatter. XLA on CPU makes a loop of each, row after row, of six kernels; but where the index is
-known so is its inverse, and the sum is a gather or two that fuse with what is around them. A sum written out becomes as many
-padded copies of its derivative, added up, where one broadcast will do.
+known so is its inverse, a gather that fuses with what is around it, or a product with a constant matrix. A sum written out, or
+slices joined, become as many padded copies of the derivative, added up, where one broadcast or joining will do.
 """
 
 import functools
@@ -17,13 +17,18 @@ import numpy as np
 from jax.extend import core as jex_core
 from jax.interpreters import ad, batching, mlir
 
-_MAX_GATHERS = 4  # of the transpose of `choose`; beyond it is a product with a 0/1 matrix
-_MAX_PRODUCT = 1 << 16  # entries of that matrix; beyond it is a scatter
+MAX_RUNS = 6  # a concatenation of fewer slices is cheaper than a gather
+_MAX_PRODUCT = 1 << 16  # entries of the 0/1 matrix that adds up rows chosen more than once
+_MAX_GATHERS = 4  # where that matrix is larger; beyond it is a scatter
 
 choose_p = jex_core.Primitive("mjx_choose")
 collect_p = jex_core.Primitive("mjx_collect")
 add_up_p = jex_core.Primitive("mjx_add_up")
 spread_p = jex_core.Primitive("mjx_spread")
+combine_p = jex_core.Primitive("mjx_combine")
+total_p = jex_core.Primitive("mjx_total")
+repeat_p = jex_core.Primitive("mjx_repeat")
+bind_p = jex_core.Primitive("mjx_bind")
 
 
 class Choice:
@@ -53,28 +58,88 @@ def add_up(x: jax.Array, axis: int) -> jax.Array:
   return add_up_p.bind(x, axis=axis, size=x.shape[axis])
 
 
+def combine(a: jax.Array | np.ndarray, x: jax.Array) -> jax.Array:
+  """Matrix (n, k) times rows (k, ...): (n, ...).
+
+  JAX's transpose of the product is the product of the transposes the other way round, which has to be transposed again.
+  """
+  return combine_p.bind(a, x)
+
+
+def total(x: jax.Array) -> jax.Array:
+  """Sum along the first axis, which is dropped."""
+  return total_p.bind(x, size=x.shape[0])
+
+
+def bound(x: Any, to: jax.Array) -> Any:
+  """The tree x unchanged, for JAX dependent on `to`, which XLA does not see.
+
+  Constants of a loop's body bound to what the loop carries stay in the body: JAX, taking a loop apart for reverse mode, would
+  compute before it all that depends on constants alone, each small result a kernel of its own. XLA moves out what is worth it.
+  """
+  return jax.tree.map(lambda leaf: bind_p.bind(leaf, to), x)
+
+
+def _combine(a: jax.Array, x: jax.Array) -> jax.Array:
+  return jax.lax.dot_general(a, x, (((1,), (0,)), ((), ())), precision=jax.lax.Precision.HIGHEST)
+
+
+def _combine_matrix(t: jax.Array, a: Any, x: jax.Array) -> jax.Array:
+  """The derivative with respect to the matrix."""
+  axes = tuple(range(1, x.ndim))
+  return jax.lax.dot_general(t, x, ((axes, axes), ((), ())), precision=jax.lax.Precision.HIGHEST)
+
+
+def _combine_batch(args: Any, dims: Any) -> tuple[jax.Array, int]:
+  a, x = args
+  if dims[0] is not None:
+    return jax.vmap(_combine, in_axes=dims)(a, x), 0
+  out = combine(a, jnp.moveaxis(x, dims[1], -1))
+  return out, out.ndim - 1
+
+
+def _total(x: jax.Array, size: int) -> jax.Array:
+  # a second row, of zeros: see vector.combine_rows
+  return _combine(np.repeat([[1], [0]], size, axis=1).astype(x.dtype), x)[0]
+
+
+def _repeat(x: jax.Array, size: int) -> jax.Array:
+  return jnp.broadcast_to(x, (size, *x.shape))
+
+
 def _choose(x: jax.Array, choice: Choice) -> jax.Array:
-  return x.at[choice.index].get(mode="promise_in_bounds")
+  return _taken(x, choice.index)
+
+
+def _taken(x: jax.Array, index: np.ndarray) -> jax.Array:
+  """x[index], with rows of zeros where the index is -1: joined of a few slices, or a gather."""
+  if not len(index):
+    return jnp.zeros((0, *x.shape[1:]), x.dtype)
+  before, here = index[:-1], index[1:]
+  cuts = np.flatnonzero(np.where(here < 0, before >= 0, (here != before + 1) | (before < 0))) + 1
+  if len(cuts) < MAX_RUNS:
+    parts = []
+    for a, b in zip(np.r_[0, cuts], np.r_[cuts, len(index)], strict=True):
+      n, first = int(b - a), int(index[a])
+      zeros = first < 0
+      parts.append(jnp.zeros((n, *x.shape[1:]), x.dtype) if zeros else jax.lax.slice_in_dim(x, first, first + n))
+    return parts[0] if len(parts) == 1 else jnp.concatenate(parts)
+  there = index >= 0
+  out = x.at[np.where(there, index, 0)].get(mode="promise_in_bounds")
+  return out if there.all() else jnp.where(there.reshape(-1, *(1,) * (x.ndim - 1)), out, 0)
 
 
 def _collect(x: jax.Array, choice: Choice) -> jax.Array:
   """The transpose: rows x (n, ...) added up where they were chosen from, (size, ...)."""
   index, size = choice.index, choice.size
   count = np.bincount(index, minlength=size)
-  most = int(count.max(initial=0))
-  if not most:
-    return jnp.zeros((size, *x.shape[1:]), x.dtype)
+  most, is_small = int(count.max(initial=0)), size * len(index) <= _MAX_PRODUCT
+  if most > 1 and is_small:
+    return _combine((np.arange(size)[:, None] == index).astype(x.dtype), x)
   if most > _MAX_GATHERS:
-    if size * len(index) > _MAX_PRODUCT:
-      return jnp.zeros((size, *x.shape[1:]), x.dtype).at[index].add(x, mode="promise_in_bounds")
-    hit = (np.arange(size)[:, None] == index).astype(x.dtype)
-    return jax.lax.dot_general(hit, x, (((1,), (0,)), ((), ())), precision=jax.lax.Precision.HIGHEST)
-  order, first = np.argsort(index, kind="stable"), np.cumsum(count) - count
-  parts = []
-  for k in range(most):
-    there = count > k
-    part = x.at[order[np.where(there, first + k, 0)]].get(mode="promise_in_bounds")
-    parts.append(part if there.all() else jnp.where(there.reshape(-1, *(1,) * (x.ndim - 1)), part, 0))
+    return jnp.zeros((size, *x.shape[1:]), x.dtype).at[index].add(x, mode="promise_in_bounds")
+  order, first = np.append(np.argsort(index, kind="stable"), -1), np.cumsum(count) - count
+  parts = [_taken(x, order[np.where(count > k, first + k, -1)]) for k in range(max(most, 1))]
   return functools.reduce(operator.add, parts)
 
 
@@ -111,3 +176,24 @@ _define(choose_p, _choose, lambda x, choice: (len(choice.index), *x.shape[1:]), 
 _define(collect_p, _collect, lambda x, choice: (choice.size, *x.shape[1:]), choose_p, first=False)
 _define(add_up_p, _add_up, lambda x, axis, size: (*x.shape[:axis], *x.shape[len(x.shape) + axis + 1 :]), spread_p, first=True)
 _define(spread_p, _spread, _spread_shape, add_up_p, first=True)
+_define(total_p, _total, lambda x, size: x.shape[1:], repeat_p, first=False)
+_define(repeat_p, _repeat, lambda x, size: (size, *x.shape), total_p, first=False)
+
+combine_p.def_impl(jax.jit(_combine))
+combine_p.def_abstract_eval(lambda a, x: jax.core.ShapedArray((a.shape[0], *x.shape[1:]), x.dtype))
+mlir.register_lowering(combine_p, mlir.lower_fun(_combine, multiple_results=False))
+batching.primitive_batchers[combine_p] = _combine_batch
+ad.defbilinear(combine_p, _combine_matrix, lambda t, a, x: combine(a.T, t))
+
+bind_p.def_impl(lambda x, to: x)
+bind_p.def_abstract_eval(lambda x, to: jax.core.ShapedArray(x.shape, x.dtype))
+mlir.register_lowering(bind_p, lambda ctx, x, to: [x])
+batching.primitive_batchers[bind_p] = lambda args, dims: (bind_p.bind(*args), dims[0])
+
+
+def _bind_jvp(primals: Any, tangents: Any) -> Any:
+  (x, to), (x_dot, _) = primals, tangents
+  return bind_p.bind(x, to), x_dot
+
+
+ad.primitive_jvps[bind_p] = _bind_jvp

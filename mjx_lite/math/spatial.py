@@ -17,7 +17,7 @@ def join(rot: jax.Array, lin: jax.Array) -> jax.Array:
 
 def split(v: jax.Array) -> tuple[jax.Array, jax.Array]:
   """Rotational and translational part of a spatial vector."""
-  return v[..., :3, :], v[..., 3:, :]
+  return vector.split(v, 3)
 
 
 def cross_motion(v: jax.Array, m: jax.Array) -> jax.Array:

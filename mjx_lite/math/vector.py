@@ -25,6 +25,12 @@ def parts(x: jax.Array) -> tuple[jax.Array, ...]:
   return tuple(jax.lax.split(x, (1,) * x.shape[-2], axis=x.ndim - 2))
 
 
+def split(x: jax.Array, n: int) -> tuple[jax.Array, jax.Array]:
+  """The first n components, and the others; as `parts`."""
+  first, rest = jax.lax.split(x, (n, x.shape[-2] - n), axis=x.ndim - 2)
+  return first, rest
+
+
 def alike(*xs: jax.Array) -> list[jax.Array]:
   """Vectors with all axes but that of their components broadcast against each other: once, not in every product."""
   head = jnp.broadcast_shapes(*(x.shape[:-2] for x in xs))
@@ -67,13 +73,13 @@ def combine_rows(a: jax.Array | np.ndarray, x: jax.Array) -> jax.Array:
   """
   one = isinstance(a, np.ndarray) and a.shape[0] == 1
   a = np.concatenate([a, np.zeros_like(a)]) if one else a
-  out = jax.lax.dot_general(a, x, (((1,), (0,)), ((), ())), precision=jax.lax.Precision.HIGHEST)
+  out = linear.combine(a, x)
   return out[:1] if one else out
 
 
 def total(x: jax.Array) -> jax.Array:
   """Sum along the first axis, as a product with a row of ones: XLA's reduction on CPU is slower."""
-  return combine_rows(np.ones((1, x.shape[0]), x.dtype), x)[0]
+  return linear.total(x)
 
 
 def cross(a: jax.Array, b: jax.Array) -> jax.Array:

@@ -1,5 +1,6 @@
 """Forward kinematics: where everything is, from qpos and the mocap poses."""
 
+import functools
 from typing import Any, NamedTuple
 
 import jax
@@ -121,29 +122,26 @@ def kinematics(m: Model, qpos: jax.Array, mocap_pos: jax.Array, mocap_quat: jax.
 
   # anchors and axes, from the frames behind the joints: a turn leaves its own anchor and axis where they are
   pose = rows(world, p.body_node)
-  xpos, xquat = pose[:, :3], pose[:, 3:]
-  behind = rows(world, p.joint_node)
-  before = quat.mul(behind[:, 3:], quat.conjugate(joint_quat[: m.njnt])) if len(p.ball) else behind[:, 3:]
+  xpos, xquat = vector.split(pose, 3)
+  behind_pos, behind = vector.split(rows(world, p.joint_node), 3)
+  before = quat.mul(behind, quat.conjugate(joint_quat[: m.njnt])) if len(p.ball) else behind
   is_free = (m.jnt_type == JointType.FREE)[:, None, None]
   xaxis = jnp.where(is_free, m.jnt_axis, quat.rotate(before, m.jnt_axis))
-  xanchor = behind[:, :3] + quat.rotate(behind[:, 3:], jnp.where(is_free, 0, m.jnt_pos))
+  xanchor = behind_pos + quat.rotate(behind, jnp.where(is_free, 0, m.jnt_pos))
   if len(p.slide):
     xanchor = xanchor - shift[:, None] * xaxis
 
   # frames that ride on bodies, all at once
   bodies = [np.arange(m.nbody), m.geom_bodyid, m.site_bodyid]
   offset, turn = join([m.body_ipos, m.geom_pos, m.site_pos]), join([m.body_iquat, m.geom_quat, m.site_quat])
-  carrier = rows(pose, np.concatenate(bodies))
-  frame_pos = carrier[:, :3] + quat.rotate(carrier[:, 3:], offset)
-  frame_quat = quat.mul(carrier[:, 3:], turn)
+  carrier_pos, carrier = vector.split(rows(pose, np.concatenate(bodies)), 3)
+  frame_pos = carrier_pos + quat.rotate(carrier, offset)
+  frame_quat = quat.mul(carrier, turn)
   frame_mat = quat.to_mat(join([xquat, frame_quat]))
-  body, geom = slice(0, m.nbody), slice(m.nbody, m.nbody + m.ngeom)
-  site = slice(m.nbody + m.ngeom, None)
-  xmat, frame_mat = frame_mat[body], frame_mat[m.nbody :]
-  return Poses(
-    xpos, xquat, xmat, frame_pos[body], frame_mat[body], frame_quat[body], xanchor, xaxis,
-    frame_pos[geom], frame_mat[geom], frame_quat[geom], frame_pos[site], frame_mat[site], frame_quat[site],
-  )  # fmt: skip
+  sizes = m.nbody, m.ngeom, m.nsite
+  xmat, *frames = jax.lax.split(frame_mat, (m.nbody, *sizes))
+  inertial, geoms, sites = zip(jax.lax.split(frame_pos, sizes), frames, jax.lax.split(frame_quat, sizes), strict=True)
+  return Poses(xpos, xquat, xmat, *inertial, xanchor, xaxis, *geoms, *sites)
 
 
 def _compose(p: KinematicsPlan, local: jax.Array) -> jax.Array:
@@ -152,11 +150,13 @@ def _compose(p: KinematicsPlan, local: jax.Array) -> jax.Array:
   if not p.node.size:
     return top
 
+  # reverse mode composes again from the poses that the loop carries, else it would keep the operands of each product
+  @functools.partial(jax.checkpoint, prevent_cse=False)
   def down(above, x):
     mine, mask = x
     parent = vector.combine_rows(mask, above)
-    turn = parent[:, 3:]
-    placed = jnp.concatenate([parent[:, :3] + quat.rotate(turn, mine[:, :3]), quat.mul(turn, mine[:, 3:])], axis=-2)
+    (point, turn), (there, turned) = vector.split(parent, 3), vector.split(mine, 3)
+    placed = jnp.concatenate([point + quat.rotate(turn, there), quat.mul(turn, turned)], axis=-2)
     return placed, placed
 
   # the parent of the first depth is the world: an identity in row 0, which every node of that depth points to

@@ -179,7 +179,7 @@ def _dof_length(m, p, x):
   dist = [safe.norm(rows(x.xipos, b) - x.xanchor) for b in p.length_body]
   reach = m.geom_rbound + safe.norm(rows(x.xipos, m.geom_bodyid) - x.geom_xpos)
   dist.append(jnp.where(m.geom_rbound > 0, reach, 0))
-  dist = jnp.concatenate([*dist, jnp.zeros((1, x.xipos.shape[-1]), x.xipos.dtype)])
+  dist = join([*dist, jnp.zeros((1, 1), x.xipos.dtype)])
   index = np.pad(p.length.index, ((0, 0), (0, 1)), constant_values=p.length.nrow)  # a zero, where a body has nothing
   size = jnp.maximum(safe.largest(rows(dist, index), axis=1), 1e-5)
   size = jnp.where((np.arange(m.nbody) == 0)[:, None], 1e-5, size)

@@ -15,6 +15,14 @@ FUNCTIONS = {
     for n, size in ((5, 7), (20, 3), (300, 300), (4, 1))
   },
   "choose none": (linear.choose, lambda x, i: x[i], (3, 2), np.zeros(0, int)),
+  **{
+    f"choose {index} of {size}": (linear.choose, lambda x, i: x[i], (size, 2, 3), np.array(index))
+    for index, size in (([2, 3, 0], 5), ([4, 5, 6, 1], 7), ([1, 1, 2], 3))
+  },
+  "choose many twice": (linear.choose, lambda x, i: x[i], (400, 1, 1), np.arange(800) // 2),
+  "combine": (lambda x, a: linear.combine(a, x), lambda x, a: jnp.tensordot(a, x, 1), (4, 3, 2), RNG.integers(0, 2, (5, 4))),
+  "combine a row": (lambda x, a: linear.combine(a, x), lambda x, a: jnp.tensordot(a, x, 1), (4, 3, 2), np.ones((1, 4))),
+  "total": (lambda x, _: linear.total(x), lambda x, _: x.sum(0), (4, 3, 2), None),
   **{f"add_up {axis}": (linear.add_up, lambda x, a: x.sum(a), (4, 3, 5, 2), axis) for axis in (-2, -3)},
 }
 
@@ -33,6 +41,32 @@ def test_values_derivatives_and_batches(name):
     many = jnp.stack([x, 2 * x], axis=min(axis, x.ndim))
     found = jax.jit(jax.vmap(f, in_axes=min(axis, x.ndim)))(many)
     np.testing.assert_allclose(found, [f(x), f(2 * x)], rtol=1e-14)
+
+
+def test_combine_varies_with_the_matrix():
+  a, x = jnp.asarray(RNG.normal(size=(4, 3))), jnp.asarray(RNG.normal(size=(3, 2, 5)))
+  np.testing.assert_allclose(jax.vmap(linear.combine, (0, None))(a[None], x)[0], linear.combine(a, x), rtol=1e-14)
+  check_grads(linear.combine, (a, x), 2, rtol=1e-5)
+
+
+def test_bound_is_the_identity_but_for_where_jax_computes():
+  """What depends on constants alone stays in the loop, and the derivative with respect to them is there."""
+
+  def last(k, x, bind):
+    def body(carry, _):
+      (c,) = linear.bound((k,), carry) if bind else (k,)
+      return carry * jnp.sin(c), None
+
+    return jax.lax.scan(body, x, None, length=3)[0]
+
+  k, x = jnp.asarray(RNG.normal(size=4)), jnp.asarray(RNG.normal(size=4))
+  for argument in (0, 1):
+    found, expected = (jax.jacrev(lambda *a, b=b: last(*a, b), argument)(k, x) for b in (True, False))
+    np.testing.assert_allclose(found, expected, rtol=1e-14)
+  text = str(jax.make_jaxpr(jax.grad(lambda x: last(k, x, True).sum()))(x))
+  assert text.index("sin ") > text.index("scan[")
+  many = jax.vmap(lambda k: jax.jacfwd(lambda k: last(k, x, True))(k))(jnp.stack([k, 2 * k]))
+  np.testing.assert_allclose(many[1], jax.jacfwd(lambda k: last(k, x, False))(2 * k), rtol=1e-14)
 
 
 def test_reverse_mode_has_no_scatter():

@@ -104,3 +104,6 @@ def test_batched_without_dofs():
   masses = jnp.outer(jnp.array([1.0, 3.0]), m.body_mass)
   both = jax.jit(jax.vmap(lambda mass: m.with_params(body_mass=mass).body_subtreemass))(masses)
   np.testing.assert_allclose(both, [[2, 2], [6, 6]])
+  sizes = jnp.multiply.outer(jnp.array([1.0, 3.0]), m.geom_size)  # what is at the geoms' width only is joined with what is not
+  wide = jax.jit(jax.vmap(lambda size: m.with_params(geom_size=size).geom_rbound))(sizes)
+  np.testing.assert_allclose(wide, [[0.1], [0.3]])
