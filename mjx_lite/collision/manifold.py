@@ -20,7 +20,7 @@ from mjx_lite.core.enums import GeomType
 from mjx_lite.math import safe, vector
 from mjx_lite.math.once import decided, once, unit
 
-_FACE_TOL, _EDGE_TOL = float(np.cos(0.0889)), float(np.sin(0.0889))
+_FACE_TOL, _EDGE_TOL = 0.996, 0.0888  # cosine between faces that face each other, slope of an edge in a face
 _HALFSPACE = -1e-10
 _FACING = 1e-6  # cosine above which a face looks along the normal, whatever rounding does
 
@@ -328,4 +328,3 @@ def _wide(points, count, is_edge):
   state = (start, start, area(start), zero + 3, jnp.int32(0))
   bound = 6 * points.shape[1]
   return jax.lax.while_loop(lambda s: jnp.any(need & (s[0][0] < n)) & (s[4] < bound), step, state)[1]
-

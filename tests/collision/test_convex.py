@@ -163,6 +163,23 @@ def test_edge_of_a_capsule_that_lies_askew_on_a_rim():
   np.testing.assert_allclose(*(np.array(x)[:, :, :7] for x in zip(*both, strict=True)), rtol=0, atol=1e-6)
 
 
+def test_limits_of_faces_and_edges_that_lie_on_each_other():
+  """About 5.1 degrees, not the same for both: a mesh and a capsule, tilted ever more, on the cap of a cylinder."""
+  up = np.broadcast_to(np.eye(3), (N, 3, 3))
+  tilts, size = np.linspace(0.0885, 0.09, N), np.ones((N, 2, 3))
+  mesh = np.stack([oracle.turn(2, 0.3) @ oracle.turn(0, x) @ oracle.turn(1, -np.pi / 2) for x in tilts])
+  pos = np.zeros((N, 2, 3))
+  pos[:, 1] = 0.02, 0.01, 1.2
+  faces = _special(('cylinder', 'mesh'), pos, np.stack([up, mesh], axis=1), size, 0)
+  tilts, size = np.linspace(0.08888, 0.08896, N), np.broadcast_to([[0.2, 0.4, 0], [1.0, 1.0, 0]], (N, 2, 3))
+  capsule = np.stack([oracle.turn(2, 0.3) @ oracle.turn(0, np.pi / 2 + x) for x in tilts])
+  edges = _special(('capsule', 'cylinder'), pos[:, ::-1] - [[0, 0, 0.1], [0, 0, 0]], np.stack([capsule, up], axis=1), size, 0)
+  for (ours, theirs), most in ((faces, 4), (edges, 2)):
+    count = np.array([len(x) for x in theirs])
+    assert set(count) == {most, count[-1]}
+    np.testing.assert_array_equal([(x[:, 0] < 0).sum() for x in ours], count)
+
+
 def test_symmetric():
   """Pairs of one type with the shapes swapped: the same distance where there is a single contact."""
   for kind in ('random', 'random 1e-2'):
