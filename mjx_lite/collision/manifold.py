@@ -273,10 +273,11 @@ def _clip(reference, nreference, incident, nincident, out, limit):
 
   def cut_some(carry, side):
     # hulls have few faces with many sides
-    return jax.lax.cond(jnp.any(side[2]), cut, _keep, carry, side), None
+    return jax.lax.cond(side[1], cut, _keep, carry, side[0]), None
 
   sides = tuple(jnp.moveaxis(x, 1, 0) for x in (reference, plane, exists))
-  (poly, count), _ = jax.lax.scan(cut_some, (poly, nincident + jnp.zeros_like(nreference)), sides)
+  some = jnp.any(exists, axis=(0, 2))
+  (poly, count), _ = jax.lax.scan(cut_some, (poly, nincident + jnp.zeros_like(nreference)), (sides, some))
 
   # drop what is too high; what stays moves up
   keep = (place < count[:, None]) & (vector.dot(poly - reference[:, :1], out[:, None]) <= limit[:, None])
