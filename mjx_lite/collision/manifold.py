@@ -215,7 +215,7 @@ def manifold(a: Side, b: Side, normal: jax.Array, limit: jax.Array, close: jax.A
   # where there is nothing to clip there are no sides
   have = close & (two_faces | is_edge)
   points, count = _clip(reference, jnp.where(have, nreference, 0), incident, nincident, out, limit - swell)
-  points, count = _reduce(points, count, is_edge, edge[:, 1] - edge[:, 0])
+  points, count = _reduce(points, jnp.where(have, count, 0), is_edge, edge[:, 1] - edge[:, 0])
   above = vector.dot(points - reference[:, :1], out[:, None])
   on_reference = points - above[..., None, :] * out[:, None]
   dist = swell[:, None] - above * vector.dot(out, toward)[:, None]
