@@ -139,8 +139,8 @@ def collide(
       b.size[rows], these.faces_b, these.types_b, full(turn), full(place), ids[1][rows], surface_b[rows]
     )
     more = manifold.manifold(side_a, side_b, w.normal[rows], full(margin), (dist < margin)[rows])
-    use, many = ((more.count > n) & these.several for n in (0, 1))
-    new_dist = jnp.where(many[:, None], more.dist, dist_all[rows])
+    use = (more.count > 0) & these.several
+    new_dist = jnp.where(use[:, None], more.dist, dist_all[rows])
     new_pos = jnp.where(use[:, None, None], more.pos, pos_all[rows])
     new_normal = jnp.where(use[:, None], more.normal, normal[rows])
     dist_all, pos_all, normal = dist_all.at[rows].set(new_dist), pos_all.at[rows].set(new_pos), normal.at[rows].set(new_normal)

@@ -20,7 +20,7 @@ from mjx_lite.core.enums import GeomType
 from mjx_lite.math import safe, vector
 from mjx_lite.math.once import decided, once, unit
 
-_FACE_TOL, _EDGE_TOL = float(np.cos(0.0889)), float(np.sin(0.0889))
+_FACE_TOL, _EDGE_TOL = 0.996, 0.0888  # cosine between faces that face each other, slope of an edge in a face
 _HALFSPACE = -1e-10
 _FACING = 1e-6  # cosine above which a face looks along the normal, whatever rounding does
 
@@ -212,16 +212,23 @@ def manifold(a: Side, b: Side, normal: jax.Array, limit: jax.Array, close: jax.A
   toward = jnp.where(edge_of_a[:, None], -normal_b, jnp.where(edge_of_b[:, None], -normal_a, normal_b))
   contact_normal = jnp.where(edge_of_b[:, None], normal_a, -normal_b)
 
-  points, count = _clip(reference, nreference, incident, nincident, out, limit - swell)
-  points, count = _reduce(points, count, is_edge)
+  # where there is nothing to clip there are no sides
+  have = close & (two_faces | is_edge)
+  points, count = _clip(reference, jnp.where(have, nreference, 0), incident, nincident, out, limit - swell)
+  points, count = _reduce(points, jnp.where(have, count, 0), is_edge, edge[:, 1] - edge[:, 0])
   above = vector.dot(points - reference[:, :1], out[:, None])
   on_reference = points - above[..., None, :] * out[:, None]
   dist = swell[:, None] - above * vector.dot(out, toward)[:, None]
   other = on_reference - dist[..., None, :] * toward[:, None]
-  good = close & (two_faces | is_edge) & (nreference > 2) & (vector.dot(contact_normal, n) > _EDGE_TOL)
+  good = have & (nreference > 2) & (vector.dot(contact_normal, n) > _EDGE_TOL)
   count = jnp.where(good, count, 0)
   dist = only_where(jnp.arange(4)[:, None] < count[:, None], dist)
   return Manifold(dist, 0.5 * (on_reference + other), contact_normal, count)
+
+
+def _keep(carry, side):
+  del side
+  return carry
 
 
 def _clip(reference, nreference, incident, nincident, out, limit):
@@ -262,10 +269,15 @@ def _clip(reference, nreference, incident, nincident, out, limit):
       use_crossing[:, :, None], jnp.take_along_axis(crossing, index, axis=1), jnp.take_along_axis(after, index, axis=1)
     )
     real = real & jnp.any(normal != 0, axis=1)
-    return (jnp.where(real[:, None, None], new, poly), jnp.where(real, jnp.minimum(upto[:, -1], size), count)), None
+    return jnp.where(real[:, None, None], new, poly), jnp.where(real, jnp.minimum(upto[:, -1], size), count)
+
+  def cut_some(carry, side):
+    # hulls have few faces with many sides
+    return jax.lax.cond(side[1], cut, _keep, carry, side[0]), None
 
   sides = tuple(jnp.moveaxis(x, 1, 0) for x in (reference, plane, exists))
-  (poly, count), _ = jax.lax.scan(cut, (poly, nincident + jnp.zeros_like(nreference)), sides)
+  some = jnp.any(exists, axis=(0, 2))
+  (poly, count), _ = jax.lax.scan(cut_some, (poly, nincident + jnp.zeros_like(nreference)), (sides, some))
 
   # drop what is too high; what stays moves up
   keep = (place < count[:, None]) & (vector.dot(poly - reference[:, :1], out[:, None]) <= limit[:, None])
@@ -274,19 +286,19 @@ def _clip(reference, nreference, incident, nincident, out, limit):
   return jnp.take_along_axis(poly, source[:, :, None], axis=1), upto[:, -1]
 
 
-def _reduce(points: jax.Array, count: jax.Array, is_edge: jax.Array) -> tuple[jax.Array, jax.Array]:
-  """At most four of the points: of an edge the two farthest apart, of a polygon a wide quadrilateral."""
+def _reduce(points: jax.Array, count: jax.Array, is_edge: jax.Array, along: jax.Array) -> tuple[jax.Array, jax.Array]:
+  """At most four of the points: of an edge, which goes along (P, 3, W), its ends; of a polygon a wide quadrilateral."""
   fixed = jax.lax.stop_gradient(points)
   size = points.shape[1]
   have = np.arange(size)[:, None] < count[:, None]
-  between = fixed[:, :, None] - fixed[:, None]
-  apart = vector.dot(between, between)
-  pair = have[:, :, None] & have[:, None] & np.triu(np.ones((size, size), bool), 1)[..., None]
-  apart = jnp.where(pair, apart, 0).reshape(points.shape[0], size * size, -1)
-  far = jnp.argmax(apart, axis=1)
-  nothing = jnp.max(apart, axis=1) <= 0
-  ends = [jnp.where(nothing, k, x) for k, x in enumerate((far // size, far % size))]
-  four = [jnp.full_like(far, k) for k in range(4)]
+  # an edge's points are on a line
+  along = vector.dot(fixed - fixed[:, :1], jax.lax.stop_gradient(along)[:, None])
+  low, high = only_where(have, along), only_where(have, -along)
+  first, last = jnp.argmin(low, axis=1), jnp.argmin(high, axis=1)
+  nothing = jnp.min(low, axis=1) + jnp.min(high, axis=1) >= 0
+  far = [jnp.minimum(first, last), jnp.maximum(first, last)]
+  ends = [jnp.where(nothing, k, x) for k, x in enumerate(far)]
+  four = [jnp.full_like(first, k) for k in range(4)]
   quad = _wide(fixed, count, is_edge)
   two = is_edge & (count > 2)
   more = ~is_edge & (count > 4)
@@ -328,4 +340,3 @@ def _wide(points, count, is_edge):
   state = (start, start, area(start), zero + 3, jnp.int32(0))
   bound = 6 * points.shape[1]
   return jax.lax.while_loop(lambda s: jnp.any(need & (s[0][0] < n)) & (s[4] < bound), step, state)[1]
-

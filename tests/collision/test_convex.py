@@ -163,6 +163,40 @@ def test_edge_of_a_capsule_that_lies_askew_on_a_rim():
   np.testing.assert_allclose(*(np.array(x)[:, :, :7] for x in zip(*both, strict=True)), rtol=0, atol=1e-6)
 
 
+def test_limits_of_faces_and_edges_that_lie_on_each_other():
+  """About 5.1 degrees, not the same for both: a mesh and a capsule, tilted ever more, on the cap of a cylinder."""
+  up = np.broadcast_to(np.eye(3), (N, 3, 3))
+  tilts, size = np.linspace(0.0885, 0.09, N), np.ones((N, 2, 3))
+  mesh = np.stack([oracle.turn(2, 0.3) @ oracle.turn(0, x) @ oracle.turn(1, -np.pi / 2) for x in tilts])
+  pos = np.zeros((N, 2, 3))
+  pos[:, 1] = 0.02, 0.01, 1.2
+  faces = _special(('cylinder', 'mesh'), pos, np.stack([up, mesh], axis=1), size, 0)
+  tilts, size = np.linspace(0.08888, 0.08896, N), np.broadcast_to([[0.2, 0.4, 0], [1.0, 1.0, 0]], (N, 2, 3))
+  capsule = np.stack([oracle.turn(2, 0.3) @ oracle.turn(0, np.pi / 2 + x) for x in tilts])
+  edges = _special(('capsule', 'cylinder'), pos[:, ::-1] - [[0, 0, 0.1], [0, 0, 0]], np.stack([capsule, up], axis=1), size, 0)
+  for (ours, theirs), most in ((faces, 4), (edges, 2)):
+    count = np.array([len(x) for x in theirs])
+    assert set(count) == {most, count[-1]}
+    np.testing.assert_array_equal([(x[:, 0] < 0).sum() for x in ours], count)
+
+
+def test_single_contact_of_a_face_has_the_distance_along_its_normal():
+  """A corner of a box, or an end of a capsule, that dips into the cap of a cylinder, and is nearly parallel to it."""
+  rng = np.random.default_rng(3)
+  turns = [oracle.turn(2, z) @ oracle.turn(0, x) @ oracle.turn(1, y) for x, y, z in rng.uniform(0.02, 0.06, (N, 3))]
+  for pair, half, flat in ((('cylinder', 'box'), (0.4, 0.5, 0.3), 0), (('capsule', 'cylinder'), (0.1, 0.5, 0), np.pi / 2)):
+    mat, size, pos = np.zeros((N, 2, 3, 3)), np.zeros((N, 2, 3)), np.zeros((N, 2, 3))
+    k = pair.index('cylinder')
+    mat[:, k], size[:, k] = np.eye(3), (1, 0.5, 0)
+    mat[:, 1 - k], size[:, 1 - k] = np.stack(turns) @ oracle.turn(0, flat), half
+    lowest = half[0] + half[1] * np.abs(mat[:, 1 - k, 2, 2]) if flat else np.abs(mat[:, 1 - k, 2]) @ half
+    pos[:, 1 - k, 2] = 0.5 + lowest - rng.uniform(1e-4, 5e-3, N)
+    ours, theirs = _special(pair, pos, mat, size, 0)
+    single = [(x[x[:, 0] < 0], y) for x, y in zip(ours, theirs, strict=True) if len(y) == 1]
+    assert len(single) > 0.8 * N
+    np.testing.assert_allclose(*(np.array(x)[:, 0, :7] for x in zip(*single, strict=True)), rtol=0, atol=1e-9)
+
+
 def test_symmetric():
   """Pairs of one type with the shapes swapped: the same distance where there is a single contact."""
   for kind in ('random', 'random 1e-2'):
