@@ -171,7 +171,7 @@ class Chosen(NamedTuple):
 def nearest(overlap: jax.Array, budget: int) -> Chosen:
   """The candidates of largest overlap (W, n), of which there are more than the budget. Gradient: none."""
   found = jax.lax.top_k(jax.lax.stop_gradient(overlap).astype(jnp.float32), budget + 1)
-  value, place = jax.lax.optimization_barrier(found)  # XLA would sort all for a slice of it
+  value, place = map(jax.lax.optimization_barrier, found)  # XLA would sort all for a slice of it
   return Chosen(place[:, :budget].T, value[:, budget] > 0)
 
 

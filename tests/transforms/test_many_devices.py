@@ -27,6 +27,7 @@ SCENE = """
       <body pos="0 0 0.15"><joint name="bend" axis="0 1 0"/><geom type="capsule" size="0.04 0.1"/></body>
     </body>
     <body pos="0.05 0 0.5"><freejoint/><geom size="0.1"/></body>
+    <body pos="0.5 0 0.3"><freejoint/><geom size="0.1"/></body>
   </worldbody>
   <actuator><motor joint="bend"/></actuator>
 </mujoco>
@@ -37,7 +38,7 @@ EXCHANGE = re.compile(r"\b(all-reduce|all-gather|all-to-all|collective-permute|r
 
 def worlds():
   """The model, and worlds that fall upon each other in ways of their own."""
-  m = mjx.put_model(mujoco.MjModel.from_xml_string(SCENE), dtype=np.float64)
+  m = mjx.put_model(mujoco.MjModel.from_xml_string(SCENE), dtype=np.float64, pair_max=3, ncon_max=9)
   d = mjx.make_data(m)
   rng = np.random.default_rng(0)
   qvel, ctrl = 0.3 * rng.normal(size=(WORLDS, m.nv)), 0.1 * rng.normal(size=(WORLDS, STEPS, m.nu))
