@@ -2,6 +2,7 @@
 
     python benchmarks/constraint.py                                       # the humanoid of mujoco-mjx, 1,024 worlds
     python benchmarks/constraint.py --scenes humanoids_2 --solver CG --iterations 20
+    XLA_FLAGS=--xla_force_host_platform_device_count=2 python benchmarks/constraint.py       # `inside` on both cores
 
 Both start from the same states, in which contacts are made and warm starts lie behind. Twice: `alone`, from Data in the layout
 that each engine's step has inside, the worlds last or first; and `inside`, where they are: the time of forward dynamics with
@@ -70,7 +71,11 @@ def _inside(acceleration, constrained, steps):
 
     return jax.lax.scan(body, d.qvel, None, length=steps)[0]
 
-  return run
+  if jax.device_count() == 1:
+    return run
+  mesh, spec = jax.sharding.Mesh(np.asarray(jax.devices()), ("worlds",)), jax.sharding.PartitionSpec
+  split = spec("worlds")
+  return jax.shard_map(run, mesh=mesh, in_specs=(spec(), split), out_specs=split, check_vma=False)
 
 
 class Stage:
@@ -82,8 +87,10 @@ class Stage:
     single, count = mjx.make_data(self.m), len(state["qpos"])
     d = jax.tree.map(lambda x: jnp.broadcast_to(x, (count, *jnp.shape(x))), single)
     d = d.replace(**{k: jnp.asarray(x) for k, x in state.items()})
-    self.steps, self.start = steps, d
-    self.inside = {c: timing.compile_program(_inside(acceleration, c, steps), self.m, d, jit=jit) for c in (True, False)}
+    mesh, spec = jax.sharding.Mesh(np.asarray(jax.devices()), ("worlds",)), jax.sharding.PartitionSpec
+    place = (jax.sharding.NamedSharding(mesh, x) for x in (spec(), spec("worlds")))
+    self.steps, self.start = steps, [jax.device_put(x, where) for x, where in zip((self.m, d), place, strict=True)]
+    self.inside = {c: timing.compile_program(_inside(acceleration, c, steps), *self.start, jit=jit) for c in (True, False)}
     self.d = jax.block_until_ready(jit(jax.vmap(mjx.forward, in_axes=(None, 0), out_axes=axis))(self.m, d))
     self.program = timing.compile_program(jax.vmap(stage, in_axes=(None, axis), out_axes=axis), self.m, self.d, jit=jit)
 
@@ -98,7 +105,7 @@ class Stage:
     found = []
     for program in self.inside.values():
       cpu = time.process_time()
-      spent = timing.timed(program.call, self.m, self.start)[1]
+      spent = timing.timed(program.call, *self.start)[1]
       found += [spent / self.steps, (time.process_time() - cpu) / self.steps]
     return found
 
