@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import mjx_lite as mjx
+from mjx_lite.cli import compare
 
 XML = """
 <mujoco>
@@ -48,7 +49,7 @@ XML = """
 @pytest.fixture(scope="module")
 def world():
   """Model, C's Data, ours, ours as C's, and the contact force of every slot; all bodies turn and slide."""
-  model = mujoco.MjModel.from_xml_string(XML)
+  model = compare.optimal(mujoco.MjModel.from_xml_string(XML))
   data = mujoco.MjData(model)
   data.qvel[:] = 0.3 * np.cos(np.arange(model.nv))
   for name in ("once", "thrice", "roll", "held"):
