@@ -55,6 +55,7 @@ def test_time_set_back():
   assert not wrong, "\n".join(wrong[:20])
 
 
+# P117, P118
 @pytest.mark.parametrize("flag", [0, mujoco.mjtDisableBit.mjDSBL_ACTUATION, mujoco.mjtDisableBit.mjDSBL_CLAMPCTRL])
 def test_switches(flag):
   """Groups other than the scene's, no clamp of controls, no actuation at all (the history goes on)."""

@@ -42,6 +42,7 @@ def test_stages_equal_c_with_tight_capacities(name):
   assert seen == tight.ncon_max
 
 
+# P95
 def test_what_does_not_fit_is_marked():
   model = load("pile")
   data = mujoco.MjData(model)

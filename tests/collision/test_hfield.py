@@ -155,6 +155,26 @@ def test_capacities_keep_the_first_contacts_and_mark_the_rest(crowded, size):
     assert (d.contact.exclude[k][n:] < 0).all()
 
 
+# P68
+def test_one_pair_has_fifty_contacts_at_most():
+  """The first ones are those of C, and the loss of the others is marked."""
+  heights = " ".join(str(x) for x in np.random.default_rng(0).uniform(size=49).round(2))
+  model = mujoco.MjModel.from_xml_string(f"""
+    <mujoco>
+      <asset><hfield name="rough" nrow="7" ncol="7" size="1 1 .1 .1" elevation="{heights}"/></asset>
+      <worldbody>
+        <geom type="hfield" hfield="rough"/><body pos="0 0 2.7"><freejoint/><geom size="3"/></body>
+      </worldbody>
+    </mujoco>""")
+  m, data = mjx.put_model(model), mujoco.MjData(model)
+  mujoco.mj_forward(model, data)
+  d = mjx.jit(lambda d: mjx.collision(m, mjx.kinematics(m, d)))(mjx.make_data(m))
+  assert data.ncon == len(d.contact.dist) == 50
+  np.testing.assert_array_equal(d.contact.exclude, 0)
+  np.testing.assert_allclose(d.contact.dist, data.contact.dist, atol=2e-6)
+  assert d.status.bits == 1 << mjx.Warning.CONTACTFULL
+
+
 def test_more_cells_than_can_be_are_refused():
   model = mujoco.MjModel.from_xml_string("""
     <mujoco>

@@ -33,6 +33,7 @@ def heap(rng, midphase):
   return spec.compile()
 
 
+# P64
 @pytest.mark.parametrize("midphase", [True, False])
 def test_contacts_stand_in_the_order_of_the_candidates(midphase):
   rng, most = np.random.default_rng(0), 0

@@ -192,6 +192,7 @@ def test_equals_mujoco(pair):
   assert len(differ) <= 0.03 * len(ours)
 
 
+# P67
 @every_pair
 def test_scenes_by_hand(pair):
   poses = _poses(pair)

@@ -37,6 +37,53 @@ def test_jacobian_equals_c():
     assert len(pos) in (3, 6) and np.abs(pos).max() < 1e-12, name
 
 
+REFERENCES = """
+<mujoco>
+  <option><flag contact="disable"/></option>
+  <worldbody>
+    <body><joint name="a" type="slide" ref=".3"/><geom size=".1"/></body>
+    <body pos="1 0 0"><joint name="b" axis="0 1 0" ref="-40"/><geom size=".1" pos=".2 0 0"/></body>
+    <body name="c" pos="2 0 0"><joint name="c" axis="0 1 0" ref="20"/><geom size=".1" pos=".2 0 0"/></body>
+    <body name="d" pos="2.4 0 0"><freejoint/><geom size=".05"/></body>
+  </worldbody>
+  <tendon><fixed name="s"><joint joint="a" coef="2"/></fixed><fixed name="t"><joint joint="b" coef="-.7"/></fixed></tendon>
+  <equality>
+    <joint name="both" joint1="a" joint2="b" polycoef="0 .5 -.3 .2 .1"/><joint name="one" joint1="c" polycoef="0 1 2 3 4"/>
+    <tendon name="tendons" tendon1="s" tendon2="t" polycoef="0 .4 .3 -.2 .1"/>
+    <connect name="connect" body1="c" body2="d" anchor=".3 0 .1"/><weld name="weld" body1="c" body2="d"/>
+  </equality>
+</mujoco>"""
+
+
+# P58, P59
+def test_violations_are_counted_from_the_references():
+  """None in the configuration of the model; couplings are quartic in what joints and tendons differ from theirs."""
+  model = mujoco.MjModel.from_xml_string(REFERENCES)
+  m = mjx.put_model(model)
+  d, data = mjx.make_data(m), mujoco.MjData(model)
+  rows = mjx.jit(lambda d: (d := mjx.forward(m, d), mjx.constraint_jacobian(m, d)))
+  start, _ = rows(d)
+  assert set(np.asarray(start.efc_id)) == set(range(5)) and np.all(start.efc_D > 0)
+  np.testing.assert_allclose(start.efc_pos, 0, atol=1e-12)
+
+  a, b, c = np.array([0.2, -0.4, 0.1])
+  data.qpos[:3] += (a, b, c)
+  moved, j = rows(mjx.put_data(m, data))
+  mujoco.mj_forward(model, data)
+  quartic, coupling = np.polynomial.Polynomial([0, 0.5, -0.3, 0.2, 0.1]), np.polynomial.Polynomial([0, 0.4, 0.3, -0.2, 0.1])
+  expected = {
+    "both": (a - quartic(b), [1, -quartic.deriv()(b), 0]),
+    "one": (c, [0, 0, 1]),
+    "tendons": (2 * a - coupling(-0.7 * b), [2, 0.7 * coupling.deriv()(-0.7 * b), 0]),
+  }
+  for name, (residual, slope) in expected.items():
+    row = np.asarray(moved.efc_id) == model.equality(name).id
+    np.testing.assert_allclose(moved.efc_pos[row], residual, atol=1e-12, err_msg=name)
+    np.testing.assert_allclose(j[row, :3], [slope], atol=1e-12, err_msg=name)
+    np.testing.assert_allclose(data.efc_pos[data.efc_id == model.equality(name).id], residual, atol=1e-12, err_msg=name)
+
+
+# P60
 def test_activity_needs_no_new_trace():
   model = compare.optimal(load("equalities"))
   m = mjx.put_model(model)

@@ -51,6 +51,7 @@ def assert_same(a, b, fields, **how):
     np.testing.assert_allclose(getattr(a, k), getattr(b, k), err_msg=k, **{"rtol": 0, "atol": 0, **how})
 
 
+# P05, P24, P52
 def test_inputs_are_never_written():
   m, d = scene()
   wild = d.replace(xfrc_applied=d.xfrc_applied + 0.1, qfrc_applied=d.qfrc_applied + 0.1)
@@ -59,6 +60,7 @@ def test_inputs_are_never_written():
   assert np.asarray(wild.ctrl)[0] == 5
 
 
+# P25
 def test_stages_depend_on_what_they_should():
   m, d = scene()
   ref = forward(m, d)
@@ -70,16 +72,21 @@ def test_stages_depend_on_what_they_should():
   assert np.any(faster.qfrc_bias != ref.qfrc_bias)
 
 
+# P40, P41, P43
 def test_inverse_reads_accelerations_and_nothing_of_the_inputs():
+  """It gives back the forces that forward dynamics was given, and those of the constraints."""
   m, d = scene()
-  d = forward(m, d)
+  d = forward(m, d.replace(qfrc_applied=d.qfrc_applied + 0.2, xfrc_applied=d.xfrc_applied + 0.3))
   ref = inverse(m, d)
-  other = inverse(m, d.replace(act=d.act + 1, time=d.time + 1, ctrl=-d.ctrl, qfrc_applied=d.qfrc_applied + 1))
+  np.testing.assert_allclose(ref.qfrc_inverse, d.qfrc_applied + d.qfrc_actuator + mjx.xfrc_accumulate(m, d), atol=1e-9)
+  wild = d.replace(ctrl=-d.ctrl, qfrc_applied=d.qfrc_applied + 1, xfrc_applied=d.xfrc_applied + 1)
+  other = inverse(m, wild.replace(act=d.act + 1, time=d.time + 1))
   assert_same(other, ref, ("qfrc_inverse", "qfrc_constraint", "efc_force"))
   assert_same(ref, d, ("qfrc_constraint", "efc_force"), rtol=1e-9, atol=1e-9)
   assert np.any(inverse(m, d.replace(qacc=d.qacc + 1)).qfrc_inverse != ref.qfrc_inverse)
 
 
+# P48
 def test_the_solution_does_not_depend_on_the_start():
   m, d = scene()
   ref = forward(m, d)
@@ -88,6 +95,7 @@ def test_the_solution_does_not_depend_on_the_start():
     assert_same(forward(m, d.replace(qacc_warmstart=jnp.asarray(start))), ref, ("qacc", "efc_force"), rtol=1e-9, atol=1e-9)
 
 
+# P52
 def test_warm_start_is_the_acceleration_of_the_last_step():
   m, d = scene()
   after = step(m, d)
@@ -96,6 +104,7 @@ def test_warm_start_is_the_acceleration_of_the_last_step():
   assert not np.any(mjx.reset_data(m, after).qacc_warmstart)
 
 
+# P20
 def test_a_step_in_two_parts():
   m, d = scene()
   halves = mjx.jit(lambda m, d: mjx.step2(m, mjx.step1(m, d)))
@@ -116,6 +125,7 @@ def test_a_control_function_is_called_between_the_parts():
   assert_same(whole, parts, ("ctrl", "qpos", "qvel", "act", "qacc"), rtol=1e-9, atol=1e-9)
 
 
+# P29, P70, P122
 @pytest.mark.parametrize("flag", ["CONSTRAINT", "GRAVITY", "SENSOR"])
 def test_switches(flag):
   m, d = scene()
@@ -131,6 +141,7 @@ def test_switches(flag):
   assert flag == "SENSOR" or np.any(out.qacc != ref.qacc)
 
 
+# P28
 def test_options_that_change_between_steps_are_those_of_a_new_model():
   m, d = scene()
   model = mujoco.MjModel.from_xml_string(SCENE)

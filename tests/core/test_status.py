@@ -21,6 +21,7 @@ def model():
   return mjx.put_model(load("joints"))
 
 
+# P90, P91, P92, P96
 @pytest.mark.parametrize(
   "field, kind", [("qpos", Warning.BADQPOS), ("qvel", Warning.BADQVEL), ("qfrc_applied", Warning.BADQACC)]
 )
@@ -41,6 +42,7 @@ def test_bad_state_marks_and_resets_its_world_only(model, field, kind, value):
     np.testing.assert_array_equal(out.qpos[i], good.qpos[i])
 
 
+# P90, P91, P92
 def test_a_reset_world_has_the_inputs_of_a_new_one(model):
   """Bad velocities reset before the step, so that it is that of a new world; bad accelerations after it: the next one is."""
   many = worlds(model)
@@ -68,6 +70,7 @@ def test_bits_are_of_the_last_step_and_counters_stay(model):
   assert again.status.count[1, Warning.BADQPOS] == 1
 
 
+# P94
 def test_autoreset_off_lets_the_state_be(model):
   off = model.replace(opt=model.opt.replace(disableflags=int(mjx.DisableBit.AUTORESET)))
   many = worlds(model)
@@ -76,6 +79,7 @@ def test_autoreset_off_lets_the_state_be(model):
   assert np.isnan(out.qvel[1]).any() and np.isfinite(out.qvel[0]).all()
 
 
+# P93
 def test_bad_control_zeroes_all_controls_of_its_world(model):
   many = worlds(model)
   many = many.replace(ctrl=many.ctrl + 0.5)

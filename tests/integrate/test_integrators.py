@@ -74,15 +74,24 @@ def test_rk4_equals_c(name):
       assert relative_error(ours, theirs).max(initial=0) < 1e-8, (k, field)
 
 
-# P21
-def test_step_in_two_parts_is_a_step_of_euler():
-  model = with_integrator(mujoco.MjModel.from_xml_string(CONSERVATIVE), I.mjINT_RK4)
+# P21, P83
+@pytest.mark.parametrize(
+  "integrator, xml", [(I.mjINT_RK4, CONSERVATIVE), (I.mjINT_IMPLICIT, SMALL), (I.mjINT_IMPLICITFAST, SMALL)]
+)
+def test_step_in_two_parts(integrator, xml):
+  """With the integrator of the model; with Euler's where this is Runge and Kutta's."""
+  model = with_integrator(mujoco.MjModel.from_xml_string(xml), integrator)
   m, data = mjx.put_model(model), mujoco.MjData(model)
   data.qvel[:] = 0.3
   d = mjx.jit(lambda m, d: mjx.step2(m, mjx.step1(m, d)))(m, mjx.put_data(m, data))
+  euler = mujoco.MjData(with_integrator(model, I.mjINT_EULER))
+  euler.qvel[:] = 0.3
+  mujoco.mj_step(euler.model, euler)
   mujoco.mj_step1(model, data)
   mujoco.mj_step2(model, data)
   np.testing.assert_allclose(d.qpos, data.qpos, rtol=1e-12)
+  np.testing.assert_allclose(d.qvel, data.qvel, rtol=1e-10, atol=1e-12)
+  assert (np.abs(d.qvel - euler.qvel).max() < 1e-12) == (integrator == I.mjINT_RK4)
 
 
 @functools.cache
@@ -108,6 +117,7 @@ def trajectory(integrator, nstep, duration=0.4):
 best = functools.cache(lambda: trajectory(I.mjINT_RK4, 800)[0])
 
 
+# P80
 @pytest.mark.parametrize(
   "integrator, order",
   [(I.mjINT_RK4, 4), (I.mjINT_EULER, 1), (I.mjINT_IMPLICIT, 1), (I.mjINT_IMPLICITFAST, 1), (I.mjINT_DISCRETE, 1)],

@@ -43,6 +43,7 @@ def test_everything_unsupported_is_named_in_one_error():
   assert len(error.value.problems) == 4, text
 
 
+# P84
 def test_an_integrator_that_is_none_is_refused():
   model = mujoco.MjModel.from_xml_string("<mujoco/>")
   model.opt.integrator = 9
@@ -99,6 +100,7 @@ def test_static_and_pruned_fields_cannot_be_replaced():
     m.body_parentid[0] = 1
 
 
+# P70
 @pytest.mark.parametrize("flag", ["CONTACT", "CONSTRAINT"])
 def test_contacts_that_were_disabled_have_no_slots_and_stay_disabled(flag):
   model = load("boxes")

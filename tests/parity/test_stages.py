@@ -12,6 +12,7 @@ NAMES = [
 ]
 
 
+# P131
 @pytest.mark.parametrize("name", NAMES)
 def test_stages_equal_c(name):
   model = compare.optimal(load(name))

@@ -112,6 +112,7 @@ def check(model, ours, data, d, point, force, torque):
     assert not np.asarray(ours["force"][0])[empty].any()
 
 
+# P66, P112
 @pytest.mark.parametrize("name", ["yielding", "pairs"])
 def test_functions_equal_c(name):
   model = load(name)

@@ -53,6 +53,7 @@ ROWS = (
 SOLVED = ("qacc", "efc_force", "qvel", "qpos")
 
 
+# P40, P41
 @pytest.mark.parametrize(
   "solver, cone, integrator", [pytest.param(*x, marks=() if x in IN_CI else pytest.mark.slow) for x in PRODUCT]
 )
@@ -60,6 +61,7 @@ def test_all_condims_at_once(solver, cone, integrator):
   check(CONDIMS, solver, cone, integrator)
 
 
+# P40, P41
 @pytest.mark.slow
 @pytest.mark.parametrize("condim", CONDIMS)
 @pytest.mark.parametrize("solver, cone, integrator", PRODUCT)

@@ -43,6 +43,7 @@ def iterations(name, solver, nstate=200):
 CASES = [(name, solver) for name in ("pile", "humanoid", "hand") for solver in (S.mjSOL_NEWTON, S.mjSOL_CG)]
 
 
+# P50, P51
 @pytest.mark.parametrize(
   "name, solver", [pytest.param(*x, marks=() if x == CASES[0] else pytest.mark.slow) for x in CASES]
 )
@@ -50,5 +51,7 @@ def test_as_many_as_c(name, solver):
   ours, theirs, exact = iterations(name, solver)
   assert abs(ours.mean() / theirs.mean() - 1) < 0.1
   assert (ours == theirs).mean() > 0.9 and theirs.mean() > 1
+  assert np.all(exact >= ours) and exact.mean() > ours.mean()
   if solver == S.mjSOL_NEWTON:
+    assert ours.mean() < 5 and ours.max() <= 20
     assert exact.max() < 40  # without a tolerance, too

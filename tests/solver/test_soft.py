@@ -18,7 +18,7 @@ ROW = """
   <equality><joint joint1="a"/></equality>
 </mujoco>
 """
-# a sphere on a slope that cannot turn, and a pendulum that friction holds
+# a sphere on a slope that cannot turn, and two pendulums that friction holds, of the joint and of a tendon
 SLOPE = """
 <mujoco>
   <option timestep="0.002" gravity="1.5 0 -9.81" cone="elliptic"/>
@@ -31,7 +31,11 @@ SLOPE = """
     <body pos="2 0 5">
       <joint axis="0 1 0" frictionloss="100"/><geom size=".05" pos="1 0 0" mass="1" contype="0" conaffinity="0"/>
     </body>
+    <body pos="4 0 5">
+      <joint name="b" axis="0 1 0"/><geom size=".05" pos="1 0 0" mass="1" contype="0" conaffinity="0"/>
+    </body>
   </worldbody>
+  <tendon><fixed frictionloss="100"><joint joint="b" coef="1"/></fixed></tendon>
 </mujoco>
 """
 SOLIMP = (0.5, 0.95, 0.1, 0.3, 3.0)
@@ -68,6 +72,7 @@ def impedance(r, d0, d1, width, mid, power):
   return d0 + y * (d1 - d0)
 
 
+# P54, P55, P56
 def test_a_single_row_obeys_its_formula():
   """a1 + d (b v + k r) = (1 - d) a0; the impedance is even in r, and within its bounds."""
   r = np.linspace(-0.15, 0.15, 41)
@@ -84,6 +89,7 @@ def test_a_single_row_obeys_its_formula():
   assert wild.efc_KBIP[:, 0, 2].min() == 1e-4 and wild.efc_KBIP[:, 0, 2].max() == 0.9999
 
 
+# P53, P57
 def test_solref_is_safe_or_direct():
   k, b = (row((1e-4, 1.0), 0.01, 0.0, 0.0).efc_KBIP[0, 0, j] for j in (0, 1))
   np.testing.assert_allclose((k, b), (1 / (0.95 * 0.004) ** 2, 2 / (0.95 * 0.004)))
@@ -102,14 +108,15 @@ def _creep(m, impratio):
   return settled.qvel[0], later.qpos
 
 
+# P45, P46, P47
 def test_creep_and_friction_that_yields():
   speed, qpos = _creep(put(SLOPE), jnp.array([1.0, 10.0, 100.0]))
   assert speed[0] > 1e-5
   np.testing.assert_allclose(speed[:-1] / speed[1:], 10, rtol=0.05)
   still, _ = _creep(put(SLOPE, noslip=5), jnp.ones(1))
   assert abs(still[0]) < 1e-3 * speed[0]
-  # the pendulum's friction is ten times its load, and yet it gives way, slowly
-  assert np.all(qpos[:, 3] > 1e-3) and np.all(qpos[:, 3] < 0.1)
+  # the pendulums' friction is ten times their load, and yet it gives way, slowly
+  assert np.all(qpos[:, 3:] > 1e-3) and np.all(qpos[:, 3:] < 0.1)
 
 
 @mjx.jit
@@ -118,6 +125,7 @@ def _pushed(m, d, push, velocity):
   return mjx.forward(m, d.replace(qfrc_applied=push, qvel=d.qvel + velocity))
 
 
+# P44, P133
 def test_who_pushes_harder_gets_more():
   """No force, however small, is without effect, and friction has no jump where it changes its sign."""
   m = put(SLOPE)
@@ -131,24 +139,30 @@ def test_who_pushes_harder_gets_more():
   slope = np.diff(out.qacc[20:, 0]) / np.diff(push[20:, 0])
   assert slope.max() < 0.2  # of the sphere's alone: inside the cone
   velocity = np.zeros((40, m.nv))
-  velocity[:, 3] = np.linspace(-1e-6, 1e-6, 40)
-  force = _pushed(m, d, 0 * push, velocity).efc_force[:, 3]
-  assert np.ptp(force) < 1e-2 and np.all(np.diff(force) < 0)
+  velocity[:, 3:] = np.linspace(-1e-6, 1e-6, 40)[:, None]
+  out = _pushed(m, d, 0 * push, velocity)
+  rows = out.efc_frictionloss[0] == 100
+  assert {*np.asarray(out.efc_type[0])[rows]} == {mjx.ConstraintType.FRICTION_DOF, mjx.ConstraintType.FRICTION_TENDON}
+  force = out.efc_force[:, rows]
+  assert np.all(np.ptp(force, axis=0) < 1e-2) and np.all(np.diff(force, axis=0) < 0)
 
 
+# P49, P51
 @pytest.mark.parametrize("solver", [mujoco.mjtSolver.mjSOL_NEWTON, mujoco.mjtSolver.mjSOL_CG, mujoco.mjtSolver.mjSOL_PGS])
 def test_symmetry(solver):
-  """A box that falls flat: primal solvers keep the symmetry, the dual one breaks it."""
+  """A box that falls flat: primal solvers keep the symmetry, the dual one breaks it; a tolerance ends them early."""
   model = mujoco.MjModel.from_xml_string("""<mujoco><worldbody><geom type="plane" size="1 1 .1"/>
     <body pos="0 0 .099"><freejoint/><geom type="box" size=".1 .1 .1"/></body></worldbody></mujoco>""")
   model.opt.solver, model.opt.iterations, model.opt.tolerance = solver, 3, 0
   m = mjx.put_model(model)
   d = mjx.make_data(m)
-  d = mjx.jit(mjx.forward)(m, d.replace(qvel=d.qvel.at[2].set(-1.0)))
+  d, forward = d.replace(qvel=d.qvel.at[2].set(-1.0)), mjx.jit(mjx.forward)
+  coarse, d = forward(m.tree_replace({"opt.tolerance": jnp.asarray(1e6)}), d), forward(m, d)
   sideways = np.abs(np.asarray(d.qacc)[[0, 1, 3, 4, 5]]).max()
   assert d.qacc[2] > 10
   if solver == mujoco.mjtSolver.mjSOL_PGS:
     assert sideways > 1e-3
   else:
     assert sideways < 1e-10 * d.qacc[2]
-  assert d.solver_niter <= 3
+  # a primal solver that is at the optimum, to round-off, ends without a tolerance, too
+  assert coarse.solver_niter <= 1 and d.solver_niter == (3 if solver == mujoco.mjtSolver.mjSOL_PGS else 2)

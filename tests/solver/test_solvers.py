@@ -47,6 +47,7 @@ def worst(model, reference, nstate=8):
   return max(relative_error(a, b).max() for x, y in zip(ours, theirs, strict=True) for a, b in zip(x, y, strict=True))
 
 
+# P48
 @pytest.mark.parametrize(
   "name, solver, iterations, tolerance",
   [
@@ -72,6 +73,7 @@ def test_noslip(name):
   assert worst(without, model) > 1e-3
 
 
+# P98
 @pytest.mark.parametrize("solver", [S.mjSOL_NEWTON, S.mjSOL_CG, S.mjSOL_PGS])
 def test_statistics(solver):
   """C's with the primal solvers; the dual one visits rows in another order, and stops when a sweep gains too little, too."""

@@ -46,6 +46,7 @@ def total(f, *arrays):
   return safe.norm(arrays[0] - w.point0) + w.length + safe.norm(arrays[1] - w.point1)
 
 
+# P121
 @pytest.mark.parametrize("seed", [0, 1])
 def test_paths_equal_c(seed):
   m = model(seed)

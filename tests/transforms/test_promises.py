@@ -143,7 +143,7 @@ def test_options_change_between_steps(world):
   assert np.any(changed.qvel != before.qvel)
 
 
-# P06, P08
+# P06, P08, P60
 def test_keyframes(world):
   """What a keyframe does not say is that of the reference configuration or zero; frames beyond those named are there."""
   m, _, _, d = world
