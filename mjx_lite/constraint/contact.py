@@ -138,6 +138,8 @@ def rows_contact(m: Model, p: ContactPlan, contacts: Contacts, subtree_com: jax.
   body: Any = sides.bodies(m, contacts.geom) if p.chosen else None
   frame, point = rows(contacts.frame, p.sides.slot), rows(contacts.pos, p.sides.slot)
   arm = (point - p.sides.of_root(subtree_com, body))[:, None]
+  # without a contact in the model both are empty, and may still differ in width
+  frame = jnp.broadcast_to(frame, (*frame.shape[:-1], max(frame.shape[-1], arm.shape[-1])))
   axes = frame[:, : min(p.ndir, 3)]
   linear = jnp.concatenate([vector.cross(arm, axes), axes], axis=-2)
   turning = frame[:, : p.ndir - 3] if p.ndir > 3 else frame[:, :0]

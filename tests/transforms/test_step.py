@@ -148,3 +148,19 @@ def test_inertia_products_agree():
   full, vec = np.asarray(mjx.full_m(m, d)), np.linspace(-1, 1, m.nv)
   np.testing.assert_allclose(mjx.mul_m(m, d, vec), full @ vec, atol=1e-12)
   np.testing.assert_allclose(mjx.solve_m(m, d, vec), np.linalg.solve(full, vec), rtol=1e-8, atol=1e-9)
+
+
+def test_batch_of_a_model_in_which_nothing_touches_or_moves():
+  """Arrays without entries are joined whatever their widths; the gradient is zero."""
+  model = mujoco.MjModel.from_xml_string('<mujoco><worldbody><body pos="0 0 1"><geom size=".1"/></body></worldbody></mujoco>')
+  m = mjx.put_model(model)
+  d = mjx.make_data(m)
+
+  def height(mass):
+    m2 = m.with_params(body_mass=mass)
+    return mjx.step(m2, mjx.step(m2, d)).subtree_com[0, 2]
+
+  masses = jnp.multiply.outer(jnp.array([1.0, 3.0]), m.body_mass)
+  np.testing.assert_allclose(mjx.jit(jax.vmap(height))(masses), 1)
+  gradient = mjx.jit(jax.vmap(jax.grad(height)))(masses)
+  np.testing.assert_allclose(gradient[:, 1], 0, atol=1e-15)  # that of the world's mass, at another height, is not
