@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from mjx_lite.collision.hulls import HullOf
 from mjx_lite.math import geometry
@@ -75,7 +76,7 @@ def make_contacts(dist: jax.Array, pos: jax.Array, normal: jax.Array, tangent: j
   )
 
 
-def only_where(keep: jax.Array, dist: jax.Array) -> jax.Array:
+def only_where(keep: jax.Array | np.ndarray, dist: jax.Array) -> jax.Array:
   """Distances where there is a contact, `NO_CONTACT` elsewhere (in the dtype of dist, without gradient)."""
   return jnp.where(keep, dist, jnp.asarray(NO_CONTACT, dist.dtype))
 

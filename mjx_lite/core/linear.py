@@ -80,7 +80,7 @@ def bound(x: Any, to: jax.Array) -> Any:
   return jax.tree.map(lambda leaf: bind_p.bind(leaf, to), x)
 
 
-def _combine(a: jax.Array, x: jax.Array) -> jax.Array:
+def _combine(a: jax.Array | np.ndarray, x: jax.Array) -> jax.Array:
   return jax.lax.dot_general(a, x, (((1,), (0,)), ((), ())), precision=jax.lax.Precision.HIGHEST)
 
 
