@@ -73,9 +73,13 @@ def _inside(acceleration, constrained, steps):
 
   if jax.device_count() == 1:
     return run
-  mesh, spec = jax.sharding.Mesh(np.asarray(jax.devices()), ("worlds",)), jax.sharding.PartitionSpec
+  mesh, spec = _mesh(), jax.sharding.PartitionSpec
   split = spec("worlds")
   return jax.shard_map(run, mesh=mesh, in_specs=(spec(), split), out_specs=split, check_vma=False)
+
+
+def _mesh():
+  return jax.sharding.Mesh(np.asarray(jax.devices()), ("worlds",))
 
 
 class Stage:
@@ -87,7 +91,7 @@ class Stage:
     single, count = mjx.make_data(self.m), len(state["qpos"])
     d = jax.tree.map(lambda x: jnp.broadcast_to(x, (count, *jnp.shape(x))), single)
     d = d.replace(**{k: jnp.asarray(x) for k, x in state.items()})
-    mesh, spec = jax.sharding.Mesh(np.asarray(jax.devices()), ("worlds",)), jax.sharding.PartitionSpec
+    mesh, spec = _mesh(), jax.sharding.PartitionSpec
     place = (jax.sharding.NamedSharding(mesh, x) for x in (spec(), spec("worlds")))
     self.steps, self.start = steps, [jax.device_put(x, where) for x, where in zip((self.m, d), place, strict=True)]
     self.inside = {c: timing.compile_program(_inside(acceleration, c, steps), *self.start, jit=jit) for c in (True, False)}

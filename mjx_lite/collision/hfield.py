@@ -42,13 +42,17 @@ class HFieldPlan(NamedTuple):
   pair: np.ndarray  # (P,) pair of each prism
   half: np.ndarray  # (P,) which of its cell's two it is
   step: np.ndarray  # (P, 2) its cell in the window
-  corner: np.ndarray  # (P, 3, 2) its corners, as steps from the cell's first point
   point: np.ndarray  # (G, 3) grid points of the windows: pair, column and row in the window
   at: np.ndarray  # (P, 3) which of these the corners are
   direct: np.ndarray  # prisms whose pairs have a slot for each of them
   crowded: np.ndarray  # (B2, n) prisms of the other pairs, -1 pads
   slot: np.ndarray  # order of the slots: index into those of `direct`, then MAXCONPAIR of each crowded pair
   ncon: np.ndarray  # (B,) slots of each pair
+
+  @property
+  def width(self) -> np.ndarray:
+    """Sides (P, 2) of the prisms' cells [m]."""
+    return (2 * self.size[:, :2] / (self.count - 1))[self.pair]
 
 
 def cells(s: dict[str, Any], reach: np.ndarray, geom1: np.ndarray) -> np.ndarray:
@@ -95,7 +99,7 @@ def plan(s: dict[str, Any], reach: np.ndarray, geom1: np.ndarray, types: list[st
   slot = np.concatenate([b + np.arange(n) for b, n in zip(begin, ncon, strict=True)]).astype(int)
   return HFieldPlan(
     tuple(types), sizes[data].astype(float), np.stack([cols_of[data], rows_of[data]], axis=1), window,
-    np.asarray(s["hfield_adr"])[data], np.asarray(s["hfield_data"], float) * scale, pair, half, step, _CORNERS[half],
+    np.asarray(s["hfield_adr"])[data], np.asarray(s["hfield_data"], float) * scale, pair, half, step,
     np.concatenate([np.array(x, int).reshape(-1, 3) for x in points]), at, direct, crowded, slot, ncon,
   )  # fmt: skip
 
@@ -185,8 +189,8 @@ def _under(p: HFieldPlan, a: Shape, b: Shape, margin: jax.Array) -> _Under:
   first, stride = (x[of].astype(np.int32)[:, None] for x in (p.first, p.count[:, 0]))
   z = jnp.asarray(p.height, dtype).at[first + grid[:, 0] + stride * grid[:, 1]].get(mode="promise_in_bounds")
   z = rows(once(z), p.at)
-  width = (2 * p.size[:, :2] / (p.count - 1))[p.pair][:, None, :, None].astype(dtype)
-  xy: Any = width * (cell[:, None] + p.corner[..., None].astype(np.int32)) - half[p.pair][:, None]
+  width = p.width[:, None, :, None].astype(dtype)
+  xy: Any = width * (cell[:, None] + _CORNERS[p.half][..., None].astype(np.int32)) - half[p.pair][:, None]
   exists &= jnp.any(z >= rows(low[:, 2], p.pair)[:, None], axis=1)
   return _Under(xy, z, exists, wide, p.size.sum(axis=1)[:, None] + jnp.max(jnp.abs(place), axis=(0, 1)))
 
@@ -228,7 +232,7 @@ def _split(x: jax.Array) -> prism.Vec:
 def _legs(p: HFieldPlan, near: _Under) -> tuple[prism.Prisms, jax.Array, jax.Array]:
   """Prisms in coordinates along their legs, the signs (P, 3, 1) of these, and their origins (P, 3, W)."""
   dtype = near.z.dtype
-  width = (2 * p.size[:, :2] / (p.count - 1))[p.pair].astype(dtype)
+  width = p.width.astype(dtype)
   right = (p.half == 0)[:, None]
   height = [jnp.where(right, near.z[:, i], near.z[:, j]) for i, j in _AT_LEGS.T]
   corner = jnp.where(right[..., None], near.corner[:, 0], near.corner[:, 2])

@@ -108,15 +108,20 @@ def _repeat(x: jax.Array, size: int) -> jax.Array:
 
 
 def _choose(x: jax.Array, choice: Choice) -> jax.Array:
-  return _taken(x, choice.index)
+  return taken(x, choice.index)
 
 
-def _taken(x: jax.Array, index: np.ndarray) -> jax.Array:
+def cuts_of(index: np.ndarray) -> np.ndarray:
+  """Where runs of consecutive rows, or of -1, begin in an index (n,), but for the first."""
+  before, here = index[:-1], index[1:]
+  return np.flatnonzero(np.where(here < 0, before >= 0, (here != before + 1) | (before < 0))) + 1
+
+
+def taken(x: jax.Array, index: np.ndarray) -> jax.Array:
   """x[index], with rows of zeros where the index is -1: joined of a few slices, or a gather."""
   if not len(index):
     return jnp.zeros((0, *x.shape[1:]), x.dtype)
-  before, here = index[:-1], index[1:]
-  cuts = np.flatnonzero(np.where(here < 0, before >= 0, (here != before + 1) | (before < 0))) + 1
+  cuts = cuts_of(index)
   if len(cuts) < MAX_RUNS:
     parts = []
     for a, b in zip(np.r_[0, cuts], np.r_[cuts, len(index)], strict=True):
@@ -139,7 +144,7 @@ def _collect(x: jax.Array, choice: Choice) -> jax.Array:
   if most > _MAX_GATHERS:
     return jnp.zeros((size, *x.shape[1:]), x.dtype).at[index].add(x, mode="promise_in_bounds")
   order, first = np.append(np.argsort(index, kind="stable"), -1), np.cumsum(count) - count
-  parts = [_taken(x, order[np.where(count > k, first + k, -1)]) for k in range(max(most, 1))]
+  parts = [taken(x, order[np.where(count > k, first + k, -1)]) for k in range(max(most, 1))]
   return functools.reduce(operator.add, parts)
 
 

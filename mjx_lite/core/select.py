@@ -23,12 +23,8 @@ def rows(x: jax.Array, index: np.ndarray) -> jax.Array:
     return x
   if n == 0:
     return x[:0]
-  cuts = np.flatnonzero(np.diff(index) != 1) + 1
-  if len(cuts) < linear.MAX_RUNS:
-    starts, stops = np.r_[0, cuts], np.r_[cuts, n]
-    parts = [jax.lax.slice_in_dim(x, int(index[a]), int(index[a]) + int(b - a)) for a, b in zip(starts, stops, strict=True)]
-    return parts[0] if len(parts) == 1 else jnp.concatenate(parts)
-  return linear.choose(x, index) if jnp.issubdtype(x.dtype, jnp.floating) else x.at[index].get(mode="promise_in_bounds")
+  is_gather = len(linear.cuts_of(index)) >= linear.MAX_RUNS
+  return linear.choose(x, index) if is_gather and jnp.issubdtype(x.dtype, jnp.floating) else linear.taken(x, index)
 
 
 def join(parts: Sequence[jax.Array | np.ndarray], order: np.ndarray | None = None) -> jax.Array:

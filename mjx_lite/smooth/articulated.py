@@ -31,7 +31,6 @@ class ArticulatedPlan(NamedTuple):
   hung: np.ndarray  # (ndepth, width) row of that sum, -1 where no body hangs
   dof: np.ndarray  # (ndepth, width) dof, nv where there is none
   to_parent: np.ndarray  # (ndepth, width, width) 1 at (row of the parent one depth above, row)
-  parent: np.ndarray  # (ndepth, width) row of the parent one depth above, any where there is none
   place: np.ndarray  # (nv,) dof -> depth * width + row
 
 
@@ -59,17 +58,16 @@ def plan(s: dict[str, Any]) -> ArticulatedPlan:
     depth[v] = depth[parent[v]] + 1 if parent[v] >= 0 else 0
   ndepth = depth.max(initial=-1) + 1
   width = np.bincount(depth, minlength=1).max(initial=0)
-  dof, row, above = np.full((ndepth, width), nv), np.zeros(nv, int), np.zeros((ndepth, width), int)
+  dof, row = np.full((ndepth, width), nv), np.zeros(nv, int)
   to_parent = np.zeros((ndepth, width, width))
   for k in range(ndepth):
     members = np.flatnonzero(depth == k)
     dof[k, : len(members)] = members
     row[members] = np.arange(len(members))
     if k:
-      above[k, row[members]] = row[parent[members]]
       to_parent[k, row[parent[members]], row[members]] = 1
   hung = np.append(np.where(bears, np.cumsum(bears) - 1, -1), -1)[dof]
-  return ArticulatedPlan(plan_sum(hang[bears]), hung, dof, to_parent, above, depth * width + row)
+  return ArticulatedPlan(plan_sum(hang[bears]), hung, dof, to_parent, depth * width + row)
 
 
 def _by_depth(p: ArticulatedPlan, x: jax.Array) -> jax.Array:
@@ -137,7 +135,7 @@ def solve(m: Model, f: Factor, x: jax.Array) -> jax.Array:
     rest = (u - vector.dot(axis, pull)) * inv
     return pull + force * rest[:, None], rest
 
-  none = jnp.zeros_like(f.force[0])
+  none, parent = jnp.zeros_like(f.force[0]), p.to_parent.argmax(axis=1)  # any row where there is no parent
   _, rest = jax.lax.scan(up, none, (f.cdof, f.force, f.inv, _from_children(p, x), _by_depth(p, x)), reverse=True)
 
   def down(acc, a):
@@ -146,7 +144,7 @@ def solve(m: Model, f: Factor, x: jax.Array) -> jax.Array:
     acc_dof = rest - vector.dot(force, carried) * inv
     return carried + axis * acc_dof[:, None], acc_dof
 
-  _, out = jax.lax.scan(down, none, (f.cdof, f.force, f.inv, jnp.asarray(p.parent.astype(np.int32)), rest))
+  _, out = jax.lax.scan(down, none, (f.cdof, f.force, f.inv, jnp.asarray(parent.astype(np.int32)), rest))
   return _by_dof(p, out)
 
 
