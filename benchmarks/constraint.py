@@ -22,7 +22,7 @@ os.environ.setdefault("NPROC", str(2 * (os.cpu_count() or 1)))  # see README.md:
 import jax
 import jax.numpy as jnp
 import numpy as np
-from run import SCENES, SOLVERS, choose_solver
+from run import SCENES, SOLVERS, choose_solver, load
 
 import mjx_lite
 from mjx_lite.cli import common, timing
@@ -125,7 +125,7 @@ def states(mj_model, number, steps):
 
 def compare(scene, args):
   """One record per engine."""
-  model = common.load_model(SCENES[scene]() if scene in SCENES else scene)
+  model = load(scene)
   choose_solver(model, args.solver, args.iterations)
   state = states(model, args.worlds, args.settle)
   ours = map(worlds.one_world, (_ours, _our_acceleration))

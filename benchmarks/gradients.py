@@ -18,7 +18,7 @@ os.environ.setdefault("NPROC", str(2 * (os.cpu_count() or 1)))  # see README.md:
 
 import jax
 import jax.numpy as jnp
-from run import SCENES
+from run import load
 
 import mjx_lite
 from mjx_lite.cli import common, timing
@@ -136,7 +136,7 @@ def main():
   parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS))
   args = parser.parse_args()
   for scene in args.scenes:
-    model = common.load_model(SCENES[scene]() if scene in SCENES else scene)
+    model = load(scene)
     case = Case(mjx_lite, model, args.worlds, args.steps)
     found = {}
     if "compile" in args.parts:

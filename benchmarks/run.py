@@ -28,7 +28,7 @@ SOLVERS = ("NEWTON", "CG", "PGS")
 
 def _arguments() -> argparse.Namespace:
   parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-  parser.add_argument("--scenes", nargs="+", default=["humanoid"], help=f"of {', '.join(SCENES)}, or paths of models")
+  parser.add_argument("--scenes", nargs="+", default=["humanoid"], help=f"of {', '.join(SCENES)}, robots of the tests, or paths")
   parser.add_argument("--worlds", type=int, default=1024)
   parser.add_argument("--steps", type=int, default=100)
   parser.add_argument("--repeats", type=int, default=5)
@@ -67,7 +67,20 @@ SCENES: dict[str, Callable[[], pathlib.Path]] = {
   **{name: _of("gymnasium", f"envs/mujoco/assets/{name}.xml") for name in ("ant", "half_cheetah", "hopper", "walker2d")},
   "myo_elbow": _of("myo_sim", "models/legacy/elbow/myoelbow_2dof6muscles.xml"),
   "shipped": lambda: ROOT / "mjx_lite" / "models" / "humanoid.xml",
+  "pile_20": lambda: ROOT / "benchmarks" / "pile_20.xml",
 }  # fmt: skip
+
+
+def load(scene: str) -> Any:
+  """The MjModel of a scene: by its name here, or in tests/collision/robots.py, which sets robots on a floor; or by a path."""
+  from mjx_lite.cli import common
+
+  sys.path.insert(0, str(ROOT / "tests" / "collision"))
+  import robots
+
+  if scene in robots.ROBOTS:
+    return robots.load(scene)
+  return common.load_model(SCENES[scene]() if scene in SCENES else pathlib.Path(scene))
 
 
 def _prepare_process(args: argparse.Namespace) -> None:
@@ -293,8 +306,7 @@ def _run_scene(scene: str, args: argparse.Namespace) -> list[dict[str, Any]]:
 
   from mjx_lite.cli import common
 
-  path = SCENES[scene]() if scene in SCENES else pathlib.Path(scene)
-  mj_model = common.load_model(path)
+  mj_model = load(scene)
   choose_solver(mj_model, args.solver, args.iterations)
   qpos, qvel = common.random_state(mj_model, args.worlds, args.seed)
   inputs = Inputs(mj_model, qpos, qvel, common.random_control(mj_model, args.steps, args.worlds, args.seed))

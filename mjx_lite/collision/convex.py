@@ -12,8 +12,9 @@ import numpy as np
 
 from mjx_lite.collision import core, faces, gjk, manifold, witness
 from mjx_lite.collision.hulls import HullOf
-from mjx_lite.collision.shapes import Contacts, Shape, make_contacts, only_where
+from mjx_lite.collision.shapes import NO_CONTACT, Contacts, Shape, make_contacts, only_where
 from mjx_lite.core.enums import GeomType
+from mjx_lite.core.lanes import in_lanes
 from mjx_lite.core.select import gather
 from mjx_lite.math import vector
 
@@ -108,42 +109,73 @@ def collide(
   """
   ca = core.make(list(p.types_a), a.pos, a.mat, a.size, p.hull_a, chosen)
   cb = core.make(list(p.types_b), b.pos, b.mat, b.size, p.hull_b, chosen)
-  found = gjk.find(ca, cb, margin + ca.radius + cb.radius, iterations)
-  w = witness.witness(ca, cb, found)
-  dist = w.dist - ca.radius - cb.radius
-  dist = only_where(~found.far & (dist < margin), dist)
-  surface_a = w.point + ca.radius[:, None] * w.normal
-  pos = surface_a + 0.5 * jnp.where(dist < margin, dist, 0)[:, None] * w.normal
+  single = _nearest(ca, cb, margin, iterations)
   slot = np.arange(NCON)[:, None]
-  dist_all = only_where(slot == 0, dist[:, None])
-  pos_all, normal = jnp.broadcast_to(pos[:, None], (*dist_all.shape[:2], 3, dist_all.shape[-1])), w.normal
+  dist = only_where(slot == 0, single.dist[:, None])
+  pos = single.point + 0.5 * jnp.where(single.dist < margin, single.dist, 0)[:, None] * single.normal
+  pos, normal = jnp.broadcast_to(pos[:, None], (*dist.shape[:2], 3, dist.shape[-1])), single.normal
   if len(p.several) and multiccd:
     these = _choose(p, chosen)
     rows = these.rows
-    place = vector.mat_t_vec(a.mat, b.pos - a.pos)
-    turn = vector.mat_mat(vector.transpose(a.mat), b.mat)
-    surface_b = surface_a + dist[:, None] * w.normal
-    width = dist.shape[-1]
-    eye = jnp.broadcast_to(jnp.eye(3, dtype=dist.dtype)[None, :, :, None], (place[rows].shape[0], 3, 3, width))
-    first = jnp.argmax(found.on, axis=1)[:, None] == np.arange(3)[:, None]
-    indices = found.index_a, found.index_b
-    ids = [jnp.where(found.on, x, jnp.sum(jnp.where(first, x, 0), axis=1, keepdims=True)) for x in indices]
-
-    def full(x):
-      return jnp.broadcast_to(x, (*x.shape[:-1], width))[rows]
-
-    side_a = manifold.Side(
-      a.size[rows], these.faces_a, these.types_a, eye, jnp.zeros_like(eye[:, 0]), ids[0][rows], surface_a[rows]
-    )
-    side_b = manifold.Side(
-      b.size[rows], these.faces_b, these.types_b, full(turn), full(place), ids[1][rows], surface_b[rows]
-    )
-    more = manifold.manifold(side_a, side_b, w.normal[rows], full(margin), (dist < margin)[rows])
-    use = (more.count > 0) & these.several
-    new_dist = jnp.where(use[:, None], more.dist, dist_all[rows])
-    new_pos = jnp.where(use[:, None, None], more.pos, pos_all[rows])
+    more = _further(these, a, b, jax.tree.map(lambda x: x[rows], single), jnp.broadcast_to(margin, single.dist.shape)[rows])
+    use = more.count > 0
+    new_dist = jnp.where(use[:, None], more.dist, dist[rows])
+    new_pos = jnp.where(use[:, None, None], more.pos, pos[rows])
     new_normal = jnp.where(use[:, None], more.normal, normal[rows])
-    dist_all, pos_all, normal = dist_all.at[rows].set(new_dist), pos_all.at[rows].set(new_pos), normal.at[rows].set(new_normal)
-  world = a.pos[:, None] + vector.mat_vec(a.mat[:, None], pos_all)
-  return make_contacts(dist_all, world, vector.mat_vec(a.mat, normal)[:, None])
+    dist, pos, normal = dist.at[rows].set(new_dist), pos.at[rows].set(new_pos), normal.at[rows].set(new_normal)
+  world = a.pos[:, None] + vector.mat_vec(a.mat[:, None], pos)
+  return make_contacts(dist, world, vector.mat_vec(a.mat, normal)[:, None])
 
+
+class _Single(NamedTuple):
+  """The nearest points: distance (P, W), the one on the first surface and the normal (P, 3, W) in the frame of the first, and
+  the support indices (P, 3, W) of the three vertices of each core that they are between."""
+
+  dist: jax.Array
+  point: jax.Array
+  normal: jax.Array
+  index_a: jax.Array
+  index_b: jax.Array
+
+
+def _nearest(a: core.Core, b: core.Core, margin: jax.Array, iterations: int) -> _Single:
+  """The nearest points of cores, where they are within the margin."""
+
+  def look(lanes):
+    ca, cb = core.taken(a, lanes), core.taken(b, lanes)
+    limit = margin if lanes is None else lanes.take(margin)
+    found = gjk.find(ca, cb, limit + ca.radius + cb.radius, iterations)
+    w = witness.witness(ca, cb, found)
+    dist = w.dist - ca.radius - cb.radius
+    dist = only_where(~found.far & (dist < limit), dist)
+    first = jnp.argmax(found.on, axis=1)[:, None] == np.arange(3)[:, None]
+
+    def used(index):  # in place of those that are not
+      return jnp.where(found.on, index, jnp.sum(jnp.where(first, index, 0), axis=1, keepdims=True))
+
+    surface = w.point + ca.radius[:, None] * w.normal
+    return _Single(dist, surface, w.normal, used(found.index_a), used(found.index_b))
+
+  wanted = gjk.near(a, b, margin + a.radius + b.radius)
+  zero = jnp.zeros((len(wanted), 3, wanted.shape[1]), a.pos.dtype)
+  away, index = zero + np.array([0, 0, 1])[:, None].astype(zero.dtype), jnp.zeros(zero.shape, jnp.int32)
+  return in_lanes(wanted, look, _Single(jnp.full_like(zero[:, 0], NO_CONTACT), zero, away, index, index))
+
+
+def _further(these: _Chosen, a: Shape, b: Shape, single: _Single, margin: jax.Array) -> manifold.Manifold:
+  """Contacts of faces and edges at the nearest points of those that may have several."""
+  rows, width = these.rows, margin.shape[-1]
+  place, turn = vector.mat_t_vec(a.mat, b.pos - a.pos), vector.mat_mat(vector.transpose(a.mat), b.mat)
+  place, turn = (jnp.broadcast_to(x, (*x.shape[:-1], width))[rows] for x in (place, turn))
+  eye = jnp.broadcast_to(jnp.eye(3, dtype=place.dtype)[None, :, :, None], turn.shape)
+  other = single.point + single.dist[:, None] * single.normal
+  side_a = manifold.Side(a.size[rows], these.faces_a, these.types_a, eye, 0 * place, single.index_a, single.point)
+  side_b = manifold.Side(b.size[rows], these.faces_b, these.types_b, turn, place, single.index_b, other)
+  wanted = jax.lax.stop_gradient(single.dist < margin) & these.several
+
+  def look(lanes):
+    normal, limit, close = (x if lanes is None else lanes.take(x) for x in (single.normal, margin, wanted))
+    return manifold.manifold(manifold.taken(side_a, lanes), manifold.taken(side_b, lanes), normal, limit, close)
+
+  zero, number = jnp.zeros((len(place), 4, 3, width), place.dtype), jnp.zeros(margin.shape, jnp.int32)
+  return in_lanes(wanted, look, manifold.Manifold(jnp.full_like(zero[:, :, 0], NO_CONTACT), zero, single.normal, number))

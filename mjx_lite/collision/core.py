@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from mjx_lite.collision.hulls import HullOf
+from mjx_lite.core.lanes import Lanes
 from mjx_lite.core.select import gather
 from mjx_lite.math import safe, vector
 from mjx_lite.math.once import once, once_chosen, unit
@@ -82,8 +83,7 @@ def make(
   is_type = {k: np.array([t == k for t in types])[:, None] for k in kinds}
   kind = np.where(is_type["ellipsoid"], ELLIPSOID, np.where(is_type["cylinder"], CYLINDER, CORNERS))[:, 0]
   if chosen is not None:
-    different, number = np.unique(table, axis=0, return_inverse=True)
-    table = Picked(different, gather(number.reshape(-1, 1).astype(np.int32), chosen))
+    table = _picked(table, chosen)
     # what all have in common stays constant
     is_type = {k: x[:1] if (x == x[0]).all() else gather(x, chosen) for k, x in is_type.items()}
     kind = np.repeat(kind[:1], len(chosen)) if (kind == kind[0]).all() else gather(kind[:, None], chosen)
@@ -94,16 +94,24 @@ def make(
   return Core(pos, mat, kind, size, table, scale, radius)
 
 
-def choose(c: Core, place: jax.Array) -> Core:
-  """The cores at some places (k, W)."""
+def taken(c: Core, lanes: Lanes | None) -> Core:
+  """The cores that lanes have."""
+  if lanes is None:
+    return c
   if isinstance(c.table, Picked):
-    table = Picked(c.table.rows, gather(c.table.which, place))
+    table: Any = Picked(c.table.rows, lanes.take(c.table.which))
   else:
-    table = gather(c.table, place) if c.table.ndim == 4 else Picked(np.asarray(c.table), place)
-  kind = c.kind if c.kind.ndim == 2 else c.kind[:, None]
-  kind = gather(kind, place) if c.kind.ndim == 2 or (c.kind != c.kind[0]).any() else np.repeat(c.kind[:1], len(place))
-  pos, mat, size, scale, radius = (gather(x, place) for x in (c.pos, c.mat, c.size, c.scale, c.radius))
+    table = lanes.take(c.table) if c.table.ndim == 4 else _picked(np.asarray(c.table), lanes.pair[None])
+  common = isinstance(c.kind, np.ndarray) and (c.kind == c.kind[0]).all()
+  kind = c.kind[:1] if common else lanes.take(c.kind.reshape(len(c.kind), -1))
+  pos, mat, size, scale, radius = (lanes.take(x) for x in (c.pos, c.mat, c.size, c.scale, c.radius))
   return Core(pos, mat, kind, size, table, scale, radius)
+
+
+def _picked(table: np.ndarray, which: jax.Array) -> Picked | np.ndarray:
+  """Some (k, W) of the tables (P, n, 3); a constant one, for all, where they are equal."""
+  different, number = np.unique(table, axis=0, return_inverse=True)
+  return Picked(different, gather(number.reshape(-1, 1).astype(np.int32), which)) if len(different) > 1 else different
 
 
 def laid_out(c: Core) -> Core:
@@ -224,7 +232,17 @@ def _larger(one: tuple[jax.Array, jax.Array], two: tuple[jax.Array, jax.Array]) 
 
 def extent(c: Core, direction: jax.Array) -> jax.Array:
   """How far (P, K, W) each core reaches in K directions (P, K, 3, W) of its own frame."""
-  far = _farthest(c, direction)[0]
+  return _or_curved(c, direction, _farthest(c, direction)[0])
+
+
+def bound(c: Core, direction: jax.Array) -> jax.Array:
+  """How far (P, K, W) it may reach: a curved core so far, of a polytope the box along its axes."""
+  middle, half = (x[:, None] for x in box(c))
+  return _or_curved(c, direction, vector.dot(middle, direction) + vector.dot(half, jnp.abs(direction)))
+
+
+def _or_curved(c: Core, direction: jax.Array, far: jax.Array) -> jax.Array:
+  """How far curved cores reach; polytopes `far`."""
   if not c.curved:
     return far
   ellipsoid, cylinder = _kinds(c, 3)

@@ -18,7 +18,6 @@ import numpy as np
 
 from mjx_lite.collision import boxes, core, expand
 from mjx_lite.collision.core import Core
-from mjx_lite.core.select import gather
 from mjx_lite.math import safe, vector
 from mjx_lite.math.once import decided, once, unit
 
@@ -26,7 +25,6 @@ _APART, _LEAVE, _DESCEND = range(3)
 _TRIED = np.array([x for x in np.ndindex(3, 3, 3) if x != (1, 1, 1)], float) - 1
 _TRIED /= np.linalg.norm(_TRIED, axis=1, keepdims=True)
 _TURNS = 5  # of the target above the origin
-_AT_ONCE, _ROUNDS = 8, 8  # pairs of a world that are looked at together, at least; and in how many rounds, were all near
 _DEEP = 0.01  # depth, of the size of Y, from which the shortest way out is looked for everywhere
 _STEP, _GROWTH = 1e-5, 8.0  # first step outside, of the size of Y, and its growth
 
@@ -136,6 +134,20 @@ def _nearest(y: jax.Array, on: jax.Array, w: jax.Array, one: jax.Array) -> tuple
   return point, best > 0, inside
 
 
+def near(a: Core, b: Core, reach: jax.Array) -> jax.Array:
+  """Which pairs (P, W) may be within reach (P, W or 1), by boxes around them. Without gradient."""
+  a, b, reach = _held(a), _held(b), jax.lax.stop_gradient(reach)
+  turn = vector.mat_mat(vector.transpose(a.mat), b.mat)
+  (middle_a, half_a), (middle_b, half_b) = core.box(a), core.box(b)
+  offset = vector.mat_t_vec(a.mat, b.pos - a.pos) + vector.mat_vec(turn, middle_b) - middle_a
+  slack = 1e-5 * jnp.max(half_a + half_b, axis=1)  # of rounding
+  return boxes.separation(offset, turn, half_a, half_b) <= reach + slack
+
+
+def _held(c: Core) -> Core:
+  return c._replace(**{k: jax.lax.stop_gradient(getattr(c, k)) for k in ("pos", "mat", "size", "scale")})
+
+
 def find(a: Core, b: Core, reach: jax.Array, iterations: int, ways: jax.Array | None = None) -> Features:
   """Features between two cores.
 
@@ -146,66 +158,12 @@ def find(a: Core, b: Core, reach: jax.Array, iterations: int, ways: jax.Array | 
     ways: (P, K, 3, W) directions in the frame of the first, in which overlapping shapes may leave each other by the shortest
       way; those of a coarse grid if None. The axes of the second are among them always.
   """
-  a, b = (c._replace(**{k: jax.lax.stop_gradient(getattr(c, k)) for k in ("pos", "mat", "size", "scale")}) for c in (a, b))
-  reach = jax.lax.stop_gradient(reach)
+  a, b, reach = _held(a), _held(b), jax.lax.stop_gradient(reach)
   width = max(x.shape[-1] for x in (a.pos, b.pos, a.mat, b.mat, a.size, b.size, reach))
   turn = vector.mat_mat(vector.transpose(a.mat), b.mat)
   place = vector.mat_t_vec(a.mat, b.pos - a.pos)
   turn, place, reach = (jnp.broadcast_to(x, (*x.shape[:-1], width)) for x in (turn, place, reach))
-  pairs = _Pairs(a, b, turn, place, reach, ways, jnp.zeros(place[:, 0].shape, bool))
-  return _iterate(pairs, iterations) if len(place) <= _AT_ONCE else _find_near(pairs, iterations)
-
-
-class _Pairs(NamedTuple):
-  """The arguments of `find`, the pose of the second core in the frame of the first, and which pairs (P, W) to leave out."""
-
-  a: Core
-  b: Core
-  turn: jax.Array
-  place: jax.Array
-  reach: jax.Array
-  ways: jax.Array | None
-  skip: jax.Array
-
-
-def _find_near(pairs: _Pairs, iterations: int) -> Features:
-  """Features of those pairs whose boxes are near, which are few, some of each world at a time.
-
-  All pairs that are looked at together go on until the last of them is done: most others would have been done at once.
-  """
-  number, width = pairs.place.shape[0], pairs.place.shape[-1]
-  some = max(_AT_ONCE, -(-number // _ROUNDS))
-  (middle_a, half_a), (middle_b, half_b) = core.box(pairs.a), core.box(pairs.b)
-  offset = pairs.place + vector.mat_vec(pairs.turn, middle_b) - middle_a
-  slack = 1e-5 * jnp.max(half_a + half_b, axis=1)  # of rounding
-  near = boxes.separation(offset, pairs.turn, half_a, half_b) <= pairs.reach + slack
-  zero3 = jnp.zeros((number, 3, 3, width), pairs.place.dtype)
-  index, no = jnp.zeros((number, 3, width), jnp.int32), jnp.zeros((number, width), bool)
-  away = safe.normalize(pairs.place)
-  none = Features(away, index > 0, index, index, zero3, zero3, ~near, no, index[:, 0])
-
-  def more(carry):
-    found, left = carry
-    taken, place = jax.lax.top_k(left.astype(jnp.float32).T, some)
-    taken, place = taken.T > 0, place.T
-    chosen = _Pairs(
-      core.choose(pairs.a, place), core.choose(pairs.b, place), gather(pairs.turn, place), gather(pairs.place, place),
-      gather(pairs.reach, place), None if pairs.ways is None else gather(pairs.ways, place), ~taken,
-    )  # fmt: skip
-    new = _iterate(chosen, iterations)
-    mine = (place[None] == np.arange(number, dtype=np.int32)[:, None, None]) & taken[None]
-    slot, is_new = jnp.argmax(mine, axis=1), jnp.any(mine, axis=1)
-    found = jax.tree.map(lambda old, x: jnp.where(core.over(is_new, old.ndim), gather(x, slot), old), found, new)
-    return found, left & ~is_new
-
-  return jax.lax.while_loop(lambda carry: jnp.any(carry[1]), more, (none, near))[0]
-
-
-def _iterate(pairs: _Pairs, iterations: int) -> Features:
-  """Features of pairs, all at the same time."""
-  a, b, turn, place, reach, ways, skip = pairs
   a, b = core.laid_out(a), core.laid_out(b)
-  width = place.shape[-1]
   polytopes = core.is_kind(a, core.CORNERS, 2) & core.is_kind(b, core.CORNERS, 2)
   tiny = jnp.finfo(place.dtype).eps
   size = _extent(a) + _extent(b)
@@ -298,7 +256,7 @@ def _iterate(pairs: _Pairs, iterations: int) -> Features:
   no = jnp.zeros(shape, bool)
   start = _State(
     zero3, zero3, zero3, index, index, jnp.zeros(index.shape, bool), -place, jnp.zeros_like(place),
-    _STEP * size + jnp.zeros_like(place[:, 0]), away, index[:, 0], index[:, 0], no, skip, no, no, index[:, 0], index[:, 0],
+    _STEP * size + jnp.zeros_like(place[:, 0]), away, index[:, 0], index[:, 0], no, no, no, no, index[:, 0], index[:, 0],
   )  # fmt: skip
   carry = jax.lax.while_loop(
     lambda c: jnp.any(~c[0].done) & (c[1] < 6 * iterations), lambda c: (body(c[0]), c[1] + 1), (start, jnp.int32(0))
@@ -315,7 +273,7 @@ def _iterate(pairs: _Pairs, iterations: int) -> Features:
     return w, jnp.stack([index_a, index_b], axis=1)
 
   depth = once(jnp.max(jnp.where(s.on, vector.dot(s.y, s.normal[:, None]), -jnp.inf), axis=1), one)
-  look = s.overlap & ~s.far & ~skip & polytopes & (depth > _DEEP * size)
+  look = s.overlap & ~s.far & polytopes & (depth > _DEEP * size)
   way = expand.Way(s.normal, s.on, jnp.stack([s.index_a, s.index_b], axis=2))
   tolerance = 64 * tiny * size + jnp.zeros_like(depth)
   way = jax.lax.cond(
@@ -327,16 +285,30 @@ def _iterate(pairs: _Pairs, iterations: int) -> Features:
 def _shallowest(
   a: Core, b: Core, turn: jax.Array, place: jax.Array, ways: jax.Array | None
 ) -> tuple[jax.Array, jax.Array]:
-  """Of some directions (P, 3, W) that in which the shapes overlap least, and how much (P, W)."""
+  """Of some directions (P, 3, W) that in which the shapes overlap least, and how much (P, W).
+
+  Of a coarse grid it is chosen by the boxes that hold polytopes: hulls of hundreds of vertices are not asked for dozens of
+  directions each. How much two polytopes overlap there is not said (inf): they are searched everywhere.
+  """
+  reaches = core.bound if ways is None else core.extent
   if ways is None:
     ways = jnp.asarray(_TRIED, place.dtype)[None, ..., None]
   ways = jnp.broadcast_to(ways, (place.shape[0], *ways.shape[1:3], place.shape[-1]))
   axes = jnp.swapaxes(turn, 1, 2)
   directions = jnp.concatenate([ways, axes, -axes], axis=1)
-  reach_b = core.extent(b, -vector.mat_t_vec(turn[:, None], directions))
-  depth = core.extent(a, directions) + reach_b - vector.dot(directions, place[:, None])
+
+  def overlap(directions, reaches):
+    reach_b = reaches(b, -vector.mat_t_vec(turn[:, None], directions))
+    return reaches(a, directions) + reach_b - vector.dot(directions, place[:, None])
+
+  depth = overlap(directions, reaches)
   best = _first_max(-depth)
-  return jnp.sum(jnp.where(best[:, :, None], directions, 0), axis=1), jnp.min(depth, axis=1)
+  way = jnp.sum(jnp.where(best[:, :, None], directions, 0), axis=1)
+  if reaches is core.extent:
+    return way, jnp.min(depth, axis=1)
+  if not (a.curved or b.curved):
+    return way, jnp.full_like(place[:, 0], jnp.inf)
+  return way, overlap(way[:, None], core.extent)[:, 0]
 
 
 def _first_max(x: jax.Array) -> jax.Array:

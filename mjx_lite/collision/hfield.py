@@ -12,8 +12,9 @@ import numpy as np
 
 from mjx_lite.collision import core, gjk, prism, witness
 from mjx_lite.collision.core import Core
-from mjx_lite.collision.shapes import Contacts, Shape, make_contacts, only_where
+from mjx_lite.collision.shapes import NO_CONTACT, Contacts, Shape, make_contacts, only_where
 from mjx_lite.core.enums import MAXCONPAIR
+from mjx_lite.core.lanes import in_lanes
 from mjx_lite.core.select import join, rows
 from mjx_lite.math import safe, vector
 from mjx_lite.math.once import once
@@ -249,13 +250,21 @@ def _search(p: HFieldPlan, a: Shape, b: Shape, margin: jax.Array, near: _Under, 
   repeated: Any = [x[p.pair] if isinstance(x, np.ndarray) else rows(x, p.pair) for x in shape]
   shapes = Core(*repeated)
   reach = rows(margin, p.pair)
-  found = gjk.find(prisms, shapes, reach + shapes.radius, iterations, _ways_out(prisms, shapes))
-  w = witness.witness(prisms, shapes, found)
-  dist = w.dist - shapes.radius
-  active = near.exists & ~found.far & (dist < reach)
-  pos = w.point + 0.5 * jnp.where(active, dist, 0)[:, None] * w.normal
-  pos = prisms.pos + vector.mat_vec(prisms.mat, pos)
-  return active, dist, pos, vector.mat_vec(prisms.mat, w.normal)
+
+  def look(lanes):
+    first, second = core.taken(prisms, lanes), core.taken(shapes, lanes)
+    limit = reach if lanes is None else lanes.take(reach)
+    found = gjk.find(first, second, limit + second.radius, iterations, _ways_out(first, second))
+    w = witness.witness(first, second, found)
+    dist = w.dist - second.radius
+    active = ~found.far & (dist < limit)
+    pos = w.point + 0.5 * jnp.where(active, dist, 0)[:, None] * w.normal
+    pos = first.pos + vector.mat_vec(first.mat, pos)
+    return active, dist, pos, vector.mat_vec(first.mat, w.normal)
+
+  wanted = near.exists & gjk.near(prisms, shapes, reach + shapes.radius)
+  zero = jnp.zeros_like(prisms.pos)
+  return in_lanes(wanted, look, (zero[:, 0] > 0, jnp.full_like(zero[:, 0], NO_CONTACT), zero, zero + 1))
 
 
 def _cores(p: HFieldPlan, a: Shape, near: _Under) -> Core:

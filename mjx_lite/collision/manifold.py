@@ -17,6 +17,7 @@ from mjx_lite.collision.faces import FacesOf
 from mjx_lite.collision.hulls import take
 from mjx_lite.collision.shapes import first_min, only_where
 from mjx_lite.core.enums import GeomType
+from mjx_lite.core.lanes import Lanes
 from mjx_lite.math import safe, vector
 from mjx_lite.math.once import decided, once, unit
 
@@ -43,6 +44,18 @@ class Side(NamedTuple):
   pos: jax.Array
   index: jax.Array
   point: jax.Array
+
+
+def taken(s: Side, lanes: Lanes | None) -> Side:
+  """The sides that lanes have."""
+  if lanes is None:
+    return s
+  numbers = s.types
+  if isinstance(numbers, np.ndarray):
+    numbers = np.array([int(GeomType[t.upper()]) for t in numbers], np.int32)[:, None]
+  faces = s.faces._replace(first=lanes.take(s.faces.first.reshape(len(s.faces.first), -1)))
+  size, mat, pos, index, point = (lanes.take(x) for x in (s.size, s.mat, s.pos, s.index, s.point))
+  return Side(size, faces, lanes.take(numbers), mat, pos, index, point)
 
 
 class Manifold(NamedTuple):

@@ -248,7 +248,10 @@ def dense_curvature(m: Model, j: Jacobian, cdof: jax.Array, w: jax.Array, cone: 
       h = h + _alone_curvature(c.alone, a, j, cdof)
     if n := len(c.coupling.slot):
       a, frame = rows(a, c.coupling.slot), _frame_jacobian(c.coupling, j, cdof)
-      half = vector.add(a[:, :, k, None] * frame[:, None, k] for k in range(c.ndir))
+      a, frame = (jnp.broadcast_to(x, (*x.shape[:-1], w.shape[-1])) for x in (a, frame))
+      # written before they are transposed, not computed in the product's layout
+      frame = in_parts(n, lambda take: take(frame))
+      half = in_parts(n, lambda take: vector.add(take(a)[:, :, k, None] * take(frame)[:, None, k] for k in range(c.ndir)))
       left, right = (x.reshape(n * c.ndir, m.nv, -1) for x in (frame, half))
       h = h + linalg.gram(left, right)
   return h

@@ -8,6 +8,7 @@ cone), and between the two the cost is D_0 / (1 + mu^2) (jar_0 - T)^2 / 2.
 Source: MuJoCo documentation, Computation, Constraint solver; `mj_constraintUpdate`.
 """
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -17,6 +18,7 @@ import numpy as np
 from mjx_lite.constraint.rows import Rows
 from mjx_lite.core.enums import ConstraintState
 from mjx_lite.math import safe, vector
+from mjx_lite.math.once import once
 
 
 class Zones(NamedTuple):
@@ -38,9 +40,19 @@ class _Cone(NamedTuple):
   free: jax.Array  # (ncon, W)
   middle: jax.Array  # (ncon, W)
 
+  @property
+  def bottom(self) -> jax.Array:
+    """Where each row is quadratic (ncon, W)."""
+    return ~self.free & ~self.middle
 
-def _friction(p: Any) -> slice:
-  return slice(p.jacobian.nequality, p.jacobian.nequality + p.jacobian.nfriction)
+
+class _ConeMove(NamedTuple):
+  """How elliptic contacts go along a line."""
+
+  normal: jax.Array  # (ncon, W)
+  slide: jax.Array  # (ncon, ndir - 1, W)
+  square: jax.Array  # (ncon, W) length of that, squared
+  start: jax.Array  # (ncon, W) its product with `slide` at the start
 
 
 def _contact_start(p: Any) -> int:
@@ -53,25 +65,65 @@ def is_cone(p: Any) -> bool:
 
 
 def _cone(p: Any, rows: Rows, jar: jax.Array) -> _Cone:
-  c = p.contact
-  x = jar[_contact_start(p) :].reshape(c.ncon, c.ndir, -1)
-  d = rows.D[_contact_start(p) :].reshape(c.ncon, c.ndir, -1)[:, 0]
-  slide = x[:, 1:] * rows.jacobian.mu[:, : c.ndir - 1]
+  return _cone_at(p, rows, _of_contacts(p, jar))
+
+
+def _of_contacts(p: Any, x: jax.Array) -> jax.Array:
+  """The contacts' rows (ncon, ndir, W)."""
+  return x[_contact_start(p) :].reshape(p.contact.ncon, p.contact.ndir, -1)
+
+
+def _cone_at(p: Any, rows: Rows, x: jax.Array) -> _Cone:
+  d = _of_contacts(p, rows.D)[:, 0]
+  slide = x[:, 1:] * rows.jacobian.mu[:, : p.contact.ndir - 1]
   size, mu = safe.norm(slide), rows.contact_mu
   free = (x[:, 0] >= size) & ((size > 0) | (x[:, 0] >= 0))
   middle = ~free & (mu * mu * x[:, 0] + size > 0) & (size > 0)
   return _Cone(x, slide, size, x[:, 0] - size, d / (1 + mu * mu), free, middle)
 
 
-def _pushed(p: Any, rows: Rows, jar: jax.Array, cone: _Cone | None) -> jax.Array:
-  """Rows whose cost is quadratic here, friction rows aside."""
-  pushed = jar < 0
-  if p.jacobian.nequality:
-    pushed = pushed | (np.arange(len(jar)) < p.jacobian.nequality)[:, None]
-  if cone is None:
-    return pushed
-  bottom = jnp.broadcast_to((~cone.free & ~cone.middle)[:, None], cone.jar.shape).reshape(-1, jar.shape[-1])
-  return jnp.concatenate([pushed[: _contact_start(p)], bottom])
+def _alone(p: Any, x: jax.Array) -> jax.Array:
+  """The rows that stand alone: all but the contacts' where these have cones."""
+  return x[: _contact_start(p)] if is_cone(p) else x
+
+
+class _Standing(NamedTuple):
+  """Rows (n, W) that stand alone, each quadratic inside its zone and linear outside."""
+
+  d: jax.Array
+  bound: jax.Array | None  # slope outside, where there are friction rows
+
+  def inside(self, p: Any, x: jax.Array) -> jax.Array:
+    """Where the rows are quadratic: those of equalities always, of friction within a bound, others where x < 0."""
+    row = np.arange(len(x))[:, None]
+    inside = (x < 0) | (row < p.jacobian.nequality) if p.jacobian.nequality else x < 0
+    if self.bound is None:
+      return inside
+    return jnp.where(_is_friction(p, len(x)), jnp.abs(x) * self.d < self.bound, inside)
+
+  def force(self, inside: jax.Array, x: jax.Array) -> jax.Array:
+    return jnp.where(inside, -self.d * x, 0 if self.bound is None else -jnp.sign(x) * self.bound)
+
+  def cost(self, inside: jax.Array, x: jax.Array) -> jax.Array:
+    if self.bound is None:
+      return jnp.where(inside, 0.5 * self.d * x * x, 0)
+    begin = safe.divide(self.bound, self.d)  # of the linear zone
+    return jnp.where(inside, 0.5 * self.d * x * x, self.bound * (jnp.abs(x) - 0.5 * begin))
+
+
+def _standing(p: Any, rows: Rows) -> _Standing:
+  """The rows that stand alone; no bound in them that does not exist."""
+  d = _alone(p, rows.D)
+  if not p.jacobian.nfriction:
+    return _Standing(d, None)
+  exists = _is_friction(p, len(d)) & (d > 0)
+  return _Standing(d, jnp.where(exists, _alone(p, rows.frictionloss), 0))
+
+
+def _is_friction(p: Any, n: int) -> np.ndarray:
+  """Which of n rows are of friction (n, 1)."""
+  row, first = np.arange(n)[:, None], p.jacobian.nequality
+  return (row >= first) & (row < first + p.jacobian.nfriction)
 
 
 def zones(p: Any, rows: Rows, jar: jax.Array) -> Zones:
@@ -82,23 +134,19 @@ def zones(p: Any, rows: Rows, jar: jax.Array) -> Zones:
 
   Gradient: at the tip of a cone, zero of the friction directions.
   """
-  d = rows.D
-  cone = _cone(p, rows, jar) if is_cone(p) else None
-  pushed = _pushed(p, rows, jar, cone)
-  force, weight = jnp.where(pushed, -d * jar, 0), jnp.where(pushed, d, 0)
-  if p.jacobian.nfriction:
-    f = _friction(p)
-    x, d, bound = jar[f], d[f], rows.frictionloss[f]
-    inside = jnp.abs(x) * d < bound
-    slip = jnp.where(d > 0, -jnp.sign(x) * bound, 0)
-    force = jnp.concatenate([force[: f.start], jnp.where(inside, -d * x, slip), force[f.stop :]])
-    weight = jnp.concatenate([weight[: f.start], jnp.where(inside, d, 0), weight[f.stop :]])
-  if cone is None:
+  x, alone = _alone(p, jar), _standing(p, rows)
+  inside = alone.inside(p, x)
+  force, weight = alone.force(inside, x), jnp.where(inside, alone.d, 0)
+  if not is_cone(p):
     return Zones(force, weight, None)
-  between, block = _middle(rows.jacobian.mu[:, : p.contact.ndir - 1], cone)
-  start = _contact_start(p)
-  force = jnp.concatenate([force[:start], force[start:] + between.reshape(-1, jar.shape[-1])])
-  return Zones(force, weight, block)
+  c, d = _cone(p, rows, jar), _of_contacts(p, rows.D)
+  between, block = _middle(rows.jacobian.mu[:, : p.contact.ndir - 1], c)
+  bottom = c.bottom[:, None]
+  push, stiff = jnp.where(bottom, -d * c.jar, between), jnp.where(bottom, d, 0)
+  width = jar.shape[-1]
+  return Zones(
+    jnp.concatenate([force, push.reshape(-1, width)]), jnp.concatenate([weight, stiff.reshape(-1, width)]), block
+  )  # fmt: skip
 
 
 def _middle(mu: jax.Array, c: _Cone) -> tuple[jax.Array, jax.Array]:
@@ -128,47 +176,41 @@ def mul_curvature(p: Any, z: Zones, y: jax.Array) -> jax.Array:
 
 def row_cost(p: Any, rows: Rows, jar: jax.Array) -> jax.Array:
   """Total cost of the rows (W,)."""
-  cone = _cone(p, rows, jar) if is_cone(p) else None
-  x = jnp.where(_pushed(p, rows, jar, cone), jar, 0)
-  total = 0.5 * vector.total(_quadratic(p, rows) * x * x)
-  if cone is not None:
-    total = total + vector.total(_middle_cost(cone))
-  return total + vector.total(_huber(p, rows, jar)) if p.jacobian.nfriction else total
+  x, alone = _alone(p, jar), _standing(p, rows)
+  total = vector.total(alone.cost(alone.inside(p, x), x))
+  if not is_cone(p):
+    return total
+  c = _cone(p, rows, jar)
+  return total + vector.total(_middle_cost(c) + _bottom_cost(c, _of_contacts(p, rows.D)))
 
 
-def _quadratic(p, rows):
-  """D, without the friction rows."""
-  if not p.jacobian.nfriction:
-    return rows.D
-  f, index = _friction(p), np.arange(len(rows.D))[:, None]
-  return jnp.where((index >= f.start) & (index < f.stop), 0, rows.D)
+def _bottom_cost(c: _Cone, d: jax.Array):
+  return jnp.where(c.bottom, 0.5 * vector.dot(d * c.jar, c.jar), 0)
 
 
 def _middle_cost(c: _Cone):
   return jnp.where(c.middle, 0.5 * c.strength * c.gap * c.gap, 0)
 
 
-def _middle_change(p, rows, c0: _Cone, c1: _Cone, jv, alpha):
+def _middle_change(c0: _Cone, c1: _Cone, v: _ConeMove, alpha):
   """Cost of the middle zone after a step minus that before, and the size of what was subtracted for it.
 
   It is exact to its own round-off where both are in the zone; else to that of the costs.
   """
-  v = jv[_contact_start(p) :].reshape(c0.jar.shape)
-  slide = v[:, 1:] * rows.jacobian.mu[:, : v.shape[1] - 1]
   both = c0.middle & c1.middle
-  longer = alpha * (2 * vector.dot(c0.slide, slide) + alpha * vector.dot(slide, slide))
+  longer = alpha * (2 * v.start + alpha * v.square)
   longer = longer / jnp.where(both, c0.size + c1.size, 1)
-  change = 0.5 * c0.strength * (alpha * v[:, 0] - longer) * (c0.gap + c1.gap)
+  change = 0.5 * c0.strength * (alpha * v.normal - longer) * (c0.gap + c1.gap)
   after, before = _middle_cost(c1), _middle_cost(c0)
   return jnp.where(both, change, after - before), jnp.where(both, 0, jnp.abs(after) + jnp.abs(before))
 
 
-def _huber(p, rows, jar):
-  f = _friction(p)
-  d, eta, x = rows.D[f], rows.frictionloss[f], jnp.abs(jar[f])
-  inside = x * d < eta
-  r = jnp.where(d > 0, rows.R[f], 0)
-  return jnp.where(inside, 0.5 * d * x * x, jnp.where(d > 0, eta * (x - 0.5 * r * eta), 0))
+def _middle_slope(c: _Cone, v: _ConeMove):
+  """Slope and curvature of the middle zone's cost along a line."""
+  strength, inverse = jnp.where(c.middle, c.strength, 0), jnp.where(c.middle, 1 / jnp.where(c.middle, c.size, 1), 0)
+  longer = vector.dot(c.slide, v.slide) * inverse
+  closing = v.normal - longer
+  return strength * c.gap * closing, strength * (closing * closing - c.gap * (v.square - longer * longer) * inverse)
 
 
 class Line(NamedTuple):
@@ -180,8 +222,8 @@ class Line(NamedTuple):
   curvature: jax.Array
 
 
-def along(p: Any, rows: Rows, start: Zones, jar, jv, slope, gauss2, alpha: jax.Array) -> Line:
-  """Cost of a step alpha (W,) along jv, relative to none.
+def along(p: Any, rows: Rows, start: Zones, jar, jv, slope, gauss2) -> Callable[[jax.Array], Line]:
+  """Function of a step alpha (W,) along jv that returns the cost relative to that of none.
 
   It is counted from the slope at the start: what a row adds is its second-order remainder, which has no cancellation where
   the row stays in a quadratic zone. So near the minimum the line stays as exact as the gradient that gave its direction.
@@ -194,48 +236,76 @@ def along(p: Any, rows: Rows, start: Zones, jar, jv, slope, gauss2, alpha: jax.A
     jv: (nefc, W).
     slope: (W,) at the start, of rows and smooth part.
     gauss2: (W,) half of the curvature of the smooth part.
-    alpha: (W,).
 
   Source: `PrimalEval`.
   """
-  move = alpha * jv
-  x = jar + move
-  end = zones(p, rows, x)
-  both = (start.weight > 0) & (end.weight > 0)
-  cones = [_cone(p, rows, y) if is_cone(p) else None for y in (jar, x)]
-  pushed = [_pushed(p, rows, y, c) for y, c in zip((jar, x), cones, strict=True)]
-  before, after = (jnp.where(on, y, 0) for on, y in zip(pushed, (jar, x), strict=True))
-  crossing = 0.5 * _quadratic(p, rows) * (after - before) * (after + before) + start.force * move
-  subtracted = jnp.zeros_like(slope)
-  if p.jacobian.nfriction:
-    f = _friction(p)
-    after, before = _huber(p, rows, x), _huber(p, rows, jar)
-    kinked = crossing[f] + after - before
-    subtracted += vector.total(jnp.where(both[f], 0, jnp.abs(after) + jnp.abs(before)))
-    crossing = jnp.concatenate([crossing[: f.start], kinked, crossing[f.stop :]])
-  cost = vector.total(jnp.where(both, 0.5 * start.weight * move * move, crossing))
-  rise = vector.total(jnp.where(both, start.weight * move, start.force - end.force) * jv)
-  bend = vector.total(mul_curvature(p, end, jv) * jv)
-  if cones[0] is not None and cones[1] is not None:
-    change, size = map(vector.total, _middle_change(p, rows, cones[0], cones[1], jv, alpha))
-    cost, subtracted = cost + change, subtracted + size
-  cost = cost + alpha * (slope + alpha * gauss2)
-  noise = 8 * jnp.finfo(jar.dtype).eps * (jnp.abs(alpha * slope) + subtracted)
-  return Line(cost, noise, slope + 2 * gauss2 * alpha + rise, 2 * gauss2 + bend)
+  kinds = [_alone_along(p, rows, start, jar, jv)]
+  if is_cone(p):
+    kinds.append(_cones_along(p, rows, start, jar, jv))
+
+  def line(alpha: jax.Array) -> Line:
+    cost, subtracted, rise, bend = (vector.add(parts) for parts in zip(*(kind(alpha) for kind in kinds), strict=True))
+    noise = 8 * jnp.finfo(jar.dtype).eps * (jnp.abs(alpha * slope) + subtracted)
+    cost = cost + alpha * (slope + alpha * gauss2)
+    return Line(cost, noise, slope + 2 * gauss2 * alpha + rise, 2 * gauss2 + bend)
+
+  return line
+
+
+def _alone_along(p: Any, rows: Rows, start: Zones, jar, jv) -> Callable[[jax.Array], Line]:
+  """What rows that stand alone add to the line; here and below, `noise` is the size of what was subtracted for the cost."""
+  alone = _standing(p, rows)
+  x0, v, force0 = (_alone(p, x) for x in (jar, jv, start.force))
+  inside0 = alone.inside(p, x0)
+  cost0, weight0 = alone.cost(inside0, x0), jnp.where(inside0, alone.d, 0)
+
+  def line(alpha):
+    step = alpha * v
+    x = x0 + step
+    inside = alone.inside(p, x)
+    both, cost1, weight = inside0 & inside, alone.cost(inside, x), jnp.where(inside, alone.d, 0)
+    cost = vector.total(jnp.where(both, 0.5 * weight0 * step * step, cost1 - cost0 + force0 * step))
+    rise = vector.total(jnp.where(both, weight0 * step, force0 - alone.force(inside, x)) * v)
+    subtracted = jnp.zeros_like(cost)
+    if alone.bound is not None:  # of others, one of the two costs is zero
+      subtracted = vector.total(jnp.where(both | ~_is_friction(p, len(x)), 0, jnp.abs(cost0) + jnp.abs(cost1)))
+    return Line(cost, subtracted, rise, vector.total(weight * v * v))
+
+  return line
+
+
+def _cones_along(p: Any, rows: Rows, start: Zones, jar, jv) -> Callable[[jax.Array], Line]:
+  """What elliptic contacts add."""
+  c0, d, v, force = _cone(p, rows, jar), *(_of_contacts(p, x) for x in (rows.D, jv, start.force))
+  slide = v[:, 1:] * rows.jacobian.mu[:, : v.shape[1] - 1]
+  move = _ConeMove(v[:, 0], slide, vector.dot(slide, slide), vector.dot(c0.slide, slide))
+  energy0, push, square = _bottom_cost(c0, d), vector.dot(force, v), vector.dot(d * v, v)
+
+  def line(alpha):
+    c1 = _cone_at(p, rows, c0.jar + alpha * v)
+    c1 = c1._replace(size=once(c1.size), gap=c1.jar[:, 0] - once(c1.size))
+    both, weight = c0.bottom & c1.bottom, jnp.where(c1.bottom, square, 0)
+    cost = jnp.where(both, 0.5 * alpha * alpha * square, _bottom_cost(c1, d) - energy0 + alpha * push)
+    rise = jnp.where(both, alpha * square, push + jnp.where(c1.bottom, vector.dot(d * c1.jar, v), 0))
+    change, size = _middle_change(c0, c1, move, alpha)
+    more, bent = _middle_slope(c1, move)
+    return Line(*map(vector.total, (cost + change, size, rise + more, weight + bent)))
+
+  return line
 
 
 def state(p: Any, rows: Rows, jar: jax.Array) -> jax.Array:
   """Zone of each row as mjtConstraintState."""
   s = ConstraintState
-  cone = _cone(p, rows, jar) if is_cone(p) else None
-  push = jnp.where(_pushed(p, rows, jar, cone) & (rows.D > 0), int(s.QUADRATIC), int(s.SATISFIED))
-  if cone is not None:
-    start = _contact_start(p)
-    middle = jnp.broadcast_to(cone.middle[:, None], cone.jar.shape).reshape(-1, jar.shape[-1]) & (rows.D[start:] > 0)
-    push = jnp.concatenate([push[:start], jnp.where(middle, int(s.CONE), push[start:])])
-  f = _friction(p)
-  x = jar[f]
-  inside = jnp.abs(x) * rows.D[f] < rows.frictionloss[f]
-  slip = jnp.where(inside, int(s.QUADRATIC), jnp.where(x > 0, int(s.LINEARPOS), int(s.LINEARNEG)))
-  slip = jnp.where(rows.D[f] > 0, slip, int(s.SATISFIED))
-  return jnp.concatenate([push[: f.start], slip, push[f.stop :]]).astype(jnp.int32)
+  x, alone = _alone(p, jar), _standing(p, rows)
+  outside = int(s.SATISFIED)
+  if alone.bound is not None:
+    outside = jnp.where(_is_friction(p, len(x)), jnp.where(x > 0, int(s.LINEARPOS), int(s.LINEARNEG)), outside)
+  zone = jnp.where(alone.d > 0, jnp.where(alone.inside(p, x), int(s.QUADRATIC), outside), int(s.SATISFIED))
+  parts = [zone]
+  if is_cone(p):
+    c = _cone(p, rows, jar)
+    zone = jnp.where(c.middle, int(s.CONE), jnp.where(c.bottom, int(s.QUADRATIC), int(s.SATISFIED)))
+    zone = jnp.where(_of_contacts(p, rows.D) > 0, zone[:, None], int(s.SATISFIED))
+    parts.append(zone.reshape(-1, jar.shape[-1]))
+  return jnp.concatenate(parts).astype(jnp.int32)

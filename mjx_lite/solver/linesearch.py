@@ -23,6 +23,7 @@ class _State(NamedTuple):
   alpha: jax.Array  # next point
   low: jax.Array  # largest step known to be short of the minimum
   high: jax.Array  # smallest step known to be beyond it
+  last: jax.Array  # how far the last point was from the one before
   best: jax.Array
   best_cost: jax.Array
   best_slope: jax.Array  # its magnitude
@@ -33,8 +34,9 @@ class _State(NamedTuple):
 def search(plan: Any, rows: Rows, zones: cost.Zones, jar, jv, slope, gauss2, gtol, iterations: int) -> Search:
   """Minimise the cost along jv.
 
-  Newton's method from step 0, kept inside the bracket of the slope's sign change and bisecting where it leaves it. At
-  most `iterations` points are evaluated; of those the best is taken, or none if no point is better than the start.
+  Newton's method from step 0, kept inside the bracket of the slope's sign change and bisecting where it leaves it, or where
+  its steps do not halve. At most `iterations` points are evaluated; of those the best is taken, or none if no point is better
+  than the start.
 
   Args:
     plan: the model's plans.
@@ -49,30 +51,35 @@ def search(plan: Any, rows: Rows, zones: cost.Zones, jar, jv, slope, gauss2, gto
 
   Source: `PrimalSearch`, with one point per evaluation.
   """
-  least = jnp.maximum(gtol, 2 * jnp.finfo(jar.dtype).eps * jnp.abs(slope))  # the slope's own round-off ends it too
+  least = jnp.maximum(gtol, jnp.finfo(jar.dtype).eps ** 0.5 * jnp.abs(slope))  # no better than Newton's next direction
   zero, infinite = jnp.zeros_like(slope), jnp.full_like(slope, jnp.inf)
   curvature = 2 * gauss2 + vector.total(cost.mul_curvature(plan, zones, jv) * jv)
   first = -slope / jnp.maximum(curvature, jnp.finfo(jar.dtype).tiny)
   none = jnp.zeros(slope.shape, jnp.int32)
-  state = _State(jnp.zeros((), jnp.int32), first, zero, infinite, zero, zero, -slope, none, ~(slope < 0))
+  state = _State(jnp.zeros((), jnp.int32), first, zero, infinite, infinite, zero, zero, -slope, none, ~(slope < 0))
+
+  line = cost.along(plan, rows, zones, jar, jv, slope, gauss2)
 
   def step(s: _State) -> _State:
-    at = cost.along(plan, rows, zones, jar, jv, slope, gauss2, s.alpha)
+    at = line(s.alpha)
     found = ~s.done & (jnp.abs(at.slope) < least)
     # costs closer than their round-off are told apart by the slope
     flatter = (jnp.abs(at.slope) < s.best_slope) & (at.cost <= s.best_cost + at.noise)
     better = ~s.done & ((at.cost < s.best_cost - at.noise) | flatter)
     low = jnp.where(at.slope < 0, s.alpha, s.low)
     high = jnp.where(at.slope < 0, s.high, s.alpha)
-    newton = s.alpha - at.slope / jnp.maximum(at.curvature, jnp.finfo(jar.dtype).tiny)
+    move = at.slope / jnp.maximum(at.curvature, jnp.finfo(jar.dtype).tiny)
+    newton = s.alpha - move
     middle = jnp.where(jnp.isinf(high), 2 * s.alpha, 0.5 * (low + high))
-    following = jnp.where((newton > low) & (newton < high), newton, middle)
+    converges = (newton > low) & (newton < high) & (jnp.abs(move) < 0.5 * s.last)
+    following = jnp.where(converges, newton, middle)
     stuck = following == s.alpha
     return _State(
       s.count + 1,
       jnp.where(s.done, s.alpha, following),
       jnp.where(s.done, s.low, low),
       jnp.where(s.done, s.high, high),
+      jnp.where(s.done, s.last, jnp.abs(following - s.alpha)),
       jnp.where(better, s.alpha, s.best),
       jnp.where(better, at.cost, s.best_cost),
       jnp.where(better, jnp.abs(at.slope), s.best_slope),

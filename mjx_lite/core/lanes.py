@@ -1,0 +1,68 @@
+"""Work on those of the pairs of all worlds that need it, side by side: its cost follows how many these are.
+
+Of n pairs in each of W worlds a few are worth a search, another few in each world. They are put next to each other, so many
+that arithmetic is done in vectors, and gone through in as many rounds as are needed.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+_FEW = 2  # pairs that are not worth the sorting
+_LEAST = 8  # lanes
+_ROUNDS = 32  # if all are wanted
+
+
+class Lanes(NamedTuple):
+  """Which pair (k,) of which world (k,) each lane has."""
+
+  pair: jax.Array
+  world: jax.Array
+
+  def take(self, x: jax.Array | np.ndarray) -> jax.Array:
+    """Of x (n, ..., W), or (n, ..., 1) for all worlds, what the lanes have (1, ..., k)."""
+    x = jnp.asarray(x)
+    if x.shape[-1] == 1:
+      found = x[..., 0].at[self.pair].get(mode="promise_in_bounds")
+    else:
+      found = x.at[self.pair, *(slice(None),) * (x.ndim - 2), self.world].get(mode="promise_in_bounds")
+    return jnp.moveaxis(found, 0, -1)[None]
+
+
+def in_lanes(wanted: jax.Array, make: Callable[[Lanes | None], Any], others: Any) -> Any:
+  """Rows (n, ..., W) of those wanted.
+
+  Args:
+    wanted: (n, W) which.
+    make: function of lanes that returns a pytree of rows (1, ..., k); of None, that returns all rows. Few are made so.
+    others: the same for all (n, ..., W): what those have that are not wanted.
+  """
+  number, width = wanted.shape
+  if number <= _FEW:
+    return make(None)
+  size = max(_LEAST, -(-width // 2), -(-number * width // _ROUNDS))
+  upto = jnp.cumsum(wanted.ravel().astype(jnp.int32))
+  rank = (upto - 1).reshape(wanted.shape)
+
+  def some(start, out):
+    place = jnp.searchsorted(upto, start + 1 + np.arange(size, dtype=np.int32))
+    place = jnp.minimum(place, number * width - 1).astype(jnp.int32)
+    new = make(Lanes(place // width, place % width))
+    lane = rank - start
+    mine = wanted & (lane >= 0) & (lane < size)
+    lane = jnp.clip(lane, 0, size - 1)
+
+    def put(old, x):
+      found = jnp.moveaxis(jnp.moveaxis(x[0], -1, 0).at[lane].get(mode="promise_in_bounds"), 1, -1)
+      return jnp.where(mine.reshape(number, *(1,) * (old.ndim - 2), width), found.astype(old.dtype), old)
+
+    return jax.tree.map(put, out, new)
+
+  def one(out, start):
+    return jax.lax.cond(start < upto[-1], some, lambda _, out: out, start, out), None
+
+  starts = np.arange(0, number * width, size, dtype=np.int32)
+  return jax.lax.scan(one, others, starts)[0]
