@@ -28,7 +28,7 @@ SOLVERS = ("NEWTON", "CG", "PGS")
 
 def _arguments() -> argparse.Namespace:
   parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-  parser.add_argument("--scenes", nargs="+", default=["humanoid"], help=f"of {', '.join(SCENES)}, robots of the tests, or paths")
+  parser.add_argument("--scenes", nargs="+", default=["humanoid"], help=f"of {', '.join(SCENES)}, robots, or paths")
   parser.add_argument("--worlds", type=int, default=1024)
   parser.add_argument("--steps", type=int, default=100)
   parser.add_argument("--repeats", type=int, default=5)
