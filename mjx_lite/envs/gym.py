@@ -43,6 +43,8 @@ class GymVectorEnv(VectorEnv):
   def reset(self, *, seed: int | list[int] | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict]:
     """New episodes in all worlds; a list of seeds has one for each world, `options` has no meaning."""
     if isinstance(seed, list | np.ndarray):
+      if len(seed) != self.num_envs:
+        raise ValueError(f"there are {len(seed)} seeds for {self.num_envs} worlds.")
       keys = jax.vmap(jax.random.key)(jnp.asarray(seed))
     else:
       self._seed = self._seed if seed is None else seed

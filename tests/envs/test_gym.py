@@ -64,6 +64,8 @@ def test_actions_of_another_shape_are_refused(vector):
   for shape in ((WORLDS,), (WORLDS + 1, 1), (WORLDS, 2)):
     with pytest.raises(ValueError, match=r"have to be \(3, 1\)"):
       vector.step(np.zeros(shape))
+  with pytest.raises(ValueError, match="2 seeds for 3 worlds"):
+    vector.reset(seed=[0, 1])
 
 
 def test_a_step_needs_a_reset():
