@@ -109,6 +109,7 @@ def _print_table(worst: dict[str, tuple[int, compare.FieldError]], everything: b
       style=style,
     )
     stage = error.stage
-  common.stdout.print(table)
+  if table.row_count:
+    common.stdout.print(table)
   if exact:
-    common.stdout.print(f"and {exact} fields without any difference")
+    common.stdout.print(f"{'and ' if table.row_count else ''}{exact} fields without any difference")

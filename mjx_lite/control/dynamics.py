@@ -80,7 +80,9 @@ def linearize(m: mjx.Model, d: mjx.Data, steps: int = 1) -> tuple[jax.Array, jax
 
 
 def dynamics(m: mjx.Model, d: mjx.Data, steps: int = 1) -> Callable[..., jax.Array]:
-  """The step as `f(x, u, t) -> x` with x = (qpos, qvel, act): the form that trajax, hydrax and optimistix take.
+  """The step as `f(x, u, t) -> x` with x = (qpos, qvel, act): the form that trajax takes, and optimistix as `fn(y, args)`.
+
+  Hydrax wants no such function: it calls `put_model`, `make_data` and `step` by MJX's names, which are this package's too.
 
   Args:
     m: the model.
@@ -89,6 +91,8 @@ def dynamics(m: mjx.Model, d: mjx.Data, steps: int = 1) -> Callable[..., jax.Arr
   """
 
   def f(x: jax.Array, u: jax.Array, t: Any = 0) -> jax.Array:
+    if x.shape != (size := m.nq + m.nv + m.na,):
+      raise ValueError(f"x has shape {x.shape}; (nq + nv + na,) = ({size},) is needed.")
     qpos, qvel, act = jnp.split(x, [m.nq, m.nq + m.nv])
     after = hold(m, d.replace(qpos=qpos, qvel=qvel, act=act), u, steps)
     return jnp.concatenate([after.qpos, after.qvel, after.act])
@@ -109,12 +113,17 @@ def simulate(m: mjx.Model, d: mjx.Data, ctrl: jax.Array, cost: Cost, steps: int 
   check_ctrl(m, ctrl)
 
   def one(d, u):
-    r = cost.running(m, d, u)
-    return hold(m, d, u, steps), 0.5 * jnp.sum(r * r)
+    return hold(m, d, u, steps), half_square(cost.running(m, d, u))
 
   d, running = jax.lax.scan(one, d, ctrl)
-  r = cost.final(m, d)
-  return d, jnp.sum(running) + 0.5 * jnp.sum(r * r)
+  return d, jnp.sum(running) + half_square(cost.final(m, d))
+
+
+def half_square(r: jax.Array) -> jax.Array:
+  """The cost of residuals (r,)."""
+  if jnp.ndim(r) != 1:  # a scalar would be a cost that is squared again
+    raise ValueError(f"a Cost returns residuals (r,), of which half the sum of squares is the cost, not shape {jnp.shape(r)}.")
+  return 0.5 * jnp.sum(r * r)
 
 
 def check_ctrl(m: mjx.Model, ctrl: jax.Array) -> None:

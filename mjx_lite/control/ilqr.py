@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import mjx_lite as mjx
-from mjx_lite.control.dynamics import Cost, check_ctrl, ctrl_bounds, difference, hold, linearize, moved
+from mjx_lite.control.dynamics import Cost, check_ctrl, ctrl_bounds, difference, half_square, hold, linearize, moved
 
 ALPHAS = 0.5 ** np.arange(10)  # lengths of step that are tried at once
 _QP_ITERATIONS = 10
@@ -66,13 +66,11 @@ def ilqr(
     def one(now, x):
       reference, u, k, K = x
       u = jnp.clip(u + alpha * k + K @ difference(m, now.replace(**reference), now), low, high)
-      r = cost.running(m, now, u)
-      return hold(m, now, u, steps), (_state(now), u, 0.5 * jnp.sum(r * r))
+      return hold(m, now, u, steps), (_state(now), u, half_square(cost.running(m, now, u)))
 
     last, (states, ctrl, running) = jax.lax.scan(one, d, (jax.tree.map(lambda x: x[:-1], path), ctrl, k, K))
-    r = cost.final(m, last)
     states = jax.tree.map(lambda x, y: jnp.concatenate([x, y[None]]), states, _state(last))
-    return states, ctrl, jnp.sum(running) + 0.5 * jnp.sum(r * r)
+    return states, ctrl, jnp.sum(running) + half_square(cost.final(m, last))
 
   def improve(carry):
     path, ctrl, _, total, mu, count, _ = carry

@@ -27,10 +27,16 @@ def lqr(A: jax.Array, B: jax.Array, Q: jax.Array, R: jax.Array, *, doublings: in
     R: (nu, nu), positive.
     doublings: rounds.
 
+  Where no feedback holds the system, K and P are not finite.
+
   Reference: Chu, Fan, Lin and Wang, Structure-preserving algorithms for periodic discrete-time algebraic Riccati equations,
   International Journal of Control 77(8), 2004.
   """
-  eye = jnp.eye(A.shape[0], dtype=A.dtype)
+  A, B, Q, R = (jnp.asarray(x) for x in (A, B, Q, R))
+  nx, nu = B.shape
+  if (A.shape, Q.shape, R.shape) != ((nx, nx), (nx, nx), (nu, nu)):
+    raise ValueError(f"B (nx, nu) = {B.shape} does not belong to A {A.shape}, Q {Q.shape}, R {R.shape}.")
+  eye = jnp.eye(nx, dtype=A.dtype)
 
   def double(carry, _):
     F, G, H = carry

@@ -89,6 +89,8 @@ class Env:
     """
     m = self.model if model is None else model
     action = jnp.asarray(action, state.data.ctrl.dtype)  # whatever the learner's precision is
+    if action.shape != (self.action_size,):
+      raise ValueError(f"an action of one world has shape ({self.action_size},), not {action.shape}.")
     before = state.data.replace(ctrl=self.control(m, action))
     d, last = mjx.rollout(m, before, steps=self.n_substeps, record=("sensordata",))
     d = mjx.kinematics(m, d.replace(sensordata=last["sensordata"][-1]))

@@ -43,12 +43,15 @@ class GymVectorEnv(VectorEnv):
   def reset(self, *, seed: int | list[int] | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict]:
     """New episodes in all worlds; a list of seeds has one for each world, `options` has no meaning."""
     if isinstance(seed, list | np.ndarray):
+      if len(seed) != self.num_envs:
+        raise ValueError(f"there are {len(seed)} seeds for {self.num_envs} worlds.")
       keys = jax.vmap(jax.random.key)(jnp.asarray(seed))
     else:
       self._seed = self._seed if seed is None else seed
       keys = jax.random.split(jax.random.key(self._seed), self.num_envs)
       self._seed += 1  # the next reset without a seed is another one
-    self._state = self._reset(keys)
+    # committed to its device, as tensors of torch are: a step of states that are not would be another program than the next
+    self._state = self._reset(jax.device_put(keys, keys.sharding))
     return self._observation(self._state.obs), {}
 
   def step(self, actions: np.ndarray) -> tuple[Any, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
@@ -69,6 +72,8 @@ class GymVectorEnv(VectorEnv):
     """One step of the worlds, and what of it is handed on."""
     if self._state is None:
       raise RuntimeError("call reset() before step().")
+    if actions.shape != self.action_space.shape:
+      raise ValueError(f"actions have to be {self.action_space.shape}, not {actions.shape}.")
     self._state, out = self._step(self._state, actions)
     return out
 
@@ -105,7 +110,7 @@ class TorchVectorEnv(GymVectorEnv):
   def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
     """Observations, rewards, terminations, truncations and infos of actions (num_envs, nu), as tensors."""
     # what torch does to its tensor next must not meet a step that still reads it
-    out = jax.block_until_ready(self._advance(jnp.from_dlpack(actions.detach().contiguous())))
+    out = jax.block_until_ready(self._advance(jnp.from_dlpack(self._torch.as_tensor(actions).detach().contiguous())))
     out = jax.tree.map(self._torch.from_dlpack, out)
     done = out["terminated"] | out["truncated"]
     infos = {

@@ -243,6 +243,8 @@ def wrap(
   Returns:
     an object with `reset(keys)` and `step(state, actions)`; not jitted: `mjx_lite.jit` the loop that calls them.
   """
+  if isinstance(env, Worlds | AutoReset):
+    raise ValueError("this environment is wrapped already: give the one that `load` returned.")
   out: Any = Quarantine(env) if quarantine else env
   out = Episode(out, episode_length, action_repeat)
   out = Randomise(out, randomise) if randomise else out

@@ -29,6 +29,8 @@ def cut(
   """Cut trajectories into segments; check their shapes."""
   for i, t in enumerate(trajectories):
     _check(m, i, t, channels)
+  if segment is not None and segment < 1:
+    raise ValueError(f"segment= is a number of steps, at least 1, not {segment}.")
   longest = max(len(t.ctrl) for t in trajectories)
   length = min(segment or longest, longest)
   if length < longest and (m.nhistory or m.nplastic):

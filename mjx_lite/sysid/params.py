@@ -147,7 +147,7 @@ def kp(
     bounds: least and largest value.
     scale: typical size of a change.
   """
-  rows = _rows(m, "actuator_gainprm", actuators, m.actuator_gainprm)
+  rows = _servos(m, actuators)
 
   def put(m, x):
     gain, bias = _with(m.actuator_gainprm, (rows, 0), x), _with(m.actuator_biasprm, (rows, 1), -x)
@@ -168,13 +168,22 @@ def kv(
     bounds: least and largest value.
     scale: typical size of a change.
   """
-  rows = _rows(m, "actuator_biasprm", actuators, m.actuator_biasprm)
+  rows = _servos(m, actuators)
 
   def put(m, x):
     return m.replace(actuator_biasprm=_with(m.actuator_biasprm, (rows, 2), -x))
 
   labels = tuple(f"kv[{_name(m, 'actuator', r)}]" for r in rows)
   return Param("kv", lambda m: -m.actuator_biasprm[rows, 2], put, bounds, scale, labels, follows=False)
+
+
+def _servos(m, actuators):
+  """Rows of actuators that have a bias of their length and velocity."""
+  rows = _rows(m, "actuator_biasprm", actuators, m.actuator_biasprm)
+  other = [_name(m, "actuator", r) for r in rows if m.actuator_biastype[r] != mjx.BiasType.AFFINE]
+  if other:
+    raise ValueError(f"{', '.join(other)}: no servo; of a motor `field(m, 'actuator_gear', name, 0)` is what can be told.")
+  return rows
 
 
 def labels_of(m: mjx.Model, params: Sequence[Param]) -> list[str]:

@@ -113,10 +113,14 @@ def pushed(p: Structure, theta: jax.Array, delta: jax.Array, t: Tables) -> Pushe
   of_theta = np.eye(n, count, dtype=theta.dtype) * t.scale
   of_delta = np.broadcast_to(np.eye(n, nx, -count, dtype=theta.dtype)[:, None], (n, S, nx)) * t.spread
 
-  def push(columns):
-    return jax.jvp(lambda a, b: _segments(p, a, b, t), (theta, delta), columns)
+  # tangents of the state from the first step on: a loop that finds them only in its body is traced a second time
+  first = {**t.start, "qacc_warmstart": jnp.broadcast_to(t.d.qacc_warmstart, (S, t.m.nv))}
+  still = {k: jnp.zeros((n, *x.shape), x.dtype) for k, x in first.items()}
 
-  (misses, end), (slope, end_slope) = jax.vmap(push, out_axes=(None, 0))((of_theta, of_delta))
+  def push(columns):
+    return jax.jvp(lambda a, b, c: _segments(p, a, b, t._replace(start=c)), (theta, delta, first), columns)
+
+  (misses, end), (slope, end_slope) = jax.vmap(push, out_axes=(None, 0))((of_theta, of_delta, still))
   slope = jnp.moveaxis(slope, 0, -1)
   return Pushed(misses, slope, end, end_slope) if p.link else Pushed(misses, slope, {}, {})
 
@@ -191,8 +195,8 @@ def _started(p, m, delta, t):
   nv = m.nv
   turn = jax.vmap(lambda q, x: mjx.integrate_pos(m, q, x, 1))
   return dict(
-    qpos=turn(t.start["qpos"], delta[:, :nv]), qvel=t.start["qvel"] + delta[:, nv : 2 * nv],
-    act=t.start["act"] + delta[:, 2 * nv :], time=t.start["time"],
+    t.start, qpos=turn(t.start["qpos"], delta[:, :nv]), qvel=t.start["qvel"] + delta[:, nv : 2 * nv],
+    act=t.start["act"] + delta[:, 2 * nv :],
   )  # fmt: skip
 
 

@@ -1,6 +1,7 @@
 """Pictures and films of trajectories: from the model's cameras or from outside, with MuJoCo's own overlays."""
 
 import os
+import pathlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -8,7 +9,7 @@ import mujoco
 import numpy as np
 
 from mjx_lite.core.types import Data, Model
-from mjx_lite.viz.draw import arrange, draw, write_mp4, write_png
+from mjx_lite.viz.draw import arrange, draw, why_no_mp4, write_mp4, write_png
 
 STATE = ("qpos", "qvel", "act", "ctrl", "qfrc_applied", "xfrc_applied", "mocap_pos", "mocap_quat", "eq_active")
 OPTION = (
@@ -68,6 +69,8 @@ def render(
   stride = 1 if fps is None else max(1, round(1 / (fps * between)))
   state = {k: np.swapaxes(x, 0, 1)[::stride] for k, x in state.items()}  # (pictures, worlds, n)
   option = _option(overlays, scene_option)
+  if path is not None:
+    _check_path(path, len(state["qpos"]))
   if grid is not None and grid[0] * grid[1] < worlds:
     raise ValueError(f"a grid of {grid[0]} by {grid[1]} has no room for {worlds} worlds.")
   spacing = spacing or float(np.clip(1.1 * mj_model.stat.extent, 0.5, 10.0))
@@ -136,11 +139,22 @@ def _camera(mj_model, camera, lookat, distance):
   return lookat, view, i
 
 
+def _check_path(path, pictures):
+  """Refuse what could not be written, before anything is drawn."""
+  path = pathlib.Path(path)
+  if path.suffix not in (".png", ".mp4"):
+    raise ValueError(f"{path} is neither a .png, for one picture, nor an .mp4.")
+  if not path.parent.is_dir():
+    raise FileNotFoundError(f"{path}: there is no such folder.")
+  if path.suffix == ".png" and pictures > 1:
+    raise ValueError(f"{path} is one picture, the trajectory has {pictures}: write an .mp4, or ask for one state.")
+  if path.suffix == ".mp4" and (why := why_no_mp4()) is not None:
+    raise RuntimeError(f"{path} cannot be written: {why}.")
+
+
 def _write(path, images, still, fps):
   """Write a picture or a film."""
   if str(path).endswith(".png"):
-    if len(images) > 1:
-      raise ValueError(f"{path} is one picture, the trajectory has {len(images)}: write an .mp4, or ask for one state.")
     write_png(path, images[0])
   elif (why := write_mp4(path, images, fps)) is not None:
     raise RuntimeError(f"{path} was not written: {why}.")

@@ -190,6 +190,16 @@ def test_inspect_of_a_model_with_nothing_in_it(tmp_path, capsys, monkeypatch):
   assert "nv 0" in out and "com_pos" in out
 
 
+def test_check_and_bench_of_a_model_with_nothing_in_it(tmp_path, capsys):
+  path = tmp_path / "empty.xml"
+  path.write_text("<mujoco/>")
+  assert main(["check", str(path), "--steps", "2"]) == 0
+  out = capsys.readouterr().out
+  assert "equal" in out and "without any difference" in out and "allowed" not in out  # no table without rows
+  assert main(["bench", str(path), "--worlds", "2", "--steps", "2", "--repeats", "1"]) == 0
+  assert "steps per second" in capsys.readouterr().out
+
+
 def test_inspect_lists_what_is_unsupported(tmp_path, capsys):
   path = tmp_path / "model.xml"
   path.write_text(_UNSUPPORTED)

@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import mujoco
 import numpy as np
+import optimistix
 import pytest
 import scipy.linalg
 
@@ -250,6 +251,36 @@ def test_controls_of_another_shape_are_refused(pendulum):
     for what in (control.ilqr, control.shoot, control.simulate):
       with pytest.raises(ValueError, match=r"\(T, 1\) is needed"):
         what(m, d, ctrl, SWING_UP)
+
+
+def test_costs_that_are_no_residuals_are_refused(pendulum):
+  m, d = pendulum
+  scalar = lambda *x: jnp.sum(x[1].qvel ** 2)  # noqa: E731
+  for cost in (control.Cost(scalar, final), control.Cost(running, scalar)):
+    for what in (control.ilqr, control.shoot, control.simulate):
+      with pytest.raises(ValueError, match="residuals"):
+        jax.eval_shape(lambda u, what=what, cost=cost: what(m, d, u, cost), jnp.zeros((2, 1)))
+
+
+def test_other_optimisers_take_the_dynamics(pendulum):
+  """Optimistix finds where the pendulum rests under a torque, by Newton; C does not move there."""
+  m, d = pendulum
+  f, u = control.dynamics(m, d), jnp.array([0.3])
+  newton = optimistix.Newton(rtol=1e-10, atol=1e-10)
+  find = mjx.jit(lambda x: optimistix.root_find(lambda x, u: f(x, u) - x, newton, x, u).value)
+  rest = np.asarray(find(jnp.array([3.0, 0.0])))
+  c = mujoco.MjModel.from_xml_path(str(ASSETS / "pendulum.xml"))
+  there = mujoco.MjData(c)
+  there.qpos[:], there.qvel[:], there.ctrl[:] = rest[:1], rest[1:], u
+  mujoco.mj_forward(c, there)
+  assert abs(rest[0] - np.pi) > 0.05 and np.abs(there.qacc).max() < 1e-8
+  with pytest.raises(ValueError, match="nq"):
+    f(jnp.zeros(3), u)
+
+
+def test_lqr_refuses_what_does_not_belong_together():
+  with pytest.raises(ValueError, match="does not belong"):
+    control.lqr(np.eye(3), np.ones((3, 1)), np.eye(2), np.eye(1))
 
 
 def test_plans_move_on():

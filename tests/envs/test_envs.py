@@ -204,6 +204,12 @@ def test_what_cannot_be_is_refused(env):
   for options in (dict(episode_length=0), dict(action_repeat=0)):
     with pytest.raises(ValueError, match="at least one step"):
       envs.wrap(env, **options)
+  with pytest.raises(ValueError, match="wrapped already"):
+    envs.wrap(envs.wrap(env))
+  state = jax.eval_shape(env.reset, jax.random.key(0))
+  for shape in ((), (2,), (3, 1)):
+    with pytest.raises(ValueError, match="an action of one world"):
+      jax.eval_shape(env.step, state, jax.ShapeDtypeStruct(shape, np.float32))
   with pytest.raises(ValueError, match="no State"):
     env.render([])
   with pytest.raises(ValueError, match="cartpole_balance"):

@@ -3,6 +3,7 @@
 import sys
 
 import gymnasium
+import jax
 import numpy as np
 import pytest
 
@@ -48,6 +49,25 @@ def test_final_observations(vector):
     assert (infos["final_info"]["episode"]["r"] > 0.5 * LENGTH).all()
 
 
+def test_committed_actions_need_no_second_program(vector):
+  """Arrays from torch's memory are committed to their device, and so is the state after a step of them."""
+  vector.reset(seed=0)
+  action = jax.device_put(np.zeros((WORLDS, 1), np.float32), jax.devices()[0])
+  vector._advance(action)
+  known = vector._step._cache_size()
+  vector._advance(action)
+  assert vector._step._cache_size() == known
+
+
+def test_actions_of_another_shape_are_refused(vector):
+  vector.reset(seed=0)
+  for shape in ((WORLDS,), (WORLDS + 1, 1), (WORLDS, 2)):
+    with pytest.raises(ValueError, match=r"have to be \(3, 1\)"):
+      vector.step(np.zeros(shape))
+  with pytest.raises(ValueError, match="2 seeds for 3 worlds"):
+    vector.reset(seed=[0, 1])
+
+
 def test_a_step_needs_a_reset():
   with pytest.raises(RuntimeError, match="reset"):
     GymVectorEnv(envs.load("pendulum"), 1).step(np.zeros((1, 1)))
@@ -58,14 +78,21 @@ def test_tensors_of_torch_are_jax_arrays(monkeypatch):
   env = envs.load("cartpole_balance", dtype=np.float32)
   ours = TorchVectorEnv(env, WORLDS, episode_length=LENGTH)
   other = GymVectorEnv(env, WORLDS, episode_length=LENGTH)
-  advanced, advance = [], ours._advance
-  monkeypatch.setattr(ours, "_advance", lambda actions: advanced.append(advance(actions)) or advanced[-1])
+  taken, advanced, advance = [], [], ours._advance
+
+  def watched(actions):
+    taken.append(actions)
+    advanced.append(advance(actions))
+    return advanced[-1]
+
+  monkeypatch.setattr(ours, "_advance", watched)
   obs, _ = ours.reset(seed=1)
   np.testing.assert_array_equal(obs.numpy(), other.reset(seed=1)[0])
   for i in range(LENGTH):
     action = (0.1 * torch.randn(WORLDS, 1, generator=torch.Generator().manual_seed(i))).requires_grad_()
     obs, reward, terminated, truncated, infos = ours.step(action)
     handed = advanced[-1]
+    assert taken[-1].unsafe_buffer_pointer() == action.data_ptr()
     assert obs.data_ptr() == handed["obs"].unsafe_buffer_pointer()  # nothing was copied
     assert reward.data_ptr() == handed["reward"].unsafe_buffer_pointer()
     expected = other.step(action.detach().numpy())

@@ -363,6 +363,10 @@ def test_refusals():
   t = sysid.Trajectory(np.zeros((5, 3)), {"arm": np.zeros(5)})
   with pytest.raises(ValueError, match=r"dof_damping\[tip\] = 0.05 is not within"):
     sysid.fit(m, good, t)
+  with pytest.raises(ValueError, match="motor, pusher: no servo"):
+    sysid.kp(m)
+  with pytest.raises(ValueError, match="at least 1, not 0"):
+    sysid.fit(m, sysid.field(m, "dof_damping", "tip"), t, segment=0)
   with pytest.raises(ValueError, match="neither a sensor"):
     sysid.fit(m, good, t._replace(measured={"leg": np.zeros(5)}))
   with pytest.raises(ValueError, match=r"shape \(4,\)"):

@@ -70,8 +70,14 @@ def test_tiles_have_a_world_each(box):
   assert not tiles[0, 32:, 48:].any()  # no fourth
 
 
-def test_refusals(box):
+def test_refusals(box, tmp_path, monkeypatch):
   m, qpos = box
+  monkeypatch.setattr("mjx_lite.viz.film.draw", None)  # nothing is drawn that cannot be written
+  monkeypatch.setattr("mjx_lite.viz.film.why_no_mp4", lambda: "no ffmpeg")
+  told = {"x.gif": "neither", "x": "neither", "no/x.mp4": "no such folder", "x.png": "18", "x.mp4": "no ffmpeg"}
+  for name, why in told.items():
+    with pytest.raises((ValueError, OSError, RuntimeError), match=why):
+      viz.render(m, qpos.reshape(18, -1), path=tmp_path / name)
   with pytest.raises(ValueError, match="no camera 'left'"):
     viz.render(m, qpos, camera="left")
   with pytest.raises(ValueError, match="no overlay 'forces'"):
