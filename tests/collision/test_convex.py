@@ -10,6 +10,7 @@ import re
 import collision_oracle as oracle
 import jax
 import jax.numpy as jnp
+import mujoco
 import numpy as np
 import pytest
 from scipy.spatial import ConvexHull
@@ -244,6 +245,25 @@ def test_hulls_that_overlap_deeply_leave_each_other_by_the_shortest_way(dtype, t
   deep = depth > 0.02
   assert deep.sum() > 40
   np.testing.assert_allclose(-found.dist[0, 0, deep], depth[deep], rtol=0, atol=tolerance)
+
+
+@pytest.mark.parametrize('pair', [('ellipsoid', 'mesh'), ('cylinder', 'box')], ids='-'.join)
+def test_curved_shapes_that_overlap_deeply_leave_each_other_by_as_short_a_way_as_in_mujoco(pair):
+  pos, mat, size, margin = oracle.poses(np.random.default_rng(0), 800, 'random')
+  pos[:, 1] = pos[:, 0] + 0.3 * (pos[:, 1] - pos[:, 0])
+  p = convex.plan([pair], *(None if h is None else HullOf(*h) for h in oracle.hulls(*pair)))
+  shapes = [Shape(*(jnp.asarray(np.moveaxis(x[:, k], 0, -1)[None]) for x in (pos, mat, size))) for k in (0, 1)]
+  none = jnp.zeros((1, len(pos)))
+  found = mjx.jit(lambda a, b, margin: convex.collide(p, a, b, margin, ITERATIONS, False))(*shapes, none)
+  opt = oracle.model(*pair).opt
+  given, flags = (opt.ccd_tolerance, opt.ccd_iterations), opt.disableflags
+  opt.ccd_tolerance, opt.ccd_iterations, opt.disableflags = 1e-12, 500, flags | mujoco.mjtDisableBit.mjDSBL_MULTICCD
+  theirs = np.array([x[:, 0].min(initial=0) for x in oracle.contacts(*pair, pos, mat, size, 0 * margin)])
+  (opt.ccd_tolerance, opt.ccd_iterations), opt.disableflags = given, flags
+  off = (np.asarray(found.dist[0, 0]) - theirs)[theirs < -0.05]
+  assert len(off) > 400
+  assert np.mean(np.abs(off) < 1e-4) > 0.97, np.mean(np.abs(off) < 1e-4)
+  assert off.max() < 1e-3
 
 
 @functools.cache
