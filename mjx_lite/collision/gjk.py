@@ -29,7 +29,7 @@ _TRIED /= np.linalg.norm(_TRIED, axis=1, keepdims=True)
 _DOWNHILL, _ANGLE = 16, 0.3  # steps downhill from each of these directions, and the first one's angle [rad]
 _TURNS = 5  # of the target above the origin
 _AT_ONCE, _ROUNDS = 8, 8  # pairs of a world that are looked at together, at least; and in how many rounds, were all near
-_DEEP = 0.01  # depth, of the size of Y, from which the shortest way out is looked for everywhere
+_DEEP = 0.002  # depth, of the size of Y, from which the shortest way out is looked for everywhere
 _STEP, _GROWTH = 1e-5, 8.0  # first step outside, of the size of Y, and its growth
 
 
