@@ -111,6 +111,11 @@ def _second_weight(
   span = only_where(slope >= safe.MINVAL, safe.divide(2 * size, slope))
   upward = half > 0
   differs = upward != (corner > 0)
+  # along an axis that the segment is perpendicular to, rounding must not decide whether there is a second contact
+  is_open = slope * slope <= _SCALES[half.dtype.itemsize][2] ** 2 * vector.dot(half, half)[..., None, :]
+  inside_edge = (is_edge & ~is_face)[..., None, :] & axis
+  none_differs = ~jnp.any(differs & ~is_open & ~inside_edge, axis=-2)
+  differs = jnp.where(is_open, none_differs[..., None, :], differs)
 
   # face: an end is above it; go to where the segment leaves its sides
   end = pos + first[..., None, :] * half
@@ -152,7 +157,7 @@ def capsule_box(a: Shape, b: Shape, margin: jax.Array) -> Contacts:
   over the nearest feature of the box, ends or leaves it. Arbitrary in C to round-off: which end comes first where the
   segment is parallel to a face; which of two equally near edges is taken where it passes through the box; whether there
   is a second contact, and where, on a segment perpendicular to an axis of the box whose nearest feature is an edge or
-  corner.
+  corner. Here it is there, and where C has it.
 
   Source: `mjraw_CapsuleBox`.
   Gradient: of each sphere as it moves along the segment; the nearest feature is held.

@@ -6,10 +6,11 @@ Overlapping: the target leaves the centre of Y through the origin until it is ou
 origin along the last normal until that does not change: c is then the foot of the origin on the boundary of Y, and
 n . c its depth. One loop does all of this; every pass through it asks each shape for one support point.
 
-The foot is the nearest of a neighbourhood. Polytopes that overlap deeply are searched for a shorter way out (`expand`); curved
-shapes may leave each other by another than the shortest way.
+The foot is the nearest of a neighbourhood. Shapes that overlap deeply are searched for a shorter way out: polytopes for the
+shortest (`expand`); where one is curved, many directions are turned downhill, and the search begins again at the best.
 """
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
@@ -24,8 +25,9 @@ from mjx_lite.math.once import decided, once, unit
 _APART, _LEAVE, _DESCEND = range(3)
 _TRIED = np.array([x for x in np.ndindex(3, 3, 3) if x != (1, 1, 1)], float) - 1
 _TRIED /= np.linalg.norm(_TRIED, axis=1, keepdims=True)
+_DOWNHILL, _ANGLE = 16, 0.3  # steps downhill from each of these directions, and the first one's angle [rad]
 _TURNS = 5  # of the target above the origin
-_DEEP = 0.01  # depth, of the size of Y, from which the shortest way out is looked for everywhere
+_DEEP = 0.002  # depth, of the size of Y, from which the shortest way out is looked for everywhere
 _STEP, _GROWTH = 1e-5, 8.0  # first step outside, of the size of Y, and its growth
 
 
@@ -258,10 +260,36 @@ def find(a: Core, b: Core, reach: jax.Array, iterations: int, ways: jax.Array | 
     zero3, zero3, zero3, index, index, jnp.zeros(index.shape, bool), -place, jnp.zeros_like(place),
     _STEP * size + jnp.zeros_like(place[:, 0]), away, index[:, 0], index[:, 0], no, no, no, no, index[:, 0], index[:, 0],
   )  # fmt: skip
-  carry = jax.lax.while_loop(
-    lambda c: jnp.any(~c[0].done) & (c[1] < 6 * iterations), lambda c: (body(c[0]), c[1] + 1), (start, jnp.int32(0))
-  )
-  s = carry[0]
+
+  def settle(s: _State) -> _State:
+    return jax.lax.while_loop(
+      lambda c: jnp.any(~c[0].done) & (c[1] < 6 * iterations), lambda c: (body(c[0]), c[1] + 1), (s, jnp.int32(0))
+    )[0]
+
+  def deep(s: _State, some) -> tuple[jax.Array, jax.Array]:
+    """Depth, and whether there may be a shorter way out than through the foot."""
+    depth = once(jnp.max(jnp.where(s.on, vector.dot(s.y, s.normal[:, None]), -jnp.inf), axis=1), one)
+    return depth, s.overlap & ~s.far & some & (depth > _DEEP * size)
+
+  def elsewhere(s: _State, looked: jax.Array) -> _State:
+    """Begin again where the boundary of Y is nearer to the origin."""
+    depth, look = deep(s, ~polytopes & ~looked)
+    nothing = tried, jnp.full_like(depth, jnp.inf)
+    way, low = jax.lax.cond(jnp.any(look), lambda: _seek(furthest, turn, one), lambda: nothing)
+    look &= low < (1 - 1e-4) * depth - 64 * tiny * size
+    target = (low + height(low))[:, None] * way
+    first = _first_max(jnp.where(s.on, vector.dot(s.y, way[:, None]), -jnp.inf)) & s.on
+    back = jnp.sum(jnp.where(first[:, :, None], s.y, 0), axis=1) - target
+    new = s._replace(on=first, v=back, target=target, turn=0 * s.turn, again=~no, done=no, count=0 * s.count)
+    return jax.tree.map(lambda old, x: jnp.where(core.over(look, x.ndim), x, old), s, new)
+
+  if ways is not None or np.all(polytopes if lib is np else False):
+    s = settle(start)
+  else:
+    # one loop around both searches, lest each is compiled
+    s, _ = jax.lax.while_loop(
+      lambda c: jnp.any(~c[0].done) & (c[1] < 2), lambda c: (elsewhere(settle(c[0]), c[1] > 0), c[1] + 1), (start, jnp.int32(0))
+    )
   found = Features(s.normal, s.on, s.index_a, s.index_b, s.a, s.b, s.far, s.overlap, s.passes)
   if ways is not None or not np.any(polytopes if lib is np else True):
     return found
@@ -272,8 +300,7 @@ def find(a: Core, b: Core, reach: jax.Array, iterations: int, ways: jax.Array | 
     w, _, _, index_a, index_b = furthest(direction, *sides)
     return w, jnp.stack([index_a, index_b], axis=1)
 
-  depth = once(jnp.max(jnp.where(s.on, vector.dot(s.y, s.normal[:, None]), -jnp.inf), axis=1), one)
-  look = s.overlap & ~s.far & polytopes & (depth > _DEEP * size)
+  depth, look = deep(s, polytopes)
   way = expand.Way(s.normal, s.on, jnp.stack([s.index_a, s.index_b], axis=2))
   tolerance = 64 * tiny * size + jnp.zeros_like(depth)
   way = jax.lax.cond(
@@ -309,6 +336,32 @@ def _shallowest(
   if not (a.curved or b.curved):
     return way, jnp.full_like(place[:, 0], jnp.inf)
   return way, overlap(way[:, None], core.extent)[:, 0]
+
+
+def _seek(furthest: Callable, turn: jax.Array, one: jax.Array) -> tuple[jax.Array, jax.Array]:
+  """A direction (P, 3, W) in which shapes overlap little, and how much (P, W): from each of many, some steps downhill."""
+  axes = jnp.swapaxes(turn, 1, 2)
+  ways = jnp.broadcast_to(jnp.asarray(_TRIED, turn.dtype)[..., None], (len(turn), *_TRIED.shape, turn.shape[-1]))
+  n = jnp.concatenate([ways, axes, -axes], axis=1)
+
+  def height(n):
+    """How far Y reaches along each direction, and the tangent uphill."""
+    y = once(jax.vmap(furthest, 1, 1)(n)[0], one)
+    low = vector.dot(n, y)
+    return low, safe.normalize(y - low[:, :, None] * n)
+
+  def step(_, carry):
+    n, low, uphill, angle = carry
+    to = safe.normalize(n - angle[:, :, None] * uphill)
+    new, slope = height(to)
+    better = new < low
+    n, uphill = (jnp.where(better[:, :, None], x, old) for x, old in ((to, n), (slope, uphill)))
+    return n, jnp.where(better, new, low), uphill, jnp.where(better, angle, 0.5 * angle)
+
+  low, uphill = height(n)
+  n, low, _, _ = jax.lax.fori_loop(0, _DOWNHILL, step, (n, low, uphill, jnp.full_like(low, _ANGLE)))
+  best = _first_max(-low)
+  return jnp.sum(jnp.where(best[:, :, None], n, 0), axis=1), jnp.min(low, axis=1)
 
 
 def _first_max(x: jax.Array) -> jax.Array:

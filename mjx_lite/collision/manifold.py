@@ -169,8 +169,9 @@ def _polygon(s: Side, face: jax.Array, dtype) -> tuple[jax.Array, jax.Array]:
 def manifold(a: Side, b: Side, normal: jax.Array, limit: jax.Array, close: jax.Array) -> Manifold:
   """Contacts of faces and edges; none where there is no such pair.
 
-  An edge may be parallel to a face that the shapes do not meet at: one that hardly looks along the normal says nothing about
-  their depth, and the single contact stays. C takes it there, and reports a graze where shapes overlap deeply.
+  An edge may be parallel to a face that looks sideways. There the distance is that of the two, as in C, which may be a graze
+  where shapes overlap deeply. But for a generator of a cylinder that meets the other geom with its cap: any of them could be
+  meant, C's choice is arbitrary, and the single contact stays, as it mostly does in C.
 
   Args:
     normal: (P, 3, W) of the single contact, from a to b.
@@ -186,8 +187,8 @@ def manifold(a: Side, b: Side, normal: jax.Array, limit: jax.Array, close: jax.A
 
   # faces that face each other
   facing = vector.dot(fa.normal[:, :, None], fb.normal[:, None])
-  able = (fa.ok & (vector.dot(fa.normal, n[:, None]) > _EDGE_TOL))[:, :, None]
-  able &= (fb.ok & (vector.dot(fb.normal, n[:, None]) < -_EDGE_TOL))[:, None]
+  able = (fa.ok & (vector.dot(fa.normal, n[:, None]) > _FACING))[:, :, None]
+  able &= (fb.ok & (vector.dot(fb.normal, n[:, None]) < -_FACING))[:, None]
   facing = only_where(able, facing)
   row = jnp.min(facing, axis=2)
   pick_a = first_min(row)
@@ -226,17 +227,22 @@ def manifold(a: Side, b: Side, normal: jax.Array, limit: jax.Array, close: jax.A
   contact_normal = jnp.where(edge_of_b[:, None], normal_a, -normal_b)
 
   # where there is nothing to clip there are no sides
-  have = close & (two_faces | is_edge)
+  have = close & (two_faces | is_edge) & ~(edge_of_a & _on_cap(a, n)) & ~(edge_of_b & _on_cap(b, n))
   points, count = _clip(reference, jnp.where(have, nreference, 0), incident, nincident, out, limit - swell)
   points, count = _reduce(points, jnp.where(have, count, 0), is_edge, edge[:, 1] - edge[:, 0])
   above = vector.dot(points - reference[:, :1], out[:, None])
   on_reference = points - above[..., None, :] * out[:, None]
   dist = swell[:, None] - above * vector.dot(out, toward)[:, None]
   other = on_reference - dist[..., None, :] * toward[:, None]
-  good = have & (nreference > 2) & (vector.dot(contact_normal, n) > _EDGE_TOL)
+  good = have & (nreference > 2) & (vector.dot(contact_normal, n) > _FACING)
   count = jnp.where(good, count, 0)
   dist = only_where(jnp.arange(4)[:, None] < count[:, None], dist)
   return Manifold(dist, 0.5 * (on_reference + other), contact_normal, count)
+
+
+def _on_cap(s: Side, normal: jax.Array) -> jax.Array:
+  """Which geoms (P, W) are cylinders that are met at a cap."""
+  return _is(s, "cylinder", 2) & (jnp.abs(vector.dot(normal, s.mat[..., 2, :])) > 1 - _FACING)
 
 
 def _keep(carry, side):

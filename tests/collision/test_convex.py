@@ -10,6 +10,7 @@ import re
 import collision_oracle as oracle
 import jax
 import jax.numpy as jnp
+import mujoco
 import numpy as np
 import pytest
 from scipy.spatial import ConvexHull
@@ -148,6 +149,23 @@ def test_a_face_seen_edge_on_does_not_hide_an_overlap():
   assert (ours[:, :, 0].min(axis=1) < -0.45).all()
 
 
+def test_edge_in_a_face_that_looks_sideways():
+  """A corner of a box in the side of a cylinder, and a face there, nearly parallel to the generator, that looks aside."""
+  rng = np.random.default_rng(0)
+  place, lean, roll, aside, height = rng.uniform((-0.3, 0.01, 0.01, 0.01, -0.3), (0.3, 0.06, 0.06, 0.08, 0), (N, 5)).T
+  turns = [oracle.turn(2, z) @ oracle.turn(0, x) @ oracle.turn(1, y) for x, y, z in zip(lean, roll, place - aside, strict=True)]
+  mat = np.stack([np.broadcast_to(np.eye(3), (N, 3, 3)), np.stack(turns)], axis=1)
+  size = np.broadcast_to([[0.7, 0.25, 0], [0.25, 0.14, 0.175]], (N, 2, 3))
+  pos = np.zeros((N, 2, 3))
+  pos[:, 1] = np.stack([-0.685 * np.sin(place), 0.685 * np.cos(place), height], axis=1) - mat[:, 1] @ (size[0, 1] * [1, -1, -1])
+  ours, theirs = _special(('cylinder', 'box'), pos, mat, size, 0)
+  both = zip(ours, theirs, strict=True)
+  aside = [(x[x[:, 0] < 0], y) for x, y in both if len(y) and (y[:, 4] < -0.8).all()]
+  assert len(aside) > 0.8 * N
+  assert [len(x) for x, _ in aside] == [len(y) for _, y in aside]
+  np.testing.assert_allclose(*(np.concatenate([z[k][:, :7] for z in aside]) for k in (0, 1)), rtol=0, atol=1e-5)
+
+
 def test_edge_of_a_capsule_that_lies_askew_on_a_rim():
   """With a margin C inflates a capsule along the normal of the single contact, which is not that of the face."""
   rng = np.random.default_rng(1)
@@ -227,6 +245,25 @@ def test_hulls_that_overlap_deeply_leave_each_other_by_the_shortest_way(dtype, t
   deep = depth > 0.02
   assert deep.sum() > 40
   np.testing.assert_allclose(-found.dist[0, 0, deep], depth[deep], rtol=0, atol=tolerance)
+
+
+@pytest.mark.parametrize('pair', [('ellipsoid', 'mesh'), ('cylinder', 'box')], ids='-'.join)
+def test_curved_shapes_that_overlap_deeply_leave_each_other_by_as_short_a_way_as_in_mujoco(pair):
+  pos, mat, size, margin = oracle.poses(np.random.default_rng(0), 800, 'random')
+  pos[:, 1] = pos[:, 0] + 0.3 * (pos[:, 1] - pos[:, 0])
+  p = convex.plan([pair], *(None if h is None else HullOf(*h) for h in oracle.hulls(*pair)))
+  shapes = [Shape(*(jnp.asarray(np.moveaxis(x[:, k], 0, -1)[None]) for x in (pos, mat, size))) for k in (0, 1)]
+  none = jnp.zeros((1, len(pos)))
+  found = mjx.jit(lambda a, b, margin: convex.collide(p, a, b, margin, ITERATIONS, False))(*shapes, none)
+  opt = oracle.model(*pair).opt
+  given, flags = (opt.ccd_tolerance, opt.ccd_iterations), opt.disableflags
+  opt.ccd_tolerance, opt.ccd_iterations, opt.disableflags = 1e-12, 500, flags | mujoco.mjtDisableBit.mjDSBL_MULTICCD
+  theirs = np.array([x[:, 0].min(initial=0) for x in oracle.contacts(*pair, pos, mat, size, 0 * margin)])
+  (opt.ccd_tolerance, opt.ccd_iterations), opt.disableflags = given, flags
+  off = (np.asarray(found.dist[0, 0]) - theirs)[theirs < -0.05]
+  assert len(off) > 400
+  assert np.mean(np.abs(off) < 1e-4) > 0.97, np.mean(np.abs(off) < 1e-4)
+  assert off.max() < 1e-3
 
 
 @functools.cache

@@ -203,6 +203,27 @@ def test_scenes_by_hand(pair):
     np.testing.assert_allclose(np.sort(x[:, 0]), np.sort(y[:, 0]), atol=1e-9, err_msg=str(SCENES[pair][k]))
 
 
+@pytest.mark.parametrize('place, capsule, box, with_second', [
+  ((0.0119, -0.0455, -0.0195), (0.046, 0.02, 0), (0.011, 0.017, 0.017), 6),  # an end at a corner: the same contact twice
+  ((0.1, 0.05, 0.35), (0.1, 1, 0), BOX, 4),  # across a face, both ends beyond it
+])  # fmt: skip
+def test_second_contact_of_a_capsule_perpendicular_to_a_side_does_not_hang_on_rounding(place, capsule, box, with_second):
+  sign = np.array(list(itertools.product((-1, 1), repeat=3)), float)
+  axis = np.stack([1e-15 * sign[:, 0], sign[:, 2], 1e-15 * sign[:, 1]], axis=1)
+  mat = np.stack([np.stack([np.cross(x, [0, 0, 1]), [0, 0, 1], x], axis=1) for x in axis])
+  n = len(axis)
+  poses = [
+    np.broadcast_to([place, (0, 0, 0)], (n, 2, 3)), np.stack([mat, np.broadcast_to(EYE, mat.shape)], axis=1),
+    np.broadcast_to([capsule, box], (n, 2, 3)), np.zeros(n),
+  ]  # fmt: skip
+  ours, theirs = _rows(_collide(('capsule', 'box'))(*_args(*poses)), poses[3]), oracle.contacts('capsule', 'box', *poses)
+  # C has a second contact for some of the signs only, always in the same place
+  assert sorted(len(x) for x in theirs) == [1] * (n - with_second) + [2] * with_second
+  for x in ours:
+    both = [y for y in theirs if len(y) == 2 and np.abs(y[0] - x[0]).max() < 1e-9]
+    assert both and all(_same(x, y) for y in both)
+
+
 @functools.cache
 def _directions(pair):
   """A tangent of the arguments of each pose: place, turn and size of both shapes."""
