@@ -7,13 +7,18 @@ import numpy as np
 from mjx_lite.collision.shapes import Contacts, Shape, first_min, make_contacts, only_where
 from mjx_lite.math import safe, vector
 
+_LEVEL = {8: 1e-10, 4: 1e-5}  # relative height over a side, by dtype, up to which a centre is level with it
+
 
 def _local_sphere_box(
   center: jax.Array, radius: jax.Array, size: jax.Array
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
   """Distance (..., W), position and normal (..., 3, W) of a sphere and a box, all in the frame of the box."""
-  # centre outside: towards the nearest point of the box
-  nearest = jnp.where(center > size, size, jnp.where(center < -size, -size, center))
+  # centre outside: towards the nearest point of the box. Level with a side to round-off counts as inside of it: a capsule's
+  # second sphere is so where the capsule leaves a face. Derivatives by size and by centre cancel there, but not if XLA, which
+  # compares anew in each kernel, rounds one comparison up and another down
+  side = size * (1 + _LEVEL[center.dtype.itemsize])
+  nearest = jnp.where(center > side, size, jnp.where(center < -side, -size, center))
   toward, gap = safe.normalize_with_norm(nearest - center)
 
   # centre inside: away from the nearest face, the lower one where two are equally near

@@ -7,6 +7,21 @@ import pytest
 from sweep import state_of
 
 import mjx_lite as mjx
+from mjx_lite.collision.box import _local_sphere_box
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+def test_round_off_does_not_turn_the_derivative_of_a_sphere_level_with_a_side(dtype):
+  """A capsule's second sphere stands so where the capsule leaves a face."""
+  size = jnp.asarray([[0.2], [0.15], [0.1]], dtype)
+
+  def normal(center, size):
+    return _local_sphere_box(center, jnp.full(1, 0.05, dtype), size)[2][0, 0]
+
+  for toward in (0, 1):
+    center = size.at[0].set(np.nextafter(dtype(0.2), dtype(toward))).at[1].set(0.0).at[2].set(0.14)
+    for slope in jax.grad(normal, argnums=(0, 1))(center, size):
+      np.testing.assert_array_equal(slope, 0)
 
 
 @pytest.mark.slow
