@@ -38,7 +38,7 @@ def plane_cylinder(a: Shape, b: Shape, margin: jax.Array) -> Contacts:
   axis = b.axis(2)
   slope = vector.dot(normal, axis)[..., None, :]
   axis = jnp.where(slope > 0, -axis, axis)
-  down = -jnp.abs(slope) * axis - normal
+  down = slope * b.axis(2) - normal  # not of the lower cap's axis: of a cylinder that lies, it is round-off which that is
   level = vector.dot(down, down)[..., None, :] < 1e-12
   down = jnp.where(level, b.axis(0), safe.normalize(down)) * radius
   aside = safe.normalize(vector.cross(down, axis)) * radius
