@@ -6,6 +6,7 @@ import numpy as np
 
 from mjx_lite.collision.shapes import Contacts, Shape, first_min, make_contacts, only_where
 from mjx_lite.math import safe, vector
+from mjx_lite.math.once import decided, unit
 
 _LEVEL = {8: 1e-10, 4: 1e-5}  # relative height over a side, by dtype, up to which a centre is level with it
 
@@ -51,6 +52,11 @@ _EDGE_AXIS = np.array([[k == j for k in range(3)] for j, _ in _EDGES])[..., None
 _EDGE_SIDE = np.array([[0 if k == j else 2 * (i >> k & 1) - 1 for k in range(3)] for j, i in _EDGES])[..., None]
 
 
+# what single precision makes larger than C's MINVAL, by dtype: squared sine up to which segment and edge are parallel, and
+# relative difference of equal distances
+_TIES = {8: (0.0, 0.0), 4: (1e-10, 2e-6)}
+
+
 def _over(x: jax.Array) -> jax.Array:
   """Sign of x where it is outside of [-1, 1], else 0."""
   return jnp.where(jnp.abs(x) > 1, jnp.sign(x), 0)
@@ -74,7 +80,8 @@ def _segment_edge(
   apart = side * size - pos
   aa, ab, bb = reach * reach, -reach * vector.dot(axis, half), vector.dot(half, half)
   u, v = -reach * vector.dot(axis, apart), vector.dot(half, apart)
-  det = aa * bb - ab * ab
+  across = jnp.where(axis, 0, half)
+  det = aa * vector.dot(across, across)
 
   # nearest on the infinite lines, then clip the weight on the edge, then that on the segment
   on_edge, on_seg = safe.divide(bb * u - ab * v, det), safe.divide(aa * v - ab * u, det)
@@ -87,7 +94,8 @@ def _segment_edge(
   on_seg = jnp.clip(on_seg, -1, 1)
 
   apart = apart - on_seg[..., None, :] * half + on_edge[..., None, :] * axis * size
-  return on_seg, on_edge, end, only_where(jnp.abs(det) >= safe.MINVAL, vector.dot(apart, apart))
+  crosses = det >= jnp.maximum(safe.MINVAL, _TIES[det.dtype.itemsize][0] * aa * bb)
+  return on_seg, on_edge, end, only_where(crosses, vector.dot(apart, apart))
 
 
 def _second_weight(
@@ -179,22 +187,27 @@ def capsule_box(a: Shape, b: Shape, margin: jax.Array) -> Contacts:
   beyond = jnp.maximum(jnp.abs(tip) - fixed[2][:, None], 0)
   tip_dist = only_where(jnp.sum(beyond > 0, axis=-2) <= 1, vector.dot(beyond, beyond))
   best_tip = jnp.min(tip_dist, axis=1)
-  tip_weight = jnp.where(tip_dist[:, 0] <= tip_dist[:, 1], -1, 1)
 
   # squared distance of the edges; near-ties go to the first, and to an end rather than an edge
   pos_0, half_0, size_0 = (x[:, None] for x in fixed)
   _, _, end, edge_dist = _segment_edge(pos_0, half_0, size_0, jnp.asarray(_EDGE_AXIS), jnp.asarray(_EDGE_SIDE))
   best_edge = jnp.min(edge_dist, axis=1)
-  chosen = first_min(jnp.maximum(edge_dist, best_edge[:, None] + safe.MINVAL))
-  is_tip = best_edge >= best_tip - safe.MINVAL
+  reach = jnp.sum(fixed[2], axis=-2)
+  tie = safe.MINVAL + _TIES[pos.dtype.itemsize][1] * reach * jnp.sqrt(jnp.minimum(best_edge, best_tip))
+  chosen = first_min(jnp.maximum(edge_dist, (best_edge + tie)[:, None]))
+  end = jnp.sum(jnp.where(chosen, end, 0), axis=1)
+  # edges that meet in a corner are equally near to it: each gives the same derivative, but not parts of one and of another
+  masks = (*(chosen[:, k] for k in range(12)), best_edge >= best_tip - tie, tip_dist[:, 0] <= tip_dist[:, 1], end > 0, end < 0)
+  *chosen, is_tip, is_low, is_high_end, is_low_end = decided(unit(pos), *masks)
+  chosen = jnp.stack(chosen, axis=1)
+  end = jnp.where(is_high_end, 1, jnp.where(is_low_end, -1, 0))
 
   # the nearest edge, which side of it, and the weights again with their gradient
   axis = jnp.any(chosen[..., None, :] & _EDGE_AXIS, axis=1)
   side = jnp.sum(jnp.where(chosen[..., None, :], _EDGE_SIDE, 0), axis=1).astype(pos.dtype)
-  end = jnp.sum(jnp.where(chosen, end, 0), axis=1)
   on_seg, on_edge, _, _ = _segment_edge(pos, half, size, axis, side)
   corner = jnp.where(axis, jnp.where(end > 0, 1, -1)[..., None, :], side)
-  first = jnp.where(is_tip, tip_weight, on_seg)
+  first = jnp.where(is_tip, jnp.where(is_low, -1, 1), on_seg)
   second, ok = _second_weight(pos, half, size, first, on_edge, axis, corner, is_tip, end == 0)
 
   center = pos[:, None] + jnp.stack([first, second], axis=1)[..., None, :] * half[:, None]

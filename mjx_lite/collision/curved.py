@@ -6,6 +6,7 @@ import numpy as np
 
 from mjx_lite.collision.shapes import Contacts, Shape, make_contacts
 from mjx_lite.math import safe, vector
+from mjx_lite.math.once import decided, unit
 
 
 def plane_ellipsoid(a: Shape, b: Shape, margin: jax.Array) -> Contacts:
@@ -37,8 +38,10 @@ def plane_cylinder(a: Shape, b: Shape, margin: jax.Array) -> Contacts:
   normal, radius, half = a.axis(2), b.size[..., :1, :], b.size[..., 1:2, :]
   axis = b.axis(2)
   slope = vector.dot(normal, axis)[..., None, :]
-  axis = jnp.where(slope > 0, -axis, axis)
-  down = -jnp.abs(slope) * axis - normal
+  # which cap is lower is round-off where a cylinder lies: computed once, so that all parts of the derivative are of one choice
+  (turned,) = decided(unit(slope), slope > 0)
+  axis = jnp.where(turned, -axis, axis)
+  down = slope * b.axis(2) - normal
   level = vector.dot(down, down)[..., None, :] < 1e-12
   down = jnp.where(level, b.axis(0), safe.normalize(down)) * radius
   aside = safe.normalize(vector.cross(down, axis)) * radius

@@ -1,0 +1,90 @@
+"""Where contacts hang on a comparison that is a tie by construction, reverse mode goes with forward mode all the same."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import mjx_lite as mjx
+from mjx_lite.collision.box import capsule_box
+from mjx_lite.collision.curved import plane_cylinder
+from mjx_lite.collision.shapes import Shape
+
+WORLDS = 2000
+QUARTERS = np.array([[1, 0, 0, 0], [0.5**0.5, 0.5**0.5, 0, 0], [0.5**0.5, 0, 0.5**0.5, 0], [0.5, 0.5, 0.5, 0.5]])
+
+
+def product(p, q):
+  """Of quaternions (W, 4)."""
+  real = p[:, :1] * q[:, :1] - np.sum(p[:, 1:] * q[:, 1:], axis=1, keepdims=True)
+  return np.concatenate([real, p[:, :1] * q[:, 1:] + q[:, :1] * p[:, 1:] + np.cross(p[:, 1:], q[:, 1:])], axis=1)
+
+
+def matrix(q):
+  """Rotations (1, 3, 3, W) of quaternions (4, W)."""
+  w, x, y, z = q / jnp.sqrt(jnp.sum(q * q, axis=0))
+  rows = (1 - 2 * (y * y + z * z), 2 * (x * y - w * z), 2 * (x * z + w * y)), \
+    (2 * (x * y + w * z), 1 - 2 * (x * x + z * z), 2 * (y * z - w * x)), \
+    (2 * (x * z - w * y), 2 * (y * z + w * x), 1 - 2 * (x * x + y * y))  # fmt: skip
+  return jnp.stack([jnp.stack(row) for row in rows])[None]
+
+
+def parallel(rng, apart):
+  """Two shapes turned alike but for quarters of a turn, so that axes are parallel or perpendicular to round-off."""
+  turn, quarter = rng.normal(size=(WORLDS, 4)), QUARTERS[rng.integers(0, 4, WORLDS)]
+  turn /= np.linalg.norm(turn, axis=1, keepdims=True)
+  x = dict(pos_a=rng.normal(size=(WORLDS, 3)), quat_a=turn, quat_b=product(turn, quarter))
+  x |= {k: rng.uniform(0.05, 0.3, (WORLDS, 3)) for k in ("size_a", "size_b")}
+  x["pos_b"] = x["pos_a"] + np.einsum("ijw,wj->wi", np.asarray(matrix(turn.T))[0], apart)
+  return {k: y.T for k, y in x.items()}
+
+
+def over_plane(rng):
+  """Cylinders that lie or stand on a plane, their centres above it: below, a cap's other points touch, and caps change."""
+  return plane_cylinder, parallel(rng, rng.uniform([-1, -1, 0], [1, 1, 0.3], (WORLDS, 3)))
+
+
+def beside_box(rng):
+  """Capsules parallel to edges of boxes."""
+  return capsule_box, parallel(rng, rng.uniform(-0.4, 0.4, (WORLDS, 3)))
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+@pytest.mark.parametrize("shapes", [over_plane, beside_box])
+def test_reverse_mode_is_forward_mode(shapes, dtype):
+  """Per world, along a random direction, of a function of the contacts that does not know their order."""
+  rng = np.random.default_rng(0)
+  collide, x = shapes(rng)
+  weight = rng.normal(size=(7, WORLDS)).astype(dtype)
+  along = {k: rng.normal(size=y.shape) for k, y in x.items()}
+  x, along = ({k: jnp.asarray(y, dtype) for k, y in z.items()} for z in (x, along))
+
+  def f(x):
+    a, b = (Shape(x[f"pos_{k}"][None], matrix(x[f"quat_{k}"]), x[f"size_{k}"][None]) for k in "ab")
+    found = collide(a, b, jnp.zeros((1, 1), dtype))
+    y = jnp.concatenate([found.dist[:, :, None], found.pos, found.frame[:, :, 0]], axis=2)
+    return jnp.sum(jnp.where(found.dist < 0, jnp.sin(jnp.sum(weight * y, axis=2)), 0), axis=(0, 1))
+
+  gradient = mjx.jit(jax.grad(lambda x: jnp.sum(f(x))))(x)
+  forward = np.asarray(mjx.jit(lambda x, t: jax.jvp(f, (x,), (t,))[1])(x, along), float)
+  parts = np.stack([np.sum(np.asarray(gradient[k], float) * np.asarray(along[k], float), axis=0) for k in x])
+  off = np.abs(parts.sum(axis=0) - forward) / (1e-3 + np.linalg.norm(parts, axis=0))
+  assert (forward != 0).sum() > WORLDS // 4
+  assert np.count_nonzero(~(off < (1e-2 if dtype == np.float32 else 1e-8))) == 0, np.sort(off)[-9:]
+
+
+@pytest.mark.parametrize("slope", [0.0, 1e-17, -1e-17])
+def test_points_of_a_lying_cylinder_tilt_with_it(slope):
+  """By the angle about y of a cylinder along x on the plane z = 0, the points below move by its radius, along it."""
+  size, radius = jnp.asarray([0.1, 0.3, 0.0])[None, :, None], 0.1
+  plane = Shape(jnp.zeros((1, 3, 1)), jnp.eye(3)[None, :, :, None], size)
+
+  def along(angle):
+    c, s = jnp.cos(angle), jnp.sin(angle) + slope
+    mat = jnp.stack([s, 0, c, 0, 1, 0, -c, 0, s]).reshape(1, 3, 3, 1)
+    found = plane_cylinder(plane, Shape(jnp.asarray([0.0, 0.0, 0.09])[None, :, None], mat, size), jnp.zeros((1, 1)))
+    return jnp.sum(found.pos[0, :2, 0, 0])
+
+  exact = (along(1e-4) - along(-1e-4)) / 2e-4
+  assert abs(exact) > radius
+  np.testing.assert_allclose(jax.grad(along)(0.0), exact, rtol=1e-6)
