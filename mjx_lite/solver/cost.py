@@ -73,9 +73,14 @@ def _of_contacts(p: Any, x: jax.Array) -> jax.Array:
   return x[_contact_start(p) :].reshape(p.contact.ncon, p.contact.ndir, -1)
 
 
+def _slide(p: Any, rows: Rows, x: jax.Array) -> jax.Array:
+  """mu_j x_j (ncon, ndir - 1, W) of contacts' rows."""
+  return x[:, 1:] * rows.jacobian.mu[:, : p.contact.ndir - 1]
+
+
 def _cone_at(p: Any, rows: Rows, x: jax.Array) -> _Cone:
   d = _of_contacts(p, rows.D)[:, 0]
-  slide = x[:, 1:] * rows.jacobian.mu[:, : p.contact.ndir - 1]
+  slide = _slide(p, rows, x)
   size, mu = safe.norm(slide), rows.contact_mu
   free = (x[:, 0] >= size) & ((size > 0) | (x[:, 0] >= 0))
   middle = ~free & (mu * mu * x[:, 0] + size > 0) & (size > 0)
@@ -277,13 +282,14 @@ def _alone_along(p: Any, rows: Rows, start: Zones, jar, jv) -> Callable[[jax.Arr
 def _cones_along(p: Any, rows: Rows, start: Zones, jar, jv) -> Callable[[jax.Array], Line]:
   """What elliptic contacts add."""
   c0, d, v, force = _cone(p, rows, jar), *(_of_contacts(p, x) for x in (rows.D, jv, start.force))
-  slide = v[:, 1:] * rows.jacobian.mu[:, : v.shape[1] - 1]
+  slide = _slide(p, rows, v)
   move = _ConeMove(v[:, 0], slide, vector.dot(slide, slide), vector.dot(c0.slide, slide))
   energy0, push, square = _bottom_cost(c0, d), vector.dot(force, v), vector.dot(d * v, v)
 
   def line(alpha):
     c1 = _cone_at(p, rows, c0.jar + alpha * v)
-    c1 = c1._replace(size=once(c1.size), gap=c1.jar[:, 0] - once(c1.size))
+    size1 = once(c1.size)
+    c1 = c1._replace(size=size1, gap=c1.jar[:, 0] - size1)
     both, weight = c0.bottom & c1.bottom, jnp.where(c1.bottom, square, 0)
     cost = jnp.where(both, 0.5 * alpha * alpha * square, _bottom_cost(c1, d) - energy0 + alpha * push)
     rise = jnp.where(both, alpha * square, push + jnp.where(c1.bottom, vector.dot(d * c1.jar, v), 0))

@@ -255,7 +255,10 @@ def test_controls_of_another_shape_are_refused(pendulum):
 
 def test_costs_that_are_no_residuals_are_refused(pendulum):
   m, d = pendulum
-  scalar = lambda *x: jnp.sum(x[1].qvel ** 2)  # noqa: E731
+
+  def scalar(m, d, *_):
+    return jnp.sum(d.qvel**2)
+
   for cost in (control.Cost(scalar, final), control.Cost(running, scalar)):
     for what in (control.ilqr, control.shoot, control.simulate):
       with pytest.raises(ValueError, match="residuals"):
