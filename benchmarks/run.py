@@ -1,4 +1,4 @@
-"""Times mjx_lite, mujoco.mjx and mujoco.batch.Batch beside each other, in one process and in alternation.
+"""Times mjx_lite, mujoco.mjx and mujoco.batch.Batch beside each other, each in a process of its own and in alternation.
 
     python benchmarks/run.py --scenes humanoid --worlds 1024 --steps 100 --repeats 5 --json results.jsonl
 
@@ -8,9 +8,9 @@ See README.md in this folder for the protocols and the columns.
 import argparse
 import dataclasses
 import datetime
-import gc
 import importlib.util
 import json
+import multiprocessing
 import os
 import pathlib
 import platform
@@ -83,15 +83,21 @@ def load(scene: str) -> Any:
   return common.load_model(SCENES[scene]() if scene in SCENES else pathlib.Path(scene))
 
 
-def _prepare_process(args: argparse.Namespace) -> None:
-  """What must be set before JAX starts."""
+def _environment(engine: str, args: argparse.Namespace) -> dict[str, str]:
+  """What has to be set before JAX starts: devices, and as many threads for the kernels of one as serve the engine best.
+
+  `NPROC` is where jaxlib reads the number of threads from. Where each core has a device, more than one divide kernels for
+  nothing. mujoco.mjx calls LAPACK inside a loop, and jaxlib 0.10 deadlocks there with fewer threads than twice the cores.
+  """
+  found = {}
   if args.devices > 1:
     flag = f"--xla_force_host_platform_device_count={args.devices}"
-    os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {flag}".strip()
-  # mujoco.mjx calls LAPACK inside a loop, and jaxlib 0.10 deadlocks there when a thread pool has as many threads as two
-  # cores have: NPROC is where jaxlib reads the number of threads from
-  os.environ.setdefault("NPROC", str(max(2 * (os.cpu_count() or 1), 2 * args.devices)))
-  sys.path.insert(0, str(ROOT))
+    found["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {flag}".strip()
+  cores = os.cpu_count() or 1
+  threads = {"mjx_lite": 1 if args.devices > 1 else cores, "mjx": 2 * max(cores, args.devices)}
+  if engine in threads and "NPROC" not in os.environ:
+    found["NPROC"] = str(threads[engine])
+  return found
 
 
 def choose_solver(mj_model: Any, solver: str | None, iterations: int | None) -> None:
@@ -156,10 +162,11 @@ class JaxEngine:
       self.m = jax.device_put(self.m, split())
       self.d, self.ctrl = jax.device_put(self.d, split("worlds")), jax.device_put(self.ctrl, split(None, "worlds"))
     self.programs: dict[str, Any] = {}
+    self.steps: list[Any] = []
 
-  def compile_step(self) -> Any:
+  def compile_step(self) -> None:
     """Compiles one step of all worlds."""
-    return self._compile(self._step, self.ctrl[:1])
+    self.steps.append(self._compile(self._step, self.ctrl[:1]))
 
   def _compile(self, function, ctrl):
     import jax
@@ -169,15 +176,19 @@ class JaxEngine:
     jit = getattr(self.mjx, "jit", jax.jit)  # each engine's own documented way
     return timing.compile_program(self._divided(function), self.m, self.d, ctrl, jit=jit)
 
-  def compile(self, steps: list[Any]) -> dict[str, Any]:
+  def compile(self) -> dict[str, Any]:
     """Compiles the protocols; returns what they cost, and the least that the step cost."""
+    import jax
+
     from mjx_lite.cli import timing
 
-    step = min(steps, key=lambda p: p.trace_s + p.compile_s)
+    step = min(self.steps, key=lambda p: p.trace_s + p.compile_s)
     for name in self.args.protocols:
       self.programs[name] = self._compile(getattr(self, "_" + name), self.ctrl)
     return {
-      "step_seconds": [(p.trace_s, p.compile_s) for p in steps],
+      "device": jax.devices()[0].device_kind,
+      "NPROC": os.environ.get("NPROC"),
+      "step_seconds": [(p.trace_s, p.compile_s) for p in self.steps],
       "trace_s": step.trace_s,
       "compile_s": step.compile_s,
       "instructions": step.instructions,
@@ -192,10 +203,12 @@ class JaxEngine:
 
   def run(self, protocol: str) -> tuple[float, Any]:
     """One rollout: its time [s] and the last qpos (worlds, nq)."""
+    import numpy as np
+
     from mjx_lite.cli import timing
 
     result, spent = timing.timed(self.programs[protocol].call, self.m, self.d, self.ctrl)
-    return spent, result[0].qpos
+    return spent, np.asarray(result[0].qpos)
 
   def _step(self, m, d, ctrl):
     import jax
@@ -265,7 +278,7 @@ class BatchEngine:
   def compile_step(self) -> None:
     """Nothing to compile."""
 
-  def compile(self, steps: list[Any]) -> dict[str, Any]:
+  def compile(self) -> dict[str, Any]:
     """The bytes are those of one MjData."""
     import mujoco
 
@@ -287,7 +300,73 @@ class BatchEngine:
       for u in self.inputs.ctrl:
         self.batch.ctrl = u
         self.batch.step()
-    return time.perf_counter() - start, self.batch.qpos
+    return time.perf_counter() - start, self.batch.qpos.copy()
+
+
+class Worker:
+  """An engine in a process of its own: its `compile_step`, `compile` and `run`."""
+
+  def __init__(self, name: str, scene: str, args: argparse.Namespace):
+    self.name = name
+    here, there = multiprocessing.Pipe()
+    before = dict(os.environ)
+    os.environ.update(_environment(name, args))
+    context = multiprocessing.get_context("spawn")
+    self.process = context.Process(target=_serve, args=(there, name, scene, args), daemon=True)
+    self.process.start()
+    os.environ.clear()
+    os.environ.update(before)
+    there.close()
+    self.pipe = here
+    self._answer()
+
+  def _answer(self):
+    try:
+      error, result = self.pipe.recv()
+    except EOFError:
+      raise RuntimeError(f"the process of {self.name} ended") from None
+    if error is not None:
+      raise error
+    return result
+
+  def call(self, method: str, *args: Any) -> Any:
+    """What the engine's method returns."""
+    self.pipe.send((method, args))
+    return self._answer()
+
+  def close(self) -> None:
+    """Ends the process."""
+    self.pipe.close()
+    self.process.join(30)
+    self.process.kill()
+
+
+def _serve(pipe, name, scene, args):
+  """What a worker's process does: makes the engine, then answers calls until the pipe is closed."""
+  sys.path.insert(0, str(ROOT))
+  try:
+    inputs = make_inputs(scene, args)
+    engine = BatchEngine(inputs, args) if name == "batch" else JaxEngine(name, inputs, args)
+  except (ImportError, AttributeError, NotImplementedError) as error:
+    pipe.send((NotImplementedError(str(error)), None))
+    return
+  pipe.send((None, None))
+  while True:
+    try:
+      method, arguments = pipe.recv()
+    except EOFError:
+      return
+    pipe.send((None, getattr(engine, method)(*arguments)))
+
+
+def make_inputs(scene: str, args: argparse.Namespace) -> Inputs:
+  """The same in every process."""
+  from mjx_lite.cli import common
+
+  mj_model = load(scene)
+  choose_solver(mj_model, args.solver, args.iterations)
+  qpos, qvel = common.random_state(mj_model, args.worlds, args.seed)
+  return Inputs(mj_model, qpos, qvel, common.random_control(mj_model, args.steps, args.worlds, args.seed))
 
 
 def _import_engine(name: str) -> Any:
@@ -302,58 +381,52 @@ def _import_engine(name: str) -> Any:
 
 def _run_scene(scene: str, args: argparse.Namespace) -> list[dict[str, Any]]:
   """Times one scene with all engines; one record per engine."""
-  import numpy as np
-
-  from mjx_lite.cli import common
-
-  mj_model = load(scene)
-  choose_solver(mj_model, args.solver, args.iterations)
-  qpos, qvel = common.random_state(mj_model, args.worlds, args.seed)
-  inputs = Inputs(mj_model, qpos, qvel, common.random_control(mj_model, args.steps, args.worlds, args.seed))
-  records, engines = {}, []
+  records, workers = {}, []
   for name in args.engines:
     record = records[name] = {"scene": scene, "engine": name, "worlds": args.worlds, "steps": args.steps}
     try:
-      engine = BatchEngine(inputs, args) if name == "batch" else JaxEngine(name, inputs, args)
-    except (ImportError, AttributeError, NotImplementedError) as error:
+      workers.append(Worker(name, scene, args))
+    except NotImplementedError as error:
       record["refused"] = str(error)
       print(f"  {name} cannot run {scene}: {error}", file=sys.stderr)
-      continue
-    engines.append(engine)
   # the step in alternation too: the first compilation of a process pays for much that is not the engine's
-  steps = {engine.name: [] for engine in engines}
   for repeat in range(args.compile_repeats):
-    for engine in engines:
-      print(f"  {scene}: compiling {engine.name}, round {repeat + 1} of {args.compile_repeats}", file=sys.stderr)
-      steps[engine.name].append(engine.compile_step())
-  for engine in engines:
-    records[engine.name] |= engine.compile(steps[engine.name])
-
-  # the first round warms up and compares the engines' ends; then A B C A B C ...
+    for worker in workers:
+      print(f"  {scene}: compiling {worker.name}, round {repeat + 1} of {args.compile_repeats}", file=sys.stderr)
+      worker.call("compile_step")
+  for worker in workers:
+    records[worker.name] |= worker.call("compile")
   for protocol in args.protocols:
-    ends = {engine.name: np.array(engine.run(protocol)[1], np.float64) for engine in engines}
-    times = {engine.name: [] for engine in engines}
-    for repeat in range(args.repeats):
-      print(f"  {scene}: {protocol}, round {repeat + 1} of {args.repeats}", file=sys.stderr)
-      for engine in engines:
-        times[engine.name].append(engine.run(protocol)[0])
-    for name, spent in times.items():
-      count = args.worlds * args.steps
-      records[name][protocol] = {
-        "median_steps_per_s": count / statistics.median(spent),
-        "best_steps_per_s": count / min(spent),
-        "seconds": spent,
-        "finite_worlds": int(np.isfinite(ends[name]).all(-1).sum()),
-      }
-      if "batch" in ends:
-        # the median world: chaos makes the worst one meaningless after many steps
-        gap = np.abs(ends[name] - ends["batch"]).max(-1)
-        records[name][protocol]["median_gap_to_batch"] = float(np.nanmedian(gap))
+    _time(protocol, workers, records, args)
   for record in records.values():
     _add_ratios(record, records)
-  del engines
-  gc.collect()
+  for worker in workers:
+    worker.close()
   return list(records.values())
+
+
+def _time(protocol: str, workers: list[Worker], records: dict[str, dict[str, Any]], args: argparse.Namespace) -> None:
+  """Puts the times of a protocol into the records; the first round warms up and compares ends, then A B C A B C ..."""
+  import numpy as np
+
+  ends = {worker.name: np.asarray(worker.call("run", protocol)[1], np.float64) for worker in workers}
+  times = {worker.name: [] for worker in workers}
+  for repeat in range(args.repeats):
+    print(f"  {protocol}, round {repeat + 1} of {args.repeats}", file=sys.stderr)
+    for worker in workers:
+      times[worker.name].append(worker.call("run", protocol)[0])
+  for name, spent in times.items():
+    count = args.worlds * args.steps
+    records[name][protocol] = {
+      "median_steps_per_s": count / statistics.median(spent),
+      "best_steps_per_s": count / min(spent),
+      "seconds": spent,
+      "finite_worlds": int(np.isfinite(ends[name]).all(-1).sum()),
+    }
+    if "batch" in ends:
+      # the median world: chaos makes the worst one meaningless after many steps
+      gap = np.abs(ends[name] - ends["batch"]).max(-1)
+      records[name][protocol]["median_gap_to_batch"] = float(np.nanmedian(gap))
 
 
 def _add_ratios(record: dict[str, Any], records: dict[str, dict[str, Any]]) -> None:
@@ -421,16 +494,11 @@ def _print_table(records: list[dict[str, Any]], args: argparse.Namespace) -> Non
 
 def main() -> int:
   args = _arguments()
-  _prepare_process(args)
-  import jax
-
   machine = {
     "time": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
     "cpu": platform.processor() or platform.machine(),
     "cores": os.cpu_count(),
-    "device": jax.devices()[0].device_kind,
     "devices": args.devices,
-    "NPROC": os.environ["NPROC"],
     "repeats": args.repeats,
     **_versions(),
   }
