@@ -16,11 +16,12 @@ from mjx_lite.core.enums import GeomType
 from mjx_lite.core.select import rows
 from mjx_lite.core.types import Model
 from mjx_lite.math import safe, vector
-from mjx_lite.math.once import in_parts
+from mjx_lite.math.once import in_parts, once
 
 ROUND = frozenset(("sphere-sphere", "sphere-capsule", "capsule-capsule"))  # groups of shapes around segments
 _AT_A_TIME = 64  # pairs whose bounds are made, or left out, in one go
 _FEW_TREES = 16  # pairs of geoms for each of trees, from which on to look at the trees first costs nothing
+_GROUP = 32  # candidates of which the largest is looked at first
 _EXACT = 1 << 24  # integers below are exact in float32, whose `top_k` is faster
 
 
@@ -100,12 +101,9 @@ def overlap(
 
   Source: `mj_filterSphere`, `mj_collideOBB`.
   """
-  index = [jnp.asarray(g.astype(np.int32)) for g in (geom1, geom2)]
+  index, reach = [jnp.asarray(g.astype(np.int32)) for g in (geom1, geom2)], jax.lax.stop_gradient(reach)
   shapes, better = (b.segments, _of_segments) if group in ROUND else (b.boxes, _of_boxes)
   trees, kind = np.unique(tree[np.stack([geom1, geom2], axis=1)], axis=0, return_inverse=True)
-  is_many = tiled and len(geom1) >= _FEW_TREES * len(trees)
-  meet = _trees_meet(b.balls, trees, tree, jnp.max(reach)) if is_many else None
-  kind = jnp.asarray(kind.astype(np.int32))
 
   def some(take):
     first, second = (take(g) for g in index)
@@ -116,17 +114,42 @@ def overlap(
     def by_shapes(balls):
       return jnp.minimum(balls, take(reach) - better(*both(shapes)))
 
-    def closer():
-      one, two = both(b.balls)
-      balls = take(reach) + one.radius + two.radius - safe.norm(one.pos - two.pos)
-      return jax.lax.cond(jnp.any(balls > 0), by_shapes, lambda x: x, balls) if tiled else by_shapes(balls)
+    one, two = both(b.balls)
+    balls = take(reach) + one.radius + two.radius - safe.norm(one.pos - two.pos)
+    return (jax.lax.cond(jnp.any(balls > 0), by_shapes, lambda x: x, balls) if tiled else by_shapes(balls)).T
 
-    if meet is None:
-      return closer()
-    nowhere = jnp.full((len(first), b.balls.pos.shape[-1]), -jnp.inf, b.balls.pos.dtype)
-    return jax.lax.cond(jnp.any(meet.at[take(kind)].get(mode="promise_in_bounds")), closer, lambda: nowhere)
+  if tiled and len(geom1) >= _FEW_TREES * len(trees):
+    return _in_some_parts(some, kind, _trees_meet(b.balls, trees, tree, jnp.max(reach)), b.balls.pos[0, 0])
+  return in_parts(len(geom1), some, -(-len(geom1) // _AT_A_TIME) if tiled else 1, axis=1)
 
-  return in_parts(len(geom1), lambda take: some(take).T, -(-len(geom1) // _AT_A_TIME) if tiled else 1, axis=1)
+
+def _in_some_parts(some, kind: np.ndarray, wanted: jax.Array, like: jax.Array) -> jax.Array:
+  """Columns (W, n) as `in_parts` makes them, but only of parts with some of a wanted kind; -inf elsewhere.
+
+  Args:
+    some: function of `take`, see `in_parts`.
+    kind: (n,) of the columns.
+    wanted: (nkind,) kinds.
+    like: (W,) of their type.
+  """
+  n = len(kind)
+  size = min(n, _AT_A_TIME)
+  start = np.minimum(np.arange(0, n, size), n - size).astype(np.int32)
+  kinds = (kind[start[:, None, None] + np.arange(size)[:, None]] == np.arange(len(wanted))).any(axis=1)
+  number = np.arange(len(start), dtype=np.int32)
+  is_wanted = jnp.any(kinds & wanted, axis=1)
+
+  def after(i):
+    return jnp.min(jnp.where(is_wanted & (number > i), number, len(start)))
+
+  def write(state):
+    i, out = state
+    first = jnp.asarray(start)[i]
+    columns = some(lambda x, axis=0: jax.lax.dynamic_slice_in_dim(x, first, size, axis))
+    return after(i), jax.lax.dynamic_update_slice_in_dim(out, columns, first, 1)
+
+  out = jnp.full((*like.shape, n), -jnp.inf, like.dtype)
+  return jax.lax.while_loop(lambda state: state[0] < len(start), write, (after(-1), out))[1]
 
 
 def _trees_meet(b: Balls, pairs: np.ndarray, tree: np.ndarray, reach: jax.Array) -> jax.Array:
@@ -135,7 +158,7 @@ def _trees_meet(b: Balls, pairs: np.ndarray, tree: np.ndarray, reach: jax.Array)
   members = [np.flatnonzero(tree == t) for t in trees]
   index = np.stack([np.resize(g, max(map(len, members))) for g in members])
   pos, radius = rows(b.pos, index), rows(b.radius, index)[:, :, None]
-  low, high = vector.fold(jnp.minimum, pos - radius, 1), vector.fold(jnp.maximum, pos + radius, 1)
+  low, high = once(vector.fold(jnp.minimum, pos - radius, 1)), once(vector.fold(jnp.maximum, pos + radius, 1))
   one, two = place.reshape(pairs.shape).T
   apart = jnp.maximum(rows(low, one) - rows(high, two), rows(low, two) - rows(high, one)) > reach
   return jnp.any(~jnp.any(apart, axis=1), axis=1)
@@ -170,9 +193,23 @@ class Chosen(NamedTuple):
 
 def nearest(overlap: jax.Array, budget: int) -> Chosen:
   """The candidates of largest overlap (W, n), of which there are more than the budget. Gradient: none."""
-  found = jax.lax.top_k(jax.lax.stop_gradient(overlap).astype(jnp.float32), budget + 1)
-  value, place = map(jax.lax.optimization_barrier, found)  # XLA would sort all for a slice of it
+  overlap, wanted = jax.lax.stop_gradient(overlap).astype(jnp.float32), budget + 1
+  count = -(-overlap.shape[1] // _GROUP)
+  if count <= 2 * wanted:
+    value, place = _largest(overlap, wanted)
+  else:  # they are in the groups with the largest entries; a group's members lie `count` apart
+    pad = count * _GROUP - overlap.shape[1]
+    overlap = jnp.pad(overlap, ((0, 0), (0, pad)), constant_values=-jnp.inf).reshape(-1, _GROUP, count)
+    group = jnp.sort(_largest(vector.fold(jnp.maximum, overlap, 1), wanted)[1])
+    members = jnp.take_along_axis(overlap, group[:, None], axis=2).reshape(-1, _GROUP * wanted)
+    value, among = _largest(members, wanted)
+    place = count * (among // wanted) + jnp.take_along_axis(group, among % wanted, axis=1)
   return Chosen(place[:, :budget].T, value[:, budget] > 0)
+
+
+def _largest(x: jax.Array, number: int) -> list[jax.Array]:
+  """`top_k`; a slice of what it returns would make XLA sort all."""
+  return [jax.lax.optimization_barrier(found) for found in jax.lax.top_k(x, number)]
 
 
 def first_contacts(touches: jax.Array, rank: jax.Array, number: int, size: int) -> Chosen:

@@ -187,3 +187,16 @@ def test_more_slots_than_there_is_room_for_are_refused():
   with pytest.raises(ValueError, match=r"19320 places.*suggest_capacity"):
     mjx.put_model(model)
   assert mjx.put_model(model, **mjx.suggest_capacity(model, model.qpos0)).plan.sizes["ncon"] < 20
+
+
+@pytest.mark.parametrize("n, budget", [(300, 4), (5003, 7), (700, 40)])
+def test_nearest_are_those_that_overlap_most(n, budget):
+  rng = np.random.default_rng(n)
+  overlap = rng.normal(size=(3, n)).astype(np.float32)
+  overlap[0, rng.random(n) < 0.9] = -np.inf
+  overlap[1] = np.where(np.arange(n) < budget, 1, -1)  # just as many as fit
+  chosen = broadphase.nearest(jnp.asarray(overlap), budget)
+  found = np.take_along_axis(overlap, np.asarray(chosen.place).T, axis=1)
+  np.testing.assert_array_equal(found, -np.sort(-overlap, axis=1)[:, :budget])
+  assert all(len(np.unique(x)) == budget for x in np.asarray(chosen.place).T)
+  np.testing.assert_array_equal(chosen.lost, (overlap > 0).sum(axis=1) > budget)
