@@ -1,9 +1,11 @@
 """Distance of two boxes from below."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 
-from mjx_lite.math import safe, vector
+from mjx_lite.math import safe
 
 _PARALLEL = 0.05  # sine of the angle below which two edges are left to the faces' normals
 
@@ -11,23 +13,28 @@ _PARALLEL = 0.05  # sine of the angle below which two edges are left to the face
 def separation(offset: jax.Array, turn: jax.Array, half_a: jax.Array, half_b: jax.Array) -> jax.Array:
   """How far apart (n, W) two boxes are at least, along the normals of their faces and across their edges; negative in overlap.
 
+  Component by component, which makes a single kernel without reductions.
+
   Args:
     offset: (n, 3, W) centre of the second in the frame of the first [m].
     turn: (n, 3, 3, W) orientation of the second in that frame.
     half_a, half_b: (n, 3, W or 1) half sizes [m].
   """
-  size = jnp.abs(turn)
-  of_a = jnp.max(jnp.abs(offset) - half_a - vector.mat_vec(size, half_b), axis=1)
-  of_b = jnp.max(jnp.abs(vector.mat_t_vec(turn, offset)) - half_b - vector.mat_t_vec(size, half_a), axis=1)
-  best = jnp.maximum(of_a, of_b)
+  t, a, b = ([x[:, i] for i in range(3)] for x in (offset, half_a, half_b))
+  r = [[turn[:, i, j] for j in range(3)] for i in range(3)]
+  size = [[jnp.abs(x) for x in row] for row in r]
+  gaps = []
   for i in range(3):
-    j, k = (i + 1) % 3, (i + 2) % 3
-    # first the cross products of axis i of the first with all axes of the second, not of unit length
-    length = safe.sqrt(jnp.maximum(1 - turn[:, i] * turn[:, i], 0))
-    along = jnp.abs(offset[:, k, None] * turn[:, j] - offset[:, j, None] * turn[:, k])
-    reach_a = half_a[:, j, None] * size[:, k] + half_a[:, k, None] * size[:, j]
-    others = (1, 2), (2, 0), (0, 1)
-    reach_b = jnp.stack([half_b[:, m] * size[:, i, n] + half_b[:, n] * size[:, i, m] for m, n in others], axis=1)
-    gap = jnp.where(length > _PARALLEL, (along - reach_a - reach_b) / jnp.maximum(length, _PARALLEL), -jnp.inf)
-    best = jnp.maximum(best, jnp.max(gap, axis=1))
-  return best
+    reach = a[i] + b[0] * size[i][0] + b[1] * size[i][1] + b[2] * size[i][2]
+    gaps.append(jnp.abs(t[i]) - reach)
+    reach = b[i] + a[0] * size[0][i] + a[1] * size[1][i] + a[2] * size[2][i]
+    gaps.append(jnp.abs(t[0] * r[0][i] + t[1] * r[1][i] + t[2] * r[2][i]) - reach)
+  for i in range(3):
+    for n in range(3):
+      # the cross product of axis i of the first with axis n of the second, not of unit length
+      (j, k), (p, q) = ((i + 1) % 3, (i + 2) % 3), ((n + 1) % 3, (n + 2) % 3)
+      length = safe.sqrt(jnp.maximum(1 - r[i][n] * r[i][n], 0))
+      reach = a[j] * size[k][n] + a[k] * size[j][n] + b[p] * size[i][q] + b[q] * size[i][p]
+      gap = (jnp.abs(t[k] * r[j][n] - t[j] * r[k][n]) - reach) / jnp.maximum(length, _PARALLEL)
+      gaps.append(jnp.where(length > _PARALLEL, gap, -jnp.inf))
+  return functools.reduce(jnp.maximum, gaps)
