@@ -28,7 +28,8 @@ _TRIED /= np.linalg.norm(_TRIED, axis=1, keepdims=True)
 _DOWNHILL, _ANGLE = 16, 0.3  # steps downhill from each of these directions, and the first one's angle [rad]
 _TURNS = 5  # of the target above the origin
 _DEEP = 0.002  # depth, of the size of Y, from which the shortest way out is looked for everywhere
-_STEP, _GROWTH = 1e-5, 8.0  # first step outside, of the size of Y, and its growth
+_NARROW = 32.0  # width of a triangle, of the rounding of its corners, from which it has a normal
+_LEAST, _GROWTH = 1e-5, 8.0  # first step outside, of the size of Y, and its growth
 
 
 class Features(NamedTuple):
@@ -91,49 +92,46 @@ def _nearest(y: jax.Array, on: jax.Array, w: jax.Array, one: jax.Array) -> tuple
     the point (P, 3, W), which vertices besides w span it (P, 3, W), and whether the origin is inside (P, W).
   """
   e = once(y - w[:, None], one)
-  r = [-vector.dot(e[:, i], w) for i in range(3)]
-  g = {(i, j): vector.dot(e[:, i], e[:, j]) for i in range(3) for j in range(i, 3)}
-  gram = once(jnp.stack([*r, *g.values()], axis=1), one)
-  r, g = [gram[:, i] for i in range(3)], {k: gram[:, 3 + i] for i, k in enumerate(g)}
+  n = [vector.cross(e[:, (k + 1) % 3], e[:, (k + 2) % 3]) for k in range(3)]  # of the triangles without vertex k
+  n = once(jnp.stack(n, axis=1), one)
   have = [on[:, i] for i in range(3)]
+  length2 = [vector.dot(e[:, i], e[:, i]) for i in range(3)]
+  w2 = vector.dot(w, w)
   tiny = jnp.finfo(w.dtype).eps
-  zero = jnp.zeros_like(w[:, 0])
+  best2, best, point = w2, jnp.zeros_like(on), w
 
   # weights of the others in every simplex of two or three vertices with w
-  weights = []
   for i in range(3):
-    t = r[i] / jnp.where(g[i, i] > 0, g[i, i], 1)
-    ok = have[i] & (t > 0) & (t < 1)
-    weights.append((ok, [t if k == i else None for k in range(3)]))
-  for i, j in ((0, 1), (0, 2), (1, 2)):
-    det = g[i, i] * g[j, j] - g[i, j] * g[i, j]
-    fine = det > 4 * tiny * g[i, i] * g[j, j]
-    scale = 1 / jnp.where(fine, det, 1)
-    s, t = (r[i] * g[j, j] - r[j] * g[i, j]) * scale, (r[j] * g[i, i] - r[i] * g[i, j]) * scale
-    ok = have[i] & have[j] & (s > 0) & (t > 0) & (s + t < 1) & fine
-    weights.append((ok, [s if k == i else t if k == j else None for k in range(3)]))
-  ok = jnp.stack([x for x, _ in weights], axis=1)
-  all_weights = once(jnp.stack([jnp.stack([zero if x is None else x for x in t], axis=1) for _, t in weights], axis=1), one)
-  best2, best = vector.dot(w, w), jnp.zeros_like(all_weights[:, 0])
-  for k in range(6):
-    t = all_weights[:, k]
-    point = w + vector.add(t[:, i : i + 1] * e[:, i] for i in range(3))
-    size2 = vector.dot(point, point)
-    better = ok[:, k] & (size2 < best2)
-    best, best2 = jnp.where(better[:, None], t, best), jnp.where(better, size2, best2)
-  best = once(best, one)
-  point = w + vector.add(best[:, i : i + 1] * e[:, i] for i in range(3))
+    t = -vector.dot(e[:, i], w) / jnp.where(length2[i] > 0, length2[i], 1)
+    at = w + t[:, None] * e[:, i]
+    size2 = vector.dot(at, at)
+    better = have[i] & (t > 0) & (t < 1) & (size2 < best2)
+    span = np.arange(3)[:, None] == i
+    best, point = (jnp.where(better[:, None], x, old) for x, old in ((span, best), (at, point)))
+    best2 = jnp.where(better, size2, best2)
+  for k in range(3):
+    i, j = (k + 1) % 3, (k + 2) % 3
+    area2 = vector.dot(n[:, k], n[:, k])
+    scale = 1 / jnp.where(area2 > 0, area2, 1)
+    # along the normal: of a point computed in the plane the error is many times that of a narrow triangle
+    turned, height = vector.cross(n[:, k], w), vector.dot(n[:, k], w)
+    s, t = -vector.dot(e[:, j], turned) * scale, vector.dot(e[:, i], turned) * scale
+    longest2 = jnp.maximum(length2[i], length2[j])
+    wide = area2 > _NARROW**2 * tiny**2 * longest2 * (w2 + longest2)
+    size2 = height * height * scale
+    better = have[i] & have[j] & (s > 0) & (t > 0) & (s + t < 1) & wide & (size2 < best2)
+    best = jnp.where(better[:, None], np.arange(3)[:, None] != k, best)
+    best2, point = jnp.where(better, size2, best2), jnp.where(better[:, None], (height * scale)[:, None] * n[:, k], point)
 
   # inside of the tetrahedron: on the inner side of all its faces
-  n = [vector.cross(e[:, (k + 1) % 3], e[:, (k + 2) % 3]) for k in range(3)]
-  volume = vector.dot(e[:, 0], n[0])
-  weight = [-vector.dot(w, n[k]) for k in range(3)]
+  volume = vector.dot(e[:, 0], n[:, 0])
+  weight = [-vector.dot(w, n[:, k]) for k in range(3)]
   sign = jnp.where(volume < 0, -1, 1)
   last = jnp.abs(volume) - sign * (weight[0] + weight[1] + weight[2])
   inside = on.all(axis=1) & (jnp.abs(volume) > 0) & (last >= 0)
   for x in weight:
     inside &= sign * x >= 0
-  return point, best > 0, inside
+  return point, best, inside
 
 
 def near(a: Core, b: Core, reach: jax.Array) -> jax.Array:
@@ -170,6 +168,7 @@ def find(a: Core, b: Core, reach: jax.Array, iterations: int, ways: jax.Array | 
   tiny = jnp.finfo(place.dtype).eps
   size = _extent(a) + _extent(b)
   small = size * tiny**0.5 * 0.1  # distance at which shapes count as touching
+  least = size * max(_LEAST, tiny**0.5)  # height of the target: above what counts as touching
   away = safe.normalize(place)
   one = unit(place)
 
@@ -180,7 +179,7 @@ def find(a: Core, b: Core, reach: jax.Array, iterations: int, ways: jax.Array | 
 
   def height(depth):
     """Of the target above the surface: as small as what it is to find is, lest it finds something else."""
-    return jnp.clip(jnp.abs(depth), 1e-5 * size, 0.1 * size)
+    return jnp.clip(jnp.abs(depth), least, 0.1 * size)
 
   tried, tried_depth = _shallowest(a, b, turn, place, ways)
   concentric = vector.dot(away, away) < 0.5
@@ -258,7 +257,7 @@ def find(a: Core, b: Core, reach: jax.Array, iterations: int, ways: jax.Array | 
   no = jnp.zeros(shape, bool)
   start = _State(
     zero3, zero3, zero3, index, index, jnp.zeros(index.shape, bool), -place, jnp.zeros_like(place),
-    _STEP * size + jnp.zeros_like(place[:, 0]), away, index[:, 0], index[:, 0], no, no, no, no, index[:, 0], index[:, 0],
+    least + jnp.zeros_like(place[:, 0]), away, index[:, 0], index[:, 0], no, no, no, no, index[:, 0], index[:, 0],
   )  # fmt: skip
 
   def settle(s: _State) -> _State:
