@@ -20,7 +20,7 @@ import numpy as np
 from mjx_lite.collision import boxes, core, expand
 from mjx_lite.collision.core import Core
 from mjx_lite.math import safe, vector
-from mjx_lite.math.once import decided, once, unit
+from mjx_lite.math.once import decided, once, once_chosen, unit
 
 _APART, _LEAVE, _DESCEND = range(3)
 _TRIED = np.array([x for x in np.ndindex(3, 3, 3) if x != (1, 1, 1)], float) - 1
@@ -29,6 +29,7 @@ _DOWNHILL, _ANGLE = 16, 0.3  # steps downhill from each of these directions, and
 _TURNS = 5  # of the target above the origin
 _DEEP = 0.002  # depth, of the size of Y, from which the shortest way out is looked for everywhere
 _NARROW = 32.0  # width of a triangle, of the rounding of its corners, from which it has a normal
+_UNFINISHED = 0.01  # part of the squared distance that a support point may still gain
 _LEAST, _GROWTH = 1e-5, 8.0  # first step outside, of the size of Y, and its growth
 
 
@@ -92,36 +93,38 @@ def _nearest(y: jax.Array, on: jax.Array, w: jax.Array, one: jax.Array) -> tuple
     the point (P, 3, W), which vertices besides w span it (P, 3, W), and whether the origin is inside (P, W).
   """
   e = once(y - w[:, None], one)
-  n = [vector.cross(e[:, (k + 1) % 3], e[:, (k + 2) % 3]) for k in range(3)]  # of the triangles without vertex k
-  n = once(jnp.stack(n, axis=1), one)
-  have = [on[:, i] for i in range(3)]
-  length2 = [vector.dot(e[:, i], e[:, i]) for i in range(3)]
+  n = [vector.cross(e[:, (k + 1) % 3], e[:, (k + 2) % 3]) for k in range(3)]
+  n = once(jnp.stack(n, axis=1), one)  # of the triangle without vertex k
+  length2, area2 = ([vector.dot(x[:, k], x[:, k]) for k in range(3)] for x in (e, n))
   w2 = vector.dot(w, w)
   tiny = jnp.finfo(w.dtype).eps
-  best2, best, point = w2, jnp.zeros_like(on), w
 
-  # weights of the others in every simplex of two or three vertices with w
+  # every simplex of two or three vertices with w: the bits of the vertices, and how near its plane is
+  best2, best = w2, jnp.zeros_like(w2)
   for i in range(3):
-    t = -vector.dot(e[:, i], w) / jnp.where(length2[i] > 0, length2[i], 1)
-    at = w + t[:, None] * e[:, i]
-    size2 = vector.dot(at, at)
-    better = have[i] & (t > 0) & (t < 1) & (size2 < best2)
-    span = np.arange(3)[:, None] == i
-    best, point = (jnp.where(better[:, None], x, old) for x, old in ((span, best), (at, point)))
-    best2 = jnp.where(better, size2, best2)
+    t = _ratio(-vector.dot(e[:, i], w), length2[i])
+    foot = w + t[:, None] * e[:, i]
+    size2 = vector.dot(foot, foot)
+    better = on[:, i] & (t > 0) & (t < 1) & (size2 < best2)
+    best, best2 = jnp.where(better, 1 << i, best), jnp.where(better, size2, best2)
   for k in range(3):
     i, j = (k + 1) % 3, (k + 2) % 3
-    area2 = vector.dot(n[:, k], n[:, k])
-    scale = 1 / jnp.where(area2 > 0, area2, 1)
-    # along the normal: of a point computed in the plane the error is many times that of a narrow triangle
     turned, height = vector.cross(n[:, k], w), vector.dot(n[:, k], w)
-    s, t = -vector.dot(e[:, j], turned) * scale, vector.dot(e[:, i], turned) * scale
+    s, t = _ratio(-vector.dot(e[:, j], turned), area2[k]), _ratio(vector.dot(e[:, i], turned), area2[k])
     longest2 = jnp.maximum(length2[i], length2[j])
-    wide = area2 > _NARROW**2 * tiny**2 * longest2 * (w2 + longest2)
-    size2 = height * height * scale
-    better = have[i] & have[j] & (s > 0) & (t > 0) & (s + t < 1) & wide & (size2 < best2)
-    best = jnp.where(better[:, None], np.arange(3)[:, None] != k, best)
-    best2, point = jnp.where(better, size2, best2), jnp.where(better[:, None], (height * scale)[:, None] * n[:, k], point)
+    wide = area2[k] > (_NARROW * tiny) ** 2 * longest2 * (w2 + longest2)
+    size2 = _ratio(height * height, area2[k])
+    better = on[:, i] & on[:, j] & (s > 0) & (t > 0) & (s + t < 1) & wide & (size2 < best2)
+    best, best2 = jnp.where(better, 7 - (1 << k), best), jnp.where(better, size2, best2)
+  best = once_chosen(best, one).astype(jnp.int32)
+  span = jnp.stack([best & 1 << k != 0 for k in range(3)], axis=1)
+  edge, normal = (vector.add(jnp.where((best == b)[:, None], x[:, k], 0) for k, b in enumerate(bits))
+                  for x, bits in ((e, (1, 2, 4)), (n, (6, 5, 3))))  # fmt: skip
+  foot = w - _ratio(vector.dot(edge, w), vector.dot(edge, edge))[:, None] * edge
+  # along the normal: in the plane of a narrow triangle, sums of its edges have errors many times its width
+  above = _ratio(vector.dot(normal, w), vector.dot(normal, normal))[:, None] * normal
+  several = (best & (best - 1)) > 0  # bits
+  point = jnp.where(several[:, None], above, foot)
 
   # inside of the tetrahedron: on the inner side of all its faces
   volume = vector.dot(e[:, 0], n[:, 0])
@@ -131,7 +134,12 @@ def _nearest(y: jax.Array, on: jax.Array, w: jax.Array, one: jax.Array) -> tuple
   inside = on.all(axis=1) & (jnp.abs(volume) > 0) & (last >= 0)
   for x in weight:
     inside &= sign * x >= 0
-  return point, best, inside
+  return point, span, inside
+
+
+def _ratio(x: jax.Array, y: jax.Array) -> jax.Array:
+  """x / y, or x where y, which is not negative, is zero."""
+  return x / jnp.where(y > 0, y, 1)
 
 
 def near(a: Core, b: Core, reach: jax.Array) -> jax.Array:
@@ -203,7 +211,9 @@ def find(a: Core, b: Core, reach: jax.Array, iterations: int, ways: jax.Array | 
 
     # a better simplex, or none
     point, span, inside = _nearest(y_rel, s.on, rel, one)
-    stop |= ~fresh & ~inside & (vector.dot(point, point) >= v2)
+    # rounding may hide the progress of a step that turns the simplex on the way to a farther one
+    slack = jnp.where(v2 - ahead > _UNFINISHED * v2, 1 + _UNFINISHED, 1)
+    stop |= ~fresh & ~inside & (vector.dot(point, point) >= slack * v2)
     stop, inside, far = decided(one, stop, inside, far)
     inside &= ~stop
     keep = stop | s.done
