@@ -30,7 +30,7 @@ _TURNS = 5  # of the target above the origin
 _DEEP = 0.002  # depth, of the size of Y, from which the shortest way out is looked for everywhere
 _NARROW = 32.0  # width of a triangle, of the rounding of its corners, from which it has a normal
 _UNFINISHED = 0.01  # part of the squared distance that a support point may still gain
-_LEAST, _GROWTH = 1e-5, 8.0  # first step outside, of the size of Y, and its growth
+_LEAST, _GROWTH = 1e-5, 8.0  # least height of a target and first step outside, of the size of Y; growth of that step
 
 
 class Features(NamedTuple):
@@ -176,7 +176,7 @@ def find(a: Core, b: Core, reach: jax.Array, iterations: int, ways: jax.Array | 
   tiny = jnp.finfo(place.dtype).eps
   size = _extent(a) + _extent(b)
   small = size * tiny**0.5 * 0.1  # distance at which shapes count as touching
-  least = size * max(_LEAST, tiny**0.5)  # height of the target: above what counts as touching
+  least = size * max(_LEAST, tiny**0.5)  # above what counts as touching
   away = safe.normalize(place)
   one = unit(place)
 
@@ -186,7 +186,7 @@ def find(a: Core, b: Core, reach: jax.Array, iterations: int, ways: jax.Array | 
   exact, settles = (jnp.asarray(x, place.dtype) for x in (exact, settles))
 
   def height(depth):
-    """Of the target above the surface: as small as what it is to find is, lest it finds something else."""
+    """Of the target above the surface: as small as what it is to find is, lest it finds something else, but above rounding."""
     return jnp.clip(jnp.abs(depth), least, 0.1 * size)
 
   tried, tried_depth = _shallowest(a, b, turn, place, ways)
