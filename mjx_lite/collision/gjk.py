@@ -20,7 +20,7 @@ import numpy as np
 from mjx_lite.collision import boxes, core, expand
 from mjx_lite.collision.core import Core
 from mjx_lite.math import safe, vector
-from mjx_lite.math.once import decided, once, unit
+from mjx_lite.math.once import decided, once, once_chosen, unit
 
 _APART, _LEAVE, _DESCEND = range(3)
 _TRIED = np.array([x for x in np.ndindex(3, 3, 3) if x != (1, 1, 1)], float) - 1
@@ -28,7 +28,9 @@ _TRIED /= np.linalg.norm(_TRIED, axis=1, keepdims=True)
 _DOWNHILL, _ANGLE = 16, 0.3  # steps downhill from each of these directions, and the first one's angle [rad]
 _TURNS = 5  # of the target above the origin
 _DEEP = 0.002  # depth, of the size of Y, from which the shortest way out is looked for everywhere
-_STEP, _GROWTH = 1e-5, 8.0  # first step outside, of the size of Y, and its growth
+_NARROW = 32.0  # width of a triangle, of the rounding of its corners, from which it has a normal
+_UNFINISHED = 0.01  # part of the squared distance that a support point may still gain
+_LEAST, _GROWTH = 1e-5, 8.0  # least height of a target and first step outside, of the size of Y; growth of that step
 
 
 class Features(NamedTuple):
@@ -91,49 +93,53 @@ def _nearest(y: jax.Array, on: jax.Array, w: jax.Array, one: jax.Array) -> tuple
     the point (P, 3, W), which vertices besides w span it (P, 3, W), and whether the origin is inside (P, W).
   """
   e = once(y - w[:, None], one)
-  r = [-vector.dot(e[:, i], w) for i in range(3)]
-  g = {(i, j): vector.dot(e[:, i], e[:, j]) for i in range(3) for j in range(i, 3)}
-  gram = once(jnp.stack([*r, *g.values()], axis=1), one)
-  r, g = [gram[:, i] for i in range(3)], {k: gram[:, 3 + i] for i, k in enumerate(g)}
-  have = [on[:, i] for i in range(3)]
+  n = [vector.cross(e[:, (k + 1) % 3], e[:, (k + 2) % 3]) for k in range(3)]
+  n = once(jnp.stack(n, axis=1), one)  # of the triangle without vertex k
+  length2, area2 = ([vector.dot(x[:, k], x[:, k]) for k in range(3)] for x in (e, n))
+  w2 = vector.dot(w, w)
   tiny = jnp.finfo(w.dtype).eps
-  zero = jnp.zeros_like(w[:, 0])
 
-  # weights of the others in every simplex of two or three vertices with w
-  weights = []
+  # every simplex of two or three vertices with w: the bits of the vertices, and how near its plane is
+  best2, best = w2, jnp.zeros_like(w2)
   for i in range(3):
-    t = r[i] / jnp.where(g[i, i] > 0, g[i, i], 1)
-    ok = have[i] & (t > 0) & (t < 1)
-    weights.append((ok, [t if k == i else None for k in range(3)]))
-  for i, j in ((0, 1), (0, 2), (1, 2)):
-    det = g[i, i] * g[j, j] - g[i, j] * g[i, j]
-    fine = det > 4 * tiny * g[i, i] * g[j, j]
-    scale = 1 / jnp.where(fine, det, 1)
-    s, t = (r[i] * g[j, j] - r[j] * g[i, j]) * scale, (r[j] * g[i, i] - r[i] * g[i, j]) * scale
-    ok = have[i] & have[j] & (s > 0) & (t > 0) & (s + t < 1) & fine
-    weights.append((ok, [s if k == i else t if k == j else None for k in range(3)]))
-  ok = jnp.stack([x for x, _ in weights], axis=1)
-  all_weights = once(jnp.stack([jnp.stack([zero if x is None else x for x in t], axis=1) for _, t in weights], axis=1), one)
-  best2, best = vector.dot(w, w), jnp.zeros_like(all_weights[:, 0])
-  for k in range(6):
-    t = all_weights[:, k]
-    point = w + vector.add(t[:, i : i + 1] * e[:, i] for i in range(3))
-    size2 = vector.dot(point, point)
-    better = ok[:, k] & (size2 < best2)
-    best, best2 = jnp.where(better[:, None], t, best), jnp.where(better, size2, best2)
-  best = once(best, one)
-  point = w + vector.add(best[:, i : i + 1] * e[:, i] for i in range(3))
+    t = _ratio(-vector.dot(e[:, i], w), length2[i])
+    foot = w + t[:, None] * e[:, i]
+    size2 = vector.dot(foot, foot)
+    better = on[:, i] & (t > 0) & (t < 1) & (size2 < best2)
+    best, best2 = jnp.where(better, 1 << i, best), jnp.where(better, size2, best2)
+  for k in range(3):
+    i, j = (k + 1) % 3, (k + 2) % 3
+    turned, height = vector.cross(n[:, k], w), vector.dot(n[:, k], w)
+    s, t = _ratio(-vector.dot(e[:, j], turned), area2[k]), _ratio(vector.dot(e[:, i], turned), area2[k])
+    longest2 = jnp.maximum(length2[i], length2[j])
+    wide = area2[k] > (_NARROW * tiny) ** 2 * longest2 * (w2 + longest2)
+    size2 = _ratio(height * height, area2[k])
+    better = on[:, i] & on[:, j] & (s > 0) & (t > 0) & (s + t < 1) & wide & (size2 < best2)
+    best, best2 = jnp.where(better, 7 - (1 << k), best), jnp.where(better, size2, best2)
+  best = once_chosen(best, one).astype(jnp.int32)
+  span = jnp.stack([best & 1 << k != 0 for k in range(3)], axis=1)
+  edge, normal = (vector.add(jnp.where((best == b)[:, None], x[:, k], 0) for k, b in enumerate(bits))
+                  for x, bits in ((e, (1, 2, 4)), (n, (6, 5, 3))))  # fmt: skip
+  foot = w - _ratio(vector.dot(edge, w), vector.dot(edge, edge))[:, None] * edge
+  # along the normal: in the plane of a narrow triangle, sums of its edges have errors many times its width
+  above = _ratio(vector.dot(normal, w), vector.dot(normal, normal))[:, None] * normal
+  several = (best & (best - 1)) > 0  # bits
+  point = jnp.where(several[:, None], above, foot)
 
   # inside of the tetrahedron: on the inner side of all its faces
-  n = [vector.cross(e[:, (k + 1) % 3], e[:, (k + 2) % 3]) for k in range(3)]
-  volume = vector.dot(e[:, 0], n[0])
-  weight = [-vector.dot(w, n[k]) for k in range(3)]
+  volume = vector.dot(e[:, 0], n[:, 0])
+  weight = [-vector.dot(w, n[:, k]) for k in range(3)]
   sign = jnp.where(volume < 0, -1, 1)
   last = jnp.abs(volume) - sign * (weight[0] + weight[1] + weight[2])
   inside = on.all(axis=1) & (jnp.abs(volume) > 0) & (last >= 0)
   for x in weight:
     inside &= sign * x >= 0
-  return point, best > 0, inside
+  return point, span, inside
+
+
+def _ratio(x: jax.Array, y: jax.Array) -> jax.Array:
+  """x / y, or x where y, which is not negative, is zero."""
+  return x / jnp.where(y > 0, y, 1)
 
 
 def near(a: Core, b: Core, reach: jax.Array) -> jax.Array:
@@ -170,6 +176,7 @@ def find(a: Core, b: Core, reach: jax.Array, iterations: int, ways: jax.Array | 
   tiny = jnp.finfo(place.dtype).eps
   size = _extent(a) + _extent(b)
   small = size * tiny**0.5 * 0.1  # distance at which shapes count as touching
+  least = size * max(_LEAST, tiny**0.5)  # above what counts as touching
   away = safe.normalize(place)
   one = unit(place)
 
@@ -179,8 +186,8 @@ def find(a: Core, b: Core, reach: jax.Array, iterations: int, ways: jax.Array | 
   exact, settles = (jnp.asarray(x, place.dtype) for x in (exact, settles))
 
   def height(depth):
-    """Of the target above the surface: as small as what it is to find is, lest it finds something else."""
-    return jnp.clip(jnp.abs(depth), 1e-5 * size, 0.1 * size)
+    """Of the target above the surface: as small as what it is to find is, lest it finds something else, but above rounding."""
+    return jnp.clip(jnp.abs(depth), least, 0.1 * size)
 
   tried, tried_depth = _shallowest(a, b, turn, place, ways)
   concentric = vector.dot(away, away) < 0.5
@@ -204,7 +211,9 @@ def find(a: Core, b: Core, reach: jax.Array, iterations: int, ways: jax.Array | 
 
     # a better simplex, or none
     point, span, inside = _nearest(y_rel, s.on, rel, one)
-    stop |= ~fresh & ~inside & (vector.dot(point, point) >= v2)
+    # rounding may hide the progress of a step that turns the simplex on the way to a farther one
+    slack = jnp.where(v2 - ahead > _UNFINISHED * v2, 1 + _UNFINISHED, 1)
+    stop |= ~fresh & ~inside & (vector.dot(point, point) >= slack * v2)
     stop, inside, far = decided(one, stop, inside, far)
     inside &= ~stop
     keep = stop | s.done
@@ -258,7 +267,7 @@ def find(a: Core, b: Core, reach: jax.Array, iterations: int, ways: jax.Array | 
   no = jnp.zeros(shape, bool)
   start = _State(
     zero3, zero3, zero3, index, index, jnp.zeros(index.shape, bool), -place, jnp.zeros_like(place),
-    _STEP * size + jnp.zeros_like(place[:, 0]), away, index[:, 0], index[:, 0], no, no, no, no, index[:, 0], index[:, 0],
+    least + jnp.zeros_like(place[:, 0]), away, index[:, 0], index[:, 0], no, no, no, no, index[:, 0], index[:, 0],
   )  # fmt: skip
 
   def settle(s: _State) -> _State:
