@@ -43,16 +43,23 @@ def _check(m: Model, *args: Any) -> None:
   """Refuse what is not a Model, and a Data that does not belong to it."""
   if not isinstance(m, Model):
     raise TypeError(f"the first argument has to be a Model of mjx_lite, not {type(m).__name__}: use put_model.")
+  if args and type(args[0]).__name__ == "MjData":
+    raise TypeError("the second argument has to be a Data of mjx_lite, not MjData: use put_data.")
   if not args or not isinstance(args[0], Data):
     return
-  d, sizes = args[0], m.plan.sizes
-  expected = (("qpos", m.nq), ("qvel", m.nv), ("ctrl", m.nu), ("xpos", m.nbody), ("geom_xpos", m.ngeom))
-  for field, size in (*expected, ("efc_D", sizes["nefc"])):
-    shape = getattr(d, field).shape
-    if shape[:1] != (size,):
+  d = args[0]
+  for field, expected in (
+    ("qpos", (m.nq,)), ("qvel", (m.nv,)), ("act", (m.na,)), ("ctrl", (m.nu,)), ("qfrc_applied", (m.nv,)),
+    ("xfrc_applied", (m.nbody, 6)), ("mocap_pos", (m.nmocap, 3)), ("mocap_quat", (m.nmocap, 4)), ("xpos", (m.nbody, 3)),
+    ("geom_xpos", (m.ngeom, 3)), ("efc_D", (m.plan.sizes["nefc"],)),
+  ):  # fmt: skip
+    value = getattr(d, field)
+    if not hasattr(value, "shape"):
+      raise TypeError(f"Data.{field} has to be an array, not {type(value).__name__}.")
+    if value.shape != expected:
       raise ValueError(
-        f"the Data is of another model, or is a batch without jax.vmap: {field} has shape {shape}, "
-        f"one world of this model has {size} rows."
+        f"Data.{field} has shape {value.shape}, and {expected} in one world of this model: the array does not fit, the Data is "
+        "of another model, or is a batch without jax.vmap."
       )
 
 
@@ -128,14 +135,16 @@ def with_params(m: Model, **changes: Any) -> Model:
     **changes: arrays by Model's names, in the shapes that they have there, and `opt`.
 
   Raises:
-    ValueError: for a field that follows from others (change those, or use `Model.replace`), for another shape, and for
-      what `Model.replace` refuses.
+    ValueError: for a field that follows from others (change those, or use `Model.replace`), for a name or shape that is not
+      Model's, and for what `Model.replace` refuses.
   """
   given = {}
   for name, value in changes.items():
     if name in _FOLLOWS:
       raise ValueError(f"Model.{name} follows from other fields: change those, or set it with Model.replace.")
-    old = getattr(m, name, None)
+    if not hasattr(m, name):
+      raise ValueError(f"Model has no field '{name}'.")
+    old = getattr(m, name)
     if isinstance(old, jax.Array):
       value = jnp.asarray(value, old.dtype) if value is not old else value
       if value.shape != old.shape:

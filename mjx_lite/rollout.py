@@ -69,6 +69,8 @@ def rollout(
   length = ctrl.shape[0] if ahead and steps is None else steps
   if length is None:
     raise ValueError("rollout needs steps= where ctrl is not an array.")
+  if not isinstance(length, int | np.integer) or length < 0:
+    raise ValueError(f"steps has to be a whole number, 0 or more, not {length}.")
   if ahead and ctrl.shape != (length, m.nu):
     raise ValueError(f"ctrl has shape {ctrl.shape}, {length} steps of this model need {(length, m.nu)}.")
   static: dict[str, Any] = dict(steps=int(length), checkpoint=checkpoint)
@@ -103,6 +105,8 @@ def _recorder(names: tuple[str, ...]) -> Callable[[Model, Data], dict[str, Any]]
     for name in names:
       x = d
       for part in name.split("."):
+        if not hasattr(x, part):
+          raise ValueError(f"record has '{name}', and Data has no such field; it takes names, as record=('qpos', 'qvel').")
         x = getattr(x, part)
       out[name] = x
     return out

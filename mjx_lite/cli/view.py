@@ -1,11 +1,14 @@
 """`mjx-lite view MODEL`: MuJoCo's viewer, in which mjx_lite moves the world; in a browser with `--web`."""
 
 import argparse
+import copy
 import os
 import sys
+import threading
 import time
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import mujoco
 import numpy as np
@@ -55,19 +58,29 @@ def in_window(world: "World", args: argparse.Namespace) -> int:
   """Steps until the window is closed."""
   import mujoco.viewer
 
+  others = set(threading.enumerate())
   try:
     viewer = mujoco.viewer.launch_passive(world.mj_model, world.mj_data)
   except RuntimeError as error:  # of the OpenGL platform, or of macOS without mjpython
     raise common.BadInput(f"MuJoCo's viewer does not open: {error}\n{_ELSEWHERE}") from error
-  with viewer:
-    end = time.perf_counter() + args.seconds
-    while viewer.is_running() and time.perf_counter() < end:
-      frame = time.perf_counter()
-      with viewer.lock():
-        world.step()
-      viewer.sync()
-      time.sleep(max(0.0, world.span - (time.perf_counter() - frame)))
+  drawing = set(threading.enumerate()) - others
+  try:
+    with viewer:
+      pace = Pace(args.seconds)
+      while viewer.is_running() and pace.wait(world.span):
+        with viewer.lock():
+          world.step(world.steps)
+        viewer.sync()
+  finally:
+    _join(drawing)  # if Python ended GLFW during a last picture, it could hang
   return 0
+
+
+def _join(threads: set[threading.Thread], patience: float = 5.0) -> None:
+  """Waits until the threads have ended, for `patience` seconds at most."""
+  end = time.perf_counter() + patience
+  for thread in threads:
+    thread.join(max(0.0, end - time.perf_counter()))
 
 
 def in_browser(world: "World", args: argparse.Namespace) -> int:
@@ -79,25 +92,52 @@ def in_browser(world: "World", args: argparse.Namespace) -> int:
 
     _host = property(lambda self: "127.0.0.1", lambda self, _: None)
 
+  class Buttons(step_control.StepControl):
+    """MuJoCo's, without its steps, which would be C's."""
+
+    _on_step = None
+    _owed = 0.0
+
+    def due(self, steps: int) -> int:
+      """How many of the `steps` of a picture the page's pause, speed and single step ask for."""
+      if self.step_control.get_pause_state() != step_control.sim.PauseState.UNPAUSED:
+        return int(self.step_control.consume_single_step_request())
+      owed = self._owed + steps * self.step_control.get_speed() / 100
+      self._owed = owed % 1
+      return int(owed)
+
   def serve(endpoint):
     config = viewer_protocol.ViewerConfig(title="mjx_lite", gfx="web", http_port=args.port)
     viewer_protocol.run_viewer_loop(OnLoopback(config, endpoint, plugins=[app.App()]))
 
-  plugins = [x for x in app.SIM_PLUGINS if not isinstance(x, step_control.StepControl)]  # it would step with C
-  end = time.perf_counter() + args.seconds
+  buttons = Buttons()
+  plugins = [buttons if isinstance(x, step_control.StepControl) else x for x in app.SIM_PLUGINS]
   try:
     with launch_thread.launch_thread(serve, sim_plugins=plugins) as handle:
       handle.set_model(world.mj_model, data=world.mj_data)
-      while handle.is_running() and time.perf_counter() < end:
-        frame = time.perf_counter()
+      pace = Pace(args.seconds)
+      while handle.is_running() and pace.wait(world.span):
         if handle.model is not world.mj_model:  # another one was dropped on the page
           world = World(handle.model, mjx.put_model(handle.model), handle.data)
-        world.step()
+        world.step(buttons.due(world.steps))
         handle.sync()
-        time.sleep(max(0.0, world.span - (time.perf_counter() - frame)))
   except RuntimeError as error:  # of the port
     raise common.BadInput(f"MuJoCo's web viewer does not start: {error}") from error
   return 0
+
+
+class Pace:
+  """Real time: says when the next picture is due, and when the time of all is up."""
+
+  def __init__(self, seconds: float):
+    self._due = time.perf_counter()
+    self._end = self._due + seconds
+
+  def wait(self, span: float) -> bool:
+    """Waits until `span` seconds after the last picture was due; up to 0.1 s of being late are made up for."""
+    self._due = max(self._due + span, time.perf_counter() - 0.1)
+    time.sleep(max(0.0, self._due - time.perf_counter()))
+    return time.perf_counter() < self._end
 
 
 def why_no_window() -> str | None:
@@ -112,27 +152,54 @@ class World:
 
   def __init__(self, mj_model: mujoco.MjModel, m: Any, mj_data: mujoco.MjData):
     self.mj_model, self.m, self.mj_data = mj_model, m, mj_data
-    steps = max(1, round(1 / (FPS * mj_model.opt.timestep)))
-    self.span = steps * mj_model.opt.timestep  # [s] of a call of `step`
+    self._set_pace()
+    self._opt = copy.copy(mj_model.opt)
     self._d = mjx.put_data(mj_model, mj_data)
     self._written = self._read(STATE)
-    self._go = mjx.jit(lambda m, d: mjx.rollout(m, d, steps=steps, record=())[0])
-    self._go(m, self._d)  # compiles before a window opens
+    self._go = mjx.jit(_steps)
+    self._go(m, self._d, 0)  # compiles before a window opens
 
-  def step(self) -> None:
-    """The steps of one picture."""
+  def step(self, steps: int) -> None:
+    """So many steps, and all that is drawn after them: poses, contacts, forces."""
+    if self._opt != self.mj_model.opt:  # the viewer's panel of physics
+      self._follow_options()
+    if steps > 0:
+      self._move(steps)
+    mujoco.mj_forward(self.mj_model, self.mj_data)
+
+  def _set_pace(self) -> None:
+    h = self.mj_model.opt.timestep
+    if not h > 0:
+      raise common.BadInput(f"the viewer needs a timestep above 0, not {h:g}.")
+    self.steps = max(1, round(1 / (FPS * h)))  # of a picture
+    self.span = self.steps * h  # [s] of a picture
+
+  def _follow_options(self) -> None:
+    self._opt = copy.copy(self.mj_model.opt)
+    try:
+      m = mjx.put_model(self.mj_model)
+      self._set_pace()
+      self.m, self._d = m, mjx.put_data(self.mj_model, self.mj_data)  # contacts switched on or off change its shapes
+    except (common.BadInput, *common.ENGINE_ERRORS) as error:
+      common.stderr.print(f"The world goes on with the options it had: {error}", highlight=False, markup=False)
+
+  def _move(self, steps: int) -> None:
     state = self._read(STATE)
     if any(np.any(state[k] != self._written[k]) for k in STATE):  # the viewer's reset, or a key
       self._d = mjx.put_data(self.mj_model, self.mj_data)
     given = {k: jnp.asarray(x, getattr(self._d, k).dtype) for k, x in self._read(INPUTS).items()}
-    self._d = self._go(self.m, self._d.replace(**given))
+    self._d = self._go(self.m, self._d.replace(**given), steps)
     for k in STATE:
       if k == "time":
         self.mj_data.time = float(self._d.time)
       else:
         getattr(self.mj_data, k)[:] = getattr(self._d, k)
     self._written = self._read(STATE)
-    mujoco.mj_forward(self.mj_model, self.mj_data)  # what is drawn: poses, contacts, forces
 
   def _read(self, names: tuple[str, ...]) -> dict[str, np.ndarray]:
     return {k: np.array(getattr(self.mj_data, k)) for k in names}
+
+
+def _steps(m, d, steps):
+  """So many steps, a number of the trace: fewer than a picture's in slow motion."""
+  return jax.lax.fori_loop(0, steps, lambda _, x: mjx.step(m, x), d)

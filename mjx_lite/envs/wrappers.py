@@ -163,6 +163,8 @@ class Worlds(Wrapper):
 
   def reset(self, key: jax.Array, model: Any = None) -> State:
     """As of `Env.reset`, for keys with a leading axis; a model, if given, is shared."""
+    if jnp.ndim(key) < (1 if jnp.issubdtype(key.dtype, jax.dtypes.prng_key) else 2):
+      raise ValueError("reset of many worlds takes a key for each: jax.random.split(key, worlds).")
     return jax.vmap(lambda k: self.env.reset(k, model))(key)
 
   def step(self, state: State, action: jax.Array, model: Any = None) -> State:

@@ -44,6 +44,8 @@ def make_data(m: Model | mujoco.MjModel, device: Any = None, **mjx_options: Any)
   """
   if isinstance(m, mujoco.MjModel):
     m = put_model(m, device, **mjx_options)
+  if not isinstance(m, Model):
+    raise TypeError(f"make_data takes a Model or a mujoco.MjModel, not {type(m).__name__}.")
   empty = jax.tree.map(lambda x: x[..., 0], status.empty(1))
   d = Data(contact=Contact(**_allocate(m, Contact)), status=empty, **_allocate(m, Data))
   mocap = np.flatnonzero(m.body_mocapid >= 0)
@@ -78,6 +80,8 @@ def put_data(mj_model: mujoco.MjModel, mj_data: mujoco.MjData, device: Any = Non
     device: jax.Device where the arrays go.
     **options: arguments of put_model.
   """
+  if not isinstance(mj_data, mujoco.MjData):
+    raise TypeError(f"put_data takes a mujoco.MjModel and a mujoco.MjData, not {type(mj_data).__name__}.")
   m = mj_model if isinstance(mj_model, Model) else put_model(mj_model, device, **options)
   _check_same_model(m, mj_data)
   d = make_data(m, device)
@@ -101,6 +105,14 @@ def _check_same_model(m: Any, d: Any) -> None:
       )
 
 
+def _check_types(mj_model: Any, d: Any) -> None:
+  if not isinstance(mj_model, mujoco.MjModel) or not isinstance(d, Data):
+    raise TypeError(
+      "get_data takes a mujoco.MjModel and a Data of mjx_lite, get_data_into a mujoco.MjData before them, "
+      f"not {type(mj_model).__name__} and {type(d).__name__}."
+    )
+
+
 def get_data(mj_model: mujoco.MjModel, d: Data) -> mujoco.MjData | list[mujoco.MjData]:
   """mujoco.MjData of a Data, or a list of them if it has a leading world axis.
 
@@ -110,6 +122,7 @@ def get_data(mj_model: mujoco.MjModel, d: Data) -> mujoco.MjData | list[mujoco.M
     mj_model: the model of the data.
     d: the Data.
   """
+  _check_types(mj_model, d)
   batch = d.qpos.ndim > 1
   result = [mujoco.MjData(mj_model) for _ in range(d.qpos.shape[0])] if batch else mujoco.MjData(mj_model)
   get_data_into(result, mj_model, d)
@@ -124,6 +137,7 @@ def get_data_into(result: mujoco.MjData | list[mujoco.MjData], mj_model: mujoco.
     mj_model: the model of the data.
     d: the Data.
   """
+  _check_types(mj_model, d)
   batch = d.qpos.ndim > 1
   if batch != isinstance(result, list):
     raise ValueError("a list of MjData is needed for a Data with a world axis, and one MjData for a Data without.")

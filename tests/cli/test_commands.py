@@ -6,6 +6,8 @@ import os
 import socket
 import subprocess
 import sys
+import threading
+import time
 import urllib.error
 import urllib.request
 
@@ -229,7 +231,7 @@ def test_view_without_a_display_says_what_to_do(tmp_path, capsys, monkeypatch):
   assert "no display" in err and "viz.render" in err
 
 
-def test_view_follows_sliders_mouse_and_reset(tmp_path, monkeypatch):
+def test_view_follows_sliders_mouse_reset_and_options(tmp_path, capsys, monkeypatch):
   """With a window that is not there: what its user would do is written into the MjData in `sync`."""
   seen = []
 
@@ -247,7 +249,7 @@ def test_view_follows_sliders_mouse_and_reset(tmp_path, monkeypatch):
       return contextlib.nullcontext()
 
     def is_running(self):
-      return len(seen) < 5
+      return len(seen) < 7
 
     def sync(self):
       seen.append((self.d.time, self.d.qpos[0], self.d.qvel[0]))
@@ -255,6 +257,10 @@ def test_view_follows_sliders_mouse_and_reset(tmp_path, monkeypatch):
       self.d.xfrc_applied[1, 0] = -4 if len(seen) == 2 else 0
       if len(seen) == 4:
         mujoco.mj_resetData(self.mj_model, self.d)
+      if len(seen) == 5:
+        self.mj_model.opt.gravity[0] = 5
+      if len(seen) == 6:  # not supported
+        self.mj_model.opt.enableflags |= mujoco.mjtEnableBit.mjENBL_SLEEP
 
   monkeypatch.setenv("DISPLAY", ":0")
   monkeypatch.setattr(viewer, "launch_passive", Window)
@@ -263,9 +269,58 @@ def test_view_follows_sliders_mouse_and_reset(tmp_path, monkeypatch):
   assert main(["view", str(path)]) == 0
   span = 8 * 0.002  # eight steps a picture
   times, places, speeds = np.array(seen).T
-  np.testing.assert_allclose(times, span * np.array([1, 2, 3, 4, 1]), rtol=1e-5)
-  np.testing.assert_allclose(speeds, span * np.array([0, 2, -2, -2, 0]), rtol=1e-4, atol=1e-9)
+  np.testing.assert_allclose(times, span * np.array([1, 2, 3, 4, 1, 2, 3]), rtol=1e-5)
+  np.testing.assert_allclose(speeds, span * np.array([0, 2, -2, -2, 0, 5, 10]), rtol=1e-4, atol=1e-9)
   assert places[1] > 0 and places[4] == 0
+  assert "goes on with the options it had" in (err := capsys.readouterr().err) and "sleep" in err.lower()
+
+
+def test_view_waits_until_the_window_is_gone(tmp_path, monkeypatch):
+  """GLFW, ended by Python in the middle of a picture, could hang."""
+  gone = []
+
+  class Window:
+    def __init__(self, *_):
+      self.closed = threading.Event()
+      threading.Thread(target=self.draw, daemon=True).start()
+
+    def draw(self):
+      self.closed.wait(60)
+      time.sleep(0.2)
+      gone.append(True)
+
+    def __enter__(self):
+      return self
+
+    def __exit__(self, *_):
+      self.closed.set()
+
+    def is_running(self):
+      return False
+
+  monkeypatch.setenv("DISPLAY", ":0")
+  monkeypatch.setattr(viewer, "launch_passive", Window)
+  path = tmp_path / "ball.xml"
+  path.write_text(_BALL)
+  assert main(["view", str(path)]) == 0
+  assert gone
+
+
+def test_view_does_not_wait_forever():
+  free = threading.Event()
+  stuck = threading.Thread(target=free.wait, args=(60,), daemon=True)
+  stuck.start()
+  view._join({stuck}, patience=0.1)
+  assert stuck.is_alive()
+  free.set()
+
+
+def test_view_refuses_time_that_stands_still(tmp_path, capsys, monkeypatch):
+  monkeypatch.setenv("DISPLAY", ":0")
+  path = tmp_path / "ball.xml"
+  path.write_text(_BALL.replace("<worldbody>", '<option timestep="0"/><worldbody>'))
+  assert main(["view", str(path)]) == 2
+  assert "timestep above 0" in capsys.readouterr().err
 
 
 def test_view_in_a_browser_is_served_to_this_machine_alone(tmp_path, monkeypatch):
@@ -274,10 +329,11 @@ def test_view_in_a_browser_is_served_to_this_machine_alone(tmp_path, monkeypatch
     port = free.getsockname()[1]
   pages, refused, step = {}, [], view.World.step
 
-  def visit(world):
-    step(world)
+  def visit(world, steps):
+    step(world, steps)
     for name in {"", "model"} - pages.keys():
-      with contextlib.suppress(urllib.error.URLError), urllib.request.urlopen(f"http://127.0.0.1:{port}/{name}") as page:
+      address = f"http://127.0.0.1:{port}/{name}"
+      with contextlib.suppress(urllib.error.URLError, TimeoutError), urllib.request.urlopen(address, timeout=10) as page:
         pages[name] = page.read()
     if len(pages) == 2:
       with socket.socket() as other:  # another of the machine's addresses
@@ -290,3 +346,53 @@ def test_view_in_a_browser_is_served_to_this_machine_alone(tmp_path, monkeypatch
   assert main(["view", str(path), "--web", "--port", str(port), "--seconds", "60"]) == 130  # as Ctrl+C ends it
   assert b"<html" in pages[""] and len(pages["model"]) > 1000
   assert refused == [True]
+
+
+def test_view_in_a_browser_follows_the_mouse_and_the_buttons(tmp_path, monkeypatch):
+  """Without a page: what it would send when goes through the queues of the server, which is not there either."""
+  from mujoco.studio import launch_thread, messages, sim, viewer_handle
+
+  page, seen = [], []
+
+  def launch(_, sim_plugins):
+    page_end, end = launch_thread.make_thread_endpoints()
+    page.append(page_end)
+    return viewer_handle.ViewerHandle(end, sim_plugins=sim_plugins)
+
+  def push(force):
+    state = np.array([0, 0, 0, 0, 0, 0, force, 0, 0, 0, 0, 0], float)
+    return messages.PerturbSnapshot(state=state, state_sig=int(mujoco.mjtState.mjSTATE_XFRC_APPLIED))
+
+  paused, running = sim.PauseState.NORMAL_PAUSED, sim.PauseState.UNPAUSED
+  script = [
+    push(-4), push(0), messages.StepControlSnapshot(pause_state=paused), messages.SingleStepEvent(), None,
+    messages.StepControlSnapshot(pause_state=running, speed=50), None, None,
+  ]  # fmt: skip
+
+  class Script:
+    """A picture for each message; the last is without one."""
+
+    def __init__(self, _):
+      self.messages = iter(script)
+
+    def wait(self, _):
+      message = next(self.messages, "end")
+      if message not in (None, "end"):
+        page[0].send_to_sim(message)
+      return message != "end"
+
+  step = view.World.step
+
+  def watch(world, steps):
+    step(world, steps)
+    seen.append((world.mj_data.time, world.mj_data.qvel[0]))
+
+  monkeypatch.setattr(launch_thread, "launch_thread", launch)
+  monkeypatch.setattr(view, "Pace", Script)
+  monkeypatch.setattr(view.World, "step", watch)
+  path = tmp_path / "ball.xml"
+  path.write_text(_BALL)
+  assert main(["view", str(path), "--web"]) == 0
+  times, speeds = np.array(seen).T  # a message counts from the picture after its own
+  np.testing.assert_allclose(times, 0.002 * np.array([8, 16, 24, 24, 25, 25, 29, 33]), rtol=1e-5)
+  np.testing.assert_allclose(speeds, 0.016 * np.array([0, -4, -4, -4, -4, -4, -4, -4]), rtol=1e-4, atol=1e-9)
