@@ -212,7 +212,7 @@ def find(a: Core, b: Core, reach: jax.Array, iterations: int, ways: jax.Array | 
     # a better simplex, or none
     point, span, inside = _nearest(y_rel, s.on, rel, one)
     # rounding may hide the progress of a step that turns the simplex on the way to a farther one
-    slack = jnp.where(v2 - ahead > _UNFINISHED * v2, 1 + _UNFINISHED, 1)
+    slack = jnp.where(v2 - ahead > _UNFINISHED * v2, jnp.asarray(1 + _UNFINISHED, v2.dtype), 1)
     stop |= ~fresh & ~inside & (vector.dot(point, point) >= slack * v2)
     stop, inside, far = decided(one, stop, inside, far)
     inside &= ~stop
