@@ -24,6 +24,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 ENGINES = ("mjx_lite", "mjx", "batch")
 PROTOCOLS = ("rollout", "scan")
 SOLVERS = ("NEWTON", "CG", "PGS")
+_PATIENCE = 600  # [s] with an engine: mujoco.mjx may still deadlock, see `_environment`
 
 
 def _arguments() -> argparse.Namespace:
@@ -322,6 +323,9 @@ class Worker:
 
   def _answer(self):
     try:
+      if not self.pipe.poll(_PATIENCE):
+        self.process.kill()
+        raise TimeoutError(f"{self.name} does not answer since {_PATIENCE} s: leave it out (--engines).")
       error, result = self.pipe.recv()
     except EOFError:
       raise RuntimeError(f"the process of {self.name} ended") from None
