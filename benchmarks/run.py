@@ -325,7 +325,7 @@ class Worker:
     try:
       if not self.pipe.poll(_PATIENCE):
         self.process.kill()
-        raise TimeoutError(f"{self.name} does not answer since {_PATIENCE} s: leave it out (--engines).")
+        raise TimeoutError(f"{self.name} has not answered for {_PATIENCE} s: leave it out (--engines).")
       error, result = self.pipe.recv()
     except EOFError:
       raise RuntimeError(f"the process of {self.name} ended") from None
@@ -351,8 +351,10 @@ def _serve(pipe, name, scene, args):
   try:
     inputs = make_inputs(scene, args)
     engine = BatchEngine(inputs, args) if name == "batch" else JaxEngine(name, inputs, args)
+  # a package that is missing or older (no `mujoco.batch`), a feature that the engine refuses: the scene goes on without it
   except (ImportError, AttributeError, NotImplementedError) as error:
-    pipe.send((NotImplementedError(str(error)), None))
+    # as one type, in words: an exception of the engine's own need not survive pickling
+    pipe.send((NotImplementedError(f"{type(error).__name__}: {error}"), None))
     return
   pipe.send((None, None))
   while True:
@@ -390,7 +392,7 @@ def _run_scene(scene: str, args: argparse.Namespace) -> list[dict[str, Any]]:
     record = records[name] = {"scene": scene, "engine": name, "worlds": args.worlds, "steps": args.steps}
     try:
       workers.append(Worker(name, scene, args))
-    except NotImplementedError as error:
+    except NotImplementedError as error:  # what `_serve` makes of a refusal; any other failure ends the run
       record["refused"] = str(error)
       print(f"  {name} cannot run {scene}: {error}", file=sys.stderr)
   # the step in alternation too: the first compilation of a process pays for much that is not the engine's

@@ -135,9 +135,8 @@ def _in_some_parts(some, kind: np.ndarray, wanted: jax.Array, like: jax.Array) -
   n = len(kind)
   size = min(n, _AT_A_TIME)
   start = np.minimum(np.arange(0, n, size), n - size).astype(np.int32)
-  kinds = (kind[start[:, None, None] + np.arange(size)[:, None]] == np.arange(len(wanted))).any(axis=1)
   number = np.arange(len(start), dtype=np.int32)
-  is_wanted = jnp.any(kinds & wanted, axis=1)
+  is_wanted = jnp.any(rows(wanted, kind[start[:, None] + np.arange(size)]), axis=1)
 
   def after(i):
     return jnp.min(jnp.where(is_wanted & (number > i), number, len(start)))
