@@ -9,7 +9,9 @@ where I, kept packed, starts as the inertia (plus a stiffness K, 6x6) of the bod
 factorisation M = L' D L with L[i, j] = U_i.s_j / D_i for every ancestor j of i.
 
 The dofs of one depth are done together, and a loop runs over the depths, each padded with empty dofs to the widest: the
-program has a handful of kernels however deep the tree is. Arrays in this form are (depth, row, ..., W).
+program has a handful of kernels however deep the tree is. Arrays in this form are (depth, row, ..., W). The six dofs of a
+free joint, always a tree's first, are no depths of their own, which would be as wide as all others: once what they bear is
+known, S'IS + diag(d) is inverted as a 6x6 matrix, the last dof first, which gives the same L and D.
 """
 
 from typing import Any, NamedTuple
@@ -18,28 +20,47 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from mjx_lite.core.enums import JointType
 from mjx_lite.core.select import rows, rows_or_zero
 from mjx_lite.core.types import Model
 from mjx_lite.math import safe, spatial, vector
 from mjx_lite.math.tree import SumPlan, mask_sum, plan_sum
 
+_FEW_DOFS = 16  # up to which a dense factor costs less than these passes
+_DIAGONAL = np.eye(6, dtype=bool)[..., None]
+
 
 class ArticulatedPlan(NamedTuple):
   """Index tables, root first."""
 
+  few: bool  # dofs: a dense factor costs less
   hang: SumPlan  # dofs that bodies hang on, and on no later dof <- these bodies
   hung: np.ndarray  # (ndepth, width) row of that sum, -1 where no body hangs
-  dof: np.ndarray  # (ndepth, width) dof, nv where there is none
+  dof: np.ndarray  # (ndepth, width) dof that is of no free joint, nv where there is none
   to_parent: np.ndarray  # (ndepth, width, width) 1 at (row of the parent one depth above, row)
-  place: np.ndarray  # (nv,) dof -> depth * width + row
+  parent: np.ndarray  # (ndepth, width) row of the parent one depth above; in the first depth the row itself
+  place: np.ndarray  # (nv,) dof -> depth * width + row, or behind all of these its place in `free`
+  free: np.ndarray  # (nfree, 6) dofs of the free joints
+  free_hung: np.ndarray  # (nfree,) row of the sum over hanging bodies
+  on_free: np.ndarray  # (width,) free joint that the rows of the first depth stand on, -1 where they stand on the world
 
 
 class Factor(NamedTuple):
-  """Factor of an articulated inertia, by depth."""
+  """Factor of an articulated inertia, by depth, and of free joints."""
 
   cdof: jax.Array  # (ndepth, width, 6, W)
   force: jax.Array  # U (ndepth, width, 6, W)
   inv: jax.Array  # 1/D (ndepth, width, W)
+  free_cdof: jax.Array  # (nfree, 6, 6, W), a row for each dof
+  free: "Free | None"  # None without free joints
+
+
+class Free(NamedTuple):
+  """Matrices of free joints when all else is eliminated, A = S'IS + diag(d) = L'DL."""
+
+  inverse: jax.Array  # (nfree, 6, 6, W)
+  lower: jax.Array  # (6, nfree, 6, W) rows of L, below its diagonal
+  inv: jax.Array  # (6, nfree, W) 1/D
 
 
 def plan(s: dict[str, Any]) -> ArticulatedPlan:
@@ -52,22 +73,35 @@ def plan(s: dict[str, Any]) -> ArticulatedPlan:
   hang = np.zeros((nv, nbody))
   hang[last[last >= 0], np.flatnonzero(last >= 0)] = 1
   bears = hang.any(axis=1)
+  row_of_sum = np.append(np.where(bears, np.cumsum(bears) - 1, -1), -1)
 
-  depth = np.zeros(nv, int)
-  for v in range(nv):
+  free = s["jnt_dofadr"][s["jnt_type"] == JointType.FREE][:, None] + np.arange(6)
+  joint = np.full(nv, -1)  # free joint of a dof
+  joint[free] = np.arange(len(free))[:, None]
+  depth = np.full(nv, -1)
+  for v in np.flatnonzero(joint < 0):
     depth[v] = depth[parent[v]] + 1 if parent[v] >= 0 else 0
   ndepth = depth.max(initial=-1) + 1
-  width = np.bincount(depth, minlength=1).max(initial=0)
+  width = np.bincount(depth + 1, minlength=2)[1:].max()
   dof, row = np.full((ndepth, width), nv), np.zeros(nv, int)
-  to_parent = np.zeros((ndepth, width, width))
+  to_parent, on_free = np.zeros((ndepth, width, width)), np.full(width, -1)
+  above = np.zeros((ndepth, width), np.int32)
   for k in range(ndepth):
     members = np.flatnonzero(depth == k)
     dof[k, : len(members)] = members
     row[members] = np.arange(len(members))
     if k:
+      above[k, row[members]] = row[parent[members]]
       to_parent[k, row[parent[members]], row[members]] = 1
-  hung = np.append(np.where(bears, np.cumsum(bears) - 1, -1), -1)[dof]
-  return ArticulatedPlan(plan_sum(hang[bears]), hung, dof, to_parent, depth * width + row)
+    else:
+      above[0] = np.arange(width)
+      on_free[row[members]] = np.where(parent[members] >= 0, joint[parent[members]], -1)
+  place = depth * width + row
+  place[free] = dof.size + np.arange(free.size).reshape(free.shape)
+  return ArticulatedPlan(
+    0 < nv <= _FEW_DOFS, plan_sum(hang[bears]), row_of_sum[dof], dof, to_parent, above, place,
+    free, row_of_sum[free[:, -1]], on_free,
+  )  # fmt: skip
 
 
 def _by_depth(p: ArticulatedPlan, x: jax.Array) -> jax.Array:
@@ -75,19 +109,20 @@ def _by_depth(p: ArticulatedPlan, x: jax.Array) -> jax.Array:
   return rows(jnp.concatenate([x, jnp.zeros_like(x[:1])]), p.dof)
 
 
-def _by_dof(p: ArticulatedPlan, x: jax.Array) -> jax.Array:
-  """Array by depth as a dof array."""
-  return rows(x.reshape(-1, *x.shape[2:]), p.place)
-
-
-def _sum_rows(mask: jax.Array, x: jax.Array) -> jax.Array:
-  """Matrix (n, n) times the rows of x (n, ..., W)."""
-  return vector.combine_rows(mask, x)
+def _by_dof(p: ArticulatedPlan, x: jax.Array, free: jax.Array) -> jax.Array:
+  """Array by depth, and that of the dofs of free joints (nfree, 6, ..., W), as a dof array."""
+  x, free = (y.reshape(-1, *y.shape[2:]) for y in (x, free))
+  return rows(jnp.concatenate([x, free]) if len(free) else x, p.place)
 
 
 def _from_children(p: ArticulatedPlan, like: jax.Array) -> jax.Array:
   """Masks of the depth below: 1 at (row, row of the child)."""
   return jnp.asarray(np.roll(p.to_parent, -1, axis=0), like.dtype)
+
+
+def _on_free(p: ArticulatedPlan, x: jax.Array) -> jax.Array:
+  """Rows of the first depth (width, ..., W) summed at the free joints that they stand on: (nfree, ..., W)."""
+  return vector.combine_rows((p.on_free == np.arange(len(p.free))[:, None]).astype(x.dtype), x)
 
 
 def factor(m: Model, cinert: jax.Array, cdof: jax.Array, diagonal: jax.Array, stiffness: jax.Array | None = None) -> Factor:
@@ -104,24 +139,48 @@ def factor(m: Model, cinert: jax.Array, cdof: jax.Array, diagonal: jax.Array, st
     stiffness: (nbody, 21, W) packed, of the contacts, about the same point.
   """
   p: ArticulatedPlan = m.plan.articulated
-  s, d = _by_depth(p, cdof), _by_depth(p, diagonal)
   if not m.nv:
-    return Factor(s, s, d)
-  own = spatial.packed_inertia(mask_sum(p.hang, cinert))
+    none = _by_depth(p, cdof)
+    return Factor(none, none, _by_depth(p, diagonal), none, None)
+  hanging = spatial.packed_inertia(mask_sum(p.hang, cinert))
   if stiffness is not None:
-    own = own + mask_sum(p.hang, stiffness)
-  own = rows_or_zero(own, p.hung)
+    hanging = hanging + mask_sum(p.hang, stiffness)
+  s, d, own = _by_depth(p, cdof), _by_depth(p, diagonal), rows_or_zero(hanging, p.hung)
 
   def up(left, x):
     body, axis, diag, mask, empty = x
-    body = body + _sum_rows(mask, left)
+    body = body + vector.combine_rows(mask, left)
     u = spatial.mul_packed(body, axis)
     inv = 1 / jnp.where(empty, 1, jnp.maximum(vector.dot(axis, u) + diag, safe.MINVAL))
     return body - spatial.packed_square(u, inv), (u, inv)
 
   empty = (p.dof == m.nv)[..., None]
-  _, (force, inv) = jax.lax.scan(up, jnp.zeros_like(own[0]), (own, s, d, _from_children(p, cdof), empty), reverse=True)
-  return Factor(s, force, inv)
+  left, (force, inv) = jax.lax.scan(
+    up, jnp.zeros(own.shape[1:], own.dtype), (own, s, d, _from_children(p, cdof), empty), reverse=True
+  )
+  axes = rows(cdof, p.free)
+  if not len(p.free):
+    return Factor(s, force, inv, axes, None)
+  u = spatial.mul_packed((rows(hanging, p.free_hung) + _on_free(p, left))[:, None], axes)
+  matrix = vector.dot(axes[:, :, None], u[:, None]) + jnp.where(_DIAGONAL, rows(diagonal, p.free)[:, None], 0)
+  return Factor(s, force, inv, axes, _factor_free(matrix))
+
+
+def _factor_free(matrix: jax.Array) -> Free:
+  """Sweep matrices (nfree, 6, 6, W), a row and column at a time.
+
+  Source: Goodnight, A Tutorial on the SWEEP Operator, The American Statistician 33 (1979).
+  """
+
+  def sweep(a, k):
+    here = (jnp.arange(6) == k)[:, None]
+    row = jax.lax.dynamic_index_in_dim(a, k, 1, keepdims=False)
+    inv = 1 / jnp.maximum(jax.lax.dynamic_index_in_dim(row, k, 1, keepdims=False), safe.MINVAL)
+    side, scaled = jnp.where(here, -1, row), row * inv[:, None]
+    return jnp.where(here[:, None] | here, 0, a) - side[:, :, None] * (side * inv[:, None])[:, None], (scaled, inv)
+
+  swept, (lower, inv) = jax.lax.scan(sweep, matrix, jnp.arange(6), reverse=True)
+  return Free(-swept, lower, inv)
 
 
 def solve(m: Model, f: Factor, x: jax.Array) -> jax.Array:
@@ -129,14 +188,16 @@ def solve(m: Model, f: Factor, x: jax.Array) -> jax.Array:
   p: ArticulatedPlan = m.plan.articulated
   if not m.nv:
     return x
+
   def up(pull, a):
     axis, force, inv, mask, u = a
-    pull = _sum_rows(mask, pull)
+    pull = vector.combine_rows(mask, pull)
     rest = (u - vector.dot(axis, pull)) * inv
     return pull + force * rest[:, None], rest
 
-  none, parent = jnp.zeros_like(f.force[0]), p.to_parent.argmax(axis=1)  # any row where there is no parent
-  _, rest = jax.lax.scan(up, none, (f.cdof, f.force, f.inv, _from_children(p, x), _by_depth(p, x)), reverse=True)
+  none = jnp.zeros(f.force.shape[1:], f.force.dtype)
+  pull, rest = jax.lax.scan(up, none, (f.cdof, f.force, f.inv, _from_children(p, x), _by_depth(p, x)), reverse=True)
+  free, acc = _solve_free(p, f, x, pull)
 
   def down(acc, a):
     axis, force, inv, parent, rest = a
@@ -144,8 +205,19 @@ def solve(m: Model, f: Factor, x: jax.Array) -> jax.Array:
     acc_dof = rest - vector.dot(force, carried) * inv
     return carried + axis * acc_dof[:, None], acc_dof
 
-  _, out = jax.lax.scan(down, none, (f.cdof, f.force, f.inv, jnp.asarray(parent.astype(np.int32)), rest))
-  return _by_dof(p, out)
+  _, out = jax.lax.scan(down, acc, (f.cdof, f.force, f.inv, jnp.asarray(p.parent), rest))
+  return _by_dof(p, out, free)
+
+
+def _solve_free(p: ArticulatedPlan, f: Factor, x: jax.Array, pull: jax.Array) -> tuple[jax.Array, jax.Array]:
+  """Accelerations of the free joints' dofs (nfree, 6, W), and the motion that they give rows of the first depth."""
+  x = rows(x, p.free)
+  if f.free is None:
+    return x, jnp.zeros_like(pull)
+  rest = x - vector.dot(f.free_cdof, _on_free(p, pull)[:, None])
+  acc = vector.dot(f.free.inverse, rest[:, None])
+  motion = vector.add(f.free_cdof[:, i] * acc[:, i, None] for i in range(6))
+  return acc, rows_or_zero(motion, p.on_free)
 
 
 class Packed(NamedTuple):
@@ -158,6 +230,24 @@ class Packed(NamedTuple):
 def packed(m: Model, f: Factor, cdof: jax.Array) -> Packed:
   """The factor as MuJoCo stores it: L below the diagonal, D on it. Source: `mj_factorM`."""
   p, i = m.plan.articulated, m.plan.inertia
-  force, inv = _by_dof(p, f.force), _by_dof(p, f.inv)
-  off = vector.dot(rows(force, i.row), rows(cdof, i.col)) * rows(inv, i.row)
-  return Packed(jnp.where(i.diagonal[:, None], 1 / rows(inv, i.row), off), inv)
+  free, free_inv = _packed_free(f)
+  inv = _by_dof(p, f.inv, free_inv)
+  of_free = np.isin(i.row, p.free)
+  row, col = i.row[~of_free], i.col[~of_free]
+  force = rows(f.force.reshape(-1, *f.force.shape[2:]), p.place[row])
+  entry = vector.dot(force, rows(cdof, col)) * rows(inv, row)
+  entry = jnp.where((row == col)[:, None], 1 / rows(inv, row), entry)
+  if f.free is None:
+    return Packed(entry, inv)
+  row, col = (p.place[k[of_free]] - p.dof.size for k in (i.row, i.col))  # six for each joint
+  entry = jnp.concatenate([entry, rows(free, 6 * row + col % 6)])
+  return Packed(rows(entry, np.argsort(np.argsort(of_free, kind="stable"))), inv)
+
+
+def _packed_free(f: Factor) -> tuple[jax.Array, jax.Array]:
+  """L of the free joints' dofs with D on its diagonal (nfree * 36, W), and 1/D (nfree, 6, W)."""
+  if f.free is None:
+    return f.free_cdof, f.free_cdof[..., 0, :]
+  lower, inv = jnp.swapaxes(f.free.lower, 0, 1), jnp.swapaxes(f.free.inv, 0, 1)
+  entry = jnp.where(_DIAGONAL, 1 / inv[:, None], lower)
+  return entry.reshape(-1, entry.shape[-1]), inv

@@ -1,8 +1,9 @@
 """The inertia matrix as an operator: factor, solve, product, in one of two ways chosen at plan time.
 
 *articulated*: M is that of the bodies and a diagonal, and an articulated-body pass factors it.
-*dense*: tendons with armature add J'mJ to packed M. Cholesky of M with the dofs in reverse order gives M = L'DL with the
-sparsity of the tree, as the articulated pass does.
+*dense*: few dofs, where the passes over the depths of the tree take longer than all of M, or tendons with armature, which
+add J'mJ to packed M. Cholesky of M with the dofs in reverse order gives M = L'DL with the sparsity of the tree, as the
+articulated pass does.
 """
 
 from typing import Any
@@ -18,8 +19,8 @@ from mjx_lite.smooth.articulated import Packed
 
 
 def is_articulated(m: Model) -> bool:
-  """True if M is that of the bodies and a diagonal."""
-  return not m.plan.tendon_inertia.present
+  """True if the articulated pass serves."""
+  return not (m.plan.articulated.few or m.plan.tendon_inertia.present)
 
 
 def factor(m: Model, cinert: jax.Array, cdof: jax.Array, packed_m: jax.Array, extra: jax.Array | None = None) -> Any:

@@ -1,0 +1,94 @@
+"""The articulated-body pass, on trees of every kind of joint: beside C's factor of M, and beside the dense factor."""
+
+import jax
+import jax.numpy as jnp
+import mujoco
+import numpy as np
+import pytest
+
+import mjx_lite as mjx
+from mjx_lite.smooth import articulated, mass
+
+GEOM = '<geom type="box" size=".1 .2 .3" pos=".1 0 .05" euler="10 20 30"/>'
+HINGE, SLIDE, BALL, FREE = (
+  '<joint axis=".6 0 .8" armature=".01"/>',
+  '<joint type="slide" axis="0 1 0"/>',
+  '<joint type="ball"/>',
+  "<freejoint/>",
+)
+
+
+def body(joints, *children):
+  return f'<body pos=".3 .1 .2" euler="5 -7 11">{joints}{GEOM}{"".join(children)}</body>'
+
+
+LEG = body(HINGE + SLIDE, body(BALL))
+TREES = {
+  "roots that are free, and on the world": (
+    body(FREE, LEG),
+    body(HINGE, body(BALL)),
+    body(FREE),
+    body(FREE, body("", body(HINGE))),
+    body(BALL, LEG),
+  ),
+  "free bodies alone": (body(FREE), body(FREE), body(FREE)),
+  "a sphere, whose M is diagonal": ('<body><freejoint/><geom size=".1"/></body>', body(FREE, LEG)),
+}
+
+
+def model_and_data(trees):
+  model = mujoco.MjModel.from_xml_string(f"<mujoco><option gravity='1 -2 -9'/><worldbody>{''.join(trees)}</worldbody></mujoco>")
+  data, rng = mujoco.MjData(model), np.random.default_rng(0)
+  data.qpos[:] = rng.normal(size=model.nq)
+  mujoco.mj_normalizeQuat(model, data.qpos)
+  data.qvel[:] = rng.normal(size=model.nv)
+  mujoco.mj_forward(model, data)
+  return model, data
+
+
+@pytest.fixture(params=TREES)
+def case(request, monkeypatch):
+  """Data of C, and the model with the articulated pass and with a dense factor."""
+  model, data = model_and_data(TREES[request.param])
+  models = []
+  for few in (0, model.nv):
+    monkeypatch.setattr(articulated, "_FEW_DOFS", few)
+    models.append(mjx.put_model(model, dtype=np.float64))
+  assert [mass.is_articulated(m) for m in models] == [True, False]
+  return data, *models
+
+
+def test_factor_and_accelerations_are_those_of_c(case):
+  data, *models = case
+  for m in models:
+    d = mjx.forward(m, mjx.put_data(m, data))
+    for field in ("qLD", "qLDiagInv", "qacc_smooth"):
+      want = getattr(data, field)
+      np.testing.assert_allclose(getattr(d, field), want, rtol=1e-10, atol=1e-12 * np.abs(want).max(), err_msg=field)
+
+
+def derivatives(m, data, tangent):
+  """Of M^-1 x by qpos, armature and x: forward mode, then reverse mode."""
+  d = mjx.put_data(m, data)
+
+  def solved(qpos, armature, x):
+    moved = m.replace(dof_armature=armature)
+    return mjx.solve_m(moved, mjx.crb(moved, mjx.com_pos(moved, mjx.kinematics(moved, d.replace(qpos=qpos)))), x)
+
+  at = d.qpos, m.dof_armature + 0.01, jnp.ones(m.nv)
+  along = tuple(jnp.asarray(t[: len(x)]) for t, x in zip(tangent, at, strict=True))
+  forward = jax.jit(lambda *x: jax.jvp(solved, x, along)[1])
+  reverse = jax.jit(jax.grad(lambda *x: solved(*x) @ along[2], argnums=(0, 1, 2)))
+  return forward(*at), *reverse(*at)
+
+
+def test_derivatives_of_the_solution_are_those_with_a_dense_factor(case):
+  data, *models = case
+  tangent = np.random.default_rng(1).normal(size=(3, models[0].nq))
+  for a, b in zip(*(derivatives(m, data, tangent) for m in models), strict=True):
+    np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-10 * np.abs(b).max())
+
+
+def test_few_dofs_are_factored_densely():
+  model, _ = model_and_data((body(FREE, LEG),))
+  assert not mass.is_articulated(mjx.put_model(model))
