@@ -9,8 +9,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from mjx_lite.core.select import gather, rows, scatter_add
+from mjx_lite.core.select import gather, rows
 from mjx_lite.math import tree
+from mjx_lite.math.groups import scatter_add
 from mjx_lite.math.tree import SumPlan, mask_sum, plan_sum, transpose
 
 

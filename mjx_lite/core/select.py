@@ -1,7 +1,5 @@
 """Static selection of rows: an index known at plan time becomes slices where it can, a gather where it must."""
 
-import functools
-import operator
 from collections.abc import Sequence
 
 import jax
@@ -9,8 +7,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from mjx_lite.core import linear
-
-_SUMMED = 16  # rows that `scatter_add` adds in one go
 
 
 def rows(x: jax.Array, index: np.ndarray) -> jax.Array:
@@ -71,27 +67,6 @@ def gather(x: jax.Array | np.ndarray, index: jax.Array) -> jax.Array:
     return jnp.moveaxis(x[..., 0].at[index].get(mode="promise_in_bounds"), 1, -1)
   index = index.reshape(len(index), *(1,) * (x.ndim - 2), -1)
   return jnp.take_along_axis(x, index, axis=0, mode="promise_in_bounds")
-
-
-def scatter_add(x: jax.Array, index: jax.Array, size: int) -> jax.Array:
-  """The transpose of `gather`: x (n, ..., W) added to the rows (size, ..., W) that an index (n, W) names, world by world.
-
-  Each row of the result is a sum over all n with zeros for what goes elsewhere, some of them at a time. As a product with the
-  0/1 matrices of the worlds it would be dearer by their transpositions, and XLA's own scatter goes number by number.
-  """
-  count = -(-len(x) // _SUMMED)
-  pad = count * _SUMMED - len(x)
-  x = jnp.concatenate([x, jnp.zeros((pad, *x.shape[1:]), x.dtype)]) if pad else x
-  index = jnp.concatenate([index, jnp.full((pad, index.shape[1]), -1, index.dtype)]) if pad else index
-  row = np.arange(size, dtype=np.int32).reshape(-1, *(1,) * (x.ndim - 1))
-
-  def some(part):
-    values, where = part
-    terms = (jnp.where(where[k] == row, values[k], 0) for k in range(_SUMMED))
-    return functools.reduce(operator.add, terms)
-
-  parts = jax.lax.map(some, (x.reshape(count, _SUMMED, *x.shape[1:]), index.reshape(count, _SUMMED, -1)))
-  return functools.reduce(operator.add, [parts[i] for i in range(count)])
 
 
 def rows_or_zero(x: jax.Array, index: np.ndarray) -> jax.Array:

@@ -1,4 +1,4 @@
-"""Sums over groups of rows of unequal size: per tendon over its segments, per dof over the tendons that pull on it."""
+"""Sums over groups of rows of unequal size, known to the plan (per tendon over its segments) or chosen in the trace."""
 
 import math
 from typing import NamedTuple
@@ -8,7 +8,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from mjx_lite.core.select import rows
+from mjx_lite.math import vector
+from mjx_lite.math.once import in_parts
 
+_SUMMED = 16  # rows that `scatter_add` adds in one go
 _DENSE = 4096  # up to this many entries a product with a 0/1 matrix is cheaper than a padded gather
 
 
@@ -45,3 +48,25 @@ def group_sum(plan: GroupPlan, x: jax.Array) -> jax.Array:
     flat = x.reshape(plan.nrow, math.prod(rest))
     return jax.lax.dot(mask.astype(x.dtype), flat, precision=jax.lax.Precision.HIGHEST).reshape(ngroup, *rest)
   return jnp.sum(rows(jnp.concatenate([x, jnp.zeros_like(x[:1])]), plan.index), axis=1)
+
+
+def scatter_add(x: jax.Array, index: jax.Array, size: int) -> jax.Array:
+  """The transpose of `select.gather`: x (n, ..., W) added to the rows (size, ..., W) that an index (n, W) names, by world.
+
+  Each row of the result is a sum over all n with zeros for what goes elsewhere, some of them at a time. As a product with the
+  0/1 matrices of the worlds it would be dearer by their transpositions, and XLA's own scatter goes number by number. The
+  result is written by a loop, since products with constant matrices follow (`once.in_parts`).
+  """
+  count = -(-len(x) // _SUMMED)
+  each = -(-len(x) // count)
+  pad = count * each - len(x)
+  x = jnp.concatenate([x, jnp.zeros((pad, *x.shape[1:]), x.dtype)]) if pad else x
+  index = jnp.concatenate([index, jnp.full((pad, index.shape[1]), -1, index.dtype)]) if pad else index
+  row = np.arange(size, dtype=np.int32).reshape(-1, *(1,) * (x.ndim - 1))
+
+  def some(part):
+    values, where = part
+    return vector.add(jnp.where(where[k] == row, values[k], 0) for k in range(each))
+
+  sums = jax.lax.map(some, (x.reshape(count, each, *x.shape[1:]), index.reshape(count, each, -1)))
+  return in_parts(size, lambda take: vector.add(take(sums[i]) for i in range(count)))
