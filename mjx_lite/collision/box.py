@@ -120,12 +120,14 @@ def _second_weight(
     axis, corner: (P, 3, W) one-hot axis of that edge, and the signs of its nearest corner.
     is_face, is_edge: (P, W) whether the nearest feature is a face or an edge; else it is a corner.
   """
-  slope = jnp.abs(half)
-  span = only_where(slope >= safe.MINVAL, safe.divide(2 * size, slope))
   upward = half > 0
   differs = upward != (corner > 0)
-  # along an axis that the segment is perpendicular to, rounding must not decide whether there is a second contact
-  is_open = slope * slope <= _SCALES[half.dtype.itemsize][2] ** 2 * vector.dot(half, half)[..., None, :]
+  # along an axis that the segment is perpendicular to, rounding must not decide whether there is a second contact, nor where:
+  # level with a side, it would leave the box after one rounding error divided by another
+  is_open = half * half <= _SCALES[half.dtype.itemsize][2] ** 2 * vector.dot(half, half)[..., None, :]
+  tilt = jnp.where(is_open, 0, half)
+  slope = jnp.abs(tilt)
+  span = only_where(slope >= safe.MINVAL, safe.divide(2 * size, slope))
   inside_edge = (is_edge & ~is_face)[..., None, :] & axis
   none_differs = ~jnp.any(differs & ~is_open & ~inside_edge, axis=-2)
   differs = jnp.where(is_open, none_differs[..., None, :], differs)
@@ -134,7 +136,7 @@ def _second_weight(
   end = pos + first[..., None, :] * half
   outside = jnp.abs(end) > size
   toward = -first
-  exits = jnp.stack([size - end, -size - end], axis=1) * safe.divide(toward[..., None, :], half)[:, None]
+  exits = jnp.stack([size - end, -size - end], axis=1) * safe.divide(toward[..., None, :], tilt)[:, None]
   face_limit = jnp.min(jnp.where((exits > 0) & ~outside[:, None], exits, 2), axis=(1, 2))
   face_ok = jnp.any(outside, axis=-2)
 
@@ -145,6 +147,7 @@ def _second_weight(
   edge_mul = jnp.where(jnp.any(across & flat, axis=-2), 1, -1)
   edge_up = jnp.where(jnp.any(axis & upward, axis=-2), 1, -1)
   along = 0.5 * vector.dot(axis, span) * (1 - edge_up * edge_mul * on_edge)
+  along = only_where(~jnp.any(axis & is_open, axis=-2), along)
   edge_limit = jnp.minimum(vector.dot(flat, span), along)
   edge_ok = jnp.sum(across, axis=-2) == 1
 
