@@ -22,11 +22,13 @@ def _local_sphere_box(
   nearest = jnp.where(center > side, size, jnp.where(center < -side, -size, center))
   toward, gap = safe.normalize_with_norm(nearest - center)
 
-  # centre inside: away from the nearest face, the lower one where two are equally near
-  depth = size - jnp.abs(center)
-  inward = jnp.where(center > 0, -1, 1) * first_min(jax.lax.stop_gradient(depth)).astype(center.dtype)
+  # centre inside: away from the nearest face, the lower one where two are equally near. Which one is decided once: in the
+  # middle of a box it is round-off, and distance and normal must go by the same face
+  depth = size - jnp.abs(jax.lax.stop_gradient(center))
+  upper, lowest = decided(unit(center), center > 0, first_min(depth))
+  inward = jnp.where(upper, -1, 1) * lowest.astype(center.dtype)
   inside = gap <= safe.MINVAL
-  gap = jnp.where(inside, -jnp.sum(jnp.abs(inward) * depth, axis=-2), gap)
+  gap = jnp.where(inside, -vector.dot(inward, inward * size + center), gap)
   normal = jnp.where(inside[..., None, :], inward, toward)
   return gap - radius, center + (0.5 * (radius + gap))[..., None, :] * normal, normal
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import mjx_lite as mjx
-from mjx_lite.collision.box import capsule_box
+from mjx_lite.collision.box import capsule_box, sphere_box
 from mjx_lite.collision.curved import plane_cylinder
 from mjx_lite.collision.shapes import Shape
 
@@ -88,3 +88,40 @@ def test_points_of_a_lying_cylinder_tilt_with_it(slope):
   exact = (along(1e-4) - along(-1e-4)) / 2e-4
   assert abs(exact) > radius
   np.testing.assert_allclose(jax.grad(along)(0.0), exact, rtol=1e-6)
+
+
+def test_distance_and_normal_go_by_the_same_face():
+  """Spheres in the middle of boxes, where the nearest of several faces is round-off: by the box's place, the distance's
+  derivative is the normal."""
+  rng = np.random.default_rng(0)
+  x = parallel(rng, rng.integers(-1, 2, (WORLDS, 3)) * 0.1)
+  x = {k: jnp.asarray(y) for k, y in x.items()}
+  a = Shape(x["pos_a"][None], matrix(x["quat_a"]), x["size_a"][None])
+  size = jnp.asarray(rng.integers(2, 4, (1, 3, WORLDS)) * 0.1)
+
+  def dist_and_normal(pos):
+    found = sphere_box(a, Shape(pos[None], matrix(x["quat_b"]), size), jnp.zeros((1, 1)))
+    return jnp.sum(found.dist), found.frame[0, 0, 0]
+
+  gradient, normal = mjx.jit(jax.grad(dist_and_normal, has_aux=True))(x["pos_b"])
+  np.testing.assert_allclose(gradient, normal, atol=1e-12)
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+def test_a_capsule_level_with_a_side_of_a_box_ends_where_its_face_does(dtype):
+  """Parallel to the side but for round-off: rounding must not say that it leaves the box there."""
+  ulp = np.finfo(dtype).eps
+  tilt, shift = (np.ravel(x) for x in np.meshgrid(np.linspace(-2, 2, 41) * 0.1 * ulp, np.arange(-2, 3) * 0.1 * ulp))
+  length, size = 0.3, jnp.asarray([0.2, 0.4, 0.2], dtype)[None, :, None]
+  one, zero = np.ones_like(tilt), np.zeros_like(tilt)
+  pos = jnp.asarray(np.stack([0.2 + shift, -0.1 * one, 0.25 * one])[None], dtype)
+  mat = jnp.asarray(np.stack([one, zero, tilt, zero, zero, one, zero, -one, zero]).reshape(1, 3, 3, -1), dtype)
+  box = Shape(jnp.zeros((1, 3, 1), dtype), jnp.eye(3, dtype=dtype)[None, :, :, None], size)
+
+  def along(pos, mat):
+    found = capsule_box(Shape(pos, mat, jnp.asarray([0.1, length, 0], dtype)[None, :, None]), box, jnp.zeros((1, 1), dtype))
+    return jnp.sum(found.pos[0, :, 1]), found.pos[0, :, 1]
+
+  slope, y = mjx.jit(jax.grad(along, argnums=(0, 1), has_aux=True))(pos, mat)
+  np.testing.assert_allclose(np.sort(y, axis=0), [-0.4 * one, 0.2 * one], atol=1e-6)
+  assert all(np.abs(s).max() < 10 for s in slope)
