@@ -7,7 +7,7 @@ import pytest
 
 import mjx_lite as mjx
 from mjx_lite.collision.box import capsule_box, sphere_box
-from mjx_lite.collision.curved import plane_cylinder
+from mjx_lite.collision.curved import plane_cylinder, sphere_cylinder
 from mjx_lite.collision.shapes import Shape
 
 WORLDS = 2000
@@ -90,21 +90,23 @@ def test_points_of_a_lying_cylinder_tilt_with_it(slope):
   np.testing.assert_allclose(jax.grad(along)(0.0), exact, rtol=1e-6)
 
 
-def test_distance_and_normal_go_by_the_same_face():
-  """Spheres in the middle of boxes, where the nearest of several faces is round-off: by the box's place, the distance's
-  derivative is the normal."""
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+@pytest.mark.parametrize("collide", [sphere_box, sphere_cylinder])
+def test_distance_and_normal_go_by_the_same_face(collide, dtype):
+  """Spheres half way between faces or caps: by the other shape's place, the distance's derivative is the normal."""
   rng = np.random.default_rng(0)
-  x = parallel(rng, rng.integers(-1, 2, (WORLDS, 3)) * 0.1)
-  x = {k: jnp.asarray(y) for k, y in x.items()}
+  x = parallel(rng, np.where(rng.random((WORLDS, 3)) < 0.5, 0, rng.choice([-0.1, 0.1], (WORLDS, 3))))
+  x = {k: jnp.asarray(y, dtype) for k, y in x.items()}
   a = Shape(x["pos_a"][None], matrix(x["quat_a"]), x["size_a"][None])
-  size = jnp.asarray(rng.integers(2, 4, (1, 3, WORLDS)) * 0.1)
+  size = np.array([[0.3], [0.2], [0.2]]) if collide is sphere_cylinder else rng.choice([0.2, 0.3], (3, WORLDS))
 
   def dist_and_normal(pos):
-    found = sphere_box(a, Shape(pos[None], matrix(x["quat_b"]), size), jnp.zeros((1, 1)))
+    b = Shape(pos[None], matrix(x["quat_b"]), jnp.asarray(size, dtype)[None])
+    found = collide(a, b, jnp.zeros((1, 1), dtype))
     return jnp.sum(found.dist), found.frame[0, 0, 0]
 
   gradient, normal = mjx.jit(jax.grad(dist_and_normal, has_aux=True))(x["pos_b"])
-  np.testing.assert_allclose(gradient, normal, atol=1e-12)
+  np.testing.assert_allclose(gradient, normal, atol=1e-5 if dtype == np.float32 else 1e-12)
 
 
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
