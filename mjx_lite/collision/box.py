@@ -247,8 +247,13 @@ def _clip(poly: jax.Array, count: jax.Array, coord: int, sign: int, limit: jax.A
   index = np.arange(n, dtype=np.int32)[:, None]
   last = index == count[:, None] - 1
   following = jnp.where(last[..., None, :], poly[:, :1], _next(poly, 1, axis=1))
-  over = sign * poly[..., coord, :] - limit[:, None]
-  over_next = sign * following[..., coord, :] - limit[:, None]
+
+  # a vertex level with the plane to round-off is in it, or an edge along the plane would cross it anywhere
+  def above(x):
+    height = sign * x[..., coord, :] - limit[:, None]
+    return jnp.where(jnp.abs(height) <= _SCALES[height.dtype.itemsize][0] * limit[:, None], 0, height)
+
+  over, over_next = above(poly), above(following)
   crossing = poly + safe.divide(over, over - over_next)[..., None, :] * (following - poly)
 
   # every vertex offers itself and the crossing behind it; those that hold move up

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import mjx_lite as mjx
-from mjx_lite.collision.box import capsule_box, sphere_box
+from mjx_lite.collision.box import box_box, capsule_box, sphere_box
 from mjx_lite.collision.curved import plane_cylinder, sphere_cylinder
 from mjx_lite.collision.shapes import Shape
 
@@ -107,6 +107,26 @@ def test_distance_and_normal_go_by_the_same_face(collide, dtype):
 
   gradient, normal = mjx.jit(jax.grad(dist_and_normal, has_aux=True))(x["pos_b"])
   np.testing.assert_allclose(gradient, normal, atol=1e-5 if dtype == np.float32 else 1e-12)
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+def test_no_edge_crosses_the_side_it_lies_in(dtype):
+  """Boxes with parallel faces and sides level with each other: by the place of one, distances go by their normals."""
+  rng = np.random.default_rng(0)
+  x = parallel(rng, rng.choice([-0.1, 0, 0.1], (WORLDS, 3)))
+  x |= {k: rng.choice([0.2, 0.3, 0.4], (3, WORLDS)) for k in ("size_a", "size_b")}
+  x = {k: jnp.asarray(y, dtype) for k, y in x.items()}
+  a = Shape(x["pos_a"][None], matrix(x["quat_a"]), x["size_a"][None])
+
+  def dists_and_normals(pos):
+    found = box_box(a, Shape(pos[None], matrix(x["quat_b"]), x["size_b"][None]), jnp.zeros((1, 1), dtype))
+    touch = found.dist < 0
+    normals = jnp.sum(jnp.where(touch[:, :, None], found.frame[:, :, 0], 0), axis=(0, 1))
+    return jnp.sum(jnp.where(touch, found.dist, 0)), (normals, jnp.sum(touch, axis=(0, 1)))
+
+  gradient, (normals, number) = mjx.jit(jax.grad(dists_and_normals, has_aux=True))(x["pos_b"])
+  np.testing.assert_array_equal(number, 4)
+  np.testing.assert_allclose(gradient, normals, atol=1e-4 if dtype == np.float32 else 1e-12)
 
 
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
