@@ -175,7 +175,7 @@ def capsule_box(a: Shape, b: Shape, margin: jax.Array) -> Contacts:
   over the nearest feature of the box, ends or leaves it. Arbitrary in C to round-off: which end comes first where the
   segment is parallel to a face; which of two equally near edges is taken where it passes through the box; whether there
   is a second contact, and where, on a segment perpendicular to an axis of the box whose nearest feature is an edge or
-  corner. Here it is there, and where C has it.
+  corner, or that is level with a side. Here it is there, and the segment does not leave the box along that axis.
 
   Source: `mjraw_CapsuleBox`.
   Gradient: of each sphere as it moves along the segment; the nearest feature is held.
