@@ -22,11 +22,13 @@ def _local_sphere_box(
   nearest = jnp.where(center > side, size, jnp.where(center < -side, -size, center))
   toward, gap = safe.normalize_with_norm(nearest - center)
 
-  # centre inside: away from the nearest face, the lower one where two are equally near
-  depth = size - jnp.abs(center)
-  inward = jnp.where(center > 0, -1, 1) * first_min(jax.lax.stop_gradient(depth)).astype(center.dtype)
+  # centre inside: away from the nearest face, the lower one where two are equally near. Which one is decided once: in the
+  # middle of a box it is round-off, and distance and normal must go by the same face
+  depth = size - jnp.abs(jax.lax.stop_gradient(center))
+  upper, lowest = decided(unit(center), center > 0, first_min(depth))
+  inward = jnp.where(upper, -1, 1) * lowest.astype(center.dtype)
   inside = gap <= safe.MINVAL
-  gap = jnp.where(inside, -jnp.sum(jnp.abs(inward) * depth, axis=-2), gap)
+  gap = jnp.where(inside, -vector.dot(inward, inward * size + center), gap)
   normal = jnp.where(inside[..., None, :], inward, toward)
   return gap - radius, center + (0.5 * (radius + gap))[..., None, :] * normal, normal
 
@@ -120,12 +122,14 @@ def _second_weight(
     axis, corner: (P, 3, W) one-hot axis of that edge, and the signs of its nearest corner.
     is_face, is_edge: (P, W) whether the nearest feature is a face or an edge; else it is a corner.
   """
-  slope = jnp.abs(half)
-  span = only_where(slope >= safe.MINVAL, safe.divide(2 * size, slope))
   upward = half > 0
   differs = upward != (corner > 0)
-  # along an axis that the segment is perpendicular to, rounding must not decide whether there is a second contact
-  is_open = slope * slope <= _SCALES[half.dtype.itemsize][2] ** 2 * vector.dot(half, half)[..., None, :]
+  # along an axis that the segment is perpendicular to, rounding must not decide whether there is a second contact, nor where:
+  # level with a side, it would leave the box after one rounding error divided by another
+  is_open = half * half <= _SCALES[half.dtype.itemsize][2] ** 2 * vector.dot(half, half)[..., None, :]
+  tilt = jnp.where(is_open, 0, half)
+  slope = jnp.abs(tilt)
+  span = only_where(slope >= safe.MINVAL, safe.divide(2 * size, slope))
   inside_edge = (is_edge & ~is_face)[..., None, :] & axis
   none_differs = ~jnp.any(differs & ~is_open & ~inside_edge, axis=-2)
   differs = jnp.where(is_open, none_differs[..., None, :], differs)
@@ -134,7 +138,7 @@ def _second_weight(
   end = pos + first[..., None, :] * half
   outside = jnp.abs(end) > size
   toward = -first
-  exits = jnp.stack([size - end, -size - end], axis=1) * safe.divide(toward[..., None, :], half)[:, None]
+  exits = jnp.stack([size - end, -size - end], axis=1) * safe.divide(toward[..., None, :], tilt)[:, None]
   face_limit = jnp.min(jnp.where((exits > 0) & ~outside[:, None], exits, 2), axis=(1, 2))
   face_ok = jnp.any(outside, axis=-2)
 
@@ -145,6 +149,7 @@ def _second_weight(
   edge_mul = jnp.where(jnp.any(across & flat, axis=-2), 1, -1)
   edge_up = jnp.where(jnp.any(axis & upward, axis=-2), 1, -1)
   along = 0.5 * vector.dot(axis, span) * (1 - edge_up * edge_mul * on_edge)
+  along = only_where(~jnp.any(axis & is_open, axis=-2), along)
   edge_limit = jnp.minimum(vector.dot(flat, span), along)
   edge_ok = jnp.sum(across, axis=-2) == 1
 
@@ -170,7 +175,7 @@ def capsule_box(a: Shape, b: Shape, margin: jax.Array) -> Contacts:
   over the nearest feature of the box, ends or leaves it. Arbitrary in C to round-off: which end comes first where the
   segment is parallel to a face; which of two equally near edges is taken where it passes through the box; whether there
   is a second contact, and where, on a segment perpendicular to an axis of the box whose nearest feature is an edge or
-  corner. Here it is there, and where C has it.
+  corner, or that is level with a side. Here it is there, and the segment does not leave the box along that axis.
 
   Source: `mjraw_CapsuleBox`.
   Gradient: of each sphere as it moves along the segment; the nearest feature is held.
@@ -242,8 +247,13 @@ def _clip(poly: jax.Array, count: jax.Array, coord: int, sign: int, limit: jax.A
   index = np.arange(n, dtype=np.int32)[:, None]
   last = index == count[:, None] - 1
   following = jnp.where(last[..., None, :], poly[:, :1], _next(poly, 1, axis=1))
-  over = sign * poly[..., coord, :] - limit[:, None]
-  over_next = sign * following[..., coord, :] - limit[:, None]
+
+  # a vertex level with the plane to round-off is in it, or an edge along the plane would cross it anywhere
+  def above(x):
+    height = sign * x[..., coord, :] - limit[:, None]
+    return jnp.where(jnp.abs(height) <= _SCALES[height.dtype.itemsize][0] * limit[:, None], 0, height)
+
+  over, over_next = above(poly), above(following)
   crossing = poly + safe.divide(over, over - over_next)[..., None, :] * (following - poly)
 
   # every vertex offers itself and the crossing behind it; those that hold move up

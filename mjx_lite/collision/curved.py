@@ -65,11 +65,11 @@ def sphere_cylinder(a: Shape, b: Shape, margin: jax.Array) -> Contacts:
   along = vector.dot(between, axis)
   radial = between - along[..., None, :] * axis
   outward, away = safe.normalize_with_norm(radial)
-  up = jnp.where(along > 0, 1, -1).astype(along.dtype)
   within, inside = jnp.abs(along) < half, vector.dot(radial, radial) < radius_b * radius_b
-  nearer_cap = half - jnp.abs(along) < radius_b - away
-  use_cap = inside & (~within | nearer_cap)
-  use_side = within & ~use_cap
+  use_cap = inside & (~within | (half - jnp.abs(along) < radius_b - away))
+  # inside, which of them is nearest may be round-off: decided once, for distance and normal
+  upper, use_cap, use_side = decided(unit(along), along > 0, use_cap, within & ~use_cap)
+  up = jnp.where(upper, 1, -1).astype(along.dtype)
 
   # side: a sphere of the cylinder's radius at the same height; rim: a point; cap: a plane
   on_axis = away < safe.MINVAL
@@ -77,7 +77,7 @@ def sphere_cylinder(a: Shape, b: Shape, margin: jax.Array) -> Contacts:
   side = jnp.where(on_axis[..., None, :], across, -outward)
   rim = b.pos + radius_b[..., None, :] * outward + (up * half)[..., None, :] * axis - a.pos
   to_rim, rim_length = safe.normalize_with_norm(rim)
-  dist = jnp.where(use_side, away - radius_b, jnp.where(use_cap, jnp.abs(along) - half, rim_length)) - radius
+  dist = jnp.where(use_side, away - radius_b, jnp.where(use_cap, up * along - half, rim_length)) - radius
   normal = jnp.where(
     use_side[..., None, :], side, jnp.where(use_cap[..., None, :], -up[..., None, :] * axis, to_rim)
   )

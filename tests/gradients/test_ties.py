@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import mjx_lite as mjx
-from mjx_lite.collision.box import capsule_box
-from mjx_lite.collision.curved import plane_cylinder
+from mjx_lite.collision.box import box_box, capsule_box, sphere_box
+from mjx_lite.collision.curved import plane_cylinder, sphere_cylinder
 from mjx_lite.collision.shapes import Shape
 
 WORLDS = 2000
@@ -88,3 +88,62 @@ def test_points_of_a_lying_cylinder_tilt_with_it(slope):
   exact = (along(1e-4) - along(-1e-4)) / 2e-4
   assert abs(exact) > radius
   np.testing.assert_allclose(jax.grad(along)(0.0), exact, rtol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+@pytest.mark.parametrize("collide", [sphere_box, sphere_cylinder])
+def test_distance_and_normal_go_by_the_same_face(collide, dtype):
+  """Spheres half way between faces or caps: by the other shape's place, the distance's derivative is the normal."""
+  rng = np.random.default_rng(0)
+  x = parallel(rng, np.where(rng.random((WORLDS, 3)) < 0.5, 0, rng.choice([-0.1, 0.1], (WORLDS, 3))))
+  x = {k: jnp.asarray(y, dtype) for k, y in x.items()}
+  a = Shape(x["pos_a"][None], matrix(x["quat_a"]), x["size_a"][None])
+  size = np.array([[0.3], [0.2], [0.2]]) if collide is sphere_cylinder else rng.choice([0.2, 0.3], (3, WORLDS))
+
+  def dist_and_normal(pos):
+    b = Shape(pos[None], matrix(x["quat_b"]), jnp.asarray(size, dtype)[None])
+    found = collide(a, b, jnp.zeros((1, 1), dtype))
+    return jnp.sum(found.dist), found.frame[0, 0, 0]
+
+  gradient, normal = mjx.jit(jax.grad(dist_and_normal, has_aux=True))(x["pos_b"])
+  np.testing.assert_allclose(gradient, normal, atol=1e-5 if dtype == np.float32 else 1e-12)
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+def test_no_edge_crosses_the_side_it_lies_in(dtype):
+  """Boxes with parallel faces and sides level with each other: by the place of one, distances go by their normals."""
+  rng = np.random.default_rng(0)
+  x = parallel(rng, rng.choice([-0.1, 0, 0.1], (WORLDS, 3)))
+  x |= {k: rng.choice([0.2, 0.3, 0.4], (3, WORLDS)) for k in ("size_a", "size_b")}
+  x = {k: jnp.asarray(y, dtype) for k, y in x.items()}
+  a = Shape(x["pos_a"][None], matrix(x["quat_a"]), x["size_a"][None])
+
+  def dists_and_normals(pos):
+    found = box_box(a, Shape(pos[None], matrix(x["quat_b"]), x["size_b"][None]), jnp.zeros((1, 1), dtype))
+    touch = found.dist < 0
+    normals = jnp.sum(jnp.where(touch[:, :, None], found.frame[:, :, 0], 0), axis=(0, 1))
+    return jnp.sum(jnp.where(touch, found.dist, 0)), (normals, jnp.sum(touch, axis=(0, 1)))
+
+  gradient, (normals, number) = mjx.jit(jax.grad(dists_and_normals, has_aux=True))(x["pos_b"])
+  np.testing.assert_array_equal(number, 4)
+  np.testing.assert_allclose(gradient, normals, atol=1e-4 if dtype == np.float32 else 1e-12)
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+def test_a_capsule_level_with_a_side_of_a_box_ends_where_its_face_does(dtype):
+  """Parallel to the side but for round-off: rounding must not say that it leaves the box there."""
+  ulp = np.finfo(dtype).eps
+  tilt, shift = (np.ravel(x) for x in np.meshgrid(np.linspace(-2, 2, 41) * 0.1 * ulp, np.arange(-2, 3) * 0.1 * ulp))
+  length, size = 0.3, jnp.asarray([0.2, 0.4, 0.2], dtype)[None, :, None]
+  one, zero = np.ones_like(tilt), np.zeros_like(tilt)
+  pos = jnp.asarray(np.stack([0.2 + shift, -0.1 * one, 0.25 * one])[None], dtype)
+  mat = jnp.asarray(np.stack([one, zero, tilt, zero, zero, one, zero, -one, zero]).reshape(1, 3, 3, -1), dtype)
+  box = Shape(jnp.zeros((1, 3, 1), dtype), jnp.eye(3, dtype=dtype)[None, :, :, None], size)
+
+  def along(pos, mat):
+    found = capsule_box(Shape(pos, mat, jnp.asarray([0.1, length, 0], dtype)[None, :, None]), box, jnp.zeros((1, 1), dtype))
+    return jnp.sum(found.pos[0, :, 1]), found.pos[0, :, 1]
+
+  slope, y = mjx.jit(jax.grad(along, argnums=(0, 1), has_aux=True))(pos, mat)
+  np.testing.assert_allclose(np.sort(y, axis=0), [-0.4 * one, 0.2 * one], atol=1e-6)
+  assert all(np.abs(s).max() < 10 for s in slope)
