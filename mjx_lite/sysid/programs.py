@@ -9,6 +9,7 @@ import jax
 import numpy as np
 
 import mjx_lite as mjx
+from mjx_lite.core import worlds
 from mjx_lite.sysid import problem
 
 _WIDEST = 64  # segments in a part: from 16 on a segment takes hardly less time in a wider one
@@ -26,13 +27,15 @@ class Ahead:
     key = form, tuple((np.shape(x), np.dtype(x.dtype)) for x in leaves)
     if key not in self._made:
       like = [jax.ShapeDtypeStruct(*k) for k in key[1]]
-      lowered = self._jit.lower(*jax.tree.unflatten(form, like))  # here: other threads have other settings of JAX
+      with worlds._garbage_kept():
+        lowered = self._jit.lower(*jax.tree.unflatten(form, like))  # here: other threads have other settings of JAX
       self._made[key] = _pool().submit(lowered.compile)
     return self._made[key]
 
   def shapes(self, *args: Any) -> Any:
     """Shapes of the value."""
-    return jax.eval_shape(self._jit, *args)
+    with worlds._garbage_kept():
+      return jax.eval_shape(self._jit, *args)
 
   def __call__(self, *args: Any) -> Any:
     """The function's value."""
