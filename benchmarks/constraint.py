@@ -2,27 +2,25 @@
 
     python benchmarks/constraint.py                                       # the humanoid of mujoco-mjx, 1,024 worlds
     python benchmarks/constraint.py --scenes humanoids_2 --solver CG --iterations 20
-    XLA_FLAGS=--xla_force_host_platform_device_count=2 python benchmarks/constraint.py       # `inside` on both cores
+    python benchmarks/constraint.py --devices 2                           # `inside` on both cores
 
-Both start from the same states, in which contacts are made and warm starts lie behind. Twice: `alone`, from Data in the layout
-that each engine's step has inside, the worlds last or first; and `inside`, where they are: the time of forward dynamics with
-them less that without. See README.md.
+Each engine in a process of its own, as in run.py. Both start from the same states, in which contacts are made and warm starts
+lie behind. Twice: `alone`, from Data in the layout that each engine's step has inside, the worlds last or first; and `inside`,
+where they are: the time of forward dynamics with them less that without. See README.md.
 """
 
 import argparse
+import functools
 import importlib
 import json
-import os
 import statistics
 import sys
 import time
 
-os.environ.setdefault("NPROC", str(2 * (os.cpu_count() or 1)))  # see README.md: two traps
-
 import jax
 import jax.numpy as jnp
 import numpy as np
-from run import SCENES, SOLVERS, choose_solver, load
+from run import SCENES, SOLVERS, Worker, choose_solver, import_engine, load
 
 import mjx_lite
 from mjx_lite.cli import common, timing
@@ -85,8 +83,10 @@ def _mesh():
 class Stage:
   """The stage of an engine, alone and inside forward dynamics, compiled, and the Data before it."""
 
-  def __init__(self, mjx, mj_model, stage, acceleration, state, axis, steps):
-    jit = getattr(mjx, "jit", jax.jit)
+  def __init__(self, name, scene, args, state):
+    mjx, mj_model, steps = import_engine(name), _load(scene, args), args.steps
+    stage, acceleration, self.axis = _stage(name)
+    axis, jit = self.axis, getattr(mjx, "jit", jax.jit)
     self.m = mjx.put_model(mj_model)
     single, count = mjx.make_data(self.m), len(state["qpos"])
     d = jax.tree.map(lambda x: jnp.broadcast_to(x, (count, *jnp.shape(x))), single)
@@ -98,11 +98,18 @@ class Stage:
     self.d = jax.block_until_ready(jit(jax.vmap(mjx.forward, in_axes=(None, 0), out_axes=axis))(self.m, d))
     self.program = timing.compile_program(jax.vmap(stage, in_axes=(None, axis), out_axes=axis), self.m, self.d, jit=jit)
 
+  def told(self):
+    """What it cost to compile, the number of its kernels, and the accelerations (worlds, nv) that it finds."""
+    cost = {"compile_s": self.program.trace_s + self.program.compile_s, "kernels": self.program.kernels}
+    found = self.program.call(self.m, self.d)
+    qacc, constrained = (np.moveaxis(np.asarray(x), self.axis, 0) for x in (found["qacc"], found["qfrc_constraint"]))
+    return cost, qacc, constrained
+
   def run(self):
-    """The solution, and seconds and CPU seconds that it took."""
+    """Seconds and CPU seconds of the stage alone."""
     cpu = time.process_time()
-    out, spent = timing.timed(self.program.call, self.m, self.d)
-    return out, (spent, time.process_time() - cpu)
+    spent = timing.timed(self.program.call, self.m, self.d)[1]
+    return spent, time.process_time() - cpu
 
   def run_inside(self):
     """Seconds and CPU seconds of one forward dynamics with the stage, and without it."""
@@ -123,41 +130,50 @@ def states(mj_model, number, steps):
   return {k: np.asarray(getattr(d, k)) for k in ("qpos", "qvel", "act", "qacc_warmstart")} | {"ctrl": np.asarray(ctrl[-1])}
 
 
-def compare(scene, args):
-  """One record per engine."""
+def _load(scene, args):
   model = load(scene)
   choose_solver(model, args.solver, args.iterations)
-  state = states(model, args.worlds, args.settle)
-  ours = map(worlds.one_world, (_ours, _our_acceleration))
-  stages = {"mjx_lite": Stage(mjx_lite, model, *ours, state, -1, args.steps)}
-  if "mjx" in args.engines:
-    from mujoco import mjx
+  return model
 
-    stages["mjx"] = Stage(mjx, model, _theirs, _their_acceleration, state, 0, args.steps)
-  first = {name: np.asarray(s.run()[0]["qacc"]) for name, s in stages.items()}
-  first["mjx_lite"] = first["mjx_lite"].T
+
+def _stage(name):
+  """The stage of an engine, its acceleration, and the axis of the worlds."""
+  if name == "mjx_lite":
+    return *map(worlds.one_world, (_ours, _our_acceleration)), -1
+  return _theirs, _their_acceleration, 0
+
+
+def compare(scene, args):
+  """One record per engine."""
+  model = _load(scene, args)
+  make = functools.partial(Stage, state=states(model, args.worlds, args.settle))
+  stages = {name: Worker(name, make, scene, args) for name in args.engines}
+  told = {name: s.call("told") for name, s in stages.items()}
   spent, inside = {name: [] for name in stages}, {name: [] for name in stages}
   for _ in range(args.repeats):
     for name, s in stages.items():
-      spent[name].append(s.run()[1])
-      inside[name].append(s.run_inside())
+      spent[name].append(s.call("run"))
+      inside[name].append(s.call("run_inside"))
+  for s in stages.values():
+    s.close()
+  first = told[args.engines[0]][1]
   records = []
-  for name, s in stages.items():
+  for name, (cost, qacc, constrained) in told.items():
     wall, cpu = zip(*spent[name], strict=True)
-    gap = np.abs(first[name] - first["mjx_lite"]).max(1) / np.abs(first["mjx_lite"]).max(1)
+    gap = np.abs(qacc - first).max(1) / np.abs(first).max(1)
     per = 1e6 / args.worlds
     both, both_cpu, rest, rest_cpu = per * np.array(inside[name]).T
     records.append(dict(
       scene=scene, engine=name, worlds=args.worlds, solver=int(model.opt.solver), iterations=int(model.opt.iterations),
-      compile_s=s.program.trace_s + s.program.compile_s, kernels=s.program.kernels, us_median=per * statistics.median(wall),
+      **cost, us_median=per * statistics.median(wall),
       us_best=per * min(wall), cpu_us_best=per * min(cpu), inside_us_median=float(np.median(both) - np.median(rest)),
       inside_us_best=float(both.min() - rest.min()), inside_cpu_us_best=float(both_cpu.min() - rest_cpu.min()),
       forward_us_best=float(both.min()), median_gap=float(np.median(gap)),
-      constrained=float(np.mean(np.abs(np.asarray(stages["mjx_lite"].d.qfrc_constraint)).max(0) > 0)),
+      constrained=float(np.mean(np.abs(constrained).max(1) > 0)),
     ))  # fmt: skip
   for r in records[1:]:
     keys = ("us_median", "us_best", "cpu_us_best", "inside_us_median", "inside_us_best", "inside_cpu_us_best")
-    r["over_mjx_lite"] = [round(r[k] / records[0][k], 2) for k in keys]
+    r[f"over_{args.engines[0]}"] = [round(r[k] / records[0][k], 2) for k in keys]
   return records
 
 
@@ -169,6 +185,7 @@ def main():
   parser.add_argument("--steps", type=int, default=20, help="forward dynamics in a program")
   parser.add_argument("--repeats", type=int, default=20)
   parser.add_argument("--engines", nargs="+", choices=("mjx_lite", "mjx"), default=["mjx_lite", "mjx"])
+  parser.add_argument("--devices", type=int, default=1, help="host devices to divide the worlds among")
   parser.add_argument("--solver", choices=SOLVERS, help="instead of the model's")
   parser.add_argument("--iterations", type=int, help="instead of the model's")
   args = parser.parse_args()

@@ -18,13 +18,12 @@ from typing import NamedTuple
 import jax
 import mujoco
 import numpy as np
+import run
 
 import mjx_lite as mjx
-from mjx_lite.cli import timing
+from mjx_lite.cli import common, timing
 
-sys.path.insert(0, str(pathlib.Path(__file__).parents[1] / "tests" / "collision"))
-import robots
-
+robots = run.robots()
 SLOTS = 64  # a model with more slots than these gets suggested capacities
 TIGHT = 1e-12, 500  # C's tolerance and iterations for convex pairs, when it searches to the end
 SAME = 1e-3  # [m] contacts of a pair of geoms that are farther from each other are two
@@ -44,7 +43,7 @@ class State(NamedTuple):
 
 def arguments() -> argparse.Namespace:
   parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-  parser.add_argument("models", nargs="+", help="paths, or names of tests/collision/robots.py")
+  parser.add_argument("models", nargs="+", help="paths, or names of run.py or tests/collision/robots.py")
   parser.add_argument("--states", type=int, default=48)
   parser.add_argument("--timeout", type=float, default=600, help="of one model [s]")
   parser.add_argument("--json", type=pathlib.Path, help="file to append to, a line per model, with the worst contacts")
@@ -54,7 +53,7 @@ def arguments() -> argparse.Namespace:
 
 def load(name: str) -> mujoco.MjModel:
   """A model that is solved to the optimum, where its acceleration is unique."""
-  model = robots.load(name) if name in robots.ROBOTS else mujoco.MjModel.from_xml_path(name)
+  model = run.load(name)
   if model.opt.integrator == mujoco.mjtIntegrator.mjINT_RK4:  # leaves contacts of its last stage
     model.opt.integrator = mujoco.mjtIntegrator.mjINT_EULER
   model.opt.solver = mujoco.mjtSolver.mjSOL_NEWTON
@@ -199,7 +198,7 @@ def main() -> int:
       jax.config.update("jax_enable_x64", True)
       try:
         row = measure(name, args.states)
-      except (NotImplementedError, ValueError) as error:  # ValueError: of MuJoCo, too, for a file that it cannot read
+      except (NotImplementedError, ValueError, common.BadInput) as error:  # the last: no such file, or no model
         row = {"model": name, "refused": f"{type(error).__name__}: {error}"}
       print(json.dumps(row, default=float))
       continue

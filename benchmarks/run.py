@@ -8,6 +8,7 @@ See README.md in this folder for the protocols and the columns.
 import argparse
 import dataclasses
 import datetime
+import functools
 import importlib.util
 import json
 import multiprocessing
@@ -72,15 +73,19 @@ SCENES: dict[str, Callable[[], pathlib.Path]] = {
 }  # fmt: skip
 
 
+@functools.cache
+def robots() -> Any:
+  """The module tests/collision/robots.py."""
+  sys.path.insert(0, str(ROOT / "tests" / "collision"))
+  return importlib.import_module("robots")
+
+
 def load(scene: str) -> Any:
   """The MjModel of a scene: by its name here, or in tests/collision/robots.py, which sets robots on a floor; or by a path."""
   from mjx_lite.cli import common
 
-  sys.path.insert(0, str(ROOT / "tests" / "collision"))
-  import robots
-
-  if scene in robots.ROBOTS:
-    return robots.load(scene)
+  if scene in robots().ROBOTS:
+    return robots().load(scene)
   return common.load_model(SCENES[scene]() if scene in SCENES else pathlib.Path(scene))
 
 
@@ -148,7 +153,7 @@ class JaxEngine:
     import jax.numpy as jnp
 
     self.name, self.args = name, args
-    self.mjx = _import_engine(name)
+    self.mjx = import_engine(name)
     bounds = capacity(inputs) if args.capacity and name == "mjx_lite" else {}
     self.m = self.mjx.put_model(inputs.mj_model, **bounds)
     single = self.mjx.make_data(self.m)
@@ -305,15 +310,22 @@ class BatchEngine:
 
 
 class Worker:
-  """An engine in a process of its own: its `compile_step`, `compile` and `run`."""
+  """An engine in a process of its own, whose methods can be called.
 
-  def __init__(self, name: str, scene: str, args: argparse.Namespace):
+  Args:
+    name: of the engine.
+    make: a function of a module, or a partial of one, that makes it of name, scene and arguments.
+    scene: its model.
+    args: of the command line; `devices` counts here.
+  """
+
+  def __init__(self, name: str, make: Callable[..., Any], scene: str, args: argparse.Namespace):
     self.name = name
     here, there = multiprocessing.Pipe()
     before = dict(os.environ)
     os.environ.update(_environment(name, args))
     context = multiprocessing.get_context("spawn")
-    self.process = context.Process(target=_serve, args=(there, name, scene, args), daemon=True)
+    self.process = context.Process(target=_serve, args=(there, make, name, scene, args), daemon=True)
     self.process.start()
     os.environ.clear()
     os.environ.update(before)
@@ -345,12 +357,11 @@ class Worker:
     self.process.kill()
 
 
-def _serve(pipe, name, scene, args):
+def _serve(pipe, make, name, scene, args):
   """What a worker's process does: makes the engine, then answers calls until the pipe is closed."""
   sys.path.insert(0, str(ROOT))
   try:
-    inputs = make_inputs(scene, args)
-    engine = BatchEngine(inputs, args) if name == "batch" else JaxEngine(name, inputs, args)
+    engine = make(name, scene, args)
   # a package that is missing or older (no `mujoco.batch`), a feature that the engine refuses: the scene goes on without it
   except (ImportError, AttributeError, NotImplementedError) as error:
     # as one type, in words: an exception of the engine's own need not survive pickling
@@ -365,6 +376,12 @@ def _serve(pipe, name, scene, args):
     pipe.send((None, getattr(engine, method)(*arguments)))
 
 
+def _make(name: str, scene: str, args: argparse.Namespace) -> JaxEngine | BatchEngine:
+  """An engine at the start of the scene."""
+  inputs = make_inputs(scene, args)
+  return BatchEngine(inputs, args) if name == "batch" else JaxEngine(name, inputs, args)
+
+
 def make_inputs(scene: str, args: argparse.Namespace) -> Inputs:
   """The same in every process."""
   from mjx_lite.cli import common
@@ -375,7 +392,7 @@ def make_inputs(scene: str, args: argparse.Namespace) -> Inputs:
   return Inputs(mj_model, qpos, qvel, common.random_control(mj_model, args.steps, args.worlds, args.seed))
 
 
-def _import_engine(name: str) -> Any:
+def import_engine(name: str) -> Any:
   if name == "mjx":
     from mujoco import mjx
 
@@ -391,7 +408,7 @@ def _run_scene(scene: str, args: argparse.Namespace) -> list[dict[str, Any]]:
   for name in args.engines:
     record = records[name] = {"scene": scene, "engine": name, "worlds": args.worlds, "steps": args.steps}
     try:
-      workers.append(Worker(name, scene, args))
+      workers.append(Worker(name, _make, scene, args))
     except NotImplementedError as error:  # what `_serve` makes of a refusal; any other failure ends the run
       record["refused"] = str(error)
       print(f"  {name} cannot run {scene}: {error}", file=sys.stderr)
@@ -403,7 +420,7 @@ def _run_scene(scene: str, args: argparse.Namespace) -> list[dict[str, Any]]:
   for worker in workers:
     records[worker.name] |= worker.call("compile")
   for protocol in args.protocols:
-    _time(protocol, workers, records, args)
+    _time(scene, protocol, workers, records, args)
   for record in records.values():
     _add_ratios(record, records)
   for worker in workers:
@@ -411,14 +428,16 @@ def _run_scene(scene: str, args: argparse.Namespace) -> list[dict[str, Any]]:
   return list(records.values())
 
 
-def _time(protocol: str, workers: list[Worker], records: dict[str, dict[str, Any]], args: argparse.Namespace) -> None:
+def _time(
+  scene: str, protocol: str, workers: list[Worker], records: dict[str, dict[str, Any]], args: argparse.Namespace
+) -> None:
   """Puts the times of a protocol into the records; the first round warms up and compares ends, then A B C A B C ..."""
   import numpy as np
 
   ends = {worker.name: np.asarray(worker.call("run", protocol)[1], np.float64) for worker in workers}
   times = {worker.name: [] for worker in workers}
   for repeat in range(args.repeats):
-    print(f"  {protocol}, round {repeat + 1} of {args.repeats}", file=sys.stderr)
+    print(f"  {scene}: {protocol}, round {repeat + 1} of {args.repeats}", file=sys.stderr)
     for worker in workers:
       times[worker.name].append(worker.call("run", protocol)[0])
   for name, spent in times.items():

@@ -65,6 +65,5 @@ def main(argv: Sequence[str] | None = None) -> int:
   except KeyboardInterrupt:
     common.stderr.print("stopped")
     return 130
-  common.stderr.print(f"[bold red]mjx-lite {args.command}:[/] ", end="")
-  common.stderr.print(told, markup=False, highlight=False, soft_wrap=True)
+  common.stderr.print(common.headed(f"mjx-lite {args.command}: ", "bold red", told), soft_wrap=True)
   return 2

@@ -73,8 +73,8 @@ def run(args: argparse.Namespace) -> int:
     table.add_row("C Batch, steps per second", f"{result['batch_steps_per_s']:,.0f}  (float64, all cores)")
     table.add_row("ratio to C", f"{result['ratio']:.2f}")
   title = f"{args.model}: {args.worlds:,} worlds, {args.steps} steps, median of {args.repeats}, {d.qpos.dtype}"
-  common.stdout.print(title, highlight=False)
-  common.stdout.print(table, highlight=False)
+  common.stdout.print(title, soft_wrap=True)
+  common.stdout.print(table)
   return 0
 
 

@@ -52,14 +52,14 @@ def run(args: argparse.Namespace) -> int:
   _print_table(worst, args.all)
   common.stdout.print(
     f"{args.model}: {args.steps} states of C's trajectory, up to {most_contacts} contacts and {most_rows} rows.",
-    highlight=False,
+    soft_wrap=True,
   )
   if first is None:
-    common.stdout.print("[bold green]equal[/]: every stage field agrees with MuJoCo C within its tolerance")
+    told = ": every stage field agrees with MuJoCo C within its tolerance"
+    common.stdout.print(common.headed("equal", "bold green", told))
     return 0
   step, error = first
-  common.stdout.print("[bold red]different[/], first at step", step, "in", end=" ")
-  common.stdout.print(str(error), markup=False, highlight=False, soft_wrap=True)
+  common.stdout.print(common.headed("different", "bold red", f", first at step {step} in {error}"), soft_wrap=True)
   return 1
 
 
@@ -70,15 +70,13 @@ def _check_gradients(mj_model: mujoco.MjModel, args: argparse.Namespace) -> int:
     d.ctrl[:] = ctrl
     common.quiet(mujoco.mj_step, mj_model, d)
   m = common.mjx.put_model(mj_model)
-  found = common.mjx.check_grad(
-    m, common.mjx.put_data(m, d), seed=args.seed, write=lambda s: common.stdout.print(s, highlight=False)
-  )
+  found = common.mjx.check_grad(m, common.mjx.put_data(m, d), seed=args.seed, write=common.stdout.print)
   bad = [x.block for x in found if not x.ok]
-  common.stdout.print(f"{args.model}: gradients of a step, {args.steps} steps after the start.", highlight=False)
+  common.stdout.print(f"{args.model}: gradients of a step, {args.steps} steps after the start.", soft_wrap=True)
   if bad:
-    common.stdout.print("[bold red]wrong[/]:", ", ".join(bad))
+    common.stdout.print(common.headed("wrong", "bold red", f": {', '.join(bad)}"))
     return 1
-  common.stdout.print("[bold green]equal[/]: gradients agree with differences wherever the step is smooth")
+  common.stdout.print(common.headed("equal", "bold green", ": gradients agree with differences wherever the step is smooth"))
   return 0
 
 
@@ -105,7 +103,7 @@ def _print_table(worst: dict[str, tuple[int, compare.FieldError]], everything: b
       f"{error.worst:.1e}",
       f"{error.tolerance:.0e}",
       str(step),
-      rich.markup.escape(error.name),
+      error.name,
       style=style,
     )
     stage = error.stage

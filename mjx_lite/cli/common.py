@@ -10,12 +10,19 @@ import jax
 import mujoco
 import numpy as np
 import rich.console
+import rich.text
 
 import mjx_lite as mjx
 
+
+def console(**options: Any) -> rich.console.Console:
+  """A console that shows words as they are: the brackets and colons of names, paths and messages are no marks for rich."""
+  return rich.console.Console(markup=False, emoji=False, highlight=False, **options)
+
+
 # tables keep their form in a file or a pipe
-stdout = rich.console.Console(width=None if sys.stdout.isatty() else 120)
-stderr = rich.console.Console(stderr=True)
+stdout = console(width=None if sys.stdout.isatty() else 120)
+stderr = console(stderr=True)
 
 # what the engine raises for a model that it cannot take; shown without a traceback
 ENGINE_ERRORS = (NotImplementedError, mjx.MjxError)
@@ -61,6 +68,11 @@ positive_int.__name__ = "whole number above zero"
 natural_int.__name__ = "whole number from zero on"
 port.__name__ = "port from 0 to 65535"
 seconds.__name__ = "number of seconds"
+
+
+def headed(word: str, style: str, text: str) -> rich.text.Text:
+  """A line whose first words have a style."""
+  return rich.text.Text.assemble((word, style), text)
 
 
 def one_line(error: Exception) -> str:

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import mujoco
 import numpy as np
 import rich.table
+import rich.text
 import tqdm
 
 from mjx_lite import viz
@@ -59,8 +60,7 @@ def run(args: argparse.Namespace) -> int:
   device = jax.devices()[0]
   common.stdout.print(
     f"{args.worlds:,} humanoids ({mj_model.nv} dofs, {mj_model.nu} motors), {steps} steps of "
-    f"{1e3 * mj_model.opt.timestep:g} ms, {d.qpos.dtype}, on {device.platform} ({device.device_kind})",
-    highlight=False,
+    f"{1e3 * mj_model.opt.timestep:g} ms, {d.qpos.dtype}, on {device.platform} ({device.device_kind})"
   )
   with common.stdout.status("tracing and compiling, some seconds on the first run"):
     program = timing.compile_program(common.rollout, m, d, jnp.asarray(ctrl[:chunk]))
@@ -163,9 +163,11 @@ def _report(mj_model, program: timing.Program, cached: int, result: Run, one_ste
     ", ".join(f"{error:.1e} within {step} step{'s' if step > 1 else ''}" for step, error in along.items())
     + f"  (worst of {min(_COMPARED, worlds)} worlds)",
   )
-  table.add_row("", "[dim]it grows because a falling body is chaotic: contacts multiply the rounding of each step[/]")
+  table.add_row(
+    "", rich.text.Text("it grows because a falling body is chaotic: contacts multiply the rounding of each step", "dim")
+  )
   table.add_row("status", _status(result))
-  common.stdout.print(table, highlight=False)
+  common.stdout.print(table)
 
 
 def _status(result: Run) -> str:
@@ -185,16 +187,15 @@ def _draw(mj_model: mujoco.MjModel, result: Run, folder: pathlib.Path) -> None:
       picture = viz.render_grid(mj_model, result.qpos[-1, :_PICTURE_WORLDS])
       viz.write_png(folder / "demo.png", picture)
       shown = min(worlds, _PICTURE_WORLDS)
-      common.stdout.print(f"picture of {shown} worlds: {folder / 'demo.png'}", highlight=False)
+      common.stdout.print(f"picture of {shown} worlds: {folder / 'demo.png'}", soft_wrap=True)
       if (why := viz.why_no_mp4()) is None:
         # half speed, because a fall takes one second; faster for a long run, because drawing in software takes time
         steps = len(result.qpos)
         every = max(round(0.5 / (_FILM_FPS * mj_model.opt.timestep)), -(-steps // _FILM_FRAMES), 1)
         film = viz.render_grid(mj_model, result.qpos[::every, :_FILM_WORLDS], width=640, height=360)
         why = viz.write_mp4(folder / "demo.mp4", film, _FILM_FPS)
-      common.stdout.print(f"film: {folder / 'demo.mp4'}" if why is None else f"no film: {why}", highlight=False)
+      common.stdout.print(f"film: {folder / 'demo.mp4'}" if why is None else f"no film: {why}", soft_wrap=True)
   except viz.NoPicture as error:
-    common.stdout.print("[yellow]no picture was made.[/]", end=" ")
-    common.stdout.print(str(error), markup=False, highlight=False)
+    common.stdout.print(common.headed("no picture was made.", "yellow", f" {error}"))
   except OSError as error:
-    common.stdout.print(f"[yellow]no picture was made:[/] {error}", highlight=False)
+    common.stdout.print(common.headed("no picture was made:", "yellow", f" {error}"), soft_wrap=True)

@@ -7,7 +7,6 @@ import jax
 import jax.numpy as jnp
 import mujoco
 import numpy as np
-import rich.markup
 import rich.table
 
 from mjx_lite.cli import common, timing
@@ -32,10 +31,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
   """Prints what there is to know; exit code 1 if the model is not supported."""
   mj_model = common.load_model(args.model)
-  common.stdout.print(
-    f"[bold]{rich.markup.escape(args.model)}[/]: " + ", ".join(f"{x} {getattr(mj_model, x)}" for x in _SIZES),
-    highlight=False,
-  )
+  sizes = ", ".join(f"{x} {getattr(mj_model, x)}" for x in _SIZES)
+  common.stdout.print(common.headed(args.model, "bold", f": {sizes}"))
   try:
     m = mjx.put_model(mj_model)
   except NotImplementedError as error:
@@ -43,7 +40,7 @@ def run(args: argparse.Namespace) -> int:
     return 1
   d = mjx.make_data(m)
   _print_slots(mj_model, m, d)
-  common.stdout.print("unsupported: nothing that this model uses", highlight=False)
+  common.stdout.print("unsupported: nothing that this model uses")
   if not args.no_times:
     _print_times(mj_model, m, args.worlds)
   return 0
@@ -53,13 +50,13 @@ def _print_unsupported(error: NotImplementedError) -> None:
   """Lists what the engine refused."""
   problems = getattr(error, "problems", None)
   if problems is None:
-    common.stdout.print(f"[bold red]unsupported:[/] {rich.markup.escape(str(error))}")
+    common.stdout.print(common.headed("unsupported:", "bold red", f" {error}"))
     return
   table = rich.table.Table(title=f"{len(problems)} unsupported", title_justify="left", title_style="bold red", box=None)
   for column in ("element", "attribute", "value", "instead"):
     table.add_column(column, overflow="fold")
   for p in problems:
-    table.add_row(*(rich.markup.escape(str(x)) for x in (p.element, p.attribute, p.what, p.instead)))
+    table.add_row(*(str(x) for x in (p.element, p.attribute, p.what, p.instead)))
   common.stdout.print(table)
 
 
@@ -82,17 +79,13 @@ def _print_slots(mj_model: mujoco.MjModel, m: Any, d: Any) -> None:
   common.stdout.print(table)
   bounded = ", ".join(f"{g.name} {len(g.pair)}" for g in slots.groups if g.bounded)
   if bounded:
-    common.stdout.print(f"pairs by group, which put_model's pair_max can bound: {bounded}", highlight=False)
+    common.stdout.print(f"pairs by group, which put_model's pair_max can bound: {bounded}")
   nefc = int(d.efc_D.shape[0])
-  common.stdout.print(
-    f"constraint rows: {nefc} slots, {rows.sum()} of contacts, {nefc - rows.sum()} of limits and friction",
-    highlight=False,
-  )
+  common.stdout.print(f"constraint rows: {nefc} slots, {rows.sum()} of contacts, {nefc - rows.sum()} of limits and friction")
   every, state = timing.leaf_bytes(d), timing.leaf_bytes([d.qpos, d.qvel, d.act, d.qacc_warmstart, d.ctrl, d.time])
   common.stdout.print(
     f"memory: {every:,} bytes of Data per world ({every * 1024 / 2**20:.1f} MiB in 1,024 worlds), of which "
-    f"{state:,} are state and control; {timing.leaf_bytes(m):,} bytes of Model",
-    highlight=False,
+    f"{state:,} are state and control; {timing.leaf_bytes(m):,} bytes of Model"
   )
 
 
@@ -123,4 +116,4 @@ def _print_times(mj_model: mujoco.MjModel, m: Any, worlds: int) -> None:
       )
   common.stdout.print(table)
   dtype = jnp.zeros(()).dtype
-  common.stdout.print(f"a stage called alone rebuilds what it needs; step shares it. {dtype}.", highlight=False)
+  common.stdout.print(f"a stage called alone rebuilds what it needs; step shares it. {dtype}.")

@@ -49,7 +49,7 @@ def run(args: argparse.Namespace) -> int:
   common.use_compilation_cache()
   mj_data = common.initial_data(mj_model)
   mujoco.mj_forward(mj_model, mj_data)
-  common.stdout.print("compiling; then double click an object, and push it with Ctrl and the right button", highlight=False)
+  common.stdout.print("compiling; then double click an object, and push it with Ctrl and the right button")
   world = World(mj_model, m, mj_data)
   return in_browser(world, args) if args.web else in_window(world, args)
 
@@ -181,7 +181,7 @@ class World:
       self._set_pace()
       self.m, self._d = m, mjx.put_data(self.mj_model, self.mj_data)  # contacts switched on or off change its shapes
     except (common.BadInput, *common.ENGINE_ERRORS) as error:
-      common.stderr.print(f"The world goes on with the options it had: {error}", highlight=False, markup=False)
+      common.stderr.print(f"The world goes on with the options it had: {error}")
 
   def _move(self, steps: int) -> None:
     state = self._read(STATE)

@@ -125,7 +125,7 @@ def get_data(mj_model: mujoco.MjModel, d: Data) -> mujoco.MjData | list[mujoco.M
   _check_types(mj_model, d)
   batch = d.qpos.ndim > 1
   result = [mujoco.MjData(mj_model) for _ in range(d.qpos.shape[0])] if batch else mujoco.MjData(mj_model)
-  get_data_into(result, mj_model, d)
+  _write(result, mj_model, d)
   return result
 
 
@@ -138,14 +138,19 @@ def get_data_into(result: mujoco.MjData | list[mujoco.MjData], mj_model: mujoco.
     d: the Data.
   """
   _check_types(mj_model, d)
-  batch = d.qpos.ndim > 1
-  if batch != isinstance(result, list):
+  if (d.qpos.ndim > 1) != isinstance(result, list):
     raise ValueError("a list of MjData is needed for a Data with a world axis, and one MjData for a Data without.")
+  _write(result, mj_model, d)
+
+
+def _write(result: mujoco.MjData | list[mujoco.MjData], mj_model: mujoco.MjModel, d: Data) -> None:
+  """Fill one MjData, or a list with one for each world."""
+  batch = isinstance(result, list)
   leaves, form = jax.tree.flatten(jax.device_get(d))  # one transfer
   worlds = [jax.tree.unflatten(form, [x[i] for x in leaves]) for i in range(len(d.qpos))] if batch else [
     jax.tree.unflatten(form, leaves)]  # fmt: skip
   moment = _pack.moment_entries(mj_model)
-  for target, one in zip(result if isinstance(result, list) else [result], worlds, strict=True):
+  for target, one in zip(result if batch else [result], worlds, strict=True):
     _check_same_model(mj_model, one)
     _fill(target, one)
     _pack.fill(target, mj_model, one, moment)

@@ -1,6 +1,7 @@
 """Fit parameters of a Model to measured trajectories."""
 
 import functools
+import importlib.util
 import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -121,10 +122,8 @@ def _box(m, params):
 @functools.lru_cache(maxsize=16)
 def _solver(p, tolerance):
   """The least-squares solver; the same Params on data of the same shape find its programs compiled."""
-  try:
-    from mjx_lite.sysid import solve
-  except ImportError as error:
-    raise ImportError("sysid.fit needs optimistix: pip install 'mjx_lite[sysid]'.") from error
+  if importlib.util.find_spec("optimistix") is None:
+    raise ImportError("sysid.fit needs optimistix: pip install 'mjx_lite[sysid]'.")
   count, width = sum(p.sizes), programs.width(p.segments)
   push = _pushed(p._replace(segments=width, link=(0,) if p.link else ()))
 
@@ -132,7 +131,7 @@ def _solver(p, tolerance):
   def step(now, first, found, tables, low, high):
     found = programs.together(found, p.segments)
     both = problem.assembled(p, now.next_z, found, tables)
-    return solve.advance(now, first, both, low, high, tolerance=tolerance)
+    return _solve().advance(now, first, both, low, high, tolerance=tolerance)
 
   def run(z, tables, low, high, iterations):
     each = programs.parts(tables, width)
@@ -144,19 +143,26 @@ def _solver(p, tolerance):
       return [(z[:count], delta[i * width : (i + 1) * width], t) for i, t in enumerate(each)]
 
     one = push.shapes(*arguments(z)[0])
+    push.prepare(*arguments(z)[0])  # compiles while the rest is imported and traced
     shapes = [one] * len(each)
     whole = jax.eval_shape(lambda *x: problem.assembled(p, z, programs.together(x, p.segments), tables), *shapes)
-    start = solve.begin(z, whole, low, high)
-    push.prepare(*arguments(z)[0])
+    start = _solve().begin(z, whole, low, high)
     step.prepare(start, np.asarray(True), shapes, tables, low, high)
     _applied(p.params).prepare(tables.m, z[:count])  # for the end: compiles meanwhile
-    return solve.least_squares(
+    return _solve().least_squares(
       lambda z: programs.on_all_cores(push, arguments(np.asarray(z))),
       lambda now, first, found: step(now, first, found, tables, low, high),
       start, iterations,
     )  # fmt: skip
 
   return run
+
+
+def _solve():
+  """The module that needs optimistix, whose import takes a while."""
+  from mjx_lite.sysid import solve
+
+  return solve
 
 
 @functools.lru_cache(maxsize=16)

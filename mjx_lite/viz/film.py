@@ -8,7 +8,7 @@ from typing import Any
 import mujoco
 import numpy as np
 
-from mjx_lite.core.types import Data, Model
+from mjx_lite import Data, Model
 from mjx_lite.viz.draw import arrange, draw, why_no_mp4, write_mp4, write_png
 
 STATE = ("qpos", "qvel", "act", "ctrl", "qfrc_applied", "xfrc_applied", "mocap_pos", "mocap_quat", "eq_active")

@@ -1,6 +1,7 @@
 """The commands, in sizes that take seconds."""
 
 import contextlib
+import importlib.util
 import json
 import os
 import socket
@@ -14,9 +15,9 @@ import urllib.request
 import mujoco
 import numpy as np
 import pytest
-import rich.console
 from mujoco import viewer
 
+from mjx_lite import viz
 from mjx_lite.cli import COMMANDS, common, compare, inspect, main, view
 from mjx_lite.viz import backend, draw
 
@@ -33,8 +34,8 @@ _UNSUPPORTED = """
 @pytest.fixture(autouse=True)
 def plain_console(monkeypatch):
   """Wide output without colours, and no cache on disk outside the test."""
-  monkeypatch.setattr(common, "stdout", rich.console.Console(width=200, no_color=True))
-  monkeypatch.setattr(common, "stderr", rich.console.Console(width=200, no_color=True, stderr=True))
+  monkeypatch.setattr(common, "stdout", common.console(width=200, no_color=True))
+  monkeypatch.setattr(common, "stderr", common.console(width=200, no_color=True, stderr=True))
   monkeypatch.setattr(common, "use_compilation_cache", lambda: None)
 
 
@@ -96,7 +97,7 @@ _FILES = {
 @pytest.mark.parametrize("kind", _FILES)
 @pytest.mark.parametrize("command", [x for x in COMMANDS if x != "demo"])
 def test_a_file_that_is_no_model_is_told_in_one_line(command, kind, tmp_path, capfd, monkeypatch):
-  monkeypatch.setattr(common, "stderr", rich.console.Console(width=40, no_color=True, stderr=True))  # a narrow terminal
+  monkeypatch.setattr(common, "stderr", common.console(width=40, no_color=True, stderr=True))  # a narrow terminal
   text, told = _FILES[kind]
   path = tmp_path / "model.xml"
   if text == "folder":
@@ -139,6 +140,59 @@ def test_demo_without_a_picture(tmp_path, capsys, monkeypatch):
   ):
     assert text in out
   assert not list(tmp_path.iterdir())
+
+
+def test_demo_without_mediapy_says_what_to_install(tmp_path, capsys, monkeypatch):
+  def find_spec(name, find=importlib.util.find_spec):
+    return None if name == "mediapy" else find(name)
+
+  monkeypatch.setattr(importlib.util, "find_spec", find_spec)
+  monkeypatch.setattr(viz, "render_grid", lambda *_, **__: np.zeros((2, 2, 3), np.uint8))
+  assert main(["demo", "--worlds", "2", "--steps", "2", "--out", str(tmp_path / "[dim]:bug:")]) == 0
+  out = capsys.readouterr().out
+  assert "no film: mediapy is not installed (pip install 'mjx_lite[viz]')" in out
+  assert str(tmp_path / "[dim]:bug:" / "demo.png") in out
+
+
+_BRACKETS = ("[bold]", "[/]", "[/red]", ":bug:", "[link=x]")  # style, ends of styles that are not open, emoji, link
+
+
+@pytest.mark.parametrize("name", _BRACKETS)
+def test_names_and_paths_with_brackets_are_told_as_they_are(name, tmp_path, capsys, monkeypatch):
+  path = tmp_path / f"{name.replace('/', '')}.xml"
+  path.write_text(_UNSUPPORTED.replace("magic", f"magic{name}"))
+  assert main(["inspect", str(path), "--no-times"]) == 1
+  out = capsys.readouterr().out
+  assert f"magic{name}" in out and out.startswith(str(path))
+  assert main(["check", str(path)]) == 2
+  assert f"magic{name}" in capsys.readouterr().err
+
+  path.write_text(_BALL.replace('name="x"', f'name="x{name}"').replace('joint="x"', f'joint="x{name}"'))
+  monkeypatch.setattr(compare, "Engine", _Wrong)
+  assert main(["check", str(path), "--steps", "2"]) == 1
+  out = capsys.readouterr().out
+  assert out.count(f"joint 'x{name}' dof 0") == 2 and f"{path}: 2 states" in out  # in the table, and as the first difference
+
+
+@pytest.mark.parametrize("command", ["bench", "check"])
+def test_a_path_with_brackets_is_told_as_it_is(command, tmp_path, capsys):
+  (path := tmp_path / "[dim]arm.xml").write_text("<mujoco/>")
+  few = {"bench": ["--worlds", "2", "--steps", "2", "--repeats", "1"], "check": ["--steps", "1", "--grad"]}
+  assert main([command, str(path), *few[command]]) == 0
+  assert f"{path}: " in capsys.readouterr().out
+
+
+class _Wrong:
+  """C itself, but for one component of one dof's acceleration."""
+
+  def __init__(self, mj_model):
+    self.mj_model = mj_model
+
+  def step(self, state):
+    d = compare._state_only(self.mj_model, state)
+    mujoco.mj_step(self.mj_model, d)
+    d.qacc[0] += 1
+    return d
 
 
 def test_check_of_the_shipped_humanoid(capsys):

@@ -1,7 +1,7 @@
 """Identification: parameters of C's own trajectories, their covariance, bounds, segments, and what cannot be known."""
 
 import functools
-import importlib
+import importlib.util
 
 import jax
 import jax.numpy as jnp
@@ -118,6 +118,13 @@ def test_a_problem_without_unknowns_or_data_is_refused():
   ):  # fmt: skip
     with pytest.raises(ValueError, match=told):
       sysid.fit(m, params, data)
+
+
+def test_without_optimistix_it_says_what_to_install(monkeypatch):
+  m = mjx.put_model(mujoco.MjModel.from_xml_string(ARM))
+  monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
+  with pytest.raises(ImportError, match="mjx_lite\\[sysid\\]"):
+    sysid.fit(m, sysid.mass(m, "tip"), sysid.Trajectory(np.zeros((2, 3)), {"tip": np.zeros(2)}))
 
 
 def test_parameters_are_put_into_their_fields_without_scatters():
