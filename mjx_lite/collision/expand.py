@@ -15,10 +15,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from mjx_lite.collision.shapes import first_min
 from mjx_lite.math import safe, vector
 from mjx_lite.math.once import decided, once
 
 VERTICES = 32
+_FLAT = 1e-3  # sine between two sides up to which vertices lie on a line
 _NONE = np.array([0, 0, 0, np.inf])[:, None]
 
 
@@ -66,7 +68,7 @@ def shortest(
   """
   g = jax.lax.while_loop(
     lambda g: jnp.any(g.look) & (g.number < VERTICES), lambda g: _grow(g, furthest, depth, tolerance, one),
-    _begin(y, way, look),
+    _begin(*_triangle(furthest, y, way), look),
   )  # fmt: skip
   at, height, n = _nearest(g, one)
   i, j = at // VERTICES, at % VERTICES
@@ -81,7 +83,24 @@ def shortest(
   return Way(*(jnp.where(_over(better[:, None], x), x, old) for x, old in zip(new, way, strict=True)))
 
 
-def _begin(y: jax.Array, way: Way, look: jax.Array) -> _Grown:
+def _triangle(furthest: Callable, y: jax.Array, way: Way) -> tuple[jax.Array, jax.Array]:
+  """Three vertices of Y, and what is kept of them: those given, or the first and two others where these lie on a line."""
+
+  def far(direction):
+    return (x[:, None] for x in furthest(safe.normalize(direction)))
+
+  side, other = y[:, 1] - y[:, 0], y[:, 2] - y[:, 0]
+  area = vector.cross(side, other)
+  flat = vector.dot(area, area) <= _FLAT**2 * vector.dot(side, side) * vector.dot(other, other)
+  second, kept_second = far(-way.normal)
+  across = second[:, 0] - y[:, 0]
+  third, kept_third = far(vector.cross(across, first_min(jnp.abs(across)).astype(y.dtype)))
+  new = (jnp.concatenate(x, axis=1) for x in ((y[:, :1], second, third), (way.kept[:, :1], kept_second, kept_third)))
+  y, kept = (jnp.where(_over(flat[:, None], x), x, old) for x, old in zip(new, (y, way.kept), strict=True))
+  return y, kept
+
+
+def _begin(y: jax.Array, kept: jax.Array, look: jax.Array) -> _Grown:
   """The two sides of a triangle."""
   normal = safe.normalize(vector.cross(y[:, 1] - y[:, 0], y[:, 2] - y[:, 0]))
   edge = np.zeros((VERTICES, VERTICES, 1, 1))
@@ -89,7 +108,7 @@ def _begin(y: jax.Array, way: Way, look: jax.Array) -> _Grown:
   side = (edge - edge.swapaxes(0, 1)).astype(y.dtype)
   plane = jnp.concatenate([normal, vector.dot(normal, y[:, 0])[:, None]], axis=1)[:, None, None]
   plane = jnp.where(side != 0, side * plane, _NONE.astype(y.dtype))
-  y, kept = (jnp.pad(x, ((0, 0), (0, VERTICES - 3), (0, 0), (0, 0))) for x in (y, way.kept))
+  y, kept = (jnp.pad(x, ((0, 0), (0, VERTICES - 3), (0, 0), (0, 0))) for x in (y, kept))
   look &= vector.dot(normal, normal) > 0.5
   return _Grown(y, kept, plane, look, jnp.zeros_like(look), jnp.int32(3))
 

@@ -247,6 +247,26 @@ def test_hulls_that_overlap_deeply_leave_each_other_by_the_shortest_way(dtype, t
   np.testing.assert_allclose(-found.dist[0, 0, deep], depth[deep], rtol=0, atol=tolerance)
 
 
+def test_a_hull_that_pierces_a_thin_plate_leaves_it_by_the_shortest_way():
+  """Where the search ends, the vertices may lie on a line; from there, too, a shorter way is looked for."""
+  rng, n, half = np.random.default_rng(2), 600, np.array([0.4, 0.5, 0.005])
+  _, mat, _, _ = oracle.poses(rng, n, 'random')
+  pos, plate_mat = 0.5 * rng.uniform(-1, 1, (n, 3)) * (half + 0.02), np.broadcast_to(np.eye(3), (n, 3, 3))
+  hull = oracle.hulls('box', 'mesh')[1]
+  hull = hull._replace(tables=hull.tables._replace(vert=0.5 * hull.tables.vert))
+  corners = np.array(list(itertools.product(*zip(-half, half, strict=True))))
+  vertices = hull.tables.vert[hull.first[0] : hull.first[0] + hull.count[0]]
+  mesh = np.einsum('nij,vj->nvi', mat[:, 1], vertices) + pos[:, None]
+  depth = [-ConvexHull((corners[:, None] - x).reshape(-1, 3)).equations[:, 3].max() for x in mesh]
+  p = convex.plan([('box', 'mesh')], None, HullOf(*hull))
+  shapes = [
+    Shape(*(jnp.asarray(np.moveaxis(x, 0, -1)[None]) for x in (*place, np.broadcast_to(size, (n, 3)))))
+    for place, size in (((0 * pos, plate_mat), half), ((pos, mat[:, 1]), np.ones(3)))
+  ]
+  found = mjx.jit(lambda a, b, margin: convex.collide(p, a, b, margin, ITERATIONS, False))(*shapes, jnp.zeros((1, n)))
+  np.testing.assert_allclose(-found.dist[0, 0], depth, rtol=0, atol=1e-12)
+
+
 @pytest.mark.parametrize('pair', [('ellipsoid', 'mesh'), ('cylinder', 'box')], ids='-'.join)
 def test_curved_shapes_that_overlap_deeply_leave_each_other_by_as_short_a_way_as_in_mujoco(pair):
   pos, mat, size, margin = oracle.poses(np.random.default_rng(0), 800, 'random')
