@@ -23,16 +23,16 @@ def body(joints, *children):
 
 
 LEG = body(HINGE + SLIDE, body(BALL))
+SPHERE = '<body><freejoint/><geom size=".1"/></body>'  # its block of M is diagonal
 TREES = {
   "roots that are free, and on the world": (
     body(FREE, LEG),
     body(HINGE, body(BALL)),
-    body(FREE),
+    SPHERE,
     body(FREE, body("", body(HINGE))),
     body(BALL, LEG),
   ),
   "free bodies alone": (body(FREE), body(FREE), body(FREE)),
-  "a sphere, whose M is diagonal": ('<body><freejoint/><geom size=".1"/></body>', body(FREE, LEG)),
 }
 
 
