@@ -198,7 +198,8 @@ def main() -> int:
       jax.config.update("jax_enable_x64", True)
       try:
         row = measure(name, args.states)
-      except (NotImplementedError, ValueError, common.BadInput) as error:  # the last: no such file, or no model
+      # refused by the engine, or by MuJoCo, which raises ValueError for a robot; the last: no such file, or no model
+      except (NotImplementedError, ValueError, common.BadInput) as error:
         row = {"model": name, "refused": f"{type(error).__name__}: {error}"}
       print(json.dumps(row, default=float))
       continue

@@ -35,17 +35,17 @@ class Metric(NamedTuple):
 
 def is_tree_sparse(m: Model) -> bool:
   """True if the articulated operator serves."""
-  return m.plan.contact.tree_sparse and not _is_coupled_otherwise(m)
+  return m.plan.contact.tree_sparse and not _must_be_dense(m)
 
 
 def is_coupled(m: Model) -> bool:
   """True if the coupled operator serves."""
   c = m.plan.contact
-  return not c.tree_sparse and c.chosen and not _is_coupled_otherwise(m) and m.nv >= _MANY_DOFS
+  return not c.tree_sparse and c.chosen and not _must_be_dense(m) and m.nv >= _MANY_DOFS
 
 
-def _is_coupled_otherwise(m: Model) -> bool:
-  """Whether something but contacts couples bodies that are not neighbours in the tree."""
+def _must_be_dense(m: Model) -> bool:
+  """Whether something but contacts couples bodies that are not neighbours in the tree, or M is factored densely."""
   p = m.plan.jacobian
   return bool(m.opt.is_discrete or len(p.ball_row) or p.nequality or len(p.tendon_row)) or not mass.is_articulated(m)
 
