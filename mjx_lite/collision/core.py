@@ -203,14 +203,14 @@ def _farthest(c: Core, direction: jax.Array) -> tuple[jax.Array, jax.Array]:
   table = _by_world(c)
   table = table.reshape(table.shape[0], *[1] * (direction.ndim - 3), *table.shape[1:])
   n, one = table.shape[-3], unit(direction)
+  last = n - 1
   group = -(-n // _TOGETHER)
   parts = []
   for k in range(-(-n // group)):
     row = np.minimum(k * group + np.arange(group), n - 1)
     score = vector.add(table[..., row, i, :] * along[..., i, :] for i in range(3))
     parts.append((score, jnp.asarray(row[:, None], direction.dtype)))
-  best, at = functools.reduce(_larger, parts)
-  at = jnp.broadcast_to(at, best.shape)
+  best, at = _first_best(parts)
   while best.shape[-2] > 1:
     best, at = once(best, one), once_chosen(at, one)
     n = best.shape[-2]
@@ -219,15 +219,30 @@ def _farthest(c: Core, direction: jax.Array) -> tuple[jax.Array, jax.Array]:
     short = group - parts[-1][0].shape[-2]
     if short:
       parts[-1] = (best[..., n - group :, :], at[..., n - group :, :])
-    best, at = functools.reduce(_larger, parts)
+    best, at = _least_best(parts, last)
   return best[..., 0, :], once_chosen(at[..., 0, :], one).astype(jnp.int32)
 
 
-def _larger(one: tuple[jax.Array, jax.Array], two: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
-  """The larger of two scores and its place; of two equal ones the first place."""
-  (best, at), (score, place) = one, two
-  better = (score > best) | ((score == best) & (place < at))
-  return jnp.where(better, score, best), jnp.where(better, place, at)
+def _first_best(parts: list[tuple[jax.Array, jax.Array]]) -> tuple[jax.Array, jax.Array]:
+  """The largest score of parts with ascending places, and the first place that has it.
+
+  Each result is used once by the next: XLA repeats a result for every use, and used thrice eight of them are thousands.
+  """
+  best, at = parts[0]
+  at = jnp.broadcast_to(at, best.shape)
+  for score, place in parts[1:]:
+    at = jnp.where(score > best, place, at)
+    best = jnp.maximum(best, score)
+  return best, at
+
+
+def _least_best(parts: list[tuple[jax.Array, jax.Array]], last: int) -> tuple[jax.Array, jax.Array]:
+  """The largest of scores that are stored, so the same wherever they are read, and the least place that has it.
+
+  Where no score is a number it is the last place.
+  """
+  best = functools.reduce(jnp.maximum, (score for score, _ in parts))
+  return best, functools.reduce(jnp.minimum, (jnp.where(score == best, place, last) for score, place in parts))
 
 
 def extent(c: Core, direction: jax.Array) -> jax.Array:
