@@ -207,7 +207,7 @@ def _farthest(c: Core, direction: jax.Array) -> tuple[jax.Array, jax.Array]:
   group = -(-n // _TOGETHER)
   parts = []
   for k in range(-(-n // group)):
-    row = np.minimum(k * group + np.arange(group), n - 1)
+    row = np.minimum(k * group + np.arange(group), last)
     score = vector.add(table[..., row, i, :] * along[..., i, :] for i in range(3))
     parts.append((score, jnp.asarray(row[:, None], direction.dtype)))
   best, at = _first_best(parts)
@@ -226,7 +226,8 @@ def _farthest(c: Core, direction: jax.Array) -> tuple[jax.Array, jax.Array]:
 def _first_best(parts: list[tuple[jax.Array, jax.Array]]) -> tuple[jax.Array, jax.Array]:
   """The largest score of parts with ascending places, and the first place that has it.
 
-  Each result is used once by the next: XLA repeats a result for every use, and used thrice eight of them are thousands.
+  XLA repeats a result for every use. Here a largest score goes into the next one once, and a place into the next one once; with
+  three uses each, eight parts were thousands of operations.
   """
   best, at = parts[0]
   at = jnp.broadcast_to(at, best.shape)
