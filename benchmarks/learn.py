@@ -133,8 +133,9 @@ def main() -> None:
     folder = args.checkpoint and f"{args.checkpoint}/{name}"
     out = ppo.train(env, **options, seed=args.seed, learner=learner, checkpoint=folder)
     told = dict(task=name, wall_s=round(time.perf_counter() - wall, 1), cpu_s=round(time.process_time() - cpu, 1))
-    thin = out.curve[:: max(len(out.curve) // 20, 1)] + out.curve[-1:]
-    told |= dict(steps=out.curve[-1]["steps"], curve=[(x["steps"], round(x["return"], 1)) for x in thin if x["episodes"]])
+    ended = [x for x in out.curve if x["episodes"]]
+    thin = ended[:: max(len(ended) // 20, 1)] + ended[-1:]
+    told |= dict(steps=out.curve[-1]["steps"], curve=[(x["steps"], round(x["return"], 1)) for x in thin])
     for other in (name, *args.on):
       there = envs.load(other, dtype=np.float32)
       told[other] = returns(there, out.policy, options["config"].episode_length)

@@ -18,7 +18,8 @@ class GymVectorEnv(VectorEnv):
   """`gymnasium.vector.VectorEnv` whose worlds step in one compiled program.
 
   A world that is done starts again in the same step (`AutoresetMode.SAME_STEP`): the observation returned is the new
-  episode's first, the last one of the old is in `infos["final_obs"]`, its return and length in `infos["final_info"]`.
+  episode's first, the last one of the old is in `infos["final_obs"]`, its return and length in `infos["final_info"]`. New
+  episodes start in states of a bank (`AutoReset`), which is made anew after as many steps as the longest episode has.
   """
 
   def __init__(self, env: Env, num_envs: int, *, seed: int = 0, **wrap_options: Any):
@@ -31,7 +32,7 @@ class GymVectorEnv(VectorEnv):
       **wrap_options: arguments of `wrap` (episode_length, action_repeat, randomise, ...).
     """
     self.env = wrap(env, **wrap_options, auto_reset=True)
-    self.num_envs, self._seed, self._state = num_envs, seed, None
+    self.num_envs, self._seed, self._state, self._steps = num_envs, seed, None, 0
     self.metadata = {"autoreset_mode": AutoresetMode.SAME_STEP, "render_fps": round(1 / env.dt)}
     self.single_action_space = spaces.Box(-1, 1, (env.action_size,), np.float32)
     self.action_space = spaces.Box(-1, 1, (num_envs, env.action_size), np.float32)
@@ -50,9 +51,12 @@ class GymVectorEnv(VectorEnv):
       self._seed = self._seed if seed is None else seed
       keys = jax.random.split(jax.random.key(self._seed), self.num_envs)
       self._seed += 1  # the next reset without a seed is another one
-    # committed to its device, as tensors of torch are: a step of states that are not would be another program than the next
-    self._state = self._reset(jax.device_put(keys, keys.sharding))
+    self._state, self._steps = self._first(keys), 0
     return self._observation(self._state.obs), {}
+
+  def _first(self, keys):
+    # committed to its device, as tensors of torch are: a step of states that are not would be another program than the next
+    return self._reset(jax.device_put(keys, keys.sharding))
 
   def step(self, actions: np.ndarray) -> tuple[Any, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
     """Observations, rewards, terminations, truncations and infos, as NumPy arrays."""
@@ -75,6 +79,10 @@ class GymVectorEnv(VectorEnv):
     if actions.shape != self.action_space.shape:
       raise ValueError(f"actions have to be {self.action_space.shape}, not {actions.shape}.")
     self._state, out = self._step(self._state, actions)
+    self._steps += 1
+    if self._steps % self.env.length == 0:  # or its few starts would be learned by heart
+      key = jax.random.fold_in(jax.random.key(self._seed), self._steps)
+      self._state = self.env.refill(self._state, self._first(jax.random.split(key, self.num_envs)))
     return out
 
   def _outcome(self, state, actions):

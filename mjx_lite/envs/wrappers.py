@@ -176,8 +176,9 @@ class AutoReset(Wrapper):
   """Starts a new episode in each world that is done; goes around `Worlds`.
 
   The new episode is drawn from a bank of as many first states as there are worlds, so that a world does not start as it
-  did before and no reset is computed in a step; with `refresh`, so many entries of the bank are made anew in each step. A
-  first state comes with its observation, its `info` and its randomised model.
+  did before and no reset is computed in a step. A first state comes with its observation, its `info` and its randomised
+  model. What learns from a bank that stays for long learns its entries by heart, so make them anew: all of them from time to
+  time by `refill`, as the learners do, or with `refresh` so many in each step.
 
   After a step, `info['final_obs']` is the observation that the step led to, whether the episode ended there or not: bootstrap
   from it where `info['truncation']` is 1. `done`, `reward` and `metrics` are those of the step.
@@ -213,6 +214,10 @@ class AutoReset(Wrapper):
     kept = {k: v for k, v in after.info.items() if k not in new["info"]}
     own = {"final_obs": after.obs, "reset_bank": bank, "reset_key": keys}
     return after.replace(data=new["data"], obs=new["obs"], info={**kept, **new["info"], **own})
+
+  def refill(self, state: State, fresh: State) -> State:
+    """The state with the bank of another one, which `reset` has just returned for as many keys."""
+    return state.replace(info={**state.info, "reset_bank": fresh.info["reset_bank"]})
 
   def _entry(self, state: State) -> dict[str, Any]:
     """What a reset replaces."""

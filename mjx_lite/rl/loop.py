@@ -9,6 +9,8 @@ import jax
 import numpy as np
 import tqdm
 
+import mjx_lite as mjx
+
 
 def run(
   program: Callable[[Any, Any, jax.Array], tuple[Any, Any, dict[str, jax.Array]]],
@@ -18,6 +20,8 @@ def run(
   *,
   iterations: int,
   steps: int,
+  starts: Callable[[Any, jax.Array], Any],
+  renew: int,
   checkpoint: str | os.PathLike | None = None,
   every: int = 10,
   progress: Callable[[int, dict[str, float], Any], None] | None = None,
@@ -31,6 +35,8 @@ def run(
     key: of jax.random.
     iterations: in all, those before a checkpoint included.
     steps: of the environments in an iteration.
+    starts: (worlds, key) -> worlds whose next episodes start elsewhere.
+    renew: iterations after which that is called.
     checkpoint: folder to which all is written, and from which it goes on if it was written before.
     every: iterations between checkpoints; there is one after the last, too.
     progress: called after each iteration with its number, its entry of the curve, and the learner.
@@ -44,7 +50,9 @@ def run(
     (worlds, learner, key), curve = found or ((worlds, learner, key), [])
     bar = tqdm.trange(len(curve), iterations, initial=len(curve), total=iterations, unit="iteration", disable=None)
     for i in bar:
-      key, for_iteration = jax.random.split(key)
+      key, for_iteration, for_starts = jax.random.split(key, 3)
+      if i and i % renew == 0:
+        worlds = starts(worlds, for_starts)
       worlds, learner, report = program(worlds, learner, for_iteration)
       report = {k: float(v) for k, v in jax.device_get(report).items()}
       curve.append({"steps": (i + 1) * steps, **report})
@@ -115,3 +123,13 @@ def _filled(like: Any, arrays: dict[str, Any]) -> Any:
       new = jax.numpy.asarray(arrays[str(i)])
       leaves[i] = jax.random.wrap_key_data(new, impl=jax.random.key_impl(x)) if _is_key(x) else new
   return jax.tree.unflatten(form, leaves)
+
+
+def begin(worlds: Any, key: jax.Array, count: int) -> tuple[Any, Callable[[Any, jax.Array], Any]]:
+  """State of so many worlds of a wrapped environment, and for `run` what gives it a bank of new first states."""
+  reset = mjx.jit(worlds.reset)
+
+  def first(key):
+    return reset(jax.random.split(key, count))
+
+  return first(key), lambda state, key: worlds.refill(state, first(key))

@@ -220,7 +220,7 @@ def train(
   critic: Any = Critic(config.hidden)
   optimiser = optax.chain(optax.clip_by_global_norm(config.max_gradient), optax.adam(config.learning_rate))
   key, for_env, for_params = jax.random.split(jax.random.key(seed), 3)
-  state = mjx.jit(worlds.reset)(jax.random.split(for_env, config.worlds))
+  state, starts = loop.begin(worlds, for_env, config.worlds)
   now = learner
   if now is None:
     params, normal = fresh(actor, critic, state.obs, for_params)
@@ -270,8 +270,8 @@ def train(
     return state, Learner(params, opt_state, normal.update(data.obs)), report(data, ended, diverged)
 
   now, curve = loop.run(
-    mjx.jit(iterate), state, now, key, iterations=iterations, steps=config.worlds * config.unroll, checkpoint=checkpoint,
-    every=every, progress=progress,
+    mjx.jit(iterate), state, now, key, iterations=iterations, steps=config.worlds * config.unroll, starts=starts,
+    renew=-(-config.episode_length // config.unroll), checkpoint=checkpoint, every=every, progress=progress,
   )  # fmt: skip
   return Result(make_policy(env, now, config), now, curve)
 

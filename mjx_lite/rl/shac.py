@@ -131,7 +131,7 @@ def train(
   rates = {"actor": optax.adam(config.actor_rate, b1=0.7, b2=0.95), "critic": optax.adam(config.critic_rate)}
   rates = {k: optax.chain(optax.clip_by_global_norm(config.max_gradient), x) for k, x in rates.items()}
   key, for_env, for_params = jax.random.split(jax.random.key(seed), 3)
-  state = mjx.jit(worlds.reset)(jax.random.split(for_env, config.worlds))
+  state, starts = loop.begin(worlds, for_env, config.worlds)
   now = learner
   if now is None:
     params, normal = fresh(actor, critic, state.obs, for_params)
@@ -173,8 +173,8 @@ def train(
     return state, Learner(params, opt_state, normal.update(data.obs)), report(data, ended, diverged)
 
   now, curve = loop.run(
-    mjx.jit(iterate), state, now, key, iterations=iterations, steps=config.worlds * config.horizon, checkpoint=checkpoint,
-    every=every, progress=progress,
+    mjx.jit(iterate), state, now, key, iterations=iterations, steps=config.worlds * config.horizon, starts=starts,
+    renew=-(-config.episode_length // config.horizon), checkpoint=checkpoint, every=every, progress=progress,
   )  # fmt: skip
   return Result(make_policy(env, now, config), now, curve)
 

@@ -115,6 +115,18 @@ def test_episodes_end_and_start_again(wrapped):
   assert np.any(bank["obs"] != state.info["reset_bank"]["obs"])
 
 
+def test_a_bank_is_refilled_with_the_states_of_a_reset(wrapped):
+  out, state, step = wrapped
+  fresh = mjx.jit(out.reset)(jax.random.split(jax.random.key(1), WORLDS))
+  full = out.refill(state, fresh)
+  jax.tree.map(np.testing.assert_array_equal, full.info["reset_bank"], fresh.info["reset_bank"])
+  jax.tree.map(np.testing.assert_array_equal, (full.data, full.obs), (state.data, state.obs))
+  ended = state.replace(info={**full.info, "steps": jnp.full_like(full.info["steps"], 8)})
+  after = step(ended, jnp.zeros((WORLDS, 1)))  # all episodes end; one entry of the bank is new again
+  assert np.all(after.done) and np.isin(np.asarray(after.obs)[:, 0], np.asarray(fresh.obs)[:, 0]).sum() >= WORLDS - 2
+  assert not np.isin(np.asarray(after.obs)[:, 0], np.asarray(state.obs)[:, 0]).any()
+
+
 def test_randomised_models_differ_between_worlds_only_where_they_were_changed(wrapped):
   _, state, _ = wrapped
   model = state.info["model"]

@@ -49,6 +49,20 @@ def test_final_observations(vector):
     assert (infos["final_info"]["episode"]["r"] > 0.5 * LENGTH).all()
 
 
+def test_episodes_do_not_start_in_the_same_few_states_for_ever(vector):
+  starts = [vector.reset(seed=0)[0]]
+  for i in range(6 * LENGTH):
+    obs = vector.step(np.zeros((WORLDS, 1)))[0]
+    if i % LENGTH == LENGTH - 1:
+      starts.append(obs)
+  starts = np.concatenate(starts)
+  assert len(np.unique(starts[:, 0])) > 2 * WORLDS  # of a single bank there are as many as worlds
+  vector.reset(seed=0)
+  for _ in range(3 * LENGTH):
+    obs = vector.step(np.zeros((WORLDS, 1)))[0]
+  np.testing.assert_array_equal(obs, starts[3 * WORLDS : 4 * WORLDS])  # the seed says which
+
+
 def test_committed_actions_need_no_second_program(vector):
   """Arrays from torch's memory are committed to their device, and so is the state after a step of them."""
   vector.reset(seed=0)

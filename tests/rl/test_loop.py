@@ -12,13 +12,19 @@ def program(worlds, learner, key):
   """Every part of the state depends on all that came before it."""
   move = jax.random.normal(key, (3,)) + jax.random.normal(worlds["key"])
   worlds = {**worlds, "x": 0.9 * worlds["x"] + move, "key": jax.random.split(worlds["key"])[0]}
-  learner = {"w": learner["w"] + worlds["x"], "count": learner["count"] + 1}
+  learner = {"w": learner["w"] + worlds["x"], "count": learner["count"] + 1, "renewed": worlds["renewed"]}
   return worlds, learner, {"return": jnp.sum(worlds["x"]), "length": jnp.ones(())}
 
 
+def starts(worlds, key):
+  """Part of the state, too."""
+  return {**worlds, "x": worlds["x"] + jax.random.normal(key), "renewed": worlds["renewed"] + 1}
+
+
 def go(iterations=7, width=3, **options):
-  worlds = {"x": jnp.zeros(width), "key": jax.random.key(3), "empty": jnp.zeros((2, 0))}
-  learner = {"w": jnp.ones(width), "count": jnp.zeros((), jnp.int32)}
+  worlds = {"x": jnp.zeros(width), "key": jax.random.key(3), "empty": jnp.zeros((2, 0)), "renewed": jnp.zeros((), jnp.int32)}
+  learner = {"w": jnp.ones(width), "count": jnp.zeros((), jnp.int32), "renewed": jnp.zeros((), jnp.int32)}
+  options |= dict(starts=starts, renew=3)
   return loop.run(jax.jit(program), worlds, learner, jax.random.key(0), iterations=iterations, steps=5, **options)
 
 
@@ -36,6 +42,7 @@ def test_goes_on_from_a_checkpoint_as_if_nothing_had_been(tmp_path):
     go(**options)
   found, again = go(**options)
   assert seen == [0, 1, 2, 3, 2, 3, 4, 5, 6]  # what was after the checkpoint is made again
+  assert found["renewed"] == 2  # before the fourth and the seventh iteration
   assert again == curve and [x["steps"] for x in curve] == [5 * (i + 1) for i in range(7)]
   for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(whole), strict=True):
     assert a.dtype == b.dtype
