@@ -89,7 +89,8 @@ def overlap(
   """How far geoms (n,) of a group are within reach (n, W or 1) of each other at most (W, n) [m]; negative of others.
 
   By bounding spheres and by the shapes. Where worlds are few at a time (tiles), pairs are, too, and looked at no closer than
-  needed: -inf where the boxes of all their trees are apart in all worlds, by the spheres alone where all of these are.
+  needed: -inf where all geoms are apart, in all worlds, from the boxes around the others' trees, by the spheres alone where all
+  of these are apart.
 
   Args:
     b: of all geoms.
@@ -101,66 +102,77 @@ def overlap(
 
   Source: `mj_filterSphere`, `mj_collideOBB`.
   """
-  index, reach = [jnp.asarray(g.astype(np.int32)) for g in (geom1, geom2)], jax.lax.stop_gradient(reach)
+  reach = jax.lax.stop_gradient(reach)
   shapes, better = (b.segments, _of_segments) if group in ROUND else (b.boxes, _of_boxes)
-  trees, kind = np.unique(tree[np.stack([geom1, geom2], axis=1)], axis=0, return_inverse=True)
+  index, flat = np.stack([geom1, geom2]).astype(np.int32), _flat(b.balls, shapes)
 
   def some(take):
-    first, second = (take(g) for g in index)
-
-    def both(x):
-      return [type(x)(*(a.at[g].get(mode="promise_in_bounds") for a in x)) for g in (first, second)]
+    both = flat.at[take(jnp.asarray(index), 1)].get(mode="promise_in_bounds")
+    (one, first), (two, second) = (_unflat(x, b.balls, shapes) for x in both)
+    balls = take(reach) + one.radius + two.radius - safe.norm(one.pos - two.pos)
 
     def by_shapes(balls):
-      return jnp.minimum(balls, take(reach) - better(*both(shapes)))
+      return jnp.minimum(balls, take(reach) - better(first, second))
 
-    one, two = both(b.balls)
-    balls = take(reach) + one.radius + two.radius - safe.norm(one.pos - two.pos)
     return (jax.lax.cond(jnp.any(balls > 0), by_shapes, lambda x: x, balls) if tiled else by_shapes(balls)).T
 
-  if tiled and len(geom1) >= _FEW_TREES * len(trees):
-    return _in_some_parts(some, kind, _trees_meet(b.balls, trees, tree, jnp.max(reach)), b.balls.pos[0, 0])
+  trees = tree[index]
+  if tiled and len(geom1) >= _FEW_TREES * len(np.unique(trees, axis=1).T):
+    return _in_some_parts(some, len(geom1), _may_meet(b.balls, index, tree, jnp.max(reach)), b.balls.pos[0, 0])
   return in_parts(len(geom1), some, -(-len(geom1) // _AT_A_TIME) if tiled else 1, axis=1)
 
 
-def _in_some_parts(some, kind: np.ndarray, wanted: jax.Array, like: jax.Array) -> jax.Array:
-  """Columns (W, n) as `in_parts` makes them, but only of parts with some of a wanted kind; -inf elsewhere.
+def _flat(*parts: NamedTuple) -> jax.Array:
+  """All that bounds have of geoms side by side (ngeom, k, W)."""
+  leaves = [x.reshape(len(x), -1, x.shape[-1]) for x in jax.tree.leaves(parts)]
+  width = max(x.shape[-1] for x in leaves)
+  return vector.join([jnp.broadcast_to(x, (*x.shape[:-1], width)) for x in leaves])
+
+
+def _unflat(x: jax.Array, *like: NamedTuple) -> list:
+  """The inverse of `_flat`, of some geoms."""
+  leaves, form = jax.tree.flatten(list(like))
+  size = [int(np.prod(y.shape[1:-1])) for y in leaves]
+  out = jnp.split(x, np.cumsum(size)[:-1], axis=1)
+  return jax.tree.unflatten(form, [y.reshape(len(x), *z.shape[1:-1], x.shape[-1]) for y, z in zip(out, leaves, strict=True)])
+
+
+def _in_some_parts(some, n: int, wanted: jax.Array, like: jax.Array) -> jax.Array:
+  """Columns (W, n) as `in_parts` makes them, but only of parts with some that are wanted (n,); -inf elsewhere.
 
   Args:
     some: function of `take`, see `in_parts`.
-    kind: (n,) of the columns.
-    wanted: (nkind,) kinds.
+    n: number of columns.
+    wanted: (n,) columns.
     like: (W,) of their type.
   """
-  n = len(kind)
   size = min(n, _AT_A_TIME)
   start = np.minimum(np.arange(0, n, size), n - size).astype(np.int32)
-  number = np.arange(len(start), dtype=np.int32)
-  is_wanted = jnp.any(rows(wanted, kind[start[:, None] + np.arange(size)]), axis=1)
+  is_wanted = jnp.any(wanted[start[:, None] + np.arange(size)], axis=1)
+  first = jnp.sort(jnp.where(is_wanted, start, n))
 
-  def after(i):
-    return jnp.min(jnp.where(is_wanted & (number > i), number, len(start)))
-
-  def write(state):
-    i, out = state
-    first = jnp.asarray(start)[i]
-    columns = some(lambda x, axis=0: jax.lax.dynamic_slice_in_dim(x, first, size, axis))
-    return after(i), jax.lax.dynamic_update_slice_in_dim(out, columns, first, 1)
+  def write(i, out):
+    columns = some(lambda x, axis=0: jax.lax.dynamic_slice_in_dim(x, first[i], size, axis))
+    return jax.lax.dynamic_update_slice_in_dim(out, columns, first[i], 1)
 
   out = jnp.full((*like.shape, n), -jnp.inf, like.dtype)
-  return jax.lax.while_loop(lambda state: state[0] < len(start), write, (after(-1), out))[1]
+  return jax.lax.fori_loop(0, jnp.sum(is_wanted), write, out)
 
 
-def _trees_meet(b: Balls, pairs: np.ndarray, tree: np.ndarray, reach: jax.Array) -> jax.Array:
-  """Whether the boxes around all geoms of two trees (n, 2) are within reach (n,) in some world."""
-  trees, place = np.unique(pairs, return_inverse=True)
+def _may_meet(b: Balls, pair: np.ndarray, tree: np.ndarray, reach: jax.Array) -> jax.Array:
+  """Whether geoms (2, n) are each within reach of the box around all geoms of the other's tree, in some world (n,)."""
+  trees, place = np.unique(tree[pair], return_inverse=True)
   members = [np.flatnonzero(tree == t) for t in trees]
   index = np.stack([np.resize(g, max(map(len, members))) for g in members])
   pos, radius = rows(b.pos, index), rows(b.radius, index)[:, :, None]
   low, high = once(vector.fold(jnp.minimum, pos - radius, 1)), once(vector.fold(jnp.maximum, pos + radius, 1))
-  one, two = place.reshape(pairs.shape).T
-  apart = jnp.maximum(rows(low, one) - rows(high, two), rows(low, two) - rows(high, one)) > reach
-  return jnp.any(~jnp.any(apart, axis=1), axis=1)
+  geoms, which = np.unique(pair, return_inverse=True)
+  pos, radius = rows(b.pos, geoms)[:, None], rows(b.radius, geoms)[:, None, None] + reach
+  apart = jnp.any((pos - radius > high) | (low > pos + radius), axis=2)
+  near = jnp.any(~apart, axis=-1)  # of geoms and trees
+  place, which = place.reshape(pair.shape), which.reshape(pair.shape)
+  one, two = (rows(near.reshape(-1), which[i] * len(trees) + place[1 - i]) for i in range(2))
+  return one & two
 
 
 def _of_boxes(one: Boxes, two: Boxes) -> jax.Array:
