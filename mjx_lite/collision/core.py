@@ -207,9 +207,9 @@ def _farthest(c: Core, direction: jax.Array) -> tuple[jax.Array, jax.Array]:
   group = -(-n // _TOGETHER)
   parts = []
   for k in range(-(-n // group)):
-    row = np.minimum(k * group + np.arange(group), last)
-    score = vector.add(table[..., row, i, :] * along[..., i, :] for i in range(3))
-    parts.append((score, jnp.asarray(row[:, None], direction.dtype)))
+    first = min(k * group, n - group)
+    score = vector.add(table[..., first : first + group, i, :] * along[..., i, :] for i in range(3))
+    parts.append((score, jnp.asarray(first + np.arange(group)[:, None], direction.dtype)))
   best, at = _first_best(parts)
   while best.shape[-2] > 1:
     best, at = once(best, one), once_chosen(at, one)

@@ -14,6 +14,7 @@ from mjx_lite.core.select import rows_or_zero
 from mjx_lite.math import vector
 
 PRODUCT = 1024  # entries of a block that cost about as much as a product of its own
+_BLOCKS = 16  # from which on two gathers cost less
 
 
 class SumPlan(NamedTuple):
@@ -21,7 +22,7 @@ class SumPlan(NamedTuple):
 
   shape: tuple[int, int]
   blocks: tuple[tuple[int, int, int, int, np.ndarray], ...]
-  chosen: np.ndarray | None = None  # of a large matrix with one entry 1 or none in each row: its column, -1 for none
+  chosen: np.ndarray | None = None  # (k, nrow) of a large matrix of few ones in each row: their columns, -1 for none
 
 
 def plan_sum(mask: np.ndarray) -> SumPlan:
@@ -49,8 +50,12 @@ def plan_sum(mask: np.ndarray) -> SumPlan:
     b = a
   if len(blocks) == 1:
     blocks = [(0, nrow, 0, ncol, mask)]  # a slice of the operand would be a kernel of its own
-  is_choice = mask.size > PRODUCT and (filled.sum(axis=1) <= 1).all() and (mask[filled] == 1).all()
-  return SumPlan((nrow, ncol), tuple(blocks[::-1]), np.where(some, low, -1) if is_choice else None)
+  number = filled.sum(axis=1)
+  most = 1 if len(blocks) < _BLOCKS else 2
+  if mask.size <= PRODUCT or number.max(initial=0) > most or (mask[filled] != 1).any():
+    return SumPlan((nrow, ncol), tuple(blocks[::-1]))
+  chosen = [np.where(some, low, -1), np.where(number > 1, high - 1, -1)]
+  return SumPlan((nrow, ncol), tuple(blocks[::-1]), np.stack(chosen[: max(number.max(initial=0), 1)]))
 
 
 def dense(plan: SumPlan) -> np.ndarray:
@@ -69,7 +74,7 @@ def transpose(plan: SumPlan) -> SumPlan:
 def mask_sum(plan: SumPlan, x: jax.Array) -> jax.Array:
   """Constant matrix (n, k) times x (k, ..., W): for each row the sum of the entries that it selects."""
   if plan.chosen is not None:
-    return rows_or_zero(x, plan.chosen)
+    return vector.add(rows_or_zero(x, index) for index in plan.chosen)
   parts = []
   for a, b, lo, hi, block in plan.blocks:
     if lo == hi:

@@ -2,6 +2,7 @@
 
 import hypothesis
 import hypothesis.strategies as st
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -31,6 +32,19 @@ def test_choices_are_exact(column):
   assert plan.chosen is not None
   x = jnp.asarray(np.random.default_rng(0).normal(size=(40, 2)), jnp.float32)
   np.testing.assert_array_equal(tree.mask_sum(plan, x), np.where(column[:, None] < 0, 0, x[column]))
+
+
+def test_a_long_matrix_of_ones_and_twos_is_no_product():
+  """Slots of contacts from their sides: as a product a block for every few rows, each of them a program of its own."""
+  random = np.random.default_rng(0)
+  sides = random.integers(1, 3, 2000)
+  mask = np.repeat(np.eye(2000), sides, axis=1)[random.permutation(2000)]
+  mask[7] = 0
+  plan = tree.plan_sum(mask)
+  assert plan.chosen is not None and len(plan.chosen) == 2
+  x = jnp.asarray(random.normal(size=(mask.shape[1], 3)))
+  np.testing.assert_allclose(tree.mask_sum(plan, x), mask @ x, rtol=1e-14)
+  np.testing.assert_allclose(jax.vjp(lambda x: tree.mask_sum(plan, x), x)[1](jnp.asarray(mask[:, :3]))[0], mask.T @ mask[:, :3])
 
 
 @pytest.mark.parametrize("trees", [1, 10, 60])
