@@ -29,3 +29,12 @@ def _forget_programs():
   if resource.getrusage(resource.RUSAGE_SELF).ru_maxrss > 3_000_000:  # KiB
     worlds.clear_caches()
     gc.collect()
+
+
+@pytest.fixture
+def optimised(monkeypatch):
+  """Programs with the optimisations that are left out above: where running takes longer than compiling."""
+  import mjx_lite as mjx
+
+  plain = mjx.jit
+  monkeypatch.setattr(mjx, "jit", lambda f, **k: plain(f, compiler_options={"xla_backend_optimization_level": 3}, **k))

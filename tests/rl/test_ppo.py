@@ -66,6 +66,7 @@ LEARNED = {"cartpole_balance": (450, 120), "reacher": (50, 240)}
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("optimised")
 @pytest.mark.parametrize("name", LEARNED)
 def test_learns_a_task_in_minutes(name):
   least, seconds = LEARNED[name]
@@ -101,6 +102,7 @@ def steps_of(env, policy, start, steps):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("optimised")
 def test_a_quadruped_learns_to_follow_its_joystick():
   """Five seconds at each command, of which the last four count: velocities in the trunk's own frame."""
   env = envs.load("joystick_flat", dtype=np.float32)
@@ -123,6 +125,7 @@ def test_a_quadruped_learns_to_follow_its_joystick():
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("optimised")
 def test_a_hand_learns_to_turn_a_cube():
   """The angle to the goal at the end is less than two thirds of what it is where nothing is done."""
   env = envs.load("in_hand_cube", dtype=np.float32)

@@ -78,6 +78,7 @@ def test_taming_keeps_values_and_bounds_each_world():
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("optimised")
 def test_learns_to_swing_a_pendulum_up():
   env = envs.load("pendulum", dtype=np.float32)
   out = shac.train(env, **settings.SHAC["pendulum"])
