@@ -160,19 +160,20 @@ class JaxEngine:
     worlds = inputs.qpos.shape[0]
     d = jax.tree.map(lambda x: jnp.broadcast_to(x, (worlds, *jnp.shape(x))), single)
     self.d = d.replace(qpos=jnp.asarray(inputs.qpos), qvel=jnp.asarray(inputs.qvel))
-    self.ctrl = jnp.asarray(inputs.ctrl)
+    self.ctrl, self.first = jnp.asarray(inputs.ctrl), jnp.asarray(inputs.ctrl[:1])
     if args.devices > 1:
       mesh = jax.make_mesh((args.devices,), ("worlds",))
       split = lambda *spec: jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(*spec))  # noqa: E731
       self.mesh = mesh
       self.m = jax.device_put(self.m, split())
-      self.d, self.ctrl = jax.device_put(self.d, split("worlds")), jax.device_put(self.ctrl, split(None, "worlds"))
+      self.d = jax.device_put(self.d, split("worlds"))
+      self.ctrl, self.first = jax.device_put((self.ctrl, self.first), split(None, "worlds"))
     self.programs: dict[str, Any] = {}
     self.steps: list[Any] = []
 
   def compile_step(self) -> None:
     """Compiles one step of all worlds."""
-    self.steps.append(self._compile(self._step, self.ctrl[:1]))
+    self.steps.append(self._compile(self._step, self.first))
 
   def _compile(self, function, ctrl):
     import jax
