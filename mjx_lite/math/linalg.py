@@ -21,7 +21,9 @@ from mjx_lite.math import safe, vector
 from mjx_lite.math.once import in_parts
 
 _BLOCK = 4  # rows per pass: more are faster to run and slower to compile
-_FEW_ROWS = 32  # contracted without a product of matrices
+_FEW_ROWS = 32  # contracted in one sum
+_SOME_ROWS = 16  # of more, at a time
+_MANY_ROWS = 512  # whose sums are kept until they are added up
 _TWO_LOOPS = 6  # from this many passes on, the later ones get a loop of their own, on the smaller matrix left then
 
 
@@ -74,14 +76,25 @@ def entries(f: Cholesky, row: np.ndarray, col: np.ndarray) -> jax.Array:
 def gram(left: jax.Array, right: jax.Array) -> jax.Array:
   """Contraction of (n, nv, W) with (n, nv, W) over the rows, batched over the worlds: (nv, nv, W).
 
-  Few rows are written out; more of them leave the cache, and a batched product is faster with its transpositions.
+  Written out, of many rows some at a time: a batched product would want the worlds in front, and its transpositions take longer
+  than the product. Added up at the end, for XLA on CPU does not vectorise what is added to a loop's carry.
   """
-  if len(left) <= _FEW_ROWS:
-    return in_parts(left.shape[1], lambda take: vector.add(x[:, None] * y for x, y in zip(take(left, 1), right, strict=True)))
   width = max(left.shape[-1], right.shape[-1])
-  left, right = (jnp.broadcast_to(x, (*x.shape[:-1], width)) for x in (left, right))
-  product = jax.lax.dot_general(left, right, (((0,), (0,)), ((2,), (2,))), precision=jax.lax.Precision.HIGHEST)
-  return jnp.moveaxis(product, 0, -1)
+  both = [jnp.broadcast_to(x, (*x.shape[:-1], width)) for x in (left, right)]
+  if len(left) <= _FEW_ROWS:
+    left, right = both
+    return in_parts(left.shape[1], lambda take: vector.add(x[:, None] * y for x, y in zip(take(left, 1), right, strict=True)))
+  if len(left) > _MANY_ROWS:
+    zero = jnp.zeros((left.shape[1], right.shape[1], width), left.dtype)
+    return jax.lax.scan(lambda h, x: (h + gram(*x), None), zero, _cut(both, _MANY_ROWS))[0]
+  sums = jax.lax.map(lambda x: vector.add(a[:, None] * b for a, b in zip(*x, strict=True)), _cut(both, _SOME_ROWS))
+  return vector.add(list(sums))
+
+
+def _cut(xs, size):
+  """Arrays in parts (count, size, ...), the last one filled up with zeros."""
+  count = -(-len(xs[0]) // size)
+  return [_widen(x, count * size, 1).reshape(count, size, *x.shape[1:]) for x in xs]
 
 
 def _widen(x, size, naxes, axis=0):
