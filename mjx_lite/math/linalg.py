@@ -24,6 +24,7 @@ _BLOCK = 4  # rows per pass: more are faster to run and slower to compile
 _FEW_ROWS = 32  # contracted in one sum
 _SOME_ROWS = 16  # of more, at a time
 _MANY_ROWS = 512  # whose sums are kept until they are added up
+_TILE = 512  # worlds; more of them at a time are on accelerators
 _TWO_LOOPS = 6  # from this many passes on, the later ones get a loop of their own, on the smaller matrix left then
 
 
@@ -76,14 +77,18 @@ def entries(f: Cholesky, row: np.ndarray, col: np.ndarray) -> jax.Array:
 def gram(left: jax.Array, right: jax.Array) -> jax.Array:
   """Contraction of (n, nv, W) with (n, nv, W) over the rows, batched over the worlds: (nv, nv, W).
 
-  Written out, of many rows some at a time: a batched product would want the worlds in front, and its transpositions take longer
-  than the product. Added up at the end, for XLA on CPU does not vectorise what is added to a loop's carry.
+  Written out, of many rows some at a time: a batched product would want the worlds in front, and on CPU its transpositions take
+  longer than the product. Added up at the end, for XLA on CPU does not vectorise what is added to a loop's carry. Where worlds
+  are in no tiles the sums would take too much memory, and the product is batched.
   """
   width = max(left.shape[-1], right.shape[-1])
   both = [jnp.broadcast_to(x, (*x.shape[:-1], width)) for x in (left, right)]
   if len(left) <= _FEW_ROWS:
     left, right = both
     return in_parts(left.shape[1], lambda take: vector.add(x[:, None] * y for x, y in zip(take(left, 1), right, strict=True)))
+  if width > _TILE:
+    product = jax.lax.dot_general(*both, (((0,), (0,)), ((2,), (2,))), precision=jax.lax.Precision.HIGHEST)
+    return jnp.moveaxis(product, 0, -1)
   if len(left) > _MANY_ROWS:
     zero = jnp.zeros((left.shape[1], right.shape[1], width), left.dtype)
     return jax.lax.scan(lambda h, x: (h + gram(*x), None), zero, _cut(both, _MANY_ROWS))[0]

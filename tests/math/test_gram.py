@@ -1,4 +1,4 @@
-"""J' H J from its rows, of every number of them: in one sum, in several, in a loop of these."""
+"""J' H J from its rows, of every number of them: in one sum, in several, in a loop of these; batched where worlds are many."""
 
 import jax
 import jax.numpy as jnp
@@ -14,9 +14,9 @@ def _rows(n, nv=5, width=3):
   return jnp.asarray(rng.normal(size=(n, nv, width))), jnp.asarray(rng.normal(size=(n, nv, 1)))
 
 
-@pytest.mark.parametrize("n", [1, 32, 33, 48, 512, 513, 1100])
-def test_sum_of_products_and_its_derivative(n):
-  left, right = _rows(n)
+@pytest.mark.parametrize("n, width", [(1, 3), (32, 3), (33, 3), (48, 3), (512, 3), (513, 3), (1100, 3), (40, 600)])
+def test_sum_of_products_and_its_derivative(n, width):
+  left, right = _rows(n, width=width)
 
   def plain(left):
     return jnp.einsum("niw,njw->ijw", left, jnp.broadcast_to(right, left.shape))
