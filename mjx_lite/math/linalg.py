@@ -82,12 +82,11 @@ def gram(left: jax.Array, right: jax.Array) -> jax.Array:
   are in no tiles the sums would take too much memory, and the product is batched.
   """
   width = max(left.shape[-1], right.shape[-1])
-  both = [jnp.broadcast_to(x, (*x.shape[:-1], width)) for x in (left, right)]
+  left, right = both = [jnp.broadcast_to(x, (*x.shape[:-1], width)) for x in (left, right)]
   if len(left) <= _FEW_ROWS:
-    left, right = both
     return in_parts(left.shape[1], lambda take: vector.add(x[:, None] * y for x, y in zip(take(left, 1), right, strict=True)))
   if width > _TILE:
-    product = jax.lax.dot_general(*both, (((0,), (0,)), ((2,), (2,))), precision=jax.lax.Precision.HIGHEST)
+    product = jax.lax.dot_general(left, right, (((0,), (0,)), ((2,), (2,))), precision=jax.lax.Precision.HIGHEST)
     return jnp.moveaxis(product, 0, -1)
   if len(left) > _MANY_ROWS:
     zero = jnp.zeros((left.shape[1], right.shape[1], width), left.dtype)
