@@ -116,8 +116,7 @@ def overlap(
 
     return (jax.lax.cond(jnp.any(balls > 0), by_shapes, lambda x: x, balls) if tiled else by_shapes(balls)).T
 
-  trees = tree[index]
-  if tiled and len(geom1) >= _FEW_TREES * len(np.unique(trees, axis=1).T):
+  if tiled and len(geom1) >= _FEW_TREES * np.unique(tree[index], axis=1).shape[1]:
     return _in_some_parts(some, len(geom1), _may_meet(b.balls, index, tree, jnp.max(reach)), b.balls.pos[0, 0])
   return in_parts(len(geom1), some, -(-len(geom1) // _AT_A_TIME) if tiled else 1, axis=1)
 
