@@ -71,6 +71,11 @@ def total(x: jax.Array) -> jax.Array:
   return total_p.bind(x, size=x.shape[0])
 
 
+def materialized(x: Any) -> Any:
+  """The tree x unchanged, each of its arrays written to memory in its own shape before anything uses it."""
+  return jax.lax.optimization_barrier(x)
+
+
 def bound(x: Any, to: jax.Array) -> Any:
   """The tree x unchanged, for JAX dependent on `to`, which XLA does not see.
 
@@ -81,7 +86,7 @@ def bound(x: Any, to: jax.Array) -> Any:
 
 
 def _combine(a: jax.Array | np.ndarray, x: jax.Array) -> jax.Array:
-  return jax.lax.dot_general(a, x, (((1,), (0,)), ((), ())), precision=jax.lax.Precision.HIGHEST)
+  return jax.lax.dot_general(a, materialized(x), (((1,), (0,)), ((), ())), precision=jax.lax.Precision.HIGHEST)
 
 
 def _combine_matrix(t: jax.Array, a: Any, x: jax.Array) -> jax.Array:

@@ -66,7 +66,7 @@ def gather(x: jax.Array | np.ndarray, index: jax.Array) -> jax.Array:
   if x.shape[-1] == 1:
     return jnp.moveaxis(x[..., 0].at[index].get(mode="promise_in_bounds"), 1, -1)
   index = index.reshape(len(index), *(1,) * (x.ndim - 2), -1)
-  return jnp.take_along_axis(x, index, axis=0, mode="promise_in_bounds")
+  return jnp.take_along_axis(linear.materialized(x), index, axis=0, mode="promise_in_bounds")
 
 
 def rows_or_zero(x: jax.Array, index: np.ndarray) -> jax.Array:

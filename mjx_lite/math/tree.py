@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from mjx_lite.core import linear
 from mjx_lite.core.select import rows_or_zero
 from mjx_lite.math import vector
 
@@ -75,6 +76,7 @@ def mask_sum(plan: SumPlan, x: jax.Array) -> jax.Array:
   """Constant matrix (n, k) times x (k, ..., W): for each row the sum of the entries that it selects."""
   if plan.chosen is not None:
     return vector.add(rows_or_zero(x, index) for index in plan.chosen)
+  x = linear.materialized(x)
   parts = []
   for a, b, lo, hi, block in plan.blocks:
     if lo == hi:
