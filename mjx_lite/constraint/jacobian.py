@@ -13,6 +13,7 @@ import numpy as np
 from mjx_lite.constraint import contact
 from mjx_lite.constraint.equality import EqualityPlan
 from mjx_lite.constraint.rows import Jacobian
+from mjx_lite.core import linear
 from mjx_lite.core.select import join, rows
 from mjx_lite.core.types import Model
 from mjx_lite.math import linalg, spatial, vector
@@ -102,8 +103,8 @@ def mul(m: Model, j: Jacobian, cdof: jax.Array, x: jax.Array) -> jax.Array:
   if c.ncon:
     motion = c.sides.from_dofs(cdof * x[:, None], j.body)
     y = vector.dot(j.basis, motion[:, None])
-    parts.append(contact.to_rows(c, c.sides.to_slots(y), j.mu))
-  return join(parts)
+    parts.append(contact.to_rows(c, linear.materialized(c.sides.to_slots(y)), j.mu))
+  return linear.materialized(join(parts))
 
 
 def on_tendons(m: Model, f: jax.Array) -> jax.Array:
@@ -127,7 +128,7 @@ def mul_t(m: Model, j: Jacobian, cdof: jax.Array, f: jax.Array) -> jax.Array:
   if c.ncon:
     local = contact.from_rows(c, f[len(p.order) :], j.mu)
     wrench = vector.mat_t_vec(j.basis, rows(local, c.sides.slot))
-    out = out + vector.dot(cdof, c.sides.to_dofs(wrench, j.body))
+    out = out + vector.dot(cdof, linear.materialized(c.sides.to_dofs(wrench, j.body)))
   return out
 
 
@@ -253,7 +254,7 @@ def dense_curvature(m: Model, j: Jacobian, cdof: jax.Array, w: jax.Array, cone: 
       frame = in_parts(n, lambda take: take(frame))
       half = in_parts(n, lambda take: vector.add(take(a)[:, :, k, None] * take(frame)[:, None, k] for k in range(c.ndir)))
       left, right = (x.reshape(n * c.ndir, m.nv, -1) for x in (frame, half))
-      h = h + linalg.gram(left, right)
+      h = h + linalg.gram(left, right, upper=True)
   return h
 
 

@@ -16,11 +16,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from mjx_lite.core import select
+from mjx_lite.core import linear, select
 from mjx_lite.math import safe, vector
 from mjx_lite.math.once import in_parts
 
 _BLOCK = 4  # rows per pass: more are faster to run and slower to compile
+_PARTS = 4
 _FEW_ROWS = 32  # contracted in one sum
 _SOME_ROWS = 16  # of more, at a time
 _MANY_ROWS = 512  # whose sums are kept until they are added up
@@ -74,7 +75,7 @@ def entries(f: Cholesky, row: np.ndarray, col: np.ndarray) -> jax.Array:
   return select.rows(flat, row * size + col - row // _BLOCK * _BLOCK) / select.rows(f.scale, col)
 
 
-def gram(left: jax.Array, right: jax.Array) -> jax.Array:
+def gram(left: jax.Array, right: jax.Array, upper: bool = False) -> jax.Array:
   """Contraction of (n, nv, W) with (n, nv, W) over the rows, batched over the worlds: (nv, nv, W).
 
   Written out, of many rows some at a time: a batched product would want the worlds in front, and on CPU its transpositions take
@@ -84,7 +85,15 @@ def gram(left: jax.Array, right: jax.Array) -> jax.Array:
   width = max(left.shape[-1], right.shape[-1])
   left, right = both = [jnp.broadcast_to(x, (*x.shape[:-1], width)) for x in (left, right)]
   if len(left) <= _FEW_ROWS:
-    return in_parts(left.shape[1], lambda take: vector.add(x[:, None] * y for x, y in zip(take(left, 1), right, strict=True)))
+    n = left.shape[1]
+    size = -(-n // _PARTS)
+    left, right = linear.materialized(both)
+    out = []
+    for k in range(0, n, size):
+      lo = k if upper else 0
+      part = vector.add(x[k : k + size, None] * y[lo:] for x, y in zip(left, right, strict=True))
+      out.append(jnp.pad(linear.materialized(part), [(0, 0), (lo, 0), (0, 0)]))
+    return jnp.concatenate(out)
   if width > _TILE:
     product = jax.lax.dot_general(left, right, (((0,), (0,)), ((2,), (2,))), precision=jax.lax.Precision.HIGHEST)
     return jnp.moveaxis(product, 0, -1)
