@@ -23,7 +23,7 @@ from mjx_lite.math.once import in_parts
 _BLOCK = 4  # rows per pass: more are faster to run and slower to compile
 _PARTS = 4
 _FEW_ROWS = 32  # contracted in one sum
-_SOME_ROWS = 16  # of more, at a time
+_SOME_ROWS = 160
 _MANY_ROWS = 512  # whose sums are kept until they are added up
 _TILE = 512  # worlds; more of them at a time are on accelerators
 _TWO_LOOPS = 6  # from this many passes on, the later ones get a loop of their own, on the smaller matrix left then
@@ -84,24 +84,27 @@ def gram(left: jax.Array, right: jax.Array, upper: bool = False) -> jax.Array:
   """
   width = max(left.shape[-1], right.shape[-1])
   left, right = both = [jnp.broadcast_to(x, (*x.shape[:-1], width)) for x in (left, right)]
-  if len(left) <= _FEW_ROWS:
-    n = left.shape[1]
-    size = -(-n // _PARTS)
-    left, right = linear.materialized(both)
-    out = []
-    for k in range(0, n, size):
-      lo = k if upper else 0
-      part = vector.add(x[k : k + size, None] * y[lo:] for x, y in zip(left, right, strict=True))
-      out.append(jnp.pad(linear.materialized(part), [(0, 0), (lo, 0), (0, 0)]))
-    return jnp.concatenate(out)
-  if width > _TILE:
+  if len(left) > _FEW_ROWS and width > _TILE:
     product = jax.lax.dot_general(left, right, (((0,), (0,)), ((2,), (2,))), precision=jax.lax.Precision.HIGHEST)
     return jnp.moveaxis(product, 0, -1)
   if len(left) > _MANY_ROWS:
     zero = jnp.zeros((left.shape[1], right.shape[1], width), left.dtype)
-    return jax.lax.scan(lambda h, x: (h + gram(*x), None), zero, _cut(both, _MANY_ROWS))[0]
-  sums = jax.lax.map(lambda x: vector.add(a[:, None] * b for a, b in zip(*x, strict=True)), _cut(both, _SOME_ROWS))
-  return vector.add(list(sums))
+    return jax.lax.scan(lambda h, x: (h + gram(*x, upper), None), zero, _cut(both, _MANY_ROWS))[0]
+  if len(left) > _SOME_ROWS:
+    return vector.add(list(jax.lax.map(lambda x: _sum_of_products(*x, upper), _cut(both, _FEW_ROWS))))
+  left, right = linear.materialized(both)
+  return vector.add(_sum_of_products(*(x[k : k + _FEW_ROWS] for x in (left, right)), upper) for k in range(0, len(left), _FEW_ROWS))
+
+
+def _sum_of_products(left: jax.Array, right: jax.Array, upper: bool) -> jax.Array:
+  """Sum over few rows, a quarter of the matrix after the other; of the upper half, each from its diagonal on."""
+  n = left.shape[1]
+  size, out = -(-n // _PARTS), []
+  for k in range(0, n, size):
+    first = k if upper else 0
+    part = vector.add(x[k : k + size, None] * y[first:] for x, y in zip(left, right, strict=True))
+    out.append(jnp.pad(linear.materialized(part), [(0, 0), (first, 0), (0, 0)]))
+  return jnp.concatenate(out)
 
 
 def _cut(xs, size):
