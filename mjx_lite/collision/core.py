@@ -4,7 +4,6 @@ Sphere: a point. Capsule: a segment. Box, mesh and prism: their corners. Ellipso
 a constant table, times a scale that carries the gradient.
 """
 
-import functools
 from typing import Any, NamedTuple
 
 import jax
@@ -15,10 +14,9 @@ from mjx_lite.collision.hulls import HullOf
 from mjx_lite.core.lanes import Lanes
 from mjx_lite.core.select import gather
 from mjx_lite.math import safe, vector
-from mjx_lite.math.once import once, once_chosen, unit
+from mjx_lite.math.extreme import first_largest
 
 CORNERS, ELLIPSOID, CYLINDER = range(3)
-_TOGETHER = 8  # corners that are compared in one expression
 
 
 class Picked(NamedTuple):
@@ -194,56 +192,12 @@ def support(c: Core, direction: jax.Array) -> tuple[jax.Array, jax.Array]:
 
 
 def _farthest(c: Core, direction: jax.Array) -> tuple[jax.Array, jax.Array]:
-  """Of the corners how far they reach (..., W) in directions (P, ..., 3, W), and the index of the first that does.
-
-  The corners are compared by eights, world by world: XLA's reductions on CPU are not vectorised.
-  """
+  """Of the corners how far they reach (..., W) in directions (P, ..., 3, W), and the index of the first that does."""
   scale = c.scale.reshape(c.scale.shape[0], *[1] * (direction.ndim - 3), *c.scale.shape[1:])
   along = (direction * scale)[..., None, :, :]
   table = _by_world(c)
   table = table.reshape(table.shape[0], *[1] * (direction.ndim - 3), *table.shape[1:])
-  n, one = table.shape[-3], unit(direction)
-  last = n - 1
-  group = -(-n // _TOGETHER)
-  parts = []
-  for k in range(-(-n // group)):
-    first = min(k * group, n - group)
-    score = vector.add(table[..., first : first + group, i, :] * along[..., i, :] for i in range(3))
-    parts.append((score, jnp.asarray(first + np.arange(group)[:, None], direction.dtype)))
-  best, at = _first_best(parts)
-  while best.shape[-2] > 1:
-    best, at = once(best, one), once_chosen(at, one)
-    n = best.shape[-2]
-    group = -(-n // _TOGETHER)
-    parts = [(best[..., i : i + group, :], at[..., i : i + group, :]) for i in range(0, n, group)]
-    short = group - parts[-1][0].shape[-2]
-    if short:
-      parts[-1] = (best[..., n - group :, :], at[..., n - group :, :])
-    best, at = _least_best(parts, last)
-  return best[..., 0, :], once_chosen(at[..., 0, :], one).astype(jnp.int32)
-
-
-def _first_best(parts: list[tuple[jax.Array, jax.Array]]) -> tuple[jax.Array, jax.Array]:
-  """The largest score of parts with ascending places, and the first place that has it.
-
-  XLA repeats a result for every use. Here a largest score goes into the next one once, and a place into the next one once; with
-  three uses each, eight parts were thousands of operations.
-  """
-  best, at = parts[0]
-  at = jnp.broadcast_to(at, best.shape)
-  for score, place in parts[1:]:
-    at = jnp.where(score > best, place, at)
-    best = jnp.maximum(best, score)
-  return best, at
-
-
-def _least_best(parts: list[tuple[jax.Array, jax.Array]], last: int) -> tuple[jax.Array, jax.Array]:
-  """The largest of scores that are stored, so the same wherever they are read, and the least place that has it.
-
-  Where no score is a number it is the last place.
-  """
-  best = functools.reduce(jnp.maximum, (score for score, _ in parts))
-  return best, functools.reduce(jnp.minimum, (jnp.where(score == best, place, last) for score, place in parts))
+  return first_largest(vector.add(table[..., i, :] * along[..., i, :] for i in range(3)))
 
 
 def extent(c: Core, direction: jax.Array) -> jax.Array:

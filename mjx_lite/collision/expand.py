@@ -17,6 +17,7 @@ import numpy as np
 
 from mjx_lite.collision.shapes import first_min
 from mjx_lite.math import safe, vector
+from mjx_lite.math.extreme import first_largest
 from mjx_lite.math.once import decided, once
 
 VERTICES = 32
@@ -116,7 +117,7 @@ def _begin(y: jax.Array, kept: jax.Array, look: jax.Array) -> _Grown:
 def _nearest(g: _Grown, one: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
   """A half-edge (P, 1, W) of the face nearest to the origin, as i V + j, its height (P, W) and its normal (P, 3, W)."""
   plane = g.plane.reshape(len(g.plane), VERTICES**2, 4, -1)
-  at = jnp.argmin(plane[:, :, 3], axis=1)[:, None].astype(jnp.int32)
+  at = first_largest(-plane[:, :, 3])[1][:, None]
   best = once(_at(plane, at)[:, 0], one)
   return at, best[:, 3], best[:, :3]
 

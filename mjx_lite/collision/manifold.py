@@ -19,6 +19,7 @@ from mjx_lite.collision.shapes import first_min, only_where
 from mjx_lite.core.enums import GeomType
 from mjx_lite.core.lanes import Lanes
 from mjx_lite.math import safe, vector
+from mjx_lite.math.extreme import largest
 from mjx_lite.math.once import decided, once, unit
 
 _FACE_TOL, _EDGE_TOL = 0.996, 0.0888  # cosine between faces that face each other, slope of an edge in a face
@@ -250,6 +251,11 @@ def _keep(carry, side):
   return carry
 
 
+def _at(x: jax.Array, index: jax.Array) -> jax.Array:
+  """Entries (P, k, ..., W) of x (P, n, ..., W) at indices (P, k, W)."""
+  return jnp.take_along_axis(x, index.reshape(*index.shape[:2], *(1,) * (x.ndim - 3), index.shape[-1]), axis=1)
+
+
 def _clip(reference, nreference, incident, nincident, out, limit):
   """Part of a polygon above another one, not higher than the limit: points (P, n, 3, W) and their number."""
   nref = reference.shape[1]
@@ -268,27 +274,34 @@ def _clip(reference, nreference, incident, nincident, out, limit):
     poly, count = carry
     point, normal, real = side
     height = once(vector.dot(poly - point[:, None], normal[:, None]), one)
-    have = place < count[:, None]
+    inside = height > _HALFSPACE
     wrap = place == count[:, None] - 1
     after = jnp.where(wrap[:, :, None], poly[:, :1], jnp.roll(poly, -1, axis=1))
-    height_after = jnp.where(wrap, height[:, :1], jnp.roll(height, -1, axis=1))
-    inside, inside_after = height > _HALFSPACE, height_after > _HALFSPACE
-    crosses = have & (inside != inside_after)
-    keeps = have & inside_after
-    t = jnp.clip(safe.divide(height, height - height_after), 0, 1)
-    crossing = poly + t[:, :, None] * (after - poly)
-    number = crosses.astype(jnp.int32) + keeps.astype(jnp.int32)
-    upto = jnp.cumsum(number, axis=1)
-    source = jnp.sum(upto[:, None] <= place[:, None], axis=2)
-    source = jnp.minimum(source, size - 1)
-    start = jnp.take_along_axis(upto - number, source, axis=1)
-    use_crossing = (place == start) & jnp.take_along_axis(crosses, source, axis=1)
-    index = source[:, :, None]
-    new = jnp.where(
-      use_crossing[:, :, None], jnp.take_along_axis(crossing, index, axis=1), jnp.take_along_axis(after, index, axis=1)
-    )
+    change = jnp.where(wrap, inside[:, :1], jnp.roll(inside, -1, axis=1)) != inside
+    change &= place < count[:, None]
+    # what is inside of a convex polygon is one run of corners; where rounding makes it several, what is between them is on the side
+    begins_inside = inside[:, 0]
+    leaves = largest(jnp.where(change & inside, place + 1, 0)) - 1
+    enters = largest(jnp.where(change & ~inside, jnp.where(begins_inside[:, None], place + 1, size - place), 0))
+    enters = jnp.where(begins_inside, enters - 1, size - enters)
+    some, apart = leaves >= 0, leaves < enters
+    ends = jnp.where(some[:, None], jnp.stack([enters, leaves], axis=1), 0)
+    following = jnp.where(ends == count[:, None] - 1, 0, jnp.minimum(ends + 1, size - 1))
+    low, high = (_at(height, k) for k in (ends, following))
+    t = jnp.clip(safe.divide(low, low - high), 0, 1)
+    begin = _at(poly, ends)
+    enter, leave = jnp.moveaxis(begin + t[:, :, None] * (_at(poly, following) - begin), 1, 0)
+
+    enters, leaves = (jnp.where(some, x, k)[:, None] for x, k in ((enters, size), (leaves, size)))
+    some, apart = some[:, None], apart[:, None]
+    first = jnp.where(apart, leaves + 1, 0)  # place of the corner where the polygon enters
+    source = jnp.where(some & (place >= first), enters + jnp.maximum(place - first - 1, 0), place)
+    new = _at(after, jnp.minimum(source, size - 1))
+    new = jnp.where((some & (place == first))[:, :, None], enter[:, None], new)
+    new = jnp.where((some & (place == jnp.where(apart, leaves, leaves - enters + 1)))[:, :, None], leave[:, None], new)
+    kept = jnp.where(some, leaves - enters + 2 + jnp.where(apart, count[:, None], 0), jnp.where(begins_inside, count, 0)[:, None])
     real = real & jnp.any(normal != 0, axis=1)
-    return jnp.where(real[:, None, None], new, poly), jnp.where(real, jnp.minimum(upto[:, -1], size), count)
+    return jnp.where(real[:, None, None], new, poly), jnp.where(real, jnp.minimum(kept[:, 0], size), count)
 
   def cut_some(carry, side):
     # hulls have few faces with many sides

@@ -1,0 +1,63 @@
+"""Largest entries along an axis, world by world: XLA's reductions on CPU are not vectorised."""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from mjx_lite.core import linear
+from mjx_lite.math.once import once, once_chosen, unit
+
+_TOGETHER = 8  # entries that are compared in one expression
+
+
+def largest(x: jax.Array) -> jax.Array:
+  """Largest of the entries of x (..., n, W): (..., W)."""
+  while x.shape[-2] > 1:
+    x = functools.reduce(jnp.maximum, _parts(linear.materialized(x)))
+  return x[..., 0, :]
+
+
+def first_largest(score: jax.Array) -> tuple[jax.Array, jax.Array]:
+  """Largest of floating-point scores (..., n, W) and the index of the first that is, (..., W) both.
+
+  Where no score is a number the index is the last one.
+  """
+  last, one = score.shape[-2] - 1, unit(score)
+  score = linear.materialized(score)
+  place = np.arange(last + 1, dtype=score.dtype)[:, None]
+  best, at = _first_best(list(zip(_parts(score), map(jnp.asarray, _parts(place)), strict=True)))
+  while best.shape[-2] > 1:
+    best, at = once(best, one), once_chosen(at, one)
+    best, at = _least_best(list(zip(_parts(best), _parts(at), strict=True)), last)
+  return best[..., 0, :], once_chosen(at[..., 0, :], one).astype(jnp.int32)
+
+
+def _parts(x: Any) -> list[Any]:
+  """Groups of entries to compare, all of a size: the last may repeat entries of the one before."""
+  n = x.shape[-2]
+  size = -(-n // _TOGETHER)
+  return [x[..., min(k, n - size) : min(k, n - size) + size, :] for k in range(0, n, size)]
+
+
+def _first_best(parts: list[tuple[jax.Array, jax.Array]]) -> tuple[jax.Array, jax.Array]:
+  """The largest score of parts with ascending places, and the first place that has it.
+
+  XLA repeats a result for every use. Here a largest score goes into the next one once, and a place into the next one once; with
+  three uses each, eight parts were thousands of operations.
+  """
+  best, at = parts[0]
+  at = jnp.broadcast_to(at, best.shape)
+  for score, place in parts[1:]:
+    at = jnp.where(score > best, place, at)
+    best = jnp.maximum(best, score)
+  return best, at
+
+
+def _least_best(parts: list[tuple[jax.Array, jax.Array]], last: int) -> tuple[jax.Array, jax.Array]:
+  """The largest of scores that are stored, so the same wherever they are read, and the least place that has it."""
+  best = functools.reduce(jnp.maximum, (score for score, _ in parts))
+  return best, functools.reduce(jnp.minimum, (jnp.where(score == best, place, last) for score, place in parts))
