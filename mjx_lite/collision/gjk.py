@@ -20,6 +20,7 @@ import numpy as np
 from mjx_lite.collision import boxes, core, expand
 from mjx_lite.collision.core import Core
 from mjx_lite.math import safe, vector
+from mjx_lite.math.extreme import first_largest, largest
 from mjx_lite.math.once import decided, once, once_chosen, unit
 
 _APART, _LEAVE, _DESCEND = range(3)
@@ -171,7 +172,6 @@ def find(a: Core, b: Core, reach: jax.Array, iterations: int, ways: jax.Array | 
   turn = vector.mat_mat(vector.transpose(a.mat), b.mat)
   place = vector.mat_t_vec(a.mat, b.pos - a.pos)
   turn, place, reach = (jnp.broadcast_to(x, (*x.shape[:-1], width)) for x in (turn, place, reach))
-  a, b = core.laid_out(a), core.laid_out(b)
   polytopes = core.is_kind(a, core.CORNERS, 2) & core.is_kind(b, core.CORNERS, 2)
   tiny = jnp.finfo(place.dtype).eps
   size = _extent(a) + _extent(b)
@@ -192,6 +192,7 @@ def find(a: Core, b: Core, reach: jax.Array, iterations: int, ways: jax.Array | 
   tried, tried_depth = _shallowest(a, b, turn, place, ways)
   concentric = vector.dot(away, away) < 0.5
   away = jnp.where(concentric[:, None], tried, away)
+  a, b = core.laid_out(a), core.laid_out(b)  # boxes, before, are tables of their own
 
   def furthest(direction, a=a, b=b):
     point_a, index_a = core.support(a, direction)
@@ -341,7 +342,7 @@ def _shallowest(
   best = _first_max(-depth)
   way = jnp.sum(jnp.where(best[:, :, None], directions, 0), axis=1)
   if reaches is core.extent:
-    return way, jnp.min(depth, axis=1)
+    return way, -largest(-depth)
   if not (a.curved or b.curved):
     return way, jnp.full_like(place[:, 0], jnp.inf)
   return way, overlap(way[:, None], core.extent)[:, 0]
@@ -370,12 +371,12 @@ def _seek(furthest: Callable, turn: jax.Array, one: jax.Array) -> tuple[jax.Arra
   low, uphill = height(n)
   n, low, _, _ = jax.lax.fori_loop(0, _DOWNHILL, step, (n, low, uphill, jnp.full_like(low, _ANGLE)))
   best = _first_max(-low)
-  return jnp.sum(jnp.where(best[:, :, None], n, 0), axis=1), jnp.min(low, axis=1)
+  return jnp.sum(jnp.where(best[:, :, None], n, 0), axis=1), -largest(-low)
 
 
 def _first_max(x: jax.Array) -> jax.Array:
   """One-hot mask of the first largest element along the second axis."""
-  return jnp.argmax(x, axis=1)[:, None] == np.arange(x.shape[1])[:, None]
+  return first_largest(x)[1][:, None] == np.arange(x.shape[1])[:, None]
 
 
 def _extent(c: Core) -> jax.Array:
