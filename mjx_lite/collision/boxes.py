@@ -5,6 +5,7 @@ import functools
 import jax
 import jax.numpy as jnp
 
+from mjx_lite.core import linear
 from mjx_lite.math import safe
 
 _PARALLEL = 0.05  # sine of the angle below which two edges are left to the faces' normals
@@ -20,6 +21,7 @@ def separation(offset: jax.Array, turn: jax.Array, half_a: jax.Array, half_b: ja
     turn: (n, 3, 3, W) orientation of the second in that frame.
     half_a, half_b: (n, 3, W or 1) half sizes [m].
   """
+  offset, turn = linear.materialized((offset, turn))
   t, a, b = ([x[:, i] for i in range(3)] for x in (offset, half_a, half_b))
   r = [[turn[:, i, j] for j in range(3)] for i in range(3)]
   size = [[jnp.abs(x) for x in row] for row in r]

@@ -13,6 +13,7 @@ from mjx_lite.collision.hulls import HullOf
 from mjx_lite.collision.primitive import COLLIDERS
 from mjx_lite.collision.sdf_mesh import FIELD_COLLIDERS
 from mjx_lite.collision.shapes import Shape
+from mjx_lite.core import linear
 from mjx_lite.core.enums import DisableBit, GeomType
 from mjx_lite.core.select import gather, join, rows
 from mjx_lite.core.types import Model
@@ -236,7 +237,7 @@ def _narrow(
   if isinstance(group.how, FieldPlan):
     return group.how.collide(group.how.plan, shape1, shape2, place)
   assert not isinstance(group.how, hfield.HFieldPlan)
-  return group.how(shape1, shape2, margin)
+  return linear.materialized(group.how(shape1, shape2, margin))
 
 
 def _collide_near(m: Model, by_pair: mixing.Params, geom_xpos: jax.Array, geom_xmat: jax.Array) -> Contacts:

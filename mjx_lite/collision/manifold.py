@@ -279,7 +279,7 @@ def _clip(reference, nreference, incident, nincident, out, limit):
     after = jnp.where(wrap[:, :, None], poly[:, :1], jnp.roll(poly, -1, axis=1))
     change = jnp.where(wrap, inside[:, :1], jnp.roll(inside, -1, axis=1)) != inside
     change &= place < count[:, None]
-    # what is inside of a convex polygon is one run of corners; where rounding makes it several, what is between them is on the side
+    # the corners inside are one run; where rounding makes it several, those between them are on the side
     begins_inside = inside[:, 0]
     leaves = largest(jnp.where(change & inside, place + 1, 0)) - 1
     enters = largest(jnp.where(change & ~inside, jnp.where(begins_inside[:, None], place + 1, size - place), 0))
@@ -299,9 +299,10 @@ def _clip(reference, nreference, incident, nincident, out, limit):
     new = _at(after, jnp.minimum(source, size - 1))
     new = jnp.where((some & (place == first))[:, :, None], enter[:, None], new)
     new = jnp.where((some & (place == jnp.where(apart, leaves, leaves - enters + 1)))[:, :, None], leave[:, None], new)
-    kept = jnp.where(some, leaves - enters + 2 + jnp.where(apart, count[:, None], 0), jnp.where(begins_inside, count, 0)[:, None])
+    left = leaves - enters + 2 + jnp.where(apart, count[:, None], 0)
+    number = jnp.where(some, left, jnp.where(begins_inside, count, 0)[:, None])[:, 0]
     real = real & jnp.any(normal != 0, axis=1)
-    return jnp.where(real[:, None, None], new, poly), jnp.where(real, jnp.minimum(kept[:, 0], size), count)
+    return jnp.where(real[:, None, None], new, poly), jnp.where(real, jnp.minimum(number, size), count)
 
   def cut_some(carry, side):
     # hulls have few faces with many sides

@@ -29,6 +29,7 @@ combine_p = jex_core.Primitive("mjx_combine")
 total_p = jex_core.Primitive("mjx_total")
 repeat_p = jex_core.Primitive("mjx_repeat")
 bind_p = jex_core.Primitive("mjx_bind")
+materialize_p = jex_core.Primitive("mjx_materialize")
 
 
 class Choice:
@@ -72,8 +73,13 @@ def total(x: jax.Array) -> jax.Array:
 
 
 def materialized(x: Any) -> Any:
-  """The tree x unchanged, each of its arrays written to memory in its own shape before anything uses it."""
-  return jax.lax.optimization_barrier(x)
+  """The tree x unchanged; on CPU each array of it is computed once and in its own shape, before anything uses it.
+
+  XLA on CPU computes what goes into a product with a constant matrix in the product's flat shape, an index at a time, which is
+  not vectorised; repeats what goes into a gather for every row; and repeats what has several uses in each. There a barrier ends
+  that, without a copy, if XLA keeps it until it has fused (`jit` in api.py). Elsewhere it is nothing.
+  """
+  return jax.tree.map(materialize_p.bind, x)
 
 
 def bound(x: Any, to: jax.Array) -> Any:
@@ -188,6 +194,9 @@ _define(add_up_p, _add_up, lambda x, axis, size: (*x.shape[:axis], *x.shape[len(
 _define(spread_p, _spread, _spread_shape, add_up_p, first=True)
 _define(total_p, _total, lambda x, size: x.shape[1:], repeat_p, first=False)
 _define(repeat_p, _repeat, lambda x, size: (size, *x.shape), total_p, first=False)
+
+_define(materialize_p, lambda x: x, lambda x: x.shape, materialize_p, first=True)
+mlir.register_lowering(materialize_p, mlir.lower_fun(jax.lax.optimization_barrier, multiple_results=False), platform="cpu")
 
 combine_p.def_impl(jax.jit(_combine))
 combine_p.def_abstract_eval(lambda a, x: jax.core.ShapedArray((a.shape[0], *x.shape[1:]), x.dtype))

@@ -1,7 +1,6 @@
 """Largest entries along an axis, world by world: XLA's reductions on CPU are not vectorised."""
 
 import functools
-from collections.abc import Callable
 from typing import Any
 
 import jax

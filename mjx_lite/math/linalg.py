@@ -18,12 +18,11 @@ import numpy as np
 
 from mjx_lite.core import linear, select
 from mjx_lite.math import safe, vector
-from mjx_lite.math.once import in_parts
 
 _BLOCK = 4  # rows per pass: more are faster to run and slower to compile
-_PARTS = 4
+_PARTS = 4  # of a matrix that is a sum over rows, one after the other
 _FEW_ROWS = 32  # contracted in one sum
-_SOME_ROWS = 160
+_SOME_ROWS = 160  # in several; more go through a loop
 _MANY_ROWS = 512  # whose sums are kept until they are added up
 _TILE = 512  # worlds; more of them at a time are on accelerators
 _TWO_LOOPS = 6  # from this many passes on, the later ones get a loop of their own, on the smaller matrix left then
@@ -81,23 +80,29 @@ def gram(left: jax.Array, right: jax.Array, upper: bool = False) -> jax.Array:
   Written out, of many rows some at a time: a batched product would want the worlds in front, and on CPU its transpositions take
   longer than the product. Added up at the end, for XLA on CPU does not vectorise what is added to a loop's carry. Where worlds
   are in no tiles the sums would take too much memory, and the product is batched.
+
+  Args:
+    left, right: the rows.
+    upper: whether only the upper triangle is wanted; what is below it is then partly zero.
   """
   width = max(left.shape[-1], right.shape[-1])
-  left, right = both = [jnp.broadcast_to(x, (*x.shape[:-1], width)) for x in (left, right)]
+  left, right = (jnp.broadcast_to(x, (*x.shape[:-1], width)) for x in (left, right))
   if len(left) > _FEW_ROWS and width > _TILE:
     product = jax.lax.dot_general(left, right, (((0,), (0,)), ((2,), (2,))), precision=jax.lax.Precision.HIGHEST)
     return jnp.moveaxis(product, 0, -1)
   if len(left) > _MANY_ROWS:
     zero = jnp.zeros((left.shape[1], right.shape[1], width), left.dtype)
-    return jax.lax.scan(lambda h, x: (h + gram(*x, upper), None), zero, _cut(both, _MANY_ROWS))[0]
+    return jax.lax.scan(lambda h, x: (h + gram(x[0], x[1], upper), None), zero, _cut(left, right, _MANY_ROWS))[0]
   if len(left) > _SOME_ROWS:
-    return vector.add(list(jax.lax.map(lambda x: _sum_of_products(*x, upper), _cut(both, _FEW_ROWS))))
-  left, right = linear.materialized(both)
-  return vector.add(_sum_of_products(*(x[k : k + _FEW_ROWS] for x in (left, right)), upper) for k in range(0, len(left), _FEW_ROWS))
+    sums = jax.lax.map(lambda x: _sum_of_products(x[0], x[1], upper), _cut(left, right, _FEW_ROWS))
+    return vector.add(list(sums))
+  left, right = linear.materialized((left, right))
+  parts = [slice(k, k + _FEW_ROWS) for k in range(0, len(left), _FEW_ROWS)]
+  return vector.add(_sum_of_products(left[k], right[k], upper) for k in parts)
 
 
 def _sum_of_products(left: jax.Array, right: jax.Array, upper: bool) -> jax.Array:
-  """Sum over few rows, a quarter of the matrix after the other; of the upper half, each from its diagonal on."""
+  """Sum over few rows, a quarter of the matrix after the other; of the upper triangle, each from its diagonal on."""
   n = left.shape[1]
   size, out = -(-n // _PARTS), []
   for k in range(0, n, size):
@@ -107,10 +112,10 @@ def _sum_of_products(left: jax.Array, right: jax.Array, upper: bool) -> jax.Arra
   return jnp.concatenate(out)
 
 
-def _cut(xs, size):
-  """Arrays in parts (count, size, ...), the last one filled up with zeros."""
-  count = -(-len(xs[0]) // size)
-  return [_widen(x, count * size, 1).reshape(count, size, *x.shape[1:]) for x in xs]
+def _cut(left: jax.Array, right: jax.Array, size: int) -> tuple[jax.Array, ...]:
+  """Rows in parts (count, size, ...), the last one filled up with zeros."""
+  count = -(-len(left) // size)
+  return tuple(_widen(x, count * size, 1).reshape(count, size, *x.shape[1:]) for x in (left, right))
 
 
 def _widen(x, size, naxes, axis=0):

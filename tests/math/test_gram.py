@@ -26,6 +26,13 @@ def test_sum_of_products_and_its_derivative(n, width):
   np.testing.assert_allclose(slope, expected, rtol=1e-9, atol=1e-10)
 
 
+@pytest.mark.parametrize("n", [20, 100, 300, 600])
+def test_upper_triangle_alone(n):
+  left, right = _rows(n, nv=7)
+  upper = linalg.gram(left, right, upper=True)
+  np.testing.assert_allclose(np.tril(upper.T), np.tril(linalg.gram(left, right).T), rtol=1e-12, atol=1e-12)
+
+
 @pytest.mark.parametrize("n", [40, 500])
 def test_worlds_are_not_moved_in_front(n):
   """A batched product would transpose its operands, which took longer than the product."""
