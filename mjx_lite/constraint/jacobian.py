@@ -229,7 +229,7 @@ def inverse_diagonal(m: Model, j: Jacobian, cdof: jax.Array, solve: Callable[[ja
 
 
 def dense_curvature(m: Model, j: Jacobian, cdof: jax.Array, w: jax.Array, cone: jax.Array | None = None) -> jax.Array:
-  """J' H J as a dense (nv, nv, W) matrix; H = diag(w), and the cones' blocks."""
+  """The upper triangle of J' H J in a dense (nv, nv, W) matrix; H = diag(w), and the cones' blocks."""
   p, c = m.plan.jacobian, m.plan.contact
   eye = np.eye(m.nv)[..., None].astype(w.dtype)
   h = unit_curvature(m, w)[:, None] * eye

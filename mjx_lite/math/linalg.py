@@ -37,7 +37,7 @@ class Cholesky(NamedTuple):
 
 
 def cholesky(a: jax.Array) -> Cholesky:
-  """Factor symmetric positive definite matrices (n, n, W).
+  """Factor symmetric positive definite matrices (n, n, W), of which the upper triangle is read.
 
   A pivot below the rounding error of the unit diagonal is raised to it, so a matrix that is singular in this precision
   gives a large solution, not NaN.

@@ -46,5 +46,6 @@ def test_curvature_is_that_of_the_dense_jacobian(path, capacity, monkeypatch):
   jax.effects_barrier()
   weights = np.concatenate([w for _, _, w in found], axis=-1)[len(m.plan.jacobian.order) :]
   assert (weights > 0).any(axis=-1).sum() > 5  # many contacts push somewhere
+  upper = np.triu_indices(model.nv)
   for h, expected, _ in found:
-    np.testing.assert_allclose(h, expected, rtol=0, atol=1e-12 * np.abs(expected).max())
+    np.testing.assert_allclose(h[upper], expected[upper], rtol=0, atol=1e-12 * np.abs(expected).max())

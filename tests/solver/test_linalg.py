@@ -59,6 +59,13 @@ def test_solution_is_right_in_both_precisions(n):
   assert np.linalg.norm((got - want) * weight) < 1e-3 * np.linalg.norm(want * weight)
 
 
+@pytest.mark.parametrize("n", [5, 27])
+def test_only_the_upper_triangle_is_read(n):
+  a, x = systems(n, 3)
+  below = np.tri(n, k=-1, dtype=bool)[..., None]
+  np.testing.assert_array_equal(solve(jnp.where(below, 7.0, a), x), solve(a, x))
+
+
 def test_world_that_is_singular_or_not_finite_does_not_disturb_the_others():
   a, x = systems(6, 3)
   singular = a.at[:, :, 0].set(1.0).at[:, :, 1].set(jnp.nan)
