@@ -17,7 +17,11 @@ from mjx_lite.smooth import set_const as constants
 
 # XLA's newer code generator for CPU takes two to three times as long for the many small kernels of a step, and the
 # program is no faster (benchmarks/README.md); and barriers go before it fuses, where `linear.materialized` wants them
-_CPU_OPTIONS = {"xla_cpu_use_fusion_emitters": False, "xla_disable_hlo_passes": "cse_barrier_expander,small-while-loop-hoisting"}
+_CPU_OPTIONS = {
+  "xla_cpu_use_fusion_emitters": False,
+  # small loops are compiled as one function, in which XLA knows no barriers
+  "xla_disable_hlo_passes": "cse_barrier_expander,small-while-loop-hoisting",
+}
 
 
 def jit(function: Callable[..., Any], **kwargs: Any) -> Callable[..., Any]:
