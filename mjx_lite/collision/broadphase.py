@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from mjx_lite.collision import boxes
+from mjx_lite.core import linear
 from mjx_lite.core.enums import GeomType
 from mjx_lite.core.select import rows
 from mjx_lite.core.types import Model
@@ -191,6 +192,7 @@ def _of_segments(one: Segments, two: Segments) -> jax.Array:
   lines = (along_u - uv * along_v) / jnp.maximum(1 - uv * uv, jnp.finfo(uv.dtype).eps)  # of parallel ones any point will do
   t = jnp.clip(uv * jnp.clip(lines, -one.length, one.length) - along_v, -two.length, two.length)
   s = jnp.clip(uv * t + along_u, -one.length, one.length)
+  s, t = linear.materialized((s, t))
   return safe.norm(offset + t[:, None] * v - s[:, None] * u) - one.thick - two.thick
 
 

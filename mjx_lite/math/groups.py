@@ -1,5 +1,6 @@
 """Sums over groups of rows of unequal size, known to the plan (per tendon over its segments) or chosen in the trace."""
 
+import functools
 import math
 from typing import NamedTuple
 
@@ -7,7 +8,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from mjx_lite.core.select import rows
+from mjx_lite.core import linear
+from mjx_lite.core.select import gather, rows
 from mjx_lite.math import vector
 from mjx_lite.math.once import in_parts
 
@@ -57,6 +59,8 @@ def scatter_add(x: jax.Array, index: jax.Array, size: int) -> jax.Array:
   0/1 matrices of the worlds it would be dearer by their transpositions, and XLA's own scatter goes number by number. The
   result is written by a loop, since products with constant matrices follow (`once.in_parts`).
   """
+  if size > 2 * len(x):
+    return _to_few(x, index, size)
   count = -(-len(x) // _SUMMED)
   each = -(-len(x) // count)
   pad = count * each - len(x)
@@ -70,3 +74,17 @@ def scatter_add(x: jax.Array, index: jax.Array, size: int) -> jax.Array:
 
   sums = jax.lax.map(some, (x.reshape(count, each, *x.shape[1:]), index.reshape(count, each, -1)))
   return in_parts(size, lambda take: vector.add(take(sums[i]) for i in range(count)))
+
+
+def _to_few(x: jax.Array, index: jax.Array, size: int) -> jax.Array:
+  """`scatter_add` to rows of which most get nothing: sums over what goes to the same row, and the first of these fetched."""
+  n = len(x)
+
+  def same(k):
+    return (index == index[k]).reshape(n, *(1,) * (x.ndim - 2), -1)
+
+  parts = [range(k, min(k + _SUMMED, n)) for k in range(0, n, _SUMMED)]
+  sums = vector.add(linear.materialized(vector.add(jnp.where(same(k), x[k], 0) for k in part)) for part in parts)
+  row = np.arange(size, dtype=np.int32)[:, None]
+  first = functools.reduce(jnp.minimum, (jnp.where(index[k] == row, k, n) for k in range(n)))
+  return gather(jnp.concatenate([sums, jnp.zeros_like(x[:1])]), linear.materialized(first))
