@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from mjx_lite.collision.shapes import first_min
+from mjx_lite.collision.shapes import entries, first_min
 from mjx_lite.math import safe, vector
 from mjx_lite.math.extreme import first_largest
 from mjx_lite.math.once import decided, once
@@ -47,11 +47,6 @@ def _over(x: jax.Array, y: jax.Array) -> jax.Array:
   return x.reshape(*x.shape[:-1], *(1,) * (y.ndim - x.ndim), x.shape[-1])
 
 
-def _at(x: jax.Array, index: jax.Array) -> jax.Array:
-  """Entries of x (P, n, ..., W) at indices (P, k, W)."""
-  return jnp.take_along_axis(x, _over(index, x), axis=1)
-
-
 def shortest(
   furthest: Callable[[jax.Array], tuple[jax.Array, jax.Array]], y: jax.Array, way: Way, depth: jax.Array, look: jax.Array,
   tolerance: jax.Array, one: jax.Array,
@@ -75,12 +70,12 @@ def shortest(
   i, j = at // VERTICES, at % VERTICES
   # the third vertex is that with half-edges from j and to i in the same plane
   heights = g.plane[:, :, :, 3]
-  of_j, to_i = _at(heights, j)[:, 0], _at(jnp.swapaxes(heights, 1, 2), i)[:, 0]
+  of_j, to_i = entries(heights, j)[:, 0], entries(jnp.swapaxes(heights, 1, 2), i)[:, 0]
   k = jnp.argmax((of_j == height[:, None]) & (to_i == height[:, None]), axis=1)[:, None].astype(jnp.int32)
   corner = jnp.concatenate([i, j, k], axis=1)
-  off = jnp.max(jnp.abs(vector.dot(_at(g.y, corner), n[:, None]) - height[:, None]), axis=1)
+  off = jnp.max(jnp.abs(vector.dot(entries(g.y, corner), n[:, None]) - height[:, None]), axis=1)
   better = g.better & (jnp.abs(vector.dot(n, n) - 1) < 1e-3) & (off < 4 * tolerance)
-  new = Way(n, jnp.ones_like(way.on), _at(g.kept, corner))
+  new = Way(n, jnp.ones_like(way.on), entries(g.kept, corner))
   return Way(*(jnp.where(_over(better[:, None], x), x, old) for x, old in zip(new, way, strict=True)))
 
 
@@ -118,7 +113,7 @@ def _nearest(g: _Grown, one: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array
   """A half-edge (P, 1, W) of the face nearest to the origin, as i V + j, its height (P, W) and its normal (P, 3, W)."""
   plane = g.plane.reshape(len(g.plane), VERTICES**2, 4, -1)
   at = first_largest(-plane[:, :, 3])[1][:, None]
-  best = once(_at(plane, at)[:, 0], one)
+  best = once(entries(plane, at)[:, 0], one)
   return at, best[:, 3], best[:, :3]
 
 
@@ -139,12 +134,12 @@ def _grow(g: _Grown, furthest: Callable, depth: jax.Array, tolerance: jax.Array,
   before = jnp.sum(jnp.where(rim, count[:, None, None], 0), axis=1, dtype=np.int32)
 
   # faces of the cone, known by where their edges on the rim begin, at all three edges of each
-  along = _at(g.y, jnp.maximum(after - 1, 0)) - g.y
+  along = entries(g.y, jnp.maximum(after - 1, 0)) - g.y
   normal = safe.normalize(vector.cross(along, w[:, None] - g.y))
   face = once(jnp.concatenate([normal, vector.dot(normal, w[:, None])[:, :, None]], axis=2), one)
   none = _NONE.astype(w.dtype)
   back = jnp.where(_over(after > 0, face), face, none)
-  there = jnp.where(_over(before > 0, face), _at(face, jnp.maximum(before - 1, 0)), none)
+  there = jnp.where(_over(before > 0, face), entries(face, jnp.maximum(before - 1, 0)), none)
   is_new = (np.arange(VERTICES) == g.number)[:, None, None]
   plane = jnp.where(_over(rim, g.plane), face[:, :, None], jnp.where(_over(sees, g.plane), none, g.plane))
   plane = jnp.where(is_new[:, None], back[:, None], jnp.where(is_new, there[:, :, None], plane))

@@ -15,7 +15,7 @@ import numpy as np
 from mjx_lite.collision.core import over
 from mjx_lite.collision.faces import FacesOf
 from mjx_lite.collision.hulls import take
-from mjx_lite.collision.shapes import first_min, only_where
+from mjx_lite.collision.shapes import entries, first_min, only_where
 from mjx_lite.core.enums import GeomType
 from mjx_lite.core.lanes import Lanes
 from mjx_lite.math import safe, vector
@@ -251,11 +251,6 @@ def _keep(carry, side):
   return carry
 
 
-def _at(x: jax.Array, index: jax.Array) -> jax.Array:
-  """Entries (P, k, ..., W) of x (P, n, ..., W) at indices (P, k, W)."""
-  return jnp.take_along_axis(x, index.reshape(*index.shape[:2], *(1,) * (x.ndim - 3), index.shape[-1]), axis=1)
-
-
 def _clip(reference, nreference, incident, nincident, out, limit):
   """Part of a polygon above another one, not higher than the limit: points (P, n, 3, W) and their number."""
   nref = reference.shape[1]
@@ -287,16 +282,16 @@ def _clip(reference, nreference, incident, nincident, out, limit):
     some, apart = leaves >= 0, leaves < enters
     ends = jnp.where(some[:, None], jnp.stack([enters, leaves], axis=1), 0)
     following = jnp.where(ends == count[:, None] - 1, 0, jnp.minimum(ends + 1, size - 1))
-    low, high = (_at(height, k) for k in (ends, following))
+    low, high = (entries(height, k) for k in (ends, following))
     t = jnp.clip(safe.divide(low, low - high), 0, 1)
-    begin = _at(poly, ends)
-    enter, leave = jnp.moveaxis(begin + t[:, :, None] * (_at(poly, following) - begin), 1, 0)
+    begin = entries(poly, ends)
+    enter, leave = jnp.moveaxis(begin + t[:, :, None] * (entries(poly, following) - begin), 1, 0)
 
     enters, leaves = (jnp.where(some, x, k)[:, None] for x, k in ((enters, size), (leaves, size)))
     some, apart = some[:, None], apart[:, None]
     first = jnp.where(apart, leaves + 1, 0)  # place of the corner where the polygon enters
     source = jnp.where(some & (place >= first), enters + jnp.maximum(place - first - 1, 0), place)
-    new = _at(after, jnp.minimum(source, size - 1))
+    new = entries(after, jnp.minimum(source, size - 1))
     new = jnp.where((some & (place == first))[:, :, None], enter[:, None], new)
     new = jnp.where((some & (place == jnp.where(apart, leaves, leaves - enters + 1)))[:, :, None], leave[:, None], new)
     left = leaves - enters + 2 + jnp.where(apart, count[:, None], 0)

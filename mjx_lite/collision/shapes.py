@@ -86,3 +86,8 @@ def first_min(x: jax.Array, axis: int = -2) -> jax.Array:
   index = jax.lax.broadcasted_iota(jnp.int32, x.shape, axis % x.ndim)
   smallest = x <= jnp.min(x, axis=axis, keepdims=True)
   return index == jnp.min(jnp.where(smallest, index, x.shape[axis]), axis=axis, keepdims=True)
+
+
+def entries(x: jax.Array, index: jax.Array) -> jax.Array:
+  """Entries (P, k, ..., W) of x (P, n, ..., W) at indices (P, k, W)."""
+  return jnp.take_along_axis(x, index.reshape(*index.shape[:2], *(1,) * (x.ndim - 3), index.shape[-1]), axis=1)
