@@ -48,8 +48,7 @@ class FixedSides(NamedTuple):
 
   def to_bodies(self, x: jax.Array, body: Any) -> jax.Array:
     """Sum (nbody, ...) over the sides on a body, without signs."""
-    plain = tuple((a, b, lo, hi, np.abs(block)) for a, b, lo, hi, block in self.body_side.blocks)
-    return mask_sum(SumPlan(self.body_side.shape, plain), x)
+    return mask_sum(tree.absolute(self.body_side), x)
 
 
 class ChosenSides(NamedTuple):

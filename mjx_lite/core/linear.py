@@ -60,7 +60,7 @@ def add_up(x: jax.Array, axis: int) -> jax.Array:
 
 
 def combine(a: jax.Array | np.ndarray, x: jax.Array) -> jax.Array:
-  """Matrix (n, k) times rows (k, ...): (n, ...).
+  """Matrix (n, k) times rows (k, ...): (n, ...); or as many of both, (m, n, k) and (m, k, ...).
 
   JAX's transpose of the product is the product of the transposes the other way round, which has to be transposed again.
   """
@@ -92,13 +92,16 @@ def bound(x: Any, to: jax.Array) -> Any:
 
 
 def _combine(a: jax.Array | np.ndarray, x: jax.Array) -> jax.Array:
-  return jax.lax.dot_general(a, materialized(x), (((1,), (0,)), ((), ())), precision=jax.lax.Precision.HIGHEST)
+  row = a.ndim - 2
+  many = (0,) * row
+  return jax.lax.dot_general(a, materialized(x), (((row + 1,), (row,)), (many, many)), precision=jax.lax.Precision.HIGHEST)
 
 
 def _combine_matrix(t: jax.Array, a: Any, x: jax.Array) -> jax.Array:
   """The derivative with respect to the matrix."""
-  axes = tuple(range(1, x.ndim))
-  return jax.lax.dot_general(t, x, ((axes, axes), ((), ())), precision=jax.lax.Precision.HIGHEST)
+  row = a.aval.ndim - 2
+  axes, many = tuple(range(row + 1, x.ndim)), (0,) * row
+  return jax.lax.dot_general(t, x, ((axes, axes), (many, many)), precision=jax.lax.Precision.HIGHEST)
 
 
 def _combine_batch(args: Any, dims: Any) -> tuple[jax.Array, int]:
@@ -199,10 +202,10 @@ _define(materialize_p, lambda x: x, lambda x: x.shape, materialize_p, first=True
 mlir.register_lowering(materialize_p, mlir.lower_fun(jax.lax.optimization_barrier, multiple_results=False), platform="cpu")
 
 combine_p.def_impl(jax.jit(_combine))
-combine_p.def_abstract_eval(lambda a, x: jax.core.ShapedArray((a.shape[0], *x.shape[1:]), x.dtype))
+combine_p.def_abstract_eval(lambda a, x: jax.core.ShapedArray((*a.shape[:-1], *x.shape[a.ndim - 1 :]), x.dtype))
 mlir.register_lowering(combine_p, mlir.lower_fun(_combine, multiple_results=False))
 batching.primitive_batchers[combine_p] = _combine_batch
-ad.defbilinear(combine_p, _combine_matrix, lambda t, a, x: combine(a.T, t))
+ad.defbilinear(combine_p, _combine_matrix, lambda t, a, x: combine(a.swapaxes(-1, -2), t))
 
 bind_p.def_impl(lambda x, to: x)
 bind_p.def_abstract_eval(lambda x, to: jax.core.ShapedArray(x.shape, x.dtype))

@@ -65,16 +65,16 @@ def dot(a: jax.Array, b: jax.Array) -> jax.Array:
 
 
 def combine_rows(a: jax.Array | np.ndarray, x: jax.Array) -> jax.Array:
-  """Matrix (n, k) times the rows of x (k, ..., W): (n, ..., W).
+  """Matrix (n, k) times the rows of x (k, ..., W): (n, ..., W); or as many of both, (m, n, k) and (m, k, ..., W).
 
   The other axes are not merged for it: a merged world axis cannot stay divided among devices, so each product would
   gather the worlds of all devices first. A constant row gets a second one: XLA on CPU calls a library for a product of
   matrices, and compiles a kernel of its own for that of a vector with a matrix, which costs as much as two dozen others.
   """
-  one = isinstance(a, np.ndarray) and a.shape[0] == 1
-  a = np.concatenate([a, np.zeros_like(a)]) if one else a
+  one = isinstance(a, np.ndarray) and a.shape[-2] == 1
+  a = np.concatenate([a, np.zeros_like(a)], axis=-2) if one else a
   out = linear.combine(a, x)
-  return out[:1] if one else out
+  return jax.lax.slice_in_dim(out, 0, 1, axis=a.ndim - 2) if one else out
 
 
 def total(x: jax.Array) -> jax.Array:

@@ -22,6 +22,12 @@ FUNCTIONS = {
   "choose many twice": (linear.choose, lambda x, i: x[i], (400, 1, 1), np.arange(800) // 2),
   "combine": (lambda x, a: linear.combine(a, x), lambda x, a: jnp.tensordot(a, x, 1), (4, 3, 2), RNG.integers(0, 2, (5, 4))),
   "combine a row": (lambda x, a: linear.combine(a, x), lambda x, a: jnp.tensordot(a, x, 1), (4, 3, 2), np.ones((1, 4))),
+  "combine many": (
+    lambda x, a: linear.combine(a, x),
+    lambda x, a: jnp.einsum("mnk,mkab->mnab", a, x),
+    (3, 4, 2, 2),
+    RNG.integers(0, 2, (3, 5, 4)),
+  ),
   "total": (lambda x, _: linear.total(x), lambda x, _: x.sum(0), (4, 3, 2), None),
   **{f"add_up {axis}": (linear.add_up, lambda x, a: x.sum(a), (4, 3, 5, 2), axis) for axis in (-2, -3)},
 }
@@ -47,6 +53,9 @@ def test_combine_varies_with_the_matrix():
   a, x = jnp.asarray(RNG.normal(size=(4, 3))), jnp.asarray(RNG.normal(size=(3, 2, 5)))
   np.testing.assert_allclose(jax.vmap(linear.combine, (0, None))(a[None], x)[0], linear.combine(a, x), rtol=1e-14)
   check_grads(linear.combine, (a, x), 2, rtol=1e-5)
+  many = jnp.stack([a, 2 * a]), jnp.stack([x, x - 1])
+  np.testing.assert_allclose(linear.combine(*many), [linear.combine(*each) for each in zip(*many, strict=True)], rtol=1e-14)
+  check_grads(linear.combine, many, 2, rtol=1e-5)
 
 
 def test_bound_is_the_identity_but_for_where_jax_computes():

@@ -51,6 +51,47 @@ def test_a_long_matrix_of_ones_and_twos_is_no_product():
 def test_few_products(trees):
   """A matrix of many small blocks is neither one large product nor one for each block."""
   plan = tree.plan_sum(np.kron(np.eye(trees), np.ones((4, 20))))
-  cost = sum(tree.PRODUCT + block.size for *_, block in plan.blocks)
-  assert cost <= min(tree.PRODUCT + 80 * trees**2, (tree.PRODUCT + 80) * trees)
-  assert len(plan.blocks) <= 16
+  blocks = [block for run in plan.runs for *_, block in run.blocks for _ in range(run.count)]
+  products = sum(len(run.blocks) for run in plan.runs)
+  assert products * tree.PRODUCT + sum(b.size for b in blocks) <= min(tree.PRODUCT + 80 * trees**2, (tree.PRODUCT + 80) * trees)
+  assert products <= 16
+
+
+@hypothesis.settings(max_examples=60, deadline=None)
+@hypothesis.given(st.lists(st.tuples(st.integers(1, 7), *[st.integers(1, 12)] * 2, st.integers(0, 5), st.integers(0, 3)), max_size=4), st.data())
+def test_equal_parts_are_one_product(kinds, data):
+  """Trees that are alike, others between them, empty rows and columns around and within."""
+  random = np.random.default_rng(data.draw(st.integers(0, 2**32 - 1)))
+  parts = []
+  for count, rows, cols, above, beside in kinds:
+    part = np.zeros((rows + above, cols + beside))
+    part[above:, beside:] = random.integers(-1, 2, (rows, cols))
+    parts += [part] * count
+  size = np.sum([p.shape for p in parts], axis=0) if parts else np.zeros(2, int)
+  mask = np.zeros(size + data.draw(st.tuples(st.integers(0, 4), st.integers(0, 4))))
+  row = col = 0
+  for part in parts:
+    mask[row : row + len(part), col : col + part.shape[1]] = part
+    row, col = row + len(part), col + part.shape[1]
+  plan = tree.plan_sum(mask)
+  np.testing.assert_array_equal(tree.dense(plan), mask)
+  np.testing.assert_array_equal(tree.dense(tree.transpose(plan)), mask.T)
+  x = jnp.asarray(random.normal(size=(mask.shape[1], 3, 2)), jnp.float32)
+  np.testing.assert_allclose(tree.mask_sum(plan, x), np.einsum("nk,k...->n...", mask, x), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("gap", [0, 2])
+def test_trees_that_are_alike_are_one_product(gap):
+  """Also behind a first row for the world, with dofs between them that nothing selects, and where a part is cut in two."""
+  part = np.zeros((40 + gap, 60 + gap))
+  part[:20, :30] = part[20:40, 30:60] = 1
+  part[0, 59] = 1
+  mask = np.concatenate([np.zeros((1, 600 + 10 * gap)), np.kron(np.eye(10), part)])
+  plan = tree.plan_sum(mask)
+  assert [run.count for run in plan.runs if run.blocks[0][2] < run.blocks[0][3]] == [10]
+  x = jnp.asarray(np.random.default_rng(0).normal(size=(mask.shape[1], 2)))
+  text = jax.jit(lambda x: tree.mask_sum(plan, x)).lower(x).as_text()
+  assert text.count("dot_general") == len(plan.runs[-1].blocks)
+  np.testing.assert_allclose(tree.mask_sum(plan, x), mask @ x, rtol=1e-12)
+  back = jax.vjp(lambda x: tree.mask_sum(plan, x), x)[1](jnp.asarray(mask[:, :2]))[0]
+  np.testing.assert_allclose(back, mask.T @ mask[:, :2], rtol=1e-12)
