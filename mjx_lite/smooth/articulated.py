@@ -37,7 +37,7 @@ class ArticulatedPlan(NamedTuple):
   hang: SumPlan  # dofs that bodies hang on, and on no later dof <- these bodies
   hung: np.ndarray  # (ndepth, width) row of that sum, -1 where no body hangs
   dof: np.ndarray  # (ndepth, width) dof that is of no free joint, nv where there is none
-  to_parent: np.ndarray  # (ndepth, width, width) 1 at (row of the parent one depth above, row)
+  to_parent: np.ndarray  # (ndepth, trees, rows, rows) 1 at (row of the parent one depth above, row); one for all if they differ
   parent: np.ndarray  # (ndepth, width) row of the parent one depth above; in the first depth the row itself
   place: np.ndarray  # (nv,) dof -> depth * width + row, or behind all of these its place in `free`
   free: np.ndarray  # (nfree, 6) dofs of the free joints
@@ -83,13 +83,17 @@ def plan(s: dict[str, Any]) -> ArticulatedPlan:
     depth[v] = depth[parent[v]] + 1 if parent[v] >= 0 else 0
   ndepth = depth.max(initial=-1) + 1
   width = np.bincount(depth + 1, minlength=2)[1:].max()
+  tree = _trees(s["dof_treeid"], depth, width)
+  ntree = tree.max(initial=0) + 1
   dof, row = np.full((ndepth, width), nv), np.zeros(nv, int)
   to_parent, on_free = np.zeros((ndepth, width, width)), np.full(width, -1)
   above = np.zeros((ndepth, width), np.int32)
   for k in range(ndepth):
     members = np.flatnonzero(depth == k)
-    dof[k, : len(members)] = members
-    row[members] = np.arange(len(members))
+    for t in range(ntree):
+      of_tree = members[tree[members] == t]
+      row[of_tree] = t * (width // ntree) + np.arange(len(of_tree))
+    dof[k, row[members]] = members
     if k:
       above[k, row[members]] = row[parent[members]]
       to_parent[k, row[parent[members]], row[members]] = 1
@@ -98,10 +102,19 @@ def plan(s: dict[str, Any]) -> ArticulatedPlan:
       on_free[row[members]] = np.where(parent[members] >= 0, joint[parent[members]], -1)
   place = depth * width + row
   place[free] = dof.size + np.arange(free.size).reshape(free.shape)
+  to_parent = to_parent.reshape(ndepth, ntree, width // ntree, ntree, width // ntree).diagonal(axis1=1, axis2=3)
   return ArticulatedPlan(
-    0 < nv <= _FEW_DOFS, plan_sum(hang[bears]), row_of_sum[dof], dof, to_parent, above, place,
+    0 < nv <= _FEW_DOFS, plan_sum(hang[bears]), row_of_sum[dof], dof, np.moveaxis(to_parent, -1, 1), above, place,
     free, row_of_sum[free[:, -1]], on_free,
   )  # fmt: skip
+
+
+def _trees(treeid: np.ndarray, depth: np.ndarray, width: int) -> np.ndarray:
+  """Number of each dof's tree if all have as many rows at their widest and need no more rows so; zeros if not."""
+  trees = np.unique(treeid[depth >= 0])
+  rows_of = [np.bincount(depth[(treeid == t) & (depth >= 0)]).max() for t in trees]
+  alike = len(set(rows_of)) == 1 and sum(rows_of) == width
+  return np.where(depth >= 0, np.searchsorted(trees, treeid), 0) if alike else np.zeros_like(depth)
 
 
 def _by_depth(p: ArticulatedPlan, x: jax.Array) -> jax.Array:
@@ -118,6 +131,13 @@ def _by_dof(p: ArticulatedPlan, x: jax.Array, free: jax.Array) -> jax.Array:
 def _from_children(p: ArticulatedPlan, like: jax.Array) -> jax.Array:
   """Masks of the depth below: 1 at (row, row of the child)."""
   return jnp.asarray(np.roll(p.to_parent, -1, axis=0), like.dtype)
+
+
+def _at_parents(mask: jax.Array, x: jax.Array) -> jax.Array:
+  """Rows x (width, ..., W) of a depth summed at their parents, by the depth's masks (trees, rows, rows)."""
+  if len(mask) == 1:
+    return vector.combine_rows(mask[0], x)
+  return vector.combine_rows(mask, x.reshape(*mask.shape[:2], *x.shape[1:])).reshape(x.shape)
 
 
 def _on_free(p: ArticulatedPlan, x: jax.Array) -> jax.Array:
@@ -149,7 +169,7 @@ def factor(m: Model, cinert: jax.Array, cdof: jax.Array, diagonal: jax.Array, st
 
   def up(left, x):
     body, axis, diag, mask, empty = x
-    body = body + vector.combine_rows(mask, left)
+    body = body + _at_parents(mask, left)
     u = spatial.mul_packed(body, axis)
     inv = 1 / jnp.where(empty, 1, jnp.maximum(vector.dot(axis, u) + diag, safe.MINVAL))
     return body - spatial.packed_square(u, inv), (u, inv)
@@ -191,7 +211,7 @@ def solve(m: Model, f: Factor, x: jax.Array) -> jax.Array:
 
   def up(pull, a):
     axis, force, inv, mask, u = a
-    pull = vector.combine_rows(mask, pull)
+    pull = _at_parents(mask, pull)
     rest = (u - vector.dot(axis, pull)) * inv
     return pull + force * rest[:, None], rest
 
