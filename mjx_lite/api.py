@@ -19,6 +19,7 @@ from mjx_lite.smooth import set_const as constants
 # program is no faster (benchmarks/README.md); and barriers go before it fuses, where `linear.materialized` wants them
 _CPU_OPTIONS = {
   "xla_cpu_use_fusion_emitters": False,
+  "xla_cpu_prefer_vector_width": 512,  # as XLA's library for products: changing between the two costs more than either
   # small loops are compiled as one function, in which XLA knows no barriers
   "xla_disable_hlo_passes": "cse_barrier_expander,small-while-loop-hoisting",
 }
