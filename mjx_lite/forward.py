@@ -20,7 +20,7 @@ from mjx_lite.collision.shapes import NO_CONTACT
 from mjx_lite.constraint import adhesion, assemble, contact, contact_force, discrete, equality, jacobian, limit, soft
 from mjx_lite.constraint.rows import Jacobian, Rows
 from mjx_lite.core import callbacks as user
-from mjx_lite.core import status
+from mjx_lite.core import linear, status
 from mjx_lite.core.callbacks import Callbacks
 from mjx_lite.core.enums import MAXVAL, BiasType, ConstraintType, DynType, GainType, IntegratorType, SensorType, Stage
 from mjx_lite.core.select import put
@@ -353,7 +353,8 @@ def _remade(m: Model, d: Data) -> tuple[Data, Rows]:
 
 def _fwd_acceleration(m: Model, d: Data, factor: Any, metric: effective.Effective | None = None) -> Data:
   xfrc = applied.xfrc_accumulate(m, d.cdof, d.xipos, d.subtree_com, d.xfrc_applied)
-  smooth = d.qfrc_passive - d.qfrc_bias + d.qfrc_applied + d.qfrc_actuator + xfrc
+  passive, actuator = linear.materialized((d.qfrc_passive, d.qfrc_actuator))
+  smooth = linear.apart(passive - d.qfrc_bias + d.qfrc_applied + actuator + xfrc, passive, d.qfrc_bias, actuator)
   if metric is not None:
     acc = linalg.cholesky_solve(linalg.cholesky(metric.matrix), smooth + metric.shift)
     return d.replace(qfrc_smooth=smooth, qacc_smooth=acc)

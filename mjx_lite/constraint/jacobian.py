@@ -128,7 +128,7 @@ def mul_t(m: Model, j: Jacobian, cdof: jax.Array, f: jax.Array) -> jax.Array:
   if c.ncon:
     local = contact.from_rows(c, f[len(p.order) :], j.mu)
     wrench = vector.mat_t_vec(j.basis, rows(local, c.sides.slot))
-    out = out + vector.dot(cdof, linear.materialized(c.sides.to_dofs(wrench, j.body)))
+    out = linear.apart(out + vector.dot(cdof, linear.materialized(c.sides.to_dofs(wrench, j.body))), out)
   return out
 
 

@@ -30,6 +30,7 @@ total_p = jex_core.Primitive("mjx_total")
 repeat_p = jex_core.Primitive("mjx_repeat")
 bind_p = jex_core.Primitive("mjx_bind")
 materialize_p = jex_core.Primitive("mjx_materialize")
+apart_p = jex_core.Primitive("mjx_apart")
 
 
 class Choice:
@@ -80,6 +81,16 @@ def materialized(x: Any) -> Any:
   that, without a copy, if XLA keeps it until it has fused (`jit` in api.py). Elsewhere it is nothing.
   """
   return jax.tree.map(materialize_p.bind, x)
+
+
+def apart(x: jax.Array, *operands: jax.Array) -> jax.Array:
+  """x unchanged; on CPU computed once, and not in the memory of the operands that are of its shape.
+
+  XLA lets the result of a kernel overwrite an operand that nothing else uses. LLVM, which does not know which of them is
+  overwritten, has vectors ready for the case that none is and goes number by number otherwise, ten times slower. Operands that
+  are still wanted behind the result, even if by a barrier alone, keep their memory.
+  """
+  return apart_p.bind(x, *operands)
 
 
 def bound(x: Any, to: jax.Array) -> Any:
@@ -207,15 +218,17 @@ mlir.register_lowering(combine_p, mlir.lower_fun(_combine, multiple_results=Fals
 batching.primitive_batchers[combine_p] = _combine_batch
 ad.defbilinear(combine_p, _combine_matrix, lambda t, a, x: combine(a.swapaxes(-1, -2), t))
 
-bind_p.def_impl(lambda x, to: x)
-bind_p.def_abstract_eval(lambda x, to: jax.core.ShapedArray(x.shape, x.dtype))
-mlir.register_lowering(bind_p, lambda ctx, x, to: [x])
-batching.primitive_batchers[bind_p] = lambda args, dims: (bind_p.bind(*args), dims[0])
+def _define_first(primitive: Any) -> None:
+  """The first of its arguments, unchanged; its derivative knows nothing of the others."""
+  primitive.def_impl(lambda x, *others: x)
+  primitive.def_abstract_eval(lambda x, *others: jax.core.ShapedArray(x.shape, x.dtype))
+  mlir.register_lowering(primitive, lambda ctx, x, *others: [x])
+  batching.primitive_batchers[primitive] = lambda args, dims: (primitive.bind(*args), dims[0])
+  ad.primitive_jvps[primitive] = lambda primals, tangents: (primitive.bind(*primals), tangents[0])
 
 
-def _bind_jvp(primals: Any, tangents: Any) -> Any:
-  (x, to), (x_dot, _) = primals, tangents
-  return bind_p.bind(x, to), x_dot
-
-
-ad.primitive_jvps[bind_p] = _bind_jvp
+_define_first(bind_p)
+_define_first(apart_p)
+mlir.register_lowering(
+  apart_p, mlir.lower_fun(lambda *x: jax.lax.optimization_barrier(x)[0], multiple_results=False), platform="cpu"
+)

@@ -6,6 +6,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
+from mjx_lite.core import linear
 from mjx_lite.math import vector
 from mjx_lite.math.once import once
 
@@ -48,15 +49,16 @@ def split_solve(
     curvature = vector.total(s.direction * s.product)
     falls = ~s.done & (curvature > 0)
     alpha = once(jnp.where(falls, s.size, 0) / jnp.where(falls, curvature, 1))
-    residual = s.residual - alpha * s.product
+    residual = linear.apart(s.residual - alpha * s.product, s.residual, s.product)
     z = solve(residual)
     size = vector.total(residual * z)
     beta = once(size / jnp.where(s.size > 0, s.size, 1))
+    change = rest(z)
     return _State(
-      s.x + alpha * s.direction,
+      linear.apart(s.x + alpha * s.direction, s.x, s.direction),
       residual,
-      z + beta * s.direction,
-      residual + rest(z) + beta * s.product,
+      linear.apart(z + beta * s.direction, z, s.direction),
+      linear.apart(residual + change + beta * s.product, residual, change, s.product),
       size,
       ~falls | ~(size > least),
       s.count + 1,

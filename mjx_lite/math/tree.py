@@ -150,7 +150,8 @@ def transpose(plan: SumPlan) -> SumPlan:
 
 def absolute(plan: SumPlan) -> SumPlan:
   """The plan of the matrix without its signs; not for choices, which have none."""
-  return SumPlan(plan.shape, tuple(r._replace(blocks=tuple((*at, np.abs(block)) for *at, block in r.blocks)) for r in plan.runs))
+  plain = lambda blocks: tuple((*at, np.abs(block)) for *at, block in blocks)  # noqa: E731
+  return SumPlan(plan.shape, tuple(run._replace(blocks=plain(run.blocks)) for run in plan.runs))
 
 
 def mask_sum(plan: SumPlan, x: jax.Array) -> jax.Array:

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from mjx_lite.core import linear
 from mjx_lite.core.enums import JointType
 from mjx_lite.core.select import join, rows
 from mjx_lite.core.types import Model
@@ -180,7 +181,8 @@ def _joint_transforms(m, p, qpos):
   angle = rows(qpos, m.jnt_qposadr[p.hinge]) - rows(m.qpos0, m.jnt_qposadr[p.hinge])
   half = 0.5 * angle[:, None]
   hinge_axis = rows(m.jnt_axis, p.hinge)
-  hinge_quat = jnp.concatenate([jnp.cos(half), jnp.sin(half) * hinge_axis], axis=-2)
+  cos, sin = linear.materialized((jnp.cos(half), jnp.sin(half)))
+  hinge_quat = jnp.concatenate([cos, sin * hinge_axis], axis=-2)
   turn_quat = join([hinge_quat, safe.normalize(rows(qpos, p.quat_adr))])
   arm = rows(m.jnt_pos, np.concatenate([p.hinge, p.ball]))
   turn_pos = arm - quat.rotate(turn_quat, arm)  # the anchor stays where it is

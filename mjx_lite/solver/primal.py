@@ -8,6 +8,7 @@ import jax.numpy as jnp
 
 from mjx_lite.constraint import jacobian
 from mjx_lite.constraint.rows import Rows
+from mjx_lite.core import linear
 from mjx_lite.core.types import Model
 from mjx_lite.math import safe, vector
 from mjx_lite.math.once import decided, once, units
@@ -88,13 +89,15 @@ def minimize(p: Problem, warmstart: jax.Array, method: Method) -> Solution:
 
 def point(p: Problem, qacc: jax.Array) -> tuple[jax.Array, jax.Array]:
   """M a and J a - aref at an acceleration."""
-  jar = jacobian.mul(p.model, p.rows.jacobian, p.metric.cdof, qacc) - p.rows.aref
+  jacc = jacobian.mul(p.model, p.rows.jacobian, p.metric.cdof, qacc)
+  jar = linear.apart(jacc - p.rows.aref, jacc)
   return operator.mul_m(p.model, p.metric, qacc), jar
 
 
 def gradient(p: Problem, ma: jax.Array, zones: cost.Zones) -> jax.Array:
   """Gradient of the objective: M a - f_smooth - J' force."""
-  return ma - p.qfrc_smooth - jacobian.mul_t(p.model, p.rows.jacobian, p.metric.cdof, zones.force)
+  pull = jacobian.mul_t(p.model, p.rows.jacobian, p.metric.cdof, zones.force)
+  return linear.apart(ma - p.qfrc_smooth - pull, ma, pull)
 
 
 def is_small(p: Problem, grad: jax.Array) -> jax.Array:
@@ -116,14 +119,15 @@ def _least_gain(p, s, zones):
 def start(p: Problem, warmstart: jax.Array, memory: Any) -> _Iterate:
   """The first iterate."""
   m = p.model
-  jar = jacobian.mul(m, p.rows.jacobian, p.metric.cdof, p.qacc_smooth) - p.rows.aref
+  jacc = jacobian.mul(m, p.rows.jacobian, p.metric.cdof, p.qacc_smooth)
+  jar = linear.apart(jacc - p.rows.aref, jacc)
   qacc, ma = p.qacc_smooth, p.qfrc_smooth
   if m.opt.use_warmstart:
     ma_warm, jar_warm = point(p, warmstart)
     gauss = 0.5 * vector.total((ma_warm - p.qfrc_smooth) * (warmstart - p.qacc_smooth))
     cheaper = gauss + cost.row_cost(m.plan, p.rows, jar_warm) < cost.row_cost(m.plan, p.rows, jar)
     (warm,) = decided(units(gauss), cheaper)
-    qacc, ma, jar = (jnp.where(warm, a, b) for a, b in ((warmstart, qacc), (ma_warm, ma), (jar_warm, jar)))
+    qacc, ma, jar = (linear.apart(jnp.where(warm, a, b), a, b) for a, b in ((warmstart, qacc), (ma_warm, ma), (jar_warm, jar)))
   width = jar.shape[-1]
   none, infinite = jnp.zeros((width,), bool), jnp.full((width,), jnp.inf, qacc.dtype)
   zero = jnp.zeros((width,), jnp.int32)
@@ -159,9 +163,7 @@ def step(p: Problem, method: Method, s: _Iterate) -> _Iterate:
   alpha = once(jnp.where(done, 0, found.alpha))  # or every row would compute it anew
   stuck = alpha == 0
   return _Iterate(
-    s.qacc + alpha * direction,
-    s.ma + alpha * mv,
-    s.jar + alpha * jv,
+    *(linear.apart(a + alpha * b, a, b) for a, b in ((s.qacc, direction), (s.ma, mv), (s.jar, jv))),
     jnp.where(done, s.improvement, p.scale * found.improvement),
     done | (stuck & (s.stuck if method.conjugate else True)),
     stuck,

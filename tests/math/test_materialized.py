@@ -24,6 +24,29 @@ def test_operand_of_a_constant_product_is_computed_in_its_own_shape():
   assert not re.search(r"f64\[9,192\]\S* fusion\(.*kind=kLoop", program)
 
 
+@pytest.mark.skipif(jax.default_backend() != "cpu", reason="elsewhere it is lowered to nothing: LLVM runs on CPU alone")
+def test_what_is_computed_apart_does_not_overwrite_its_operands():
+  """They are wanted by the barrier behind it, in XLA's program as it is run."""
+
+  def gradient(x, keep):
+    y = linear.materialized(jnp.sin(x))
+    z = y - jnp.cos(x)
+    return 2 * (linear.apart(z, y) if keep else linear.materialized(z))
+
+  for keep in (True, False):
+    program = mjx.jit(gradient, static_argnums=1).lower(jnp.zeros((9, 64)), keep).compile().as_text() or ""
+    assert len(re.findall(r"\(f64\[9,64\]\S* f64\[9,64\]\S*\) opt-barrier", program)) == keep
+
+
+def test_computed_apart_changes_no_value_and_no_derivative():
+  x = jnp.arange(1.0, 4)
+  cubes = lambda x: jnp.sum(linear.apart(x**3, x))  # noqa: E731
+  np.testing.assert_allclose(jax.jit(jax.grad(cubes))(x), 3 * x**2)
+  np.testing.assert_allclose(jax.jvp(cubes, (x,), (x,))[1], jnp.sum(3 * x**3))
+  np.testing.assert_allclose(jax.jit(jax.hessian(cubes))(x), np.diag(6 * x))
+  np.testing.assert_allclose(jax.vmap(lambda y: linear.apart(y**3, x))(jnp.stack([x, 2 * x])), np.stack([x**3, 8 * x**3]))
+
+
 def test_it_changes_no_value_and_no_derivative():
   x = jnp.arange(1.0, 4)
 

@@ -57,8 +57,11 @@ def test_few_products(trees):
   assert products <= 16
 
 
+KINDS = st.tuples(st.integers(1, 7), *[st.integers(1, 12)] * 2, st.integers(0, 5), st.integers(0, 3))
+
+
 @hypothesis.settings(max_examples=60, deadline=None)
-@hypothesis.given(st.lists(st.tuples(st.integers(1, 7), *[st.integers(1, 12)] * 2, st.integers(0, 5), st.integers(0, 3)), max_size=4), st.data())
+@hypothesis.given(st.lists(KINDS, max_size=4), st.data())
 def test_equal_parts_are_one_product(kinds, data):
   """Trees that are alike, others between them, empty rows and columns around and within."""
   random = np.random.default_rng(data.draw(st.integers(0, 2**32 - 1)))
