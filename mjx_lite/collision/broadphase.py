@@ -75,13 +75,10 @@ class Bounds(NamedTuple):
 
 def bounds(m: Model, geom_xpos: jax.Array, geom_xmat: jax.Array) -> Bounds:
   """Bounds from poses, `geom_rbound`, `geom_aabb` and `geom_size`. Gradient: none."""
-  aabb, length = m.geom_aabb, m.geom_size[:, 1] * (m.geom_type == GeomType.CAPSULE)[:, None]
-  center = geom_xpos + vector.mat_vec(geom_xmat, aabb[:, :3])
-  found = Bounds(
-    Balls(geom_xpos, m.geom_rbound), Boxes(center, aabb[:, 3:], geom_xmat),
-    Segments(geom_xpos, geom_xmat[:, :, 2], length, m.geom_size[:, 0]),
-  )  # fmt: skip
-  return jax.lax.stop_gradient(found)
+  pos, mat, aabb, size, radius = jax.lax.stop_gradient((geom_xpos, geom_xmat, m.geom_aabb, m.geom_size, m.geom_rbound))
+  length = size[:, 1] * (m.geom_type == GeomType.CAPSULE)[:, None]
+  center = pos + vector.mat_vec(mat, aabb[:, :3])
+  return Bounds(Balls(pos, radius), Boxes(center, aabb[:, 3:], mat), Segments(pos, mat[:, :, 2], length, size[:, 0]))
 
 
 def overlap(
@@ -105,15 +102,15 @@ def overlap(
   """
   reach = jax.lax.stop_gradient(reach)
   shapes, better = (b.segments, _of_segments) if group in ROUND else (b.boxes, _of_boxes)
-  index, flat = np.stack([geom1, geom2]).astype(np.int32), _flat(b.balls, shapes)
+  index, flat = np.stack([geom1, geom2]).astype(np.int32), _Flat(b.balls, shapes)
 
   def some(take):
-    both = flat.at[take(jnp.asarray(index), 1)].get(mode="promise_in_bounds")
-    (one, first), (two, second) = (_unflat(x, b.balls, shapes) for x in both)
+    both = flat.rows(take(jnp.asarray(index), 1))
+    (one, first), (two, second) = (flat.parts([x[i] for x in both]) for i in range(2))
     balls = take(reach) + one.radius + two.radius - safe.norm(one.pos - two.pos)
 
     def by_shapes(balls):
-      return jnp.minimum(balls, take(reach) - better(first, second))
+      return linear.apart(jnp.minimum(balls, take(reach) - better(first, second)), balls)
 
     return (jax.lax.cond(jnp.any(balls > 0), by_shapes, lambda x: x, balls) if tiled else by_shapes(balls)).T
 
@@ -122,19 +119,31 @@ def overlap(
   return in_parts(len(geom1), some, -(-len(geom1) // _AT_A_TIME) if tiled else 1, axis=1)
 
 
-def _flat(*parts: NamedTuple) -> jax.Array:
-  """All that bounds have of geoms side by side (ngeom, k, W)."""
-  leaves = [x.reshape(len(x), -1, x.shape[-1]) for x in jax.tree.leaves(parts)]
-  width = max(x.shape[-1] for x in leaves)
-  return vector.join([jnp.broadcast_to(x, (*x.shape[:-1], width)) for x in leaves])
+class _Flat:
+  """All that bounds have of geoms, each array once and side by side: those of each world, and those that all have in common."""
 
+  def __init__(self, *parts: NamedTuple):
+    leaves, self._form = jax.tree.flatten(list(parts))
+    self._leaves = {id(x): x for x in leaves}
+    self._order = [id(x) for x in leaves]
+    widths = sorted({x.shape[-1] for x in leaves})
+    self._alike = [[k for k, x in self._leaves.items() if x.shape[-1] == w] for w in widths]
+    flat = lambda x: x.reshape(len(x), -1, x.shape[-1])  # noqa: E731
+    self._arrays = [vector.join([flat(self._leaves[k]) for k in keys]) for keys in self._alike]
 
-def _unflat(x: jax.Array, *like: NamedTuple) -> list:
-  """The inverse of `_flat`, of some geoms."""
-  leaves, form = jax.tree.flatten(list(like))
-  size = [int(np.prod(y.shape[1:-1])) for y in leaves]
-  out = jnp.split(x, np.cumsum(size)[:-1], axis=1)
-  return jax.tree.unflatten(form, [y.reshape(len(x), *z.shape[1:-1], x.shape[-1]) for y, z in zip(out, leaves, strict=True)])
+  def rows(self, index: jax.Array) -> list[jax.Array]:
+    """The arrays at geoms (..., n), a row (..., n, k, W or 1) of each."""
+    return [x.at[index].get(mode="promise_in_bounds") for x in self._arrays]
+
+  def parts(self, arrays: list[jax.Array]) -> list:
+    """What this was made of, of the geoms that the rows are of."""
+    found = {}
+    for keys, x in zip(self._alike, arrays, strict=True):
+      leaves = [self._leaves[k] for k in keys]
+      cuts = np.cumsum([int(np.prod(y.shape[1:-1])) for y in leaves])[:-1]
+      for k, y, part in zip(keys, leaves, jnp.split(x, cuts, axis=1), strict=True):
+        found[k] = part.reshape(len(x), *y.shape[1:])
+    return jax.tree.unflatten(self._form, [found[k] for k in self._order])
 
 
 def _in_some_parts(some, n: int, wanted: jax.Array, like: jax.Array) -> jax.Array:

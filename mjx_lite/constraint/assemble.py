@@ -12,6 +12,7 @@ from mjx_lite.constraint import adhesion, contact, discrete, equality, friction,
 from mjx_lite.constraint.impedance import impedance
 from mjx_lite.constraint.limit import TendonLimitPlan
 from mjx_lite.constraint.rows import Jacobian, RowParams, Rows
+from mjx_lite.core import linear
 from mjx_lite.core.enums import MAXIMP, MINVAL, ConstraintType
 from mjx_lite.core.select import join
 from mjx_lite.core.types import Model
@@ -91,18 +92,19 @@ def make_constraint(m: Model, x: equality.State, contacts: Contacts, solve: Solv
   if contacts.surfacevel is not None and "geom_surfacevel" not in m.layout.pruned:
     moving = contact.surface_rows(m.plan.contact, contacts.surfacevel, j.mu)
     vel = vel + jnp.concatenate([jnp.zeros((vel.shape[0] - moving.shape[0], moving.shape[-1]), moving.dtype), moving])
+  depth = params.pos - params.margin
   if m.opt.is_discrete:
     k, b, factor = discrete.resolve(m, law, k, params.solref)
-    aref = -(k * law.I * (params.pos - params.margin) + (b + m.opt.timestep * k * law.I) * vel + params.bias) / factor
+    aref = -(k * law.I * depth + (b + m.opt.timestep * k * law.I) * vel + params.bias) / factor
     least = (1 - MAXIMP) / MAXIMP * params.diag
     first = jnp.maximum(first / jacobian.first_of_contact(m, factor), least)
   else:
-    aref = -b * vel - k * law.I * (params.pos - params.margin) - params.bias
+    aref = -b * vel - k * law.I * depth - params.bias
   r = params.scale * first
   if contacts.adhesion is not None:
     aref = aref + r * adhesion.share(m, contacts.adhesion, contacts.dim)
   return Rows(
-    jacobian=j, D=jnp.where(active, 1 / r, 0), R=r, aref=aref, vel=vel, pos=params.pos, margin=params.margin,
-    frictionloss=params.frictionloss, diagA=r * law.I / (1 - law.I),
+    jacobian=j, D=jnp.where(active, 1 / r, 0), R=r, aref=linear.apart(aref, vel, law.I, depth), vel=vel, pos=params.pos,
+    margin=params.margin, frictionloss=params.frictionloss, diagA=r * law.I / (1 - law.I),
     KBIP=jnp.stack(jnp.broadcast_arrays(k, b, law.I, law.P), axis=1), contact_mu=contact_rows.contact_mu,
   )  # fmt: skip

@@ -53,4 +53,4 @@ def impedance(m: Model, solref: jax.Array, solimp: jax.Array, pos: jax.Array) ->
   dy = power * ratio
   imp = jnp.where(inside, d0 + y * (dw - d0), jnp.where(x >= 1, dw, d0))
   slope = jnp.where(inside, dy * jnp.sign(pos) * (dw - d0) / jnp.where(flat, 1, width), 0)
-  return Impedance(k, b, linear.materialized(jnp.where(flat, 0.5 * (d0 + dw), imp)), jnp.where(flat, 0, slope))
+  return Impedance(k, b, linear.apart(jnp.where(flat, 0.5 * (d0 + dw), imp), pos, ratio), jnp.where(flat, 0, slope))

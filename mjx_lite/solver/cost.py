@@ -296,7 +296,8 @@ def _cones_along(p: Any, rows: Rows, start: Zones, jar, jv) -> Callable[[jax.Arr
     rise = jnp.where(both, alpha * square, push + jnp.where(c1.bottom, vector.dot(d * c1.jar, v), 0))
     change, size = _middle_change(c0, c1, move, alpha)
     more, bent = _middle_slope(c1, move)
-    return Line(*map(vector.total, (cost + change, size, rise + more, weight + bent)))
+    terms = cost + change, size, rise + more, weight + bent
+    return Line(*(vector.total(linear.apart(x, c1.size, c1.gap)) for x in terms))
 
   return line
 
