@@ -162,8 +162,11 @@ def step(p: Problem, method: Method, s: _Iterate) -> _Iterate:
   found = linesearch.search(m.plan, p.rows, z, s.jar, jv, slope, 0.5 * curvature, gtol, m.opt.ls_iterations)
   alpha = once(jnp.where(done, 0, found.alpha))  # or every row would compute it anew
   stuck = alpha == 0
+  qacc, ma, jar = (linear.apart(a + alpha * b, a, b) for a, b in ((s.qacc, direction), (s.ma, mv), (s.jar, jv)))
   return _Iterate(
-    *(linear.apart(a + alpha * b, a, b) for a, b in ((s.qacc, direction), (s.ma, mv), (s.jar, jv))),
+    qacc,
+    ma,
+    jar,
     jnp.where(done, s.improvement, p.scale * found.improvement),
     done | (stuck & (s.stuck if method.conjugate else True)),
     stuck,
