@@ -6,7 +6,6 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from mjx_lite.core import linear
 from mjx_lite.math import vector
 from mjx_lite.math.once import once
 
@@ -49,16 +48,15 @@ def split_solve(
     curvature = vector.total(s.direction * s.product)
     falls = ~s.done & (curvature > 0)
     alpha = once(jnp.where(falls, s.size, 0) / jnp.where(falls, curvature, 1))
-    residual = linear.apart(s.residual - alpha * s.product, s.residual, s.product)
+    residual = s.residual - alpha * s.product
     z = solve(residual)
     size = vector.total(residual * z)
     beta = once(size / jnp.where(s.size > 0, s.size, 1))
-    change = rest(z)
     return _State(
-      linear.apart(s.x + alpha * s.direction, s.x, s.direction),
+      s.x + alpha * s.direction,
       residual,
-      linear.apart(z + beta * s.direction, z, s.direction),
-      linear.apart(residual + change + beta * s.product, residual, change, s.product),
+      z + beta * s.direction,
+      residual + rest(z) + beta * s.product,
       size,
       ~falls | ~(size > least),
       s.count + 1,
