@@ -14,7 +14,7 @@ from mjx_lite.core import worlds
 
 # instructions that move or name values and start no work of their own
 _FREE = frozenset(
-  ["parameter", "constant", "tuple", "get-tuple-element", "bitcast", "after-all", "partition-id", "replica-id"]
+  ["parameter", "constant", "tuple", "get-tuple-element", "bitcast", "opt-barrier", "after-all", "partition-id", "replica-id"]
 )
 _INSTRUCTION = re.compile(r"^\s+(?:ROOT )?%?[\w.\-]+ = .*?\s([a-z][\w\-]*)\(")
 _CALLED = frozenset(["body", "condition", "to_apply", "branch_computations", "true_computation", "false_computation"])

@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 
 from mjx_lite.cli import timing
+from mjx_lite.core import linear
 
 
 def program(function, *args):
@@ -20,6 +21,14 @@ def test_kernels_of_loops_count_as_often_as_they_run():
   assert once.kernels == many.kernels < once.launches < many.launches
   assert abs(many.launches / once.launches - 5) < 1
   assert many.peak_bytes >= x.nbytes
+
+
+def test_a_barrier_starts_no_work():
+  """Two kernels, with a barrier in the compiled program between them."""
+  found = timing.compile_program(lambda x: jnp.cos(linear.materialized(jnp.sin(x))), jnp.ones((64, 64)))
+  text = found.call.as_text()  # pyright: ignore[reportFunctionMemberAccess]
+  assert ("opt-barrier" in text) == (jax.default_backend() == "cpu")
+  assert found.kernels == found.launches == (2 if jax.default_backend() == "cpu" else 1)
 
 
 def test_the_dearest_branch_counts():
