@@ -48,12 +48,16 @@ def plan_sum(mask: np.ndarray) -> SumPlan:
   for first, count, rows, step, col in _alike(mask):
     last = first + count * rows
     part = Run(count, rows, col, step, _blocks(mask[first : first + rows, col : col + step]))
-    if _cost([part]) + PRODUCT < _cost([_single(mask[first:last])]):
-      runs += [_single(mask[plain:first])] * (plain < first) + [part]
+    apart = min(-(-count // k) * PRODUCT + count * k * rows * step for k in range(1, count + 1))  # k of them in a block
+    if _cost([part]) + PRODUCT < apart:
+      if plain < first:
+        runs.append(_single(mask[plain:first]))
+      runs.append(part)
       plain = last
-  runs += [_single(mask[plain:])] * (plain < len(mask))
-  if runs and _cost(runs) >= _cost([_single(mask)]):
-    runs = [_single(mask)]
+  if 0 < plain < len(mask):
+    runs.append(_single(mask[plain:]))
+  whole = [_single(mask)] if len(mask) else []
+  runs = runs if runs and _cost(runs) < _cost(whole) else whole
   most = 1 if sum(len(r.blocks) for r in runs) < _BLOCKS else 2
   if mask.size <= PRODUCT or number.max(initial=0) > most or (mask[filled] != 1).any():
     return SumPlan(mask.shape, tuple(runs))
