@@ -128,8 +128,8 @@ class _Flat:
     self._order = [id(x) for x in leaves]
     widths = sorted({x.shape[-1] for x in leaves})
     self._alike = [[k for k, x in self._leaves.items() if x.shape[-1] == w] for w in widths]
-    flat = lambda x: x.reshape(len(x), -1, x.shape[-1])  # noqa: E731
-    self._arrays = [vector.join([flat(self._leaves[k]) for k in keys]) for keys in self._alike]
+    flat = {k: x.reshape(len(x), -1, x.shape[-1]) for k, x in self._leaves.items()}
+    self._arrays = [vector.join([flat[k] for k in keys]) for keys in self._alike]
 
   def rows(self, index: jax.Array) -> list[jax.Array]:
     """The arrays at geoms (..., n), a row (..., n, k, W or 1) of each."""

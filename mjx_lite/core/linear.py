@@ -218,6 +218,7 @@ mlir.register_lowering(combine_p, mlir.lower_fun(_combine, multiple_results=Fals
 batching.primitive_batchers[combine_p] = _combine_batch
 ad.defbilinear(combine_p, _combine_matrix, lambda t, a, x: combine(a.swapaxes(-1, -2), t))
 
+
 def _define_first(primitive: Any) -> None:
   """The first of its arguments, unchanged; its derivative knows nothing of the others."""
   primitive.def_impl(lambda x, *others: x)

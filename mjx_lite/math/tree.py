@@ -48,8 +48,8 @@ def plan_sum(mask: np.ndarray) -> SumPlan:
   for first, count, rows, step, col in _alike(mask):
     last = first + count * rows
     part = Run(count, rows, col, step, _blocks(mask[first : first + rows, col : col + step]))
-    apart = min(-(-count // k) * PRODUCT + count * k * rows * step for k in range(1, count + 1))  # k of them in a block
-    if _cost([part]) + PRODUCT < apart:
+    in_blocks = min(-(-count // k) * PRODUCT + count * k * rows * step for k in range(1, count + 1))  # k of them in a block
+    if _cost([part]) + PRODUCT < in_blocks:
       if plain < first:
         runs.append(_single(mask[plain:first]))
       runs.append(part)
@@ -154,8 +154,8 @@ def transpose(plan: SumPlan) -> SumPlan:
 
 def absolute(plan: SumPlan) -> SumPlan:
   """The plan of the matrix without its signs; not for choices, which have none."""
-  plain = lambda blocks: tuple((*at, np.abs(block)) for *at, block in blocks)  # noqa: E731
-  return SumPlan(plan.shape, tuple(run._replace(blocks=plain(run.blocks)) for run in plan.runs))
+  blocks = (tuple((*at, np.abs(block)) for *at, block in run.blocks) for run in plan.runs)
+  return SumPlan(plan.shape, tuple(run._replace(blocks=x) for run, x in zip(plan.runs, blocks, strict=True)))
 
 
 def mask_sum(plan: SumPlan, x: jax.Array) -> jax.Array:

@@ -89,9 +89,12 @@ def minimize(p: Problem, warmstart: jax.Array, method: Method) -> Solution:
 
 def point(p: Problem, qacc: jax.Array) -> tuple[jax.Array, jax.Array]:
   """M a and J a - aref at an acceleration."""
+  return operator.mul_m(p.model, p.metric, qacc), _residual(p, qacc)
+
+
+def _residual(p: Problem, qacc: jax.Array) -> jax.Array:
   jacc = jacobian.mul(p.model, p.rows.jacobian, p.metric.cdof, qacc)
-  jar = linear.apart(jacc - p.rows.aref, jacc)
-  return operator.mul_m(p.model, p.metric, qacc), jar
+  return linear.apart(jacc - p.rows.aref, jacc)
 
 
 def gradient(p: Problem, ma: jax.Array, zones: cost.Zones) -> jax.Array:
@@ -119,8 +122,7 @@ def _least_gain(p, s, zones):
 def start(p: Problem, warmstart: jax.Array, memory: Any) -> _Iterate:
   """The first iterate."""
   m = p.model
-  jacc = jacobian.mul(m, p.rows.jacobian, p.metric.cdof, p.qacc_smooth)
-  jar = linear.apart(jacc - p.rows.aref, jacc)
+  jar = _residual(p, p.qacc_smooth)
   qacc, ma = p.qacc_smooth, p.qfrc_smooth
   if m.opt.use_warmstart:
     ma_warm, jar_warm = point(p, warmstart)

@@ -40,7 +40,10 @@ def test_what_is_computed_apart_does_not_overwrite_its_operands():
 
 def test_computed_apart_changes_no_value_and_no_derivative():
   x = jnp.arange(1.0, 4)
-  cubes = lambda x: jnp.sum(linear.apart(x**3, x))  # noqa: E731
+
+  def cubes(x):
+    return jnp.sum(linear.apart(x**3, x))
+
   np.testing.assert_allclose(jax.jit(jax.grad(cubes))(x), 3 * x**2)
   np.testing.assert_allclose(jax.jvp(cubes, (x,), (x,))[1], jnp.sum(3 * x**3))
   np.testing.assert_allclose(jax.jit(jax.hessian(cubes))(x), np.diag(6 * x))
