@@ -356,7 +356,7 @@ def _fwd_acceleration(m: Model, d: Data, factor: Any, metric: effective.Effectiv
   passive, actuator = linear.materialized((d.qfrc_passive, d.qfrc_actuator))
   smooth = linear.apart(passive - d.qfrc_bias + d.qfrc_applied + actuator + xfrc, passive, d.qfrc_bias, actuator)
   if metric is not None:
-    acc = linalg.cholesky_solve(linalg.cholesky(metric.matrix), smooth + metric.shift)
+    acc = linalg.factor_solve(linalg.cholesky(metric.matrix), smooth + metric.shift)
     return d.replace(qfrc_smooth=smooth, qacc_smooth=acc)
   return d.replace(qfrc_smooth=smooth, qacc_smooth=mass.solve(m, factor, smooth))
 

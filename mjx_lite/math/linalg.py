@@ -3,13 +3,13 @@
 No LAPACK: a call of it inside a loop can deadlock in jaxlib 0.10 when the worlds are divided among host devices
 (benchmarks/README.md, "Two traps").
 
-The matrix is scaled to a unit diagonal and factored as U' U from the top, `_BLOCK` rows at a time. After each block what is
-left is moved up to the corner and the gap filled with zeros, so that every pass of the loop does the same to the same
-places: no index depends on the pass, and no array is updated where it stands, which XLA does not vectorise on CPU.
-Rows of U and of the solution are kept as the pass saw them, counted from its own diagonal.
+A symmetric matrix is scaled to a unit diagonal and factored as L U with U = D L', a few rows at a time, from the top. What is
+left of it shrinks with each of these passes, which are written out: each is of a size of its own. Of a large matrix the first
+passes, which are of almost one size, go through a loop instead, with what is left moved up to the corner and the gap filled
+with zeros, so that every pass does the same to the same places: no index depends on the pass, and no array is updated where it
+stands, which XLA does not vectorise on CPU.
 """
 
-import operator
 from typing import NamedTuple
 
 import jax
@@ -19,59 +19,143 @@ import numpy as np
 from mjx_lite.core import linear, select
 from mjx_lite.math import safe, vector
 
-_BLOCK = 4  # rows per pass: more are faster to run and slower to compile
+_BLOCK = 4  # rows per pass
+_WRITTEN = 32  # rows whose passes are written out; those before them go through a loop, which is less to compile
 _PARTS = 4  # of a matrix that is a sum over rows, one after the other
 _FEW_ROWS = 32  # contracted in one sum
 _SOME_ROWS = 160  # in several; more go through a loop
 _MANY_ROWS = 512  # whose sums are kept until they are added up
 _TILE = 512  # worlds; more of them at a time are on accelerators
-_TWO_LOOPS = 6  # from this many passes on, the later ones get a loop of their own, on the smaller matrix left then
 
 
-class Cholesky(NamedTuple):
-  """Factor of a scaled matrix: `S A S = U' U` with S = diag(scale)."""
+class Block(NamedTuple):
+  """The rows of U and the columns of L of one pass, each from the pass's own diagonal on."""
 
-  upper: jax.Array  # (npass, _BLOCK, n, W) rows of U, from the diagonal block on
-  inv: jax.Array  # (npass, _BLOCK, W) 1 / diagonal of U
+  upper: tuple[jax.Array, ...]  # (k, W) each
+  lower: tuple[jax.Array, ...] | None  # (k, W) each, 1 on the diagonal; None for a symmetric matrix
+  inv: tuple[jax.Array, ...]  # (W,) each: 1 / diagonal of U
+
+  def columns(self) -> tuple[jax.Array, ...]:
+    """Of L; of a symmetric matrix made of U where they are used."""
+    if self.lower is not None:
+      return self.lower
+    return tuple(row * inv for row, inv in zip(self.upper, self.inv, strict=True))
+
+
+class Factor(NamedTuple):
+  """Factor of a scaled matrix: `S A S = L U` with S = diag(scale)."""
+
+  looped: Block | None  # the first passes along a leading axis, where there are many
+  blocks: tuple[Block, ...]
   scale: jax.Array  # (n, W)
 
+  @property
+  def nlooped(self) -> int:
+    """Rows that go through the loop."""
+    return 0 if self.looped is None else _BLOCK * len(self.looped.upper[0])
 
-def cholesky(a: jax.Array) -> Cholesky:
+
+def cholesky(a: jax.Array) -> Factor:
   """Factor symmetric positive definite matrices (n, n, W), of which the upper triangle is read.
 
   A pivot below the rounding error of the unit diagonal is raised to it, so a matrix that is singular in this precision
   gives a large solution, not NaN.
   """
   n = a.shape[0]
-  npass = -(-n // _BLOCK)
-  size = npass * _BLOCK
   scale = 1 / jnp.sqrt(jnp.maximum(a.reshape(n * n, -1)[:: n + 1], safe.MINVAL))
-  left = _widen(a * scale[:, None] * scale[None], size, 2)
-  left = left + np.diag(np.arange(size) >= n).astype(a.dtype)[..., None]
-  first = 2 * npass // 5 if npass >= _TWO_LOOPS else npass
-  upper, inv = [], []
-  for length in (first, npass - first):
-    if length:
-      left, (u, d) = jax.lax.scan(_factor_block, left, None, length=length)
-      upper.append(_widen(u, size, 1, axis=2))
-      inv.append(d)
-      left = left[: size - first * _BLOCK, : size - first * _BLOCK]
-  return Cholesky(jnp.concatenate(upper), jnp.concatenate(inv), scale)
+  return _factor(a * scale[:, None] * scale[None], scale, symmetric=True)
 
 
-def cholesky_solve(f: Cholesky, x: jax.Array) -> jax.Array:
-  """Solve for x (n, W)."""
-  rhs = _widen(x * f.scale, f.upper.shape[2], 1)
-  _, y = jax.lax.scan(_solve_down, rhs, (f.upper, f.inv))
-  out, _ = jax.lax.scan(_solve_up, jnp.zeros_like(rhs), (f.upper, f.inv, y), reverse=True)
-  return out[: x.shape[0]] * f.scale
+def factor_solve(f: Factor, x: jax.Array) -> jax.Array:
+  """Solve with a factor for x (n, W)."""
+  n, left, looped = len(x), x * f.scale, None
+  if f.looped is not None:
+    left, looped = jax.lax.scan(lambda x, block: _down(block, x, n), left, f.looped)
+    left = left[: n - f.nlooped]
+  done = []
+  for block in f.blocks:
+    left, y = _down(block, left)
+    done.append(y)
+  out = left  # nothing
+  for block, y in zip(reversed(f.blocks), reversed(done), strict=True):
+    out = _up(block, y, out)
+  if looped is not None:
+    step = lambda below, at: (_up(at[0], at[1], below[:-_BLOCK]), None)  # noqa: E731
+    out, _ = jax.lax.scan(step, _widen(out, n, 1), (f.looped, looped), reverse=True)
+  return out * f.scale
 
 
-def entries(f: Cholesky, row: np.ndarray, col: np.ndarray) -> jax.Array:
-  """Entries (k, W) of the upper triangle V of the factor A = V' V at constant indices."""
-  size = f.upper.shape[2]
-  flat = f.upper.reshape(-1, f.upper.shape[-1])
-  return select.rows(flat, row * size + col - row // _BLOCK * _BLOCK) / select.rows(f.scale, col)
+def entries(f: Factor, row: np.ndarray, col: np.ndarray) -> jax.Array:
+  """Entries (k, W) of D L', the upper factor of a symmetric matrix, at constant indices."""
+  rows = [x[k] for k in range(f.nlooped // _BLOCK) for x in f.looped.upper] if f.looped is not None else []
+  rows += [x for block in f.blocks for x in block.upper]
+  first = np.cumsum([0, *(len(x) for x in rows)])  # of each row, which begins with its block
+  flat = jnp.concatenate(rows)
+  return select.rows(flat, first[row] + col - row // _BLOCK * _BLOCK) / (select.rows(f.scale, row) * select.rows(f.scale, col))
+
+
+def _factor(left: jax.Array, scale: jax.Array, symmetric: bool) -> Factor:
+  n = len(left)
+  left, passes, looped = _written(left), -(-max(n - _WRITTEN, 0) // _BLOCK), None
+  if passes:
+    left, looped = jax.lax.scan(lambda x, _: _eliminate(x, symmetric, n), left, None, length=passes)
+    left = left[: n - _BLOCK * passes, : n - _BLOCK * passes]
+  blocks = []
+  while len(left):
+    left, block = _eliminate(left, symmetric)
+    blocks.append(block)
+  return Factor(looped, tuple(blocks), scale)
+
+
+def _eliminate(left: jax.Array, symmetric: bool, size: int = 0) -> tuple[jax.Array, Block]:
+  """What is left of a matrix (k, k, W) without its first rows, filled up with zeros to a size, and these rows."""
+  number = min(_BLOCK, len(left))
+  upper, lower, inv = [], [], []
+  for i in range(number):
+    row, col = left[i], left[:, i]
+    for u, v in zip(upper, lower, strict=True):
+      row, col = row - v[i] * u, col - u[i] * v
+    upper.append(_written(row))
+    pivot = upper[-1][i]
+    inv.append(_written(1 / (jnp.maximum(pivot, jnp.finfo(row.dtype).eps) if symmetric else pivot)))
+    lower.append(upper[-1] * inv[-1] if symmetric else _written(col * inv[-1]))
+  rest = left[number:, number:]
+  for u, v in zip(upper, lower, strict=True):
+    rest = rest - v[number:, None] * u[None, number:]
+  return _widen(_written(rest), max(size, len(rest)), 2), Block(tuple(upper), None if symmetric else tuple(lower), tuple(inv))
+
+
+def _down(block: Block, x: jax.Array, size: int = 0) -> tuple[jax.Array, list[jax.Array]]:
+  """What is left of a right-hand side (k, W), filled up with zeros to a size, and the entries of L^-1 of it in the block."""
+  y, columns = [], block.columns()
+  for i in range(len(columns)):
+    y.append(x[i])
+    for above, col in zip(y[:-1], columns, strict=False):
+      y[-1] = y[-1] - col[i] * above
+  y = _written(y)
+  rest = x[len(y) :]
+  for above, col in zip(y, columns, strict=True):
+    rest = rest - col[len(y) :] * above
+  return _widen(_written(rest), max(size, len(rest)), 1), y
+
+
+def _up(block: Block, y: list[jax.Array], below: jax.Array) -> jax.Array:
+  """Entries of U^-1 y from a block on, given those after it."""
+  number = len(y)
+  if len(below):
+    y = _written([a - vector.fold(jnp.add, row[number:] * below, 0) for a, row in zip(y, block.upper, strict=True)])
+  out: list[jax.Array] = []
+  for i in reversed(range(number)):
+    x = y[i]
+    for k, known in enumerate(out):
+      x = x - block.upper[i][i + 1 + k] * known
+    out.insert(0, x * block.inv[i])
+  return _written(jnp.concatenate([jnp.stack(out), below]))
+
+
+def _written(x):
+  """x, computed once, on every device: not again in everything that it would be fused into."""
+  return jax.lax.optimization_barrier(x)
 
 
 def gram(left: jax.Array, right: jax.Array, upper: bool = False) -> jax.Array:
@@ -124,99 +208,29 @@ def _widen(x, size, naxes, axis=0):
   return jnp.pad(x, pad)
 
 
-def _factor_block(left, _):
-  """The next rows of U, and what is left of the matrix (n, n, W) without them."""
-  rows, inv = [], []
-  for i in range(_BLOCK):
-    row = left[i]
-    for above in rows:
-      row = row - above[i] * above
-    inv.append(1 / jnp.sqrt(jnp.maximum(row[i], jnp.finfo(row.dtype).eps)))
-    # computed once, not again in everything that it is fused into
-    rows.append(jax.lax.optimization_barrier(row * inv[i]))
-  rest = left[_BLOCK:, _BLOCK:] - vector.add(r[_BLOCK:, None] * r[None, _BLOCK:] for r in rows)
-  return _widen(rest, left.shape[0], 2), (jnp.stack(rows), jnp.stack(inv))
-
-
-def _solve_down(rhs, block):
-  """Entries of U'^-1 rhs in a block, and what is left of the right-hand side (n, W)."""
-  u, inv = block
-  y = []
-  for i in range(_BLOCK):
-    y.append((rhs[i] - vector.add(u[k, i] * y[k] for k in range(i)) if i else rhs[i]) * inv[i])
-  y = jax.lax.optimization_barrier(jnp.stack(y))
-  rest = rhs[_BLOCK:] - vector.add(u[k, _BLOCK:] * y[k] for k in range(_BLOCK))
-  return _widen(rest, rhs.shape[0], 1), y
-
-
-def _solve_up(below, block):
-  """Entries of U^-1 y from a block on, given those after it."""
-  u, inv, y = block
-  below = below[:-_BLOCK]
-  if len(below):
-    y = y - vector.fold(operator.add, u[:, _BLOCK:] * below, 1)
-  out = []
-  for i in reversed(range(_BLOCK)):
-    known = range(i + 1, _BLOCK)
-    out.insert(0, (y[i] - vector.add(u[i, k] * out[k - i - 1] for k in known) if known else y[i]) * inv[i])
-  return jnp.concatenate([jnp.stack(out), below]), None
-
-
-# ------------------------------------------------------------------------------------------------------- unsymmetric
-
-
-class LU(NamedTuple):
-  """Factor A = L U without pivoting; columns of L and rows of U as the pass saw them, counted from its own diagonal."""
-
-  lower: jax.Array  # (npass, _BLOCK, n, W) columns of L, 1 on the diagonal
-  upper: jax.Array  # (npass, _BLOCK, n, W) rows of U
-  inv: jax.Array  # (npass, _BLOCK, W) 1 / diagonal of U
-
-
 def solve(a: jax.Array, b: jax.Array) -> jax.Array:
   """Solution x (n, W) of A x = b, for A (n, n, W) that needs no pivoting: dominated by a symmetric positive definite part.
 
   Gradient: by the implicit function theorem, with the same factor.
   """
-  f = lu(jax.lax.stop_gradient(a))
+  f = _factor(jax.lax.stop_gradient(a), jnp.ones((), a.dtype), symmetric=False)
   return jax.lax.custom_linear_solve(
-    lambda x: vector.mat_vec(a, x), b, lambda _, y: lu_solve(f, y), lambda _, y: lu_solve(f, y, transpose=True)
+    lambda x: vector.mat_vec(a, x), b, lambda _, y: factor_solve(f, y), lambda _, y: factor_solve(_transposed(f), y)
   )
 
 
-def lu(a: jax.Array) -> LU:
-  """Factor matrices (n, n, W)."""
-  n = a.shape[0]
-  npass = -(-n // _BLOCK)
-  size = npass * _BLOCK
-  left = _widen(a, size, 2) + np.diag(np.arange(size) >= n).astype(a.dtype)[..., None]
-  _, (lower, upper, inv) = jax.lax.scan(_eliminate_block, left, None, length=npass)
-  return LU(lower, upper, inv)
+def _transposed(f: Factor) -> Factor:
+  """Factor of the transposed matrix: its L is U' with a unit diagonal."""
 
+  def turned(block):
+    if block is None:
+      return None
+    at = (Ellipsis, None, slice(None))
+    lower = tuple(u * v[at] for u, v in zip(block.upper, block.inv, strict=True))
+    upper = tuple(c / v[at] for c, v in zip(block.lower, block.inv, strict=True))
+    return Block(upper, lower, block.inv)
 
-def lu_solve(f: LU, x: jax.Array, transpose: bool = False) -> jax.Array:
-  """Solve with the factor for x (n, W), or with its transpose."""
-  rhs = _widen(x, f.upper.shape[2], 1)
-  one = jnp.ones_like(f.inv)
-  down, down_inv, up, up_inv = (f.upper, f.inv, f.lower, one) if transpose else (f.lower, one, f.upper, f.inv)
-  _, y = jax.lax.scan(_solve_down, rhs, (down, down_inv))
-  out, _ = jax.lax.scan(_solve_up, jnp.zeros_like(rhs), (up, up_inv, y), reverse=True)
-  return out[: x.shape[0]]
-
-
-def _eliminate_block(left, _):
-  """The next columns of L and rows of U, and what is left of the matrix (n, n, W) without them."""
-  lower, upper, inv = [], [], []
-  for i in range(_BLOCK):
-    row, col = left[i], left[:, i]
-    for k in range(i):
-      row, col = row - lower[k][i] * upper[k], col - upper[k][i] * lower[k]
-    inv.append(1 / row[i])
-    lower.append(jax.lax.optimization_barrier(col * inv[i]))
-    upper.append(jax.lax.optimization_barrier(row))
-  rest = vector.add(a[_BLOCK:, None] * b[None, _BLOCK:] for a, b in zip(lower, upper, strict=True))
-  stacked = jnp.stack(lower), jnp.stack(upper), jnp.stack(inv)
-  return _widen(left[_BLOCK:, _BLOCK:] - rest, left.shape[0], 2), stacked
+  return f._replace(looped=turned(f.looped), blocks=tuple(turned(b) for b in f.blocks))
 
 
 def inverse3(a: jax.Array) -> jax.Array:

@@ -34,14 +34,14 @@ def factor(m: Model, cinert: jax.Array, cdof: jax.Array, packed_m: jax.Array, ex
   return dense_factor(m, packed_m)
 
 
-def dense_factor(m: Model, packed: jax.Array) -> linalg.Cholesky:
+def dense_factor(m: Model, packed: jax.Array) -> linalg.Factor:
   """Factor of any matrix that is packed as M is (nC, W)."""
   return linalg.cholesky(inertia.full(m, packed)[::-1, ::-1])
 
 
 def solve(m: Model, f: Any, x: jax.Array) -> jax.Array:
   """Solve with a factor for x (nv, W)."""
-  return linalg.cholesky_solve(f, x[::-1])[::-1] if isinstance(f, linalg.Cholesky) else articulated.solve(m, f, x)
+  return linalg.factor_solve(f, x[::-1])[::-1] if isinstance(f, linalg.Factor) else articulated.solve(m, f, x)
 
 
 def mul(m: Model, cinert: jax.Array, cdof: jax.Array, packed_m: jax.Array, x: jax.Array) -> jax.Array:
@@ -55,5 +55,5 @@ def packed(m: Model, f: Any, cdof: jax.Array) -> Packed:
     return articulated.packed(m, f, cdof)
   i, last = m.plan.inertia, m.nv - 1
   entry = linalg.entries(f, last - i.row, last - i.col)
-  root = rows(entry, i.diagonal_entry)
-  return Packed(entry * jnp.where(i.diagonal[:, None], entry, 1 / rows(root, i.row)), 1 / (root * root))
+  pivot = rows(rows(entry, i.diagonal_entry), i.row)
+  return Packed(jnp.where(i.diagonal[:, None], entry, entry / pivot), 1 / rows(entry, i.diagonal_entry))

@@ -91,8 +91,8 @@ def factor(m: Model, metric: Metric, j: Jacobian, zones: Zones) -> Any:
 
 def solve(m: Model, f: Any, x: jax.Array, digits: float = 0.5) -> jax.Array:
   """Solve with it; `digits` are those of `krylov.split_solve`, half of them enough for a direction to search along."""
-  if isinstance(f, linalg.Cholesky):
-    return linalg.cholesky_solve(f, x)
+  if isinstance(f, linalg.Factor):
+    return linalg.factor_solve(f, x)
   if not isinstance(f, Coupled):
     return articulated.solve(m, f, x)
 

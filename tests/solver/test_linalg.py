@@ -39,14 +39,14 @@ def systems(n, width, dtype=np.float64, spread=0.0):
 
 
 def solve(a, x):
-  return linalg.cholesky_solve(linalg.cholesky(a), x)
+  return linalg.factor_solve(linalg.cholesky(a), x)
 
 
 def exact(a, x):
   return np.linalg.solve(np.moveaxis(np.asarray(a, float), -1, 0), np.asarray(x, float).T[..., None])[..., 0].T
 
 
-# sizes: less than a block, a block, one loop with padding, two loops with and without
+# sizes: less than a block, a block, several, some of them in a loop
 @pytest.mark.parametrize("n", [1, 4, 6, 27, 40])
 def test_solution_is_right_in_both_precisions(n):
   a, x = systems(n, 3, spread=6)
@@ -78,6 +78,28 @@ def test_derivatives_of_the_solution():
   a, x = systems(6, 2)
   symmetric = lambda a, x: solve(a + jnp.swapaxes(a, 0, 1), x)  # noqa: E731
   check_grads(symmetric, (a, x), order=1, modes=("fwd", "rev"), atol=1e-6, rtol=1e-6)
+
+
+@pytest.mark.parametrize("n", [3, 9, 41])
+def test_factor_gives_the_matrix_back(n):
+  a, _ = systems(n, 3, spread=6)
+  row, col = np.triu_indices(n)
+  upper = np.zeros(a.shape)
+  upper[row, col] = linalg.entries(jax.jit(linalg.cholesky)(a), row, col)
+  lower = upper / np.einsum("iiw->iw", upper)[:, None]
+  np.testing.assert_allclose(np.einsum("kiw,kjw->ijw", lower, upper), a, rtol=1e-9)
+
+
+@pytest.mark.parametrize("n", [3, 9, 41])
+def test_system_that_is_not_symmetric(n):
+  a, x = systems(n, 2)
+  a = a + 0.3 * jnp.asarray(np.random.default_rng(0).normal(size=a.shape))
+  np.testing.assert_allclose(jax.jit(linalg.solve)(a, x), exact(a, x), rtol=1e-9)
+  weight = jnp.asarray(np.random.default_rng(1).normal(size=x.shape))
+  da, dx = jax.grad(lambda a, x: jnp.sum(weight * linalg.solve(a, x)), (0, 1))(a, x)
+  adjoint = exact(np.swapaxes(a, 0, 1), weight)
+  np.testing.assert_allclose(dx, adjoint, rtol=1e-8)
+  np.testing.assert_allclose(da, -adjoint[:, None] * exact(a, x)[None], rtol=1e-8, atol=1e-12)
 
 
 def test_compiled_step_calls_no_lapack():
