@@ -17,7 +17,7 @@ from mjx_lite.core.enums import GeomType
 from mjx_lite.core.select import rows
 from mjx_lite.core.types import Model
 from mjx_lite.math import safe, vector
-from mjx_lite.math.once import in_parts, once
+from mjx_lite.math.once import once
 
 ROUND = frozenset(("sphere-sphere", "sphere-capsule", "capsule-capsule"))  # groups of shapes around segments
 _AT_A_TIME = 64  # pairs whose bounds are made, or left out, in one go
@@ -114,9 +114,12 @@ def overlap(
 
     return (jax.lax.cond(jnp.any(balls > 0), by_shapes, lambda x: x, balls) if tiled else by_shapes(balls)).T
 
-  if tiled and len(geom1) >= _FEW_TREES * np.unique(tree[index], axis=1).shape[1]:
-    return _in_some_parts(some, len(geom1), _may_meet(b.balls, index, tree, jnp.max(reach)), b.balls.pos[0, 0])
-  return in_parts(len(geom1), some, -(-len(geom1) // _AT_A_TIME) if tiled else 1, axis=1)
+  if not tiled:
+    return some(lambda x, axis=0: x)
+  wanted = None
+  if len(geom1) >= _FEW_TREES * np.unique(tree[index], axis=1).shape[1]:
+    wanted = _may_meet(b.balls, index, tree, jnp.max(reach))
+  return _in_parts(some, len(geom1), b.balls.pos[0, 0], wanted)
 
 
 class _Flat:
@@ -146,26 +149,29 @@ class _Flat:
     return jax.tree.unflatten(self._form, [found[k] for k in self._order])
 
 
-def _in_some_parts(some, n: int, wanted: jax.Array, like: jax.Array) -> jax.Array:
-  """Columns (W, n) as `in_parts` makes them, but only of parts with some that are wanted (n,); -inf elsewhere.
+def _in_parts(some, n: int, like: jax.Array, wanted: jax.Array | None) -> jax.Array:
+  """Columns (W, n), made in a loop over parts, which stay in the cache.
 
   Args:
-    some: function of `take`, see `in_parts`.
+    some: function of `take(x, axis=0)`, which cuts out of an array with n entries along an axis those of a part, that returns
+      the columns of the part.
     n: number of columns.
-    wanted: (n,) columns.
     like: (W,) of their type.
+    wanted: (n,) columns: only parts with some of them are made, -inf elsewhere.
   """
   size = min(n, _AT_A_TIME)
-  start = np.minimum(np.arange(0, n, size), n - size).astype(np.int32)
-  is_wanted = jnp.any(wanted[start[:, None] + np.arange(size)], axis=1)
-  first = jnp.sort(jnp.where(is_wanted, start, n))
+  start = np.minimum(np.arange(0, n, size), n - size).astype(np.int32)  # the last may repeat some of the one before
+  first, count = jnp.asarray(start), len(start)
+  if wanted is not None:
+    is_wanted = jnp.any(wanted[start[:, None] + np.arange(size)], axis=1)
+    first, count = jnp.sort(jnp.where(is_wanted, start, n)), jnp.sum(is_wanted)
 
   def write(i, out):
     columns = some(lambda x, axis=0: jax.lax.dynamic_slice_in_dim(x, first[i], size, axis))
     return jax.lax.dynamic_update_slice_in_dim(out, columns, first[i], 1)
 
   out = jnp.full((*like.shape, n), -jnp.inf, like.dtype)
-  return jax.lax.fori_loop(0, jnp.sum(is_wanted), write, out)
+  return jax.lax.fori_loop(0, count, write, out)
 
 
 def _may_meet(b: Balls, pair: np.ndarray, tree: np.ndarray, reach: jax.Array) -> jax.Array:

@@ -18,7 +18,6 @@ from mjx_lite.core.select import join, rows
 from mjx_lite.core.types import Model
 from mjx_lite.math import linalg, spatial, vector
 from mjx_lite.math.groups import GroupPlan, group_sum, plan_groups
-from mjx_lite.math.once import in_parts
 from mjx_lite.math.tree import SumPlan, mask_sum, plan_sum
 from mjx_lite.smooth import inertia, tendon
 
@@ -175,13 +174,10 @@ def between_bodies(m: Model, j: Jacobian, cdof: jax.Array, a: jax.Array, x: jax.
 def _stiffness(a: jax.Array, basis: jax.Array) -> jax.Array:
   """Upper triangles (n, 21, W) of basis' a basis, of a (n, ndir, ndir, W) and basis (n, ndir, 6, W)."""
 
-  def some(take):
-    x, b = take(a), take(basis)
-    ndir = range(b.shape[1])
-    half = vector.add(x[:, :, k, None] * b[:, None, k] for k in ndir)
-    return jnp.concatenate([vector.add(b[:, k, i, None] * half[:, k, i:] for k in ndir) for i in range(6)], axis=1)
-
-  return in_parts(len(basis), some)
+  ndir = range(basis.shape[1])
+  half = vector.add(a[:, :, k, None] * basis[:, None, k] for k in ndir)
+  packed = [vector.add(basis[:, k, i, None] * half[:, k, i:] for k in ndir) for i in range(6)]
+  return linear.materialized(jnp.concatenate(packed, axis=1))
 
 
 def _alone_curvature(p: contact.Alone, a: jax.Array, j: Jacobian, cdof: jax.Array) -> jax.Array:
@@ -190,7 +186,7 @@ def _alone_curvature(p: contact.Alone, a: jax.Array, j: Jacobian, cdof: jax.Arra
   load = spatial.unpack(mask_sum(p.dof_slot, stiff))
   force = vector.mat_vec(load, cdof)
   left, right = rows(force, p.entry.row), rows(cdof, p.entry.col)
-  return inertia.unpack(p.entry, in_parts(len(left), lambda take: vector.dot(take(left), take(right))))
+  return inertia.unpack(p.entry, linear.materialized(vector.dot(left, right)))
 
 
 def dense(m: Model, j: Jacobian, cdof: jax.Array) -> jax.Array:
@@ -250,9 +246,8 @@ def dense_curvature(m: Model, j: Jacobian, cdof: jax.Array, w: jax.Array, cone: 
     if n := len(c.coupling.slot):
       a, frame = rows(a, c.coupling.slot), _frame_jacobian(c.coupling, j, cdof)
       a, frame = (jnp.broadcast_to(x, (*x.shape[:-1], w.shape[-1])) for x in (a, frame))
-      # written before they are transposed, not computed in the product's layout
-      frame = in_parts(n, lambda take: take(frame))
-      half = in_parts(n, lambda take: vector.add(take(a)[:, :, k, None] * take(frame)[:, None, k] for k in range(c.ndir)))
+      frame = linear.materialized(frame)
+      half = vector.add(a[:, :, k, None] * frame[:, None, k] for k in range(c.ndir))
       left, right = (x.reshape(n * c.ndir, m.nv, -1) for x in (frame, half))
       h = h + linalg.gram(left, right, upper=True)
   return h

@@ -11,7 +11,6 @@ import numpy as np
 from mjx_lite.core import linear
 from mjx_lite.core.select import gather, rows
 from mjx_lite.math import vector
-from mjx_lite.math.once import in_parts
 
 _SUMMED = 16  # rows that `scatter_add` adds in one go
 _DENSE = 4096  # up to this many entries a product with a 0/1 matrix is cheaper than a padded gather
@@ -56,8 +55,7 @@ def scatter_add(x: jax.Array, index: jax.Array, size: int) -> jax.Array:
   """The transpose of `select.gather`: x (n, ..., W) added to the rows (size, ..., W) that an index (n, W) names, by world.
 
   Each row of the result is a sum over all n with zeros for what goes elsewhere, some of them at a time. As a product with the
-  0/1 matrices of the worlds it would be dearer by their transpositions, and XLA's own scatter goes number by number. The
-  result is written by a loop, since products with constant matrices follow (`once.in_parts`).
+  0/1 matrices of the worlds it would be dearer by their transpositions, and XLA's own scatter goes number by number.
   """
   if size > 2 * len(x):
     return _to_few(x, index, size)
@@ -73,7 +71,7 @@ def scatter_add(x: jax.Array, index: jax.Array, size: int) -> jax.Array:
     return vector.add(jnp.where(where[k] == row, values[k], 0) for k in range(each))
 
   sums = jax.lax.map(some, (x.reshape(count, each, *x.shape[1:]), index.reshape(count, each, -1)))
-  return in_parts(size, lambda take: vector.add(take(sums[i]) for i in range(count)))
+  return linear.materialized(vector.add(sums[i] for i in range(count)))
 
 
 def _to_few(x: jax.Array, index: jax.Array, size: int) -> jax.Array:

@@ -8,8 +8,6 @@ It is not only a matter of speed: with products and sums contracted in one place
 comparison may differ. What several results depend on, such as a choice, has to be computed once.
 """
 
-from collections.abc import Callable
-
 import jax
 import jax.numpy as jnp
 
@@ -36,34 +34,6 @@ def once(x: jax.Array, one: jax.Array | None = None) -> jax.Array:
       by its reciprocal, which is cheap, and repeat x.
   """
   return x / (units(x) if one is None else one)
-
-
-def in_parts(n: int, rows: Callable[[Callable[..., jax.Array]], jax.Array], parts: int = 2, axis: int = 0) -> jax.Array:
-  """n rows (n, ...), made in a loop of a few parts, which is where all fusion stops: before, behind, and a gather's too.
-
-  What goes into a product with a constant matrix is made like this as well: XLA on CPU computes the operand of one in the
-  product's flat shape, not vectorised, but where a loop has written it.
-
-  Args:
-    n: number of rows.
-    rows: function of `take(x, axis=0)`, which cuts out of an array with n entries along an axis those of a part, that
-      returns the rows of the part.
-    parts: how many; the last may repeat some rows of the one before.
-    axis: that the rows are along in the result.
-  """
-  size = -(-n // parts)
-  if min(n, parts) < 2:
-    return rows(lambda x, axis=0: x)
-
-  def part(start):
-    return rows(lambda x, axis=0: jax.lax.dynamic_slice_in_dim(x, start, size, axis))
-
-  def write(i, out):
-    start = jnp.minimum(i * size, n - size)
-    return jax.lax.dynamic_update_slice_in_dim(out, part(start), start, axis)
-
-  like = jax.eval_shape(part, 0)
-  return jax.lax.fori_loop(0, -(-n // size), write, jnp.zeros((*like.shape[:axis], n, *like.shape[axis + 1 :]), like.dtype))
 
 
 def once_chosen(x: jax.Array, one: jax.Array) -> jax.Array:
