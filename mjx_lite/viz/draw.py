@@ -116,12 +116,11 @@ def write_png(path: str | os.PathLike, image: np.ndarray) -> None:
 
 
 def why_no_mp4() -> str | None:
-  """None if films can be written here, otherwise what is missing."""
-  if shutil.which("ffmpeg") is None:
-    return "ffmpeg is not on the PATH"
+  """None if films can be written here, otherwise all that is missing."""
+  missing = [] if shutil.which("ffmpeg") else ["ffmpeg is not on the PATH"]
   if importlib.util.find_spec("mediapy") is None:
-    return "mediapy is not installed (pip install 'mjx_lite[viz]')"
-  return None
+    missing.append("mediapy is not installed (pip install 'mjx_lite[viz]')")
+  return " and ".join(missing) or None
 
 
 def write_mp4(path: str | os.PathLike, images: np.ndarray, fps: float) -> str | None:

@@ -4,6 +4,7 @@ import contextlib
 import importlib.util
 import json
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -142,16 +143,19 @@ def test_demo_without_a_picture(tmp_path, capsys, monkeypatch):
   assert not list(tmp_path.iterdir())
 
 
-def test_demo_without_mediapy_says_what_to_install(tmp_path, capsys, monkeypatch):
+def test_demo_without_ffmpeg_and_mediapy_says_what_to_install(tmp_path, capsys, monkeypatch):
   def find_spec(name, find=importlib.util.find_spec):
     return None if name == "mediapy" else find(name)
 
   monkeypatch.setattr(importlib.util, "find_spec", find_spec)
+  monkeypatch.setattr(shutil, "which", lambda _: None)
   monkeypatch.setattr(viz, "render_grid", lambda *_, **__: np.zeros((2, 2, 3), np.uint8))
   assert main(["demo", "--worlds", "2", "--steps", "2", "--out", str(tmp_path / "[dim]:bug:")]) == 0
   out = capsys.readouterr().out
-  assert "no film: mediapy is not installed (pip install 'mjx_lite[viz]')" in out
+  assert "no film: ffmpeg is not on the PATH and mediapy is not installed (pip install 'mjx_lite[viz]')" in out
   assert str(tmp_path / "[dim]:bug:" / "demo.png") in out
+  monkeypatch.setattr(shutil, "which", lambda _: "/usr/bin/ffmpeg")
+  assert (draw.why_no_mp4() or "").startswith("mediapy")
 
 
 _BRACKETS = ("[bold]", "[/]", "[/red]", ":bug:", "[link=x]")  # style, ends of styles that are not open, emoji, link
