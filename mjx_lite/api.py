@@ -16,12 +16,12 @@ from mjx_lite.core.types import Data, Model
 from mjx_lite.smooth import set_const as constants
 
 # XLA's newer code generator for CPU takes two to three times as long for the many small kernels of a step, and the
-# program is no faster (benchmarks/README.md); and barriers go before it fuses, where `linear.materialized` wants them
+# program is no faster (benchmarks/README.md)
 _CPU_OPTIONS = {
   "xla_cpu_use_fusion_emitters": False,
   "xla_cpu_prefer_vector_width": 512,  # as XLA's library for products: changing between the two costs more than either
-  # small loops are compiled as one function, in which XLA knows no barriers
-  "xla_disable_hlo_passes": "cse_barrier_expander,small-while-loop-hoisting",
+  # small loops are compiled as one function, in which what is written to memory (`linear.materialized`) is not
+  "xla_disable_hlo_passes": "small-while-loop-hoisting",
 }
 
 

@@ -14,6 +14,7 @@ import jax
 import jax.core
 import jax.numpy as jnp
 import numpy as np
+from jax.experimental.xla_metadata import set_xla_metadata
 from jax.extend import core as jex_core
 from jax.interpreters import ad, batching, mlir
 
@@ -30,6 +31,7 @@ total_p = jex_core.Primitive("mjx_total")
 repeat_p = jex_core.Primitive("mjx_repeat")
 bind_p = jex_core.Primitive("mjx_bind")
 materialize_p = jex_core.Primitive("mjx_materialize")
+write_p = jex_core.Primitive("mjx_write")
 apart_p = jex_core.Primitive("mjx_apart")
 
 
@@ -78,9 +80,14 @@ def materialized(x: Any) -> Any:
 
   XLA on CPU computes what goes into a product with a constant matrix in the product's flat shape, an index at a time, which is
   not vectorised; repeats what goes into a gather for every row; and repeats what has several uses in each. There a barrier ends
-  that, without a copy, if XLA keeps it until it has fused (`jit` in api.py). Elsewhere it is nothing.
+  that, without a copy (`_barrier`). Elsewhere it is nothing.
   """
   return jax.tree.map(materialize_p.bind, x)
+
+
+def written(x: Any) -> Any:
+  """The tree x unchanged, computed once on every device: what `materialized` is where others repeat it too."""
+  return jax.tree.map(write_p.bind, x)
 
 
 def apart(x: jax.Array, *operands: jax.Array) -> jax.Array:
@@ -100,6 +107,18 @@ def bound(x: Any, to: jax.Array) -> Any:
   compute before it all that depends on constants alone, each small result a kernel of its own. XLA moves out what is worth it.
   """
   return jax.tree.map(lambda leaf: bind_p.bind(leaf, to), x)
+
+
+_same = jax.jit(lambda *x: x)
+
+
+def _barrier(*x: jax.Array) -> tuple[jax.Array, ...]:
+  """The arguments, through a call of nothing that XLA must not inline: it fuses nothing across it, and copies nothing.
+
+  XLA on CPU takes optimisation barriers out before it fuses.
+  """
+  with set_xla_metadata(inlineable="false"):
+    return _same(*x)
 
 
 def _combine(a: jax.Array | np.ndarray, x: jax.Array) -> jax.Array:
@@ -195,7 +214,8 @@ def _define(primitive: Any, run: Callable[..., Any], shape: Callable[..., Any], 
     out = primitive.bind(x, **params)
     return out, 0 if first else out.ndim - 1
 
-  primitive.def_impl(lambda x, **params: jax.jit(functools.partial(run, **params))(x))
+  compiled = jax.jit(lambda x, params: run(x, **dict(params)), static_argnums=1)
+  primitive.def_impl(lambda x, **params: compiled(x, tuple(params.items())))
   primitive.def_abstract_eval(lambda x, **params: jax.core.ShapedArray(shape(x, **params), x.dtype))
   mlir.register_lowering(primitive, mlir.lower_fun(run, multiple_results=False))
   batching.primitive_batchers[primitive] = batch
@@ -210,7 +230,9 @@ _define(total_p, _total, lambda x, size: x.shape[1:], repeat_p, first=False)
 _define(repeat_p, _repeat, lambda x, size: (size, *x.shape), total_p, first=False)
 
 _define(materialize_p, lambda x: x, lambda x: x.shape, materialize_p, first=True)
-mlir.register_lowering(materialize_p, mlir.lower_fun(jax.lax.optimization_barrier, multiple_results=False), platform="cpu")
+_define(write_p, jax.lax.optimization_barrier, lambda x: x.shape, write_p, first=True)
+for _primitive in (materialize_p, write_p):
+  mlir.register_lowering(_primitive, mlir.lower_fun(lambda x: _barrier(x)[0], multiple_results=False), platform="cpu")
 
 combine_p.def_impl(jax.jit(_combine))
 combine_p.def_abstract_eval(lambda a, x: jax.core.ShapedArray((*a.shape[:-1], *x.shape[a.ndim - 1 :]), x.dtype))
@@ -230,6 +252,4 @@ def _define_first(primitive: Any) -> None:
 
 _define_first(bind_p)
 _define_first(apart_p)
-mlir.register_lowering(
-  apart_p, mlir.lower_fun(lambda *x: jax.lax.optimization_barrier(x)[0], multiple_results=False), platform="cpu"
-)
+mlir.register_lowering(apart_p, mlir.lower_fun(lambda *x: _barrier(*x)[0], multiple_results=False), platform="cpu")

@@ -48,6 +48,7 @@ class Factor(NamedTuple):
   looped: Block | None  # the first passes along a leading axis, where there are many
   blocks: tuple[Block, ...]
   scale: jax.Array  # (n, W)
+  matrix: jax.Array  # (n, n, W), which derivatives of solutions are made of
 
   @property
   def nlooped(self) -> int:
@@ -63,11 +64,25 @@ def cholesky(a: jax.Array) -> Factor:
   """
   n = a.shape[0]
   scale = 1 / jnp.sqrt(jnp.maximum(a.reshape(n * n, -1)[:: n + 1], safe.MINVAL))
-  return _factor(a * scale[:, None] * scale[None], scale, symmetric=True)
+  return Factor(*_factor(a * scale[:, None] * scale[None], symmetric=True), scale, a)
 
 
 def factor_solve(f: Factor, x: jax.Array) -> jax.Array:
-  """Solve with a factor for x (n, W)."""
+  """Solve with the factor of a symmetric matrix for x (n, W).
+
+  Gradient: by the implicit function theorem, with the same factor.
+  """
+  fixed, upper = jax.lax.stop_gradient(f), np.triu(np.ones(f.matrix.shape[:2], bool))[..., None]
+
+  def product(x):
+    symmetric = jnp.where(upper, f.matrix, jnp.swapaxes(f.matrix, 0, 1))
+    return vector.mat_vec(symmetric, x)
+
+  return jax.lax.custom_linear_solve(product, x, lambda _, y: _substituted(fixed, y), symmetric=True)
+
+
+def _substituted(f: Factor, x: jax.Array) -> jax.Array:
+  """A^-1 x, down through L and up through U."""
   n, left, looped = len(x), x * f.scale, None
   if f.looped is not None:
     left, looped = jax.lax.scan(lambda x, block: _down(block, x, n), left, f.looped)
@@ -94,9 +109,9 @@ def entries(f: Factor, row: np.ndarray, col: np.ndarray) -> jax.Array:
   return select.rows(flat, first[row] + col - row // _BLOCK * _BLOCK) / (select.rows(f.scale, row) * select.rows(f.scale, col))
 
 
-def _factor(left: jax.Array, scale: jax.Array, symmetric: bool) -> Factor:
+def _factor(left: jax.Array, symmetric: bool) -> tuple[Block | None, tuple[Block, ...]]:
   n = len(left)
-  left, passes, looped = _written(left), -(-max(n - _WRITTEN, 0) // _BLOCK), None
+  left, passes, looped = linear.written(left), -(-max(n - _WRITTEN, 0) // _BLOCK), None
   if passes:
     left, looped = jax.lax.scan(lambda x, _: _eliminate(x, symmetric, n), left, None, length=passes)
     left = left[: n - _BLOCK * passes, : n - _BLOCK * passes]
@@ -104,7 +119,7 @@ def _factor(left: jax.Array, scale: jax.Array, symmetric: bool) -> Factor:
   while len(left):
     left, block = _eliminate(left, symmetric)
     blocks.append(block)
-  return Factor(looped, tuple(blocks), scale)
+  return looped, tuple(blocks)
 
 
 def _eliminate(left: jax.Array, symmetric: bool, size: int = 0) -> tuple[jax.Array, Block]:
@@ -115,14 +130,15 @@ def _eliminate(left: jax.Array, symmetric: bool, size: int = 0) -> tuple[jax.Arr
     row, col = left[i], left[:, i]
     for u, v in zip(upper, lower, strict=True):
       row, col = row - v[i] * u, col - u[i] * v
-    upper.append(_written(row))
+    upper.append(linear.written(row))
     pivot = upper[-1][i]
-    inv.append(_written(1 / (jnp.maximum(pivot, jnp.finfo(row.dtype).eps) if symmetric else pivot)))
-    lower.append(upper[-1] * inv[-1] if symmetric else _written(col * inv[-1]))
+    inv.append(linear.written(1 / (jnp.maximum(pivot, jnp.finfo(row.dtype).eps) if symmetric else pivot)))
+    lower.append(upper[-1] * inv[-1] if symmetric else linear.written(col * inv[-1]))
   rest = left[number:, number:]
   for u, v in zip(upper, lower, strict=True):
     rest = rest - v[number:, None] * u[None, number:]
-  return _widen(_written(rest), max(size, len(rest)), 2), Block(tuple(upper), None if symmetric else tuple(lower), tuple(inv))
+  rest = _widen(linear.written(rest), max(size, len(rest)), 2)
+  return rest, Block(tuple(upper), None if symmetric else tuple(lower), tuple(inv))
 
 
 def _down(block: Block, x: jax.Array, size: int = 0) -> tuple[jax.Array, list[jax.Array]]:
@@ -132,30 +148,25 @@ def _down(block: Block, x: jax.Array, size: int = 0) -> tuple[jax.Array, list[ja
     y.append(x[i])
     for above, col in zip(y[:-1], columns, strict=False):
       y[-1] = y[-1] - col[i] * above
-  y = _written(y)
+  y = linear.written(y)
   rest = x[len(y) :]
   for above, col in zip(y, columns, strict=True):
     rest = rest - col[len(y) :] * above
-  return _widen(_written(rest), max(size, len(rest)), 1), y
+  return _widen(linear.written(rest), max(size, len(rest)), 1), y
 
 
 def _up(block: Block, y: list[jax.Array], below: jax.Array) -> jax.Array:
   """Entries of U^-1 y from a block on, given those after it."""
   number = len(y)
   if len(below):
-    y = _written([a - vector.fold(jnp.add, row[number:] * below, 0) for a, row in zip(y, block.upper, strict=True)])
+    y = linear.written([a - vector.fold(jnp.add, row[number:] * below, 0) for a, row in zip(y, block.upper, strict=True)])
   out: list[jax.Array] = []
   for i in reversed(range(number)):
     x = y[i]
     for k, known in enumerate(out):
       x = x - block.upper[i][i + 1 + k] * known
     out.insert(0, x * block.inv[i])
-  return _written(jnp.concatenate([jnp.stack(out), below]))
-
-
-def _written(x):
-  """x, computed once, on every device: not again in everything that it would be fused into."""
-  return jax.lax.optimization_barrier(x)
+  return linear.written(jnp.concatenate([jnp.stack(out), below]))
 
 
 def gram(left: jax.Array, right: jax.Array, upper: bool = False) -> jax.Array:
@@ -213,9 +224,10 @@ def solve(a: jax.Array, b: jax.Array) -> jax.Array:
 
   Gradient: by the implicit function theorem, with the same factor.
   """
-  f = _factor(jax.lax.stop_gradient(a), jnp.ones((), a.dtype), symmetric=False)
+  fixed = jax.lax.stop_gradient(a)
+  f = Factor(*_factor(fixed, symmetric=False), jnp.ones((), a.dtype), fixed)
   return jax.lax.custom_linear_solve(
-    lambda x: vector.mat_vec(a, x), b, lambda _, y: factor_solve(f, y), lambda _, y: factor_solve(_transposed(f), y)
+    lambda x: vector.mat_vec(a, x), b, lambda _, y: _substituted(f, y), lambda _, y: _substituted(_transposed(f), y)
   )
 
 

@@ -13,6 +13,7 @@ import pytest
 from jax.test_util import check_grads
 
 import mjx_lite as mjx
+from mjx_lite.cli import timing
 from mjx_lite.cli.common import rollout
 from mjx_lite.math import linalg
 from mjx_lite.solver import operator
@@ -78,6 +79,22 @@ def test_derivatives_of_the_solution():
   a, x = systems(6, 2)
   symmetric = lambda a, x: solve(a + jnp.swapaxes(a, 0, 1), x)  # noqa: E731
   check_grads(symmetric, (a, x), order=1, modes=("fwd", "rev"), atol=1e-6, rtol=1e-6)
+
+
+def size(function, *args, jit):
+  return timing.compile_program(function, *args, jit=jit).instructions
+
+
+def test_passes_are_not_fused_into_each_other_by_any_jit():
+  """XLA on CPU would repeat the rows of one in all later ones."""
+  a, x = systems(27, 4)
+  assert size(solve, a, x, jit=jax.jit) < 2 * size(solve, a, x, jit=mjx.jit)
+
+
+def test_derivatives_are_not_those_of_the_factor():
+  a, x = systems(27, 4)
+  gradient = jax.grad(lambda *args: jnp.sum(solve(*args) ** 2), (0, 1))
+  assert size(gradient, a, x, jit=mjx.jit) < 2 * size(solve, a, x, jit=mjx.jit)
 
 
 @pytest.mark.parametrize("n", [3, 9, 41])
