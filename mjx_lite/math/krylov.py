@@ -15,7 +15,7 @@ class _State(NamedTuple):
   residual: jax.Array
   direction: jax.Array
   product: jax.Array  # matrix times direction
-  size: jax.Array  # (W,) square of the residual's length in the metric of the splitting
+  size: jax.Array  # (W,) square of the last but one residual's length in the metric of the splitting
   done: jax.Array
   count: jax.Array
 
@@ -25,8 +25,8 @@ def split_solve(
 ) -> jax.Array:
   """Solution x (n, W) of (P + R) x = b by conjugate gradients, preconditioned by P.
 
-  It takes as many iterations as P^-1 R has different eigenvalues: one where R is zero. With z = P^-1 r the product
-  (P + R) z is r + R z, so P itself is never multiplied.
+  It takes as many iterations, each with one call of both functions, as P^-1 R has different eigenvalues: one where R is
+  zero. With z = P^-1 r the product (P + R) z is r + R z, so P itself is never multiplied.
 
   Args:
     solve: with the positive definite matrix P, of (n, W).
@@ -38,28 +38,22 @@ def split_solve(
   Source: Saad, Iterative Methods for Sparse Linear Systems, algorithm 9.1; Eisenstat, Efficient implementation of a class of
   preconditioned conjugate gradient methods, SIAM J. Sci. Stat. Comput. 2 (1981).
   """
-  z = solve(b)
-  size = vector.total(b * z)
+  size = vector.total(b * b)
   least = size * jnp.finfo(b.dtype).eps ** (2 * digits)
   zero = jnp.zeros_like(b)
-  state = _State(zero, b, z, b + rest(z), size, ~(size > 0), jnp.int32(0))
+  state = _State(zero, b, zero, zero, jnp.full_like(size, jnp.inf), ~(size > 0), jnp.int32(0))
 
   def step(s: _State) -> _State:
-    curvature = vector.total(s.direction * s.product)
-    falls = ~s.done & (curvature > 0)
-    alpha = once(jnp.where(falls, s.size, 0) / jnp.where(falls, curvature, 1))
-    residual = s.residual - alpha * s.product
-    z = solve(residual)
-    size = vector.total(residual * z)
+    z = solve(s.residual)
+    size = vector.total(s.residual * z)
     beta = once(size / jnp.where(s.size > 0, s.size, 1))
-    return _State(
-      s.x + alpha * s.direction,
-      residual,
-      z + beta * s.direction,
-      residual + rest(z) + beta * s.product,
-      size,
-      ~falls | ~(size > least),
-      s.count + 1,
-    )
+    direction = z + beta * s.direction
+    product = s.residual + rest(z) + beta * s.product
+    curvature = vector.total(direction * product)
+    falls = ~s.done & (curvature > 0)
+    alpha = once(jnp.where(falls, size, 0) / jnp.where(falls, curvature, 1))
+    residual = s.residual - alpha * product
+    done = ~falls | ~(vector.total(residual * residual) > least)
+    return _State(s.x + alpha * direction, residual, direction, product, size, done, s.count + 1)
 
   return jax.lax.while_loop(lambda s: (s.count < iterations) & ~jnp.all(s.done), step, state).x

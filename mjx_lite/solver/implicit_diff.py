@@ -86,6 +86,6 @@ def _solve_hessian(p, qacc, b):
   factor = operator.factor(fixed.model, fixed.metric, fixed.rows.jacobian, fixed_zones)
 
   def solve_fixed(_, x):
-    return operator.solve(fixed.model, factor, x, digits=0.9)
+    return operator.solve(fixed.model, factor, x, 0.9)
 
   return jax.lax.custom_linear_solve(hessian, b, solve_fixed, symmetric=True)

@@ -20,5 +20,5 @@ def method(p: Problem) -> primal.Method:
 
 def _direction(p: Problem, zones: Zones, grad: jax.Array, fresh: jax.Array, memory: tuple) -> Direction:
   factor = operator.factor(p.model, p.metric, p.rows.jacobian, zones)
-  direction = -operator.solve(p.model, factor, grad)
+  direction = -operator.direction(p.model, factor, grad)
   return Direction(direction, -0.5 * vector.total(grad * direction), memory)

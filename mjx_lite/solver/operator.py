@@ -12,6 +12,7 @@ contact pushes.
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 
 from mjx_lite.constraint import jacobian
 from mjx_lite.constraint.rows import Jacobian
@@ -20,6 +21,7 @@ from mjx_lite.math import krylov, linalg, vector
 from mjx_lite.smooth import articulated, inertia, mass, transmission
 from mjx_lite.solver.cost import Zones
 
+_FEW_ITERATIONS = 10  # of which each has to go as far as it can
 _MANY_DOFS = 48  # from which on conjugate gradients cost less than a dense factor
 
 
@@ -89,8 +91,17 @@ def factor(m: Model, metric: Metric, j: Jacobian, zones: Zones) -> Any:
   return alone if curvature is None or is_tree_sparse(m) else Coupled(alone, j, metric.cdof, curvature)
 
 
-def solve(m: Model, f: Any, x: jax.Array, digits: float = 0.5) -> jax.Array:
-  """Solve with it; `digits` are those of `krylov.split_solve`, half of them enough for a direction to search along."""
+def direction(m: Model, f: Any, x: jax.Array) -> jax.Array:
+  """As `solve`, to as many digits as a direction to search along is worth.
+
+  Half of them; in single precision, where round-off ends the iterations, a quarter if many of them may follow.
+  """
+  single = jnp.finfo(x.dtype).bits <= 32
+  return solve(m, f, x, 0.25 if single and m.opt.iterations > _FEW_ITERATIONS else 0.5)
+
+
+def solve(m: Model, f: Any, x: jax.Array, digits: float) -> jax.Array:
+  """Solve with it; `digits` are those of `krylov.split_solve`."""
   if isinstance(f, linalg.Factor):
     return linalg.factor_solve(f, x)
   if not isinstance(f, Coupled):
