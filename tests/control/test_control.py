@@ -101,8 +101,9 @@ def test_box_constrained_minimum():
 
 def test_ilqr_swings_a_pendulum_up(pendulum):
   m, d = pendulum
-  # of starts from 0.1 to 0.3 all end at a cost of 1.168 to 1.170; from 0.1 no step helps at the end, by the last digits
-  out = mjx.jit(lambda u: control.ilqr(m, d, u, SWING_UP, steps=STEPS))(0.2 * jnp.ones((T, 1)))
+  # of 11 starts from 0.1 to 0.3 all end at a cost of 1.167 to 1.173; from two or three of them no step helps at the end, which
+  # ones depends on the last digits. From here it takes the fewest iterations, the same with other last digits
+  out = mjx.jit(lambda u: control.ilqr(m, d, u, SWING_UP, steps=STEPS))(0.24 * jnp.ones((T, 1)))
   assert out.converged and np.abs(out.ctrl).max() <= 1  # the motor's range
   assert np.isclose(np.abs(out.ctrl), 1).any()  # and it needs that
   last, cost = mjx.jit(lambda u: control.simulate(m, d, u, SWING_UP, STEPS))(out.ctrl)
