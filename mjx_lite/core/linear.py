@@ -112,13 +112,13 @@ def bound(x: Any, to: jax.Array) -> Any:
 _same = jax.jit(lambda *x: x)
 
 
-def _barrier(*x: jax.Array) -> tuple[jax.Array, ...]:
-  """The arguments, through a call of nothing that XLA must not inline: it fuses nothing across it, and copies nothing.
+def _barrier(*x: jax.Array) -> jax.Array:
+  """The first argument; all go through a call of nothing that XLA must not inline.
 
-  XLA on CPU takes optimisation barriers out before it fuses.
+  It fuses nothing across the call, and copies nothing. Optimisation barriers XLA on CPU takes out before it fuses.
   """
   with set_xla_metadata(inlineable="false"):
-    return _same(*x)
+    return _same(*x)[0]
 
 
 def _combine(a: jax.Array | np.ndarray, x: jax.Array) -> jax.Array:
@@ -231,8 +231,6 @@ _define(repeat_p, _repeat, lambda x, size: (size, *x.shape), total_p, first=Fals
 
 _define(materialize_p, lambda x: x, lambda x: x.shape, materialize_p, first=True)
 _define(write_p, jax.lax.optimization_barrier, lambda x: x.shape, write_p, first=True)
-for _primitive in (materialize_p, write_p):
-  mlir.register_lowering(_primitive, mlir.lower_fun(lambda x: _barrier(x)[0], multiple_results=False), platform="cpu")
 
 combine_p.def_impl(jax.jit(_combine))
 combine_p.def_abstract_eval(lambda a, x: jax.core.ShapedArray((*a.shape[:-1], *x.shape[a.ndim - 1 :]), x.dtype))
@@ -252,4 +250,6 @@ def _define_first(primitive: Any) -> None:
 
 _define_first(bind_p)
 _define_first(apart_p)
-mlir.register_lowering(apart_p, mlir.lower_fun(lambda *x: _barrier(*x)[0], multiple_results=False), platform="cpu")
+
+for _primitive in (materialize_p, write_p, apart_p):
+  mlir.register_lowering(_primitive, mlir.lower_fun(_barrier, multiple_results=False), platform="cpu")

@@ -15,7 +15,7 @@ class _State(NamedTuple):
   residual: jax.Array
   direction: jax.Array
   product: jax.Array  # matrix times direction
-  size: jax.Array  # (W,) square of the last but one residual's length in the metric of the splitting
+  size: jax.Array  # (W,) square of the length in P^-1 of the residual before that one
   done: jax.Array
   count: jax.Array
 

@@ -51,6 +51,11 @@ class Factor(NamedTuple):
   matrix: jax.Array  # (n, n, W), which derivatives of solutions are made of
 
   @property
+  def symmetric(self) -> bool:
+    """Whether it is of symmetric matrices."""
+    return all(block.lower is None for block in self.blocks)
+
+  @property
   def nlooped(self) -> int:
     """Rows that go through the loop."""
     return 0 if self.looped is None else _BLOCK * len(self.looped.upper[0])
@@ -64,21 +69,20 @@ def cholesky(a: jax.Array) -> Factor:
   """
   n = a.shape[0]
   scale = 1 / jnp.sqrt(jnp.maximum(a.reshape(n * n, -1)[:: n + 1], safe.MINVAL))
-  return Factor(*_factor(a * scale[:, None] * scale[None], symmetric=True), scale, a)
+  symmetric = jnp.where(np.tri(n, dtype=bool).T[..., None], a, jnp.swapaxes(a, 0, 1))
+  return Factor(*_factor(a * scale[:, None] * scale[None], symmetric=True), scale, symmetric)
 
 
 def factor_solve(f: Factor, x: jax.Array) -> jax.Array:
-  """Solve with the factor of a symmetric matrix for x (n, W).
+  """Solve with a factor for x (n, W).
 
   Gradient: by the implicit function theorem, with the same factor.
   """
-  fixed, upper = jax.lax.stop_gradient(f), np.triu(np.ones(f.matrix.shape[:2], bool))[..., None]
-
-  def product(x):
-    symmetric = jnp.where(upper, f.matrix, jnp.swapaxes(f.matrix, 0, 1))
-    return vector.mat_vec(symmetric, x)
-
-  return jax.lax.custom_linear_solve(product, x, lambda _, y: _substituted(fixed, y), symmetric=True)
+  fixed = jax.lax.stop_gradient(f)
+  return jax.lax.custom_linear_solve(
+    lambda x: vector.mat_vec(f.matrix, x), x, lambda _, y: _substituted(fixed, y),
+    None if f.symmetric else lambda _, y: _substituted(_transposed(fixed), y), symmetric=f.symmetric,
+  )  # fmt: skip
 
 
 def _substituted(f: Factor, x: jax.Array) -> jax.Array:
@@ -222,17 +226,13 @@ def _widen(x, size, naxes, axis=0):
 def solve(a: jax.Array, b: jax.Array) -> jax.Array:
   """Solution x (n, W) of A x = b, for A (n, n, W) that needs no pivoting: dominated by a symmetric positive definite part.
 
-  Gradient: by the implicit function theorem, with the same factor.
+  Gradient: that of `factor_solve`.
   """
-  fixed = jax.lax.stop_gradient(a)
-  f = Factor(*_factor(fixed, symmetric=False), jnp.ones((), a.dtype), fixed)
-  return jax.lax.custom_linear_solve(
-    lambda x: vector.mat_vec(a, x), b, lambda _, y: _substituted(f, y), lambda _, y: _substituted(_transposed(f), y)
-  )
+  return factor_solve(Factor(*_factor(jax.lax.stop_gradient(a), symmetric=False), jnp.ones((), a.dtype), a), b)
 
 
 def _transposed(f: Factor) -> Factor:
-  """Factor of the transposed matrix: its L is U' with a unit diagonal."""
+  """What `_substituted` takes for the transposed matrix: its L is U' with a unit diagonal."""
 
   def turned(block):
     if block is None:
