@@ -17,7 +17,11 @@ _FREE = frozenset(
   ["parameter", "constant", "tuple", "get-tuple-element", "bitcast", "opt-barrier", "after-all", "partition-id", "replica-id"]
 )
 _INSTRUCTION = re.compile(r"^\s+(?:ROOT )?%?[\w.\-]+ = .*?\s([a-z][\w\-]*)\(")
-_CALLED = frozenset(["body", "condition", "to_apply", "branch_computations", "true_computation", "false_computation"])
+_CALLS = {
+  "while": ("body", "condition"),
+  "call": ("to_apply",),
+  "conditional": ("branch_computations", "true_computation", "false_computation"),
+}
 _NAMED = re.compile(r"(\w+)=(?:%?([\w.\-]+)|\{([%\w.\-, ]+)\})")
 _COMPUTATION = re.compile(r"^(?:ENTRY )?%?([\w.\-]+) .*\{\s*$")
 
@@ -62,25 +66,18 @@ def compile_program(function: Callable[..., Any], *args: Any, jit: Callable[...,
 
 def count_hlo(text: str) -> tuple[int, int, int]:
   """Counts instructions, fusions and kernels in the text of an optimised HLO module."""
-  # which computations are bodies of fusions or of reductions: their instructions start nothing
-  inner = set(re.findall(r"(?:calls|to_apply|select|scatter)=%?([\w.\-]+)", text))
-  called = set(re.findall(r"\bcall\([^\n]*to_apply=%?([\w.\-]+)", text))
-  inner -= called
-  instructions = fusions = kernels = 0
-  computation = ""
-  for line in text.splitlines():
-    head = _COMPUTATION.match(line)
-    if head:
-      computation = head.group(1)
-      continue
-    found = _INSTRUCTION.match(line)
-    if not found:
-      continue
-    operation = found.group(1)
-    instructions += 1
-    fusions += operation == "fusion"
-    kernels += computation not in inner and operation not in _FREE and operation not in ("while", "call")
-  return instructions, fusions, kernels
+  entry, bodies = _computations(text)
+  operations = [operation for body in bodies.values() for operation, _ in body]
+  kernels, seen, ahead = 0, set(), [entry]
+  while ahead:
+    name = ahead.pop()
+    if name not in seen:
+      seen.add(name)
+      for operation, line in bodies[name]:
+        called = _called(operation, line)
+        kernels += not called and operation not in _FREE
+        ahead += called
+  return len(operations), operations.count("fusion"), kernels
 
 
 def count_launches(text: str) -> int:
@@ -88,37 +85,47 @@ def count_launches(text: str) -> int:
 
   Of a conditional the dearest branch counts.
   """
-  bodies: dict[str, list[str]] = {}
-  entry = name = ""
-  for line in text.splitlines():
-    head = _COMPUTATION.match(line)
-    if head:
-      name = head.group(1)
-      entry = name if line.startswith("ENTRY") else entry
-      bodies[name] = []
-    elif name:
-      bodies[name].append(line)
+  entry, bodies = _computations(text)
 
   @functools.cache
   def of(computation: str) -> int:
     total = 0
-    for line in bodies[computation]:
-      found = _INSTRUCTION.match(line)
-      operation = found.group(1) if found else ""
-      named = {k: re.findall(r"[\w.\-]+", one or many) for k, one, many in _NAMED.findall(line)}
-      called = {k: [of(x) for x in v if x in bodies] for k, v in named.items() if k in _CALLED}
+    for operation, line in bodies[computation]:
+      called = [of(x) for x in _called(operation, line)]
       if operation == "while":
         trips = re.search(r'known_trip_count"?:\{"n":"(\d+)"', line)
-        total += (int(trips.group(1)) if trips else 1) * sum(map(sum, called.values()))
-      elif operation == "conditional":
-        total += max((x for v in called.values() for x in v), default=0)
-      elif operation == "call":
-        total += sum(map(sum, called.values()))
-      elif found and operation not in _FREE:
-        total += 1
+        total += (int(trips.group(1)) if trips else 1) * sum(called)
+      elif called:
+        total += max(called) if operation == "conditional" else sum(called)
+      else:
+        total += operation not in _FREE
     return total
 
-  return of(entry) if entry else 0
+  return of(entry)
+
+
+def _computations(text: str) -> tuple[str, dict[str, list[tuple[str, str]]]]:
+  """The entry of an HLO module, and its computations: operation and line of each instruction."""
+  bodies: dict[str, list[tuple[str, str]]] = {"": []}
+  entry = name = ""
+  for line in text.splitlines():
+    head = _COMPUTATION.match(line)
+    found = _INSTRUCTION.match(line)
+    if head:
+      name = head.group(1)
+      entry = name if line.startswith("ENTRY") else entry
+      bodies[name] = []
+    elif found:
+      bodies[name].append((found.group(1), line))
+  return entry, bodies
+
+
+def _called(operation: str, line: str) -> list[str]:
+  """The computations whose kernels an instruction starts; none where it is a kernel itself, whatever that calls."""
+  if operation not in _CALLS or 'xla_cpu_small_call="true"' in line:
+    return []
+  named = " ".join(one or many for key, one, many in _NAMED.findall(line) if key in _CALLS[operation])
+  return re.findall(r"[\w.\-]+", named)
 
 
 def timed(function: Callable[..., Any], *args: Any) -> tuple[Any, float]:

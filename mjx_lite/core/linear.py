@@ -6,6 +6,7 @@ slices joined, become as many padded copies of the derivative, added up, where o
 """
 
 import functools
+import math
 import operator
 from collections.abc import Callable
 from typing import Any
@@ -14,12 +15,15 @@ import jax
 import jax.core
 import jax.numpy as jnp
 import numpy as np
-from jax.experimental.xla_metadata import set_xla_metadata
 from jax.extend import core as jex_core
 from jax.interpreters import ad, batching, mlir
 
+from mjx_lite.core import regions
+
 MAX_RUNS = 6  # a concatenation of fewer slices is cheaper than a gather
 _MAX_PRODUCT = 1 << 16  # entries of the 0/1 matrix that adds up rows chosen more than once
+_MAX_TERMS = 32  # of a sum; XLA on CPU makes two steps of more
+_MAX_SUMS = 8
 _MAX_GATHERS = 4  # where that matrix is larger; beyond it is a scatter
 
 choose_p = jex_core.Primitive("mjx_choose")
@@ -109,22 +113,40 @@ def bound(x: Any, to: jax.Array) -> Any:
   return jax.tree.map(lambda leaf: bind_p.bind(leaf, to), x)
 
 
-_same = jax.jit(lambda *x: x)
-
-
 def _barrier(*x: jax.Array) -> jax.Array:
-  """The first argument; all go through a call of nothing that XLA must not inline.
-
-  It fuses nothing across the call, and copies nothing. Optimisation barriers XLA on CPU takes out before it fuses.
-  """
-  with set_xla_metadata(inlineable="false"):
-    return _same(*x)[0]
+  """The first argument, nothing fused with what goes in, which is all wanted here."""
+  return regions.together(*x)[0]
 
 
 def _combine(a: jax.Array | np.ndarray, x: jax.Array) -> jax.Array:
+  if _is_summed(a, x):
+    return _summed(jnp.asarray(a), x)
   row = a.ndim - 2
   many = (0,) * row
   return jax.lax.dot_general(a, materialized(x), (((row + 1,), (row,)), (many, many)), precision=jax.lax.Precision.HIGHEST)
+
+
+def _terms(a: Any, x: Any) -> int:
+  """Terms of each of the sums that a product is written out as."""
+  row = len(a.shape) - 2
+  return max(1, min(_MAX_TERMS, regions.MAX_NUMBERS // max(1, math.prod((*a.shape[:-1], *x.shape[row + 1 :])))))
+
+
+def _is_summed(a: Any, x: Any) -> bool:
+  row = len(a.shape) - 2
+  is_one_world = len(x.shape) > row + 1 and x.shape[-1] == 1
+  return is_one_world and 0 < a.shape[-1] <= _MAX_SUMS * _terms(a, x)
+
+
+def _summed(a: jax.Array, x: jax.Array) -> jax.Array:
+  """A single world's product as a few sums, small enough that XLA on CPU calls no library, for a region cannot (`regions`)."""
+  row, k, size = a.ndim - 2, a.shape[-1], _terms(a, x)
+  a, x = a.reshape(*a.shape, *(1,) * (x.ndim - row - 1)), jnp.expand_dims(materialized(x), row)
+  parts = []
+  for first in range(0, k, size):
+    terms = (jax.lax.slice_in_dim(v, first, min(first + size, k), axis=row + 1) for v in (a, x))
+    parts.append(jnp.sum(operator.mul(*terms), axis=row + 1))
+  return functools.reduce(operator.add, parts)
 
 
 def _combine_matrix(t: jax.Array, a: Any, x: jax.Array) -> jax.Array:
@@ -250,6 +272,11 @@ def _define_first(primitive: Any) -> None:
 
 _define_first(bind_p)
 _define_first(apart_p)
+
+for _primitive in (add_up_p, apart_p, bind_p, choose_p, materialize_p, spread_p, write_p):
+  regions.allowed[_primitive.name] = lambda eqn: True
+regions.allowed[combine_p.name] = lambda eqn: _is_summed(*(v.aval for v in eqn.invars))
+regions.allowed[total_p.name] = lambda eqn: _is_summed(np.empty((2, eqn.params["size"])), eqn.invars[0].aval)
 
 for _primitive in (materialize_p, write_p, apart_p):
   mlir.register_lowering(_primitive, mlir.lower_fun(_barrier, multiple_results=False), platform="cpu")

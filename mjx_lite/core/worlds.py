@@ -11,8 +11,8 @@ with a parameter `batched`:
 * `jvp` dissolves: the native function's ordinary operations are differentiated, and the primitive is gone. So
   `vmap(grad(f))` is right too, in the plain layout; `grad` of a sum over `vmap` is the fast way to batched gradients.
 
-This is also the one place where worlds are cut into tiles (CPU caches), see `_in_tiles`. It and `linear.py` are the only
-modules that touch jax's extension interfaces.
+This is also the one place where worlds are cut into tiles (CPU caches), see `_in_tiles`, and where a single world's operations
+become regions (`regions.py`). It, `regions.py` and `linear.py` are the only modules that touch jax's extension interfaces.
 """
 
 import contextlib
@@ -27,6 +27,8 @@ import jax.core
 import jax.numpy as jnp
 from jax.extend import core as jex_core
 from jax.interpreters import ad, batching, mlir
+
+from mjx_lite.core import regions
 
 
 class Call(NamedTuple):
@@ -122,11 +124,22 @@ def clear_caches() -> None:
 
 def _run(*leaves, call, batched, differentiated=False):
   """The native function on flat operands, as ordinary operations."""
-  width = max((x.shape[-1] for x in leaves), default=1) if batched else 1
+  width = _width(leaves, batched)
   tiling = _tiling(call, width)
   if tiling.count > 1:
     return _in_tiles(call, leaves, width, tiling, _stacked_tiles if differentiated else _placed_tiles)
   return jex_core.jaxpr_as_fun(_trace(call, batched, _avals(leaves)))(*leaves)
+
+
+def _run_on_cpu(*leaves, call, batched):
+  """The same; a single world's operations in regions."""
+  if _width(leaves, batched) > 1:
+    return _run(*leaves, call=call, batched=batched)
+  return regions.evaluate(_trace(call, batched, _avals(leaves)), *leaves)
+
+
+def _width(leaves, batched):
+  return max((x.shape[-1] for x in leaves), default=1) if batched else 1
 
 
 class Tiling(NamedTuple):
@@ -227,7 +240,7 @@ def _abstract_eval(*avals, call, batched):
 
 @functools.lru_cache(maxsize=256)
 def _jitted(call, batched):
-  return jax.jit(functools.partial(_run, call=call, batched=batched))
+  return jax.jit(functools.partial(native_p.bind, call=call, batched=batched))
 
 
 def _impl(*leaves, call, batched):
@@ -283,3 +296,4 @@ native_p.def_impl(_impl)
 ad.primitive_jvps[native_p] = _jvp
 batching.primitive_batchers[native_p] = _batch
 mlir.register_lowering(native_p, mlir.lower_fun(_run, multiple_results=True))
+mlir.register_lowering(native_p, mlir.lower_fun(_run_on_cpu, multiple_results=True), platform="cpu")

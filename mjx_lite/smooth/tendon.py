@@ -257,13 +257,9 @@ def _jacobian(m, p, pulls, subtree_com, cdof):
   if len(p.entry_row):
     point, force = (rows(join([x[k] for x in pulls]), p.pull) for k in (0, 1))
     wrench = spatial.join(vector.cross(point - rows(subtree_com, p.pull_root), force), force)
-    width = wrench.shape[-1]
     padded = rows(jnp.concatenate([wrench, jnp.zeros_like(wrench[:1])]), p.table)
-    padded = padded.reshape(*p.table.shape, 6 * width)
-    total = jax.lax.dot_general(
-      p.mask.astype(wrench.dtype), padded, (((2,), (1,)), ((0,), (0,))), precision=jax.lax.Precision.HIGHEST
-    )
-    total = total.reshape(p.mask.shape[0] * p.mask.shape[1], 6, width)
+    total = vector.combine_rows(p.mask.astype(wrench.dtype), padded.reshape(*p.table.shape, *wrench.shape[1:]))
+    total = total.reshape(p.mask.shape[0] * p.mask.shape[1], *wrench.shape[1:])
     parts.append(vector.dot(rows(cdof, p.spatial_dof), rows(total, p.entry_row)))
   if not parts:
     return jnp.zeros((0, cdof.shape[-1]), cdof.dtype)

@@ -1,0 +1,127 @@
+"""The operations of a single world as a few functions of machine code, instead of hundreds of kernels.
+
+XLA on CPU runs a program kernel by kernel, and to start one costs about 0.1 us: more than what most of a single world's have to
+do. For a call with the attribute `xla_cpu_small_call` it emits one function, with all loops and calls inside, as it does of
+its own accord for small loops. `evaluate` cuts the operations into such calls, regions, each of which LLVM compiles by
+itself: all in one takes two to four times as long to compile.
+
+What may be in no region, because XLA calls a library for it or has no code for it there, stays outside (`allowed`). The
+attribute is not documented: with versions of jaxlib that this was not tested with there are no regions.
+
+Source: of the attribute, XLA's `SmallWhileLoopHoistingPass` and `ComputationKernelEmitter`.
+"""
+
+import functools
+import math
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from importlib import metadata
+from typing import Any
+
+import jax
+import numpy as np
+from jax.experimental.xla_metadata import set_xla_metadata
+from jax.extend import core as jex_core
+
+IS_TESTED = (0, 10, 2) <= tuple(int(x) for x in metadata.version("jaxlib").split(".")[:3] if x.isdigit()) < (0, 11)
+_SIZE = 1000  # operations of a region
+# what can be cut into regions, if larger than one, by the parameters that are its parts
+_PARTS = {"jit": ("jaxpr",), "scan": ("jaxpr",), "while": ("cond_jaxpr", "body_jaxpr"), "cond": ("branches",)}
+MAX_NUMBERS = 4095  # of an operand or a result: for more a kernel is worth it, and of more XLA has its library take sums
+_ALLOWED = (
+  "abs", "add", "add_any", "and", "argmax", "argmin", "asin", "atan2", "bitcast_convert_type", "broadcast_in_dim", "ceil",
+  "clamp", "concatenate", "cond", "convert_element_type", "copy", "cos", "custom_jvp_call", "custom_linear_solve",
+  "div", "dynamic_slice", "dynamic_update_slice", "eq", "exp", "expm1", "floor", "gather", "ge", "gt", "integer_pow", "iota",
+  "is_finite", "jit", "le", "le_to", "log", "lt", "lt_to", "max", "min", "mul", "ne", "neg", "not", "or", "pad", "pow",
+  "reduce_and", "reduce_max", "reduce_min", "reduce_or", "reduce_sum", "rem", "remat2", "reshape", "rev", "round", "rsqrt",
+  "scan", "select_n", "shift_left", "shift_right_arithmetic", "shift_right_logical", "sign", "sin", "slice", "split", "sqrt",
+  "square", "squeeze", "stack", "stop_gradient", "sub", "tan", "tanh", "tile", "transpose", "while", "xor",
+)  # fmt: skip
+
+
+# whether an equation may be in a region, by its primitive; of others none may
+allowed: dict[str, Callable[[Any], bool]] = dict.fromkeys(_ALLOWED, lambda eqn: True)
+
+
+def evaluate(closed: jex_core.ClosedJaxpr, *args: jax.Array) -> list[jax.Array]:
+  """What `jaxpr_as_fun` does, on CPU, the operations in regions."""
+  jaxpr = closed.jaxpr
+  if jaxpr.effects or not IS_TESTED:
+    return jex_core.jaxpr_as_fun(closed)(*args)
+  known = dict(zip((*jaxpr.constvars, *jaxpr.invars), (*closed.consts, *args), strict=True))
+  for eqns, outs in _cut(jaxpr):
+    used = list(dict.fromkeys(v for e in eqns for v in e.invars if not isinstance(v, jex_core.Literal) and v in known))
+    # XLA leaves out what is empty, and aborts where a region does not use one of its operands
+    empty = [v for v in (*used, *outs) if not v.aval.size]
+    ins, outs = ([v for v in some if v.aval.size] for some in (used, outs))
+    known.update((v, np.zeros(v.aval.shape, v.aval.dtype)) for v in empty)
+    if outs:
+      part = jaxpr.replace(
+        constvars=[v for v in used if not v.aval.size], invars=ins, outvars=outs, eqns=eqns,
+        debug_info=jaxpr.debug_info.with_unknown_names(),
+      )  # fmt: skip
+      run = _region if _is_region(eqns[0]) else _outside
+      closed = jex_core.ClosedJaxpr(part, [known[v] for v in part.constvars])
+      known.update(zip(outs, run(closed, [known[v] for v in ins]), strict=True))
+  return [v.val if isinstance(v, jex_core.Literal) else known[v] for v in jaxpr.outvars]
+
+
+def _cut(jaxpr: jex_core.Jaxpr) -> Iterator[tuple[list[Any], list[Any]]]:
+  """Equations of one region after the other, or one that is in none, with their results that are wanted behind them."""
+  last = {v: k for k, e in enumerate(jaxpr.eqns) for v in e.invars if not isinstance(v, jex_core.Literal)}
+  last.update((v, len(jaxpr.eqns)) for v in jaxpr.outvars if not isinstance(v, jex_core.Literal))
+  first, size = 0, 0.0
+  for k, here in enumerate([_size(e) if _is_region(e) else math.inf for e in jaxpr.eqns] + [math.inf]):
+    if k > first and size + here > _SIZE:
+      eqns = jaxpr.eqns[first:k]
+      yield eqns, [v for e in eqns for v in e.outvars if last.get(v, -1) >= k]
+      first, size = k, 0.0
+    size += here
+
+
+def _size(eqn: Any) -> float:
+  """Operations of an equation with all that it calls; infinite if one of them may be in no region."""
+  read = () if eqn.primitive.name == "gather" else eqn.invars  # of a table, however large, as much as comes out
+  is_small = all(v.aval.size <= MAX_NUMBERS for v in (*read, *eqn.outvars))
+  if not is_small or eqn.primitive.name not in allowed or not allowed[eqn.primitive.name](eqn):
+    return math.inf
+  return 1 + sum(_size(e) for part in jex_core.jaxprs_in_params(eqn.params) for e in part.eqns)
+
+
+def _is_region(eqn: Any) -> bool:
+  """Whether an equation may be in a region; what can be cut is not, if larger than one."""
+  return _size(eqn) <= (_SIZE if eqn.primitive.name in _PARTS else sys.maxsize)
+
+
+def _region(part: jex_core.ClosedJaxpr, args: Sequence[jax.Array]) -> list[jax.Array]:
+  # XLA aborts where a region does not use one of its operands. So all are results too, and none is a constant, which XLA would
+  # write into the region instead
+  run = jax.jit(lambda *x: (*jex_core.jaxpr_as_fun(part)(*x), *x))
+  out = list(run(*together(*args)))
+  out[0] = set_xla_metadata(out[0], inlineable="false", xla_cpu_small_call="true")
+  return out[: len(part.out_avals)]
+
+
+_same = jax.jit(lambda *x: x)
+
+
+def together(*x: jax.Array) -> tuple[jax.Array, ...]:
+  """The arguments, through a call of nothing that XLA must not inline.
+
+  It fuses nothing across the call, and copies nothing. Optimisation barriers XLA on CPU takes out before it fuses.
+  """
+  with set_xla_metadata(inlineable="false"):
+    return _same(*x)
+
+
+def _outside(part: jex_core.ClosedJaxpr, args: Sequence[jax.Array]) -> list[jax.Array]:
+  """An equation that is in no region, though its parts may be."""
+  (eqn,) = part.eqns
+  params = dict(eqn.params)
+  for name in _PARTS.get(eqn.primitive.name, ()):
+    params[name] = jax.tree.map(_in_regions, params[name], is_leaf=lambda x: isinstance(x, jex_core.ClosedJaxpr))
+  return jex_core.jaxpr_as_fun(part.replace(jaxpr=part.jaxpr.replace(eqns=[eqn.replace(params=params)])))(*args)
+
+
+def _in_regions(closed: jex_core.ClosedJaxpr) -> jex_core.ClosedJaxpr:
+  return jax.make_jaxpr(functools.partial(evaluate, closed))(*closed.in_avals)
