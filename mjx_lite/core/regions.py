@@ -25,8 +25,9 @@ from jax.extend import core as jex_core
 
 IS_TESTED = (0, 10, 2) <= tuple(int(x) for x in metadata.version("jaxlib").split(".")[:3] if x.isdigit()) < (0, 11)
 _SIZE = 1000  # operations of a region
-# what can be cut into regions, if larger than one, by the parameters that are its parts
-_PARTS = {"jit": ("jaxpr",), "scan": ("jaxpr",), "while": ("cond_jaxpr", "body_jaxpr"), "cond": ("branches",)}
+# what is cut into regions, if larger than one, and its parameters that are
+_CALLS = {"jit": "jaxpr", "remat2": "jaxpr", "custom_jvp_call": "call_jaxpr"}
+_PARTS = {"scan": ("jaxpr",), "while": ("cond_jaxpr", "body_jaxpr"), "cond": ("branches",)}
 MAX_NUMBERS = 4095  # of an operand or a result: for more a kernel is worth it, and of more XLA has its library take sums
 _ALLOWED = (
   "abs", "add", "add_any", "and", "argmax", "argmin", "asin", "atan2", "bitcast_convert_type", "broadcast_in_dim", "ceil",
@@ -49,7 +50,16 @@ def evaluate(closed: jex_core.ClosedJaxpr, *args: jax.Array) -> list[jax.Array]:
   if jaxpr.effects or not IS_TESTED:
     return jex_core.jaxpr_as_fun(closed)(*args)
   known = dict(zip((*jaxpr.constvars, *jaxpr.invars), (*closed.consts, *args), strict=True))
+
+  def read(v):
+    return v.val if isinstance(v, jex_core.Literal) else known[v]
+
   for eqns, outs in _cut(jaxpr):
+    if not _is_region(eqns[0]) and (name := _CALLS.get(eqns[0].primitive.name)):
+      inner = eqns[0].params[name]
+      inner = inner if isinstance(inner, jex_core.ClosedJaxpr) else jex_core.ClosedJaxpr(inner, ())
+      known.update(zip(eqns[0].outvars, evaluate(inner, *map(read, eqns[0].invars)), strict=True))
+      continue
     used = list(dict.fromkeys(v for e in eqns for v in e.invars if not isinstance(v, jex_core.Literal) and v in known))
     # XLA leaves out what is empty, and aborts where a region does not use one of its operands
     empty = [v for v in (*used, *outs) if not v.aval.size]
@@ -61,9 +71,9 @@ def evaluate(closed: jex_core.ClosedJaxpr, *args: jax.Array) -> list[jax.Array]:
         debug_info=jaxpr.debug_info.with_unknown_names(),
       )  # fmt: skip
       run = _region if _is_region(eqns[0]) else _outside
-      closed = jex_core.ClosedJaxpr(part, [known[v] for v in part.constvars])
-      known.update(zip(outs, run(closed, [known[v] for v in ins]), strict=True))
-  return [v.val if isinstance(v, jex_core.Literal) else known[v] for v in jaxpr.outvars]
+      made = run(jex_core.ClosedJaxpr(part, [known[v] for v in part.constvars]), [known[v] for v in ins])
+      known.update(zip(outs, made, strict=True))
+  return list(map(read, jaxpr.outvars))
 
 
 def _cut(jaxpr: jex_core.Jaxpr) -> Iterator[tuple[list[Any], list[Any]]]:
@@ -90,7 +100,7 @@ def _size(eqn: Any) -> float:
 
 def _is_region(eqn: Any) -> bool:
   """Whether an equation may be in a region; what can be cut is not, if larger than one."""
-  return _size(eqn) <= (_SIZE if eqn.primitive.name in _PARTS else sys.maxsize)
+  return _size(eqn) <= (_SIZE if eqn.primitive.name in (*_CALLS, *_PARTS) else sys.maxsize)
 
 
 def _region(part: jex_core.ClosedJaxpr, args: Sequence[jax.Array]) -> list[jax.Array]:
