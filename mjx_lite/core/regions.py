@@ -13,7 +13,7 @@ Source: of the attribute, XLA's `SmallWhileLoopHoistingPass` and `ComputationKer
 
 import functools
 import math
-import sys
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from importlib import metadata
 from typing import Any
@@ -54,8 +54,9 @@ def evaluate(closed: jex_core.ClosedJaxpr, *args: jax.Array) -> list[jax.Array]:
   def read(v):
     return v.val if isinstance(v, jex_core.Literal) else known[v]
 
-  for eqns, outs in _cut(jaxpr):
-    if not _is_region(eqns[0]) and (name := _CALLS.get(eqns[0].primitive.name)):
+  for is_region, eqns, outs in _cut(jaxpr):
+    name = None if is_region else _CALLS.get(eqns[0].primitive.name)
+    if name:
       inner = eqns[0].params[name]
       inner = inner if isinstance(inner, jex_core.ClosedJaxpr) else jex_core.ClosedJaxpr(inner, ())
       known.update(zip(eqns[0].outvars, evaluate(inner, *map(read, eqns[0].invars)), strict=True))
@@ -70,21 +71,24 @@ def evaluate(closed: jex_core.ClosedJaxpr, *args: jax.Array) -> list[jax.Array]:
         constvars=[v for v in used if not v.aval.size], invars=ins, outvars=outs, eqns=eqns,
         debug_info=jaxpr.debug_info.with_unknown_names(),
       )  # fmt: skip
-      run = _region if _is_region(eqns[0]) else _outside
+      run = _region if is_region else _outside
       made = run(jex_core.ClosedJaxpr(part, [known[v] for v in part.constvars]), [known[v] for v in ins])
       known.update(zip(outs, made, strict=True))
   return list(map(read, jaxpr.outvars))
 
 
-def _cut(jaxpr: jex_core.Jaxpr) -> Iterator[tuple[list[Any], list[Any]]]:
-  """Equations of one region after the other, or one that is in none, with their results that are wanted behind them."""
+def _cut(jaxpr: jex_core.Jaxpr) -> Iterator[tuple[bool, list[Any], list[Any]]]:
+  """One part after the other: whether it is a region, or else one equation that is in none; its equations; results used later."""
   last = {v: k for k, e in enumerate(jaxpr.eqns) for v in e.invars if not isinstance(v, jex_core.Literal)}
   last.update((v, len(jaxpr.eqns)) for v in jaxpr.outvars if not isinstance(v, jex_core.Literal))
   first, size = 0, 0.0
-  for k, here in enumerate([_size(e) if _is_region(e) else math.inf for e in jaxpr.eqns] + [math.inf]):
+  for k, e in enumerate([*jaxpr.eqns, None]):
+    here = math.inf if e is None else _size(e)
+    if e is not None and e.primitive.name in (*_CALLS, *_PARTS) and here > _SIZE:
+      here = math.inf
     if k > first and size + here > _SIZE:
       eqns = jaxpr.eqns[first:k]
-      yield eqns, [v for e in eqns for v in e.outvars if last.get(v, -1) >= k]
+      yield size < math.inf, eqns, [v for e in eqns for v in e.outvars if last.get(v, -1) >= k]
       first, size = k, 0.0
     size += here
 
@@ -95,12 +99,16 @@ def _size(eqn: Any) -> float:
   is_small = all(v.aval.size <= MAX_NUMBERS for v in (*read, *eqn.outvars))
   if not is_small or eqn.primitive.name not in allowed or not allowed[eqn.primitive.name](eqn):
     return math.inf
-  return 1 + sum(_size(e) for part in jex_core.jaxprs_in_params(eqn.params) for e in part.eqns)
+  return 1 + sum(map(_total, jex_core.jaxprs_in_params(eqn.params)))
 
 
-def _is_region(eqn: Any) -> bool:
-  """Whether an equation may be in a region; what can be cut is not, if larger than one."""
-  return _size(eqn) <= (_SIZE if eqn.primitive.name in (*_CALLS, *_PARTS) else sys.maxsize)
+def _total(jaxpr: jex_core.Jaxpr) -> float:
+  if jaxpr not in _totals:
+    _totals[jaxpr] = sum(map(_size, jaxpr.eqns))
+  return _totals[jaxpr]
+
+
+_totals: weakref.WeakKeyDictionary[jex_core.Jaxpr, float] = weakref.WeakKeyDictionary()
 
 
 def _region(part: jex_core.ClosedJaxpr, args: Sequence[jax.Array]) -> list[jax.Array]:
