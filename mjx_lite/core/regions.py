@@ -78,7 +78,7 @@ def evaluate(closed: jex_core.ClosedJaxpr, *args: jax.Array) -> list[jax.Array]:
 
 
 def _cut(jaxpr: jex_core.Jaxpr) -> Iterator[tuple[bool, list[Any], list[Any]]]:
-  """One part after the other: whether it is a region, or else one equation that is in none; its equations; results used later."""
+  """One part after the other: whether it is a region, or one equation that is in none; its equations; results used later."""
   last = {v: k for k, e in enumerate(jaxpr.eqns) for v in e.invars if not isinstance(v, jex_core.Literal)}
   last.update((v, len(jaxpr.eqns)) for v in jaxpr.outvars if not isinstance(v, jex_core.Literal))
   first, size = 0, 0.0
