@@ -23,7 +23,7 @@ from mjx_lite.core import regions
 MAX_RUNS = 6  # a concatenation of fewer slices is cheaper than a gather
 _MAX_PRODUCT = 1 << 16  # entries of the 0/1 matrix that adds up rows chosen more than once
 _MAX_TERMS = 32  # of a sum; XLA on CPU makes two steps of more
-_MAX_SUMS = 8
+_MAX_SUMS = 8  # that a single world's product is written out as; larger ones are left to the library
 _MAX_GATHERS = 4  # where that matrix is larger; beyond it is a scatter
 
 choose_p = jex_core.Primitive("mjx_choose")
@@ -119,28 +119,27 @@ def _barrier(*x: jax.Array) -> jax.Array:
 
 
 def _combine(a: jax.Array | np.ndarray, x: jax.Array) -> jax.Array:
-  if _is_summed(a, x):
+  if _is_summed(a.shape, x.shape):
     return _summed(jnp.asarray(a), x)
   row = a.ndim - 2
   many = (0,) * row
   return jax.lax.dot_general(a, materialized(x), (((row + 1,), (row,)), (many, many)), precision=jax.lax.Precision.HIGHEST)
 
 
-def _terms(a: Any, x: Any) -> int:
-  """Terms of each of the sums that a product is written out as."""
-  row = len(a.shape) - 2
-  return max(1, min(_MAX_TERMS, regions.MAX_NUMBERS // max(1, math.prod((*a.shape[:-1], *x.shape[row + 1 :])))))
+def _terms(a: tuple[int, ...], x: tuple[int, ...]) -> int:
+  """Terms of each of the sums that a product of matrices of these shapes is written out as."""
+  results = math.prod((*a[:-1], *x[len(a) - 1 :]))
+  return max(1, min(_MAX_TERMS, regions.MAX_NUMBERS // max(1, results)))
 
 
-def _is_summed(a: Any, x: Any) -> bool:
-  row = len(a.shape) - 2
-  is_one_world = len(x.shape) > row + 1 and x.shape[-1] == 1
-  return is_one_world and 0 < a.shape[-1] <= _MAX_SUMS * _terms(a, x)
+def _is_summed(a: tuple[int, ...], x: tuple[int, ...]) -> bool:
+  is_one_world = len(x) > len(a) - 1 and x[-1] == 1
+  return is_one_world and 0 < a[-1] <= _MAX_SUMS * _terms(a, x)
 
 
 def _summed(a: jax.Array, x: jax.Array) -> jax.Array:
   """A single world's product as a few sums, small enough that XLA on CPU calls no library, for a region cannot (`regions`)."""
-  row, k, size = a.ndim - 2, a.shape[-1], _terms(a, x)
+  row, k, size = a.ndim - 2, a.shape[-1], _terms(a.shape, x.shape)
   a, x = a.reshape(*a.shape, *(1,) * (x.ndim - row - 1)), jnp.expand_dims(materialized(x), row)
   parts = []
   for first in range(0, k, size):
@@ -275,8 +274,8 @@ _define_first(apart_p)
 
 for _primitive in (add_up_p, apart_p, bind_p, choose_p, materialize_p, spread_p, write_p):
   regions.allowed[_primitive.name] = lambda eqn: True
-regions.allowed[combine_p.name] = lambda eqn: _is_summed(*(v.aval for v in eqn.invars))
-regions.allowed[total_p.name] = lambda eqn: _is_summed(np.empty((2, eqn.params["size"])), eqn.invars[0].aval)
+regions.allowed[combine_p.name] = lambda eqn: _is_summed(*(v.aval.shape for v in eqn.invars))
+regions.allowed[total_p.name] = lambda eqn: _is_summed((2, eqn.params["size"]), eqn.invars[0].aval.shape)
 
 for _primitive in (materialize_p, write_p, apart_p):
   mlir.register_lowering(_primitive, mlir.lower_fun(_barrier, multiple_results=False), platform="cpu")

@@ -19,7 +19,6 @@ from importlib import metadata
 from typing import Any
 
 import jax
-import numpy as np
 from jax.experimental.xla_metadata import set_xla_metadata
 from jax.extend import core as jex_core
 
@@ -38,8 +37,6 @@ _ALLOWED = (
   "scan", "select_n", "shift_left", "shift_right_arithmetic", "shift_right_logical", "sign", "sin", "slice", "split", "sqrt",
   "square", "squeeze", "stack", "stop_gradient", "sub", "tan", "tanh", "tile", "transpose", "while", "xor",
 )  # fmt: skip
-
-
 # whether an equation may be in a region, by its primitive; of others none may
 allowed: dict[str, Callable[[Any], bool]] = dict.fromkeys(_ALLOWED, lambda eqn: True)
 
@@ -60,37 +57,37 @@ def evaluate(closed: jex_core.ClosedJaxpr, *args: jax.Array) -> list[jax.Array]:
       inner = eqns[0].params[name]
       inner = inner if isinstance(inner, jex_core.ClosedJaxpr) else jex_core.ClosedJaxpr(inner, ())
       known.update(zip(eqns[0].outvars, evaluate(inner, *map(read, eqns[0].invars)), strict=True))
-      continue
-    used = list(dict.fromkeys(v for e in eqns for v in e.invars if not isinstance(v, jex_core.Literal) and v in known))
-    # XLA leaves out what is empty, and aborts where a region does not use one of its operands
-    empty = [v for v in (*used, *outs) if not v.aval.size]
-    ins, outs = ([v for v in some if v.aval.size] for some in (used, outs))
-    known.update((v, np.zeros(v.aval.shape, v.aval.dtype)) for v in empty)
-    if outs:
-      part = jaxpr.replace(
-        constvars=[v for v in used if not v.aval.size], invars=ins, outvars=outs, eqns=eqns,
-        debug_info=jaxpr.debug_info.with_unknown_names(),
-      )  # fmt: skip
+    elif outs:
+      ins = [v for v in dict.fromkeys(_variables(eqns)) if v in known]
+      names = jaxpr.debug_info.with_unknown_names()
+      part = jaxpr.replace(constvars=[], invars=ins, outvars=outs, eqns=eqns, debug_info=names)
       run = _region if is_region else _outside
-      made = run(jex_core.ClosedJaxpr(part, [known[v] for v in part.constvars]), [known[v] for v in ins])
-      known.update(zip(outs, made, strict=True))
+      known.update(zip(outs, run(jex_core.ClosedJaxpr(part, ()), [known[v] for v in ins]), strict=True))
   return list(map(read, jaxpr.outvars))
 
 
 def _cut(jaxpr: jex_core.Jaxpr) -> Iterator[tuple[bool, list[Any], list[Any]]]:
   """One part after the other: whether it is a region, or one equation that is in none; its equations; results used later."""
-  last = {v: k for k, e in enumerate(jaxpr.eqns) for v in e.invars if not isinstance(v, jex_core.Literal)}
-  last.update((v, len(jaxpr.eqns)) for v in jaxpr.outvars if not isinstance(v, jex_core.Literal))
+  last = {v: k for k, e in enumerate(jaxpr.eqns) for v in _variables([e])}
+  last.update(dict.fromkeys((v for v in jaxpr.outvars if not isinstance(v, jex_core.Literal)), len(jaxpr.eqns)))
   first, size = 0, 0.0
-  for k, e in enumerate([*jaxpr.eqns, None]):
-    here = math.inf if e is None else _size(e)
-    if e is not None and e.primitive.name in (*_CALLS, *_PARTS) and here > _SIZE:
-      here = math.inf
+  for k, here in enumerate([*map(_size_uncut, jaxpr.eqns), math.inf]):
     if k > first and size + here > _SIZE:
       eqns = jaxpr.eqns[first:k]
       yield size < math.inf, eqns, [v for e in eqns for v in e.outvars if last.get(v, -1) >= k]
       first, size = k, 0.0
     size += here
+
+
+def _variables(eqns: Sequence[Any]) -> Iterator[Any]:
+  """What equations read, but for literals."""
+  return (v for e in eqns for v in e.invars if not isinstance(v, jex_core.Literal))
+
+
+def _size_uncut(eqn: Any) -> float:
+  """The size of an equation; infinite if it is to be cut."""
+  size = _size(eqn)
+  return math.inf if size > _SIZE and eqn.primitive.name in (*_CALLS, *_PARTS) else size
 
 
 def _size(eqn: Any) -> float:

@@ -96,7 +96,7 @@ def _trace(call, batched, avals):
     out, _OUT_TREE[call] = jax.tree.flatten(call.native(*jax.tree.unflatten(call.in_tree, leaves), **dict(call.static)))
     if not batched:
       return [x[..., 0] for x in out]
-    width = max((x.shape[-1] for x in leaves), default=1)  # an output of shared values only still belongs to every world
+    width = _width(leaves, batched)  # an output of shared values only still belongs to every world
     return [jnp.broadcast_to(x, (*x.shape[:-1], width)) for x in out]
 
   with _garbage_kept():
@@ -232,7 +232,7 @@ def _abstract_eval(*avals, call, batched):
   if not batched:
     return [jax.core.ShapedArray(a.shape, a.dtype) for a in _trace(call, batched, _avals(avals)).out_avals]
   # traced at the width that is going to run, so that the trace serves again
-  width = max((a.shape[-1] for a in avals), default=1)
+  width = _width(avals, batched)
   size = _tiling(call, width).worlds
   part = tuple(((*a.shape[:-1], size) if a.shape[-1] == width else a.shape, a.dtype) for a in avals)
   return [jax.core.ShapedArray((*a.shape[:-1], width), a.dtype) for a in _trace(call, batched, part).out_avals]
