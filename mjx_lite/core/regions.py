@@ -6,13 +6,15 @@ its own accord for small loops. `evaluate` cuts the operations into such calls, 
 itself: all in one takes two to four times as long to compile.
 
 What may be in no region, because XLA calls a library for it or has no code for it there, stays outside (`allowed`). The
-attribute is not documented: with versions of jaxlib that this was not tested with there are no regions.
+attribute is not documented: with versions of jaxlib that this was not tested with there are no regions, and none if the
+environment variable `MJX_LITE_REGIONS` is 0 when mjx_lite is imported.
 
 Source: of the attribute, XLA's `SmallWhileLoopHoistingPass` and `ComputationKernelEmitter`.
 """
 
 import functools
 import math
+import os
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from importlib import metadata
@@ -23,6 +25,7 @@ from jax.experimental.xla_metadata import set_xla_metadata
 from jax.extend import core as jex_core
 
 IS_TESTED = (0, 10, 2) <= tuple(int(x) for x in metadata.version("jaxlib").split(".")[:3] if x.isdigit()) < (0, 11)
+_IS_ON = IS_TESTED and os.environ.get("MJX_LITE_REGIONS") != "0"
 _SIZE = 1000  # operations of a region
 # what is cut into regions, if larger than one, and its parameters that are
 _CALLS = {"jit": "jaxpr", "remat2": "jaxpr", "custom_jvp_call": "call_jaxpr"}
@@ -44,7 +47,7 @@ allowed: dict[str, Callable[[Any], bool]] = dict.fromkeys(_ALLOWED, lambda eqn: 
 def evaluate(closed: jex_core.ClosedJaxpr, *args: jax.Array) -> list[jax.Array]:
   """What `jaxpr_as_fun` does, on CPU, the operations in regions."""
   jaxpr = closed.jaxpr
-  if jaxpr.effects or not IS_TESTED:
+  if jaxpr.effects or not _IS_ON:
     return jex_core.jaxpr_as_fun(closed)(*args)
   known = dict(zip((*jaxpr.constvars, *jaxpr.invars), (*closed.consts, *args), strict=True))
 
@@ -110,9 +113,9 @@ _totals: weakref.WeakKeyDictionary[jex_core.Jaxpr, float] = weakref.WeakKeyDicti
 
 def _region(part: jex_core.ClosedJaxpr, args: Sequence[jax.Array]) -> list[jax.Array]:
   # XLA aborts where a region does not use one of its operands. So all are results too, and none is a constant, which XLA would
-  # write into the region instead
+  # write into the region instead: not one at the call, nor one that comes out of the call before, if that had only constants
   run = jax.jit(lambda *x: (*jex_core.jaxpr_as_fun(part)(*x), *x))
-  out = list(run(*together(*args)))
+  out = list(run(*together(*jax.lax.optimization_barrier(args))))
   out[0] = set_xla_metadata(out[0], inlineable="false", xla_cpu_small_call="true")
   return out[: len(part.out_avals)]
 

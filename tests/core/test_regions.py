@@ -48,6 +48,17 @@ def looked_up(x, flag, empty):
   return jnp.asarray(LARGE)[(100 * x * x).astype(int)], x + 1
 
 
+def nested(x, flag, empty):
+  """The same in a loop, which is cut in its turn."""
+
+  def body(c, k):
+    kept, _ = unused(c, flag, empty)
+    chosen = jax.lax.cond(flag[0], lambda: several(c + k, flag, empty)[0], lambda: several(c * kept, flag, empty)[0])
+    return jnp.tanh(c + chosen[:, None]), looked_up(jnp.tanh(kept), flag, empty)[0]
+
+  return jax.lax.scan(body, x, x)
+
+
 def printing(x, flag, empty):
   jax.debug.callback(lambda y: None, x)
   return jnp.sin(x) * 2, x
@@ -74,7 +85,7 @@ def count(jitted, *args):
 
 
 @pytest.mark.parametrize("size", [1, 5, 1000])
-@pytest.mark.parametrize("function", [several, sorting, unused, constant, looked_up, printing])
+@pytest.mark.parametrize("function", [several, sorting, unused, constant, looked_up, nested, printing])
 def test_regions_of_any_size_compute_the_same(function, size, monkeypatch):
   monkeypatch.setattr(regions, "_SIZE", size)
   for found, wanted in zip(in_regions(function)(*inputs()), expected(function), strict=True):
@@ -82,15 +93,46 @@ def test_regions_of_any_size_compute_the_same(function, size, monkeypatch):
     np.testing.assert_allclose(found, wanted, rtol=1e-12, atol=1e-12)
 
 
-def test_operands_may_be_constants():
-  x, _, empty = inputs()
-  one, wanted = in_regions(several), 2 * expected(several)[0]
+def in_scan(function, x, flag, empty):
+  """Of the operands some are constants, some hang on the loop."""
 
   def body(total, flag):
-    return total + one(x, flag, empty)[0], None
+    return jax.tree.map(jnp.add, total, list(function(x, flag, empty))), None
 
-  found = jax.jit(lambda flags: jax.lax.scan(body, jnp.zeros_like(wanted), flags)[0])(jnp.array([True, True]))
-  np.testing.assert_allclose(found, wanted, rtol=1e-12)
+  zeros = jax.tree.map(lambda y: jnp.zeros(y.shape, y.dtype), list(jax.eval_shape(function, x, flag, empty)))
+  return jax.jit(lambda flags: jax.lax.scan(body, zeros, flags)[0])(flag[None])
+
+
+def in_branch(function, x, flag, empty):
+  """The same, of a branch."""
+  zeros = lambda: jax.tree.map(lambda y: jnp.zeros(y.shape, y.dtype), list(jax.eval_shape(function, x, flag, empty)))  # noqa: E731
+  return jax.jit(lambda go: jax.lax.cond(go, lambda: list(function(x, flag, empty)), zeros))(True)
+
+
+CONTEXTS = {
+  "constants": lambda function, *args: jax.jit(lambda: function(*args))(),
+  "scan": in_scan,
+  "branch": in_branch,
+  "world": lambda function, *args: [y[0] for y in jax.vmap(function)(*(x[None] for x in args))],
+}
+
+
+@pytest.mark.parametrize("size", [5, 1000])
+@pytest.mark.parametrize("context", CONTEXTS)
+@pytest.mark.parametrize("function", [several, sorting, unused, constant, looked_up, nested])
+def test_regions_in_any_context_compute_the_same(function, context, size, monkeypatch):
+  monkeypatch.setattr(regions, "_SIZE", size)
+  for found, wanted in zip(CONTEXTS[context](in_regions(function), *inputs()), expected(function), strict=True):
+    np.testing.assert_allclose(found, wanted, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", ["trees", "boxes"])
+def test_a_model_and_data_closed_over(name):
+  """XLA knows all operands."""
+  m = mjx.put_model(load(name))
+  d = mjx.make_data(m)
+  found, expected = jax.jit(lambda: mjx.step(m, d))(), jax.jit(mjx.step)(m, d)
+  jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-9), found, expected)
 
 
 def test_what_xla_has_no_code_for_stays_outside():
@@ -113,8 +155,8 @@ def test_a_step_of_one_world_starts_few_kernels(jit):
   assert alone.launches < timing.compile_program(both, m, several_d, jit=jit).launches / 10
 
 
-def test_without_regions_where_jaxlib_is_not_known(monkeypatch):
-  monkeypatch.setattr(regions, "IS_TESTED", False)
+def test_without_regions(monkeypatch):
+  monkeypatch.setattr(regions, "_IS_ON", False)
   assert count(in_regions(several), *inputs()) == 0
 
 
