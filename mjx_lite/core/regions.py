@@ -46,38 +46,74 @@ allowed: dict[str, Callable[[Any], bool]] = dict.fromkeys(_ALLOWED, lambda eqn: 
 
 def evaluate(closed: jex_core.ClosedJaxpr, *args: jax.Array) -> list[jax.Array]:
   """What `jaxpr_as_fun` does, on CPU, the operations in regions."""
-  jaxpr = closed.jaxpr
-  if jaxpr.effects or not _IS_ON:
+  if closed.jaxpr.effects or not _IS_ON:
     return jex_core.jaxpr_as_fun(closed)(*args)
-  known = dict(zip((*jaxpr.constvars, *jaxpr.invars), (*closed.consts, *args), strict=True))
+  invars = [jex_core.Var(a) for a in closed.in_avals]
+  known: dict[Any, Any] = dict(zip(invars, args, strict=True))
+  eqns, outvars = _inlined(closed, invars, known)
+  # operands in another shape are made where they are used: in a region they cost nothing, before it XLA may copy them
+  views = {e.outvars[0]: e for e in eqns if _is_view(e) and known.keys() >= set(_variables([e]))}
 
-  def read(v):
-    return v.val if isinstance(v, jex_core.Literal) else known[v]
+  def run(function, eqns, outs):
+    ins = [v for v in dict.fromkeys(_variables(eqns)) if v in known]
+    names = closed.jaxpr.debug_info.with_unknown_names()
+    part = closed.jaxpr.replace(constvars=[], invars=ins, outvars=outs, eqns=eqns, debug_info=names)
+    known.update(zip(outs, function(jex_core.ClosedJaxpr(part, ()), [known[v] for v in ins]), strict=True))
 
-  for is_region, eqns, outs in _cut(jaxpr):
-    name = None if is_region else _CALLS.get(eqns[0].primitive.name)
-    if name:
-      inner = eqns[0].params[name]
-      inner = inner if isinstance(inner, jex_core.ClosedJaxpr) else jex_core.ClosedJaxpr(inner, ())
-      known.update(zip(eqns[0].outvars, evaluate(inner, *map(read, eqns[0].invars)), strict=True))
+  def look(variables):
+    for v in variables:
+      if v in views and v not in known:
+        run(_outside, [views[v]], [v])
+
+  for is_region, part, outs in _cut([e for e in eqns if views.keys().isdisjoint(e.outvars)], outvars):
+    if is_region and outs:
+      used = [v for v in dict.fromkeys(_variables(part)) if v in views and v not in known]
+      run(_region, [*map(views.__getitem__, used), *part], outs)
     elif outs:
-      ins = [v for v in dict.fromkeys(_variables(eqns)) if v in known]
-      names = jaxpr.debug_info.with_unknown_names()
-      part = jaxpr.replace(constvars=[], invars=ins, outvars=outs, eqns=eqns, debug_info=names)
-      run = _region if is_region else _outside
-      known.update(zip(outs, run(jex_core.ClosedJaxpr(part, ()), [known[v] for v in ins]), strict=True))
-  return list(map(read, jaxpr.outvars))
+      look(_variables(part))
+      run(_outside, part, outs)
+  look(v for v in outvars if not isinstance(v, jex_core.Literal))
+  return [v.val if isinstance(v, jex_core.Literal) else known[v] for v in outvars]
 
 
-def _cut(jaxpr: jex_core.Jaxpr) -> Iterator[tuple[bool, list[Any], list[Any]]]:
+def _inlined(closed: jex_core.ClosedJaxpr, args: Sequence[Any], known: dict[Any, Any]) -> tuple[list[Any], list[Any]]:
+  """Equations, those of calls larger than a region among them, and what they return; constants become known."""
+  jaxpr = closed.jaxpr
+  consts = [jex_core.Var(v.aval) for v in jaxpr.constvars]
+  known.update(zip(consts, closed.consts, strict=True))
+  names = dict(zip((*jaxpr.constvars, *jaxpr.invars), (*consts, *args), strict=True))
+  eqns = []
+
+  def name(v):
+    return v if isinstance(v, jex_core.Literal) else names[v]
+
+  for e in jaxpr.eqns:
+    ins, call = [name(v) for v in e.invars], _CALLS.get(e.primitive.name)
+    if call and _size(e) > _SIZE:
+      inner = e.params[call]
+      inner = inner if isinstance(inner, jex_core.ClosedJaxpr) else jex_core.ClosedJaxpr(inner, ())
+      inside, outs = _inlined(inner, ins, known)
+      eqns += inside
+    else:
+      outs = [v if isinstance(v, jex_core.DropVar) else jex_core.Var(v.aval) for v in e.outvars]
+      eqns.append(e.replace(invars=ins, outvars=outs))
+    names.update(zip(e.outvars, outs, strict=True))
+  return eqns, [name(v) for v in jaxpr.outvars]
+
+
+def _is_view(eqn: Any) -> bool:
+  is_reshape = eqn.primitive.name in ("broadcast_in_dim", "reshape", "squeeze")
+  return is_reshape and len(eqn.invars) == 1 and eqn.invars[0].aval.size == eqn.outvars[0].aval.size
+
+
+def _cut(eqns: Sequence[Any], outvars: Sequence[Any]) -> Iterator[tuple[bool, list[Any], list[Any]]]:
   """One part after the other: whether it is a region, or one equation that is in none; its equations; results used later."""
-  last = {v: k for k, e in enumerate(jaxpr.eqns) for v in _variables([e])}
-  last.update(dict.fromkeys((v for v in jaxpr.outvars if not isinstance(v, jex_core.Literal)), len(jaxpr.eqns)))
+  last = {v: k for k, e in enumerate(eqns) for v in _variables([e])}
+  last.update(dict.fromkeys((v for v in outvars if not isinstance(v, jex_core.Literal)), len(eqns)))
   first, size = 0, 0.0
-  for k, here in enumerate([*map(_size_uncut, jaxpr.eqns), math.inf]):
+  for k, here in enumerate([*map(_size_uncut, eqns), math.inf]):
     if k > first and size + here > _SIZE:
-      eqns = jaxpr.eqns[first:k]
-      yield size < math.inf, eqns, [v for e in eqns for v in e.outvars if last.get(v, -1) >= k]
+      yield size < math.inf, list(eqns[first:k]), [v for e in eqns[first:k] for v in e.outvars if last.get(v, -1) >= k]
       first, size = k, 0.0
     size += here
 
@@ -88,9 +124,9 @@ def _variables(eqns: Sequence[Any]) -> Iterator[Any]:
 
 
 def _size_uncut(eqn: Any) -> float:
-  """The size of an equation; infinite if it is to be cut."""
+  """The size of an equation; infinite if its parts are to be cut."""
   size = _size(eqn)
-  return math.inf if size > _SIZE and eqn.primitive.name in (*_CALLS, *_PARTS) else size
+  return math.inf if size > _SIZE and eqn.primitive.name in _PARTS else size
 
 
 def _size(eqn: Any) -> float:
