@@ -38,7 +38,6 @@ from mjx_lite.api import (
   jac_point_axis,
   jac_site,
   jac_subtree_com,
-  jit,
   kinematics,
   local_to_global,
   make_constraint,
@@ -75,6 +74,7 @@ from mjx_lite.api import (
 )
 from mjx_lite.check_grad import BlockCheck, check_grad
 from mjx_lite.core.callbacks import Callbacks
+from mjx_lite.core.compiling import jit
 from mjx_lite.core.enums import (
   BiasType,
   CamLightType,

@@ -15,30 +15,6 @@ from mjx_lite.core import worlds
 from mjx_lite.core.types import Data, Model
 from mjx_lite.smooth import set_const as constants
 
-# XLA's newer code generator for CPU takes two to three times as long for the many small kernels of a step, and the
-# program is no faster (benchmarks/README.md)
-_CPU_OPTIONS = {
-  "xla_cpu_use_fusion_emitters": False,
-  "xla_cpu_prefer_vector_width": 512,  # as XLA's library for products: changing between the two costs more than either
-  # small loops are compiled as one function, in which what is written to memory (`linear.materialized`) is not
-  "xla_disable_hlo_passes": "small-while-loop-hoisting",
-}
-
-
-def jit(function: Callable[..., Any], **kwargs: Any) -> Callable[..., Any]:
-  """`jax.jit` with the compiler options that suit the engine on JAX's default backend.
-
-  Use it for the outermost function (JAX takes compiler options nowhere else): on CPU a step compiles in half the time and
-  is a fifth faster.
-
-  Args:
-    function: what to compile.
-    **kwargs: those of `jax.jit`.
-  """
-  options = _CPU_OPTIONS if jax.default_backend() == "cpu" else {}
-  options = {**options, **(kwargs.pop("compiler_options", None) or {})}
-  return jax.jit(function, compiler_options=options or None, **kwargs)
-
 
 def one_world(function: Callable[..., Any]) -> Callable[..., Any]:
   """The public form of a native function of a Model and, mostly, its Data."""

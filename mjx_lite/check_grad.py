@@ -8,7 +8,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from mjx_lite.api import differentiate_pos, integrate_pos, jit
+from mjx_lite.api import differentiate_pos, integrate_pos
+from mjx_lite.core.compiling import jit
 from mjx_lite.core.types import Data, Model
 from mjx_lite.rollout import rollout
 

@@ -28,7 +28,7 @@ import jax.numpy as jnp
 from jax.extend import core as jex_core
 from jax.interpreters import ad, batching, mlir
 
-from mjx_lite.core import regions
+from mjx_lite.core import compiling, regions
 
 
 class Call(NamedTuple):
@@ -240,7 +240,7 @@ def _abstract_eval(*avals, call, batched):
 
 @functools.lru_cache(maxsize=256)
 def _jitted(call, batched):
-  return jax.jit(functools.partial(native_p.bind, call=call, batched=batched))
+  return compiling.jit(functools.partial(native_p.bind, call=call, batched=batched))
 
 
 def _impl(*leaves, call, batched):

@@ -141,3 +141,12 @@ def test_a_model_of_slides_alone_batches():
   d = mjx.make_data(m)
   out = jax.eval_shape(jax.vmap(lambda qpos: mjx.kinematics(m, d.replace(qpos=qpos))), jnp.zeros((3, 1)))
   assert out.xpos.shape == (3, 2, 3) and out.xquat.shape == (3, 2, 4)
+
+
+def test_eager_calls_are_compiled_as_by_jit(monkeypatch):
+  """With the options that suit the engine."""
+  made = []
+  monkeypatch.setattr(worlds.compiling, "jit", lambda f: made.append(f) or jax.jit(f))
+  one = worlds.one_world(lambda m, x: x + 1)
+  assert one((), jnp.zeros(3)).shape == (3,) and len(made) == 1
+  assert jax.jit(one)((), jnp.zeros(3)).shape == (3,) and len(made) == 1
