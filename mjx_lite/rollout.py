@@ -163,4 +163,4 @@ def _divided(m, d, ctrl, devices, **options):
 
   given = (jnp.asarray(ctrl),) if ahead else ()
   run = jax.shard_map(part, mesh=mesh, in_specs=(shared, split, *(split,) * len(given)), out_specs=split, check_vma=False)
-  return run(m, d, *given)
+  return jax.jit(run)(m, d, *given)  # without, an eager call takes JAX longer than a step takes XLA

@@ -60,7 +60,7 @@ def test_what_is_written_from_tables_is_as_they_are(part):
 def test_every_block_is_run():
   assert [x.split("\n")[0] for x in BLOCKS] == [
     "import jax, mujoco", "from mjx_lite import sysid, viz", "from mjx_lite import control, envs",
-    "end, record = mjx.rollout(m, d, ctrl, devices=jax.devices())    # d and ctrl with a leading world axis; differentiable",
+    "run = mjx.jit(lambda m, d, u: mjx.rollout(m, d, u, devices=jax.devices()))",
   ]  # fmt: skip
 
 
@@ -109,6 +109,6 @@ def test_learning_and_control(tmp_path, monkeypatch):
 def test_many_devices(robot):
   m = mjx.put_model(robot)
   d = jax.vmap(lambda v: mjx.make_data(m).replace(qvel=v))(jnp.zeros((4, m.nv)))
-  out = run("end, record", dict(m=m, d=d, ctrl=jnp.zeros((4, 3, m.nu)), jax=jax, np=np, mjx=mjx))
+  out = run("run = mjx.jit", dict(m=m, d=d, ctrl=jnp.zeros((4, 3, m.nu)), jax=jax, np=np, mjx=mjx))
   assert out["record"]["qpos"].shape == (4, 3, m.nq)
   np.testing.assert_allclose(out["step"](m, out["end"]).time, 4 * m.opt.timestep, rtol=1e-6)
