@@ -272,8 +272,15 @@ def _define_first(primitive: Any) -> None:
 _define_first(bind_p)
 _define_first(apart_p)
 
-for _primitive in (add_up_p, apart_p, bind_p, choose_p, materialize_p, spread_p, write_p):
+def _may_collect(x: Any, choice: Choice) -> bool:
+  """Whether it takes no scatter, and no product by the library."""
+  most, rows = int(np.bincount(choice.index, minlength=choice.size).max(initial=0)), (choice.size, len(choice.index))
+  return _is_summed(rows, x.shape) if most > 1 and math.prod(rows) <= _MAX_PRODUCT else most <= _MAX_GATHERS
+
+
+for _primitive in (add_up_p, apart_p, bind_p, choose_p, materialize_p, repeat_p, spread_p, write_p):
   regions.allowed[_primitive.name] = lambda eqn: True
+regions.allowed[collect_p.name] = lambda eqn: _may_collect(eqn.invars[0].aval, **eqn.params)
 regions.allowed[combine_p.name] = lambda eqn: _is_summed(*(v.aval.shape for v in eqn.invars))
 regions.allowed[total_p.name] = lambda eqn: _is_summed((2, eqn.params["size"]), eqn.invars[0].aval.shape)
 

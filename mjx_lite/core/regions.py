@@ -21,24 +21,28 @@ from importlib import metadata
 from typing import Any
 
 import jax
+import jax.core
+import jax.numpy as jnp
 from jax.experimental.xla_metadata import set_xla_metadata
 from jax.extend import core as jex_core
+from jax.interpreters import ad, batching, mlir
 
 IS_TESTED = (0, 10, 2) <= tuple(int(x) for x in metadata.version("jaxlib").split(".")[:3] if x.isdigit()) < (0, 11)
 _IS_ON = IS_TESTED and os.environ.get("MJX_LITE_REGIONS") != "0"
 _SIZE = 1000  # operations of a region
 # what is cut into regions, if larger than one, and its parameters that are
-_CALLS = {"jit": "jaxpr", "remat2": "jaxpr", "custom_jvp_call": "call_jaxpr"}
+_CALLS = {"jit": "jaxpr", "remat2": "jaxpr", "closed_call": "call_jaxpr", "custom_jvp_call": "call_jaxpr"}
 _PARTS = {"scan": ("jaxpr",), "while": ("cond_jaxpr", "body_jaxpr"), "cond": ("branches",)}
 MAX_NUMBERS = 4095  # of an operand or a result: for more a kernel is worth it, and of more XLA has its library take sums
 _ALLOWED = (
   "abs", "add", "add_any", "and", "argmax", "argmin", "asin", "atan2", "bitcast_convert_type", "broadcast_in_dim", "ceil",
-  "clamp", "concatenate", "cond", "convert_element_type", "copy", "cos", "custom_jvp_call", "custom_linear_solve",
-  "div", "dynamic_slice", "dynamic_update_slice", "eq", "exp", "expm1", "floor", "gather", "ge", "gt", "integer_pow", "iota",
-  "is_finite", "jit", "le", "le_to", "log", "lt", "lt_to", "max", "min", "mul", "ne", "neg", "not", "or", "pad", "pow",
-  "reduce_and", "reduce_max", "reduce_min", "reduce_or", "reduce_sum", "rem", "remat2", "reshape", "rev", "round", "rsqrt",
-  "scan", "select_n", "shift_left", "shift_right_arithmetic", "shift_right_logical", "sign", "sin", "slice", "split", "sqrt",
-  "square", "squeeze", "stack", "stop_gradient", "sub", "tan", "tanh", "tile", "transpose", "while", "xor",
+  "clamp", "closed_call", "concatenate", "cond", "convert_element_type", "copy", "cos", "custom_jvp_call",
+  "custom_linear_solve", "div", "dynamic_slice", "dynamic_update_slice", "eq", "exp", "expm1", "floor", "gather", "ge", "gt",
+  "integer_pow", "iota", "is_finite", "jit", "le", "le_to", "log", "lt", "lt_to", "max", "min", "mul", "name", "ne", "neg",
+  "not", "or", "pad", "pow", "reduce_and", "reduce_max", "reduce_min", "reduce_or", "reduce_precision", "reduce_sum", "rem",
+  "remat2", "reshape", "rev", "round", "rsqrt", "scan", "select_n", "shift_left", "shift_right_arithmetic",
+  "shift_right_logical", "sign", "sin", "slice", "split", "sqrt", "square", "squeeze", "stack", "stop_gradient", "sub", "tan",
+  "tanh", "tile", "transpose", "unstack", "while", "xor",
 )  # fmt: skip
 # whether an equation may be in a region, by its primitive; of others none may
 allowed: dict[str, Callable[[Any], bool]] = dict.fromkeys(_ALLOWED, lambda eqn: True)
@@ -179,3 +183,60 @@ def _outside(part: jex_core.ClosedJaxpr, args: Sequence[jax.Array]) -> list[jax.
 
 def _in_regions(closed: jex_core.ClosedJaxpr) -> jex_core.ClosedJaxpr:
   return jax.make_jaxpr(functools.partial(evaluate, closed))(*closed.in_avals)
+
+
+# ------------------------------------------------------------------------------------- whole programs
+
+program_p = jex_core.Primitive("mjx_program")
+program_p.multiple_results = True
+
+
+def whole(function: Callable[..., Any]) -> Callable[..., Any]:
+  """The function with all its operations in regions, derivatives too; for what `jax.jit` compiles, and for CPU."""
+
+  @functools.wraps(function)
+  def program(*args, **kwargs):
+    leaves, tree = jax.tree.flatten((args, kwargs))
+    traced = [k for k, x in enumerate(leaves) if isinstance(x, jax.core.Tracer)]  # the others are static
+
+    def run(*operands):
+      full = list(leaves)
+      for k, x in zip(traced, operands, strict=True):
+        full[k] = x
+      args, kwargs = jax.tree.unflatten(tree, full)
+      return function(*args, **kwargs)
+
+    operands = [leaves[k] for k in traced]
+    closed, shape = jax.make_jaxpr(run, return_shape=True)(*operands)
+    return jax.tree.unflatten(jax.tree.structure(shape), program_p.bind(*operands, closed=closed))
+
+  return program
+
+
+def jvp_of(function: Callable[..., Any], primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
+  """The rule of a primitive that a function (flat, a list) computes: its operations are differentiated."""
+  primals = [jnp.asarray(x) for x in primals]  # a number of the trace may come as a literal
+  moving = [i for i, t in enumerate(tangents) if type(t) is not ad.Zero]
+
+  def f(*moved):
+    full = list(primals)
+    for i, x in zip(moving, moved, strict=True):
+      full[i] = x
+    return function(*full)
+
+  out, out_dot = jax.jvp(f, [primals[i] for i in moving], [tangents[i] for i in moving])
+  zero = jax.dtypes.float0
+  return out, [ad.Zero(jax.core.ShapedArray(t.shape, zero)) if t.dtype == zero else t for t in out_dot]
+
+
+def _batch(args, dims, *, closed):
+  return jax.vmap(jex_core.jaxpr_as_fun(closed), in_axes=dims)(*args), [0] * len(closed.out_avals)
+
+
+program_p.def_impl(lambda *x, closed: jex_core.jaxpr_as_fun(closed)(*x))
+program_p.def_abstract_eval(lambda *avals, closed: list(closed.out_avals))
+batching.primitive_batchers[program_p] = _batch
+ad.primitive_jvps[program_p] = lambda primals, tangents, *, closed: jvp_of(jex_core.jaxpr_as_fun(closed), primals, tangents)
+for _platform, _run in ((None, lambda closed, *x: jex_core.jaxpr_as_fun(closed)(*x)), ("cpu", evaluate)):
+  _lowering = mlir.lower_fun(lambda *x, closed, run=_run: run(closed, *x), multiple_results=True)
+  mlir.register_lowering(program_p, _lowering, platform=_platform)

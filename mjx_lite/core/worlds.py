@@ -248,18 +248,7 @@ def _impl(*leaves, call, batched):
 
 
 def _jvp(primals, tangents, **params):
-  primals = [jnp.asarray(x) for x in primals]  # a number of the trace may come as a literal
-  moving = [i for i, t in enumerate(tangents) if type(t) is not ad.Zero]
-
-  def f(*moved):
-    full = list(primals)
-    for i, x in zip(moving, moved, strict=True):
-      full[i] = x
-    return _run(*full, **params, differentiated=True)
-
-  out, out_dot = jax.jvp(f, [primals[i] for i in moving], [tangents[i] for i in moving])
-  zero = jax.dtypes.float0
-  return out, [ad.Zero(jax.core.ShapedArray(t.shape, zero)) if t.dtype == zero else t for t in out_dot]
+  return regions.jvp_of(functools.partial(_run, **params, differentiated=True), primals, tangents)
 
 
 def _batch(args, dims, *, call, batched):

@@ -183,3 +183,41 @@ def test_one_world_as_among_others_and_closed_over():
     found.append(jax.tree.map(lambda x: x[0], among))
   for other in found:
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-9), other, alone)
+
+
+def loss(m, d, ctrl, power):
+  end, record = mjx.rollout(m, d, ctrl)
+  return jnp.sum(record["qpos"] ** power) + jnp.sum(end.qvel**2)
+
+
+def test_a_whole_program_of_one_world():
+  """Derivatives too are of few kernels, and as they are without."""
+  m = mjx.put_model(load("shapes"))
+  d, ctrl = mjx.make_data(m), jnp.zeros((3, m.nu))
+  d = d.replace(qvel=jnp.linspace(-1, 1, m.nv))
+  gradient = jax.value_and_grad(lambda d, power: loss(m, d, ctrl, power), allow_int=True)
+  ways = [mjx.jit(gradient, one_world=x, static_argnums=1) for x in (False, True)]
+  plain, one = (timing.count_launches(f.lower(d, 2).compile().as_text()) for f in ways)
+  assert one < plain / 4
+  jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-12), *(f(d, 2)[0] for f in ways))
+  for k in ("qpos", "qvel", "time"):
+    np.testing.assert_allclose(*(getattr(f(d, 2)[1], k) for f in ways), rtol=1e-9, atol=1e-12)
+
+
+def test_a_whole_program_may_be_transformed_and_called_as_any():
+  def f(x, *, power, start=None):
+    y, _ = jax.lax.scan(lambda c, k: (jnp.sin(c) * k**power, None), x if start is None else start, x)
+    return y + x
+
+  x = jnp.linspace(0.1, 1, 4)
+  one = mjx.jit(f, one_world=True, static_argnames="power")
+  np.testing.assert_allclose(one(x, power=2), f(x, power=2), rtol=1e-12)
+  np.testing.assert_allclose(one(x, power=1, start=x**2), f(x, power=1, start=x**2), rtol=1e-12)
+  for transformed in (jax.jacfwd, jax.jacrev, jax.vmap):
+    at = x[:, None] if transformed is jax.vmap else x
+    # JAX differentiates no function that it compiles with options
+    plain = jax.jit(regions.whole(f), static_argnames="power")
+    found, wanted = (transformed(lambda x, f=f: f(x, power=2))(at) for f in (plain, f))
+    np.testing.assert_allclose(found, wanted, rtol=1e-12)
+  with jax.disable_jit():
+    np.testing.assert_allclose(one(x, power=2), f(x, power=2), rtol=1e-12)
