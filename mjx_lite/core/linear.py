@@ -202,15 +202,21 @@ def taken(x: jax.Array, index: np.ndarray) -> jax.Array:
 def _collect(x: jax.Array, choice: Choice) -> jax.Array:
   """The transpose: rows x (n, ...) added up where they were chosen from, (size, ...)."""
   index, size = choice.index, choice.size
-  count = np.bincount(index, minlength=size)
-  most, is_small = int(count.max(initial=0)), size * len(index) <= _MAX_PRODUCT
-  if most > 1 and is_small:
+  most, is_product = _ways_to_collect(choice)
+  if is_product:
     return _combine((np.arange(size)[:, None] == index).astype(x.dtype), x)
   if most > _MAX_GATHERS:
     return jnp.zeros((size, *x.shape[1:]), x.dtype).at[index].add(x, mode="promise_in_bounds")
+  count = np.bincount(index, minlength=size)
   order, first = np.append(np.argsort(index, kind="stable"), -1), np.cumsum(count) - count
   parts = [taken(x, order[np.where(count > k, first + k, -1)]) for k in range(max(most, 1))]
   return functools.reduce(operator.add, parts)
+
+
+def _ways_to_collect(choice: Choice) -> tuple[int, bool]:
+  """How often a row was chosen at most, and whether a product adds them up."""
+  most = int(np.bincount(choice.index, minlength=choice.size).max(initial=0))
+  return most, most > 1 and choice.size * len(choice.index) <= _MAX_PRODUCT
 
 
 def _add_up(x: jax.Array, axis: int, size: int) -> jax.Array:
@@ -272,10 +278,11 @@ def _define_first(primitive: Any) -> None:
 _define_first(bind_p)
 _define_first(apart_p)
 
+
 def _may_collect(x: Any, choice: Choice) -> bool:
   """Whether it takes no scatter, and no product by the library."""
-  most, rows = int(np.bincount(choice.index, minlength=choice.size).max(initial=0)), (choice.size, len(choice.index))
-  return _is_summed(rows, x.shape) if most > 1 and math.prod(rows) <= _MAX_PRODUCT else most <= _MAX_GATHERS
+  most, is_product = _ways_to_collect(choice)
+  return _is_summed((choice.size, len(choice.index)), x.shape) if is_product else most <= _MAX_GATHERS
 
 
 for _primitive in (add_up_p, apart_p, bind_p, choose_p, materialize_p, repeat_p, spread_p, write_p):

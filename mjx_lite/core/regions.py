@@ -200,10 +200,7 @@ def whole(function: Callable[..., Any]) -> Callable[..., Any]:
     traced = [k for k, x in enumerate(leaves) if isinstance(x, jax.core.Tracer)]  # the others are static
 
     def run(*operands):
-      full = list(leaves)
-      for k, x in zip(traced, operands, strict=True):
-        full[k] = x
-      args, kwargs = jax.tree.unflatten(tree, full)
+      args, kwargs = jax.tree.unflatten(tree, put(leaves, traced, operands))
       return function(*args, **kwargs)
 
     operands = [leaves[k] for k in traced]
@@ -213,16 +210,21 @@ def whole(function: Callable[..., Any]) -> Callable[..., Any]:
   return program
 
 
+def put(values: Sequence[Any], places: Sequence[int], others: Sequence[Any]) -> list[Any]:
+  """The values, with others in some places."""
+  full = list(values)
+  for k, x in zip(places, others, strict=True):
+    full[k] = x
+  return full
+
+
 def jvp_of(function: Callable[..., Any], primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
   """The rule of a primitive that a function (flat, a list) computes: its operations are differentiated."""
   primals = [jnp.asarray(x) for x in primals]  # a number of the trace may come as a literal
   moving = [i for i, t in enumerate(tangents) if type(t) is not ad.Zero]
 
   def f(*moved):
-    full = list(primals)
-    for i, x in zip(moving, moved, strict=True):
-      full[i] = x
-    return function(*full)
+    return function(*put(primals, moving, moved))
 
   out, out_dot = jax.jvp(f, [primals[i] for i in moving], [tangents[i] for i in moving])
   zero = jax.dtypes.float0

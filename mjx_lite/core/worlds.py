@@ -171,10 +171,7 @@ def _in_tiles(call, leaves, width, tiling, loop):
   passed = {k: position[v] for k, v in enumerate(inner.outvars) if v in position}
 
   def body(parts):
-    full = list(leaves)
-    for i, x in zip(per_world, parts, strict=True):
-      full[i] = x
-    out = jex_core.jaxpr_as_fun(jaxpr)(*full)
+    out = jex_core.jaxpr_as_fun(jaxpr)(*regions.put(leaves, per_world, parts))
     return [x for k, x in enumerate(out) if k not in passed]
 
   made = [jax.ShapeDtypeStruct((*a.shape[:-1], width), a.dtype) for k, a in enumerate(jaxpr.out_avals) if k not in passed]

@@ -112,20 +112,25 @@ def test_regions_of_any_size_compute_the_same(function, size, monkeypatch):
     np.testing.assert_allclose(found, wanted, rtol=1e-12, atol=1e-12)
 
 
+def zeros_of(function, *args):
+  """As many and as large as what the function returns."""
+  return jax.tree.map(lambda y: jnp.zeros(y.shape, y.dtype), list(jax.eval_shape(function, *args)))
+
+
 def in_scan(function, x, flag, empty):
   """Of the operands some are constants, some hang on the loop."""
 
   def body(total, flag):
     return jax.tree.map(jnp.add, total, list(function(x, flag, empty))), None
 
-  zeros = jax.tree.map(lambda y: jnp.zeros(y.shape, y.dtype), list(jax.eval_shape(function, x, flag, empty)))
+  zeros = zeros_of(function, x, flag, empty)
   return jax.jit(lambda flags: jax.lax.scan(body, zeros, flags)[0])(flag[None])
 
 
 def in_branch(function, x, flag, empty):
   """The same, of a branch."""
-  zeros = lambda: jax.tree.map(lambda y: jnp.zeros(y.shape, y.dtype), list(jax.eval_shape(function, x, flag, empty)))  # noqa: E731
-  return jax.jit(lambda go: jax.lax.cond(go, lambda: list(function(x, flag, empty)), zeros))(True)
+  args = (x, flag, empty)
+  return jax.jit(lambda go: jax.lax.cond(go, lambda: list(function(*args)), lambda: zeros_of(function, *args)))(True)
 
 
 CONTEXTS = {
