@@ -24,6 +24,8 @@ MAX_RUNS = 6  # a concatenation of fewer slices is cheaper than a gather
 _MAX_PRODUCT = 1 << 16  # entries of the 0/1 matrix that adds up rows chosen more than once
 _MAX_TERMS = 32  # of a sum; XLA on CPU makes two steps of more
 _MAX_SUMS = 8  # that a single world's product is written out as; larger ones are left to the library
+_MAX_SUMMED = 64  # terms of the sums that a product of a few worlds is written out as; for longer ones the library is faster
+_PARTS = 8  # of a sum over many rows, added up at once
 _MAX_GATHERS = 4  # where that matrix is larger; beyond it is a scatter
 
 choose_p = jex_core.Primitive("mjx_choose")
@@ -129,23 +131,31 @@ def _combine(a: jax.Array | np.ndarray, x: jax.Array) -> jax.Array:
 def _terms(a: tuple[int, ...], x: tuple[int, ...]) -> int:
   """Terms of each of the sums that a product of matrices of these shapes is written out as."""
   results = math.prod((*a[:-1], *x[len(a) - 1 :]))
-  return max(1, min(_MAX_TERMS, regions.MAX_NUMBERS // max(1, results)))
+  return max(1, min(_MAX_TERMS, regions.MAX_REDUCED // max(1, results)))
 
 
 def _is_summed(a: tuple[int, ...], x: tuple[int, ...]) -> bool:
-  is_one_world = len(x) > len(a) - 1 and x[-1] == 1
-  return is_one_world and 0 < a[-1] <= _MAX_SUMS * _terms(a, x)
+  worlds = x[-1] if len(x) > len(a) - 1 else math.inf
+  if worlds == 1:
+    return 0 < a[-1] <= _MAX_SUMS * _terms(a, x)
+  return worlds <= regions.lanes() and 0 < a[-1] <= _MAX_SUMMED
 
 
 def _summed(a: jax.Array, x: jax.Array) -> jax.Array:
-  """A single world's product as a few sums, small enough that XLA on CPU calls no library, for a region cannot (`regions`)."""
+  """A product of one or a few worlds as sums, for which XLA on CPU calls no library: a region cannot (`regions`)."""
   row, k, size = a.ndim - 2, a.shape[-1], _terms(a.shape, x.shape)
+  is_one = x.shape[-1] == 1
   a, x = a.reshape(*a.shape, *(1,) * (x.ndim - row - 1)), jnp.expand_dims(materialized(x), row)
-  parts = []
-  for first in range(0, k, size):
-    terms = (jax.lax.slice_in_dim(v, first, min(first + size, k), axis=row + 1) for v in (a, x))
-    parts.append(jnp.sum(operator.mul(*terms), axis=row + 1))
-  return functools.reduce(operator.add, parts)
+  if is_one:
+    parts = []
+    for first in range(0, k, size):
+      terms = (jax.lax.slice_in_dim(v, first, min(first + size, k), axis=row + 1) for v in (a, x))
+      parts.append(jnp.sum(operator.mul(*terms), axis=row + 1))
+    return functools.reduce(operator.add, parts)
+  # sums over an axis that is not the last XLA on CPU takes number by number, not by vectors
+  terms = [operator.mul(*(jax.lax.index_in_dim(v, i, row + 1, keepdims=False) for v in (a, x))) for i in range(k)]
+  parts = (functools.reduce(operator.add, terms[first : first + _MAX_TERMS]) for first in range(0, k, _MAX_TERMS))
+  return functools.reduce(lambda total, part: materialized(total + part), parts, materialized(next(parts)))
 
 
 def _combine_matrix(t: jax.Array, a: Any, x: jax.Array) -> jax.Array:
@@ -164,8 +174,25 @@ def _combine_batch(args: Any, dims: Any) -> tuple[jax.Array, int]:
 
 
 def _total(x: jax.Array, size: int) -> jax.Array:
+  if _is_added(x.shape):
+    return _added(x)
   # a second row, of zeros: see vector.combine_rows
   return _combine(np.repeat([[1], [0]], size, axis=1).astype(x.dtype), x)[0]
+
+
+def _is_added(x: tuple[int, ...]) -> bool:
+  """Whether the sum of rows of this shape is written out: of a few worlds, for a region."""
+  return x[0] > 0 and 1 < x[-1] <= regions.lanes()
+
+
+def _added(x: jax.Array) -> jax.Array:
+  """Sum along the first axis: the first of so many rows, the second, ... are added, until one is left."""
+  while len(x) > 1:
+    rows = -(-len(x) // _PARTS)
+    short = jnp.zeros((-len(x) % rows, *x.shape[1:]), x.dtype)
+    *parts, last = (x[k : k + rows] for k in range(0, len(x), rows))
+    x = materialized(functools.reduce(operator.add, [*parts, jnp.concatenate([last, short]) if len(short) else last]))
+  return x[0]
 
 
 def _repeat(x: jax.Array, size: int) -> jax.Array:
@@ -285,11 +312,15 @@ def _may_collect(x: Any, choice: Choice) -> bool:
   return _is_summed((choice.size, len(choice.index)), x.shape) if is_product else most <= _MAX_GATHERS
 
 
+def _may_total(x: tuple[int, ...]) -> bool:
+  return _is_added(x) or _is_summed((2, x[0]), x)
+
+
 for _primitive in (add_up_p, apart_p, bind_p, choose_p, materialize_p, repeat_p, spread_p, write_p):
   regions.allowed[_primitive.name] = lambda eqn: True
 regions.allowed[collect_p.name] = lambda eqn: _may_collect(eqn.invars[0].aval, **eqn.params)
 regions.allowed[combine_p.name] = lambda eqn: _is_summed(*(v.aval.shape for v in eqn.invars))
-regions.allowed[total_p.name] = lambda eqn: _is_summed((2, eqn.params["size"]), eqn.invars[0].aval.shape)
+regions.allowed[total_p.name] = lambda eqn: _may_total(eqn.invars[0].aval.shape)
 
 for _primitive in (materialize_p, write_p, apart_p):
   mlir.register_lowering(_primitive, mlir.lower_fun(_barrier, multiple_results=False), platform="cpu")

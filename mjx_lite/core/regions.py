@@ -1,18 +1,25 @@
-"""The operations of a single world as a few functions of machine code, instead of hundreds of kernels.
+"""The operations of a few worlds as a few functions of machine code, instead of hundreds of kernels.
 
 XLA on CPU runs a program kernel by kernel, and to start one costs about 0.1 us: more than what most of a single world's have to
 do. For a call with the attribute `xla_cpu_small_call` it emits one function, with all loops and calls inside, as it does of
 its own accord for small loops. `evaluate` cuts the operations into such calls, regions, each of which LLVM compiles by
-itself: all in one takes two to four times as long to compile.
+itself: all in one takes two to four times as long to compile. Many worlds are computed `lanes()` at a time, one vector of the
+processor: what they need stays in its nearest caches, and a solver's loop waits for the slowest of few.
 
 What may be in no region, because XLA calls a library for it or has no code for it there, stays outside (`allowed`). The
 attribute is not documented: with versions of jaxlib that this was not tested with there are no regions, and none if the
 environment variable `MJX_LITE_REGIONS` is 0 when mjx_lite is imported.
 
+LLVM unrolls loops of 16 rounds fully before it looks for vectors, and then finds few: a region takes twice as long, to compile
+as well. The option against that XLA reads from the environment alone, when JAX is first used. So importing this module adds it
+to `XLA_FLAGS`, but not where JAX may have another device, for whose kernels it would hold too. Where JAX does not know the
+option, many worlds are computed by kernels.
+
 Source: of the attribute, XLA's `SmallWhileLoopHoistingPass` and `ComputationKernelEmitter`.
 """
 
 import functools
+import importlib.util
 import math
 import os
 import weakref
@@ -24,6 +31,7 @@ import jax
 import jax.core
 import jax.numpy as jnp
 from jax.experimental.xla_metadata import set_xla_metadata
+from jax.extend import backend
 from jax.extend import core as jex_core
 from jax.interpreters import ad, batching, mlir
 
@@ -33,7 +41,8 @@ _SIZE = 1000  # operations of a region
 # what is cut into regions, if larger than one, and its parameters that are
 _CALLS = {"jit": "jaxpr", "remat2": "jaxpr", "closed_call": "call_jaxpr", "custom_jvp_call": "call_jaxpr"}
 _PARTS = {"scan": ("jaxpr",), "while": ("cond_jaxpr", "body_jaxpr"), "cond": ("branches",)}
-MAX_NUMBERS = 4095  # of an operand or a result: for more a kernel is worth it, and of more XLA has its library take sums
+MAX_NUMBERS = 1 << 20  # of an operand or a result: for more a kernel is worth it
+MAX_REDUCED = 4095  # numbers: of more XLA has its library take sums
 _ALLOWED = (
   "abs", "add", "add_any", "and", "argmax", "argmin", "asin", "atan2", "bitcast_convert_type", "broadcast_in_dim", "ceil",
   "clamp", "closed_call", "concatenate", "cond", "convert_element_type", "copy", "cos", "custom_jvp_call",
@@ -46,6 +55,29 @@ _ALLOWED = (
 )  # fmt: skip
 # whether an equation may be in a region, by its primitive; of others none may
 allowed: dict[str, Callable[[Any], bool]] = dict.fromkeys(_ALLOWED, lambda eqn: True)
+
+_LANES = 16  # float32 numbers of a vector, of the widest that there are
+_ROUNDS = "-unroll-full-max-count"  # of the longest loop that LLVM unrolls fully
+
+
+def _keep_loops() -> None:
+  flags = os.environ.get("XLA_FLAGS", "")
+  has_plugin = bool(metadata.entry_points(group="jax_plugins")) or importlib.util.find_spec("libtpu") is not None
+  is_cpu = os.environ.get("JAX_PLATFORMS") == "cpu" or not has_plugin
+  if _IS_ON and is_cpu and _ROUNDS not in flags:
+    os.environ["XLA_FLAGS"] = f"{flags} --xla_backend_extra_options={_ROUNDS}={_LANES - 1}".strip()
+
+
+_keep_loops()
+
+
+@functools.cache
+def lanes() -> int:
+  """Worlds whose operations become regions together; 0 if only those of a single world do."""
+  if not _IS_ON or jax.default_backend() != "cpu":
+    return 0
+  options = backend.get_compile_options(num_replicas=1, num_partitions=1)
+  return _LANES if _ROUNDS.encode() in options.SerializeAsString() else 0
 
 
 def evaluate(closed: jex_core.ClosedJaxpr, *args: jax.Array) -> list[jax.Array]:
@@ -135,9 +167,11 @@ def _size_uncut(eqn: Any) -> float:
 
 def _size(eqn: Any) -> float:
   """Operations of an equation with all that it calls; infinite if one of them may be in no region."""
-  read = () if eqn.primitive.name == "gather" else eqn.invars  # of a table, however large, as much as comes out
-  is_small = all(v.aval.size <= MAX_NUMBERS for v in (*read, *eqn.outvars))
-  if not is_small or eqn.primitive.name not in allowed or not allowed[eqn.primitive.name](eqn):
+  name = eqn.primitive.name
+  read = () if name == "gather" else eqn.invars  # of a table, however large, as much as comes out
+  most = MAX_REDUCED if name.startswith("reduce_") else MAX_NUMBERS
+  is_small = all(v.aval.size <= most for v in (*read, *eqn.outvars))
+  if not is_small or name not in allowed or not allowed[name](eqn):
     return math.inf
   return 1 + sum(map(_total, jex_core.jaxprs_in_params(eqn.params)))
 

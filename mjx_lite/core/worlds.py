@@ -11,8 +11,9 @@ with a parameter `batched`:
 * `jvp` dissolves: the native function's ordinary operations are differentiated, and the primitive is gone. So
   `vmap(grad(f))` is right too, in the plain layout; `grad` of a sum over `vmap` is the fast way to batched gradients.
 
-This is also the one place where worlds are cut into tiles (CPU caches), see `_in_tiles`, and where a single world's operations
-become regions (`regions.py`). It, `regions.py` and `linear.py` are the only modules that touch jax's extension interfaces.
+This is also the one place where worlds are cut into tiles (CPU caches), see `_in_tiles`, and where the operations of one world
+or of a tile become regions (`regions.py`). It, `regions.py` and `linear.py` are the only modules that touch jax's extension
+interfaces.
 """
 
 import contextlib
@@ -38,7 +39,7 @@ class Call(NamedTuple):
   static: tuple[tuple[str, Any], ...]  # keyword arguments
   in_tree: Any
   nshared: int  # leaves of the first argument, the Model
-  tile: int  # worlds computed at a time, 0 for all
+  tile: int  # worlds computed at a time by kernels, 0 for all
   groups: int  # devices that the worlds may be divided among, see `Tiling`
 
 
@@ -127,19 +128,32 @@ def _run(*leaves, call, batched, differentiated=False):
   width = _width(leaves, batched)
   tiling = _tiling(call, width)
   if tiling.count > 1:
-    return _in_tiles(call, leaves, width, tiling, _stacked_tiles if differentiated else _placed_tiles)
-  return jex_core.jaxpr_as_fun(_trace(call, batched, _avals(leaves)))(*leaves)
+    return _in_tiles(call, leaves, width, tiling, _stacked_tiles if differentiated else _placed_tiles, _evaluate)
+  return _evaluate(_trace(call, batched, _avals(leaves)), *leaves)
+
+
+def _evaluate(closed, *args):
+  return jex_core.jaxpr_as_fun(closed)(*args)
 
 
 def _run_on_cpu(*leaves, call, batched):
-  """The same; a single world's operations in regions."""
-  if _width(leaves, batched) > 1:
+  """The same; the operations of a single world, or of as many as there are lanes, in regions."""
+  width, lanes = _width(leaves, batched), _lanes(call)
+  tiling = _tiling(call, width, lanes)
+  if tiling.worlds > max(1, lanes):
     return _run(*leaves, call=call, batched=batched)
+  if tiling.count > 1:
+    return _in_tiles(call, leaves, width, tiling, _placed_tiles, regions.evaluate)
   return regions.evaluate(_trace(call, batched, _avals(leaves)), *leaves)
 
 
 def _width(leaves, batched):
   return max((x.shape[-1] for x in leaves), default=1) if batched else 1
+
+
+def _lanes(call):
+  """Worlds that regions compute at a time; 0 where XLA may divide arrays among devices, for it cannot divide regions."""
+  return regions.lanes() if call.groups == 1 else 0
 
 
 class Tiling(NamedTuple):
@@ -154,14 +168,16 @@ class Tiling(NamedTuple):
   worlds: int  # in a tile
 
 
-def _tiling(call, width):
+def _tiling(call, width, lanes=0):
+  if 0 < lanes <= call.tile and width > lanes:
+    return Tiling(-(-width // lanes), 1, lanes)
   groups = call.groups if width % call.groups == 0 else 1
   count = -(-width // call.tile) if call.tile else 1
   return Tiling(count, groups, groups * -(-width // (groups * count)))
 
 
-def _in_tiles(call, leaves, width, tiling, loop):
-  """The native function on `call.tile` worlds at a time, so that a tile's arrays stay in the cache."""
+def _in_tiles(call, leaves, width, tiling, loop, evaluate):
+  """The native function on a tile's worlds at a time, so that its arrays stay in the cache."""
   per_world = [i for i, x in enumerate(leaves) if x.shape[-1] == width]
   part = tuple(((*x.shape[:-1], tiling.worlds) if x.shape[-1] == width else x.shape, x.dtype) for x in leaves)
   jaxpr = _trace(call, True, part)
@@ -171,7 +187,7 @@ def _in_tiles(call, leaves, width, tiling, loop):
   passed = {k: position[v] for k, v in enumerate(inner.outvars) if v in position}
 
   def body(parts):
-    out = jex_core.jaxpr_as_fun(jaxpr)(*regions.put(leaves, per_world, parts))
+    out = evaluate(jaxpr, *regions.put(leaves, per_world, parts))
     return [x for k, x in enumerate(out) if k not in passed]
 
   made = [jax.ShapeDtypeStruct((*a.shape[:-1], width), a.dtype) for k, a in enumerate(jaxpr.out_avals) if k not in passed]
@@ -230,7 +246,7 @@ def _abstract_eval(*avals, call, batched):
     return [jax.core.ShapedArray(a.shape, a.dtype) for a in _trace(call, batched, _avals(avals)).out_avals]
   # traced at the width that is going to run, so that the trace serves again
   width = _width(avals, batched)
-  size = _tiling(call, width).worlds
+  size = _tiling(call, width, _lanes(call)).worlds
   part = tuple(((*a.shape[:-1], size) if a.shape[-1] == width else a.shape, a.dtype) for a in avals)
   return [jax.core.ShapedArray((*a.shape[:-1], width), a.dtype) for a in _trace(call, batched, part).out_avals]
 

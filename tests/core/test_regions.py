@@ -1,6 +1,10 @@
-"""A single world's operations as a few functions: the same numbers, few kernels, and what may be in none of them."""
+"""The operations of a few worlds as a few functions: the same numbers, few kernels, and what may be in none of them."""
 
+import os
 import re
+import subprocess
+import sys
+import textwrap
 
 import jax
 import jax.numpy as jnp
@@ -160,14 +164,35 @@ def test_what_xla_has_no_code_for_stays_outside():
 
 
 @pytest.mark.parametrize("jit", [jax.jit, mjx.jit])
-def test_a_step_of_one_world_starts_few_kernels(jit):
-  m = mjx.put_model(load("joints"))
+def test_steps_of_one_world_and_of_many_start_few_kernels(jit):
+  m, all_at_once = (mjx.put_model(load("joints"), tile=tile) for tile in (None, 0))
   d = mjx.make_data(m)
-  both, several_d = jax.vmap(mjx.step, in_axes=(None, 0)), jax.tree.map(lambda x: jnp.stack([x, x]), d)
   assert regions.IS_TESTED, "try the tests with this jaxlib, and if they pass extend what IS_TESTED allows"
-  assert count(jit(both), m, several_d) == 0 < count(jit(mjx.step), m, d)
-  alone = timing.compile_program(mjx.step, m, d, jit=jit)
-  assert alone.launches < timing.compile_program(both, m, several_d, jit=jit).launches / 10
+  assert regions.lanes(), "XLA does not take the option that regions of several worlds need"
+
+  def compiled(m, worlds_):
+    step, many = jax.vmap(mjx.step, in_axes=(None, 0)), jax.tree.map(lambda x: jnp.stack([x] * worlds_), d)
+    return count(jit(step), m, many), timing.compile_program(step, m, many, jit=jit).launches
+
+  kernels = compiled(all_at_once, 2 * regions.lanes())
+  assert kernels[0] == 0
+  alone = count(jit(mjx.step), m, d), timing.compile_program(mjx.step, m, d, jit=jit).launches
+  for found, launches in (alone, compiled(m, 2), compiled(all_at_once, regions.lanes()), compiled(m, 2 * regions.lanes())):
+    assert 0 < found
+    assert launches < kernels[1] / 2  # of tiles most are copies in and out
+
+
+def test_many_worlds_without_the_option_that_regions_of_several_need():
+  """An XLA that was started before is one that does not take it."""
+  code = """
+    import jax
+    jax.devices()
+    import mjx_lite
+    from mjx_lite.core import regions
+    assert regions.lanes() == 0
+  """
+  flags = " ".join(x for x in os.environ["XLA_FLAGS"].split() if "unroll" not in x)
+  subprocess.run([sys.executable, "-c", textwrap.dedent(code)], check=True, env={**os.environ, "XLA_FLAGS": flags})
 
 
 def test_without_regions(monkeypatch):
