@@ -62,10 +62,14 @@ _ROUNDS = "-unroll-full-max-count"  # of the longest loop that LLVM unrolls full
 
 def _keep_loops() -> None:
   flags = os.environ.get("XLA_FLAGS", "")
-  has_plugin = bool(metadata.entry_points(group="jax_plugins")) or importlib.util.find_spec("libtpu") is not None
-  is_cpu = os.environ.get("JAX_PLATFORMS") == "cpu" or not has_plugin
-  if _IS_ON and is_cpu and _ROUNDS not in flags:
+  if _IS_ON and _ROUNDS not in flags and not _may_have_another_device():
     os.environ["XLA_FLAGS"] = f"{flags} --xla_backend_extra_options={_ROUNDS}={_LANES - 1}".strip()
+
+
+def _may_have_another_device() -> bool:
+  if os.environ.get("JAX_PLATFORMS") == "cpu":
+    return False
+  return importlib.util.find_spec("libtpu") is not None or bool(metadata.entry_points(group="jax_plugins"))
 
 
 _keep_loops()
@@ -83,7 +87,7 @@ def lanes() -> int:
 def evaluate(closed: jex_core.ClosedJaxpr, *args: jax.Array) -> list[jax.Array]:
   """What `jaxpr_as_fun` does, on CPU, the operations in regions."""
   if closed.jaxpr.effects or not _IS_ON:
-    return jex_core.jaxpr_as_fun(closed)(*args)
+    return evaluate_plainly(closed, *args)
   invars = [jex_core.Var(a) for a in closed.in_avals]
   known: dict[Any, Any] = dict(zip(invars, args, strict=True))
   eqns, outvars = _inlined(closed, invars, known)
@@ -110,6 +114,11 @@ def evaluate(closed: jex_core.ClosedJaxpr, *args: jax.Array) -> list[jax.Array]:
       run(_outside, part, outs)
   look(v for v in outvars if not isinstance(v, jex_core.Literal))
   return [v.val if isinstance(v, jex_core.Literal) else known[v] for v in outvars]
+
+
+def evaluate_plainly(closed: jex_core.ClosedJaxpr, *args: jax.Array) -> list[jax.Array]:
+  """The same on any device, in no regions."""
+  return jex_core.jaxpr_as_fun(closed)(*args)
 
 
 def _inlined(closed: jex_core.ClosedJaxpr, args: Sequence[Any], known: dict[Any, Any]) -> tuple[list[Any], list[Any]]:
@@ -273,6 +282,6 @@ program_p.def_impl(lambda *x, closed: jex_core.jaxpr_as_fun(closed)(*x))
 program_p.def_abstract_eval(lambda *avals, closed: list(closed.out_avals))
 batching.primitive_batchers[program_p] = _batch
 ad.primitive_jvps[program_p] = lambda primals, tangents, *, closed: jvp_of(jex_core.jaxpr_as_fun(closed), primals, tangents)
-for _platform, _run in ((None, lambda closed, *x: jex_core.jaxpr_as_fun(closed)(*x)), ("cpu", evaluate)):
+for _platform, _run in ((None, evaluate_plainly), ("cpu", evaluate)):
   _lowering = mlir.lower_fun(lambda *x, closed, run=_run: run(closed, *x), multiple_results=True)
   mlir.register_lowering(program_p, _lowering, platform=_platform)

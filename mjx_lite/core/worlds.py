@@ -123,28 +123,18 @@ def clear_caches() -> None:
   jax.clear_caches()
 
 
-def _run(*leaves, call, batched, differentiated=False):
-  """The native function on flat operands, as ordinary operations."""
+def _run(*leaves, call, batched, differentiated=False, lanes=0):
+  """The native function on flat operands, as ordinary operations; in regions where no more worlds than lanes go at a time."""
   width = _width(leaves, batched)
-  tiling = _tiling(call, width)
+  tiling = _tiling(call, width, lanes)
+  evaluate = regions.evaluate if tiling.worlds <= lanes else regions.evaluate_plainly
   if tiling.count > 1:
-    return _in_tiles(call, leaves, width, tiling, _stacked_tiles if differentiated else _placed_tiles, _evaluate)
-  return _evaluate(_trace(call, batched, _avals(leaves)), *leaves)
-
-
-def _evaluate(closed, *args):
-  return jex_core.jaxpr_as_fun(closed)(*args)
+    return _in_tiles(call, leaves, width, tiling, _stacked_tiles if differentiated else _placed_tiles, evaluate)
+  return evaluate(_trace(call, batched, _avals(leaves)), *leaves)
 
 
 def _run_on_cpu(*leaves, call, batched):
-  """The same; the operations of a single world, or of as many as there are lanes, in regions."""
-  width, lanes = _width(leaves, batched), _lanes(call)
-  tiling = _tiling(call, width, lanes)
-  if tiling.worlds > max(1, lanes):
-    return _run(*leaves, call=call, batched=batched)
-  if tiling.count > 1:
-    return _in_tiles(call, leaves, width, tiling, _placed_tiles, regions.evaluate)
-  return regions.evaluate(_trace(call, batched, _avals(leaves)), *leaves)
+  return _run(*leaves, call=call, batched=batched, lanes=_lanes(call))
 
 
 def _width(leaves, batched):
@@ -152,8 +142,8 @@ def _width(leaves, batched):
 
 
 def _lanes(call):
-  """Worlds that regions compute at a time; 0 where XLA may divide arrays among devices, for it cannot divide regions."""
-  return regions.lanes() if call.groups == 1 else 0
+  """Worlds that regions compute at a time on CPU; one where XLA may divide arrays among devices: it cannot divide regions."""
+  return max(1, regions.lanes()) if call.groups == 1 else 1
 
 
 class Tiling(NamedTuple):
@@ -169,7 +159,7 @@ class Tiling(NamedTuple):
 
 
 def _tiling(call, width, lanes=0):
-  if 0 < lanes <= call.tile and width > lanes:
+  if 1 < lanes <= call.tile and width > lanes:
     return Tiling(-(-width // lanes), 1, lanes)
   groups = call.groups if width % call.groups == 0 else 1
   count = -(-width // call.tile) if call.tile else 1
