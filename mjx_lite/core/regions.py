@@ -196,9 +196,10 @@ _totals: weakref.WeakKeyDictionary[jex_core.Jaxpr, float] = weakref.WeakKeyDicti
 
 def _region(part: jex_core.ClosedJaxpr, args: Sequence[jax.Array]) -> list[jax.Array]:
   # XLA aborts where a region does not use one of its operands. So all are results too, and none is a constant, which XLA would
-  # write into the region instead: not one at the call, nor one that comes out of the call before, if that had only constants
+  # write into the region instead: not one at the call, nor one that comes out of the call before, if that had only constants.
+  # The first goes twice through the barrier: XLA, compiling for several devices, aborts where that has just what `top_k` returns
   run = jax.jit(lambda *x: (*jex_core.jaxpr_as_fun(part)(*x), *x))
-  out = list(run(*together(*jax.lax.optimization_barrier(args))))
+  out = list(run(*together(*jax.lax.optimization_barrier((*args, *args[:1]))[: len(args)])))
   out[0] = set_xla_metadata(out[0], inlineable="false", xla_cpu_small_call="true")
   return out[: len(part.out_avals)]
 

@@ -195,6 +195,28 @@ def test_many_worlds_without_the_option_that_regions_of_several_need():
   subprocess.run([sys.executable, "-c", textwrap.dedent(code)], check=True, env={**os.environ, "XLA_FLAGS": flags})
 
 
+def test_a_region_of_just_what_top_k_returns_on_several_devices():
+  """XLA aborted, so in a process of its own."""
+  code = """
+    import jax, jax.numpy as jnp, numpy as np
+    import mjx_lite
+    from mjx_lite.core import regions
+    x = jnp.cos(jnp.arange(128.0)).reshape(2, 64)
+    largest = lambda x: jax.lax.top_k(x, 4)
+    found = jax.make_jaxpr(lambda x: (lambda v, i: jnp.sin(v) + i)(*largest(x)))(x[:1])
+    spec = jax.sharding.PartitionSpec("worlds")
+    mesh = jax.sharding.Mesh(np.asarray(jax.devices()), ("worlds",))
+    one = lambda x: regions.evaluate(found, x)[0]
+    run = mjx_lite.jit(jax.shard_map(one, mesh=mesh, in_specs=spec, out_specs=spec, check_vma=False))
+    assert "xla_cpu_small_call" in run.lower(x).as_text()
+    v, i = largest(x)
+    np.testing.assert_allclose(run(x), jnp.sin(v) + i, rtol=1e-6)
+  """
+  flags = f"{os.environ['XLA_FLAGS']} --xla_force_host_platform_device_count=2"
+  environment = {**os.environ, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": flags}
+  subprocess.run([sys.executable, "-c", textwrap.dedent(code)], check=True, env=environment)
+
+
 def test_without_regions(monkeypatch):
   monkeypatch.setattr(regions, "_IS_ON", False)
   assert count(in_regions(several), *inputs()) == 0
