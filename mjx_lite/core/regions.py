@@ -198,10 +198,20 @@ def _region(part: jex_core.ClosedJaxpr, args: Sequence[jax.Array]) -> list[jax.A
   # XLA aborts where a region does not use one of its operands. So all are results too, and none is a constant, which XLA would
   # write into the region instead: not one at the call, nor one that comes out of the call before, if that had only constants.
   # The first goes twice through the barrier: XLA, compiling for several devices, aborts where that has just what `top_k` returns
-  run = jax.jit(lambda *x: (*jex_core.jaxpr_as_fun(part)(*x), *x))
-  out = list(run(*together(*jax.lax.optimization_barrier((*args, *args[:1]))[: len(args)])))
+  jaxpr = part.jaxpr.replace(outvars=[*part.jaxpr.outvars, *part.jaxpr.invars], debug_info=part.jaxpr.debug_info)
+  whole = jex_core.ClosedJaxpr(jaxpr, part.consts)
+  out = _called(whole, together(*jax.lax.optimization_barrier((*args, *args[:1]))[: len(args)]))
   out[0] = set_xla_metadata(out[0], inlineable="false", xla_cpu_small_call="true")
   return out[: len(part.out_avals)]
+
+
+def _called(closed: jex_core.ClosedJaxpr, args: Sequence[jax.Array]) -> list[jax.Array]:
+  """A call of it as `jax.jit` makes them, but not traced again, which takes as long as the first time."""
+  (like,) = jax.make_jaxpr(_same)(0.0).eqns
+  ins, outs = len(closed.in_avals), len(closed.out_avals)
+  lengths = dict(in_shardings=ins, in_layouts=ins, donated_invars=ins, out_shardings=outs, out_layouts=outs)
+  each = {k: like.params[k] * n for k, n in lengths.items()}
+  return like.primitive.bind(*args, **{**like.params, **each, "jaxpr": closed, "name": "region"})
 
 
 _same = jax.jit(lambda *x: x)

@@ -28,6 +28,7 @@ import jax.core
 import jax.numpy as jnp
 from jax.extend import core as jex_core
 from jax.interpreters import ad, batching, mlir
+from jax.interpreters import partial_eval as pe
 
 from mjx_lite.core import compiling, regions
 
@@ -101,7 +102,13 @@ def _trace(call, batched, avals):
     return [jnp.broadcast_to(x, (*x.shape[:-1], width)) for x in out]
 
   with _garbage_kept():
-    return jax.make_jaxpr(jax.jit(flat))(*(jax.ShapeDtypeStruct(s, t) for s, t in avals))
+    closed = jax.make_jaxpr(jax.jit(flat))(*(jax.ShapeDtypeStruct(s, t) for s, t in avals))
+  (eqn,) = closed.eqns
+  inner = eqn.params["jaxpr"]
+  # a sixth of the operations make what nobody reads, and cost as much to lower as others
+  alive, _ = pe.dce_jaxpr(inner.jaxpr, [True] * len(inner.out_avals), instantiate=True)
+  eqn = eqn.replace(params={**eqn.params, "jaxpr": inner.replace(jaxpr=alive)})
+  return closed.replace(jaxpr=closed.jaxpr.replace(eqns=[eqn]))
 
 
 @contextlib.contextmanager
@@ -168,16 +175,18 @@ def _tiling(call, width, lanes=0):
 
 def _in_tiles(call, leaves, width, tiling, loop, evaluate):
   """The native function on a tile's worlds at a time, so that its arrays stay in the cache."""
-  per_world = [i for i, x in enumerate(leaves) if x.shape[-1] == width]
   part = tuple(((*x.shape[:-1], tiling.worlds) if x.shape[-1] == width else x.shape, x.dtype) for x in leaves)
   jaxpr = _trace(call, True, part)
-  # what comes out as it went in stays out of the loop
   inner = jaxpr.eqns[0].params["jaxpr"].jaxpr
-  position = {v: i for i, v in enumerate(inner.invars) if i in per_world}
+  read = {v for eqn in inner.eqns for v in eqn.invars if isinstance(v, jex_core.Var)}
+  position = {v: i for i, v in enumerate(inner.invars) if leaves[i].shape[-1] == width}
+  # what comes out as it went in stays out of the loop, and so does what nobody reads
+  per_world = [i for v, i in position.items() if v in read]
   passed = {k: position[v] for k, v in enumerate(inner.outvars) if v in position}
+  operands = [x if v in read else jnp.zeros(*aval) for x, v, aval in zip(leaves, inner.invars, part, strict=True)]
 
   def body(parts):
-    out = evaluate(jaxpr, *regions.put(leaves, per_world, parts))
+    out = evaluate(jaxpr, *regions.put(operands, per_world, parts))
     return [x for k, x in enumerate(out) if k not in passed]
 
   made = [jax.ShapeDtypeStruct((*a.shape[:-1], width), a.dtype) for k, a in enumerate(jaxpr.out_avals) if k not in passed]
