@@ -31,7 +31,8 @@ class Alone(NamedTuple):
 
   slot: np.ndarray  # (n,)
   side: np.ndarray  # (n,)
-  dof_slot: SumPlan  # dof <- those of the slots whose body it moves
+  load_slot: SumPlan  # load <- those of the slots whose body moves with it
+  load: np.ndarray  # (nv,) dof -> its load, which dofs that move the same of these bodies share
   entry: InertiaPlan  # a dof with itself and its ancestors
 
 
@@ -41,6 +42,7 @@ class Coupling(NamedTuple):
   slot: np.ndarray  # (n,)
   side: np.ndarray
   sides: FixedSides | ChosenSides  # these alone
+  slot_side: np.ndarray  # (n, one or two) slot -> its sides of these, -1 for none
 
 
 class ContactPlan(NamedTuple):
@@ -94,9 +96,13 @@ def _divide(s: dict[str, Any], body: np.ndarray | None, some: FixedSides | Chose
   single = moving.sum(axis=1) == 1
   own = np.zeros(0, int) if body is None else body[single, moving[single].argmax(axis=1)]
   side, entry = single[some.slot], plan_packed(*np.tril(moves[s["dof_bodyid"]]).nonzero(), nv=s["nv"])
-  alone = Alone(np.flatnonzero(single), np.flatnonzero(side), plan_sum(moves[own].T), entry)
+  loads, load = np.unique(moves[own].T, axis=0, return_inverse=True)
+  alone = Alone(np.flatnonzero(single), np.flatnonzero(side), plan_sum(loads), load.ravel(), entry)
   others = some if body is None else sides.plan_fixed(s, body[~single])
-  return alone, Coupling(np.flatnonzero(~single), np.flatnonzero(~side), others)
+  slot = np.flatnonzero(~single)
+  of_slot = [np.flatnonzero(others.slot == k) for k in range(len(slot))]
+  slot_side = np.array([np.pad(x, (0, max(map(len, of_slot)) - len(x)), constant_values=-1) for x in of_slot], int)
+  return alone, Coupling(slot, np.flatnonzero(~side), others, slot_side)
 
 
 class Masks(NamedTuple):

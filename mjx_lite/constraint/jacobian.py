@@ -13,8 +13,8 @@ import numpy as np
 from mjx_lite.constraint import contact
 from mjx_lite.constraint.equality import EqualityPlan
 from mjx_lite.constraint.rows import Jacobian
-from mjx_lite.core import linear
-from mjx_lite.core.select import join, rows
+from mjx_lite.core import linear, regions
+from mjx_lite.core.select import join, rows, rows_or_zero
 from mjx_lite.core.types import Model
 from mjx_lite.math import linalg, spatial, vector
 from mjx_lite.math.groups import GroupPlan, group_sum, plan_groups
@@ -183,8 +183,8 @@ def _stiffness(a: jax.Array, basis: jax.Array) -> jax.Array:
 def _alone_curvature(p: contact.Alone, a: jax.Array, j: Jacobian, cdof: jax.Array) -> jax.Array:
   """Dense (nv, nv, W) curvature of the contacts with one moving body: composite stiffnesses, as M has composite inertias."""
   stiff = _stiffness(rows(a, p.slot), rows(j.basis, p.side))
-  load = spatial.unpack(mask_sum(p.dof_slot, stiff))
-  force = vector.mat_vec(load, cdof)
+  load = spatial.unpack(mask_sum(p.load_slot, stiff))
+  force = vector.mat_vec(rows(load, p.load), cdof)
   left, right = rows(force, p.entry.row), rows(cdof, p.entry.col)
   return inertia.unpack(p.entry, linear.materialized(vector.dot(left, right)))
 
@@ -243,14 +243,71 @@ def dense_curvature(m: Model, j: Jacobian, cdof: jax.Array, w: jax.Array, cone: 
     a = contact_curvature(m, j, w, cone)
     if len(c.alone.slot):
       h = h + _alone_curvature(c.alone, a, j, cdof)
-    if n := len(c.coupling.slot):
-      a, frame = rows(a, c.coupling.slot), _frame_jacobian(c.coupling, j, cdof)
-      a, frame = (jnp.broadcast_to(x, (*x.shape[:-1], w.shape[-1])) for x in (a, frame))
-      frame = linear.materialized(frame)
-      half = vector.add(a[:, :, k, None] * frame[:, None, k] for k in range(c.ndir))
-      left, right = (x.reshape(n * c.ndir, m.nv, -1) for x in (frame, half))
-      h = h + linalg.gram(left, right, upper=True)
+    if len(c.coupling.slot):
+      h = h + _coupling_curvature(c.coupling, a, j, cdof)
   return h
+
+
+def _coupling_curvature(p: contact.Coupling, a: jax.Array, j: Jacobian, cdof: jax.Array) -> jax.Array:
+  """The upper triangle at least of a dense (nv, nv, W) matrix, the curvature of the contacts that may couple bodies.
+
+  Of few worlds at a time that of one contact after the other which pushes in some of them; of many, of all of them at once.
+  """
+  a, moves = rows(a, p.slot), jnp.asarray(p.sides.moves(j.body, cdof.dtype))
+  basis = rows_or_zero(rows(j.basis, p.side), p.slot_side)
+  moves = rows_or_zero(moves, p.slot_side)
+  a, basis = (jnp.broadcast_to(x, (*x.shape[:-1], cdof.shape[-1])) for x in (a, basis))
+  curvature = _sum_of_pushing if regions.are_few(a.shape[-1]) else _sum_of_all
+  return curvature(a, basis, moves, cdof)
+
+
+def _sum_of_all(a: jax.Array, basis: jax.Array, moves: jax.Array, cdof: jax.Array) -> jax.Array:
+  """Curvature (nv, nv, W) of contacts.
+
+  Args:
+    a: (n, ndir, ndir, W) in frame components.
+    basis: (n, nside, ndir, 6, W) frame components of a side's motion.
+    moves: (n, nside, nv, W or 1) signs of the dofs that move a side.
+    cdof: (nv, 6, W).
+  """
+  left, right = _halves(a, basis, moves, cdof)
+  return linalg.gram(left, right, upper=True)
+
+
+def _halves(a: jax.Array, basis: jax.Array, moves: jax.Array, cdof: jax.Array) -> tuple[jax.Array, jax.Array]:
+  """Rows (n * ndir, nv, W) of the contacts' Jacobian, and of a times these."""
+  sides = range(basis.shape[1])
+  frame = vector.add(
+    vector.add(basis[:, s, :, None, k] * cdof[:, k] for k in range(6)) * moves[:, s, None] for s in sides
+  )
+  frame = linear.materialized(frame)
+  half = vector.add(a[:, :, k, None] * frame[:, None, k] for k in range(a.shape[1]))
+  left, right = (x.reshape(-1, *x.shape[2:]) for x in (frame, half))
+  return left, right
+
+
+@jax.custom_jvp
+def _sum_of_pushing(a: jax.Array, basis: jax.Array, moves: jax.Array, cdof: jax.Array) -> jax.Array:
+  """`_sum_of_all`, in a loop over the contacts that push in some world; derivatives are those of `_sum_of_all`."""
+  pushes, index = jnp.any(a != 0, axis=(1, 2, 3)), np.arange(len(a), dtype=np.int32)
+  a, basis = linear.materialized((a, basis))
+
+  def after(k):
+    return jnp.min(jnp.where(pushes & (index > k), index, len(a)))
+
+  def add(state):
+    k, total = state
+    one, its_basis, its_moves = (jax.lax.dynamic_slice_in_dim(x, k, 1) for x in (a, basis, moves))
+    left, right = _halves(one, its_basis, its_moves, cdof)
+    return after(k), total + vector.add(x[:, None] * y[None] for x, y in zip(left, right, strict=True))
+
+  zero = jnp.zeros((len(cdof), len(cdof), cdof.shape[-1]), cdof.dtype)
+  return jax.lax.while_loop(lambda s: s[0] < len(a), add, (after(-1), zero))[1]
+
+
+@_sum_of_pushing.defjvp
+def _(primals: Any, tangents: Any) -> tuple[jax.Array, jax.Array]:
+  return jax.jvp(_sum_of_all, primals, tangents)
 
 
 def _entry_rows(m: Model, j: Jacobian) -> jax.Array:
@@ -267,9 +324,8 @@ def _ball_rows(p: JacobianPlan, axis: jax.Array, nv: int) -> jax.Array:
   return jnp.sum(axis[:, :, None] * jnp.asarray(spread, axis.dtype)[..., None], axis=1)
 
 
-def _frame_jacobian(c: contact.Coupling | contact.ContactPlan, j: Jacobian, cdof: jax.Array) -> jax.Array:
-  """Contact-frame components (n, ndir, nv, W) of the velocities of some contacts, or of all, per dof."""
-  basis = rows(j.basis, c.side) if isinstance(c, contact.Coupling) else j.basis
+def _frame_jacobian(c: contact.ContactPlan, j: Jacobian, cdof: jax.Array) -> jax.Array:
+  """Contact-frame components (ncon, ndir, nv, W) of the contacts' velocities per dof."""
   moves = c.sides.moves(j.body, cdof.dtype)[:, None]
-  per_side = vector.add(basis[:, :, None, k] * cdof[None, None, :, k] for k in range(6)) * moves
+  per_side = vector.add(j.basis[:, :, None, k] * cdof[None, None, :, k] for k in range(6)) * moves
   return c.sides.to_slots(per_side)

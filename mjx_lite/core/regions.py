@@ -84,6 +84,11 @@ def lanes() -> int:
   return _LANES if _ROUNDS.encode() in options.SerializeAsString() else 0
 
 
+def are_few(worlds: int) -> bool:
+  """Whether the operations of so many worlds become regions, on CPU."""
+  return worlds <= max(1, lanes())
+
+
 def evaluate(closed: jex_core.ClosedJaxpr, *args: jax.Array) -> list[jax.Array]:
   """What `jaxpr_as_fun` does, on CPU, the operations in regions."""
   if closed.jaxpr.effects or not _IS_ON:

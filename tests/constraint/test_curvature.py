@@ -16,13 +16,17 @@ SHIPPED = pathlib.Path(mjx.__file__).parent / "models" / "humanoid.xml"
 
 
 @pytest.mark.parametrize(
-  ("path", "capacity"),
-  [(SHIPPED, {}), (SCENES / "elliptic.xml", {}), (SHIPPED, {"ncon_max": 20})],
-  ids=["one body and two", "cones", "bodies chosen at run time"],
-)
-def test_curvature_is_that_of_the_dense_jacobian(path, capacity, monkeypatch):
-  model = mujoco.MjModel.from_xml_path(str(path))
-  m = mjx.put_model(model, **capacity)
+  ("path", "capacity", "many"),
+  [
+    (SHIPPED, {}, False), (SHIPPED, {}, True), (SCENES / "elliptic.xml", {}, False), (SHIPPED, {"ncon_max": 20}, False),
+    (SHIPPED, {"ncon_max": 20}, True),
+  ],
+  ids=["one body and two", "the same, many worlds", "cones", "bodies chosen at run time", "the same, many worlds "],
+)  # fmt: skip
+def test_curvature_is_that_of_the_dense_jacobian(path, capacity, many, monkeypatch):
+  """Of few worlds at a time, contact by contact, and of many."""
+  model, worlds = mujoco.MjModel.from_xml_path(str(path)), 32 if many else 16
+  m = mjx.put_model(model, tile=0 if many else None, **capacity)
   plan, found = m.plan.contact, []
   assert plan.chosen == bool(capacity) and len(plan.coupling.slot)
   assert len(plan.alone.slot) + len(plan.coupling.slot) == plan.ncon and (capacity or len(plan.alone.slot))
@@ -39,7 +43,7 @@ def test_curvature_is_that_of_the_dense_jacobian(path, capacity, monkeypatch):
 
   monkeypatch.setattr(jacobian, "dense_curvature", checked)
   rng = np.random.default_rng(0)
-  qpos = np.tile(model.qpos0, (16, 1)) + rng.normal(size=(16, model.nq)) * 0.3
+  qpos = np.tile(model.qpos0, (worlds, 1)) + rng.normal(size=(worlds, model.nq)) * 0.3
   qpos[:, 2] -= 0.3
   d = jax.vmap(lambda q: mjx.make_data(m).replace(qpos=q))(jnp.asarray(qpos))
   jax.block_until_ready(mjx.jit(jax.vmap(mjx.forward, in_axes=(None, 0)))(m, d).qacc)
@@ -49,3 +53,18 @@ def test_curvature_is_that_of_the_dense_jacobian(path, capacity, monkeypatch):
   upper = np.triu_indices(model.nv)
   for h, expected, _ in found:
     np.testing.assert_allclose(h[upper], expected[upper], rtol=0, atol=1e-12 * np.abs(expected).max())
+
+
+@pytest.mark.parametrize("pushing", [[], [2], [0, 3, 4]])
+def test_contacts_that_push_one_after_the_other(pushing):
+  """As all at once, derivatives too."""
+  rng = np.random.default_rng(1)
+  a = np.zeros((5, 3, 3, 4))
+  a[pushing] = rng.normal(size=(len(pushing), 3, 3, 4))
+  a += a.swapaxes(1, 2)
+  args = [jnp.asarray(x) for x in (a, *(rng.normal(size=s) for s in ((5, 2, 3, 6, 4), (5, 2, 7, 1), (7, 6, 4))))]
+  ways, upper = (jacobian._sum_of_pushing, jacobian._sum_of_all), np.triu_indices(7)
+  found, wanted = (f(*args)[upper] for f in ways)
+  np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-12)
+  found, wanted = (jax.grad(lambda *x, f=f: jnp.sum(f(*x)[upper] ** 2), argnums=(0, 1, 3))(*args) for f in ways)
+  jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=0, atol=1e-10), found, wanted)
