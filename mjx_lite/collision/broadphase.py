@@ -4,7 +4,7 @@ Where a group of candidates has a budget, the nearest ones by their bounds are c
 groups then move up into few slots, in MuJoCo's order. What does not fit is counted, and marked in Data's status.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 import jax
@@ -14,13 +14,13 @@ import numpy as np
 from mjx_lite.collision import boxes
 from mjx_lite.core import linear
 from mjx_lite.core.enums import GeomType
-from mjx_lite.core.select import rows
+from mjx_lite.core.select import gather, rows
 from mjx_lite.core.types import Model
-from mjx_lite.math import safe, vector
+from mjx_lite.math import extreme, safe, vector
 from mjx_lite.math.once import once
 
 ROUND = frozenset(("sphere-sphere", "sphere-capsule", "capsule-capsule"))  # groups of shapes around segments
-_AT_A_TIME = 64  # pairs whose bounds are made, or left out, in one go
+_AT_A_TIME = 64  # candidates that are looked at, or not, in one go
 _FEW_TREES = 16  # pairs of geoms for each of trees, from which on to look at the trees first costs nothing
 _GROUP = 32  # candidates of which the largest is looked at first
 _EXACT = 1 << 24  # integers below are exact in float32, whose `top_k` is faster
@@ -81,30 +81,33 @@ def bounds(m: Model, geom_xpos: jax.Array, geom_xmat: jax.Array) -> Bounds:
   return Bounds(Balls(pos, radius), Boxes(center, aabb[:, 3:], mat), Segments(pos, mat[:, :, 2], length, size[:, 0]))
 
 
-def overlap(
-  b: Bounds, geom1: np.ndarray, geom2: np.ndarray, group: str, reach: jax.Array, tree: np.ndarray, tiled: bool
-) -> jax.Array:
-  """How far geoms (n,) of a group are within reach (n, W or 1) of each other at most (W, n) [m]; negative of others.
+class Candidates(NamedTuple):
+  """Pairs of geoms of one group."""
 
-  By bounding spheres and by the shapes. Where worlds are few at a time (tiles), pairs are, too, and looked at no closer than
-  needed: -inf where all geoms are apart, in all worlds, from the boxes around the others' trees, by the spheres alone where all
-  of these are apart.
+  geom1: np.ndarray  # (n,)
+  geom2: np.ndarray
+  group: str  # name of the pairs' types
+  tree: np.ndarray  # (ngeom,) a number for the tree that a geom belongs to
 
-  Args:
-    b: of all geoms.
-    geom1, geom2: pairs; those of the same trees had better follow each other.
-    group: name of the pairs' types.
-    reach: margin + gap.
-    tree: (ngeom,) a number for the tree that a geom belongs to.
-    tiled: whether worlds are few.
 
-  Source: `mj_filterSphere`, `mj_collideOBB`.
+def overlap(b: Bounds, c: Candidates, reach: jax.Array) -> jax.Array:
+  """How far candidates are within reach (n, W or 1) of each other at most (n, W) [m]; negative of others.
+
+  By bounding spheres and by the shapes. Source: `mj_filterSphere`, `mj_collideOBB`.
+  """
+  return _overlaps(b, c, reach)(lambda x, axis=0: x, False)
+
+
+def _overlaps(b: Bounds, c: Candidates, reach: jax.Array) -> Callable[..., jax.Array]:
+  """The function (take, lazy) that returns `overlap` of those that `take(x, axis=0)` cuts out of an array of all candidates.
+
+  Lazy: where all spheres of all worlds are apart, by these alone.
   """
   reach = jax.lax.stop_gradient(reach)
-  shapes, better = (b.segments, _of_segments) if group in ROUND else (b.boxes, _of_boxes)
-  index, flat = np.stack([geom1, geom2]).astype(np.int32), _Flat(b.balls, shapes)
+  shapes, better = (b.segments, _of_segments) if c.group in ROUND else (b.boxes, _of_boxes)
+  index, flat = np.stack([c.geom1, c.geom2]).astype(np.int32), _Flat(b.balls, shapes)
 
-  def some(take):
+  def some(take, lazy):
     both = flat.rows(take(jnp.asarray(index), 1))
     (one, first), (two, second) = (flat.parts([x[i] for x in both]) for i in range(2))
     balls = take(reach) + one.radius + two.radius - safe.norm(one.pos - two.pos)
@@ -112,14 +115,9 @@ def overlap(
     def by_shapes(balls):
       return linear.apart(jnp.minimum(balls, take(reach) - better(first, second)), balls)
 
-    return (jax.lax.cond(jnp.any(balls > 0), by_shapes, lambda x: x, balls) if tiled else by_shapes(balls)).T
+    return jax.lax.cond(jnp.any(balls > 0), by_shapes, lambda x: x, balls) if lazy else by_shapes(balls)
 
-  if not tiled:
-    return some(lambda x, axis=0: x)
-  wanted = None
-  if len(geom1) >= _FEW_TREES * np.unique(tree[index], axis=1).shape[1]:
-    wanted = _may_meet(b.balls, index, tree, jnp.max(reach))
-  return _in_parts(some, len(geom1), b.balls.pos[0, 0], wanted)
+  return some
 
 
 class _Flat:
@@ -149,44 +147,25 @@ class _Flat:
     return jax.tree.unflatten(self._form, [found[k] for k in self._order])
 
 
-def _in_parts(some, n: int, like: jax.Array, wanted: jax.Array | None) -> jax.Array:
-  """Columns (W, n), made in a loop over parts, which stay in the cache.
+def _may_meet(b: Balls, c: Candidates, reach: jax.Array, start: np.ndarray, size: int) -> jax.Array:
+  """Which parts (k,) of the candidates, each so many from a start on, have geoms within reach of the others' trees.
 
-  Args:
-    some: function of `take(x, axis=0)`, which cuts out of an array with n entries along an axis those of a part, that returns
-      the columns of the part.
-    n: number of columns.
-    like: (W,) of their type.
-    wanted: (n,) columns: only parts with some of them are made, -inf elsewhere.
+  Of both sides of a part some geom is near the box around all geoms of a tree on the other side, in some world.
   """
-  size = min(n, _AT_A_TIME)
-  start = np.minimum(np.arange(0, n, size), n - size).astype(np.int32)  # the last may repeat some of the one before
-  first, count = jnp.asarray(start), len(start)
-  if wanted is not None:
-    is_wanted = jnp.any(wanted[start[:, None] + np.arange(size)], axis=1)
-    first, count = jnp.sort(jnp.where(is_wanted, start, n)), jnp.sum(is_wanted)
-
-  def write(i, out):
-    columns = some(lambda x, axis=0: jax.lax.dynamic_slice_in_dim(x, first[i], size, axis))
-    return jax.lax.dynamic_update_slice_in_dim(out, columns, first[i], 1)
-
-  out = jnp.full((*like.shape, n), -jnp.inf, like.dtype)
-  return jax.lax.fori_loop(0, count, write, out)
-
-
-def _may_meet(b: Balls, pair: np.ndarray, tree: np.ndarray, reach: jax.Array) -> jax.Array:
-  """Whether geoms (2, n) are each within reach of the box around all geoms of the other's tree, in some world (n,)."""
-  trees, place = np.unique(tree[pair], return_inverse=True)
-  members = [np.flatnonzero(tree == t) for t in trees]
+  pair = np.stack([c.geom1, c.geom2])
+  trees, place = np.unique(c.tree[pair], return_inverse=True)
+  members = [np.flatnonzero(c.tree == t) for t in trees]
   index = np.stack([np.resize(g, max(map(len, members))) for g in members])
   pos, radius = rows(b.pos, index), rows(b.radius, index)[:, :, None]
   low, high = once(vector.fold(jnp.minimum, pos - radius, 1)), once(vector.fold(jnp.maximum, pos + radius, 1))
   geoms, which = np.unique(pair, return_inverse=True)
   pos, radius = rows(b.pos, geoms)[:, None], rows(b.radius, geoms)[:, None, None] + reach
   apart = jnp.any((pos - radius > high) | (low > pos + radius), axis=2)
-  near = jnp.any(~apart, axis=-1)  # of geoms and trees
-  place, which = place.reshape(pair.shape), which.reshape(pair.shape)
-  one, two = (rows(near.reshape(-1), which[i] * len(trees) + place[1 - i]) for i in range(2))
+  near = jnp.any(~apart, axis=-1).reshape(-1)  # of geoms and trees
+  beside = which.reshape(pair.shape) * len(trees) + place.reshape(pair.shape)[::-1]
+  one, two = ([np.unique(side[k : k + size]) for k in start] for side in beside)
+  filled = (np.stack([np.resize(x, max(map(len, xs))) for x in xs]) for xs in (one, two))
+  one, two = (jnp.any(rows(near, x), axis=1) for x in filled)
   return one & two
 
 
@@ -212,15 +191,16 @@ def _of_segments(one: Segments, two: Segments) -> jax.Array:
 
 
 class Chosen(NamedTuple):
-  """Candidates of a group: their places in the group (k, W), and whether some within reach were left out (W,)."""
+  """Candidates of a group, or rows of contacts."""
 
-  place: jax.Array
-  lost: jax.Array
+  place: jax.Array  # (k, W) in the group
+  there: jax.Array  # (k, W) whether it is one; the others, where there are less than k, may be the same as these
+  lost: jax.Array  # (W,) whether some within reach were left out
 
 
 def nearest(overlap: jax.Array, budget: int) -> Chosen:
-  """The candidates of largest overlap (W, n), of which there are more than the budget. Gradient: none."""
-  overlap, wanted = jax.lax.stop_gradient(overlap).astype(jnp.float32), budget + 1
+  """The candidates of largest overlap (n, W), of which there are more than the budget. Gradient: none."""
+  overlap, wanted = jax.lax.stop_gradient(overlap).astype(jnp.float32).T, budget + 1
   count = -(-overlap.shape[1] // _GROUP)
   if count <= 2 * wanted:
     value, place = _largest(overlap, wanted)
@@ -231,7 +211,58 @@ def nearest(overlap: jax.Array, budget: int) -> Chosen:
     members = jnp.take_along_axis(overlap, group[:, None], axis=2).reshape(-1, _GROUP * wanted)
     value, among = _largest(members, wanted)
     place = count * (among // wanted) + jnp.take_along_axis(group, among % wanted, axis=1)
-  return Chosen(place[:, :budget].T, value[:, budget] > 0)
+  return Chosen(place[:, :budget].T, value[:, :budget].T > 0, value[:, budget] > 0)
+
+
+def nearest_of_few(b: Bounds, c: Candidates, reach: jax.Array, budget: int) -> Chosen:
+  """The same where worlds are few at a time (tiles): part after part of the candidates, looked at no closer than needed.
+
+  Not at all at parts of which all geoms are apart, in all worlds, from the boxes around the others' trees; few of the others
+  have candidates within reach, which are kept if they are among the nearest so far. Those of the same trees had better follow
+  each other. Gradient: none.
+  """
+  n = len(c.geom1)
+  size = min(n, _AT_A_TIME)
+  start = np.minimum(np.arange(0, n, size), n - size).astype(np.int32)  # the last may repeat some of the one before
+  wanted, some = jnp.ones(len(start), bool), _overlaps(b, c, reach)
+  if n >= _FEW_TREES * np.unique(c.tree[np.stack([c.geom1, c.geom2])], axis=1).shape[1]:
+    wanted = _may_meet(b.balls, c, jnp.max(jax.lax.stop_gradient(reach)), start, size)
+  part, row = np.arange(len(start), dtype=np.int32), np.arange(size, dtype=np.int32)[:, None]
+
+  def after(k):
+    return jnp.min(jnp.where(wanted & (part > k), part, len(part)))
+
+  def look(state):
+    k, value, place = state
+    first = jnp.asarray(start)[k]
+    found = some(lambda x, axis=0: jax.lax.dynamic_slice_in_dim(x, first, size, axis), True)
+    found = jnp.where((found > 0) & (first + row >= k * size), found, -jnp.inf)
+    its_place = jnp.broadcast_to(first + row, found.shape)
+    kept = lambda: _kept(value, place, found, its_place)  # noqa: E731
+    return after(k), *jax.lax.cond(jnp.any(found > 0), kept, lambda: (value, place))
+
+  dtype, width = b.balls.pos.dtype, b.balls.pos.shape[-1]
+  nothing = jnp.full((budget + 1, width), -jnp.inf, dtype), jnp.zeros((budget + 1, width), jnp.int32)
+  _, value, place = jax.lax.while_loop(lambda s: s[0] < len(part), look, (after(-1), *nothing))
+  return Chosen(place[:budget], value[:budget] > 0, value[budget] > 0)
+
+
+def _kept(value: jax.Array, place: jax.Array, more: jax.Array, its_place: jax.Array) -> tuple[jax.Array, jax.Array]:
+  """The largest positive values, and their places, as many of both (k, W) as there were, of these and of more (n, W)."""
+  left, where = jnp.concatenate([value, more]), jnp.concatenate([place, its_place])
+  row = np.arange(len(left), dtype=np.int32)[:, None]
+
+  def take(state):
+    k, left, value, place = state
+    best, at = extreme.first_largest(left)
+    here = row == at
+    there = jnp.sum(jnp.where(here, where, 0), axis=0, dtype=where.dtype)
+    put = lambda x, y: jax.lax.dynamic_update_slice_in_dim(x, y[None], k, 0)  # noqa: E731
+    return k + 1, jnp.where(here, -jnp.inf, left), put(value, best), put(place, there)
+
+  start = jnp.int32(0), left, jnp.full_like(value, -jnp.inf), jnp.zeros_like(place)
+  go = lambda s: (s[0] < len(value)) & jnp.any(s[1] > 0)  # noqa: E731
+  return jax.lax.while_loop(go, take, start)[2:]
 
 
 def _largest(x: jax.Array, number: int) -> list[jax.Array]:
@@ -251,4 +282,4 @@ def first_contacts(touches: jax.Array, rank: jax.Array, number: int, size: int) 
   exact = size < _EXACT
   key = jnp.where(touches, rank, size).astype(jnp.float32 if exact else jnp.int32)
   place = jax.lax.top_k(-key.T, number)[1].T
-  return Chosen(place, jnp.sum(touches, axis=0) > number)
+  return Chosen(place, gather(touches, place), jnp.sum(touches, axis=0) > number)

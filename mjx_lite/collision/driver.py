@@ -260,16 +260,18 @@ def _collide_near(m: Model, by_pair: mixing.Params, geom_xpos: jax.Array, geom_x
       rank, flat, full = jnp.asarray(rank.astype(np.int32))[:, None], [x[0] for x in found], full | over
       parts.append([rank, flat[0] < rows(reach, pair), *flat])
       continue
-    place, (pair, margin) = None, (jnp.asarray(group.pair.astype(np.int32))[:, None], rows(reach, group.pair))
+    place, (pair, margin), there = None, (jnp.asarray(group.pair.astype(np.int32))[:, None], rows(reach, group.pair)), None
     if group.budget < len(group.pair):
-      chosen = broadphase.nearest(_overlap(m, group, bounds, margin), group.budget)
-      place, lost = chosen.place, lost | chosen.lost
+      chosen = _nearest(m, group, bounds, margin)
+      place, there, lost = chosen.place, chosen.there[:, None], lost | chosen.lost
       pair, margin = gather(pair, place), gather(margin, place)
       which = (jnp.asarray(g.astype(np.int32))[place] for g in (group.geom1, group.geom2))
       shape1, shape2 = (Shape(gather(geom_xpos, g), gather(geom_xmat, g), gather(m.geom_size, g)) for g in which)
     else:
       shape1, shape2 = _shapes(m, group, geom_xpos, geom_xmat)
     found = _narrow(m, group, shape1, shape2, margin, place)
+    if there is not None:
+      found = found._replace(dist=jnp.where(there, found.dist, jnp.asarray(shapes.NO_CONTACT, found.dist.dtype)))
     rank = width * pair[:, None] + np.arange(found.dist.shape[1], dtype=np.int32)[:, None]
     parts.append([x.reshape(-1, *x.shape[2:]) for x in (rank, found.dist < margin[:, None], *found)])
   rank, touches, dist, pos, frame = (join(x) for x in zip(*parts, strict=True))
@@ -284,9 +286,16 @@ def _collide_near(m: Model, by_pair: mixing.Params, geom_xpos: jax.Array, geom_x
   )  # fmt: skip
 
 
-def _overlap(m: Model, group: Group, bounds: broadphase.Bounds, reach: jax.Array) -> jax.Array:
-  """Of the pairs of a group, see `broadphase.overlap`."""
-  return broadphase.overlap(bounds, group.geom1, group.geom2, group.name, reach, m.body_rootid[m.geom_bodyid], m.tile > 0)
+def _candidates(m: Model, group: Group) -> broadphase.Candidates:
+  return broadphase.Candidates(group.geom1, group.geom2, group.name, m.body_rootid[m.geom_bodyid])
+
+
+def _nearest(m: Model, group: Group, bounds: broadphase.Bounds, reach: jax.Array) -> broadphase.Chosen:
+  """The candidates of a group that go to the narrow phase."""
+  candidates = _candidates(m, group)
+  if m.tile > 0:
+    return broadphase.nearest_of_few(bounds, candidates, reach, group.budget)
+  return broadphase.nearest(broadphase.overlap(bounds, candidates, reach), group.budget)
 
 
 def count_near(m: Model, geom_xpos: jax.Array, geom_xmat: jax.Array) -> jax.Array:
@@ -296,6 +305,6 @@ def count_near(m: Model, geom_xpos: jax.Array, geom_xmat: jax.Array) -> jax.Arra
   reach, bounds = by_pair.margin + by_pair.gap, broadphase.bounds(m, geom_xpos, geom_xmat)
   none = jnp.zeros(geom_xpos.shape[-1], jnp.int32)
   return jnp.stack([
-    jnp.sum(_overlap(m, g, bounds, rows(reach, g.pair)) > 0, axis=1) if g.bounded else none
+    jnp.sum(broadphase.overlap(bounds, _candidates(m, g), rows(reach, g.pair)) > 0, axis=0) if g.bounded else none
     for g in p.groups
   ] or [none])  # fmt: skip

@@ -175,10 +175,37 @@ def test_bound_of_round_shapes_is_their_distance():
   balls = np.linalg.norm(data.geom_xpos[one] - data.geom_xpos[two], axis=1) - model.geom_rbound[one] - model.geom_rbound[two]
   near = balls < reach
   assert 20 < near.sum() < len(near) - 100
-  for tree, tiled in ((np.arange(24), True), (np.zeros(24, int), True), (np.arange(24) // 12, True), (np.arange(24), False)):
-    bound = broadphase.overlap(bounds, one, two, "capsule-capsule", jnp.full((len(one), 1), reach), tree, tiled)[0]
-    np.testing.assert_allclose(bound[near], reach - exact[near], atol=1e-9)
-    assert np.all(bound[~near] <= 0) and np.all((bound >= reach - exact - 1e-9) | (exact > reach))
+  reaches = jnp.full((len(one), 1), reach)
+  bound = broadphase.overlap(bounds, broadphase.Candidates(one, two, "capsule-capsule", np.arange(24)), reaches)[:, 0]
+  np.testing.assert_allclose(bound[near], reach - exact[near], atol=1e-9)
+  assert np.all(bound[~near] <= 0) and np.all((bound >= reach - exact - 1e-9) | (exact > reach))
+  # looked at part after part, whatever belongs to one tree
+  touching = int((bound > 0).sum())
+  for tree in (np.arange(24), np.zeros(24, int), np.arange(24) // 12):
+    candidates = broadphase.Candidates(one, two, "capsule-capsule", tree)
+    for budget in (touching - 3, touching, touching + 5):
+      chosen = broadphase.nearest_of_few(bounds, candidates, reaches, budget)
+      wanted = broadphase.nearest(bound[:, None], budget)
+      assert chosen.lost == wanted.lost == (budget < touching)
+      found, expected = (np.sort(x.place[x.there]) for x in (chosen, wanted))
+      np.testing.assert_array_equal(found, expected)
+      assert len(found) == min(budget, touching)
+
+
+def test_parts_out_of_reach_are_not_looked_at(monkeypatch):
+  """Two piles far from each other: pairs within them only; with what is left of the last part none twice."""
+  model = mujoco.MjModel.from_xml_string(
+    "<mujoco><worldbody>" + "".join(
+      f'<body pos="{100 * (k // 15)} 0 {0.19 * k}"><freejoint/><geom size="0.1"/></body>' for k in range(30)
+    ) + "</worldbody></mujoco>"
+  )  # fmt: skip
+  m = mjx.put_model(model, pair_max=40, dtype=np.float64)
+  seen, kept = [], broadphase._kept
+  monkeypatch.setattr(broadphase, "_kept", lambda *x: jax.debug.callback(lambda y: seen.append(y), x[2]) or kept(*x))
+  d = mjx.collision(m, mjx.kinematics(m, mjx.make_data(m)))
+  jax.effects_barrier()
+  assert int((d.contact.exclude == 0).sum()) == 28 and not d.status.bits
+  assert sum(int((x > 0).sum()) for x in seen) == 28
 
 
 def test_more_slots_than_there_is_room_for_are_refused():
@@ -195,8 +222,9 @@ def test_nearest_are_those_that_overlap_most(n, budget):
   overlap = rng.normal(size=(3, n)).astype(np.float32)
   overlap[0, rng.random(n) < 0.9] = -np.inf
   overlap[1] = np.where(np.arange(n) < budget, 1, -1)  # just as many as fit
-  chosen = broadphase.nearest(jnp.asarray(overlap), budget)
+  chosen = broadphase.nearest(jnp.asarray(overlap.T), budget)
   found = np.take_along_axis(overlap, np.asarray(chosen.place).T, axis=1)
   np.testing.assert_array_equal(found, -np.sort(-overlap, axis=1)[:, :budget])
   assert all(len(np.unique(x)) == budget for x in np.asarray(chosen.place).T)
+  np.testing.assert_array_equal(chosen.there.T, found > 0)
   np.testing.assert_array_equal(chosen.lost, (overlap > 0).sum(axis=1) > budget)
