@@ -154,8 +154,8 @@ def _compose(p: KinematicsPlan, local: jax.Array) -> jax.Array:
   # reverse mode composes again from the poses that the loop carries, else it would keep the operands of each product
   @functools.partial(jax.checkpoint, prevent_cse=False)
   def down(above, x):
-    mine, mask = x
-    parent = vector.combine_rows(mask, above)
+    mine, row, mask = x
+    parent = _at_parents(above, row, mask)
     (point, turn), (there, turned) = vector.split(parent, 3), vector.split(mine, 3)
     placed = jnp.concatenate([point + quat.rotate(turn, there), quat.mul(turn, turned)], axis=-2)
     return placed, placed
@@ -164,8 +164,21 @@ def _compose(p: KinematicsPlan, local: jax.Array) -> jax.Array:
   masks = np.array(p.parent)
   masks[0, :, 0] = 1
   start = jnp.broadcast_to(top, (p.node.shape[1], *top.shape[1:]))
-  _, placed = jax.lax.scan(down, start, (rows(local, p.node), jnp.asarray(masks, local.dtype)))
+  index = masks.argmax(axis=-1).astype(np.int32)  # of empty nodes any will do
+  _, placed = jax.lax.scan(down, start, (rows(local, p.node), index, jnp.asarray(masks, local.dtype)))
   return jnp.concatenate([top, placed.reshape(p.node.size, *placed.shape[2:])])
+
+
+@jax.custom_jvp
+def _at_parents(above: jax.Array, index: jax.Array, mask: jax.Array) -> jax.Array:
+  """Rows of the parents, by their index; the derivative by a mask, a product whose transpose is one, not a scatter."""
+  return above.at[index].get(mode="promise_in_bounds")
+
+
+@_at_parents.defjvp
+def _at_parents_jvp(primals, tangents):
+  above, index, mask = primals
+  return _at_parents(above, index, mask), vector.combine_rows(mask, tangents[0])
 
 
 def _base_poses(m, p, qpos, mocap_pos, mocap_quat):
