@@ -31,8 +31,9 @@ class Alone(NamedTuple):
 
   slot: np.ndarray  # (n,)
   side: np.ndarray  # (n,)
-  load_slot: SumPlan  # load <- those of the slots whose body moves with it
-  load: np.ndarray  # (nv,) dof -> its load, which dofs that move the same of these bodies share
+  dof_slot: SumPlan  # dof <- those of the slots whose body it moves
+  load_slot: SumPlan  # the same without repetition: dofs that move the same of these bodies have one load
+  load: np.ndarray  # (nv,) dof -> its load
   entry: InertiaPlan  # a dof with itself and its ancestors
 
 
@@ -97,7 +98,8 @@ def _divide(s: dict[str, Any], body: np.ndarray | None, some: FixedSides | Chose
   own = np.zeros(0, int) if body is None else body[single, moving[single].argmax(axis=1)]
   side, entry = single[some.slot], plan_packed(*np.tril(moves[s["dof_bodyid"]]).nonzero(), nv=s["nv"])
   loads, load = np.unique(moves[own].T, axis=0, return_inverse=True)
-  alone = Alone(np.flatnonzero(single), np.flatnonzero(side), plan_sum(loads), load.ravel(), entry)
+  each = plan_sum(moves[own].T)
+  alone = Alone(np.flatnonzero(single), np.flatnonzero(side), each, plan_sum(loads), load.ravel(), entry)
   others = some if body is None else sides.plan_fixed(s, body[~single])
   slot = np.flatnonzero(~single)
   of_slot = [np.flatnonzero(others.slot == k) for k in range(len(slot))]

@@ -183,8 +183,9 @@ def _stiffness(a: jax.Array, basis: jax.Array) -> jax.Array:
 def _alone_curvature(p: contact.Alone, a: jax.Array, j: Jacobian, cdof: jax.Array) -> jax.Array:
   """Dense (nv, nv, W) curvature of the contacts with one moving body: composite stiffnesses, as M has composite inertias."""
   stiff = _stiffness(rows(a, p.slot), rows(j.basis, p.side))
-  load = spatial.unpack(mask_sum(p.load_slot, stiff))
-  force = vector.mat_vec(rows(load, p.load), cdof)
+  is_one = stiff.shape[-1] == 1  # to fetch a single world's numbers row by row costs more than the sum
+  load = mask_sum(p.dof_slot, stiff) if is_one else rows(mask_sum(p.load_slot, stiff), p.load)
+  force = vector.mat_vec(spatial.unpack(load), cdof)
   left, right = rows(force, p.entry.row), rows(cdof, p.entry.col)
   return inertia.unpack(p.entry, linear.materialized(vector.dot(left, right)))
 

@@ -153,9 +153,10 @@ def _summed(a: jax.Array, x: jax.Array) -> jax.Array:
       parts.append(jnp.sum(operator.mul(*terms), axis=row + 1))
     return functools.reduce(operator.add, parts)
   # sums over an axis that is not the last XLA on CPU takes number by number, not by vectors
-  terms = [operator.mul(*(jax.lax.index_in_dim(v, i, row + 1, keepdims=False) for v in (a, x))) for i in range(k)]
+  terms = list(map(operator.mul, *(jax.lax.split(v, (1,) * k, axis=row + 1) for v in (a, x))))
   parts = (functools.reduce(operator.add, terms[first : first + _MAX_TERMS]) for first in range(0, k, _MAX_TERMS))
-  return functools.reduce(lambda total, part: materialized(total + part), parts, materialized(next(parts)))
+  total = functools.reduce(lambda total, part: materialized(total + part), parts, materialized(next(parts)))
+  return jax.lax.squeeze(total, (row + 1,))
 
 
 def _combine_matrix(t: jax.Array, a: Any, x: jax.Array) -> jax.Array:
