@@ -198,8 +198,11 @@ class Chosen(NamedTuple):
   lost: jax.Array  # (W,) whether some within reach were left out
 
 
-def nearest(overlap: jax.Array, budget: int) -> Chosen:
-  """The candidates of largest overlap (n, W), of which there are more than the budget. Gradient: none."""
+def nearest(overlap: jax.Array, budget: int, slack: jax.Array | float = 0.0) -> Chosen:
+  """The candidates of largest overlap (n, W), of which there are more than the budget. Gradient: none.
+
+  Of those whose overlap is not above the slack none is missed.
+  """
   overlap, wanted = jax.lax.stop_gradient(overlap).astype(jnp.float32).T, budget + 1
   count = -(-overlap.shape[1] // _GROUP)
   if count <= 2 * wanted:
@@ -211,10 +214,12 @@ def nearest(overlap: jax.Array, budget: int) -> Chosen:
     members = jnp.take_along_axis(overlap, group[:, None], axis=2).reshape(-1, _GROUP * wanted)
     value, among = _largest(members, wanted)
     place = count * (among // wanted) + jnp.take_along_axis(group, among % wanted, axis=1)
-  return Chosen(place[:, :budget].T, value[:, :budget].T > 0, value[:, budget] > 0)
+  return Chosen(place[:, :budget].T, value[:, :budget].T > 0, value[:, budget] > slack)
 
 
-def nearest_of_few(b: Bounds, c: Candidates, reach: jax.Array, budget: int) -> Chosen:
+def nearest_of_few(
+  b: Bounds, c: Candidates, reach: jax.Array, budget: int, slack: jax.Array | float = 0.0
+) -> Chosen:
   """The same where worlds are few at a time (tiles): part after part of the candidates, looked at no closer than needed.
 
   Not at all at parts of which all geoms are apart, in all worlds, from the boxes around the others' trees; few of the others
@@ -244,7 +249,7 @@ def nearest_of_few(b: Bounds, c: Candidates, reach: jax.Array, budget: int) -> C
   dtype, width = b.balls.pos.dtype, b.balls.pos.shape[-1]
   nothing = jnp.full((budget + 1, width), -jnp.inf, dtype), jnp.zeros((budget + 1, width), jnp.int32)
   _, value, place = jax.lax.while_loop(lambda s: s[0] < len(part), look, (after(-1), *nothing))
-  return Chosen(place[:budget], value[:budget] > 0, value[budget] > 0)
+  return Chosen(place[:budget], value[:budget] > 0, value[budget] > slack)
 
 
 def _kept(value: jax.Array, place: jax.Array, more: jax.Array, its_place: jax.Array) -> tuple[jax.Array, jax.Array]:

@@ -18,6 +18,8 @@ from mjx_lite.core.enums import DisableBit, GeomType
 from mjx_lite.core.select import gather, join, rows
 from mjx_lite.core.types import Model
 
+_FAR = shapes.NO_CONTACT
+
 
 class FieldPlan(NamedTuple):
   """The plan of pairs with distance fields, and the function that takes it."""
@@ -260,18 +262,18 @@ def _collide_near(m: Model, by_pair: mixing.Params, geom_xpos: jax.Array, geom_x
       rank, flat, full = jnp.asarray(rank.astype(np.int32))[:, None], [x[0] for x in found], full | over
       parts.append([rank, flat[0] < rows(reach, pair), *flat])
       continue
-    place, (pair, margin), there = None, (jnp.asarray(group.pair.astype(np.int32))[:, None], rows(reach, group.pair)), None
+    place, (pair, margin) = None, (jnp.asarray(group.pair.astype(np.int32))[:, None], rows(reach, group.pair))
     if group.budget < len(group.pair):
       chosen = _nearest(m, group, bounds, margin)
-      place, there, lost = chosen.place, chosen.there[:, None], lost | chosen.lost
-      pair, margin = gather(pair, place), gather(margin, place)
+      place, lost = chosen.place, lost | chosen.lost
+      # what is in the place of none is within reach of nothing, so that no search begins
+      pair, margin = gather(pair, place), jnp.where(chosen.there, gather(margin, place), -_FAR)
       which = (jnp.asarray(g.astype(np.int32))[place] for g in (group.geom1, group.geom2))
       shape1, shape2 = (Shape(gather(geom_xpos, g), gather(geom_xmat, g), gather(m.geom_size, g)) for g in which)
     else:
       shape1, shape2 = _shapes(m, group, geom_xpos, geom_xmat)
     found = _narrow(m, group, shape1, shape2, margin, place)
-    if there is not None:
-      found = found._replace(dist=jnp.where(there, found.dist, jnp.asarray(shapes.NO_CONTACT, found.dist.dtype)))
+    found = found._replace(dist=jnp.where(margin[:, None] > -_FAR, found.dist, _FAR))
     rank = width * pair[:, None] + np.arange(found.dist.shape[1], dtype=np.int32)[:, None]
     parts.append([x.reshape(-1, *x.shape[2:]) for x in (rank, found.dist < margin[:, None], *found)])
   rank, touches, dist, pos, frame = (join(x) for x in zip(*parts, strict=True))
@@ -291,11 +293,11 @@ def _candidates(m: Model, group: Group) -> broadphase.Candidates:
 
 
 def _nearest(m: Model, group: Group, bounds: broadphase.Bounds, reach: jax.Array) -> broadphase.Chosen:
-  """The candidates of a group that go to the narrow phase."""
-  candidates = _candidates(m, group)
+  """The candidates of a group that go to the narrow phase; those that derivatives alone feel, if there is room for them."""
+  candidates, slack = _candidates(m, group), jax.lax.stop_gradient(m.opt.felt)
   if m.tile > 0:
-    return broadphase.nearest_of_few(bounds, candidates, reach, group.budget)
-  return broadphase.nearest(broadphase.overlap(bounds, candidates, reach), group.budget)
+    return broadphase.nearest_of_few(bounds, candidates, reach + slack, group.budget, slack)
+  return broadphase.nearest(broadphase.overlap(bounds, candidates, reach + slack), group.budget, slack)
 
 
 def count_near(m: Model, geom_xpos: jax.Array, geom_xmat: jax.Array) -> jax.Array:

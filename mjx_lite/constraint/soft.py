@@ -16,8 +16,6 @@ import numpy as np
 from mjx_lite.constraint.rows import Rows
 from mjx_lite.core.types import Model
 
-_FAR = 30.0  # in units of the reach: beyond it the weight is round-off
-
 
 def _smooth(e):
   """Half at touching."""
@@ -45,8 +43,8 @@ def soften(m: Model, rows: Rows) -> Rows:
     return rows
   start = m.plan.contact_force.first_row
   excess = (rows.pos - rows.margin)[start :: p.nrow]  # of the first row of each slot; friction rows have none
-  near = excess < _FAR * m.opt.contact_reach
-  e = jnp.where(near, excess / m.opt.contact_reach, _FAR)
+  near = excess < m.opt.felt
+  e = jnp.where(near, excess, m.opt.felt) / m.opt.contact_reach
   weight = jnp.where(near, WEIGHTS[m.opt.contact_gradient](e), 0)
   per_row = lambda x: jnp.repeat(x, p.nrow, axis=0)  # noqa: E731
   d = jnp.where(_own_rows(p, rows.jacobian.mu), per_row(weight) / rows.R[start:], 0)

@@ -203,9 +203,8 @@ def _region(part: jex_core.ClosedJaxpr, args: Sequence[jax.Array]) -> list[jax.A
   # XLA aborts where a region does not use one of its operands. So all are results too, and none is a constant, which XLA would
   # write into the region instead: not one at the call, nor one that comes out of the call before, if that had only constants.
   # The first goes twice through the barrier: for several devices XLA aborts where that takes just what `top_k` returns
-  jaxpr = part.jaxpr.replace(outvars=[*part.jaxpr.outvars, *part.jaxpr.invars], debug_info=part.jaxpr.debug_info)
-  whole = jex_core.ClosedJaxpr(jaxpr, part.consts)
-  out: list[Any] = _called(whole, together(*jax.lax.optimization_barrier((*args, *args[:1]))[: len(args)]))
+  call = part.replace(jaxpr=part.jaxpr.replace(outvars=[*part.jaxpr.outvars, *part.jaxpr.invars]))
+  out: list[Any] = _called(call, together(*jax.lax.optimization_barrier((*args, *args[:1]))[: len(args)]))
   out[0] = set_xla_metadata(out[0], inlineable="false", xla_cpu_small_call="true")
   return out[: len(part.out_avals)]
 

@@ -19,6 +19,7 @@ from mjx_lite.core.pytree import Replaceable, array, pytree, static
 from mjx_lite.core.status import Status
 
 _DISABLE, _ENABLE = enums.DisableBit, enums.EnableBit
+_FELT = 30.0  # in units of `contact_reach`: beyond it the weight of a contact is round-off
 
 
 @pytree
@@ -58,6 +59,11 @@ class Option(Replaceable):
 
   def _on(self, bit: int) -> bool:
     return not self.disableflags & bit
+
+  @property
+  def felt(self) -> jax.Array | float:
+    """How far beyond its margin a contact has derivatives [m]."""
+    return 0.0 if self.contact_gradient == "exact" else _FELT * self.contact_reach
 
   # resolved flags: the only place where bits are tested
   use_constraint = property(lambda self: self._on(_DISABLE.CONSTRAINT))

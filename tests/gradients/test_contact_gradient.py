@@ -132,3 +132,22 @@ def test_condims_chosen_at_run_time(cone):
   for height in (-1e-3, 2e-2):
     np.testing.assert_allclose(over_velocity(chosen, height), over_velocity(fixed, height), rtol=1e-9, atol=1e-12)
     assert abs(over_velocity(fixed, height)[0, 0] - 1) > 1e-3  # friction is felt
+
+
+def test_pairs_chosen_at_run_time():
+  """Where few pairs are looked at closely, one that is near and does not touch is among them, and not missed if it is not."""
+  spheres = "".join(f'<body pos="{x} 0 0"><freejoint/><geom size="0.1"/></body>' for x in (0, 0.22, 3))
+  model = mujoco.MjModel.from_xml_string(f"<mujoco><option gravity='0 0 0'/><worldbody>{spheres}</worldbody></mujoco>")
+
+  def slope(**options):
+    m = mjx.put_model(model, contact_gradient="from_distance", contact_reach=0.05, **options)
+    d = mjx.make_data(m)
+    d = d.replace(qvel=d.qvel.at[6].set(-0.5))  # towards the first
+    after = mjx.jit(mjx.step)(m, d)
+    assert not after.status.bits
+    return jax.jacfwd(lambda v: mjx.step(m, d.replace(qvel=v)).qvel)(d.qvel)
+
+  whole = slope()
+  assert abs(whole[0, 0] - 1) > 1e-3
+  for options in ({"pair_max": 1}, {"pair_max": 1, "tile": 0}):
+    np.testing.assert_allclose(slope(**options), whole, rtol=1e-9, atol=1e-12)
