@@ -14,7 +14,7 @@ import numpy as np
 from mjx_lite.collision import boxes
 from mjx_lite.core import linear
 from mjx_lite.core.enums import GeomType
-from mjx_lite.core.select import gather, rows
+from mjx_lite.core.select import gather, next_true, rows
 from mjx_lite.core.types import Model
 from mjx_lite.math import extreme, safe, vector
 from mjx_lite.math.once import once
@@ -201,7 +201,7 @@ class Chosen(NamedTuple):
 def nearest(overlap: jax.Array, budget: int, slack: jax.Array | float = 0.0) -> Chosen:
   """The candidates of largest overlap (n, W), of which there are more than the budget. Gradient: none.
 
-  Of those whose overlap is not above the slack none is missed.
+  One that is left out counts as lost if its overlap is above the slack.
   """
   overlap, wanted = jax.lax.stop_gradient(overlap).astype(jnp.float32).T, budget + 1
   count = -(-overlap.shape[1] // _GROUP)
@@ -232,10 +232,7 @@ def nearest_of_few(
   wanted, some = jnp.ones(len(start), bool), _overlaps(b, c, reach)
   if n >= _FEW_TREES * np.unique(c.tree[np.stack([c.geom1, c.geom2])], axis=1).shape[1]:
     wanted = _may_meet(b.balls, c, jnp.max(jax.lax.stop_gradient(reach)), start, size)
-  part, row = np.arange(len(start), dtype=np.int32), np.arange(size, dtype=np.int32)[:, None]
-
-  def after(k):
-    return jnp.min(jnp.where(wanted & (part > k), part, len(part)))
+  row = np.arange(size, dtype=np.int32)[:, None]
 
   def look(state):
     k, value, place = state
@@ -243,12 +240,12 @@ def nearest_of_few(
     found = some(lambda x, axis=0: jax.lax.dynamic_slice_in_dim(x, first, size, axis), True)
     found = jnp.where((found > 0) & (first + row >= k * size), found, -jnp.inf)
     its_place = jnp.broadcast_to(first + row, found.shape)
-    kept = lambda: _kept(value, place, found, its_place)  # noqa: E731
-    return after(k), *jax.lax.cond(jnp.any(found > 0), kept, lambda: (value, place))
+    kept = jax.lax.cond(jnp.any(found > 0), lambda: _kept(value, place, found, its_place), lambda: (value, place))
+    return next_true(wanted, k), *kept
 
   dtype, width = b.balls.pos.dtype, b.balls.pos.shape[-1]
   nothing = jnp.full((budget + 1, width), -jnp.inf, dtype), jnp.zeros((budget + 1, width), jnp.int32)
-  _, value, place = jax.lax.while_loop(lambda s: s[0] < len(part), look, (after(-1), *nothing))
+  _, value, place = jax.lax.while_loop(lambda s: s[0] < len(start), look, (next_true(wanted, -1), *nothing))
   return Chosen(place[:budget], value[:budget] > 0, value[budget] > slack)
 
 
@@ -262,12 +259,11 @@ def _kept(value: jax.Array, place: jax.Array, more: jax.Array, its_place: jax.Ar
     best, at = extreme.first_largest(left)
     here = row == at
     there = jnp.sum(jnp.where(here, where, 0), axis=0, dtype=where.dtype)
-    put = lambda x, y: jax.lax.dynamic_update_slice_in_dim(x, y[None], k, 0)  # noqa: E731
-    return k + 1, jnp.where(here, -jnp.inf, left), put(value, best), put(place, there)
+    value, place = (jax.lax.dynamic_update_slice_in_dim(x, y[None], k, 0) for x, y in ((value, best), (place, there)))
+    return k + 1, jnp.where(here, -jnp.inf, left), value, place
 
   start = jnp.int32(0), left, jnp.full_like(value, -jnp.inf), jnp.zeros_like(place)
-  go = lambda s: (s[0] < len(value)) & jnp.any(s[1] > 0)  # noqa: E731
-  return jax.lax.while_loop(go, take, start)[2:]
+  return jax.lax.while_loop(lambda s: (s[0] < len(value)) & jnp.any(s[1] > 0), take, start)[2:]
 
 
 def _largest(x: jax.Array, number: int) -> list[jax.Array]:

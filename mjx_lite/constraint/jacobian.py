@@ -14,7 +14,7 @@ from mjx_lite.constraint import contact
 from mjx_lite.constraint.equality import EqualityPlan
 from mjx_lite.constraint.rows import Jacobian
 from mjx_lite.core import linear, regions
-from mjx_lite.core.select import join, rows, rows_or_zero
+from mjx_lite.core.select import join, next_true, rows, rows_or_zero
 from mjx_lite.core.types import Model
 from mjx_lite.math import linalg, spatial, vector
 from mjx_lite.math.groups import GroupPlan, group_sum, plan_groups
@@ -290,20 +290,17 @@ def _halves(a: jax.Array, basis: jax.Array, moves: jax.Array, cdof: jax.Array) -
 @jax.custom_jvp
 def _sum_of_pushing(a: jax.Array, basis: jax.Array, moves: jax.Array, cdof: jax.Array) -> jax.Array:
   """`_sum_of_all`, in a loop over the contacts that push in some world; derivatives are those of `_sum_of_all`."""
-  pushes, index = jnp.any(a != 0, axis=(1, 2, 3)), np.arange(len(a), dtype=np.int32)
+  pushes = jnp.any(a != 0, axis=(1, 2, 3))
   a, basis = linear.materialized((a, basis))
-
-  def after(k):
-    return jnp.min(jnp.where(pushes & (index > k), index, len(a)))
 
   def add(state):
     k, total = state
     one, its_basis, its_moves = (jax.lax.dynamic_slice_in_dim(x, k, 1) for x in (a, basis, moves))
     left, right = _halves(one, its_basis, its_moves, cdof)
-    return after(k), total + vector.add(x[:, None] * y[None] for x, y in zip(left, right, strict=True))
+    return next_true(pushes, k), total + vector.add(x[:, None] * y[None] for x, y in zip(left, right, strict=True))
 
   zero = jnp.zeros((len(cdof), len(cdof), cdof.shape[-1]), cdof.dtype)
-  return jax.lax.while_loop(lambda s: s[0] < len(a), add, (after(-1), zero))[1]
+  return jax.lax.while_loop(lambda s: s[0] < len(a), add, (next_true(pushes, -1), zero))[1]
 
 
 @_sum_of_pushing.defjvp

@@ -69,6 +69,12 @@ def gather(x: jax.Array | np.ndarray, index: jax.Array) -> jax.Array:
   return jnp.take_along_axis(linear.materialized(x), index, axis=0, mode="promise_in_bounds")
 
 
+def next_true(mask: jax.Array, k: jax.Array | int) -> jax.Array:
+  """The first index above k at which a mask (n,) is true, n where there is none: what a loop over these goes on with."""
+  index = np.arange(len(mask), dtype=np.int32)
+  return jnp.min(jnp.where(mask & (index > k), index, len(mask)))
+
+
 def rows_or_zero(x: jax.Array, index: np.ndarray) -> jax.Array:
   """`rows`, with a row of zeros where the index is -1."""
   index = np.asarray(index)
