@@ -121,6 +121,8 @@ def _barrier(*x: jax.Array) -> jax.Array:
 
 
 def _combine(a: jax.Array | np.ndarray, x: jax.Array) -> jax.Array:
+  if not a.shape[-1]:
+    return jnp.zeros((*a.shape[:-1], *x.shape[a.ndim - 1 :]), x.dtype)
   if _is_summed(a.shape, x.shape):
     return _summed(jnp.asarray(a), x)
   row = a.ndim - 2
@@ -137,8 +139,8 @@ def _terms(a: tuple[int, ...], x: tuple[int, ...]) -> int:
 def _is_summed(a: tuple[int, ...], x: tuple[int, ...]) -> bool:
   worlds = x[-1] if len(x) > len(a) - 1 else math.inf
   if worlds == 1:
-    return 0 < a[-1] <= _MAX_SUMS * _terms(a, x)
-  return worlds <= regions.lanes() and 0 < a[-1] <= _MAX_SUMMED
+    return a[-1] <= _MAX_SUMS * _terms(a, x)
+  return worlds <= regions.lanes() and a[-1] <= _MAX_SUMMED
 
 
 def _summed(a: jax.Array, x: jax.Array) -> jax.Array:

@@ -38,6 +38,7 @@ from jax.interpreters import ad, batching, mlir
 IS_TESTED = (0, 10, 2) <= tuple(int(x) for x in metadata.version("jaxlib").split(".")[:3] if x.isdigit()) < (0, 11)
 _IS_ON = IS_TESTED and os.environ.get("MJX_LITE_REGIONS") != "0"
 _SIZE = 1000  # operations of a region
+_LOOP = 5000  # of a loop that is one: outside, XLA copies what it carries and starts its parts anew in each turn
 # what is cut into regions, if larger than one, and its parameters that are
 _CALLS = {"jit": "jaxpr", "remat2": "jaxpr", "closed_call": "call_jaxpr", "custom_jvp_call": "call_jaxpr"}
 _PARTS = {"scan": ("jaxpr",), "while": ("cond_jaxpr", "body_jaxpr"), "cond": ("branches",)}
@@ -176,7 +177,8 @@ def _variables(eqns: Sequence[Any]) -> Iterator[Any]:
 def _size_uncut(eqn: Any) -> float:
   """The size of an equation; infinite if its parts are to be cut."""
   size = _size(eqn)
-  return math.inf if size > _SIZE and eqn.primitive.name in _PARTS else size
+  name = eqn.primitive.name
+  return math.inf if size > (_LOOP if name == "while" else _SIZE) and name in _PARTS else size
 
 
 def _size(eqn: Any) -> float:

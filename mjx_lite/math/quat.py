@@ -3,7 +3,7 @@
 import jax
 import jax.numpy as jnp
 
-from mjx_lite.math import safe, vector
+from mjx_lite.math import safe, trig, vector
 
 
 def mul(p: jax.Array, q: jax.Array) -> jax.Array:
@@ -58,7 +58,7 @@ def to_rotvec(q: jax.Array) -> jax.Array:
   # below s = 1e-4 angle/s = 2/w (1 - s^2/(3 w^2)), exact to round-off and smooth through zero
   small = s2 < 1e-8
   s = jnp.sqrt(jnp.where(small, 1, s2))
-  angle = 2 * jnp.arctan2(s, jnp.where(small, 1, w))
+  angle = 2 * trig.arctan2(s, jnp.where(small, 1, w))
   angle = jnp.where(angle > jnp.pi, angle - 2 * jnp.pi, angle)
   sw = jnp.where(small, jnp.where(w == 0, 1, w), 1)
   return jnp.where(small, 2 / sw * (1 - s2 / (3 * sw * sw)), angle / s) * u

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from mjx_lite.math import vector
+from mjx_lite.math import trig, vector
 
 MINVAL = 1e-15  # mjMINVAL
 
@@ -93,7 +93,7 @@ def arctan2(y: jax.Array, x: jax.Array) -> jax.Array:
   Gradient: zero at the origin, where the value is 0.
   """
   ok = (x != 0) | (y != 0)
-  return jnp.where(ok, jnp.arctan2(jnp.where(ok, y, 0), jnp.where(ok, x, 1)), 0)
+  return jnp.where(ok, trig.arctan2(jnp.where(ok, y, 0), jnp.where(ok, x, 1)), 0)
 
 
 def arccos(x: jax.Array) -> jax.Array:
@@ -102,7 +102,7 @@ def arccos(x: jax.Array) -> jax.Array:
   Gradient: zero at and beyond the ends.
   """
   inside = jnp.abs(x) < 1
-  return jnp.where(inside, jnp.arccos(jnp.where(inside, x, 0)), jnp.where(x > 0, 0, jnp.pi).astype(x.dtype))
+  return jnp.where(inside, trig.arccos(jnp.where(inside, x, 0)), jnp.where(x > 0, 0, jnp.pi).astype(x.dtype))
 
 
 def sinc_half(x2: jax.Array) -> jax.Array:

@@ -16,7 +16,7 @@ import numpy as np
 
 from mjx_lite.core.enums import MINVAL
 from mjx_lite.core.select import join, rows
-from mjx_lite.math import safe, vector
+from mjx_lite.math import safe, trig, vector
 
 _ITERATIONS, _TOLERANCE = 20, 1e-6  # of the inside wrap, as in C
 
@@ -233,7 +233,7 @@ def inside(e0: jax.Array, e1: jax.Array, radius: jax.Array, wanted: jax.Array) -
 
   left = (_cross(e0, e1) > 0)[:, None]
   start = jnp.where(left, e0 / len0[:, None], e1 / len1[:, None])
-  turn = phi - jnp.arcsin(jnp.where(left[:, 0], a, b) * jnp.sin(phi))
+  turn = phi - trig.arcsin(jnp.where(left[:, 0], a, b) * jnp.sin(phi))
   c, s = jnp.cos(turn), jnp.sin(turn)
   point = jnp.stack([c * start[:, 0] - s * start[:, 1], s * start[:, 0] + c * start[:, 1]], axis=1)
   point = radius[:, None] * jnp.where(solved[:, None], point, safe.normalize(e0 + e1))
@@ -241,7 +241,7 @@ def inside(e0: jax.Array, e1: jax.Array, radius: jax.Array, wanted: jax.Array) -
 
 
 def _residual(phi, a, b, g):
-  return jnp.arcsin(a * jnp.sin(phi)) + jnp.arcsin(b * jnp.sin(phi)) - 2 * phi + g
+  return trig.arcsin(a * jnp.sin(phi)) + trig.arcsin(b * jnp.sin(phi)) - 2 * phi + g
 
 
 def _slope(phi, a, b):

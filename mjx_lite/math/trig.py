@@ -1,0 +1,86 @@
+"""Inverse trigonometric functions whose operations go by vectors; XLA on CPU calls the C library for each number.
+
+Errors are a few units in the last place, in single and double precision. Source of the approximations of arctan: Cephes
+(S. L. Moshier, Methods and Programs for Mathematical Functions, 1989), `atanf` and `atan`.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+# arctan(t) = t + t z P(z) / Q(z), z = t^2, up to a limit, beyond which t is turned by 45 degrees
+_SINGLE = float(np.sqrt(2) - 1), (8.05374449538e-2, -1.38776856032e-1, 1.99777106478e-1, -3.33329491539e-1), (1.0,)
+_DOUBLE = (
+  0.66,
+  (
+    -8.750608600031904122785e-1, -1.615753718733365076637e1, -7.500855792314704667340e1, -1.228866684490136173410e2,
+    -6.485021904942025371773e1,
+  ),
+  (
+    1.0, 2.485846490142306297962e1, 1.650270098316988542046e2, 4.328810604912902668951e2, 4.853903996359136964868e2,
+    1.945506571482613964425e2,
+  ),
+)  # fmt: skip
+
+
+@jax.custom_jvp
+def arctan2(y: jax.Array, x: jax.Array) -> jax.Array:
+  """Angle of the point (x, y) in (-pi, pi] [rad], -pi where y is -0 and x negative; 0 at the origin, not a number if both are infinite.
+
+  Gradient: not a number at the origin, see `safe.arctan2`.
+  """
+  limit, p, q = _DOUBLE if y.dtype == jnp.float64 else _SINGLE
+  wide, high = jnp.abs(x), jnp.abs(y)
+  small, large = jnp.minimum(wide, high), jnp.maximum(wide, high)
+  turn = small > limit * large
+  below = jnp.where(turn, small + large, large)
+  t = jnp.where(turn, small - large, small) / jnp.where(below > 0, below, 1)
+  z = t * t
+  angle = t + t * z * (_polynomial(p, z) / _polynomial(q, z) if len(q) > 1 else _polynomial(p, z))
+  angle = jnp.where(turn, np.asarray(np.pi / 4, y.dtype) + angle, angle)
+  angle = jnp.where(high > wide, np.asarray(np.pi / 2, y.dtype) - angle, angle)
+  return jnp.copysign(jnp.where(x < 0, np.asarray(np.pi, y.dtype) - angle, angle), y)
+
+
+@arctan2.defjvp
+def _arctan2_jvp(primals: Any, tangents: Any) -> tuple[jax.Array, jax.Array]:
+  (y, x), (y_dot, x_dot) = primals, tangents
+  return arctan2(y, x), (x * y_dot - y * x_dot) / (x * x + y * y)
+
+
+@jax.custom_jvp
+def arcsin(x: jax.Array) -> jax.Array:
+  """Arc sine [rad]; not a number beyond [-1, 1]. Gradient: infinite at the ends."""
+  return arctan2(x, _other_leg(x))
+
+
+@arcsin.defjvp
+def _arcsin_jvp(primals: Any, tangents: Any) -> tuple[jax.Array, jax.Array]:
+  return arcsin(*primals), tangents[0] / _other_leg(primals[0])
+
+
+@jax.custom_jvp
+def arccos(x: jax.Array) -> jax.Array:
+  """Arc cosine [rad]; not a number beyond [-1, 1]. Gradient: infinite at the ends."""
+  return arctan2(_other_leg(x), x)
+
+
+@arccos.defjvp
+def _arccos_jvp(primals: Any, tangents: Any) -> tuple[jax.Array, jax.Array]:
+  return arccos(*primals), -tangents[0] / _other_leg(primals[0])
+
+
+def _other_leg(x: jax.Array) -> jax.Array:
+  """sqrt(1 - x^2) without cancellation."""
+  return jnp.sqrt((1 - x) * (1 + x))
+
+
+def _polynomial(coefficients: Sequence[float], z: jax.Array) -> jax.Array:
+  """By Horner's rule, the highest power first."""
+  value = jnp.full_like(z, coefficients[0])
+  for c in coefficients[1:]:
+    value = value * z + np.asarray(c, z.dtype)
+  return value
