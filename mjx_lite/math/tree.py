@@ -10,12 +10,26 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from mjx_lite.core import linear
+from mjx_lite.core import linear, regions
 from mjx_lite.core.select import rows_or_zero
 from mjx_lite.math import vector
 
 PRODUCT = 1024  # entries of a block that cost about as much as a product of its own
 _BLOCKS = 16  # from which on two gathers cost less
+_FETCHED = 1.5  # terms of a sum that cost as much as a row fetched by its index
+
+
+class Block(NamedTuple):
+  """A dense block, and the same without the rows and columns that are equal to others: what a few worlds take."""
+
+  first_row: int
+  last_row: int
+  first_column: int
+  last_column: int
+  matrix: np.ndarray
+  distinct: np.ndarray | None = None  # (u, v); None where there is little to leave out
+  row: np.ndarray | None = None  # (rows,) of distinct, -1 for zeros; None for all
+  column: np.ndarray | None = None  # (k, v) columns that are added up, -1 for none; None for none but these
 
 
 class Run(NamedTuple):
@@ -25,7 +39,7 @@ class Run(NamedTuple):
   rows: int  # of a part
   col: int  # where the columns of the first part begin
   step: int
-  blocks: tuple[tuple[int, int, int, int, np.ndarray], ...]  # of a part: row range, column range, dense block
+  blocks: tuple[Block, ...]  # of a part
 
 
 class SumPlan(NamedTuple):
@@ -80,7 +94,7 @@ def _single(mask: np.ndarray) -> Run:
 
 
 def _cost(runs: list[Run]) -> int:
-  return sum(PRODUCT + run.count * block.size for run in runs for *_, block in run.blocks)
+  return sum(PRODUCT + run.count * block.matrix.size for run in runs for block in run.blocks)
 
 
 def _alike(mask: np.ndarray) -> list[tuple[int, int, int, int, int]]:
@@ -111,7 +125,7 @@ def _alike(mask: np.ndarray) -> list[tuple[int, int, int, int, int]]:
   return found
 
 
-def _blocks(mask: np.ndarray) -> tuple[tuple[int, int, int, int, np.ndarray], ...]:
+def _blocks(mask: np.ndarray) -> tuple[Block, ...]:
   nrow, ncol = mask.shape
   low, high = _extent(mask)
   # least[k]: least cost of the rows before k; the block that ends there begins at begin[k]
@@ -127,11 +141,42 @@ def _blocks(mask: np.ndarray) -> tuple[tuple[int, int, int, int, np.ndarray], ..
     a = int(begin[b])
     lo, hi = int(low[a:b].min()), int(high[a:b].max())
     lo, hi = (lo, hi) if hi > lo else (0, 0)
-    blocks.append((a, b, lo, hi, mask[a:b, lo:hi]))
+    blocks.append(_block(a, b, lo, hi, mask))
     b = a
-  if len(blocks) == 1 and 0 < mask.size - blocks[0][4].size <= PRODUCT and mask.any():
-    blocks = [(0, nrow, 0, ncol, mask)]  # a slice of the operand would be a kernel of its own
+  if len(blocks) == 1 and 0 < mask.size - blocks[0].matrix.size <= PRODUCT and mask.any():
+    blocks = [_block(0, nrow, 0, ncol, mask)]  # a slice of the operand would be a kernel of its own
   return tuple(blocks[::-1])
+
+
+def _block(a: int, b: int, lo: int, hi: int, mask: np.ndarray) -> Block:
+  matrix = mask[a:b, lo:hi]
+  block, least = Block(a, b, lo, hi, matrix), matrix.size
+  if not matrix.any():
+    return block
+  for row, column in ((True, False), (False, True), (True, True)):
+    few, which = _distinct(matrix) if row else (matrix, None)
+    turned, added = _distinct(few.T) if column else (few.T, None)
+    cost = turned.size
+    if which is not None:
+      cost += _FETCHED * len(matrix)
+    if added is not None:
+      members = [np.flatnonzero(added == k) for k in range(len(turned))]
+      added = np.full((max(map(len, members)), len(turned)), -1)
+      for k, x in enumerate(members):
+        added[: len(x), k] = x
+      cost += _FETCHED * added.size
+    if cost < least:
+      least, block = cost, block._replace(distinct=turned.T, row=which, column=added)
+  return block
+
+
+def _distinct(matrix: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+  """The rows that are not zero, each once; and which of them each row is, -1 for zeros."""
+  filled = matrix.any(axis=1)
+  rows, place = np.unique(matrix[filled], axis=0, return_inverse=True)
+  which = np.full(len(matrix), -1)
+  which[filled] = place.ravel()
+  return rows, which
 
 
 def dense(plan: SumPlan) -> np.ndarray:
@@ -141,7 +186,7 @@ def dense(plan: SumPlan) -> np.ndarray:
   for run in plan.runs:
     for k in range(run.count):
       col = run.col + k * run.step
-      for a, b, lo, hi, block in run.blocks:
+      for a, b, lo, hi, block, *_ in run.blocks:
         full[row + a : row + b, col + lo : col + hi] = block
       row += run.rows
   return full
@@ -154,8 +199,7 @@ def transpose(plan: SumPlan) -> SumPlan:
 
 def absolute(plan: SumPlan) -> SumPlan:
   """The plan of the matrix without its signs; not for choices, which have none."""
-  blocks = (tuple((*at, np.abs(block)) for *at, block in run.blocks) for run in plan.runs)
-  return SumPlan(plan.shape, tuple(run._replace(blocks=x) for run, x in zip(plan.runs, blocks, strict=True)))
+  return plan_sum(np.abs(dense(plan)))
 
 
 def mask_sum(plan: SumPlan, x: jax.Array) -> jax.Array:
@@ -173,11 +217,37 @@ def _product(run: Run, x: jax.Array) -> jax.Array:
     x = x[run.col : run.col + run.count * run.step].reshape(run.count, run.step, *x.shape[1:])
   axis = int(many)
   parts = []
-  for a, b, lo, hi, block in run.blocks:
+  are_few = 1 < x.shape[-1] and regions.are_few(x.shape[-1])
+  for block in run.blocks:
+    lo, hi = block.first_column, block.last_column
     if lo == hi:
-      parts.append(jnp.zeros((*x.shape[:axis], b - a, *x.shape[axis + 1 :]), x.dtype))
+      parts.append(jnp.zeros((*x.shape[:axis], len(block.matrix), *x.shape[axis + 1 :]), x.dtype))
+      continue
+    part = jax.lax.slice_in_dim(x, lo, hi, axis=axis)
+    if are_few and block.distinct is not None:
+      parts.append(_of_distinct(block, part, axis))
     else:
-      part = jax.lax.slice_in_dim(x, lo, hi, axis=axis)
-      parts.append(vector.combine_rows(np.broadcast_to(block, (*x.shape[:axis], *block.shape)).astype(x.dtype), part))
+      parts.append(_times(block.matrix, part, axis))
   out = jnp.concatenate(parts, axis) if len(parts) > 1 else parts[0]
   return out.reshape(-1, *out.shape[2:]) if many else out
+
+
+def _times(matrix: np.ndarray, x: jax.Array, axis: int) -> jax.Array:
+  return vector.combine_rows(np.broadcast_to(matrix, (*x.shape[:axis], *matrix.shape)).astype(x.dtype), x)
+
+
+def _of_distinct(block: Block, x: jax.Array, axis: int) -> jax.Array:
+  """The product: what equal columns take is added up, then multiplied, and what comes out written to the rows that are equal."""
+  if block.column is not None:
+    x = linear.materialized(vector.add(_taken(x, index, axis) for index in block.column))
+  x = _times(block.distinct, x, axis)
+  return x if block.row is None else _taken(linear.materialized(x), block.row, axis)
+
+
+def _taken(x: jax.Array, index: np.ndarray, axis: int) -> jax.Array:
+  """Rows of x, of each of its parts where the axis is 1."""
+  if not axis:
+    return rows_or_zero(x, index)
+  n, width = x.shape[:2]
+  every = np.where(index < 0, -1, np.arange(n)[:, None] * width + index)
+  return rows_or_zero(x.reshape(n * width, *x.shape[2:]), every.ravel()).reshape(n, -1, *x.shape[2:])

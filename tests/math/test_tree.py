@@ -51,7 +51,7 @@ def test_a_long_matrix_of_ones_and_twos_is_no_product():
 def test_few_products(trees):
   """A matrix of many small blocks is neither one large product nor one for each block."""
   plan = tree.plan_sum(np.kron(np.eye(trees), np.ones((4, 20))))
-  blocks = [block for run in plan.runs for *_, block in run.blocks for _ in range(run.count)]
+  blocks = [block.matrix for run in plan.runs for block in run.blocks for _ in range(run.count)]
   products = sum(len(run.blocks) for run in plan.runs)
   assert products * tree.PRODUCT + sum(b.size for b in blocks) <= min(tree.PRODUCT + 80 * trees**2, (tree.PRODUCT + 80) * trees)
   assert products <= 16
@@ -98,3 +98,21 @@ def test_trees_that_are_alike_are_one_product(gap):
   np.testing.assert_allclose(tree.mask_sum(plan, x), mask @ x, rtol=1e-12)
   back = jax.vjp(lambda x: tree.mask_sum(plan, x), x)[1](jnp.asarray(mask[:, :32]))[0]
   np.testing.assert_allclose(back, mask.T @ mask[:, :32], rtol=1e-12)
+
+
+@hypothesis.settings(max_examples=40, deadline=None)
+@hypothesis.given(st.integers(1, 3), st.integers(0, 2**32 - 1), st.sampled_from([1, 16]))
+def test_equal_rows_and_columns_are_summed_once(trees, seed, worlds):
+  """What few worlds compute of a block: its distinct rows and columns only, here and there a row or column of zeros."""
+  random = np.random.default_rng(seed)
+  core = random.integers(-1, 2, (4, 5))
+  part = np.concatenate([core, 0 * core[:1]])[random.integers(0, 5, 25)][:, random.integers(0, 5, 30)]
+  part[0, 0] = 1
+  mask = np.kron(np.eye(trees), part).astype(float)
+  plan = tree.plan_sum(mask)
+  assert any(block.distinct is not None and block.distinct.size < 0.2 * part.size for run in plan.runs for block in run.blocks)
+  np.testing.assert_array_equal(tree.dense(plan), mask)
+  x = jnp.asarray(random.normal(size=(mask.shape[1], 2, worlds)), jnp.float32)
+  found, back = jax.vjp(lambda x: tree.mask_sum(plan, x), x)
+  np.testing.assert_allclose(found, np.einsum("nk,k...->n...", mask, x), rtol=1e-5, atol=1e-4)
+  np.testing.assert_allclose(back(found)[0], np.einsum("nk,n...->k...", mask, found), rtol=1e-5, atol=1e-4)
