@@ -11,9 +11,11 @@ attribute is not documented: with versions of jaxlib that this was not tested wi
 environment variable `MJX_LITE_REGIONS` is 0 when mjx_lite is imported.
 
 LLVM unrolls loops of 16 rounds fully before it looks for vectors, and then finds few: a region takes twice as long, to compile
-as well. The option against that XLA reads from the environment alone, when JAX is first used. So importing this module adds it
-to `XLA_FLAGS`, but not where JAX may have another device, for whose kernels it would hold too. Where JAX does not know the
-option, many worlds are computed by kernels.
+as well. And where components are joined, a condition on the component stands in the loop over worlds, which LLVM then goes
+through number by number, unless it may copy a loop of more than 50 instructions for each case. The options against both XLA
+reads from the environment alone, when JAX is first used. So importing this module adds them to `XLA_FLAGS`, but not where JAX
+may have another device, for whose kernels they would hold too. Where JAX does not know the first, many worlds are computed by
+kernels.
 
 Source: of the attribute, XLA's `SmallWhileLoopHoistingPass` and `ComputationKernelEmitter`.
 """
@@ -59,12 +61,13 @@ allowed: dict[str, Callable[[Any], bool]] = dict.fromkeys(_ALLOWED, lambda eqn: 
 
 _LANES = 16  # float32 numbers of a vector, of the widest that there are
 _ROUNDS = "-unroll-full-max-count"  # of the longest loop that LLVM unrolls fully
+_CASES = "-unswitch-threshold"  # instructions that LLVM may add to write a loop for each case of a condition
 
 
 def _keep_loops() -> None:
   flags = os.environ.get("XLA_FLAGS", "")
   if _IS_ON and _ROUNDS not in flags and not _may_have_another_device():
-    os.environ["XLA_FLAGS"] = f"{flags} --xla_backend_extra_options={_ROUNDS}={_LANES - 1}".strip()
+    os.environ["XLA_FLAGS"] = f"{flags} --xla_backend_extra_options={_ROUNDS}={_LANES - 1},{_CASES}=1000".strip()
 
 
 def _may_have_another_device() -> bool:
