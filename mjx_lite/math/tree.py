@@ -16,7 +16,7 @@ from mjx_lite.math import vector
 
 PRODUCT = 1024  # entries of a block that cost about as much as a product of its own
 _BLOCKS = 16  # from which on two gathers cost less
-_FETCHED = 1.5  # terms of a sum that cost as much as a row fetched by its index
+_FETCHED = 1.5  # what a row fetched by its index costs, in terms of a sum
 
 
 class Block(NamedTuple):
@@ -141,32 +141,22 @@ def _blocks(mask: np.ndarray) -> tuple[Block, ...]:
     a = int(begin[b])
     lo, hi = int(low[a:b].min()), int(high[a:b].max())
     lo, hi = (lo, hi) if hi > lo else (0, 0)
-    blocks.append(_block(a, b, lo, hi, mask))
+    blocks.append(_block(a, b, lo, hi, mask[a:b, lo:hi]))
     b = a
   if len(blocks) == 1 and 0 < mask.size - blocks[0].matrix.size <= PRODUCT and mask.any():
     blocks = [_block(0, nrow, 0, ncol, mask)]  # a slice of the operand would be a kernel of its own
   return tuple(blocks[::-1])
 
 
-def _block(a: int, b: int, lo: int, hi: int, mask: np.ndarray) -> Block:
-  matrix = mask[a:b, lo:hi]
+def _block(a: int, b: int, lo: int, hi: int, matrix: np.ndarray) -> Block:
   block, least = Block(a, b, lo, hi, matrix), matrix.size
-  if not matrix.any():
-    return block
-  for row, column in ((True, False), (False, True), (True, True)):
-    few, which = _distinct(matrix) if row else (matrix, None)
-    turned, added = _distinct(few.T) if column else (few.T, None)
-    cost = turned.size
-    if which is not None:
-      cost += _FETCHED * len(matrix)
-    if added is not None:
-      members = [np.flatnonzero(added == k) for k in range(len(turned))]
-      added = np.full((max(map(len, members)), len(turned)), -1)
-      for k, x in enumerate(members):
-        added[: len(x), k] = x
-      cost += _FETCHED * added.size
-    if cost < least:
-      least, block = cost, block._replace(distinct=turned.T, row=which, column=added)
+  for by_row, by_column in ((True, False), (False, True), (True, True)):
+    few, row = _distinct(matrix) if by_row else (matrix, None)
+    few, group = _distinct(few.T) if by_column else (few.T, None)
+    column = None if group is None else _members(group, len(few))
+    cost = few.size + _FETCHED * sum(x.size for x in (row, column) if x is not None)
+    if 0 < cost < least:
+      least, block = cost, block._replace(distinct=few.T, row=row, column=column)
   return block
 
 
@@ -177,6 +167,15 @@ def _distinct(matrix: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
   which = np.full(len(matrix), -1)
   which[filled] = place.ravel()
   return rows, which
+
+
+def _members(group: np.ndarray, count: int) -> np.ndarray:
+  """The members of each group (most, count), from the group of each; -1 where there are no more."""
+  size = np.bincount(group[group >= 0], minlength=count)
+  members = np.full((size.max(initial=0), count), -1)
+  for k in range(count):
+    members[: size[k], k] = np.flatnonzero(group == k)
+  return members
 
 
 def dense(plan: SumPlan) -> np.ndarray:
@@ -199,7 +198,8 @@ def transpose(plan: SumPlan) -> SumPlan:
 
 def absolute(plan: SumPlan) -> SumPlan:
   """The plan of the matrix without its signs; not for choices, which have none."""
-  return plan_sum(np.abs(dense(plan)))
+  blocks = (tuple(_block(*block[:4], np.abs(block.matrix)) for block in run.blocks) for run in plan.runs)
+  return SumPlan(plan.shape, tuple(run._replace(blocks=x) for run, x in zip(plan.runs, blocks, strict=True)))
 
 
 def mask_sum(plan: SumPlan, x: jax.Array) -> jax.Array:
@@ -224,10 +224,7 @@ def _product(run: Run, x: jax.Array) -> jax.Array:
       parts.append(jnp.zeros((*x.shape[:axis], len(block.matrix), *x.shape[axis + 1 :]), x.dtype))
       continue
     part = jax.lax.slice_in_dim(x, lo, hi, axis=axis)
-    if are_few and block.distinct is not None:
-      parts.append(_of_distinct(block, part, axis))
-    else:
-      parts.append(_times(block.matrix, part, axis))
+    parts.append(_of_distinct(block, part, axis) if are_few else _times(block.matrix, part, axis))
   out = jnp.concatenate(parts, axis) if len(parts) > 1 else parts[0]
   return out.reshape(-1, *out.shape[2:]) if many else out
 
@@ -237,10 +234,10 @@ def _times(matrix: np.ndarray, x: jax.Array, axis: int) -> jax.Array:
 
 
 def _of_distinct(block: Block, x: jax.Array, axis: int) -> jax.Array:
-  """The product: what equal columns take is added up, then multiplied, and what comes out written to the rows that are equal."""
+  """The product: what equal columns take is added up, then multiplied, and what comes out is written to the equal rows."""
   if block.column is not None:
     x = linear.materialized(vector.add(_taken(x, index, axis) for index in block.column))
-  x = _times(block.distinct, x, axis)
+  x = _times(block.matrix if block.distinct is None else block.distinct, x, axis)
   return x if block.row is None else _taken(linear.materialized(x), block.row, axis)
 
 

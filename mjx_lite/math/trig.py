@@ -28,7 +28,9 @@ _DOUBLE = (
 
 @jax.custom_jvp
 def arctan2(y: jax.Array, x: jax.Array) -> jax.Array:
-  """Angle of the point (x, y) in (-pi, pi] [rad], -pi where y is -0 and x negative; 0 at the origin, not a number if both are infinite.
+  """Angle of the point (x, y) in (-pi, pi] [rad]; 0 at the origin, -pi where y is -0 and x negative.
+
+  Not a number where both are infinite.
 
   Gradient: not a number at the origin, see `safe.arctan2`.
   """

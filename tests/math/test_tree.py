@@ -60,7 +60,7 @@ def test_few_products(trees):
 KINDS = st.tuples(st.integers(1, 7), *[st.integers(1, 12)] * 2, st.integers(0, 5), st.integers(0, 3))
 
 
-@hypothesis.settings(max_examples=60, deadline=None)
+@hypothesis.settings(max_examples=30, deadline=None)
 @hypothesis.given(st.lists(KINDS, max_size=4), st.data())
 def test_equal_parts_are_one_product(kinds, data):
   """Trees that are alike, others between them, empty rows and columns around and within."""
@@ -100,19 +100,19 @@ def test_trees_that_are_alike_are_one_product(gap):
   np.testing.assert_allclose(back, mask.T @ mask[:, :32], rtol=1e-12)
 
 
-@hypothesis.settings(max_examples=40, deadline=None)
-@hypothesis.given(st.integers(1, 3), st.integers(0, 2**32 - 1), st.sampled_from([1, 16]))
-def test_equal_rows_and_columns_are_summed_once(trees, seed, worlds):
+@pytest.mark.parametrize("worlds", [1, 16])
+@pytest.mark.parametrize("trees", [1, 3])
+def test_equal_rows_and_columns_are_summed_once(trees, worlds):
   """What few worlds compute of a block: its distinct rows and columns only, here and there a row or column of zeros."""
-  random = np.random.default_rng(seed)
-  core = random.integers(-1, 2, (4, 5))
-  part = np.concatenate([core, 0 * core[:1]])[random.integers(0, 5, 25)][:, random.integers(0, 5, 30)]
-  part[0, 0] = 1
-  mask = np.kron(np.eye(trees), part).astype(float)
+  random = np.random.default_rng(0)
+  core = np.pad(np.tril(np.ones((4, 4))) - 2 * np.eye(4), (0, 1))
+  part = core[random.permutation(np.arange(25) % 5)][:, random.permutation(np.arange(30) % 5)]
+  mask = np.kron(np.eye(trees), part)
   plan = tree.plan_sum(mask)
-  assert any(block.distinct is not None and block.distinct.size < 0.2 * part.size for run in plan.runs for block in run.blocks)
+  ((block,),) = (run.blocks for run in plan.runs)
+  assert block.distinct is not None and block.distinct.shape == (4, 4)
   np.testing.assert_array_equal(tree.dense(plan), mask)
   x = jnp.asarray(random.normal(size=(mask.shape[1], 2, worlds)), jnp.float32)
   found, back = jax.vjp(lambda x: tree.mask_sum(plan, x), x)
-  np.testing.assert_allclose(found, np.einsum("nk,k...->n...", mask, x), rtol=1e-5, atol=1e-4)
-  np.testing.assert_allclose(back(found)[0], np.einsum("nk,n...->k...", mask, found), rtol=1e-5, atol=1e-4)
+  np.testing.assert_allclose(found, np.einsum("nk,k...->n...", mask, x), rtol=1e-5, atol=1e-5)
+  np.testing.assert_allclose(back(found)[0], np.einsum("nk,n...->k...", mask, found), rtol=1e-5, atol=1e-5)
