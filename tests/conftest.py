@@ -18,6 +18,7 @@ os.environ["XLA_FLAGS"] = " ".join(
 import jax
 
 jax.config.update("jax_enable_x64", True)
+gc.set_threshold(100_000, 10, 10)  # a trace makes a million objects, few of them garbage: 3 % of the tests' time
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
 
 @pytest.fixture(autouse=True, scope="module")
