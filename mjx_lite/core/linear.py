@@ -185,7 +185,7 @@ def _total(x: jax.Array, size: int) -> jax.Array:
 
 def _is_added(x: tuple[int, ...]) -> bool:
   """Whether the sum of rows of this shape is written out: of a few worlds, for a region."""
-  return x[0] > 0 and 1 < x[-1] <= regions.lanes()
+  return x[0] > 0 and regions.are_several(x[-1])
 
 
 def _added(x: jax.Array) -> jax.Array:

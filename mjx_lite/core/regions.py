@@ -93,6 +93,11 @@ def are_few(worlds: int) -> bool:
   return worlds <= max(1, lanes())
 
 
+def are_several(worlds: int) -> bool:
+  """Whether these are several, and their operations become regions together, on CPU."""
+  return 1 < worlds <= lanes()
+
+
 def evaluate(closed: jex_core.ClosedJaxpr, *args: jax.Array) -> list[jax.Array]:
   """What `jaxpr_as_fun` does, on CPU, the operations in regions."""
   if closed.jaxpr.effects or not _IS_ON:

@@ -217,14 +217,14 @@ def _product(run: Run, x: jax.Array) -> jax.Array:
     x = x[run.col : run.col + run.count * run.step].reshape(run.count, run.step, *x.shape[1:])
   axis = int(many)
   parts = []
-  are_few = 1 < x.shape[-1] and regions.are_few(x.shape[-1])
+  are_several = regions.are_several(x.shape[-1])
   for block in run.blocks:
     lo, hi = block.first_column, block.last_column
     if lo == hi:
       parts.append(jnp.zeros((*x.shape[:axis], len(block.matrix), *x.shape[axis + 1 :]), x.dtype))
       continue
     part = jax.lax.slice_in_dim(x, lo, hi, axis=axis)
-    parts.append(_of_distinct(block, part, axis) if are_few else _times(block.matrix, part, axis))
+    parts.append(_of_distinct(block, part, axis) if are_several else _times(block.matrix, part, axis))
   out = jnp.concatenate(parts, axis) if len(parts) > 1 else parts[0]
   return out.reshape(-1, *out.shape[2:]) if many else out
 

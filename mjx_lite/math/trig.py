@@ -41,7 +41,7 @@ def arctan2(y: jax.Array, x: jax.Array) -> jax.Array:
   below = jnp.where(turn, small + large, large)
   t = jnp.where(turn, small - large, small) / jnp.where(below > 0, below, 1)
   z = t * t
-  angle = t + t * z * (_polynomial(p, z) / _polynomial(q, z) if len(q) > 1 else _polynomial(p, z))
+  angle = t + t * z * _polynomial(p, z) / _polynomial(q, z)
   angle = jnp.where(turn, np.asarray(np.pi / 4, y.dtype) + angle, angle)
   angle = jnp.where(high > wide, np.asarray(np.pi / 2, y.dtype) - angle, angle)
   return jnp.copysign(jnp.where(x < 0, np.asarray(np.pi, y.dtype) - angle, angle), y)

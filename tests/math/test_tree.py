@@ -60,7 +60,7 @@ def test_few_products(trees):
 KINDS = st.tuples(st.integers(1, 7), *[st.integers(1, 12)] * 2, st.integers(0, 5), st.integers(0, 3))
 
 
-@hypothesis.settings(max_examples=30, deadline=None)
+@hypothesis.settings(max_examples=60, deadline=None)
 @hypothesis.given(st.lists(KINDS, max_size=4), st.data())
 def test_equal_parts_are_one_product(kinds, data):
   """Trees that are alike, others between them, empty rows and columns around and within."""
