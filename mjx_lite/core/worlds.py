@@ -48,6 +48,7 @@ native_p = jex_core.Primitive("mjx_native")
 native_p.multiple_results = True
 
 
+_NO_MESH = jax.sharding.AbstractMesh((), ())
 _OUT_TREE: dict[Call, Any] = {}  # output tree of every call that has been traced
 
 
@@ -101,7 +102,8 @@ def _trace(call, batched, avals):
     width = _width(leaves, batched)  # an output of shared values only still belongs to every world
     return [jnp.broadcast_to(x, (*x.shape[:-1], width)) for x in out]
 
-  with _garbage_kept():
+  # what the devices of a mesh hold is not asked here: in `jax.shard_map` JAX would write `reshard` beside every `where`
+  with _garbage_kept(), jax.sharding.use_abstract_mesh(_NO_MESH):
     closed = jax.make_jaxpr(jax.jit(flat))(*(jax.ShapeDtypeStruct(s, t) for s, t in avals))
   (eqn,) = closed.eqns
   inner = eqn.params["jaxpr"]

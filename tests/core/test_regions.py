@@ -217,6 +217,22 @@ def test_a_region_of_just_what_top_k_returns_on_several_devices():
   subprocess.run([sys.executable, "-c", textwrap.dedent(code)], check=True, env=environment)
 
 
+def test_a_device_s_part_is_cut_as_all_worlds_are():
+  """In `jax.shard_map` JAX writes operations about devices, which are in no region, beside every `where`."""
+  m = mjx.put_model(load("joints"))
+  d = jax.tree.map(lambda x: jnp.stack([x] * 2), mjx.make_data(m))
+  step = jax.vmap(mjx.step, in_axes=(None, 0))
+  mesh, spec = jax.make_mesh((1,), ("worlds",)), jax.sharding.PartitionSpec
+  part = jax.shard_map(step, mesh=mesh, in_specs=(spec(), spec("worlds")), out_specs=spec("worlds"), check_vma=False)
+  d = jax.device_put(d, jax.sharding.NamedSharding(mesh, spec("worlds")))
+  found = []
+  for f in (step, part):
+    worlds.clear_caches()  # traced anew, each by itself
+    found.append(mjx.jit(f).lower(m, d).as_text().count("xla_cpu_small_call"))
+  whole, divided = found
+  assert whole == divided > 0
+
+
 def test_without_regions(monkeypatch):
   monkeypatch.setattr(regions, "_IS_ON", False)
   assert count(in_regions(several), *inputs()) == 0
