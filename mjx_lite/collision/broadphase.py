@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from mjx_lite.collision import boxes
+from mjx_lite.collision import boxes, mixing
 from mjx_lite.core import linear
 from mjx_lite.core.enums import GeomType
 from mjx_lite.core.select import gather, next_true, rows
@@ -46,6 +46,7 @@ class Balls(NamedTuple):
 
   pos: jax.Array
   radius: jax.Array
+  reach: jax.Array  # with the other geom's, how far from each other two may be; not of explicit pairs
 
 
 class Boxes(NamedTuple):
@@ -73,12 +74,13 @@ class Bounds(NamedTuple):
   segments: Segments
 
 
-def bounds(m: Model, geom_xpos: jax.Array, geom_xmat: jax.Array) -> Bounds:
-  """Bounds from poses, `geom_rbound`, `geom_aabb` and `geom_size`. Gradient: none."""
-  pos, mat, aabb, size, radius = jax.lax.stop_gradient((geom_xpos, geom_xmat, m.geom_aabb, m.geom_size, m.geom_rbound))
+def bounds(m: Model, geom_xpos: jax.Array, geom_xmat: jax.Array, slack: jax.Array | float = 0.0) -> Bounds:
+  """Bounds from poses, `geom_rbound`, `geom_aabb` and `geom_size`, and how far geoms reach, with a slack. Gradient: none."""
+  given = geom_xpos, geom_xmat, m.geom_aabb, m.geom_size, m.geom_rbound, mixing.reach_of_geoms(m) + slack / 2
+  pos, mat, aabb, size, radius, reach = jax.lax.stop_gradient(given)
   length = size[:, 1] * (m.geom_type == GeomType.CAPSULE)[:, None]
   center = pos + vector.mat_vec(mat, aabb[:, :3])
-  return Bounds(Balls(pos, radius), Boxes(center, aabb[:, 3:], mat), Segments(pos, mat[:, :, 2], length, size[:, 0]))
+  return Bounds(Balls(pos, radius, reach), Boxes(center, aabb[:, 3:], mat), Segments(pos, mat[:, :, 2], length, size[:, 0]))
 
 
 class Candidates(NamedTuple):
@@ -90,30 +92,31 @@ class Candidates(NamedTuple):
   tree: np.ndarray  # (ngeom,) a number for the tree that a geom belongs to
 
 
-def overlap(b: Bounds, c: Candidates, reach: jax.Array) -> jax.Array:
-  """How far candidates are within reach (n, W or 1) of each other at most (n, W) [m]; negative of others.
+def overlap(b: Bounds, c: Candidates, reach: jax.Array | None = None) -> jax.Array:
+  """How far candidates are within reach of each other at most (n, W) [m]; negative of others.
 
-  By bounding spheres and by the shapes. Source: `mj_filterSphere`, `mj_collideOBB`.
+  Reach (n, W or 1) is given where it is not as the geoms have it: some are explicit pairs. By bounding spheres and by the
+  shapes. Source: `mj_filterSphere`, `mj_collideOBB`.
   """
   return _overlaps(b, c, reach)(lambda x, axis=0: x, False)
 
 
-def _overlaps(b: Bounds, c: Candidates, reach: jax.Array) -> Callable[..., jax.Array]:
+def _overlaps(b: Bounds, c: Candidates, reach: jax.Array | None) -> Callable[..., jax.Array]:
   """The function (take, lazy) that returns `overlap` of those that `take(x, axis=0)` cuts out of an array of all candidates.
 
   Lazy: where all spheres of all worlds are apart, by these alone.
   """
-  reach = jax.lax.stop_gradient(reach)
   shapes, better = (b.segments, _of_segments) if c.group in ROUND else (b.boxes, _of_boxes)
   index, flat = np.stack([c.geom1, c.geom2]).astype(np.int32), _Flat(b.balls, shapes)
 
   def some(take, lazy):
     both = flat.rows(take(jnp.asarray(index), 1))
     (one, first), (two, second) = (flat.parts([x[i] for x in both]) for i in range(2))
-    balls = take(reach) + one.radius + two.radius - safe.norm(one.pos - two.pos)
+    within = one.reach + two.reach if reach is None else take(jax.lax.stop_gradient(reach))
+    balls = within + one.radius + two.radius - safe.norm(one.pos - two.pos)
 
     def by_shapes(balls):
-      return linear.apart(jnp.minimum(balls, take(reach) - better(first, second)), balls)
+      return linear.apart(jnp.minimum(balls, within - better(first, second)), balls)
 
     return jax.lax.cond(jnp.any(balls > 0), by_shapes, lambda x: x, balls) if lazy else by_shapes(balls)
 
@@ -218,7 +221,7 @@ def nearest(overlap: jax.Array, budget: int, slack: jax.Array | float = 0.0) -> 
 
 
 def nearest_of_few(
-  b: Bounds, c: Candidates, reach: jax.Array, budget: int, slack: jax.Array | float = 0.0
+  b: Bounds, c: Candidates, reach: jax.Array | None, budget: int, slack: jax.Array | float = 0.0
 ) -> Chosen:
   """The same where worlds are few at a time (tiles): part after part of the candidates, looked at no closer than needed.
 
@@ -231,7 +234,8 @@ def nearest_of_few(
   start = np.minimum(np.arange(0, n, size), n - size).astype(np.int32)  # the last may repeat some of the one before
   wanted, some = jnp.ones(len(start), bool), _overlaps(b, c, reach)
   if n >= _FEW_TREES * np.unique(c.tree[np.stack([c.geom1, c.geom2])], axis=1).shape[1]:
-    wanted = _may_meet(b.balls, c, jnp.max(jax.lax.stop_gradient(reach)), start, size)
+    most = 2 * jnp.max(rows(b.balls.reach, np.unique([c.geom1, c.geom2]))) if reach is None else jnp.max(reach)
+    wanted = _may_meet(b.balls, c, jax.lax.stop_gradient(most), start, size)
   row = np.arange(size, dtype=np.int32)[:, None]
 
   def look(state):

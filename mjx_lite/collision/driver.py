@@ -188,16 +188,16 @@ def _decided(m: Model, c: Contacts) -> Contacts:
 
 def _collide(m: Model, geom_xpos: jax.Array, geom_xmat: jax.Array) -> Contacts:
   p: CollisionPlan = m.plan.collision
-  by_pair = mixing.mix(m, p.geom1, p.geom2, p.explicit)
+  if p.compact is not None and m.opt.use_contact:
+    return _collide_near(m, geom_xpos, geom_xmat)
+  by_pair = mixing.mix(m, _pairs(p))
   params = mixing.Params(*(rows(x, p.slot_pair) for x in by_pair))
   reach = by_pair.margin + by_pair.gap
   if not p.groups or not m.opt.use_contact:
     shape, dtype = (len(p.slot_pair), geom_xpos.shape[-1]), geom_xpos.dtype
     empty, nowhere = jnp.full(shape, shapes.NO_CONTACT, dtype), jnp.zeros((shape[0], 3, shape[1]), dtype)
     return Contacts(empty, nowhere, jnp.broadcast_to(jnp.eye(3, dtype=dtype)[..., None], (shape[0], 3, 3, shape[1])), params)
-  if p.compact is not None:
-    return _collide_near(m, by_pair, geom_xpos, geom_xmat)
-  adhesion = _adhesion(m)
+  adhesion = _adhesion(m, _pairs(p))
   dist, pos, frame, full = [], [], [], None
   for group in p.groups:
     both, margin = _shapes(m, group, geom_xpos, geom_xmat), rows(reach, group.pair)
@@ -214,10 +214,20 @@ def _collide(m: Model, geom_xpos: jax.Array, geom_xmat: jax.Array) -> Contacts:
   return Contacts(*geometry, params, full=full, adhesion=adhesion)
 
 
-def _adhesion(m: Model) -> jax.Array | None:
-  """That of the candidates (npair, W), if some have it."""
-  p: CollisionPlan = m.plan.collision
-  return mixing.adhesion(m, p.geom1, p.geom2, p.explicit) if m.plan.contact.adhesive else None
+def _pairs(p: CollisionPlan, which: np.ndarray | slice = slice(None)) -> mixing.Pairs:
+  """All candidates, or some."""
+  return mixing.Pairs(p.geom1[which], p.geom2[which], p.explicit[which])
+
+
+def _chosen(pairs: mixing.Pairs, place: jax.Array) -> mixing.Pairs:
+  """Those at some places (k, W)."""
+  one, two, explicit = (x if (x == -1).all() else jnp.asarray(x.astype(np.int32))[place] for x in pairs)
+  return mixing.Pairs(one, two, explicit)
+
+
+def _adhesion(m: Model, pairs: mixing.Pairs) -> jax.Array | None:
+  """That of pairs (n, W), if some have it."""
+  return mixing.adhesion(m, pairs) if m.plan.contact.adhesive else None
 
 
 def _shapes(m: Model, group: Group, geom_xpos: jax.Array, geom_xmat: jax.Array) -> tuple[Shape, Shape]:
@@ -242,36 +252,35 @@ def _narrow(
   return linear.materialized(group.how(shape1, shape2, margin))
 
 
-def _collide_near(m: Model, by_pair: mixing.Params, geom_xpos: jax.Array, geom_xmat: jax.Array) -> Contacts:
+def _collide_near(m: Model, geom_xpos: jax.Array, geom_xmat: jax.Array) -> Contacts:
   """Contacts of the candidates that are near, in as many slots as the plan has.
 
   Gradient: of the contacts found; which ones these are has none.
   """
   p: CollisionPlan = m.plan.collision
-  reach = by_pair.margin + by_pair.gap
-  bounds = broadphase.bounds(m, geom_xpos, geom_xmat)
+  bounds = broadphase.bounds(m, geom_xpos, geom_xmat, m.opt.felt)
   lost, width = jnp.zeros(geom_xpos.shape[-1], bool), int(p.compact or 0)
   parts, full = [], jnp.zeros_like(lost)
   for group in p.groups:
     if isinstance(group.how, hfield.HFieldPlan):
       pair = np.repeat(group.pair, group.how.ncon)
       rank = width * pair + np.concatenate([np.arange(n) for n in group.how.ncon])
-      found, over = hfield.collide(
-        group.how, *_shapes(m, group, geom_xpos, geom_xmat), rows(reach, group.pair), m.opt.ccd_iterations
-      )
+      margin = mixing.reach(m, _pairs(p, group.pair))
+      found, over = hfield.collide(group.how, *_shapes(m, group, geom_xpos, geom_xmat), margin, m.opt.ccd_iterations)
       rank, flat, full = jnp.asarray(rank.astype(np.int32))[:, None], [x[0] for x in found], full | over
-      parts.append([rank, flat[0] < rows(reach, pair), *flat])
+      parts.append([rank, flat[0] < mixing.reach(m, _pairs(p, pair)), *flat])
       continue
-    place, (pair, margin) = None, (jnp.asarray(group.pair.astype(np.int32))[:, None], rows(reach, group.pair))
+    place, pair, pairs = None, jnp.asarray(group.pair.astype(np.int32))[:, None], _pairs(p, group.pair)
     if group.budget < len(group.pair):
-      chosen = _nearest(m, group, bounds, margin)
+      chosen = _nearest(m, group, bounds)
       place, lost = chosen.place, lost | chosen.lost
+      pair, pairs = gather(pair, place), _chosen(pairs, place)
       # what is in the place of none is within reach of nothing, so that no search begins
-      pair, margin = gather(pair, place), jnp.where(chosen.there, gather(margin, place), -_FAR)
-      which = (jnp.asarray(g.astype(np.int32))[place] for g in (group.geom1, group.geom2))
+      margin = jnp.where(chosen.there, mixing.reach(m, pairs), -_FAR)
+      which = pairs.geom1, pairs.geom2
       shape1, shape2 = (Shape(gather(geom_xpos, g), gather(geom_xmat, g), gather(m.geom_size, g)) for g in which)
     else:
-      shape1, shape2 = _shapes(m, group, geom_xpos, geom_xmat)
+      margin, (shape1, shape2) = mixing.reach(m, pairs), _shapes(m, group, geom_xpos, geom_xmat)
     found = _narrow(m, group, shape1, shape2, margin, place)
     found = found._replace(dist=jnp.where(margin[:, None] > -_FAR, found.dist, _FAR))
     rank = width * pair[:, None] + np.arange(found.dist.shape[1], dtype=np.int32)[:, None]
@@ -280,11 +289,10 @@ def _collide_near(m: Model, by_pair: mixing.Params, geom_xpos: jax.Array, geom_x
   chosen = broadphase.first_contacts(touches, rank, len(p.slot_pair), width * len(p.geom1))
   pair = gather(rank, chosen.place) // width
   dist, pos, frame = (gather(x, chosen.place) for x in (dist, pos, frame))
-  geom, dim = np.stack([p.geom1, p.geom2], axis=-1)[..., None].astype(np.int32), p.condim[:, None].astype(np.int32)
-  params, adhesion = mixing.Params(*(gather(x, pair) for x in by_pair)), _adhesion(m)
+  pairs = _chosen(_pairs(p), pair)
   return Contacts(
-    dist, pos, frame, params, adhesion=None if adhesion is None else gather(adhesion, pair), geom=gather(geom, pair),
-    dim=gather(dim, pair), lost_pair=lost, lost_contact=chosen.lost | full,
+    dist, pos, frame, mixing.mix(m, pairs), adhesion=_adhesion(m, pairs), geom=jnp.stack([pairs.geom1, pairs.geom2], axis=1),
+    dim=gather(p.condim[:, None].astype(np.int32), pair), lost_pair=lost, lost_contact=chosen.lost | full,
   )  # fmt: skip
 
 
@@ -292,21 +300,27 @@ def _candidates(m: Model, group: Group) -> broadphase.Candidates:
   return broadphase.Candidates(group.geom1, group.geom2, group.name, m.body_rootid[m.geom_bodyid])
 
 
-def _nearest(m: Model, group: Group, bounds: broadphase.Bounds, reach: jax.Array) -> broadphase.Chosen:
+def _own_reach(m: Model, group: Group, slack: jax.Array | float) -> jax.Array | None:
+  """How far the pairs of a group reach, with a slack, if some are explicit."""
+  pairs = _pairs(m.plan.collision, group.pair)
+  return None if (pairs.explicit < 0).all() else mixing.reach(m, pairs) + slack
+
+
+def _nearest(m: Model, group: Group, bounds: broadphase.Bounds) -> broadphase.Chosen:
   """The candidates of a group that go to the narrow phase; those that derivatives alone feel, if there is room for them."""
   candidates, slack = _candidates(m, group), jax.lax.stop_gradient(m.opt.felt)
+  reach = _own_reach(m, group, slack)
   if m.tile > 0:
-    return broadphase.nearest_of_few(bounds, candidates, reach + slack, group.budget, slack)
-  return broadphase.nearest(broadphase.overlap(bounds, candidates, reach + slack), group.budget, slack)
+    return broadphase.nearest_of_few(bounds, candidates, reach, group.budget, slack)
+  return broadphase.nearest(broadphase.overlap(bounds, candidates, reach), group.budget, slack)
 
 
 def count_near(m: Model, geom_xpos: jax.Array, geom_xmat: jax.Array) -> jax.Array:
   """Number (ngroup, W) of the candidates of each group whose bounds are within reach; zero of those without bounds."""
   p: CollisionPlan = m.plan.collision
-  by_pair = mixing.mix(m, p.geom1, p.geom2, p.explicit)
-  reach, bounds = by_pair.margin + by_pair.gap, broadphase.bounds(m, geom_xpos, geom_xmat)
+  bounds = broadphase.bounds(m, geom_xpos, geom_xmat)
   none = jnp.zeros(geom_xpos.shape[-1], jnp.int32)
   return jnp.stack([
-    jnp.sum(broadphase.overlap(bounds, _candidates(m, g), rows(reach, g.pair)) > 0, axis=0) if g.bounded else none
+    jnp.sum(broadphase.overlap(bounds, _candidates(m, g), _own_reach(m, g, 0.0)) > 0, axis=0) if g.bounded else none
     for g in p.groups
   ] or [none])  # fmt: skip

@@ -1,13 +1,13 @@
 """Parameters of a contact from those of its two geoms, or from its explicit pair."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from mjx_lite.core.enums import MINMU
-from mjx_lite.core.select import join, rows
+from mjx_lite.core.select import gather, rows
 from mjx_lite.core.types import Model
 from mjx_lite.math import safe, vector
 
@@ -23,8 +23,16 @@ class Params(NamedTuple):
   solimp: jax.Array  # (n, 5, W)
 
 
-def mix(m: Model, geom1: np.ndarray, geom2: np.ndarray, explicit: np.ndarray) -> Params:
-  """Contact parameters of candidate pairs.
+class Pairs(NamedTuple):
+  """Pairs of geoms: arrays (n,) if known beforehand, (n, W) of the trace if chosen world by world."""
+
+  geom1: Any
+  geom2: Any
+  explicit: Any  # index of the explicit <pair>, -1 otherwise
+
+
+def mix(m: Model, pairs: Pairs) -> Params:
+  """Contact parameters of pairs.
 
   The geom of higher priority decides; at equal priority friction is the larger, solver parameters are averaged with the
   weights solmix (direct solref: the smaller). Margins and gaps add up. An explicit pair has its own. With the flag OVERRIDE
@@ -33,54 +41,69 @@ def mix(m: Model, geom1: np.ndarray, geom2: np.ndarray, explicit: np.ndarray) ->
   Source: `mj_contactParam`, `mj_setContact`.
   Gradient: at equal frictions that of the first geom and the second, half each.
   """
-  dynamic, given, order = _both_kinds(explicit)
-  mixed, own = _from_geoms(m, geom1[dynamic], geom2[dynamic]), _from_pairs(m, explicit[given])
-  out = Params(*(join([a, b], order) for a, b in zip(mixed, own, strict=True)))
+  own = m.pair_margin, m.pair_gap, m.pair_friction, m.pair_solref, m.pair_solreffriction, m.pair_solimp
+  out = Params(*(_or_own(x, y, pairs) for x, y in zip(_from_geoms(m, pairs), own, strict=True)))
   if m.opt.use_override:
     given = (m.opt.o_margin, None, m.opt.o_friction, m.opt.o_solref, m.opt.o_solref, m.opt.o_solimp)
-    pairs = zip(out, given, strict=True)
-    out = Params(*(x if y is None else jnp.broadcast_to(y, (*x.shape[:-1], y.shape[-1])) for x, y in pairs))
+    both = zip(out, given, strict=True)
+    out = Params(*(x if y is None else jnp.broadcast_to(y, (*x.shape[:-1], y.shape[-1])) for x, y in both))
   return out._replace(friction=jnp.maximum(out.friction, MINMU))
 
 
-def adhesion(m: Model, geom1: np.ndarray, geom2: np.ndarray, explicit: np.ndarray) -> jax.Array:
-  """Force (n, W) by which contacts of candidate pairs pull [N]; arguments as of `mix`.
+def reach(m: Model, pairs: Pairs) -> jax.Array:
+  """Margin and gap (n, W) of pairs, as `mix` has them [m]."""
+  margin = m.opt.o_margin if m.opt.use_override else m.pair_margin
+  return _or_own(vector.add(_both(reach_of_geoms(m), pairs)), margin + m.pair_gap, pairs)
+
+
+def reach_of_geoms(m: Model) -> jax.Array:
+  """What geoms (ngeom, W) have part in the `reach` of pairs that are not explicit [m]."""
+  return (m.opt.o_margin / 2 if m.opt.use_override else m.geom_margin) + m.geom_gap
+
+
+def adhesion(m: Model, pairs: Pairs) -> jax.Array:
+  """Force (n, W) by which contacts of pairs pull [N].
 
   The sum of both geoms', or that of the geom of higher priority. An explicit pair has its own.
 
   Source: `mj_contactParam`.
   """
-  dynamic, given, order = _both_kinds(explicit)
-  first, second = (x[dynamic] for x in (geom1, geom2))
-  prior = m.geom_priority[first], m.geom_priority[second]
-  counts = (prior[0] >= prior[1]), (prior[1] >= prior[0])
-  shares = (rows(m.geom_adhesion, g) * k[:, None] for g, k in zip((first, second), counts, strict=True))
-  return join([vector.add(shares), rows(m.pair_adhesion, explicit[given])], order)
+  first, second = _both(m.geom_priority[:, None], pairs)
+  one, two = _both(m.geom_adhesion, pairs)
+  return _or_own(one * (first >= second) + two * (second >= first), m.pair_adhesion, pairs)
 
 
-def _both_kinds(explicit):
-  """Candidates that the filters let through, explicit pairs, and where they are when the latter follow the former."""
-  dynamic, given = np.flatnonzero(explicit < 0), np.flatnonzero(explicit >= 0)
-  order = np.zeros(len(explicit), int)
-  order[np.concatenate([dynamic, given])] = np.arange(len(explicit))
-  return dynamic, given, order
+def _both(x, pairs):
+  """Rows of the two geoms."""
+  return _rows(x, pairs.geom1), _rows(x, pairs.geom2)
 
 
-def _from_pairs(m, k):
-  fields = (m.pair_margin, m.pair_gap, m.pair_friction, m.pair_solref, m.pair_solreffriction, m.pair_solimp)
-  return Params(*(rows(x, k) for x in fields))
+def _rows(x, index) -> Any:
+  if isinstance(index, np.ndarray):
+    return x[index] if isinstance(x, np.ndarray) else rows(x, index)
+  return gather(x, index)
 
 
-def _from_geoms(m, g1, g2):
-  prio1, prio2 = m.geom_priority[g1], m.geom_priority[g2]
-  first, second = ((prio1 > prio2)[:, None, None], (prio1 < prio2)[:, None, None])
+def _or_own(x, own, pairs):
+  """x, but for explicit pairs their own."""
+  if isinstance(pairs.explicit, np.ndarray) and not (pairs.explicit >= 0).any():
+    return x
+  theirs = _rows(own, pairs.explicit * (pairs.explicit >= 0))
+  here = pairs.explicit >= 0
+  here = here.reshape(len(x), *(1,) * (x.ndim - 2), -1)
+  return jnp.where(here, theirs, x)
+
+
+def _from_geoms(m, pairs):
+  prio1, prio2 = (x[:, None] for x in _both(m.geom_priority[:, None], pairs))
+  alike = (m.geom_priority == m.geom_priority[:1]).all()
 
   def both(x):
-    return rows(x, g1), rows(x, g2)
+    return _both(x, pairs)
 
   def by_priority(x, equal):
     a, b = both(x)
-    return jnp.where(first, a, jnp.where(second, b, equal))
+    return equal if alike else jnp.where(prio1 > prio2, a, jnp.where(prio1 < prio2, b, equal))
 
   mix1, mix2 = both(m.geom_solmix)
   zero1, zero2 = mix1 < safe.MINVAL, mix2 < safe.MINVAL
@@ -93,6 +116,7 @@ def _from_geoms(m, g1, g2):
   imp1, imp2 = both(m.geom_solimp)
   solimp = by_priority(m.geom_solimp, w * imp1 + (1 - w) * imp2)
   friction = by_priority(m.geom_friction, jnp.maximum(*both(m.geom_friction)))
-  friction = rows(jnp.swapaxes(friction, 0, 1), np.array([0, 0, 1, 2, 2]))
+  slide, spin, roll = jnp.split(friction, 3, axis=1)
+  friction = jnp.concatenate([slide, slide, spin, roll, roll], axis=1)
   margin, gap = (vector.add(both(x)) for x in (m.geom_margin, m.geom_gap))
-  return Params(margin, gap, jnp.swapaxes(friction, 0, 1), solref, jnp.zeros_like(solref), solimp)
+  return Params(margin, gap, friction, solref, jnp.zeros_like(solref), solimp)

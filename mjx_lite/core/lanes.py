@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 _FEW = 2  # pairs that are not worth the sorting
-_LEAST = 8  # lanes
+_LEAST = 16  # lanes, and what their number is a multiple of
 _ROUNDS = 32  # if all are wanted
 _WIDE, _WIDE_ROUNDS = 256, 8  # so many worlds are on a device with lanes to spare, where each round costs its launches
 
@@ -44,7 +44,8 @@ def in_lanes(wanted: jax.Array, make: Callable[[Lanes | None], Any], others: Any
   number, width = wanted.shape
   if number <= _FEW:
     return make(None)
-  size = max(_LEAST, -(-width // 2), -(-number * width // (_ROUNDS if width <= _WIDE else _WIDE_ROUNDS)))
+  size = max(-(-width // 2), -(-number * width // (_ROUNDS if width <= _WIDE else _WIDE_ROUNDS)))
+  size = _LEAST * -(-size // _LEAST)
   upto = jnp.cumsum(wanted.ravel().astype(jnp.int32))
   rank = (upto - 1).reshape(wanted.shape)
 
