@@ -114,8 +114,10 @@ def kinematics(m: Model, qpos: jax.Array, mocap_pos: jax.Array, mocap_quat: jax.
   p: KinematicsPlan = m.plan.kinematics
   base_pos, base_quat = _base_poses(m, p, qpos, mocap_pos, mocap_quat)
   joint_pos, joint_quat, shift = _joint_transforms(m, p, qpos)
-  pos = base_pos + quat.rotate(base_quat, rows(joint_pos, p.first_joint))
-  rot = quat.mul(base_quat, rows(joint_quat, p.first_joint))
+  # what is chosen by an index is written down first: in one kernel with products XLA goes through it number by number
+  first_pos, first_quat = (rows(x, p.first_joint) for x in (joint_pos, joint_quat))
+  base_pos, base_quat, first_pos, first_quat = linear.materialized((base_pos, base_quat, first_pos, first_quat))
+  pos, rot = linear.materialized((base_pos + quat.rotate(base_quat, first_pos), quat.mul(base_quat, first_quat)))
   pos, rot = join([pos, rows(joint_pos, p.later_joint)]), join([rot, rows(joint_quat, p.later_joint)])
   width = max(pos.shape[-1], rot.shape[-1])  # where all joints are slides the turns are the same in all worlds
   local = jnp.concatenate([jnp.broadcast_to(x, (*x.shape[:-1], width)) for x in (pos, rot)], axis=-2)
