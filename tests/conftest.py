@@ -9,11 +9,14 @@ import sys
 import pytest
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
-# most of the tests' time goes to compilers; LLVM's optimisations cost a third of it, and dividing a program among threads that
-# are busy with other tests costs a little
+# most of the tests' time goes to compilers; LLVM's optimisations cost a third of it, XLA's newer code generator a tenth
+# (`mjx.jit` does without), and dividing a program among threads that are busy with other tests a little
 os.environ["XLA_FLAGS"] = " ".join(
-  (os.environ.get("XLA_FLAGS", ""), "--xla_backend_optimization_level=0", "--xla_cpu_parallel_codegen_split_count=1")
-)
+  (
+    os.environ.get("XLA_FLAGS", ""), "--xla_backend_optimization_level=0", "--xla_cpu_use_fusion_emitters=false",
+    "--xla_cpu_parallel_codegen_split_count=1",
+  )
+)  # fmt: skip
 
 import jax
 
