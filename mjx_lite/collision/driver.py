@@ -221,8 +221,8 @@ def _pairs(p: CollisionPlan, which: np.ndarray | slice = slice(None)) -> mixing.
 
 def _chosen(pairs: mixing.Pairs, place: jax.Array) -> mixing.Pairs:
   """Those at some places (k, W)."""
-  one, two, explicit = (x if (x == -1).all() else jnp.asarray(x.astype(np.int32))[place] for x in pairs)
-  return mixing.Pairs(one, two, explicit)
+  one, two, explicit = (jnp.asarray(x.astype(np.int32)) for x in pairs)
+  return mixing.Pairs(one[place], two[place], explicit[place] if (pairs.explicit >= 0).any() else pairs.explicit)
 
 
 def _adhesion(m: Model, pairs: mixing.Pairs) -> jax.Array | None:
@@ -263,12 +263,12 @@ def _collide_near(m: Model, geom_xpos: jax.Array, geom_xmat: jax.Array) -> Conta
   parts, full = [], jnp.zeros_like(lost)
   for group in p.groups:
     if isinstance(group.how, hfield.HFieldPlan):
-      pair = np.repeat(group.pair, group.how.ncon)
-      rank = width * pair + np.concatenate([np.arange(n) for n in group.how.ncon])
+      owner = np.repeat(np.arange(len(group.pair)), group.how.ncon)
+      rank = width * group.pair[owner] + np.concatenate([np.arange(n) for n in group.how.ncon])
       margin = mixing.reach(m, _pairs(p, group.pair))
       found, over = hfield.collide(group.how, *_shapes(m, group, geom_xpos, geom_xmat), margin, m.opt.ccd_iterations)
       rank, flat, full = jnp.asarray(rank.astype(np.int32))[:, None], [x[0] for x in found], full | over
-      parts.append([rank, flat[0] < mixing.reach(m, _pairs(p, pair)), *flat])
+      parts.append([rank, flat[0] < rows(margin, owner), *flat])
       continue
     place, pair, pairs = None, jnp.asarray(group.pair.astype(np.int32))[:, None], _pairs(p, group.pair)
     if group.budget < len(group.pair):
