@@ -221,8 +221,11 @@ def _pairs(p: CollisionPlan, which: np.ndarray | slice = slice(None)) -> mixing.
 
 def _chosen(pairs: mixing.Pairs, place: jax.Array) -> mixing.Pairs:
   """Those at some places (k, W)."""
-  one, two, explicit = (jnp.asarray(x.astype(np.int32)) for x in pairs)
-  return mixing.Pairs(one[place], two[place], explicit[place] if (pairs.explicit >= 0).any() else pairs.explicit)
+
+  def at(x):
+    return jnp.asarray(x.astype(np.int32))[place]
+
+  return mixing.Pairs(at(pairs.geom1), at(pairs.geom2), at(pairs.explicit) if pairs.may_be_explicit else pairs.explicit)
 
 
 def _adhesion(m: Model, pairs: mixing.Pairs) -> jax.Array | None:
@@ -303,7 +306,7 @@ def _candidates(m: Model, group: Group) -> broadphase.Candidates:
 def _own_reach(m: Model, group: Group, slack: jax.Array | float) -> jax.Array | None:
   """How far the pairs of a group reach, with a slack, if some are explicit."""
   pairs = _pairs(m.plan.collision, group.pair)
-  return None if (pairs.explicit < 0).all() else mixing.reach(m, pairs) + slack
+  return mixing.reach(m, pairs) + slack if pairs.may_be_explicit else None
 
 
 def _nearest(m: Model, group: Group, bounds: broadphase.Bounds) -> broadphase.Chosen:

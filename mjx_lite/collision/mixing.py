@@ -30,6 +30,11 @@ class Pairs(NamedTuple):
   geom2: Any
   explicit: Any  # index of the explicit <pair>, -1 otherwise
 
+  @property
+  def may_be_explicit(self) -> bool:
+    """Whether some are explicit, or could be for all that is known beforehand."""
+    return not isinstance(self.explicit, np.ndarray) or bool((self.explicit >= 0).any())
+
 
 def mix(m: Model, pairs: Pairs) -> Params:
   """Contact parameters of pairs.
@@ -86,7 +91,7 @@ def _rows(x, index) -> Any:
 
 def _or_own(x, own, pairs):
   """x, but for explicit pairs their own."""
-  if isinstance(pairs.explicit, np.ndarray) and not (pairs.explicit >= 0).any():
+  if not pairs.may_be_explicit:
     return x
   theirs = _rows(own, pairs.explicit * (pairs.explicit >= 0))
   here = pairs.explicit >= 0
