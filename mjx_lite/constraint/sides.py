@@ -10,9 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from mjx_lite.core.select import gather, rows
-from mjx_lite.math import tree
 from mjx_lite.math.groups import scatter_add
-from mjx_lite.math.tree import SumPlan, mask_sum, plan_sum, transpose
+from mjx_lite.math.tree import SumPlan, mask_sum, plan_sum
 
 
 class FixedSides(NamedTuple):
@@ -44,11 +43,11 @@ class FixedSides(NamedTuple):
 
   def moves(self, body: Any, dtype: Any) -> jax.Array | np.ndarray:
     """Signs (nside, nv, 1) of the dofs that move a side."""
-    return tree.dense(self.side_dof)[:, :, None].astype(dtype)
+    return self.side_dof.matrix[:, :, None].astype(dtype)
 
   def to_bodies(self, x: jax.Array, body: Any) -> jax.Array:
     """Sum (nbody, ...) over the sides on a body, without signs."""
-    return mask_sum(tree.absolute(self.body_side), x)
+    return mask_sum(plan_sum(np.abs(self.body_side.matrix)), x)
 
 
 class ChosenSides(NamedTuple):
@@ -117,7 +116,7 @@ def plan_fixed(s: dict[str, Any], slot_body: np.ndarray) -> FixedSides:
       body_side[b, i] += sign
   side_dof = plan_sum(np.array([x[2] for x in sides]).reshape(len(sides), s["nv"]))
   one_sided = len(sides) == ncon and np.array_equal(slot, np.arange(ncon))
-  return FixedSides(slot, root, one_sided, plan_sum(slot_side), side_dof, transpose(side_dof), plan_sum(body_side))
+  return FixedSides(slot, root, one_sided, plan_sum(slot_side), side_dof, side_dof.transpose, plan_sum(body_side))
 
 
 def plan_chosen(s: dict[str, Any], ncon: int) -> ChosenSides:
@@ -125,7 +124,7 @@ def plan_chosen(s: dict[str, Any], ncon: int) -> ChosenSides:
   moves = dofs_of_bodies(s)
   body_dof = plan_sum(moves)
   sign, slot = np.repeat([-1, 1], ncon), np.tile(np.arange(ncon), 2)
-  return ChosenSides(slot, sign, np.asarray(s["body_rootid"], int), moves, body_dof, transpose(body_dof))
+  return ChosenSides(slot, sign, np.asarray(s["body_rootid"], int), moves, body_dof, body_dof.transpose)
 
 
 def couples(s: dict[str, Any], pair_body: np.ndarray) -> bool:

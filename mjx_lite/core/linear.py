@@ -123,7 +123,7 @@ def _barrier(*x: jax.Array) -> jax.Array:
 def _combine(a: jax.Array | np.ndarray, x: jax.Array) -> jax.Array:
   if not a.shape[-1]:
     return jnp.zeros((*a.shape[:-1], *x.shape[a.ndim - 1 :]), x.dtype)
-  if _is_summed(a.shape, x.shape):
+  if is_summed(a.shape, x.shape):
     return _summed(jnp.asarray(a), x)
   row = a.ndim - 2
   many = (0,) * row
@@ -136,7 +136,8 @@ def _terms(a: tuple[int, ...], x: tuple[int, ...]) -> int:
   return max(1, min(_MAX_TERMS, regions.MAX_REDUCED // max(1, results)))
 
 
-def _is_summed(a: tuple[int, ...], x: tuple[int, ...]) -> bool:
+def is_summed(a: tuple[int, ...], x: tuple[int, ...]) -> bool:
+  """Whether a product of matrices of these shapes is written out as sums."""
   worlds = x[-1] if len(x) > len(a) - 1 else math.inf
   if worlds == 1:
     return a[-1] <= _MAX_SUMS * _terms(a, x)
@@ -254,6 +255,10 @@ def _add_up(x: jax.Array, axis: int, size: int) -> jax.Array:
   return jax.lax.squeeze(functools.reduce(operator.add, parts), (x.ndim + axis,))
 
 
+def _added_shape(x: Any, axis: int, size: int) -> tuple[int, ...]:
+  return (*x.shape[:axis], *x.shape[len(x.shape) + axis + 1 :])
+
+
 def _spread(x: jax.Array, axis: int, size: int) -> jax.Array:
   return jnp.broadcast_to(jnp.expand_dims(x, axis), _spread_shape(x, axis, size))
 
@@ -263,8 +268,28 @@ def _spread_shape(x: Any, axis: int, size: int) -> tuple[int, ...]:
   return (*x.shape[:at], size, *x.shape[at:])
 
 
-def _define(primitive: Any, run: Callable[..., Any], shape: Callable[..., Any], transpose: Any, *, first: bool) -> None:
-  """A function of one array; its transpose has the same parameters. A batch axis comes first, or last."""
+def function(
+  name: str, run: Callable[..., Any], shape: Callable[..., Any], transpose: Callable[..., Any], allowed: Callable[..., bool]
+) -> Callable[..., jax.Array]:
+  """A linear function of an array (n, ..., W) and hashable parameters, as a primitive.
+
+  Args:
+    name: of the primitive.
+    run: the function.
+    shape: of what it returns, from the array's shape and the parameters.
+    transpose: the transposed function, of the same parameters.
+    allowed: whether a region may have it, from the array's shape and the parameters.
+  """
+  primitive = jex_core.Primitive(name)
+  _define(primitive, run, lambda x, **params: shape(x.shape, **params), transpose, first=False)
+  regions.allowed[name] = lambda eqn: allowed(eqn.invars[0].aval.shape, **eqn.params)
+  return primitive.bind
+
+
+def _define(
+  primitive: Any, run: Callable[..., Any], shape: Callable[..., Any], transpose: Callable[..., Any], *, first: bool
+) -> None:
+  """A function of one array, and its transpose, both with the same parameters. A batch axis comes first, or last."""
 
   def batch(args, dims, **params):
     x = jnp.moveaxis(args[0], dims[0], 0 if first else -1)
@@ -276,18 +301,18 @@ def _define(primitive: Any, run: Callable[..., Any], shape: Callable[..., Any], 
   primitive.def_abstract_eval(lambda x, **params: jax.core.ShapedArray(shape(x, **params), x.dtype))
   mlir.register_lowering(primitive, mlir.lower_fun(run, multiple_results=False))
   batching.primitive_batchers[primitive] = batch
-  ad.deflinear2(primitive, lambda t, x, **params: [transpose.bind(t, **params)])
+  ad.deflinear2(primitive, lambda t, x, **params: [transpose(t, **params)])
 
 
-_define(choose_p, _choose, lambda x, choice: (len(choice.index), *x.shape[1:]), collect_p, first=False)
-_define(collect_p, _collect, lambda x, choice: (choice.size, *x.shape[1:]), choose_p, first=False)
-_define(add_up_p, _add_up, lambda x, axis, size: (*x.shape[:axis], *x.shape[len(x.shape) + axis + 1 :]), spread_p, first=True)
-_define(spread_p, _spread, _spread_shape, add_up_p, first=True)
-_define(total_p, _total, lambda x, size: x.shape[1:], repeat_p, first=False)
-_define(repeat_p, _repeat, lambda x, size: (size, *x.shape), total_p, first=False)
+_define(choose_p, _choose, lambda x, choice: (len(choice.index), *x.shape[1:]), collect_p.bind, first=False)
+_define(collect_p, _collect, lambda x, choice: (choice.size, *x.shape[1:]), choose_p.bind, first=False)
+_define(add_up_p, _add_up, _added_shape, spread_p.bind, first=True)
+_define(spread_p, _spread, _spread_shape, add_up_p.bind, first=True)
+_define(total_p, _total, lambda x, size: x.shape[1:], repeat_p.bind, first=False)
+_define(repeat_p, _repeat, lambda x, size: (size, *x.shape), total_p.bind, first=False)
 
-_define(materialize_p, lambda x: x, lambda x: x.shape, materialize_p, first=True)
-_define(write_p, jax.lax.optimization_barrier, lambda x: x.shape, write_p, first=True)
+_define(materialize_p, lambda x: x, lambda x: x.shape, materialize_p.bind, first=True)
+_define(write_p, jax.lax.optimization_barrier, lambda x: x.shape, write_p.bind, first=True)
 
 combine_p.def_impl(jax.jit(_combine))
 combine_p.def_abstract_eval(lambda a, x: jax.core.ShapedArray((*a.shape[:-1], *x.shape[a.ndim - 1 :]), x.dtype))
@@ -312,17 +337,17 @@ _define_first(apart_p)
 def _may_collect(x: Any, choice: Choice) -> bool:
   """Whether it takes no scatter, and no product by the library."""
   most, is_product = _ways_to_collect(choice)
-  return _is_summed((choice.size, len(choice.index)), x.shape) if is_product else most <= _MAX_GATHERS
+  return is_summed((choice.size, len(choice.index)), x.shape) if is_product else most <= _MAX_GATHERS
 
 
 def _may_total(x: tuple[int, ...]) -> bool:
-  return _is_added(x) or _is_summed((2, x[0]), x)
+  return _is_added(x) or is_summed((2, x[0]), x)
 
 
 for _primitive in (add_up_p, apart_p, bind_p, choose_p, materialize_p, repeat_p, spread_p, write_p):
   regions.allowed[_primitive.name] = lambda eqn: True
 regions.allowed[collect_p.name] = lambda eqn: _may_collect(eqn.invars[0].aval, **eqn.params)
-regions.allowed[combine_p.name] = lambda eqn: _is_summed(*(v.aval.shape for v in eqn.invars))
+regions.allowed[combine_p.name] = lambda eqn: is_summed(*(v.aval.shape for v in eqn.invars))
 regions.allowed[total_p.name] = lambda eqn: _may_total(eqn.invars[0].aval.shape)
 
 for _primitive in (materialize_p, write_p, apart_p):

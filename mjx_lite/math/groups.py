@@ -1,7 +1,6 @@
 """Sums over groups of rows of unequal size, known to the plan (per tendon over its segments) or chosen in the trace."""
 
 import functools
-import math
 from typing import NamedTuple
 
 import jax
@@ -11,9 +10,10 @@ import numpy as np
 from mjx_lite.core import linear
 from mjx_lite.core.select import gather, rows
 from mjx_lite.math import vector
+from mjx_lite.math.tree import SumPlan, mask_sum, plan_sum
 
 _SUMMED = 16  # rows that `scatter_add` adds in one go
-_DENSE = 4096  # up to this many entries a product with a 0/1 matrix is cheaper than a padded gather
+_DENSE = 4096  # up to this many entries sums by a 0/1 matrix are cheaper than a padded gather
 
 
 class GroupPlan(NamedTuple):
@@ -21,6 +21,7 @@ class GroupPlan(NamedTuple):
 
   index: np.ndarray  # (ngroup, longest) row, nrow where there is none
   nrow: int
+  sums: SumPlan | None  # group <- rows, of few
 
 
 def plan_groups(group: np.ndarray, ngroup: int) -> GroupPlan:
@@ -35,19 +36,16 @@ def plan_groups(group: np.ndarray, ngroup: int) -> GroupPlan:
   index = np.full((ngroup, max((len(x) for x in members), default=0)), len(group))
   for g, x in enumerate(members):
     index[g, : len(x)] = x
-  return GroupPlan(index, len(group))
+  is_dense = ngroup * len(group) <= _DENSE
+  return GroupPlan(index, len(group), plan_sum(group == np.arange(ngroup)[:, None]) if is_dense else None)
 
 
 def group_sum(plan: GroupPlan, x: jax.Array) -> jax.Array:
   """Sum (ngroup, ..., W) of the rows of x (nrow, ..., W) in each group."""
-  ngroup, longest = plan.index.shape
-  if longest == 1 and (plan.index < plan.nrow).all():
+  if plan.index.shape[1] == 1 and (plan.index < plan.nrow).all():
     return rows(x, plan.index[:, 0])
-  rest = x.shape[1:]
-  if ngroup * plan.nrow <= _DENSE:
-    mask = (plan.index[:, :, None] == np.arange(plan.nrow)).any(axis=1)
-    flat = x.reshape(plan.nrow, math.prod(rest))
-    return jax.lax.dot(mask.astype(x.dtype), flat, precision=jax.lax.Precision.HIGHEST).reshape(ngroup, *rest)
+  if plan.sums is not None:
+    return mask_sum(plan.sums, x)
   return jnp.sum(rows(jnp.concatenate([x, jnp.zeros_like(x[:1])]), plan.index), axis=1)
 
 

@@ -1,9 +1,12 @@
 """Sums over ancestors and descendants as products with a constant 0/1 matrix.
 
 With spatial quantities written about one point per tree, velocities, composite inertias and bias forces are plain sums
-along the tree; with the world axis last such a sum is one matrix product.
+along the tree; with the world axis last such a sum is one matrix product. A few worlds take it as additions instead: what
+a body's ancestors give is what its parent's give, and one row more.
 """
 
+import functools
+import itertools
 from typing import NamedTuple
 
 import jax
@@ -42,22 +45,106 @@ class Run(NamedTuple):
   blocks: tuple[Block, ...]  # of a part
 
 
-class SumPlan(NamedTuple):
-  """A sparse constant matrix as runs of rows in their order, or as choices of rows."""
+class Additions(NamedTuple):
+  """`count` equal parts of a 0/1 matrix, as a `Run` has them: what is added to what, and which of all this the rows are."""
 
-  shape: tuple[int, int]
-  runs: tuple[Run, ...]
-  chosen: np.ndarray | None = None  # (k, nrow) of a large matrix of few ones in each row: their columns, -1 for none
+  count: int
+  rows: int
+  col: int
+  step: int
+  pairs: np.ndarray  # (k, 2) of the `step` columns and, behind them, of the sums before
+  out: np.ndarray  # (rows,) likewise, -1 for zeros
+
+
+class SumPlan:
+  """A sparse constant matrix (n, k), compared by value, and how rows are multiplied by it."""
+
+  def __init__(self, matrix: np.ndarray):
+    self.matrix = np.asarray(matrix, np.float64)
+    self._key = self.matrix.shape, self.matrix.tobytes()
+
+  def __hash__(self):
+    return hash(self._key)
+
+  def __eq__(self, other):
+    return isinstance(other, SumPlan) and self._key == other._key
+
+  def __repr__(self):
+    return f"SumPlan({len(self.matrix)} of {self.matrix.shape[1]})"
+
+  @functools.cached_property
+  def transpose(self) -> "SumPlan":
+    """That of the transposed matrix."""
+    found = SumPlan(self.matrix.T)
+    found.transpose = self
+    return found
+
+  @functools.cached_property
+  def runs(self) -> tuple[Run, ...]:
+    """Products: runs of rows in their order."""
+    return _runs(self.matrix)
+
+  @functools.cached_property
+  def chosen(self) -> np.ndarray | None:
+    """(k, n) columns of a large matrix of few ones in each row, -1 for none."""
+    return _chosen(self.matrix, self.runs)
+
+  @functools.cached_property
+  def weights(self) -> tuple[np.ndarray, np.ndarray] | None:
+    """Those of the rows (n,) and of the columns (k,) whose product is each entry that is not zero: one of both are ones."""
+    filled = self.matrix != 0
+    column, row = (np.where(filled.any(x), self.matrix.max(x, initial=0) + self.matrix.min(x, initial=0), 1) for x in (0, 1))
+    if (self.matrix == filled * column).all():
+      return np.ones(len(filled)), column
+    return (row, np.ones(filled.shape[1])) if (self.matrix == filled * row[:, None]).all() else None
+
+  @functools.cached_property
+  def additions(self) -> tuple[Additions, ...]:
+    """What a few worlds add, where there are such weights."""
+    return _additions(self.matrix != 0)
+
+
+def _additions(mask: np.ndarray) -> tuple[Additions, ...]:
+  parts, plain = [], 0
+  for first, count, rows, step, col in [*_alike(mask), (len(mask), 1, 0, 0, 0)]:
+    if plain < first:
+      parts.append(Additions(1, first - plain, 0, mask.shape[1], *_sums(mask[plain:first])))
+    if rows:
+      parts.append(Additions(count, rows, col, step, *_sums(mask[first : first + rows, col : col + step])))
+    plain = first + count * rows
+  return tuple(parts)
+
+
+def _sums(mask: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+  """Pairs to add, and what the rows are: smaller ones first, each made of the largest sums before that are part of it."""
+  wanted = [frozenset(np.flatnonzero(row).tolist()) for row in mask]
+  place = {frozenset([k]): k for k in range(mask.shape[1])}
+  sums_with = [[x] for x in place]  # a column
+  pairs = []
+  for whole in sorted(set(wanted) - {frozenset(), *place}, key=lambda x: (len(x), sorted(x))):
+    have: frozenset[int] = frozenset()
+    while rest := whole - have:
+      more = max((x for x in sums_with[min(rest)] if x <= rest), key=len)
+      both = have | more
+      if both not in place:
+        pairs.append((place[have], place[more]))
+        place[both] = mask.shape[1] + len(pairs) - 1
+        for column in both:
+          sums_with[column].append(both)
+      have = both
+  return np.array(pairs, int).reshape(-1, 2), np.array([place.get(x, -1) for x in wanted])
 
 
 def plan_sum(mask: np.ndarray) -> SumPlan:
+  """The plan of a matrix."""
+  return SumPlan(mask)
+
+
+def _runs(mask: np.ndarray) -> tuple[Run, ...]:
   """Cut a matrix into blocks of consecutive rows, so that few zeros are multiplied and few products are needed.
 
   Equal parts, such as trees that are alike, are one product.
   """
-  mask = np.asarray(mask, np.float64)
-  filled = mask != 0
-  number = filled.sum(axis=1)
   runs, plain = [], 0  # rows from `plain` on are not in a run yet
   for first, count, rows, step, col in _alike(mask):
     last = first + count * rows
@@ -71,13 +158,18 @@ def plan_sum(mask: np.ndarray) -> SumPlan:
   if 0 < plain < len(mask):
     runs.append(_single(mask[plain:]))
   whole = [_single(mask)] if len(mask) else []
-  runs = runs if runs and _cost(runs) < _cost(whole) else whole
+  return tuple(runs if runs and _cost(runs) < _cost(whole) else whole)
+
+
+def _chosen(mask: np.ndarray, runs: tuple[Run, ...]) -> np.ndarray | None:
+  filled = mask != 0
+  number = filled.sum(axis=1)
   most = 1 if sum(len(r.blocks) for r in runs) < _BLOCKS else 2
   if mask.size <= PRODUCT or number.max(initial=0) > most or (mask[filled] != 1).any():
-    return SumPlan(mask.shape, tuple(runs))
+    return None
   low, high = _extent(mask)
   chosen = [np.where(number > 0, low, -1), np.where(number > 1, high - 1, -1)]
-  return SumPlan(mask.shape, tuple(runs), np.stack(chosen[: max(number.max(initial=0), 1)]))
+  return np.stack(chosen[: max(number.max(initial=0), 1)])
 
 
 def _extent(mask: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -178,37 +270,57 @@ def _members(group: np.ndarray, count: int) -> np.ndarray:
   return members
 
 
-def dense(plan: SumPlan) -> np.ndarray:
-  """The matrix itself."""
-  full = np.zeros(plan.shape)
-  row = 0
-  for run in plan.runs:
-    for k in range(run.count):
-      col = run.col + k * run.step
-      for a, b, lo, hi, block, *_ in run.blocks:
-        full[row + a : row + b, col + lo : col + hi] = block
-      row += run.rows
-  return full
-
-
-def transpose(plan: SumPlan) -> SumPlan:
-  """The plan of the transposed matrix."""
-  return plan_sum(dense(plan).T)
-
-
-def absolute(plan: SumPlan) -> SumPlan:
-  """The plan of the matrix without its signs; not for choices, which have none."""
-  blocks = (tuple(_block(*block[:4], np.abs(block.matrix)) for block in run.blocks) for run in plan.runs)
-  return SumPlan(plan.shape, tuple(run._replace(blocks=x) for run, x in zip(plan.runs, blocks, strict=True)))
-
-
 def mask_sum(plan: SumPlan, x: jax.Array) -> jax.Array:
   """Constant matrix (n, k) times x (k, ..., W): for each row the sum of the entries that it selects."""
+  return _sum(x, plan=plan)
+
+
+def _mask_sum(x: jax.Array, plan: SumPlan) -> jax.Array:
+  if regions.are_few(x.shape[-1]) and plan.weights is not None:
+    row, column = plan.weights
+    return _weighted(row, _joined([_add(part, _weighted(column, x)) for part in plan.additions], x))
   if plan.chosen is not None:
     return vector.add(rows_or_zero(x, index) for index in plan.chosen)
   x = linear.materialized(x)
-  parts = [_product(run, x) for run in plan.runs]
+  return _joined([_product(run, x) for run in plan.runs], x)
+
+
+def _weighted(weight: np.ndarray, x: jax.Array) -> jax.Array:
+  return x if (weight == 1).all() else jnp.asarray(weight.reshape(-1, *(1,) * (x.ndim - 1)), x.dtype) * x
+
+
+def _joined(parts: list[jax.Array], x: jax.Array) -> jax.Array:
   return jnp.concatenate(parts) if len(parts) > 1 else parts[0] if parts else x[:0]
+
+
+def _add(a: Additions, x: jax.Array) -> jax.Array:
+  many = int(a.count > 1)
+  if many:
+    x = x[a.col : a.col + a.count * a.step].reshape(a.count, a.step, *x.shape[1:])
+  x = linear.materialized(x)
+  width, kept, sums = x.shape[many], set(a.out.tolist()), []
+  reads = np.bincount(a.pairs.ravel(), minlength=width + len(a.pairs))
+
+  def at(first, last):
+    return jax.lax.slice_in_dim(x, first, last, axis=many) if last <= width else sums[first - width]
+
+  for k, pair in enumerate(a.pairs.tolist()):
+    one = vector.add(at(i, i + 1) for i in pair)
+    sums.append(one if reads[width + k] == 1 and width + k not in kept else linear.materialized(one))
+  parts = []
+  for first, last in _pieces(a.out, width):
+    index = int(a.out[first])
+    zeros = (*x.shape[:many], last - first, *x.shape[many + 1 :])
+    parts.append(jnp.zeros(zeros, x.dtype) if index < 0 else at(index, index + last - first))
+  out = jnp.concatenate(parts, axis=many) if len(parts) > 1 else parts[0]
+  return out.reshape(-1, *out.shape[2:]) if many else out
+
+
+def _pieces(index: np.ndarray, width: int) -> list[tuple[int, int]]:
+  """Runs of consecutive rows, or of none; sums, which are of `width` or above, are one each."""
+  cuts = np.union1d(linear.cuts_of(index), [k for i in np.flatnonzero(index >= width) for k in (i, i + 1)])
+  bounds = np.unique(np.concatenate([[0], cuts, [len(index)]])).astype(int).tolist()
+  return list(itertools.pairwise(bounds))
 
 
 def _product(run: Run, x: jax.Array) -> jax.Array:
@@ -248,3 +360,20 @@ def _taken(x: jax.Array, index: np.ndarray, axis: int) -> jax.Array:
   n, width = x.shape[:2]
   every = np.where(index < 0, -1, np.arange(n)[:, None] * width + index)
   return rows_or_zero(x.reshape(n * width, *x.shape[2:]), every.ravel()).reshape(n, -1, *x.shape[2:])
+
+
+def _may_sum(shape: tuple[int, ...], plan: SumPlan) -> bool:
+  """Whether no product of it is left to the library."""
+  if (regions.are_few(shape[-1]) and plan.weights is not None) or plan.chosen is not None:
+    return True
+  blocks = (block.matrix.shape for run in plan.runs for block in run.blocks if block.first_column < block.last_column)
+  return all(linear.is_summed(of, (of[1], *shape[1:])) for of in blocks)
+
+
+_sum = linear.function(
+  "mjx_sum",
+  _mask_sum,
+  lambda shape, plan: (len(plan.matrix), *shape[1:]),
+  lambda t, plan: mask_sum(plan.transpose, t),
+  _may_sum,
+)

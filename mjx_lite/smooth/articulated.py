@@ -43,6 +43,7 @@ class ArticulatedPlan(NamedTuple):
   free: np.ndarray  # (nfree, 6) dofs of the free joints
   free_hung: np.ndarray  # (nfree,) row of the sum over hanging bodies
   on_free: np.ndarray  # (width,) free joint that the rows of the first depth stand on, -1 where they stand on the world
+  free_row: SumPlan  # free joint <- these rows
 
 
 class Factor(NamedTuple):
@@ -105,7 +106,7 @@ def plan(s: dict[str, Any]) -> ArticulatedPlan:
   to_parent = to_parent.reshape(ndepth, ntree, width // ntree, ntree, width // ntree).diagonal(axis1=1, axis2=3)
   return ArticulatedPlan(
     0 < nv <= _FEW_DOFS, plan_sum(hang[bears]), row_of_sum[dof], dof, np.moveaxis(to_parent, -1, 1), above, place,
-    free, row_of_sum[free[:, -1]], on_free,
+    free, row_of_sum[free[:, -1]], on_free, plan_sum(on_free == np.arange(len(free))[:, None]),
   )  # fmt: skip
 
 
@@ -138,11 +139,6 @@ def _at_parents(mask: jax.Array, x: jax.Array) -> jax.Array:
   if len(mask) == 1:
     return vector.combine_rows(mask[0], x)
   return vector.combine_rows(mask, x.reshape(*mask.shape[:2], *x.shape[1:])).reshape(x.shape)
-
-
-def _on_free(p: ArticulatedPlan, x: jax.Array) -> jax.Array:
-  """Rows of the first depth (width, ..., W) summed at the free joints that they stand on: (nfree, ..., W)."""
-  return vector.combine_rows((p.on_free == np.arange(len(p.free))[:, None]).astype(x.dtype), x)
 
 
 def factor(m: Model, cinert: jax.Array, cdof: jax.Array, diagonal: jax.Array, stiffness: jax.Array | None = None) -> Factor:
@@ -181,7 +177,7 @@ def factor(m: Model, cinert: jax.Array, cdof: jax.Array, diagonal: jax.Array, st
   axes = rows(cdof, p.free)
   if not len(p.free):
     return Factor(s, force, inv, axes, None)
-  u = spatial.mul_packed((rows(hanging, p.free_hung) + _on_free(p, left))[:, None], axes)
+  u = spatial.mul_packed((rows(hanging, p.free_hung) + mask_sum(p.free_row, left))[:, None], axes)
   matrix = vector.dot(axes[:, :, None], u[:, None]) + jnp.where(_DIAGONAL, rows(diagonal, p.free)[:, None], 0)
   return Factor(s, force, inv, axes, _factor_free(matrix))
 
@@ -234,7 +230,7 @@ def _solve_free(p: ArticulatedPlan, f: Factor, x: jax.Array, pull: jax.Array) ->
   x = rows(x, p.free)
   if f.free is None:
     return x, jnp.zeros_like(pull)
-  rest = x - vector.dot(f.free_cdof, _on_free(p, pull)[:, None])
+  rest = x - vector.dot(f.free_cdof, mask_sum(p.free_row, pull)[:, None])
   acc = vector.dot(f.free.inverse, rest[:, None])
   motion = vector.add(f.free_cdof[:, i] * acc[:, i, None] for i in range(6))
   return acc, rows_or_zero(motion, p.on_free)

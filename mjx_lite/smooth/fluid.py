@@ -14,7 +14,7 @@ from mjx_lite.core.enums import GeomType
 from mjx_lite.core.select import join, rows
 from mjx_lite.core.types import Model
 from mjx_lite.math import safe, spatial, vector
-from mjx_lite.math.tree import SumPlan, dense, mask_sum, plan_sum
+from mjx_lite.math.tree import SumPlan, mask_sum, plan_sum
 from mjx_lite.smooth.com import ComPlan
 
 
@@ -49,7 +49,7 @@ def plan(s: dict[str, Any], pruned: frozenset[str], com: ComPlan, is_ellipsoid: 
     com: for the bodies that each dof moves.
     is_ellipsoid: (ngeom,) geoms with fluidshape 'ellipsoid'.
   """
-  moved = dense(com.moved_body)
+  moved = com.moved_body.matrix
   moves = np.any(moved, axis=0)
   owner = s["geom_bodyid"]
   by_geoms = np.zeros(s["nbody"], bool)

@@ -13,7 +13,6 @@ from mjx_lite.core.enums import JointType
 from mjx_lite.core.select import pick, rows
 from mjx_lite.core.types import Model
 from mjx_lite.math import spatial, vector
-from mjx_lite.math.tree import dense
 from mjx_lite.smooth.com import ComPlan
 
 
@@ -41,7 +40,7 @@ def plan(s: dict[str, Any], com: ComPlan) -> JacobiansPlan:
   for b in range(s["nbody"] - 1, 0, -1):
     below[s["body_parentid"][b]] |= below[b]
   return JacobiansPlan(
-    dense(com.ancestor_dof) > 0, below[:, s["dof_bodyid"]], s["body_rootid"][:, None],
+    com.ancestor_dof.matrix > 0, below[:, s["dof_bodyid"]], s["body_rootid"][:, None],
     (kind == JointType.BALL) | ((kind == JointType.FREE) & (place >= 3)),
   )  # fmt: skip
 

@@ -16,7 +16,7 @@ from mjx_lite.core.select import join, put, rows, rows_or_zero
 from mjx_lite.core.types import Model
 from mjx_lite.math import quat, safe, spatial, vector
 from mjx_lite.math.groups import GroupPlan, plan_groups
-from mjx_lite.math.tree import SumPlan, dense, mask_sum, plan_sum
+from mjx_lite.math.tree import SumPlan, mask_sum, plan_sum
 from mjx_lite.smooth import com, geom_const, inertia, kinematics, mass, tendon, tendon_inertia, transmission
 
 
@@ -77,7 +77,7 @@ def plan(s: dict[str, Any], about_com: com.ComPlan) -> SetConstPlan:
 
   owner = np.concatenate([s["jnt_bodyid"], s["body_parentid"][s["jnt_bodyid"]], s["geom_bodyid"]]).astype(int)
   return SetConstPlan(
-    body, slider, dense(about_com.ancestor_dof)[body] > 0, plan_sum(mean), place[dof_body], np.arange(s["njnt"]),
+    body, slider, about_com.ancestor_dof.matrix[body] > 0, plan_sum(mean), place[dof_body], np.arange(s["njnt"]),
     np.stack([s["jnt_bodyid"], s["body_parentid"][s["jnt_bodyid"]]]).astype(int), plan_groups(owner, nbody),
     about_com.rotates,
   )  # fmt: skip

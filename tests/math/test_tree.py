@@ -21,7 +21,7 @@ def test_equals_the_dense_product(shape, seed, density):
   x = jnp.asarray(random.normal(size=(shape[1], 3, 2)), jnp.float32)
   plan = tree.plan_sum(mask)
   np.testing.assert_allclose(tree.mask_sum(plan, x), np.einsum("nk,k...->n...", mask, x), rtol=1e-5, atol=1e-5)
-  np.testing.assert_array_equal(tree.dense(plan), mask)
+  np.testing.assert_array_equal(plan.matrix, mask)
 
 
 @hypothesis.settings(max_examples=30, deadline=None)
@@ -77,8 +77,8 @@ def test_equal_parts_are_one_product(kinds, data):
     mask[row : row + len(part), col : col + part.shape[1]] = part
     row, col = row + len(part), col + part.shape[1]
   plan = tree.plan_sum(mask)
-  np.testing.assert_array_equal(tree.dense(plan), mask)
-  np.testing.assert_array_equal(tree.dense(tree.transpose(plan)), mask.T)
+  np.testing.assert_array_equal(plan.matrix, mask)
+  np.testing.assert_array_equal(plan.transpose.matrix, mask.T)
   x = jnp.asarray(random.normal(size=(mask.shape[1], 3, 2)), jnp.float32)
   np.testing.assert_allclose(tree.mask_sum(plan, x), np.einsum("nk,k...->n...", mask, x), rtol=1e-5, atol=1e-5)
 
@@ -111,8 +111,41 @@ def test_equal_rows_and_columns_are_summed_once(trees, worlds):
   plan = tree.plan_sum(mask)
   distinct = [block.distinct for run in plan.runs for block in run.blocks if block.matrix.any()]
   assert distinct and all(x is not None and max(x.shape) <= 4 * trees for x in distinct)
-  np.testing.assert_array_equal(tree.dense(plan), mask)
+  np.testing.assert_array_equal(plan.matrix, mask)
   x = jnp.asarray(random.normal(size=(mask.shape[1], 2, worlds)), jnp.float32)
   found, back = jax.vjp(lambda x: tree.mask_sum(plan, x), x)
   np.testing.assert_allclose(found, np.einsum("nk,k...->n...", mask, x), rtol=1e-5, atol=1e-5)
   np.testing.assert_allclose(back(found)[0], np.einsum("nk,n...->k...", mask, found), rtol=1e-5, atol=1e-5)
+
+
+@hypothesis.settings(max_examples=60, deadline=None)
+@hypothesis.given(
+  st.tuples(st.integers(1, 30), st.integers(1, 30)),
+  st.sampled_from(["none", "rows", "columns"]),
+  st.sampled_from([1, 2, 16]),
+  st.data(),
+)
+def test_few_worlds_add(shape, weighted, worlds, data):
+  """Any matrix of ones, or with a weight for each row or column; forwards and back."""
+  random = np.random.default_rng(data.draw(st.integers(0, 2**32 - 1)))
+  mask = np.kron(np.eye(data.draw(st.integers(1, 3))), random.random(shape) < random.random())
+  weight = random.integers(-2, 3, len(mask) if weighted == "rows" else mask.shape[1])
+  mask = mask * {"none": 1, "rows": weight[:, None], "columns": weight}[weighted]
+  plan = tree.plan_sum(mask)
+  assert plan.weights is not None
+  x = jnp.asarray(random.normal(size=(mask.shape[1], 2, worlds)), jnp.float32)
+  text = jax.jit(lambda x: tree.mask_sum(plan, x)).lower(x).as_text()
+  assert "dot_general" not in text and (weighted != "none" or "multiply" not in text)
+  found, back = jax.vjp(lambda x: tree.mask_sum(plan, x), x)
+  np.testing.assert_allclose(found, np.einsum("nk,k...->n...", mask, x), rtol=1e-4, atol=1e-4)
+  np.testing.assert_allclose(back(found)[0], np.einsum("nk,n...->k...", mask, found), rtol=1e-4, atol=1e-3)
+
+
+@pytest.mark.parametrize("matrix", [lambda below: below, lambda below: below.T])
+def test_additions_of_a_tree(matrix):
+  """One for each row that has a parent, or for each child."""
+  random = np.random.default_rng(0)
+  below = np.eye(60)
+  for k in range(59, 0, -1):
+    below[random.integers(k)] += below[k]
+  assert sum(len(part.pairs) * part.count for part in tree.plan_sum(matrix(below)).additions) == 59
