@@ -20,7 +20,7 @@ from mjx_lite.math import extreme, safe, vector
 from mjx_lite.math.once import once
 
 ROUND = frozenset(("sphere-sphere", "sphere-capsule", "capsule-capsule"))  # groups of shapes around segments
-_AT_A_TIME = 64  # candidates that are looked at, or not, in one go
+_AT_A_TIME = 16  # candidates that are looked at, or not, in one go
 _FEW_TREES = 16  # pairs of geoms for each of trees, from which on to look at the trees first costs nothing
 _GROUP = 32  # candidates of which the largest is looked at first
 _EXACT = 1 << 24  # integers below are exact in float32, whose `top_k` is faster

@@ -20,6 +20,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from mjx_lite.core import linear
 from mjx_lite.core.enums import JointType
 from mjx_lite.core.select import rows, rows_or_zero
 from mjx_lite.core.types import Model
@@ -165,9 +166,9 @@ def factor(m: Model, cinert: jax.Array, cdof: jax.Array, diagonal: jax.Array, st
 
   def up(left, x):
     body, axis, diag, mask, empty = x
-    body = body + _at_parents(mask, left)
-    u = spatial.mul_packed(body, axis)
-    inv = 1 / jnp.where(empty, 1, jnp.maximum(vector.dot(axis, u) + diag, safe.MINVAL))
+    body = linear.materialized(body + _at_parents(mask, left))
+    u = linear.materialized(spatial.mul_packed(body, axis))
+    inv = linear.materialized(1 / jnp.where(empty, 1, jnp.maximum(vector.dot(axis, u) + diag, safe.MINVAL)))
     return body - spatial.packed_square(u, inv), (u, inv)
 
   empty = (p.dof == m.nv)[..., None]
@@ -208,7 +209,7 @@ def solve(m: Model, f: Factor, x: jax.Array) -> jax.Array:
   def up(pull, a):
     axis, force, inv, mask, u = a
     pull = _at_parents(mask, pull)
-    rest = (u - vector.dot(axis, pull)) * inv
+    rest = linear.materialized((u - vector.dot(axis, pull)) * inv)
     return pull + force * rest[:, None], rest
 
   none = jnp.zeros(f.force.shape[1:], f.force.dtype)
@@ -218,7 +219,7 @@ def solve(m: Model, f: Factor, x: jax.Array) -> jax.Array:
   def down(acc, a):
     axis, force, inv, parent, rest = a
     carried = acc.at[parent].get(mode="promise_in_bounds")
-    acc_dof = rest - vector.dot(force, carried) * inv
+    acc_dof = linear.materialized(rest - vector.dot(force, carried) * inv)
     return carried + axis * acc_dof[:, None], acc_dof
 
   _, out = jax.lax.scan(down, acc, (f.cdof, f.force, f.inv, jnp.asarray(p.parent), rest))
