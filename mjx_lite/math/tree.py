@@ -105,6 +105,8 @@ class SumPlan:
 
 
 def _additions(mask: np.ndarray) -> tuple[Additions, ...]:
+  if mask.size > PRODUCT and mask.sum(axis=1).max(initial=0) <= 2:
+    return (Additions(1, len(mask), 0, mask.shape[1], *_sums(mask)),)
   parts, plain = [], 0
   for first, count, rows, step, col in [*_alike(mask), (len(mask), 1, 0, 0, 0)]:
     if plain < first:
@@ -132,7 +134,7 @@ def _sums(mask: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         for column in both:
           sums_with[column].append(both)
       have = both
-  return np.array(pairs, int).reshape(-1, 2), np.array([place.get(x, -1) for x in wanted])
+  return np.array(pairs, int).reshape(-1, 2), np.array([place.get(x, -1) for x in wanted], int)
 
 
 def plan_sum(mask: np.ndarray) -> SumPlan:
@@ -299,6 +301,10 @@ def _add(a: Additions, x: jax.Array) -> jax.Array:
     x = x[a.col : a.col + a.count * a.step].reshape(a.count, a.step, *x.shape[1:])
   x = linear.materialized(x)
   width, kept, sums = x.shape[many], set(a.out.tolist()), []
+  if not many and (a.pairs < width).all():
+    pair = np.concatenate([a.pairs, [[-1, -1]]])[np.where(a.out < width, -1, a.out - width)]
+    first, second = np.where(a.out < width, a.out, pair[:, 0]), pair[:, 1]
+    return rows_or_zero(x, first) + rows_or_zero(x, second) if len(a.pairs) else rows_or_zero(x, first)
   reads = np.bincount(a.pairs.ravel(), minlength=width + len(a.pairs))
 
   def at(first, last):
