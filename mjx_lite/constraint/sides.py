@@ -81,6 +81,10 @@ class ChosenSides(NamedTuple):
     """Signs (nside, nv, W) of the dofs that move a side."""
     return self._signed(gather(jnp.asarray(self.moved, dtype)[..., None], body))
 
+  def are_moving(self, body: Any, dtype: Any) -> jax.Array:
+    """1 for sides (nside, W) that some dof moves, 0 for those of the world."""
+    return gather(np.any(self.moved, axis=1).astype(dtype)[:, None], body)
+
   def to_bodies(self, x: jax.Array, body: jax.Array) -> jax.Array:
     """Sum (nbody, ...) over the sides on a body, without signs."""
     return scatter_add(x, body, len(self.root))

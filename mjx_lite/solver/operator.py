@@ -4,8 +4,8 @@
 ball joints, no rows of tendons, no armature of tendons and no effective metric. Then a row adds to the diagonal or to one
 body's inertia, and an articulated-body pass solves in O(n); neither M nor J is formed.
 *coupled*: of many dofs, where contacts between moving bodies come besides, chosen at run time. The articulated pass has each
-of them on both of its bodies, as if the other stood still; conjugate gradients find the rest, at once where no such
-contact pushes.
+of them on both of its bodies, as if the other stood still, or none where they are few; conjugate gradients find the rest, at
+once where no such contact pushes.
 *dense*: always right, and the fastest for few dofs.
 """
 
@@ -78,17 +78,21 @@ class Coupled(NamedTuple):
   jacobian: Jacobian
   cdof: jax.Array
   curvature: jax.Array  # of the contacts
+  left_out: jax.Array | None  # (ncon, W) 1 of those that the factor does not have
 
 
 def factor(m: Model, metric: Metric, j: Jacobian, zones: Zones) -> Any:
   """What solves with M + J' H J, H the curvature of the rows."""
   if not is_tree_sparse(m) and not is_coupled(m):
     return linalg.cholesky(dense_m(m, metric) + jacobian.dense_curvature(m, j, metric.cdof, zones.weight, zones.cone))
-  curvature = jacobian.contact_curvature(m, j, zones.weight, zones.cone) if m.plan.contact.ncon else None
-  stiffness = None if curvature is None else jacobian.body_curvature(m, j, curvature)
   diagonal = transmission.dof_armature(m) + jacobian.unit_curvature(m, zones.weight)
-  alone = articulated.factor(m, metric.cinert, metric.cdof, diagonal, stiffness)
-  return alone if curvature is None or is_tree_sparse(m) else Coupled(alone, j, metric.cdof, curvature)
+  if not m.plan.contact.ncon:
+    return articulated.factor(m, metric.cinert, metric.cdof, diagonal)
+  curvature = jacobian.contact_curvature(m, j, zones.weight, zones.cone)
+  out = None if is_tree_sparse(m) else jacobian.left_out(m, j, curvature)
+  kept = curvature if out is None else curvature * (1 - out)[:, None, None]
+  alone = articulated.factor(m, metric.cinert, metric.cdof, diagonal, jacobian.body_curvature(m, j, kept))
+  return alone if is_tree_sparse(m) else Coupled(alone, j, metric.cdof, curvature, out)
 
 
 def direction(m: Model, f: Any, x: jax.Array) -> jax.Array:
@@ -108,6 +112,6 @@ def solve(m: Model, f: Any, x: jax.Array, digits: float) -> jax.Array:
     return articulated.solve(m, f, x)
 
   def rest(y):
-    return jacobian.between_bodies(m, f.jacobian, f.cdof, f.curvature, y)
+    return jacobian.between_bodies(m, f.jacobian, f.cdof, f.curvature, f.left_out, y)
 
   return krylov.split_solve(lambda y: articulated.solve(m, f.alone, y), rest, x, digits, 2 * m.nv)

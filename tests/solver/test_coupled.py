@@ -8,6 +8,7 @@ import pytest
 from derivatives import assert_gradients
 
 import mjx_lite as mjx
+from mjx_lite.math import krylov
 from mjx_lite.solver import operator
 
 LIMB = (
@@ -36,8 +37,11 @@ def heap(cone, bodies=8):
   )
 
 
-def states(model, m, n, start=120):
-  """Some states of a trajectory, from where the bodies lie upon each other; C's accelerations and iterations there."""
+def states(model, m, n, start=120, between=(3, 99)):
+  """Some states of a trajectory, from where the bodies lie upon each other; C's accelerations and iterations there.
+
+  So many of the contacts are between bodies that move.
+  """
   data, found, qacc, niter = mujoco.MjData(model), [], [], []
   for i in range(start + 10 * n):
     if i >= start and i % 10 == 0:
@@ -47,7 +51,7 @@ def states(model, m, n, start=120):
       qacc.append(data.qacc.copy())
       niter.append(data.solver_niter[0])
       pairs = model.body_rootid[model.geom_bodyid[data.contact.geom]]
-      assert ((pairs[:, 0] != pairs[:, 1]) & (pairs[:, 0] > 0)).sum() >= 3
+      assert between[0] <= ((pairs[:, 0] != pairs[:, 1]) & (pairs[:, 0] > 0)).sum() <= between[1]
   return jax.tree.map(lambda *x: np.stack(x), *found), np.array(qacc), np.array(niter)
 
 
@@ -63,6 +67,46 @@ def test_accelerations_and_iterations_are_those_of_c(cone):
   assert niter.mean() > 2 and abs(d.solver_niter.mean() / niter.mean() - 1) < 0.1
 
 
+def few(cone, slots=20):
+  """Six of them, where the first ones meet; few contacts between bodies, of which no more than these are provided for."""
+  model = heap(cone, bodies=6)
+  m = mjx.put_model(model, dtype=np.float64, ncon_max=slots, pair_max=20)
+  assert operator.is_coupled(m)
+  return m, states(model, m, 6, start=20, between=(1, 6))
+
+
+@pytest.mark.parametrize("cone", ["pyramidal", "elliptic"])
+def test_few_contacts_between_bodies(cone):
+  m, (many, qacc, _) = few(cone)
+  d = mjx.jit(jax.vmap(mjx.forward, in_axes=(None, 0)))(m, many)
+  assert not np.any(d.status.bits)
+  np.testing.assert_allclose(d.qacc, qacc, rtol=1e-7, atol=1e-7 * np.abs(qacc).max())
+
+
+def test_few_contacts_between_bodies_take_fewer_conjugate_gradients(monkeypatch):
+  directions = []
+
+  def counted(slots):
+    m, (many, _, _) = few("pyramidal", slots)
+    directions.clear()
+    for i in range(len(many.qpos)):
+      jax.block_until_ready(jax.jit(mjx.forward)(m, jax.tree.map(lambda x, i=i: jnp.asarray(x[i]), many)))
+    jax.effects_barrier()
+    return len(directions)
+
+  split = krylov.split_solve
+
+  def watched(solve, *args):
+    def watch(x):
+      jax.debug.callback(lambda: directions.append(None))
+      return solve(x)
+
+    return split(watch, *args)
+
+  monkeypatch.setattr(krylov, "split_solve", watched)
+  assert counted(20) < 0.8 * counted(30)  # so many slots are for heaps
+
+
 def test_single_precision_finds_the_same():
   model = heap("pyramidal")
   m = mjx.put_model(model, dtype=np.float32, ncon_max=80, pair_max=120)
@@ -71,10 +115,16 @@ def test_single_precision_finds_the_same():
   np.testing.assert_allclose(d.qacc, qacc, atol=2e-3 * np.abs(qacc).max())
 
 
-def test_gradients():
-  model = heap("elliptic")
+def many(cone):
+  model = heap(cone)
   m = mjx.put_model(model, dtype=np.float64, ncon_max=80, pair_max=120)
-  d = jax.tree.map(lambda x: jnp.asarray(x[0]), states(model, m, 1)[0])
+  return m, states(model, m, 1)
+
+
+@pytest.mark.parametrize("scene", [many, few])
+def test_gradients(scene):
+  m, found = scene("elliptic")
+  d = jax.tree.map(lambda x: jnp.asarray(x[0]), found[0])
   rng = np.random.default_rng(1)
   weight = rng.normal(size=m.nv)
 
