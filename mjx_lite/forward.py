@@ -893,7 +893,7 @@ def _check_acc(m: Model, d: Data) -> Data:
 
 
 def _bad(x):
-  return jnp.any(~(jnp.abs(x) <= MAXVAL), axis=0)
+  return vector.fold(jnp.logical_or, ~(jnp.abs(x) <= MAXVAL), 0) if len(x) else jnp.zeros(x.shape[1:], bool)
 
 
 _RESET_FIELDS = (

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from mjx_lite.collision import boxes, mixing
-from mjx_lite.core import linear
+from mjx_lite.core import linear, regions
 from mjx_lite.core.enums import GeomType
 from mjx_lite.core.select import gather, next_true, rows
 from mjx_lite.core.types import Model
@@ -23,6 +23,7 @@ ROUND = frozenset(("sphere-sphere", "sphere-capsule", "capsule-capsule"))  # gro
 _AT_A_TIME = 16  # candidates that are looked at, or not, in one go
 _FEW_TREES = 16  # pairs of geoms for each of trees, from which on to look at the trees first costs nothing
 _GROUP = 32  # candidates of which the largest is looked at first
+_FEW_CONTACTS = 12  # of a world; sought one by one up to here
 _EXACT = 1 << 24  # integers below are exact in float32, whose `top_k` is faster
 
 
@@ -163,7 +164,7 @@ def _may_meet(b: Balls, c: Candidates, reach: jax.Array, start: np.ndarray, size
   low, high = once(vector.fold(jnp.minimum, pos - radius, 1)), once(vector.fold(jnp.maximum, pos + radius, 1))
   geoms, which = np.unique(pair, return_inverse=True)
   pos, radius = rows(b.pos, geoms)[:, None], rows(b.radius, geoms)[:, None, None] + reach
-  apart = jnp.any((pos - radius > high) | (low > pos + radius), axis=2)
+  apart = vector.fold(jnp.logical_or, (pos - radius > high) | (low > pos + radius), 2)
   near = jnp.any(~apart, axis=-1).reshape(-1)  # of geoms and trees
   beside = which.reshape(pair.shape) * len(trees) + place.reshape(pair.shape)[::-1]
   one, two = ([np.unique(side[k : k + size]) for k in start] for side in beside)
@@ -236,7 +237,7 @@ def nearest_of_few(
   if n >= _FEW_TREES * np.unique(c.tree[np.stack([c.geom1, c.geom2])], axis=1).shape[1]:
     most = 2 * jnp.max(rows(b.balls.reach, np.unique([c.geom1, c.geom2]))) if reach is None else jnp.max(reach)
     wanted = _may_meet(b.balls, c, jax.lax.stop_gradient(most), start, size)
-  row = np.arange(size, dtype=np.int32)[:, None]
+  row = _row(size)
 
   def look(state):
     k, value, place = state
@@ -247,16 +248,25 @@ def nearest_of_few(
     kept = jax.lax.cond(jnp.any(found > 0), lambda: _kept(value, place, found, its_place), lambda: (value, place))
     return next_true(wanted, k), *kept
 
-  dtype, width = b.balls.pos.dtype, b.balls.pos.shape[-1]
-  nothing = jnp.full((budget + 1, width), -jnp.inf, dtype), jnp.zeros((budget + 1, width), jnp.int32)
-  _, value, place = jax.lax.while_loop(lambda s: s[0] < len(start), look, (next_true(wanted, -1), *nothing))
+  begin = next_true(wanted, -1), *_nothing(budget, b.balls.pos[:, 0])
+  _, value, place = jax.lax.while_loop(lambda s: s[0] < len(start), look, begin)
   return Chosen(place[:budget], value[:budget] > 0, value[budget] > slack)
+
+
+def _row(n: int) -> np.ndarray:
+  return np.arange(n, dtype=np.int32)[:, None]
+
+
+def _nothing(number: int, like: jax.Array) -> tuple[jax.Array, jax.Array]:
+  """No values yet, for so many and one more, and their places."""
+  shape = (number + 1, like.shape[-1])
+  return jnp.full(shape, -jnp.inf, like.dtype), jnp.zeros(shape, jnp.int32)
 
 
 def _kept(value: jax.Array, place: jax.Array, more: jax.Array, its_place: jax.Array) -> tuple[jax.Array, jax.Array]:
   """The largest positive values, and their places, as many of both (k, W) as there were, of these and of more (n, W)."""
   left, where = jnp.concatenate([value, more]), jnp.concatenate([place, its_place])
-  row = np.arange(len(left), dtype=np.int32)[:, None]
+  row = _row(len(left))
 
   def take(state):
     k, left, value, place = state
@@ -275,16 +285,21 @@ def _largest(x: jax.Array, number: int) -> list[jax.Array]:
   return linear.written(jax.lax.top_k(x, number))
 
 
-def first_contacts(touches: jax.Array, rank: jax.Array, number: int, size: int) -> Chosen:
-  """Rows (number, W) of contacts in MuJoCo's order, behind them rows without a contact.
+def first_contacts(touches: jax.Array, rank: jax.Array, number: int, size: int, others: bool) -> Chosen:
+  """Rows (number, W) of contacts in MuJoCo's order.
 
   Args:
     touches: (n, W) whether a row is a contact.
     rank: (n, W) or (n, 1) place of a row among all that there could be.
     number: of rows kept.
     size: above all ranks.
+    others: whether what follows them has to be rows without a contact; if not it may be any.
   """
   exact = size < _EXACT
+  if not others and exact and number < _FEW_CONTACTS and regions.are_few(touches.shape[-1]):
+    nearness = jnp.where(touches, size - rank, -jnp.inf).astype(jnp.float32)
+    value, place = _kept(*_nothing(number, nearness), nearness, jnp.broadcast_to(_row(len(touches)), touches.shape))
+    return Chosen(place[:number], value[:number] > 0, value[number] > 0)
   key = jnp.where(touches, rank, size).astype(jnp.float32 if exact else jnp.int32)
   place = jax.lax.top_k(-key.T, number)[1].T
   return Chosen(place, gather(touches, place), jnp.sum(touches, axis=0) > number)

@@ -289,9 +289,11 @@ def _collide_near(m: Model, geom_xpos: jax.Array, geom_xmat: jax.Array) -> Conta
     rank = width * pair[:, None] + np.arange(found.dist.shape[1], dtype=np.int32)[:, None]
     parts.append([x.reshape(-1, *x.shape[2:]) for x in (rank, found.dist < margin[:, None], *found)])
   rank, touches, dist, pos, frame = (join(x) for x in zip(*parts, strict=True))
-  chosen = broadphase.first_contacts(touches, rank, len(p.slot_pair), width * len(p.geom1))
+  felt = m.opt.contact_gradient != "exact"  # some of what does not touch, where there is room
+  chosen = broadphase.first_contacts(touches, rank, len(p.slot_pair), width * len(p.geom1), felt)
   pair = gather(rank, chosen.place) // width
   dist, pos, frame = (gather(x, chosen.place) for x in (dist, pos, frame))
+  dist = dist if felt else jnp.where(chosen.there, dist, _FAR)
   pairs = _chosen(_pairs(p), pair)
   return Contacts(
     dist, pos, frame, mixing.mix(m, pairs), adhesion=_adhesion(m, pairs), geom=jnp.stack([pairs.geom1, pairs.geom2], axis=1),
