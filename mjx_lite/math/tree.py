@@ -19,20 +19,16 @@ from mjx_lite.math import vector
 
 PRODUCT = 1024  # entries of a block that cost about as much as a product of its own
 _BLOCKS = 16  # from which on two gathers cost less
-_FETCHED = 1.5  # what a row fetched by its index costs, in terms of a sum
 
 
 class Block(NamedTuple):
-  """A dense block, and the same without the rows and columns that are equal to others: what a few worlds take."""
+  """A dense block."""
 
   first_row: int
   last_row: int
   first_column: int
   last_column: int
   matrix: np.ndarray
-  distinct: np.ndarray | None = None  # (u, v); None where there is little to leave out
-  row: np.ndarray | None = None  # (rows,) of distinct, -1 for zeros; None for all
-  column: np.ndarray | None = None  # (k, v) columns that are added up, -1 for none; None for none but these
 
 
 class Run(NamedTuple):
@@ -235,41 +231,11 @@ def _blocks(mask: np.ndarray) -> tuple[Block, ...]:
     a = int(begin[b])
     lo, hi = int(low[a:b].min()), int(high[a:b].max())
     lo, hi = (lo, hi) if hi > lo else (0, 0)
-    blocks.append(_block(a, b, lo, hi, mask[a:b, lo:hi]))
+    blocks.append(Block(a, b, lo, hi, mask[a:b, lo:hi]))
     b = a
   if len(blocks) == 1 and 0 < mask.size - blocks[0].matrix.size <= PRODUCT and mask.any():
-    blocks = [_block(0, nrow, 0, ncol, mask)]  # a slice of the operand would be a kernel of its own
+    blocks = [Block(0, nrow, 0, ncol, mask)]  # a slice of the operand would be a kernel of its own
   return tuple(blocks[::-1])
-
-
-def _block(a: int, b: int, lo: int, hi: int, matrix: np.ndarray) -> Block:
-  block, least = Block(a, b, lo, hi, matrix), matrix.size
-  for by_row, by_column in ((True, False), (False, True), (True, True)):
-    few, row = _distinct(matrix) if by_row else (matrix, None)
-    few, group = _distinct(few.T) if by_column else (few.T, None)
-    column = None if group is None else _members(group, len(few))
-    cost = few.size + _FETCHED * sum(x.size for x in (row, column) if x is not None)
-    if 0 < cost < least:
-      least, block = cost, block._replace(distinct=few.T, row=row, column=column)
-  return block
-
-
-def _distinct(matrix: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-  """The rows that are not zero, each once; and which of them each row is, -1 for zeros."""
-  filled = matrix.any(axis=1)
-  rows, place = np.unique(matrix[filled], axis=0, return_inverse=True)
-  which = np.full(len(matrix), -1)
-  which[filled] = place.ravel()
-  return rows, which
-
-
-def _members(group: np.ndarray, count: int) -> np.ndarray:
-  """The members of each group (most, count), from the group of each; -1 where there are no more."""
-  size = np.bincount(group[group >= 0], minlength=count)
-  members = np.full((size.max(initial=0), count), -1)
-  for k in range(count):
-    members[: size[k], k] = np.flatnonzero(group == k)
-  return members
 
 
 def mask_sum(plan: SumPlan, x: jax.Array) -> jax.Array:
@@ -335,37 +301,16 @@ def _product(run: Run, x: jax.Array) -> jax.Array:
     x = x[run.col : run.col + run.count * run.step].reshape(run.count, run.step, *x.shape[1:])
   axis = int(many)
   parts = []
-  are_several = regions.are_several(x.shape[-1])
   for block in run.blocks:
     lo, hi = block.first_column, block.last_column
     if lo == hi:
       parts.append(jnp.zeros((*x.shape[:axis], len(block.matrix), *x.shape[axis + 1 :]), x.dtype))
       continue
     part = jax.lax.slice_in_dim(x, lo, hi, axis=axis)
-    parts.append(_of_distinct(block, part, axis) if are_several else _times(block.matrix, part, axis))
+    matrix = np.broadcast_to(block.matrix, (*x.shape[:axis], *block.matrix.shape))
+    parts.append(vector.combine_rows(matrix.astype(x.dtype), part))
   out = jnp.concatenate(parts, axis) if len(parts) > 1 else parts[0]
   return out.reshape(-1, *out.shape[2:]) if many else out
-
-
-def _times(matrix: np.ndarray, x: jax.Array, axis: int) -> jax.Array:
-  return vector.combine_rows(np.broadcast_to(matrix, (*x.shape[:axis], *matrix.shape)).astype(x.dtype), x)
-
-
-def _of_distinct(block: Block, x: jax.Array, axis: int) -> jax.Array:
-  """The product: what equal columns take is added up, then multiplied, and what comes out is written to the equal rows."""
-  if block.column is not None:
-    x = linear.materialized(vector.add(_taken(x, index, axis) for index in block.column))
-  x = _times(block.matrix if block.distinct is None else block.distinct, x, axis)
-  return x if block.row is None else _taken(linear.materialized(x), block.row, axis)
-
-
-def _taken(x: jax.Array, index: np.ndarray, axis: int) -> jax.Array:
-  """Rows of x, of each of its parts where the axis is 1."""
-  if not axis:
-    return rows_or_zero(x, index)
-  n, width = x.shape[:2]
-  every = np.where(index < 0, -1, np.arange(n)[:, None] * width + index)
-  return rows_or_zero(x.reshape(n * width, *x.shape[2:]), every.ravel()).reshape(n, -1, *x.shape[2:])
 
 
 def _may_sum(shape: tuple[int, ...], plan: SumPlan) -> bool:

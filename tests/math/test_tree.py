@@ -100,24 +100,6 @@ def test_trees_that_are_alike_are_one_product(gap):
   np.testing.assert_allclose(back, mask.T @ mask[:, :32], rtol=1e-12)
 
 
-@pytest.mark.parametrize("worlds", [1, 16])
-@pytest.mark.parametrize("trees", [1, 3])
-def test_equal_rows_and_columns_are_summed_once(trees, worlds):
-  """What few worlds compute of a block: its distinct rows and columns only, here and there a row or column of zeros."""
-  random = np.random.default_rng(0)
-  core = np.pad(np.tril(np.ones((4, 4))) - 2 * np.eye(4), (0, 1))
-  part = core[random.permutation(np.arange(25) % 5)][:, random.permutation(np.arange(30) % 5)]
-  mask = np.kron(np.eye(trees), part)
-  plan = tree.plan_sum(mask)
-  distinct = [block.distinct for run in plan.runs for block in run.blocks if block.matrix.any()]
-  assert distinct and all(x is not None and max(x.shape) <= 4 * trees for x in distinct)
-  np.testing.assert_array_equal(plan.matrix, mask)
-  x = jnp.asarray(random.normal(size=(mask.shape[1], 2, worlds)), jnp.float32)
-  found, back = jax.vjp(lambda x: tree.mask_sum(plan, x), x)
-  np.testing.assert_allclose(found, np.einsum("nk,k...->n...", mask, x), rtol=1e-5, atol=1e-5)
-  np.testing.assert_allclose(back(found)[0], np.einsum("nk,n...->k...", mask, found), rtol=1e-5, atol=1e-5)
-
-
 @hypothesis.settings(max_examples=60, deadline=None)
 @hypothesis.given(
   st.tuples(st.integers(1, 30), st.integers(1, 30)),
