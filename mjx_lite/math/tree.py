@@ -268,9 +268,7 @@ def _add(a: Additions, x: jax.Array) -> jax.Array:
   x = linear.materialized(x)
   width, kept, sums = x.shape[many], set(a.out.tolist()), []
   if not many and (a.pairs < width).all():
-    pair = np.concatenate([a.pairs, [[-1, -1]]])[np.where(a.out < width, -1, a.out - width)]
-    first, second = np.where(a.out < width, a.out, pair[:, 0]), pair[:, 1]
-    return rows_or_zero(x, first) + rows_or_zero(x, second) if len(a.pairs) else rows_or_zero(x, first)
+    return _fetched(a, x)
   reads = np.bincount(a.pairs.ravel(), minlength=width + len(a.pairs))
 
   def at(first, last):
@@ -286,6 +284,14 @@ def _add(a: Additions, x: jax.Array) -> jax.Array:
     parts.append(jnp.zeros(zeros, x.dtype) if index < 0 else at(index, index + last - first))
   out = jnp.concatenate(parts, axis=many) if len(parts) > 1 else parts[0]
   return out.reshape(-1, *out.shape[2:]) if many else out
+
+
+def _fetched(a: Additions, x: jax.Array) -> jax.Array:
+  """The same where all sums are of two rows of x."""
+  is_sum = a.out >= len(x)
+  pair = np.concatenate([a.pairs, [[-1, -1]]])[np.where(is_sum, a.out - len(x), -1)]
+  one = rows_or_zero(x, np.where(is_sum, pair[:, 0], a.out))
+  return one + rows_or_zero(x, pair[:, 1]) if len(a.pairs) else one
 
 
 def _pieces(index: np.ndarray, width: int) -> list[tuple[int, int]]:
