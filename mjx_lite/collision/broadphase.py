@@ -23,7 +23,7 @@ ROUND = frozenset(("sphere-sphere", "sphere-capsule", "capsule-capsule"))  # gro
 _AT_A_TIME = 16  # candidates that are looked at, or not, in one go
 _FEW_TREES = 16  # pairs of geoms for each of trees, from which on to look at the trees first costs nothing
 _GROUP = 32  # candidates of which the largest is looked at first
-_FEW_CONTACTS = 12  # of a world; sought one by one up to here
+_FEW_CONTACTS = 12  # of a world; fewer are sought one by one
 _EXACT = 1 << 24  # integers below are exact in float32, whose `top_k` is faster
 
 

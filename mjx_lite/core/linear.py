@@ -41,18 +41,25 @@ write_p = jex_core.Primitive("mjx_write")
 apart_p = jex_core.Primitive("mjx_apart")
 
 
-class Choice:
-  """Rows `index` (n,) of `size` rows; compared by value."""
+class ByValue:
+  """What is compared by an array: a parameter of a primitive."""
 
-  def __init__(self, index: np.ndarray, size: int):
-    self.index, self.size = np.asarray(index), size
-    self._key = size, self.index.astype(np.int64).tobytes()
+  def __init__(self, array: np.ndarray, size: int = 0):
+    self._key = size, array.shape, array.tobytes()
 
   def __hash__(self):
     return hash(self._key)
 
   def __eq__(self, other):
-    return isinstance(other, Choice) and self._key == other._key
+    return type(self) is type(other) and self._key == other._key
+
+
+class Choice(ByValue):
+  """Rows `index` (n,) of `size` rows; compared by value."""
+
+  def __init__(self, index: np.ndarray, size: int):
+    self.index, self.size = np.asarray(index), size
+    super().__init__(self.index.astype(np.int64), size)
 
   def __repr__(self):
     return f"Choice({len(self.index)} of {self.size})"

@@ -52,18 +52,12 @@ class Additions(NamedTuple):
   out: np.ndarray  # (rows,) likewise, -1 for zeros
 
 
-class SumPlan:
+class SumPlan(linear.ByValue):
   """A sparse constant matrix (n, k), compared by value, and how rows are multiplied by it."""
 
   def __init__(self, matrix: np.ndarray):
     self.matrix = np.asarray(matrix, np.float64)
-    self._key = self.matrix.shape, self.matrix.tobytes()
-
-  def __hash__(self):
-    return hash(self._key)
-
-  def __eq__(self, other):
-    return isinstance(other, SumPlan) and self._key == other._key
+    super().__init__(self.matrix)
 
   def __repr__(self):
     return f"SumPlan({len(self.matrix)} of {self.matrix.shape[1]})"

@@ -115,12 +115,12 @@ def test_few_worlds_add(shape, weighted, worlds, data):
   mask = mask * {"none": 1, "rows": weight[:, None], "columns": weight}[weighted]
   plan = tree.plan_sum(mask)
   assert plan.weights is not None
-  x = jnp.asarray(random.normal(size=(mask.shape[1], 2, worlds)), jnp.float32)
+  x = jnp.asarray(random.normal(size=(mask.shape[1], 2, worlds)))
   text = jax.jit(lambda x: tree.mask_sum(plan, x)).lower(x).as_text()
   assert "dot_general" not in text and (weighted != "none" or "multiply" not in text)
   found, back = jax.vjp(lambda x: tree.mask_sum(plan, x), x)
-  np.testing.assert_allclose(found, np.einsum("nk,k...->n...", mask, x), rtol=1e-4, atol=1e-4)
-  np.testing.assert_allclose(back(found)[0], np.einsum("nk,n...->k...", mask, found), rtol=1e-4, atol=1e-3)
+  np.testing.assert_allclose(found, np.einsum("nk,k...->n...", mask, x), rtol=1e-12, atol=1e-12)
+  np.testing.assert_allclose(back(found)[0], np.einsum("nk,n...->k...", mask, found), rtol=1e-12, atol=1e-11)
 
 
 @pytest.mark.parametrize("matrix", [lambda below: below, lambda below: below.T])
