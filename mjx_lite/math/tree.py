@@ -75,9 +75,16 @@ class SumPlan(linear.ByValue):
     return _runs(self.matrix)
 
   @functools.cached_property
+  def fetched(self) -> np.ndarray | None:
+    """(k, n) columns of a large matrix of at most two entries in each row, -1 for none."""
+    return _fetched(self.matrix != 0)
+
+  @functools.cached_property
   def chosen(self) -> np.ndarray | None:
-    """(k, n) columns of a large matrix of few ones in each row, -1 for none."""
-    return _chosen(self.matrix, self.runs)
+    """The same where the entries are ones and fetching costs less than products."""
+    most = 1 if sum(len(r.blocks) for r in self.runs) < _BLOCKS else 2
+    are_ones = np.isin(self.matrix, (0, 1)).all()
+    return self.fetched if self.fetched is not None and are_ones and len(self.fetched) <= most else None
 
   @functools.cached_property
   def weights(self) -> tuple[np.ndarray, np.ndarray] | None:
@@ -95,8 +102,6 @@ class SumPlan(linear.ByValue):
 
 
 def _additions(mask: np.ndarray) -> tuple[Additions, ...]:
-  if mask.size > PRODUCT and mask.sum(axis=1).max(initial=0) <= 2:
-    return (Additions(1, len(mask), 0, mask.shape[1], *_sums(mask)),)
   parts, plain = [], 0
   for first, count, rows, step, col in [*_alike(mask), (len(mask), 1, 0, 0, 0)]:
     if plain < first:
@@ -153,15 +158,13 @@ def _runs(mask: np.ndarray) -> tuple[Run, ...]:
   return tuple(runs if runs and _cost(runs) < _cost(whole) else whole)
 
 
-def _chosen(mask: np.ndarray, runs: tuple[Run, ...]) -> np.ndarray | None:
-  filled = mask != 0
+def _fetched(filled: np.ndarray) -> np.ndarray | None:
   number = filled.sum(axis=1)
-  most = 1 if sum(len(r.blocks) for r in runs) < _BLOCKS else 2
-  if mask.size <= PRODUCT or number.max(initial=0) > most or (mask[filled] != 1).any():
+  if filled.size <= PRODUCT or number.max(initial=0) > 2:
     return None
-  low, high = _extent(mask)
-  chosen = [np.where(number > 0, low, -1), np.where(number > 1, high - 1, -1)]
-  return np.stack(chosen[: max(number.max(initial=0), 1)])
+  low, high = _extent(filled)
+  both = [np.where(number > 0, low, -1), np.where(number > 1, high - 1, -1)]
+  return np.stack(both[: max(number.max(initial=0), 1)])
 
 
 def _extent(mask: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -240,11 +243,18 @@ def mask_sum(plan: SumPlan, x: jax.Array) -> jax.Array:
 def _mask_sum(x: jax.Array, plan: SumPlan) -> jax.Array:
   if regions.are_few(x.shape[-1]) and plan.weights is not None:
     row, column = plan.weights
-    return _weighted(row, _joined([_add(part, _weighted(column, x)) for part in plan.additions], x))
+    x = _weighted(column, x)
+    if plan.fetched is not None:
+      return _weighted(row, _sum_of(plan.fetched, linear.materialized(x)))
+    return _weighted(row, _joined([_add(part, x) for part in plan.additions], x))
   if plan.chosen is not None:
-    return vector.add(rows_or_zero(x, index) for index in plan.chosen)
+    return _sum_of(plan.chosen, x)
   x = linear.materialized(x)
   return _joined([_product(run, x) for run in plan.runs], x)
+
+
+def _sum_of(columns: np.ndarray, x: jax.Array) -> jax.Array:
+  return vector.add(rows_or_zero(x, index) for index in columns)
 
 
 def _weighted(weight: np.ndarray, x: jax.Array) -> jax.Array:
@@ -261,8 +271,6 @@ def _add(a: Additions, x: jax.Array) -> jax.Array:
     x = x[a.col : a.col + a.count * a.step].reshape(a.count, a.step, *x.shape[1:])
   x = linear.materialized(x)
   width, kept, sums = x.shape[many], set(a.out.tolist()), []
-  if not many and (a.pairs < width).all():
-    return _fetched(a, x)
   reads = np.bincount(a.pairs.ravel(), minlength=width + len(a.pairs))
 
   def at(first, last):
@@ -278,14 +286,6 @@ def _add(a: Additions, x: jax.Array) -> jax.Array:
     parts.append(jnp.zeros(zeros, x.dtype) if index < 0 else at(index, index + last - first))
   out = jnp.concatenate(parts, axis=many) if len(parts) > 1 else parts[0]
   return out.reshape(-1, *out.shape[2:]) if many else out
-
-
-def _fetched(a: Additions, x: jax.Array) -> jax.Array:
-  """The same where all sums are of two rows of x."""
-  is_sum = a.out >= len(x)
-  pair = np.concatenate([a.pairs, [[-1, -1]]])[np.where(is_sum, a.out - len(x), -1)]
-  one = rows_or_zero(x, np.where(is_sum, pair[:, 0], a.out))
-  return one + rows_or_zero(x, pair[:, 1]) if len(a.pairs) else one
 
 
 def _pieces(index: np.ndarray, width: int) -> list[tuple[int, int]]:
