@@ -11,14 +11,40 @@ import numpy as np
 
 from mjx_lite import forward as native
 from mjx_lite import support
-from mjx_lite.core import worlds
+from mjx_lite.core import pytree, worlds
 from mjx_lite.core.types import Data, Model
+from mjx_lite.math import quat
+from mjx_lite.smooth import momentum
+from mjx_lite.smooth import rne as rne_
 from mjx_lite.smooth import set_const as constants
 
 
-def one_world(function: Callable[..., Any]) -> Callable[..., Any]:
-  """The public form of a native function of a Model and, mostly, its Data."""
-  return worlds.one_world(function, _check)
+def one_world(function: Callable[..., Any], adds: tuple[str, ...] = ()) -> Callable[..., Any]:
+  """The public form of a native function of a Model and, mostly, its Data.
+
+  Native code always has rotation matrices. A Data that comes out has the fields of the one that went in, and those that
+  the function `adds`.
+  """
+
+  @functools.wraps(function)
+  def keeping(m, *args, **static):
+    if not args or not isinstance(args[0], Data):
+      return function(m, *args, **static)
+    lacking = [name for name in pytree.handed_names(Data) if getattr(args[0], f"_{name}") is None]
+    mats = {name: quat.to_mat(getattr(args[0], _QUATERNIONS[name])) for name in lacking if name in _QUATERNIONS}
+    out = function(m, args[0].replace(**mats), *args[1:], **static)
+    dropped = dict.fromkeys(name for name in lacking if name not in adds)
+    return jax.tree.map(lambda x: x.replace(**dropped) if _is_data(x) else x, out, is_leaf=_is_data)
+
+  return worlds.one_world(keeping, _check)
+
+
+def _is_data(x: Any) -> bool:
+  return isinstance(x, Data)
+
+
+_QUATERNIONS = {"xmat": "xquat", "ximat": "xiquat", "geom_xmat": "geom_xquat", "site_xmat": "site_xquat"}
+Data.rotation = staticmethod(lambda q: quat.to_mat(q[..., None])[..., 0])
 
 
 def _check(m: Model, *args: Any) -> None:
@@ -72,8 +98,8 @@ solve = one_world(native.solve)
 energy_pos = one_world(native.energy_pos)
 energy_vel = one_world(native.energy_vel)
 solver_statistics = one_world(native.solver_statistics)
-subtree_vel = one_world(native.subtree_vel)
-rne_postconstraint = one_world(native.rne_postconstraint)
+subtree_vel = one_world(native.subtree_vel, momentum.SubtreeVel._fields)
+rne_postconstraint = one_world(native.rne_postconstraint, rne_.Carried._fields)
 sensor_pos = one_world(native.sensor_pos)
 sensor_vel = one_world(native.sensor_vel)
 sensor_acc = one_world(native.sensor_acc)

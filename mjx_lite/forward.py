@@ -91,6 +91,11 @@ def crb(m: Model, d: Data) -> Data:
   return d.replace(**inertia.crb(m, d.cinert, d.cdof)._asdict())
 
 
+def composite(m: Model, d: Data) -> jax.Array:
+  """Composite inertias (nbody, 10, W), computed again where Data does not keep them."""
+  return d.crb if hasattr(d, "crb") else inertia.crb(m, d.cinert, d.cdof).crb
+
+
 def tendon_armature(m: Model, d: Data) -> Data:
   """Add the armature of the tendons to M."""
   return d.replace(M=d.M + tendon_inertia.inertia(m, d.ten_J)) if m.plan.tendon_inertia.present else d
@@ -335,7 +340,7 @@ def _free_effective(m: Model, d: Data, metric: effective.Effective) -> jax.Array
   """The metric's blocks (n, 6, 6, W) of the trees with one free joint and no other, the bias force in them."""
   dof = m.plan.derivative.free_dof
   block = metric.matrix[dof[:, :, None], dof[:, None]]
-  return block + implicit_.free_bias(m, d.qvel, d.xpos, d.xmat, d.subtree_com, d.crb)
+  return block + implicit_.free_bias(m, d.qvel, d.xpos, d.xmat, d.subtree_com, composite(m, d))
 
 
 def _turns_freely(m: Model, metric: effective.Effective, touched: jax.Array) -> jax.Array:
@@ -698,7 +703,7 @@ def implicit(m: Model, d: Data) -> Data:
 
 
 def _free_blocks(m: Model, d: Data, packed: jax.Array, medium: Any) -> jax.Array:
-  return implicit_.free_blocks(m, d.M, packed, medium, d.qvel, d.xpos, d.xmat, d.subtree_com, d.crb)
+  return implicit_.free_blocks(m, d.M, packed, medium, d.qvel, d.xpos, d.xmat, d.subtree_com, composite(m, d))
 
 
 def deriv_smooth_vel(m: Model, d: Data, bias: bool = True) -> jax.Array:
@@ -966,9 +971,10 @@ def _equality_state(d: Data) -> equality.State:
 
 def _rows(m: Model, d: Data) -> Rows:
   """The constraint rows."""
+  law = d.efc_KBIP if hasattr(d, "efc_KBIP") else _make_constraint(m, d)[1].KBIP
   return Rows(
     _jacobian(m, d), d.efc_D, d.efc_R, d.efc_aref, d.efc_vel, d.efc_pos, d.efc_margin, d.efc_frictionloss, d.efc_diagA,
-    d.efc_KBIP, d.contact.mu,
+    law, d.contact.mu,
   )  # fmt: skip
 
 

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from mjx_lite import forward
 from mjx_lite.actuator import history
 from mjx_lite.collision import distance, ray
 from mjx_lite.constraint import contact_force as contact_force_
@@ -90,7 +91,7 @@ def jac_subtree_com(m: Model, d: Data, body_id: jax.Array) -> jax.Array:
     d: Data after `crb`.
     body_id: number of the body.
   """
-  return momentum.jac_subtree_com(m, d.crb, d.cdof, body_id)
+  return momentum.jac_subtree_com(m, forward.composite(m, d), d.cdof, body_id)
 
 
 def jac_point_axis(
@@ -130,7 +131,7 @@ def angmom_mat(m: Model, d: Data, body_id: jax.Array) -> jax.Array:
     d: Data after `crb`.
     body_id: number of the body.
   """
-  return momentum.angmom_mat(m, d.crb, d.cdof, d.subtree_com, body_id)
+  return momentum.angmom_mat(m, forward.composite(m, d), d.cdof, d.subtree_com, body_id)
 
 
 def apply_ft(
@@ -156,7 +157,8 @@ def object_velocity(m: Model, d: Data, objid: jax.Array, *, objtype: int, local:
 
 
 def object_acceleration(m: Model, d: Data, objid: jax.Array, *, objtype: int, local: bool) -> jax.Array:
-  """Acceleration against free fall (6,), rotation first, of an object's frame; needs `rne_postconstraint`."""
+  """Acceleration against free fall (6,), rotation first, of an object's frame; `rne_postconstraint` has run or runs now."""
+  d = d if hasattr(d, "cacc") else forward.rne_postconstraint(m, d)
   pos, mat, body = _frame(m, d, objtype, objid)
   return jacobian.acceleration(m, d.cacc, d.cvel, d.subtree_com, pos, mat if local else None, body)
 

@@ -95,7 +95,7 @@ class Engine:
 
   def step(self, state: mujoco.MjData) -> mujoco.MjData:
     """One step of the engine; returns an MjData in C's packed order, derived fields from before the integration."""
-    before = mjx.put_data(self.m, state)
+    before = mjx.put_data(self.m, state, keep="all")
     after = self._step(self.m, before)
     # rows are packed by the configuration that they were made in
     result: Any = mjx.get_data(self.mj_model, after.replace(qpos=before.qpos))

@@ -1,14 +1,15 @@
 """Frozen dataclasses as JAX pytrees, and what a declared field says of itself."""
 
 import dataclasses
-from collections.abc import Mapping
+import functools
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
 import jax
 
 
 def array(*shape: str | int, unit: str = "", stage: str = "", dtype: str = "float") -> Any:
-  """Declare an array field.
+  """Declare an array field; one whose name begins with an underscore is there only where it was asked for (`Handed`).
 
   Args:
     shape: sizes of one world, as names of model sizes ('nq'), products ('nv*6') or integers.
@@ -34,8 +35,44 @@ def pytree(cls: type) -> type:
 
 
 def specs(cls: type) -> dict[str, Mapping[str, Any]]:
-  """The declarations of a class's array fields, by name."""
-  return {f.name: f.metadata for f in dataclasses.fields(cls) if "shape" in f.metadata}
+  """The declarations of a class's array fields, by the names that users know."""
+  return {f.name.removeprefix("_"): f.metadata for f in dataclasses.fields(cls) if "shape" in f.metadata}
+
+
+class Handed:
+  """A field that one stage hands to the next, and that lasts beyond a call only where it was asked for.
+
+  The array, or None, stands in the dataclass's field of the same name with an underscore before. Where there is none, the
+  field is what `otherwise` makes of the object; without that, an AttributeError says how to get it.
+  """
+
+  def __init__(self, advice: str = "", otherwise: Callable[[Any], jax.Array] | None = None):
+    self._advice, self._otherwise = advice, otherwise
+
+  def __set_name__(self, owner: type, name: str) -> None:
+    self._name = name
+
+  def __get__(self, instance: Any, owner: type | None = None) -> Any:
+    if instance is None:
+      return self
+    value = getattr(instance, "_" + self._name)
+    if value is not None:
+      return value
+    if self._otherwise is None:
+      raise AttributeError(f"{type(instance).__name__}.{self._name} is not kept: {self._advice}.")
+    return self._otherwise(instance)
+
+
+@functools.cache
+def handed_names(cls: type) -> tuple[str, ...]:
+  """The fields of a class that are `Handed`."""
+  return tuple(name for name, x in vars(cls).items() if isinstance(x, Handed))
+
+
+def present(x: Any) -> list[str]:
+  """Names of the array fields that an object has, without those that are `Handed` and not kept."""
+  handed = handed_names(type(x))
+  return [name for name in specs(type(x)) if name not in handed or getattr(x, f"_{name}") is not None]
 
 
 class Replaceable:
@@ -45,7 +82,8 @@ class Replaceable:
 
   def replace(self, **changes: Any) -> Any:
     """Copy with some fields changed."""
-    return dataclasses.replace(self, **changes)
+    handed = handed_names(type(self))
+    return dataclasses.replace(self, **{f"_{k}" if k in handed else k: x for k, x in changes.items()})
 
   def tree_replace(self, changes: Mapping[str, Any]) -> Any:
     """Copy with some fields changed, nested ones named by a dotted path: `{'opt.iterations': 5}`."""

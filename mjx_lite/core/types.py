@@ -15,7 +15,7 @@ import jax
 
 from mjx_lite.core import enums
 from mjx_lite.core.layout import Layout
-from mjx_lite.core.pytree import Replaceable, array, pytree, static
+from mjx_lite.core.pytree import Handed, Replaceable, array, pytree, static
 from mjx_lite.core.status import Status
 
 _DISABLE, _ENABLE = enums.DisableBit, enums.EnableBit
@@ -323,9 +323,26 @@ class Contact(Replaceable):
   geom2 = property(lambda self: self.geom[..., 1])
 
 
+_KEEP = "the step does not hand it on, unless make_data(m, keep=...) names it, or keep='all'"
+_ON_DEMAND = "call mjx_lite.{}(m, d), which returns a Data that has it; in a scan begin with make_data(m, keep=...)"
+
+
+def _rotation(quaternion: str) -> Callable[["Data"], jax.Array]:
+  return lambda d: Data.rotation(getattr(d, quaternion))
+
+
 @pytree
 class Data(Replaceable):
-  """mjData: state, inputs and everything that the stages compute, for one world."""
+  """mjData: state, inputs and everything that the stages compute, for one world.
+
+  A few fields that follow from others, or that few read, are kept only where `make_data(m, keep=...)` names them: rotation
+  matrices are otherwise made of the quaternions when they are read, `crb`, `qLD`, `qLDiagInv` and `efc_KBIP` are not there, and
+  what is computed on demand (`cacc`, `cfrc_int`, `cfrc_ext`, `subtree_linvel`, `subtree_angmom`) is in what
+  `rne_postconstraint` and `subtree_vel` return.
+  """
+
+  # rotation matrices (..., 3, 3) of unit quaternions (..., 4); set by api.py, which may import what makes them
+  rotation: ClassVar[Callable[[jax.Array], jax.Array]]
 
   # state
   time: jax.Array = array(unit="s")
@@ -346,17 +363,17 @@ class Data(Replaceable):
   # position
   xpos: jax.Array = array("nbody", 3, unit="m", stage="kinematics")
   xquat: jax.Array = array("nbody", 4, stage="kinematics")
-  xmat: jax.Array = array("nbody", 3, 3, stage="kinematics")
+  _xmat: jax.Array | None = array("nbody", 3, 3, stage="kinematics")
   xipos: jax.Array = array("nbody", 3, unit="m", stage="kinematics")
-  ximat: jax.Array = array("nbody", 3, 3, stage="kinematics")
+  _ximat: jax.Array | None = array("nbody", 3, 3, stage="kinematics")
   xiquat: jax.Array = array("nbody", 4, stage="kinematics")
   xanchor: jax.Array = array("njnt", 3, unit="m", stage="kinematics")
   xaxis: jax.Array = array("njnt", 3, stage="kinematics")
   geom_xpos: jax.Array = array("ngeom", 3, unit="m", stage="kinematics")
-  geom_xmat: jax.Array = array("ngeom", 3, 3, stage="kinematics")
+  _geom_xmat: jax.Array | None = array("ngeom", 3, 3, stage="kinematics")
   geom_xquat: jax.Array = array("ngeom", 4, stage="kinematics")
   site_xpos: jax.Array = array("nsite", 3, unit="m", stage="kinematics")
-  site_xmat: jax.Array = array("nsite", 3, 3, stage="kinematics")
+  _site_xmat: jax.Array | None = array("nsite", 3, 3, stage="kinematics")
   site_xquat: jax.Array = array("nsite", 4, stage="kinematics")
   subtree_com: jax.Array = array("nbody", 3, unit="m", stage="com_pos")
   cdof: jax.Array = array("nv", 6, stage="com_pos")
@@ -367,10 +384,10 @@ class Data(Replaceable):
   light_xdir: jax.Array = array("nlight", 3, stage="camlight")
   ten_length: jax.Array = array("ntendon", unit="m|rad", stage="tendon")
   ten_J: jax.Array = array("nJten", stage="tendon")
-  crb: jax.Array = array("nbody", 10, stage="crb")
+  _crb: jax.Array | None = array("nbody", 10, stage="crb")
   M: jax.Array = array("nC", stage="crb")
-  qLD: jax.Array = array("nC", stage="factor_m")
-  qLDiagInv: jax.Array = array("nv", stage="factor_m")
+  _qLD: jax.Array | None = array("nC", stage="factor_m")
+  _qLDiagInv: jax.Array | None = array("nv", stage="factor_m")
   contact: Contact
   actuator_length: jax.Array = array("nout", stage="transmission")
   actuator_moment: jax.Array = array("nJmom", stage="transmission")
@@ -393,7 +410,7 @@ class Data(Replaceable):
   efc_margin: jax.Array = array("nefc", stage="make_constraint")
   efc_frictionloss: jax.Array = array("nefc", stage="make_constraint")
   efc_diagA: jax.Array = array("nefc", stage="make_constraint")
-  efc_KBIP: jax.Array = array("nefc", 4, stage="make_constraint")
+  _efc_KBIP: jax.Array | None = array("nefc", 4, stage="make_constraint")
   efc_D: jax.Array = array("nefc", stage="make_constraint")
   efc_R: jax.Array = array("nefc", stage="make_constraint")
   efc_vel: jax.Array = array("nefc", stage="make_constraint")
@@ -414,9 +431,15 @@ class Data(Replaceable):
   sensordata: jax.Array = array("nsensordata")
   # computed on demand
   energy: jax.Array = array(2, unit="J", stage="energy")
-  subtree_linvel: jax.Array = array("nbody", 3, unit="m/s", stage="subtree_vel")
-  subtree_angmom: jax.Array = array("nbody", 3, unit="kg m^2/s", stage="subtree_vel")
-  cacc: jax.Array = array("nbody", 6, stage="rne_postconstraint")
-  cfrc_int: jax.Array = array("nbody", 6, stage="rne_postconstraint")
-  cfrc_ext: jax.Array = array("nbody", 6, stage="rne_postconstraint")
+  _subtree_linvel: jax.Array | None = array("nbody", 3, unit="m/s", stage="subtree_vel")
+  _subtree_angmom: jax.Array | None = array("nbody", 3, unit="kg m^2/s", stage="subtree_vel")
+  _cacc: jax.Array | None = array("nbody", 6, stage="rne_postconstraint")
+  _cfrc_int: jax.Array | None = array("nbody", 6, stage="rne_postconstraint")
+  _cfrc_ext: jax.Array | None = array("nbody", 6, stage="rne_postconstraint")
   status: Status
+
+  # what follows from other fields, or what few read: here in a step, kept only where asked for (`make_data(keep=...)`)
+  xmat, ximat, geom_xmat, site_xmat = (Handed(otherwise=_rotation(q)) for q in ("xquat", "xiquat", "geom_xquat", "site_xquat"))
+  crb, qLD, qLDiagInv, efc_KBIP = (Handed(_KEEP) for _ in range(4))
+  subtree_linvel, subtree_angmom = (Handed(_ON_DEMAND.format("subtree_vel")) for _ in range(2))
+  cacc, cfrc_int, cfrc_ext = (Handed(_ON_DEMAND.format("rne_postconstraint")) for _ in range(3))

@@ -17,6 +17,7 @@ _CONTACT_FIELDS = (
   "dim", "exclude", "geom",
 )  # fmt: skip
 _ROW_FIELDS = tuple(name for name in pytree.specs(Data) if name.startswith("efc_"))
+_LAW = "efc_KBIP"
 
 
 def fill(result: mujoco.MjData, m: mujoco.MjModel, d: Data, moment: tuple[np.ndarray, np.ndarray]) -> None:
@@ -39,15 +40,17 @@ def fill(result: mujoco.MjData, m: mujoco.MjModel, d: Data, moment: tuple[np.nda
   if len(slots):
     result.contact.mu[:] = d.contact.mu[slots]  # C has written its own
   if not (np.array_equal(kind, result.efc_type) and np.array_equal(ident, result.efc_id)):
-    jac = _jacobian(m, result, d, slots, active)
+    jac, law = _jacobian(m, result, d, slots, active), _laws(result, d, slots, active)
     mujoco._functions._realloc_con_efc(result, ncon=len(slots), nefc=len(jac), nJ=_count(m, jac))
     _fill_contacts(result, d, slots, active)
     _fill_jacobian(result, m, jac)
+    result.efc_KBIP[:] = law
   _fill_rows(result, d, kind, ident, active)
   mujoco.mj_island(m, result)
   mujoco.mj_projectConstraint(m, result)
   if m.opt.enableflags & EnableBit.DIAGEXACT:
     _fill_rows(result, d, kind, ident, active)  # the projection changed them
+  _fill_inertia(result, m, d)
   # what C computes on demand may not have been computed
   result.flg_energypos = result.flg_energyvel = result.flg_subtreevel = result.flg_rnepost = 0
 
@@ -98,6 +101,17 @@ def read_moment(m: Model, d: mujoco.MjData) -> np.ndarray:
   return dense[m.plan.transmission.entry_out, m.plan.transmission.entry_dof]
 
 
+def _fill_inertia(result, m, d):
+  """What the Data need not have of the inertia: C makes it of what it has."""
+  if not hasattr(d, "crb"):
+    mujoco.mj_crb(m, result)
+    result.M[:] = d.M  # C's is without armatures
+  if not hasattr(d, "qLD"):
+    result.qLD[:] = result.qLDiagInv[:] = 0
+    if np.any(d.M):
+      mujoco.mj_factorM(m, result)
+
+
 def _fill_contacts(result, d, slots, active):
   if not len(slots):
     return
@@ -131,6 +145,8 @@ def _fill_rows(result, d, kind, ident, active):
   result.nf = int(np.sum((kind == ConstraintType.FRICTION_DOF) | (kind == ConstraintType.FRICTION_TENDON)))
   result.nl = int(np.sum((kind == ConstraintType.LIMIT_JOINT) | (kind == ConstraintType.LIMIT_TENDON)))
   for name in _ROW_FIELDS:
+    if name == _LAW and not hasattr(d, _LAW):
+      continue  # C's own
     target = getattr(result, name)
     target[...] = getattr(d, name)[active].reshape(target.shape)
   result.efc_id[:] = ident
@@ -165,6 +181,17 @@ def _jacobian(m, result, d, slots, active):
   return jac
 
 
+def _laws(result, d, slots, active):
+  """Rows of efc_KBIP (nefc, 4) as C has them; zero for those that it has not."""
+  theirs = _by_row(result, result.efc_KBIP.copy())
+  kind, ident = d.efc_type[active], _packed_ids(d, slots, active)
+  out, seen = np.zeros((len(kind), 4)), collections.Counter()
+  for i, key in enumerate(zip(kind.tolist(), ident.tolist(), strict=True)):
+    out[i] = theirs.get((*key, seen[key]), 0)
+    seen[key] += 1
+  return out
+
+
 def _rows_of_c(m, result):
   """Rows of J in an MjData, by type, element and number among the element's."""
   if not result.nefc or not m.nv:
@@ -175,8 +202,13 @@ def _rows_of_c(m, result):
     mujoco.mju_sparse2dense(dense, jac, result.efc_J_rownnz, result.efc_J_rowadr, result.efc_J_colind)
     jac = dense
   jac = jac.reshape(-1, m.nv)[: result.nefc].copy()  # C keeps room for rows that it drops
+  return _by_row(result, jac)
+
+
+def _by_row(result, values):
+  """What belongs to the rows of an MjData, by type, element and number among the element's."""
   seen, out = collections.Counter(), {}
-  for key, row in zip(zip(result.efc_type.tolist(), result.efc_id.tolist(), strict=True), jac, strict=True):
+  for key, row in zip(zip(result.efc_type.tolist(), result.efc_id.tolist(), strict=True), values, strict=True):
     out[(*key, seen[key])] = row
     seen[key] += 1
   return out

@@ -2,7 +2,7 @@
 
 import functools
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
@@ -25,29 +25,51 @@ def shape_of(m: Any, spec: Mapping[str, Any], sizes: Mapping[str, int]) -> tuple
   return tuple(d if isinstance(d, int) else sizes[d] if d in sizes else getattr(m, d) for d in spec["shape"])
 
 
-def _allocate(m: Model, cls: type) -> dict[str, jax.Array]:
-  sizes = m.plan.sizes
-  out = {}
+def _zeros(m: Model, spec: Mapping[str, Any]) -> jax.Array:
+  return jnp.zeros(shape_of(m, spec, m.plan.sizes), _KINDS.get(spec["dtype"], m.layout.dtype))
+
+
+def _allocate(m: Model, cls: type, keep: Sequence[str] = ()) -> dict[str, Any]:
+  handed = pytree.handed_names(cls)
+  out: dict[str, Any] = {f"_{name}": None for name in handed}
   for name, spec in pytree.specs(cls).items():
-    kind = _KINDS.get(spec["dtype"], m.layout.dtype)
-    out[name] = jnp.zeros(shape_of(m, spec, sizes), kind)
+    if name not in handed or name in keep:
+      out[f"_{name}" if name in handed else name] = _zeros(m, spec)
   return out
 
 
-def make_data(m: Model | mujoco.MjModel, device: Any = None, **mjx_options: Any) -> Data:
+def _names(keep: Sequence[str]) -> Sequence[str]:
+  """The fields to keep, checked."""
+  handed = pytree.handed_names(Data)
+  if keep == "all":
+    return handed
+  if isinstance(keep, str) or not set(keep) <= set(handed):
+    raise ValueError(f"keep takes 'all' or names of {', '.join(handed)}, not {keep!r}; all other fields are always kept.")
+  return keep
+
+
+def make_data(
+  m: Model | mujoco.MjModel, device: Any = None, *, keep: Sequence[str] = (), **mjx_options: Any
+) -> Data:
   """Data of one world at the model's reference configuration; computed fields are zero.
 
   Args:
     m: a Model, or a mujoco model (put_model is called on it, as in MJX).
     device: jax.Device where the arrays go.
+    keep: fields that a step does not hand on unless they are named here, or 'all': `crb`, `qLD`, `qLDiagInv`, `efc_KBIP`; what
+      `rne_postconstraint` and `subtree_vel` compute; and rotation matrices, which are otherwise made of the quaternions each
+      time that they are read. They cost memory and time in every step.
     **mjx_options: arguments that only mean something to MJX.
+
+  Raises:
+    ValueError: for a name in keep that is none of these.
   """
   if isinstance(m, mujoco.MjModel):
     m = put_model(m, device, **mjx_options)
   if not isinstance(m, Model):
     raise TypeError(f"make_data takes a Model or a mujoco.MjModel, not {type(m).__name__}.")
   empty = jax.tree.map(lambda x: x[..., 0], status.empty(1))
-  d = Data(contact=Contact(**_allocate(m, Contact)), status=empty, **_allocate(m, Data))
+  d = Data(contact=Contact(**_allocate(m, Contact)), status=empty, **_allocate(m, Data, _names(keep)))
   mocap = np.flatnonzero(m.body_mocapid >= 0)
   order = mocap[np.argsort(m.body_mocapid[mocap])]
   contact = d.contact.replace(
@@ -69,7 +91,9 @@ STATE = ("time", "qpos", "qvel", "act", "history", "plastic", "qacc_warmstart")
 INPUTS = ("ctrl", "qfrc_applied", "xfrc_applied", "eq_active", "mocap_pos", "mocap_quat", "userdata")
 
 
-def put_data(mj_model: mujoco.MjModel, mj_data: mujoco.MjData, device: Any = None, **options: Any) -> Data:
+def put_data(
+  mj_model: mujoco.MjModel, mj_data: mujoco.MjData, device: Any = None, *, keep: Sequence[str] = (), **options: Any
+) -> Data:
   """Data of a mujoco.MjData: its state, its inputs, and what it computed.
 
   Constraint rows and contacts live in static slots here; they are filled by the next stage that computes them.
@@ -78,15 +102,16 @@ def put_data(mj_model: mujoco.MjModel, mj_data: mujoco.MjData, device: Any = Non
     mj_model: the model of the data.
     mj_data: the data.
     device: jax.Device where the arrays go.
+    keep: as in make_data.
     **options: arguments of put_model.
   """
   if not isinstance(mj_data, mujoco.MjData):
     raise TypeError(f"put_data takes a mujoco.MjModel and a mujoco.MjData, not {type(mj_data).__name__}.")
   m = mj_model if isinstance(mj_model, Model) else put_model(mj_model, device, **options)
   _check_same_model(m, mj_data)
-  d = make_data(m, device)
+  d = make_data(m, device, keep=keep)
   changes = {}
-  for name in pytree.specs(Data):
+  for name in pytree.present(d):
     if name.startswith(("efc_", "solver_", "actuator_moment")) or not hasattr(mj_data, name):
       continue
     like = getattr(d, name)
@@ -146,6 +171,7 @@ def get_data_into(result: mujoco.MjData | list[mujoco.MjData], mj_model: mujoco.
 def _write(result: mujoco.MjData | list[mujoco.MjData], mj_model: mujoco.MjModel, d: Data) -> None:
   """Fill one MjData, or a list with one for each world."""
   batch = isinstance(result, list)
+  d = d.replace(**{name: getattr(d, name, None) for name in pytree.handed_names(Data)})  # rotation matrices, of all worlds
   leaves, form = jax.tree.flatten(jax.device_get(d))  # one transfer
   worlds = [jax.tree.unflatten(form, [x[i] for x in leaves]) for i in range(len(d.qpos))] if batch else [
     jax.tree.unflatten(form, leaves)]  # fmt: skip
@@ -157,7 +183,10 @@ def _write(result: mujoco.MjData | list[mujoco.MjData], mj_model: mujoco.MjModel
 
 
 def _fill(result: mujoco.MjData, d: Data) -> None:
+  there = pytree.present(d)
   for name in _plain_fields():
+    if name not in there:
+      continue
     value, target = np.asarray(getattr(d, name)), getattr(result, name)
     if isinstance(target, np.ndarray):
       target[...] = value.reshape(target.shape)

@@ -5,6 +5,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from mjx_lite.core import pytree
 from mjx_lite.core.enums import ObjType
 from mjx_lite.core.types import Data, Model
 from mjx_lite.io.data import make_data
@@ -44,7 +45,7 @@ def reset(m: Model, d: Data, mask: Any = True, key: int | str | jax.Array | None
 
   Source: `mj_resetData`, `mj_resetDataKeyframe`.
   """
-  start = make_data(m)
+  start = make_data(m, keep=[name for name in pytree.present(d) if name in pytree.handed_names(Data)])
   if key is not None:
     if isinstance(key, str):
       found = name2id(m, ObjType.KEY, key)

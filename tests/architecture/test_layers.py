@@ -135,9 +135,11 @@ def test_enums_are_mujocos():
 
 def test_data_fields_have_the_declared_shapes():
   m = mjx.put_model(mujoco.MjModel.from_xml_path(str(ROOT / "models" / "humanoid.xml")))
-  d = mjx.make_data(m)
-  out = jax.eval_shape(mjx.step, m, d)
-  assert [(x.shape, x.dtype) for x in jax.tree.leaves(out)] == [(x.shape, x.dtype) for x in jax.tree.leaves(d)]
+  d = mjx.make_data(m, keep="all")
+  for some in (d, mjx.make_data(m), mjx.make_data(m, keep=("qLD", "cacc"))):
+    out = jax.eval_shape(mjx.step, m, some)
+    assert [(x.shape, x.dtype) for x in jax.tree.leaves(out)] == [(x.shape, x.dtype) for x in jax.tree.leaves(some)]
+    assert jax.tree.structure(out) == jax.tree.structure(some)
   for cls, value in ((mjx.Data, d), (mjx.Contact, d.contact), (mjx.Model, m)):
     for name, spec in pytree.specs(cls).items():
       assert getattr(value, name).ndim == len(spec["shape"]), name

@@ -38,7 +38,7 @@ def scene():
   """A model, and a state of a trajectory that touches the floor and the limit."""
   model = mujoco.MjModel.from_xml_string(SCENE)
   m = mjx.put_model(model)
-  d = mjx.make_data(m)
+  d = mjx.make_data(m, keep="all")
   d = d.replace(qvel=d.qvel.at[:6].set(jnp.arange(6) * 0.1), ctrl=d.ctrl + 5)
   for _ in range(40):
     d = step(m, d)

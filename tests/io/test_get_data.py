@@ -32,7 +32,7 @@ def forwarded():
   data.ctrl[:] = [0.5, -0.3, 0.2, 0.1]
   mujoco.mj_step(model, data, 80)
   m = mjx.put_model(model)
-  d = mjx.jit(mjx.forward)(m, mjx.put_data(m, data))
+  d = mjx.jit(mjx.forward)(m, mjx.put_data(m, data, keep="all"))
   return model, data, d
 
 

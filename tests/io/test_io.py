@@ -195,7 +195,7 @@ def test_reset_data():
   """State, inputs and counters of any use are gone."""
   model = load("pairs")
   m = mjx.put_model(model)
-  d, fields = mjx.make_data(m), pytree.specs(mjx.Data)
+  d, fields = mjx.make_data(m, keep="all"), pytree.specs(mjx.Data)
   used = d.replace(**{k: getattr(d, k) + 1 for k, spec in fields.items() if spec["dtype"] == "float"})
   used = used.replace(eq_active=~d.eq_active, status=d.status.replace(bits=d.status.bits + 1, count=d.status.count + 2))
   c = mujoco.MjData(model)

@@ -163,7 +163,7 @@ def small():
   data.qvel[:], data.qpos[7], data.ctrl[:] = 0.3, -2, 0.5
   mujoco.mj_forward(model, data)
   m = mjx.put_model(model)
-  return m, mjx.jit(mjx.forward)(m, mjx.put_data(m, data)), (model, data)
+  return m, mjx.jit(mjx.forward)(m, mjx.put_data(m, data, keep=("cacc",))), (model, data)
 
 
 def test_inverse_measures_too(small):

@@ -53,7 +53,7 @@ def put(xml, noslip=0, refsafe=True):
 @mjx.jit
 @functools.partial(jax.vmap, in_axes=(None, 0, 0, 0, 0, 0))
 def _row(m, solref, solimp, position, velocity, push):
-  d = mjx.make_data(m)
+  d = mjx.make_data(m, keep=("efc_KBIP",))
   d = d.replace(qpos=d.qpos + position, qvel=d.qvel + velocity, qfrc_applied=d.qfrc_applied + push)
   return mjx.forward(m.replace(eq_solref=solref[None], eq_solimp=solimp[None]), d)
 

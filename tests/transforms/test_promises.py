@@ -38,7 +38,7 @@ INTEGRATION = int(mujoco.mjtState.mjSTATE_INTEGRATION)
 def world():
   """Model, compiled step and forward, and a Data that moves, in contact, with all inputs set."""
   m = mjx.put_model(mujoco.MjModel.from_xml_string(XML))
-  d, rng = mjx.make_data(m), np.random.default_rng(0)
+  d, rng = mjx.make_data(m, keep="all"), np.random.default_rng(0)
   d = d.replace(
     qvel=jnp.asarray(rng.normal(size=m.nv)), act=jnp.array([0.3]), ctrl=jnp.array([5.0, -0.4]), time=jnp.array(0.7),
     qfrc_applied=jnp.asarray(rng.normal(size=m.nv)), xfrc_applied=jnp.asarray(rng.normal(size=(m.nbody, 6))),
