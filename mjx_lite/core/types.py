@@ -15,6 +15,7 @@ import jax
 
 from mjx_lite.core import enums
 from mjx_lite.core.layout import Layout
+from mjx_lite.core.packing import Lazy
 from mjx_lite.core.pytree import Handed, Replaceable, array, pytree, static
 from mjx_lite.core.status import Status
 
@@ -332,7 +333,7 @@ def _rotation(quaternion: str) -> Callable[["Data"], jax.Array]:
 
 
 @pytree
-class Data(Replaceable):
+class Data(Lazy):
   """mjData: state, inputs and everything that the stages compute, for one world.
 
   A few fields that follow from others, or that few read, are kept only where `make_data(m, keep=...)` names them: rotation
@@ -443,3 +444,7 @@ class Data(Replaceable):
   crb, qLD, qLDiagInv, efc_KBIP = (Handed(_KEEP) for _ in range(4))
   subtree_linvel, subtree_angmom = (Handed(_ON_DEMAND.format("subtree_vel")) for _ in range(2))
   cacc, cfrc_int, cfrc_ext = (Handed(_ON_DEMAND.format("rne_postconstraint")) for _ in range(3))
+
+  def is_one_world(self) -> bool:
+    """Whether the arrays have no leading world axis."""
+    return not self.time.ndim
