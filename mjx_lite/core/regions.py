@@ -20,6 +20,7 @@ kernels.
 Source: of the attribute, XLA's `SmallWhileLoopHoistingPass` and `ComputationKernelEmitter`.
 """
 
+import contextvars
 import functools
 import importlib.util
 import math
@@ -253,14 +254,32 @@ def _in_regions(closed: jex_core.ClosedJaxpr) -> jex_core.ClosedJaxpr:
   return jax.make_jaxpr(functools.partial(evaluate, closed))(*closed.in_avals)
 
 
-# ------------------------------------------------------------------------------------- whole programs
+# --------------------------------------------------------------------------------------- derivatives, and whole programs
+
+_MARK = "mjx_native_"  # name of a call of the engine, which JAX keeps when it differentiates; the number of worlds follows
+_INSIDE = {**_PARTS, "jit": ("jaxpr",), "remat2": ("jaxpr",), "closed_call": ("call_jaxpr",), "shard_map": ("jaxpr",)}
+_follows = contextvars.ContextVar("_follows", default=False)
 
 program_p = jex_core.Primitive("mjx_program")
 program_p.multiple_results = True
 
 
-def whole(function: Callable[..., Any]) -> Callable[..., Any]:
-  """The function with all its operations in regions, derivatives too; for what `jax.jit` compiles, and for CPU."""
+def marked(function: Callable[..., Any], worlds: int) -> Callable[..., Any]:
+  """The function as a call that is known for one of the engine when its derivatives are lowered; flat, of so many worlds."""
+  function.__name__ = f"{_MARK}{worlds}"
+  return jax.jit(function)
+
+
+def follow() -> bool:
+  """Whether derivatives that are traced now will be in regions (`program`), so that worlds are best cut into small tiles."""
+  return _follows.get()
+
+
+def program(function: Callable[..., Any], whole: bool = False) -> Callable[..., Any]:
+  """The function with the derivatives of the engine's calls in regions; for what `jax.jit` compiles, and for CPU.
+
+  What the engine does without derivatives, it puts into regions itself. With `whole` all other operations are in them as well.
+  """
 
   @functools.wraps(function)
   def program(*args, **kwargs):
@@ -272,10 +291,43 @@ def whole(function: Callable[..., Any]) -> Callable[..., Any]:
       return function(*args, **kwargs)
 
     operands = [leaves[k] for k in traced]
-    closed, shape = jax.make_jaxpr(run, return_shape=True)(*operands)
-    return jax.tree.unflatten(jax.tree.structure(shape), program_p.bind(*operands, closed=closed))
+    token = _follows.set(True)
+    try:
+      closed, shape = jax.make_jaxpr(run, return_shape=True)(*operands)
+    finally:
+      _follows.reset(token)
+    if closed.effects or not (whole or _has_marks(closed.jaxpr)):
+      out = jex_core.jaxpr_as_fun(closed)(*operands)
+    else:
+      out = program_p.bind(*operands, closed=closed, whole=whole)
+    return jax.tree.unflatten(jax.tree.structure(shape), out)
 
   return program
+
+
+def _is_marked(eqn: Any) -> bool:
+  name = eqn.params.get("name", "") if eqn.primitive.name == "jit" else ""
+  return name.startswith(_MARK) and are_few(int(name.removeprefix(_MARK)))
+
+
+def _has_marks(jaxpr: jex_core.Jaxpr) -> bool:
+  return any(_is_marked(e) or any(map(_has_marks, jex_core.jaxprs_in_params(e.params))) for e in jaxpr.eqns)
+
+
+def _marks_in_regions(closed: jex_core.ClosedJaxpr) -> jex_core.ClosedJaxpr:
+  """The program with the operations of marked calls in regions."""
+
+  def one(e):
+    if _is_marked(e):
+      return e.replace(params={**e.params, "jaxpr": _in_regions(e.params["jaxpr"])})
+    names = [k for k in _INSIDE.get(e.primitive.name, ()) if k in e.params]
+    if not names or not any(map(_has_marks, jex_core.jaxprs_in_params(e.params))):
+      return e
+    is_jaxpr = lambda x: isinstance(x, jex_core.ClosedJaxpr | jex_core.Jaxpr)  # noqa: E731
+    inner = lambda x: _marks_in_regions(x) if isinstance(x, jex_core.ClosedJaxpr) else x.replace(eqns=[*map(one, x.eqns)])  # noqa: E731
+    return e.replace(params={**e.params, **{k: jax.tree.map(inner, e.params[k], is_leaf=is_jaxpr) for k in names}})
+
+  return closed.replace(jaxpr=closed.jaxpr.replace(eqns=[*map(one, closed.jaxpr.eqns)]))
 
 
 def put(values: Sequence[Any], places: Sequence[int], others: Sequence[Any]) -> list[Any]:
@@ -299,14 +351,21 @@ def jvp_of(function: Callable[..., Any], primals: Sequence[Any], tangents: Seque
   return out, [ad.Zero(jax.core.ShapedArray(t.shape, zero)) if t.dtype == zero else t for t in out_dot]
 
 
-def _batch(args, dims, *, closed):
+def _batch(args, dims, *, closed, whole):
   return jax.vmap(jex_core.jaxpr_as_fun(closed), in_axes=dims)(*args), [0] * len(closed.out_avals)
 
 
-program_p.def_impl(lambda *x, closed: jex_core.jaxpr_as_fun(closed)(*x))
-program_p.def_abstract_eval(lambda *avals, closed: list(closed.out_avals))
+def _jvp(primals, tangents, *, closed, whole):
+  return jvp_of(jex_core.jaxpr_as_fun(closed), primals, tangents)
+
+
+def _run_on_cpu(*x, closed, whole):
+  return evaluate(closed, *x) if whole else evaluate_plainly(_marks_in_regions(closed), *x)
+
+
+program_p.def_impl(lambda *x, closed, whole: jex_core.jaxpr_as_fun(closed)(*x))
+program_p.def_abstract_eval(lambda *avals, closed, whole: list(closed.out_avals))
 batching.primitive_batchers[program_p] = _batch
-ad.primitive_jvps[program_p] = lambda primals, tangents, *, closed: jvp_of(jex_core.jaxpr_as_fun(closed), primals, tangents)
-for _platform, _run in ((None, evaluate_plainly), ("cpu", evaluate)):
-  _lowering = mlir.lower_fun(lambda *x, closed, run=_run: run(closed, *x), multiple_results=True)
-  mlir.register_lowering(program_p, _lowering, platform=_platform)
+ad.primitive_jvps[program_p] = _jvp
+mlir.register_lowering(program_p, mlir.lower_fun(lambda *x, closed, whole: evaluate_plainly(closed, *x), multiple_results=True))
+mlir.register_lowering(program_p, mlir.lower_fun(_run_on_cpu, multiple_results=True), platform="cpu")

@@ -104,7 +104,8 @@ def _trace(call, batched, avals):
 
   # what the devices of a mesh hold is not asked here: in `jax.shard_map` JAX would write `reshard` beside every `where`
   with _garbage_kept(), jax.sharding.use_abstract_mesh(_NO_MESH):
-    closed = jax.make_jaxpr(jax.jit(flat))(*(jax.ShapeDtypeStruct(s, t) for s, t in avals))
+    shapes = [jax.ShapeDtypeStruct(s, t) for s, t in avals]
+    closed = jax.make_jaxpr(regions.marked(flat, _width(shapes, batched)))(*shapes)
   (eqn,) = closed.eqns
   inner = eqn.params["jaxpr"]
   # a sixth of the operations make what nobody reads, and cost as much to lower as others
@@ -136,7 +137,7 @@ def _run(*leaves, call, batched, differentiated=False, lanes=0):
   """The native function on flat operands, as ordinary operations; in regions where no more worlds than lanes go at a time."""
   width = _width(leaves, batched)
   tiling = _tiling(call, width, lanes)
-  evaluate = regions.evaluate if tiling.worlds <= lanes else regions.evaluate_plainly
+  evaluate = regions.evaluate if not differentiated and tiling.worlds <= lanes else regions.evaluate_plainly
   if tiling.count > 1:
     return _in_tiles(call, leaves, width, tiling, _stacked_tiles if differentiated else _placed_tiles, evaluate)
   return evaluate(_trace(call, batched, _avals(leaves)), *leaves)
@@ -262,7 +263,8 @@ def _impl(*leaves, call, batched):
 
 
 def _jvp(primals, tangents, **params):
-  return regions.jvp_of(functools.partial(_run, **params, differentiated=True), primals, tangents)
+  lanes = _lanes(params["call"]) if regions.follow() else 0
+  return regions.jvp_of(functools.partial(_run, **params, differentiated=True, lanes=lanes), primals, tangents)
 
 
 def _batch(args, dims, *, call, batched):

@@ -259,17 +259,69 @@ def loss(m, d, ctrl, power):
 
 
 def test_a_whole_program_of_one_world():
-  """Derivatives too are of few kernels, and as they are without."""
+  """Derivatives of the engine are of few kernels, of all else too if it is asked for, and as they are without."""
   m = mjx.put_model(load("shapes"))
   d, ctrl = mjx.make_data(m), jnp.zeros((3, m.nu))
   d = d.replace(qvel=jnp.linspace(-1, 1, m.nv))
   gradient = jax.value_and_grad(lambda d, power: loss(m, d, ctrl, power), allow_int=True)
-  ways = [mjx.jit(gradient, one_world=x, static_argnums=1) for x in (False, True)]
-  plain, one = (timing.count_launches(f.lower(d, 2).compile().as_text()) for f in ways)
-  assert one < plain / 4
-  jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-12), *(f(d, 2)[0] for f in ways))
-  for k in ("qpos", "qvel", "time"):
-    np.testing.assert_allclose(*(getattr(f(d, 2)[1], k) for f in ways), rtol=1e-9, atol=1e-12)
+  ways = [jax.jit(gradient, static_argnums=1), *(mjx.jit(gradient, one_world=x, static_argnums=1) for x in (False, True))]
+  plain, engine, one = (timing.count_launches(f.lower(d, 2).compile().as_text()) for f in ways)
+  assert one < engine < plain / 2 and one < plain / 4
+  for way in ways[1:]:
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-12), *(f(d, 2)[0] for f in (ways[0], way)))
+    for k in ("qpos", "qvel", "time"):
+      np.testing.assert_allclose(*(getattr(f(d, 2)[1], k) for f in (ways[0], way)), rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("batch", [5, 40])
+def test_derivatives_of_many_worlds_are_in_regions(batch):
+  """Some worlds at a time, forward and reverse, of a rollout and of a step under the user's checkpoint."""
+  if not regions.lanes():
+    pytest.skip("JAX was given other options of LLVM, so many worlds are computed by kernels")
+  m = mjx.put_model(load("shapes"))
+  one = mjx.make_data(m)
+  qvel = jnp.asarray(np.random.default_rng(0).normal(size=(batch, m.nv)))
+  ctrl = jnp.zeros((3, m.nu))
+
+  def rolled(v):
+    return loss(m, one.replace(qvel=v), ctrl, 2)
+
+  def stepped(v):
+    step = jax.checkpoint(lambda d, _: (mjx.step(m, d), None))
+    return jnp.sum(jax.lax.scan(step, one.replace(qvel=v), length=3)[0].qpos ** 2)
+
+  for f in (rolled, stepped):
+    every = jax.vmap(f)
+    for derivative in (
+      jax.grad(lambda v, g=every: g(v).astype(jnp.float16).astype(v.dtype).sum()),  # with something of the user's
+      lambda v, g=every: jax.jvp(g, (v,), (jnp.cos(v),))[1],
+    ):
+      worlds.clear_caches()
+      plain = jax.jit(derivative).lower(qvel).compile()
+      worlds.clear_caches()
+      ours = mjx.jit(derivative).lower(qvel).compile()
+      assert "xla_cpu_small_call" in ours.as_text() and "xla_cpu_small_call" not in plain.as_text()
+      if f is rolled:  # the other one's are copies of all of Data, in and out of the loop over tiles
+        tiles = -(-batch // regions.lanes())
+        assert timing.count_launches(ours.as_text()) < tiles * timing.count_launches(plain.as_text()) / 4
+      np.testing.assert_allclose(ours(qvel), plain(qvel), rtol=1e-8, atol=1e-10)
+
+
+def test_what_is_not_the_engines_stays_as_it_is():
+  """Without derivatives of the engine `jit` adds nothing, with them nothing to what is the user's."""
+
+  def own(x):
+    return jnp.fft.fft(x.astype(jnp.float16).astype(x.dtype)).real + jnp.sort(x)
+
+  m = mjx.put_model(load("shapes"))
+  d = mjx.make_data(m)
+  for f, there in ((own, False), (lambda x: own(mjx.step(m, d.replace(qvel=x)).qpos), False),
+                   (jax.grad(lambda x: own(mjx.step(m, d.replace(qvel=x)).qpos).sum()), True)):  # fmt: skip
+    assert ("mjx_program" in str(mjx.jit(f).trace(d.qvel + 0.1).jaxpr)) == there
+    np.testing.assert_allclose(mjx.jit(f)(d.qvel + 0.1), jax.jit(f)(d.qvel + 0.1), rtol=1e-8, atol=1e-10)
+  with pytest.raises(TypeError, match="of my own"):
+    mjx.jit(lambda x: (_ for _ in ()).throw(TypeError("of my own")))(1.0)
+  assert not regions.follow()
 
 
 def test_a_whole_program_may_be_transformed_and_called_as_any():
@@ -284,7 +336,7 @@ def test_a_whole_program_may_be_transformed_and_called_as_any():
   for transformed in (jax.jacfwd, jax.jacrev, jax.vmap):
     at = x[:, None] if transformed is jax.vmap else x
     # JAX differentiates no function that it compiles with options
-    plain = jax.jit(regions.whole(f), static_argnames="power")
+    plain = jax.jit(regions.program(f, whole=True), static_argnames="power")
     found, wanted = (transformed(lambda x, f=f: f(x, power=2))(at) for f in (plain, f))
     np.testing.assert_allclose(found, wanted, rtol=1e-12)
   with jax.disable_jit():
