@@ -4,7 +4,8 @@ XLA on CPU runs a program kernel by kernel, and to start one costs about 0.1 us:
 do. For a call with the attribute `xla_cpu_small_call` it emits one function, with all loops and calls inside, as it does of
 its own accord for small loops. `evaluate` cuts the operations into such calls, regions, each of which LLVM compiles by
 itself: all in one takes two to four times as long to compile. Many worlds are computed `lanes()` at a time, one vector of the
-processor: what they need stays in its nearest caches, and a solver's loop waits for the slowest of few.
+processor: what they need stays in its nearest caches, and a solver's loop waits for the slowest of few. `program` does the same
+with derivatives, whose operations are the user's program's, not the engine's call's any more.
 
 What may be in no region, because XLA calls a library for it or has no code for it there, stays outside (`allowed`). The
 attribute is not documented: with versions of jaxlib that this was not tested with there are no regions, and none if the
@@ -299,7 +300,9 @@ def program(function: Callable[..., Any], whole: bool = False) -> Callable[..., 
     if closed.effects or not (whole or _has_marks(closed.jaxpr)):
       out = jex_core.jaxpr_as_fun(closed)(*operands)
     else:
-      out = program_p.bind(*operands, closed=closed, whole=whole)
+      # what the function closes over may be traced by what is around it
+      jaxpr = closed.jaxpr.replace(constvars=[], invars=[*closed.jaxpr.constvars, *closed.jaxpr.invars])
+      out = program_p.bind(*closed.consts, *operands, closed=jex_core.ClosedJaxpr(jaxpr, ()), whole=whole)
     return jax.tree.unflatten(jax.tree.structure(shape), out)
 
   return program

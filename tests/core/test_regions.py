@@ -307,6 +307,21 @@ def test_derivatives_of_many_worlds_are_in_regions(batch):
       np.testing.assert_allclose(ours(qvel), plain(qvel), rtol=1e-8, atol=1e-10)
 
 
+def test_derivatives_of_what_closes_over_the_traced():
+  """As under a `vmap` around the compiled function."""
+  m = mjx.put_model(load("shapes"))
+  d = mjx.make_data(m)
+  speeds = jnp.asarray(np.random.default_rng(1).normal(size=(2, m.nv)))
+
+  def slope(v, one_world):
+    return mjx.jit(jax.grad(lambda q: mjx.step(m, d.replace(qpos=q, qvel=v)).qpos.sum()), one_world=one_world)(d.qpos)
+
+  for one_world in (False, True):
+    many = jax.vmap(lambda v, one_world=one_world: slope(v, one_world))(speeds)
+    for ours, v in zip(many, speeds, strict=True):
+      np.testing.assert_allclose(ours, slope(v, one_world), rtol=1e-9, atol=1e-11)
+
+
 def test_what_is_not_the_engines_stays_as_it_is():
   """Without derivatives of the engine `jit` adds nothing, with them nothing to what is the user's."""
 
