@@ -273,8 +273,8 @@ def test_a_whole_program_of_one_world():
       np.testing.assert_allclose(*(getattr(f(d, 2)[1], k) for f in (ways[0], way)), rtol=1e-9, atol=1e-12)
 
 
-@pytest.mark.parametrize("batch", [5, 40])
-def test_derivatives_of_many_worlds_are_in_regions(batch):
+@pytest.mark.parametrize(("batch", "way"), [(5, "stepped"), (40, "rolled")])
+def test_derivatives_of_many_worlds_are_in_regions(batch, way):
   """Some worlds at a time, forward and reverse, of a rollout and of a step under the user's checkpoint."""
   if not regions.lanes():
     pytest.skip("JAX was given other options of LLVM, so many worlds are computed by kernels")
@@ -290,21 +290,19 @@ def test_derivatives_of_many_worlds_are_in_regions(batch):
     step = jax.checkpoint(lambda d, _: (mjx.step(m, d), None))
     return jnp.sum(jax.lax.scan(step, one.replace(qvel=v), length=3)[0].qpos ** 2)
 
-  for f in (rolled, stepped):
-    every = jax.vmap(f)
-    for derivative in (
-      jax.grad(lambda v, g=every: g(v).astype(jnp.float16).astype(v.dtype).sum()),  # with something of the user's
-      lambda v, g=every: jax.jvp(g, (v,), (jnp.cos(v),))[1],
-    ):
-      worlds.clear_caches()
-      plain = jax.jit(derivative).lower(qvel).compile()
-      worlds.clear_caches()
-      ours = mjx.jit(derivative).lower(qvel).compile()
-      assert "xla_cpu_small_call" in ours.as_text() and "xla_cpu_small_call" not in plain.as_text()
-      if f is rolled:  # the other one's are copies of all of Data, in and out of the loop over tiles
-        tiles = -(-batch // regions.lanes())
-        assert timing.count_launches(ours.as_text()) < tiles * timing.count_launches(plain.as_text()) / 4
-      np.testing.assert_allclose(ours(qvel), plain(qvel), rtol=1e-8, atol=1e-10)
+  every = jax.vmap(dict(rolled=rolled, stepped=stepped)[way])
+  for derivative in (
+    jax.grad(lambda v: every(v).astype(jnp.float16).astype(v.dtype).sum()),  # with something of the user's
+    lambda v: jax.jvp(every, (v,), (jnp.cos(v),))[1],
+  ):
+    worlds.clear_caches()
+    plain = jax.jit(derivative).lower(qvel).compile()
+    worlds.clear_caches()
+    ours = mjx.jit(derivative).lower(qvel).compile()
+    assert "xla_cpu_small_call" in ours.as_text() and "xla_cpu_small_call" not in plain.as_text()
+    tiles = -(-batch // regions.lanes())
+    assert timing.count_launches(ours.as_text()) < tiles * timing.count_launches(plain.as_text()) / 4
+    np.testing.assert_allclose(ours(qvel), plain(qvel), rtol=1e-8, atol=1e-10)
 
 
 def test_derivatives_of_what_closes_over_the_traced():
