@@ -12,7 +12,7 @@ import numpy as np
 from mjx_lite import forward as native
 from mjx_lite import support
 from mjx_lite.core import pytree, worlds
-from mjx_lite.core.types import Data, Model
+from mjx_lite.core.types import QUATERNIONS, Data, Model
 from mjx_lite.math import quat
 from mjx_lite.smooth import momentum
 from mjx_lite.smooth import rne as rne_
@@ -30,8 +30,8 @@ def one_world(function: Callable[..., Any], adds: tuple[str, ...] = ()) -> Calla
   def keeping(m, *args, **static):
     if not args or not isinstance(args[0], Data):
       return function(m, *args, **static)
-    lacking = [name for name in pytree.handed_names(Data) if getattr(args[0], f"_{name}") is None]
-    mats = {name: quat.to_mat(getattr(args[0], _QUATERNIONS[name])) for name in lacking if name in _QUATERNIONS}
+    lacking = set(pytree.handed_names(Data)) - set(pytree.kept(args[0]))
+    mats = {name: quat.to_mat(getattr(args[0], q)) for name, q in QUATERNIONS.items() if name in lacking}
     out = function(m, args[0].replace(**mats), *args[1:], **static)
     dropped = dict.fromkeys(name for name in lacking if name not in adds)
     return jax.tree.map(lambda x: x.replace(**dropped) if _is_data(x) else x, out, is_leaf=_is_data)
@@ -43,7 +43,6 @@ def _is_data(x: Any) -> bool:
   return isinstance(x, Data)
 
 
-_QUATERNIONS = {"xmat": "xquat", "ximat": "xiquat", "geom_xmat": "geom_xquat", "site_xmat": "site_xquat"}
 Data.rotation = staticmethod(lambda q: quat.to_mat(q[..., None])[..., 0])
 
 
@@ -240,7 +239,7 @@ def object_acceleration(m: Model, d: Data, objtype: int, objid: Any, local: bool
 
   Args:
     m: the model.
-    d: Data after `rne_postconstraint`.
+    d: Data after `solve`; `cacc` is taken as it is where d has it, and computed where not.
     objtype: as for `object_velocity`.
     objid: id of the object.
     local: write the result in the axes of the object, not of the world; static.

@@ -18,7 +18,7 @@ import jax.core
 import jax.numpy as jnp
 import numpy as np
 
-from mjx_lite.core.pytree import Replaceable, handed_names
+from mjx_lite.core.pytree import Replaceable, handed_names, specs
 
 _SINGLY = 3  # fields that are read one by one before all others are unpacked at once
 
@@ -106,8 +106,8 @@ packing_of = functools.lru_cache(maxsize=64)(Packing)
 
 
 def _aval(x: Any) -> tuple[tuple[int, ...], np.dtype] | None:
-  """Shape and dtype as a program would see it; None for what is not an array of numbers."""
-  if isinstance(x, jax.Array):
+  """Shape and dtype as a program would see it; None for what is not an array of numbers, or is traced."""
+  if isinstance(x, jax.Array) and not isinstance(x, jax.core.Tracer):
     return (x.shape, x.dtype) if not jnp.issubdtype(x.dtype, jax.dtypes.extended) else None
   if isinstance(x, np.ndarray):
     return x.shape, jax.dtypes.canonicalize_dtype(x.dtype)
@@ -138,7 +138,7 @@ _pack_now = jax.jit(_pack)
 
 def _are_given(leaves: Sequence[Any]) -> bool:
   """Whether these are arrays with numbers in them, not traced."""
-  return all(isinstance(x, jax.Array | np.ndarray) and not isinstance(x, jax.core.Tracer) for x in leaves)
+  return all(_aval(x) is not None for x in leaves)
 
 
 class Lazy(Replaceable):
@@ -167,7 +167,7 @@ class Lazy(Replaceable):
     return own[name]
 
   def __getstate__(self) -> dict[str, Any]:
-    return {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}  # type: ignore[arg-type]
+    return {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
 
   def replace(self, **changes: Any) -> Any:
     """Copy with some fields changed."""
@@ -188,10 +188,7 @@ class Lazy(Replaceable):
       leaves = jax.tree.leaves(self)
       return _pack_now(self) if _are_given(leaves) and self.is_one_world() else None
     if own["_changes"]:
-      leaves = jax.tree.leaves(own["_changes"])
-      arrays = None
-      if not any(isinstance(x, jax.core.Tracer) for x in leaves):
-        arrays = packed.packing.write(packed.arrays, own["_changes"])
+      arrays = packed.packing.write(packed.arrays, own["_changes"])
       if arrays is None:
         return None
       packed = Packed(arrays, packed.packing)
@@ -199,8 +196,9 @@ class Lazy(Replaceable):
     return packed
 
   def is_one_world(self) -> bool:
-    """Whether the arrays have no leading world axis."""
-    raise NotImplementedError
+    """Whether the arrays have no leading world axis, by the first that is declared."""
+    name, spec = next(iter(specs(type(self)).items()))
+    return getattr(self, name).ndim == len(spec["shape"])
 
 
 _known: weakref.WeakKeyDictionary[Any, Packed | None] = weakref.WeakKeyDictionary()

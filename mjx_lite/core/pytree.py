@@ -71,8 +71,13 @@ def handed_names(cls: type) -> tuple[str, ...]:
 
 def present(x: Any) -> list[str]:
   """Names of the array fields that an object has, without those that are `Handed` and not kept."""
-  handed = handed_names(type(x))
-  return [name for name in specs(type(x)) if name not in handed or getattr(x, f"_{name}") is not None]
+  lacking = set(handed_names(type(x))) - set(kept(x))
+  return [name for name in specs(type(x)) if name not in lacking]
+
+
+def kept(x: Any) -> list[str]:
+  """Names of the `Handed` fields that an object has."""
+  return [name for name in handed_names(type(x)) if getattr(x, f"_{name}") is not None]
 
 
 class Replaceable:

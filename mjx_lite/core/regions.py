@@ -326,11 +326,12 @@ def _marks_in_regions(closed: jex_core.ClosedJaxpr) -> jex_core.ClosedJaxpr:
     names = [k for k in _INSIDE.get(e.primitive.name, ()) if k in e.params]
     if not names or not any(map(_has_marks, jex_core.jaxprs_in_params(e.params))):
       return e
-    is_jaxpr = lambda x: isinstance(x, jex_core.ClosedJaxpr | jex_core.Jaxpr)  # noqa: E731
-    inner = lambda x: _marks_in_regions(x) if isinstance(x, jex_core.ClosedJaxpr) else x.replace(eqns=[*map(one, x.eqns)])  # noqa: E731
-    return e.replace(params={**e.params, **{k: jax.tree.map(inner, e.params[k], is_leaf=is_jaxpr) for k in names}})
+    return e.replace(params={**e.params, **{k: jax.tree.map(inner, e.params[k]) for k in names}})
 
-  return closed.replace(jaxpr=closed.jaxpr.replace(eqns=[*map(one, closed.jaxpr.eqns)]))
+  def inner(x):  # jaxprs, closed or not, are leaves
+    return x.replace(jaxpr=inner(x.jaxpr)) if isinstance(x, jex_core.ClosedJaxpr) else x.replace(eqns=[*map(one, x.eqns)])
+
+  return inner(closed)
 
 
 def put(values: Sequence[Any], places: Sequence[int], others: Sequence[Any]) -> list[Any]:

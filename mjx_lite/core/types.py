@@ -328,6 +328,10 @@ _KEEP = "the step does not hand it on, unless make_data(m, keep=...) names it, o
 _ON_DEMAND = "call mjx_lite.{}(m, d), which returns a Data that has it; in a scan begin with make_data(m, keep=...)"
 
 
+# rotation matrices, and the quaternions that they follow from
+QUATERNIONS = {"xmat": "xquat", "ximat": "xiquat", "geom_xmat": "geom_xquat", "site_xmat": "site_xquat"}
+
+
 def _rotation(quaternion: str) -> Callable[["Data"], jax.Array]:
   return lambda d: Data.rotation(getattr(d, quaternion))
 
@@ -440,11 +444,7 @@ class Data(Lazy):
   status: Status
 
   # what follows from other fields, or what few read: here in a step, kept only where asked for (`make_data(keep=...)`)
-  xmat, ximat, geom_xmat, site_xmat = (Handed(otherwise=_rotation(q)) for q in ("xquat", "xiquat", "geom_xquat", "site_xquat"))
+  xmat, ximat, geom_xmat, site_xmat = (Handed(otherwise=_rotation(q)) for q in QUATERNIONS.values())
   crb, qLD, qLDiagInv, efc_KBIP = (Handed(_KEEP) for _ in range(4))
   subtree_linvel, subtree_angmom = (Handed(_ON_DEMAND.format("subtree_vel")) for _ in range(2))
   cacc, cfrc_int, cfrc_ext = (Handed(_ON_DEMAND.format("rne_postconstraint")) for _ in range(3))
-
-  def is_one_world(self) -> bool:
-    """Whether the arrays have no leading world axis."""
-    return not self.time.ndim

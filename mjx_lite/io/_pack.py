@@ -184,12 +184,8 @@ def _jacobian(m, result, d, slots, active):
 def _laws(result, d, slots, active):
   """Rows of efc_KBIP (nefc, 4) as C has them; zero for those that it has not."""
   theirs = _by_row(result, result.efc_KBIP.copy())
-  kind, ident = d.efc_type[active], _packed_ids(d, slots, active)
-  out, seen = np.zeros((len(kind), 4)), collections.Counter()
-  for i, key in enumerate(zip(kind.tolist(), ident.tolist(), strict=True)):
-    out[i] = theirs.get((*key, seen[key]), 0)
-    seen[key] += 1
-  return out
+  ours = _row_keys(d.efc_type[active], _packed_ids(d, slots, active))
+  return np.array([theirs.get(key, np.zeros(4)) for key in ours]).reshape(-1, 4)
 
 
 def _rows_of_c(m, result):
@@ -206,10 +202,15 @@ def _rows_of_c(m, result):
 
 
 def _by_row(result, values):
-  """What belongs to the rows of an MjData, by type, element and number among the element's."""
-  seen, out = collections.Counter(), {}
-  for key, row in zip(zip(result.efc_type.tolist(), result.efc_id.tolist(), strict=True), values, strict=True):
-    out[(*key, seen[key])] = row
+  """What belongs to the rows of an MjData, by their keys."""
+  return dict(zip(_row_keys(result.efc_type, result.efc_id), values, strict=True))
+
+
+def _row_keys(kind, ident):
+  """Type, element and number among the element's of each row."""
+  seen, out = collections.Counter(), []
+  for key in zip(kind.tolist(), ident.tolist(), strict=True):
+    out.append((*key, seen[key]))
     seen[key] += 1
   return out
 

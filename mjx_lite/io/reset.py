@@ -45,7 +45,7 @@ def reset(m: Model, d: Data, mask: Any = True, key: int | str | jax.Array | None
 
   Source: `mj_resetData`, `mj_resetDataKeyframe`.
   """
-  start = make_data(m, keep=[name for name in pytree.present(d) if name in pytree.handed_names(Data)])
+  start = make_data(m, keep=pytree.kept(d))
   if key is not None:
     if isinstance(key, str):
       found = name2id(m, ObjType.KEY, key)
