@@ -37,7 +37,9 @@ def jit(function: Callable[..., Any], *, one_world: bool = False, **kwargs: Any)
   options = {**options, **(kwargs.pop("compiler_options", None) or {})}
 
   def compiled(f):
-    return jax.jit(regions.program(f, one_world) if on_cpu else f, compiler_options=options or None, **kwargs)
+    out = jax.jit(regions.program(f, one_world) if on_cpu else f, compiler_options=options or None, **kwargs)
+    out.__wrapped__ = f  # which holds it (`once`)
+    return out
 
   plain = compiled(function)
   return packing.call(plain, compiled, function) if one_world and not kwargs else plain

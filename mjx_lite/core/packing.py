@@ -18,6 +18,7 @@ import jax.core
 import jax.numpy as jnp
 import numpy as np
 
+from mjx_lite.core.once import once
 from mjx_lite.core.pytree import Replaceable, handed_names, specs
 
 _SINGLY = 3  # fields that are read one by one before all others are unpacked at once
@@ -219,12 +220,7 @@ def call(plain: Callable[..., Any], jit: Callable[..., Any], function: Callable[
     jit: what compiles a function.
     function: the function.
   """
-
-  def of_packed(*args):
-    out = function(*(x.unpacked() if isinstance(x, Packed) else x for x in args))
-    return jax.tree.map(lambda x: _pack(x) if _is_lazy(x) and x.is_one_world() else x, out, is_leaf=_is_lazy)
-
-  program = jit(of_packed)
+  program = jit(_of_packed(function))
 
   @functools.wraps(function)
   def calling(*args, **kwargs):
@@ -239,6 +235,17 @@ def call(plain: Callable[..., Any], jit: Callable[..., Any], function: Callable[
 
   vars(calling).update({name: getattr(plain, name) for name in ("lower", "trace", "eval_shape")}, _cache_size=cache_size)
   return calling
+
+
+@once
+def _of_packed(function):
+  """The function of packed arguments, with packed results."""
+
+  def of_packed(*args):
+    out = function(*(x.unpacked() if isinstance(x, Packed) else x for x in args))
+    return jax.tree.map(lambda x: _pack(x) if _is_lazy(x) and x.is_one_world() else x, out, is_leaf=_is_lazy)
+
+  return of_packed
 
 
 def _packed(args):

@@ -1,0 +1,88 @@
+"""Compiled functions live and go as those of `jax.jit` do."""
+
+import functools
+import gc
+import weakref
+
+import jax.numpy as jnp
+import mujoco
+import pytest
+
+import mjx_lite as mjx
+
+XML = "<mujoco><worldbody><body><joint/><geom size='.1'/></body></worldbody></mujoco>"
+
+
+@pytest.fixture(scope="module")
+def world():
+  m = mjx.put_model(mujoco.MjModel.from_xml_string(XML))
+  return m, mjx.make_data(m)
+
+
+def counting():
+  traces = []
+
+  def step(m, d):
+    traces.append(1)
+    return mjx.step(m, d)
+
+  return step, traces
+
+
+@pytest.mark.parametrize("one_world", [False, True])
+def test_a_function_compiled_in_a_loop_is_traced_once(world, one_world):
+  m, d = world
+  step, traces = counting()
+  for _ in range(3):
+    d = mjx.jit(step, one_world=one_world)(m, d)
+  assert len(traces) == 1
+
+  @functools.wraps(step)
+  def other(m, d):
+    return step(m, d).replace(time=jnp.asarray(7.0))
+
+  assert mjx.jit(other, one_world=one_world)(m, d).time == 7
+  assert mjx.jit(step, one_world=one_world)(m, d).time < 1
+  assert len(traces) == 2
+
+
+@pytest.mark.parametrize("one_world", [False, True])
+def test_what_nobody_holds_goes(world, one_world):
+  m, d = world
+
+  def compiled():
+    step, _ = counting()
+    return mjx.jit(step, one_world=one_world), weakref.ref(step)
+
+  held, function = compiled()
+  gc.collect()
+  assert held(m, d).time > 0  # it holds its function
+  del held
+  gc.collect()
+  assert function() is None
+
+
+def test_a_method_and_what_is_equal_are_no_functions(world):
+  m, d = world
+
+  class Times:
+    def __init__(self, factor):
+      self.factor = factor
+
+    def __eq__(self, other):
+      return True
+
+    def __hash__(self):
+      return 1
+
+    def __call__(self, x):
+      return x * self.factor
+
+    def of(self, x):
+      return x * self.factor
+
+  for factor in (2.0, 3.0):
+    assert mjx.jit(Times(factor))(1.0) == factor
+    assert mjx.jit(Times(factor).of)(1.0) == factor
+  named = mjx.jit(lambda x, *, power: x**power, static_argnames="power")
+  assert named(3.0, power=2) == 9
