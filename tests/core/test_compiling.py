@@ -62,9 +62,7 @@ def test_what_nobody_holds_goes(world, one_world):
   assert function() is None
 
 
-def test_a_method_and_what_is_equal_are_no_functions(world):
-  m, d = world
-
+def test_a_method_and_what_is_equal_are_no_functions():
   class Times:
     def __init__(self, factor):
       self.factor = factor
