@@ -38,7 +38,7 @@ def jit(function: Callable[..., Any], *, one_world: bool = False, **kwargs: Any)
 
   def compiled(f):
     out = jax.jit(regions.program(f, one_world) if on_cpu else f, compiler_options=options or None, **kwargs)
-    out.__wrapped__ = f  # which holds it (`once`)
+    vars(out)["__wrapped__"] = f  # which holds it (`once`)
     return out
 
   plain = compiled(function)
