@@ -18,7 +18,7 @@ import jax.core
 import jax.numpy as jnp
 import numpy as np
 
-from mjx_lite.core.once import once
+from mjx_lite.core.memo import memoized
 from mjx_lite.core.pytree import Replaceable, handed_names, specs
 
 _SINGLY = 3  # fields that are read one by one before all others are unpacked at once
@@ -237,7 +237,7 @@ def call(plain: Callable[..., Any], jit: Callable[..., Any], function: Callable[
   return calling
 
 
-@once
+@memoized
 def _of_packed(function):
   """The function of packed arguments, with packed results."""
 

@@ -39,7 +39,7 @@ from jax.extend import backend
 from jax.extend import core as jex_core
 from jax.interpreters import ad, batching, mlir
 
-from mjx_lite.core.once import once
+from mjx_lite.core.memo import memoized
 
 IS_TESTED = (0, 10, 2) <= tuple(int(x) for x in metadata.version("jaxlib").split(".")[:3] if x.isdigit()) < (0, 11)
 _IS_ON = IS_TESTED and os.environ.get("MJX_LITE_REGIONS") != "0"
@@ -278,7 +278,7 @@ def follow() -> bool:
   return _follows.get()
 
 
-@once
+@memoized
 def program(function: Callable[..., Any], whole: bool = False) -> Callable[..., Any]:
   """The function with the derivatives of the engine's calls in regions; for what `jax.jit` compiles, and for CPU.
 

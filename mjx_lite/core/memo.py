@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 
-def once(make: Callable[..., Any]) -> Callable[..., Any]:
+def memoized(make: Callable[..., Any]) -> Callable[..., Any]:
   """Decorator of what makes something of a function: asked again for the same one, it returns what it made.
 
   JAX keeps compiled programs for each function object, so a function made anew would be compiled anew. What is made refers to
