@@ -60,6 +60,9 @@ def test_what_nobody_holds_goes(world, one_world):
   del held
   gc.collect()
   assert function() is None
+  lower = mjx.jit(lambda x: x + 1, one_world=one_world).lower
+  gc.collect()
+  assert lower(1.0).compile()(1.0) == 2
 
 
 def test_a_method_and_what_is_equal_are_no_functions():
