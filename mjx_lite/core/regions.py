@@ -279,7 +279,7 @@ def follow() -> bool:
 
 
 @memoized
-def program(function: Callable[..., Any], whole: bool = False) -> Callable[..., Any]:
+def program(function: Callable[..., Any], whole: bool) -> Callable[..., Any]:
   """The function with the derivatives of the engine's calls in regions; for what `jax.jit` compiles, and for CPU.
 
   What the engine does without derivatives, it puts into regions itself. With `whole` all other operations are in them as well.
