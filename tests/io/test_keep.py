@@ -111,8 +111,8 @@ def test_who_needs_them_makes_them(scene):
 
 
 def test_the_soft_gradient_of_a_second_half_step():
-  """The derivative of contacts that are felt needs the rows' stiffness, which is made again."""
-  ball = "<body pos='0 0 .095'><freejoint/><geom size='.1'/></body>"
+  """The derivative of contacts that are felt, which do not touch, needs the rows' stiffness, which is made again."""
+  ball = "<body pos='0 0 .11'><freejoint/><geom size='.1'/></body>"
   xml = f"<mujoco><worldbody><geom type='plane' size='1 1 1'/>{ball}</worldbody></mujoco>"
   m = mjx.put_model(mujoco.MjModel.from_xml_string(xml), contact_gradient="from_distance")
   half = [mjx.step1(m, mjx.make_data(m, keep=keep)) for keep in ("all", ())]
