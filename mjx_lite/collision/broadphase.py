@@ -21,7 +21,9 @@ from mjx_lite.math.once import once
 
 ROUND = frozenset(("sphere-sphere", "sphere-capsule", "capsule-capsule"))  # groups of shapes around segments
 _AT_A_TIME = 16  # candidates that are looked at, or not, in one go
-_FEW_TREES = 16  # pairs of geoms for each of trees, from which on to look at the trees first costs nothing
+_FEW_OF_TREES = 8  # candidates of two trees, on average, from which on to look at the trees first costs nothing
+_FEW_PARTS = 4  # of `_AT_A_TIME`, which are looked at straight away
+_BITS = 31  # of an integer
 _GROUP = 32  # candidates of which the largest is looked at first
 _FEW_CONTACTS = 12  # of a world; fewer are sought one by one
 _EXACT = 1 << 24  # integers below are exact in float32, whose `top_k` is faster
@@ -151,26 +153,64 @@ class _Flat:
     return jax.tree.unflatten(self._form, [found[k] for k in self._order])
 
 
-def _may_meet(b: Balls, c: Candidates, reach: jax.Array, start: np.ndarray, size: int) -> jax.Array:
-  """Which parts (k,) of the candidates, each so many from a start on, have geoms within reach of the others' trees.
+def worth_trees(c: Candidates) -> bool:
+  """Whether it pays to look first at which geoms are near which trees: enough candidates for each two trees."""
+  one, two = c.tree[np.stack([c.geom1, c.geom2])]
+  between = {frozenset(x) for x in zip(one.tolist(), two.tolist(), strict=True) if x[0] != x[1]}
+  number = int(np.sum(one != two))
+  return 2 * number >= len(one) > _FEW_PARTS * _AT_A_TIME and number >= _FEW_OF_TREES * len(between)
 
-  Of both sides of a part some geom is near the box around all geoms of a tree on the other side, in some world.
+
+def near_trees(b: Balls, tree: np.ndarray, reach: jax.Array) -> jax.Array:
+  """In which worlds geoms are within reach of the box around all geoms of a tree.
+
+  Args:
+    b: of all geoms.
+    tree: (ngeom,) a number for the tree that a geom belongs to.
+    reach: () the largest of all pairs.
+
+  Returns:
+    (ngeom, number of trees) integers, trees in the order of their numbers: a bit for each world, or for those that are a
+    multiple of `_BITS` apart.
   """
-  pair = np.stack([c.geom1, c.geom2])
-  trees, place = np.unique(c.tree[pair], return_inverse=True)
-  members = [np.flatnonzero(c.tree == t) for t in trees]
+  members = [np.flatnonzero(tree == t) for t in np.unique(tree)]
   index = np.stack([np.resize(g, max(map(len, members))) for g in members])
   pos, radius = rows(b.pos, index), rows(b.radius, index)[:, :, None]
   low, high = once(vector.fold(jnp.minimum, pos - radius, 1)), once(vector.fold(jnp.maximum, pos + radius, 1))
-  geoms, which = np.unique(pair, return_inverse=True)
-  pos, radius = rows(b.pos, geoms)[:, None], rows(b.radius, geoms)[:, None, None] + reach
+  pos, radius = b.pos[:, None], b.radius[:, None, None] + jax.lax.stop_gradient(reach)
   apart = vector.fold(jnp.logical_or, (pos - radius > high) | (low > pos + radius), 2)
-  near = jnp.any(~apart, axis=-1).reshape(-1)  # of geoms and trees
-  beside = which.reshape(pair.shape) * len(trees) + place.reshape(pair.shape)[::-1]
-  one, two = ([np.unique(side[k : k + size]) for k in start] for side in beside)
-  filled = (np.stack([np.resize(x, max(map(len, xs))) for x in xs]) for xs in (one, two))
-  one, two = (jnp.any(rows(near, x), axis=1) for x in filled)
-  return one & two
+  bit = np.left_shift(1, np.arange(apart.shape[-1]) % _BITS).astype(np.int32)
+  return jax.lax.reduce_or(jnp.where(apart, 0, bit), (2,))
+
+
+def _near_each_other(near: jax.Array, c: Candidates) -> tuple[jax.Array, jax.Array]:
+  """Candidates whose geoms are near each other's trees in some world: places (n + some,), in order, and their number ()."""
+  n, size = len(c.geom1), _AT_A_TIME
+  pair = np.stack([c.geom1, c.geom2])
+  tree = np.unique(c.tree, return_inverse=True)[1][pair]
+  beside = pair * near.shape[1] + tree[::-1]  # of a geom and the other's tree, both ways
+  start = np.arange(0, n, size)
+  ahead = [np.unique(beside[0, k : k + size]) for k in start]  # few, where those with the same first geom follow each other
+  ahead = np.stack([np.resize(x, max(map(len, ahead))) for x in ahead])
+  near = near.reshape(-1)
+  some = jnp.any(rows(near, ahead) != 0, axis=1)
+  beside = jnp.asarray(np.pad(beside, ((0, 0), (0, -n % size))).astype(np.int32))
+
+  def look(state):
+    k, *found = state
+    one, two = near.at[jax.lax.dynamic_slice_in_dim(beside, k * size, size, 1)].get(mode="promise_in_bounds")
+    both = linear.materialized((one & two != 0) & (k * size + _row(size)[:, 0] < n))
+
+    def add(state):
+      i, count, places = state
+      return next_true(both, i), count + 1, jax.lax.dynamic_update_slice_in_dim(places, (k * size + i)[None], count, 0)
+
+    _, *found = jax.lax.while_loop(lambda s: s[0] < size, add, (next_true(both, -1), *found))
+    return next_true(some, k), *found
+
+  begin = next_true(some, -1), jnp.int32(0), jnp.zeros(len(start) * size, jnp.int32)
+  _, count, places = jax.lax.while_loop(lambda s: s[0] < len(start), look, begin)
+  return places, count
 
 
 def _of_boxes(one: Boxes, two: Boxes) -> jax.Array:
@@ -222,34 +262,35 @@ def nearest(overlap: jax.Array, budget: int, slack: jax.Array | float = 0.0) -> 
 
 
 def nearest_of_few(
-  b: Bounds, c: Candidates, reach: jax.Array | None, budget: int, slack: jax.Array | float = 0.0
+  b: Bounds,
+  c: Candidates,
+  reach: jax.Array | None,
+  budget: int,
+  slack: jax.Array | float = 0.0,
+  near: jax.Array | None = None,
 ) -> Chosen:
   """The same where worlds are few at a time (tiles): part after part of the candidates, looked at no closer than needed.
 
-  Not at all at parts of which all geoms are apart, in all worlds, from the boxes around the others' trees; few of the others
-  have candidates within reach, which are kept if they are among the nearest so far. Those of the same trees had better follow
-  each other. Gradient: none.
+  Few of them have candidates within reach, which are kept if they are among the nearest so far. With `near_trees`, only those
+  are looked at whose geoms are near each other's trees. Gradient: none.
   """
-  n = len(c.geom1)
-  size = min(n, _AT_A_TIME)
-  start = np.minimum(np.arange(0, n, size), n - size).astype(np.int32)  # the last may repeat some of the one before
-  wanted, some = jnp.ones(len(start), bool), _overlaps(b, c, reach)
-  if n >= _FEW_TREES * np.unique(c.tree[np.stack([c.geom1, c.geom2])], axis=1).shape[1]:
-    most = 2 * jnp.max(rows(b.balls.reach, np.unique([c.geom1, c.geom2]))) if reach is None else jnp.max(reach)
-    wanted = _may_meet(b.balls, c, jax.lax.stop_gradient(most), start, size)
-  row = _row(size)
+  n, size = len(c.geom1), _AT_A_TIME
+  places, count = jnp.asarray(np.pad(np.arange(n, dtype=np.int32), (0, -n % size))), jnp.int32(n)
+  if near is not None and worth_trees(c):
+    places, count = _near_each_other(near, c)
+  some = _overlaps(b, c, reach)
 
   def look(state):
     k, value, place = state
-    first = jnp.asarray(start)[k]
-    found = some(lambda x, axis=0: jax.lax.dynamic_slice_in_dim(x, first, size, axis), True)
-    found = jnp.where((found > 0) & (first + row >= k * size), found, -jnp.inf)
-    its_place = jnp.broadcast_to(first + row, found.shape)
+    its_place = jax.lax.dynamic_slice_in_dim(places, k, size)
+    found = some(lambda x, axis=0: linear.materialized(jnp.take(x, its_place, axis, mode="clip")), True)
+    found = jnp.where((found > 0) & (k + _row(size) < count), found, -jnp.inf)
+    its_place = jnp.broadcast_to(its_place[:, None], found.shape)
     kept = jax.lax.cond(jnp.any(found > 0), lambda: _kept(value, place, found, its_place), lambda: (value, place))
-    return next_true(wanted, k), *kept
+    return k + size, *kept
 
-  begin = next_true(wanted, -1), *_nothing(budget, b.balls.pos[:, 0])
-  _, value, place = jax.lax.while_loop(lambda s: s[0] < len(start), look, begin)
+  begin = jnp.int32(0), *_nothing(budget, b.balls.pos[:, 0])
+  _, value, place = jax.lax.while_loop(lambda s: s[0] < count, look, begin)
   return Chosen(place[:budget], value[:budget] > 0, value[budget] > slack)
 
 

@@ -1,5 +1,6 @@
 """Contacts of all candidate pairs: in a slot for each that could be, or in the few slots that a capacity leaves."""
 
+import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -262,6 +263,7 @@ def _collide_near(m: Model, geom_xpos: jax.Array, geom_xmat: jax.Array) -> Conta
   """
   p: CollisionPlan = m.plan.collision
   bounds = broadphase.bounds(m, geom_xpos, geom_xmat, m.opt.felt)
+  near = _near_trees(m, [g for g in p.groups if g.budget < len(g.pair)], bounds)
   lost, width = jnp.zeros(geom_xpos.shape[-1], bool), int(p.compact or 0)
   parts, full = [], jnp.zeros_like(lost)
   for group in p.groups:
@@ -275,7 +277,7 @@ def _collide_near(m: Model, geom_xpos: jax.Array, geom_xmat: jax.Array) -> Conta
       continue
     place, pair, pairs = None, jnp.asarray(group.pair.astype(np.int32))[:, None], _pairs(p, group.pair)
     if group.budget < len(group.pair):
-      chosen = _nearest(m, group, bounds)
+      chosen = _nearest(m, group, bounds, near)
       place, lost = chosen.place, lost | chosen.lost
       pair, pairs = gather(pair, place), _chosen(pairs, place)
       # what is in the place of none is within reach of nothing, so that no search begins
@@ -302,7 +304,12 @@ def _collide_near(m: Model, geom_xpos: jax.Array, geom_xmat: jax.Array) -> Conta
 
 
 def _candidates(m: Model, group: Group) -> broadphase.Candidates:
-  return broadphase.Candidates(group.geom1, group.geom2, group.name, m.body_rootid[m.geom_bodyid])
+  return broadphase.Candidates(group.geom1, group.geom2, group.name, _trees(m))
+
+
+def _trees(m: Model) -> np.ndarray:
+  """A number for the tree of each geom (ngeom,)."""
+  return m.body_rootid[m.geom_bodyid]
 
 
 def _own_reach(m: Model, group: Group, slack: jax.Array | float) -> jax.Array | None:
@@ -311,12 +318,22 @@ def _own_reach(m: Model, group: Group, slack: jax.Array | float) -> jax.Array | 
   return mixing.reach(m, pairs) + slack if pairs.may_be_explicit else None
 
 
-def _nearest(m: Model, group: Group, bounds: broadphase.Bounds) -> broadphase.Chosen:
+def _near_trees(m: Model, groups: list[Group], bounds: broadphase.Bounds) -> jax.Array | None:
+  """`broadphase.near_trees`, where some of the groups that are chosen from have use for it."""
+  if m.tile == 0 or not any(broadphase.worth_trees(_candidates(m, g)) for g in groups):
+    return None
+  slack = jax.lax.stop_gradient(m.opt.felt)
+  own = [jnp.max(x) for x in (_own_reach(m, g, slack) for g in groups) if x is not None]
+  most = functools.reduce(jnp.maximum, own, 2 * jnp.max(bounds.balls.reach))
+  return broadphase.near_trees(bounds.balls, _trees(m), most)
+
+
+def _nearest(m: Model, group: Group, bounds: broadphase.Bounds, near: jax.Array | None) -> broadphase.Chosen:
   """The candidates of a group that go to the narrow phase; those that derivatives alone feel, if there is room for them."""
   candidates, slack = _candidates(m, group), jax.lax.stop_gradient(m.opt.felt)
   reach = _own_reach(m, group, slack)
   if m.tile > 0:
-    return broadphase.nearest_of_few(bounds, candidates, reach, group.budget, slack)
+    return broadphase.nearest_of_few(bounds, candidates, reach, group.budget, slack, near)
   return broadphase.nearest(broadphase.overlap(bounds, candidates, reach), group.budget, slack)
 
 

@@ -1,5 +1,7 @@
 """Capacities of contacts: equal to C while they suffice, a mark where they do not, gradients, batches."""
 
+import itertools
+
 import jax
 import jax.numpy as jnp
 import mujoco
@@ -183,13 +185,48 @@ def test_bound_of_round_shapes_is_their_distance():
   touching = int((bound > 0).sum())
   for tree in (np.arange(24), np.zeros(24, int), np.arange(24) // 12):
     candidates = broadphase.Candidates(one, two, "capsule-capsule", tree)
+    near = broadphase.near_trees(bounds.balls, tree, jnp.asarray(reach))
     for budget in (touching - 3, touching, touching + 5):
-      chosen = broadphase.nearest_of_few(bounds, candidates, reaches, budget)
+      chosen = broadphase.nearest_of_few(bounds, candidates, reaches, budget, near=near)
       wanted = broadphase.nearest(bound[:, None], budget)
       assert chosen.lost == wanted.lost == (budget < touching)
       found, expected = (np.sort(x.place[x.there]) for x in (chosen, wanted))
       np.testing.assert_array_equal(found, expected)
       assert len(found) == min(budget, touching)
+
+
+@pytest.mark.parametrize("worlds", [1, 16, 70])  # 70: more than an integer has bits
+def test_candidates_near_each_others_trees(worlds, monkeypatch):
+  """Three trees of balls, two of which overlap, at an end and in the last world alone: few pairs are looked at."""
+  rng = np.random.default_rng(worlds)
+  tree, along = np.repeat([7, 2, 4], 12), np.tile(np.arange(12), 3)
+  pos = rng.uniform(-0.2, 0.2, (36, 3, worlds))
+  pos[:, 0] += along[:, None]
+  pos[tree == 2, 0] += 10  # its first two balls beside the last two of tree 7
+  pos[tree == 4, 1] += 50
+  apart = np.arange(worlds) < worlds - 1
+  pos[tree == 2, 2] += 5 * apart
+  balls = broadphase.Balls(jnp.asarray(pos), jnp.full((36, 1), 0.25), jnp.full((36, 1), 0.01))
+  pairs = [(a, b) for x in ((7, 2), (7, 4), (2, 4)) for a, b in itertools.product(*(np.flatnonzero(tree == t) for t in x))]
+  c = broadphase.Candidates(*np.array(pairs).T, "sphere-sphere", tree)
+  assert broadphase.worth_trees(c)
+  segments = broadphase.Segments(balls.pos, jnp.ones_like(balls.pos), jnp.zeros((36, 1)), balls.radius)
+  bounds = broadphase.Bounds(balls, broadphase.Boxes(*[jnp.zeros((36, 1, 1))] * 3), segments)
+  near, seen, overlaps = broadphase.near_trees(balls, tree, jnp.asarray(0.02)), [], broadphase._overlaps
+
+  def counted(*x):
+    some = overlaps(*x)
+    return lambda take, lazy: jax.debug.callback(seen.append, take(jnp.arange(len(pairs)))) or some(take, lazy)
+
+  wanted = broadphase.nearest(broadphase.overlap(bounds, c), 8)
+  monkeypatch.setattr(broadphase, "_overlaps", counted)
+  chosen = broadphase.nearest_of_few(bounds, c, None, 8, near=near)
+  jax.effects_barrier()
+  assert not np.any(chosen.lost) and np.sum(chosen.there) == np.sum(wanted.there) > 0
+  for w in range(worlds):
+    found, expected = (np.sort(x.place[:, w][x.there[:, w]]) for x in (chosen, wanted))
+    np.testing.assert_array_equal(found, expected)
+  assert not np.any(chosen.there[:, apart]) and len(seen) == 1  # 16 of 432 at a time
 
 
 def test_parts_out_of_reach_are_not_looked_at(monkeypatch):
