@@ -263,10 +263,11 @@ def _collide_near(m: Model, geom_xpos: jax.Array, geom_xmat: jax.Array) -> Conta
   """
   p: CollisionPlan = m.plan.collision
   bounds = broadphase.bounds(m, geom_xpos, geom_xmat, m.opt.felt)
-  near = _near_trees(m, [g for g in p.groups if g.budget < len(g.pair)], bounds)
+  reaches = [_own_reach(m, g, jax.lax.stop_gradient(m.opt.felt)) if g.budget < len(g.pair) else None for g in p.groups]
+  near = _near_trees(m, bounds, reaches)
   lost, width = jnp.zeros(geom_xpos.shape[-1], bool), int(p.compact or 0)
   parts, full = [], jnp.zeros_like(lost)
-  for group in p.groups:
+  for group, own in zip(p.groups, reaches, strict=True):
     if isinstance(group.how, hfield.HFieldPlan):
       owner = np.repeat(np.arange(len(group.pair)), group.how.ncon)
       rank = width * group.pair[owner] + np.concatenate([np.arange(n) for n in group.how.ncon])
@@ -277,7 +278,7 @@ def _collide_near(m: Model, geom_xpos: jax.Array, geom_xmat: jax.Array) -> Conta
       continue
     place, pair, pairs = None, jnp.asarray(group.pair.astype(np.int32))[:, None], _pairs(p, group.pair)
     if group.budget < len(group.pair):
-      chosen = _nearest(m, group, bounds, near)
+      chosen = _nearest(m, group, bounds, own, near)
       place, lost = chosen.place, lost | chosen.lost
       pair, pairs = gather(pair, place), _chosen(pairs, place)
       # what is in the place of none is within reach of nothing, so that no search begins
@@ -318,20 +319,20 @@ def _own_reach(m: Model, group: Group, slack: jax.Array | float) -> jax.Array | 
   return mixing.reach(m, pairs) + slack if pairs.may_be_explicit else None
 
 
-def _near_trees(m: Model, groups: list[Group], bounds: broadphase.Bounds) -> jax.Array | None:
-  """`broadphase.near_trees`, where some of the groups that are chosen from have use for it."""
+def _near_trees(m: Model, bounds: broadphase.Bounds, reaches: list[jax.Array | None]) -> jax.Array | None:
+  """`broadphase.near_trees`, where some of the groups that are chosen from have use for it; with their own reaches."""
+  groups = [g for g in m.plan.collision.groups if g.budget < len(g.pair)]
   if m.tile == 0 or not any(broadphase.worth_trees(_candidates(m, g)) for g in groups):
     return None
-  slack = jax.lax.stop_gradient(m.opt.felt)
-  own = [jnp.max(x) for x in (_own_reach(m, g, slack) for g in groups) if x is not None]
-  most = functools.reduce(jnp.maximum, own, 2 * jnp.max(bounds.balls.reach))
-  return broadphase.near_trees(bounds.balls, _trees(m), most)
+  own = [jnp.max(x) for x in reaches if x is not None]
+  return broadphase.near_trees(bounds.balls, _trees(m), functools.reduce(jnp.maximum, own, 2 * jnp.max(bounds.balls.reach)))
 
 
-def _nearest(m: Model, group: Group, bounds: broadphase.Bounds, near: jax.Array | None) -> broadphase.Chosen:
+def _nearest(
+  m: Model, group: Group, bounds: broadphase.Bounds, reach: jax.Array | None, near: jax.Array | None
+) -> broadphase.Chosen:
   """The candidates of a group that go to the narrow phase; those that derivatives alone feel, if there is room for them."""
   candidates, slack = _candidates(m, group), jax.lax.stop_gradient(m.opt.felt)
-  reach = _own_reach(m, group, slack)
   if m.tile > 0:
     return broadphase.nearest_of_few(bounds, candidates, reach, group.budget, slack, near)
   return broadphase.nearest(broadphase.overlap(bounds, candidates, reach), group.budget, slack)
