@@ -396,8 +396,7 @@ def _problem(m: Model, d: Data, rows: Rows, in_metric: effective.Effective | Non
   metric, smooth = operator.Metric(d.cinert, d.cdof, d.M), d.qfrc_smooth
   if in_metric is not None:
     metric, smooth = metric._replace(effective=in_metric.matrix, backbone=in_metric.backbone), smooth + in_metric.shift
-  trace = vector.total(jnp.where(m.plan.inertia.diagonal[:, None], d.M, 0))
-  return primal.Problem(m, metric, rows, smooth, d.qacc_smooth, 1 / trace)
+  return primal.Problem(m, metric, rows, smooth, d.qacc_smooth, 1 / mass.trace(m, d.cinert, d.cdof, d.M))
 
 
 # ------------------------------------------------------------------------------------------- on demand, not in a step

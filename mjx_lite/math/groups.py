@@ -1,14 +1,14 @@
 """Sums over groups of rows of unequal size, known to the plan (per tendon over its segments) or chosen in the trace."""
 
 import functools
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from mjx_lite.core import linear
-from mjx_lite.core.select import gather, rows
+from mjx_lite.core import linear, regions
+from mjx_lite.core.select import gather, next_true, rows
 from mjx_lite.math import vector
 from mjx_lite.math.tree import SumPlan, mask_sum, plan_sum
 
@@ -56,7 +56,8 @@ def scatter_add(x: jax.Array, index: jax.Array, size: int) -> jax.Array:
   0/1 matrices of the worlds it would be dearer by their transpositions, and XLA's own scatter goes number by number.
   """
   if size > 2 * len(x):
-    return _to_few(x, index, size)
+    few = _to_few_rows if regions.are_several(x.shape[-1]) else _to_few
+    return few(x, index, size)
   count = -(-len(x) // _SUMMED)
   each = -(-len(x) // count)
   pad = count * each - len(x)
@@ -84,3 +85,33 @@ def _to_few(x: jax.Array, index: jax.Array, size: int) -> jax.Array:
   row = np.arange(size, dtype=np.int32)[:, None]
   first = functools.reduce(jnp.minimum, (jnp.where(index[k] == row, k, n) for k in range(n)))
   return gather(jnp.concatenate([sums, jnp.zeros_like(x[:1])]), linear.materialized(first))
+
+
+@functools.partial(jax.custom_jvp, nondiff_argnums=(2,))
+def _to_few_rows(x: jax.Array, index: jax.Array, size: int) -> jax.Array:
+  """The same in a tile of worlds, as a loop over the entries of x that are not zero in a world.
+
+  Each is added to its row in all worlds where it goes to the same: one row is read and written, where to fetch rows world by
+  world is a load for each number.
+  """
+  given = vector.fold(jnp.logical_or, (x != 0).reshape(len(x), -1, x.shape[-1]), 1)
+  x, index, given = linear.materialized((x, index, given))
+
+  def add(state):
+    k, left, sums = state
+    side, world = k // left.shape[1], k % left.shape[1]
+    where, row = index[side], index[side, world]
+    here = left[side] & (where == row)
+    total = sums[row] + jnp.where(here, x[side], 0)
+    sums = jax.lax.dynamic_update_slice_in_dim(sums, total[None], row, 0)
+    left = jax.lax.dynamic_update_slice_in_dim(left, (left[side] & ~here)[None], side, 0)
+    return next_true(left.ravel(), k), left, sums
+
+  start = next_true(given.ravel(), -1), given, jnp.zeros((size, *x.shape[1:]), x.dtype)
+  return jax.lax.while_loop(lambda s: s[0] < given.size, add, start)[2]
+
+
+@_to_few_rows.defjvp
+def _to_few_rows_jvp(size: int, primals: Any, tangents: Any) -> tuple[jax.Array, jax.Array]:
+  (x, index), (dx, _) = primals, tangents
+  return _to_few_rows(x, index, size), _to_few(dx, index, size)

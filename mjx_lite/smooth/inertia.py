@@ -54,10 +54,20 @@ def crb(m: Model, cinert: jax.Array, cdof: jax.Array) -> Crb:
   Source: `mj_crb`; Featherstone, Rigid Body Dynamics Algorithms, section 6.2.
   """
   p: InertiaPlan = m.plan.inertia
-  composite = mask_sum(m.plan.com.subtree, cinert)
-  force = spatial.inertia_mul(rows(composite, m.dof_bodyid), cdof)
+  composite, force = _composite(m, cinert, cdof)
   packed = vector.dot(rows(force, p.row), rows(cdof, p.col))
   return Crb(composite, packed + p.diagonal[:, None] * rows(transmission.dof_armature(m), p.row))
+
+
+def diagonal(m: Model, cinert: jax.Array, cdof: jax.Array) -> jax.Array:
+  """The diagonal of M (nv, W) without the rest."""
+  return vector.dot(_composite(m, cinert, cdof)[1], cdof) + transmission.dof_armature(m)
+
+
+def _composite(m: Model, cinert: jax.Array, cdof: jax.Array) -> tuple[jax.Array, jax.Array]:
+  """Inertias of the subtrees (nbody, 10, W), and the forces (nv, 6, W) that unit accelerations of the dofs ask of them."""
+  composite = mask_sum(m.plan.com.subtree, cinert)
+  return composite, spatial.inertia_mul(rows(composite, m.dof_bodyid), cdof)
 
 
 def full(m: Model, packed: jax.Array) -> jax.Array:

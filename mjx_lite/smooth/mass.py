@@ -13,7 +13,7 @@ import jax.numpy as jnp
 
 from mjx_lite.core.select import rows
 from mjx_lite.core.types import Model
-from mjx_lite.math import linalg
+from mjx_lite.math import linalg, vector
 from mjx_lite.smooth import articulated, inertia, transmission
 from mjx_lite.smooth.articulated import Packed
 
@@ -47,6 +47,13 @@ def solve(m: Model, f: Any, x: jax.Array) -> jax.Array:
 def mul(m: Model, cinert: jax.Array, cdof: jax.Array, packed_m: jax.Array, x: jax.Array) -> jax.Array:
   """M x."""
   return inertia.mul_m(m, cinert, cdof, x) if is_articulated(m) else inertia.mul_packed(m, packed_m, x)
+
+
+def trace(m: Model, cinert: jax.Array, cdof: jax.Array, packed_m: jax.Array) -> jax.Array:
+  """Sum (W,) of the diagonal of M."""
+  if is_articulated(m):
+    return vector.total(inertia.diagonal(m, cinert, cdof))
+  return vector.total(rows(packed_m, m.plan.inertia.diagonal_entry))
 
 
 def packed(m: Model, f: Any, cdof: jax.Array) -> Packed:

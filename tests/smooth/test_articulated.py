@@ -67,6 +67,17 @@ def test_factor_and_accelerations_are_those_of_c(case):
       np.testing.assert_allclose(getattr(d, field), want, rtol=1e-10, atol=1e-12 * np.abs(want).max(), err_msg=field)
 
 
+def test_trace_is_that_of_c(case):
+  data, *models = case
+  columns = np.zeros((models[0].nv, models[0].nv))
+  for column, unit in zip(columns, np.eye(models[0].nv), strict=True):
+    mujoco.mj_mulM(data.model, data, column, unit)
+  for m in models:
+    d = mjx.crb(m, mjx.com_pos(m, mjx.kinematics(m, mjx.put_data(m, data))))
+    m, d = jax.tree.map(lambda x: jnp.asarray(x)[..., None], (m, d))
+    np.testing.assert_allclose(mass.trace(m, d.cinert, d.cdof, d.M), np.trace(columns), rtol=1e-12)
+
+
 def derivatives(m, data, tangent):
   """Of M^-1 x by qpos, armature and x: forward mode, then reverse mode."""
   d = mjx.put_data(m, data)
