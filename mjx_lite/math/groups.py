@@ -101,7 +101,7 @@ def _to_few_rows(x: jax.Array, index: jax.Array, size: int) -> jax.Array:
     k, left, sums = state
     side, world = k // left.shape[1], k % left.shape[1]
     where, row = index[side], index[side, world]
-    here = left[side] & (where == row)
+    here = where == row
     total = sums[row] + jnp.where(here, x[side], 0)
     sums = jax.lax.dynamic_update_slice_in_dim(sums, total[None], row, 0)
     left = jax.lax.dynamic_update_slice_in_dim(left, (left[side] & ~here)[None], side, 0)
