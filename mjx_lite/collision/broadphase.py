@@ -16,7 +16,7 @@ from mjx_lite.core import linear, regions
 from mjx_lite.core.enums import GeomType
 from mjx_lite.core.select import gather, next_true, rows
 from mjx_lite.core.types import Model
-from mjx_lite.math import safe, vector
+from mjx_lite.math import extreme, safe, vector
 from mjx_lite.math.once import once
 
 ROUND = frozenset(("sphere-sphere", "sphere-capsule", "capsule-capsule"))  # groups of shapes around segments
@@ -305,31 +305,21 @@ def _nothing(number: int, like: jax.Array) -> tuple[jax.Array, jax.Array]:
 
 
 def _kept(value: jax.Array, place: jax.Array, more: jax.Array, its_place: jax.Array) -> tuple[jax.Array, jax.Array]:
-  """The largest positive values, and their places, as many of both (k, W) as there were, of these and of more (n, W).
+  """The largest positive values, and their places, as many of both (k, W) as there were, of these and of more (n, W)."""
+  left, where = jnp.concatenate([value, more]), jnp.concatenate([place, its_place])
+  row = _row(len(left))
 
-  Both in descending order, the earlier first where they are equal. Rows that are positive in no world cost nothing.
-  """
-  some, more, its_place = linear.materialized((_in_some_world(more > 0), more, its_place))
-  row = _row(len(value))
+  def take(state):
+    k, left, value, place = state
+    best, at = extreme.first_largest(left)
+    here = row == at
+    there = jnp.sum(jnp.where(here, where, 0), axis=0, dtype=where.dtype)
+    value, place = (jax.lax.dynamic_update_slice_in_dim(x, y[None], k, 0) for x, y in ((value, best), (place, there)))
+    return k + 1, jnp.where(here, -jnp.inf, left), value, place
 
-  def insert(state):
-    i, value, place = state
-    after = jnp.sum(value >= more[i], axis=0, dtype=jnp.int32)
-    above = jnp.concatenate([value[:1], value[:-1]]), jnp.concatenate([place[:1], place[:-1]])
-
-    def put(old, new, above):
-      return jnp.where(row < after, old, jnp.where(row == after, new, above))
-
-    value, place = linear.materialized((put(value, more[i], above[0]), put(place, its_place[i], above[1])))
-    return next_true(some, i), value, place
-
-  return jax.lax.while_loop(lambda s: s[0] < len(more), insert, (next_true(some, -1), value, place))[1:]
-
-
-def _in_some_world(x: jax.Array) -> jax.Array:
-  """Which rows of x (n, W) are true in some world, in parts that regions may hold."""
-  size = max(1, regions.MAX_REDUCED // x.shape[1])
-  return jnp.concatenate([jnp.any(x[k : k + size], axis=1) for k in range(0, len(x), size)])
+  start = jnp.int32(0), left, jnp.full_like(value, -jnp.inf), jnp.zeros_like(place)
+  some_left = lambda s: jnp.any(vector.fold(jnp.logical_or, s[1] > 0, 0))  # noqa: E731
+  return jax.lax.while_loop(lambda s: (s[0] < len(value)) & some_left(s), take, start)[2:]
 
 
 def _largest(x: jax.Array, number: int) -> list[jax.Array]:
