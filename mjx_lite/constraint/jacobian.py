@@ -21,9 +21,6 @@ from mjx_lite.math.groups import GroupPlan, group_sum, plan_groups
 from mjx_lite.math.tree import SumPlan, mask_sum, plan_sum
 from mjx_lite.smooth import inertia, tendon
 
-_FEW_BETWEEN = 6  # contacts between moving bodies, up to which conjugate gradients are done sooner without them
-_SLOTS = 24  # above which these are seldom so few
-
 
 class EntryPlan(NamedTuple):
   """Rows that come with their entries: the equalities', which are first."""
@@ -146,51 +143,33 @@ def contact_curvature(m: Model, j: Jacobian, w: jax.Array, cone: jax.Array | Non
   return a if cone is None else a + cone
 
 
-def body_curvature(m: Model, j: Jacobian, a: jax.Array) -> jax.Array:
-  """J' H J of the contacts as packed stiffnesses (nbody, 21, W) of single bodies, the others at rest.
+def add_curvature(m: Model, j: Jacobian, a: jax.Array, sums: jax.Array, place: np.ndarray) -> jax.Array:
+  """J' H J of the contacts as packed stiffnesses of single bodies, the others at rest, added to rows (n, 21, W).
 
   Args:
     m: the model.
     j: Jacobian.
     a: `contact_curvature`.
+    sums: rows.
+    place: (nbody,) the rows that are the bodies', -1 for bodies that have none.
   """
   c = m.plan.contact
-  return c.sides.to_bodies(_stiffness(rows(a, c.sides.slot) if c.chosen else a, j.basis), j.body)
+  return c.sides.add_to(sums, _stiffness(rows(a, c.sides.slot) if c.chosen else a, j.basis), place, j.body)
 
 
-def left_out(m: Model, j: Jacobian, a: jax.Array) -> jax.Array | None:
-  """Which contacts (ncon, W) `body_curvature` had better leave out, 1 or 0: those between moving bodies, where they are few.
-
-  With one that couples two bodies it has both their common motion too stiff and their relative motion too soft; without it
-  the common motion is right. Of many contacts both wrong is better. None where there are slots for many.
-  """
-  c = m.plan.contact
-  if c.ncon > _SLOTS:
-    return None
-  moves = c.sides.are_moving(j.body, a.dtype)
-  between = moves[: c.ncon] * moves[c.ncon :] * (a[:, 0, 0] > 0)
-  return between * (vector.total(between) <= _FEW_BETWEEN)
-
-
-def between_bodies(
-  m: Model, j: Jacobian, cdof: jax.Array, a: jax.Array, out: jax.Array | None, x: jax.Array
-) -> jax.Array:
-  """What `body_curvature` lacks of J' H J of the contacts, times x (nv, W): their two bodies' effect on each other.
+def between_bodies(m: Model, j: Jacobian, cdof: jax.Array, a: jax.Array, x: jax.Array) -> jax.Array:
+  """What `add_curvature` lacks of J' H J of the contacts, times x (nv, W): their two bodies' effect on each other.
 
   Args:
     m: model whose contacts are chosen at run time.
     j: Jacobian.
     cdof: (nv, 6, W).
     a: `contact_curvature`.
-    out: `left_out`.
     x: (nv, W).
   """
   c = m.plan.contact
   moved = vector.dot(j.basis, c.sides.from_dofs(cdof * x[:, None], j.body)[:, None])
-  first, second = moved[: c.ncon], moved[c.ncon :]
-  if out is not None:
-    first, second = first + out[:, None] * second, second + out[:, None] * first
-  force = vector.mat_vec(a, jnp.stack([second, first])).reshape(moved.shape)
+  force = vector.mat_vec(a, jnp.stack([moved[c.ncon :], moved[: c.ncon]])).reshape(moved.shape)
   return vector.dot(cdof, c.sides.to_dofs(vector.mat_t_vec(j.basis, force), j.body))
 
 

@@ -45,9 +45,11 @@ class FixedSides(NamedTuple):
     """Signs (nside, nv, 1) of the dofs that move a side."""
     return self.side_dof.matrix[:, :, None].astype(dtype)
 
-  def to_bodies(self, x: jax.Array, body: Any) -> jax.Array:
-    """Sum (nbody, ...) over the sides on a body, without signs."""
-    return mask_sum(plan_sum(np.abs(self.body_side.matrix)), x)
+  def add_to(self, sums: jax.Array, x: jax.Array, place: np.ndarray, body: Any) -> jax.Array:
+    """Adds the sides (nside, ...) to sums (n, ...) by body, without signs, to each in its place, to those with -1 nowhere."""
+    matrix, of_body = np.zeros((len(sums), len(self.slot))), np.abs(self.body_side.matrix)
+    np.add.at(matrix, place[place >= 0], of_body[place >= 0])
+    return sums + mask_sum(plan_sum(matrix), x)
 
 
 class ChosenSides(NamedTuple):
@@ -87,7 +89,13 @@ class ChosenSides(NamedTuple):
 
   def to_bodies(self, x: jax.Array, body: jax.Array) -> jax.Array:
     """Sum (nbody, ...) over the sides on a body, without signs."""
-    return scatter_add(x, body, len(self.root))
+    return self.add_to(jnp.zeros((len(self.root), *x.shape[1:]), x.dtype), x, np.arange(len(self.root)), body)
+
+  def add_to(self, sums: jax.Array, x: jax.Array, place: np.ndarray, body: jax.Array) -> jax.Array:
+    """Adds the sides (nside, ...) to sums (n, ...) by body, without signs, to each in its place, to those with -1 nowhere."""
+    if not np.array_equal(place, np.arange(len(place))):
+      body = gather(place.astype(np.int32)[:, None], body)
+    return scatter_add(sums, x, body)
 
   def _signed(self, x: jax.Array) -> jax.Array:
     return x * self.sign.reshape(-1, *(1,) * (x.ndim - 1)).astype(x.dtype)

@@ -49,15 +49,24 @@ def group_sum(plan: GroupPlan, x: jax.Array) -> jax.Array:
   return jnp.sum(rows(jnp.concatenate([x, jnp.zeros_like(x[:1])]), plan.index), axis=1)
 
 
-def scatter_add(x: jax.Array, index: jax.Array, size: int) -> jax.Array:
-  """The transpose of `select.gather`: x (n, ..., W) added to the rows (size, ..., W) that an index (n, W) names, by world.
+def scatter_add(sums: jax.Array, x: jax.Array, index: jax.Array) -> jax.Array:
+  """The rows x (n, ..., W) added to those of sums (size, ..., W) that an index (n, W) names, by world; to none where it is -1.
+
+  The transpose of `select.gather` where the sums are zero.
+  """
+  if regions.are_several(x.shape[-1]):
+    return _row_by_row(sums, x, index)
+  return sums + _at_once(x, index, len(sums))
+
+
+def _at_once(x: jax.Array, index: jax.Array, size: int) -> jax.Array:
+  """What comes to `size` rows.
 
   Each row of the result is a sum over all n with zeros for what goes elsewhere, some of them at a time. As a product with the
   0/1 matrices of the worlds it would be dearer by their transpositions, and XLA's own scatter goes number by number.
   """
   if size > 2 * len(x):
-    few = _to_few_rows if regions.are_several(x.shape[-1]) else _to_few
-    return few(x, index, size)
+    return _to_few(x, index, size)
   count = -(-len(x) // _SUMMED)
   each = -(-len(x) // count)
   pad = count * each - len(x)
@@ -74,7 +83,7 @@ def scatter_add(x: jax.Array, index: jax.Array, size: int) -> jax.Array:
 
 
 def _to_few(x: jax.Array, index: jax.Array, size: int) -> jax.Array:
-  """`scatter_add` to rows of which most get nothing: sums over what goes to the same row, and the first of these fetched."""
+  """The same for rows of which most get nothing: sums over what goes to the same row, and the first of these fetched."""
   n = len(x)
 
   def same(k):
@@ -87,31 +96,36 @@ def _to_few(x: jax.Array, index: jax.Array, size: int) -> jax.Array:
   return gather(jnp.concatenate([sums, jnp.zeros_like(x[:1])]), linear.materialized(first))
 
 
-@functools.partial(jax.custom_jvp, nondiff_argnums=(2,))
-def _to_few_rows(x: jax.Array, index: jax.Array, size: int) -> jax.Array:
-  """The same in a tile of worlds, as a loop over the entries of x that are not zero in a world.
+@jax.custom_jvp
+def _row_by_row(sums: jax.Array, x: jax.Array, index: jax.Array) -> jax.Array:
+  """In a tile of worlds: a loop over the rows of x, and over the rows that each goes to in worlds where it is not zero.
 
-  Each is added to its row in all worlds where it goes to the same: one row is read and written, where to fetch rows world by
-  world is a load for each number.
+  It is added in all worlds where it goes to the same at once: one row is read and written, where to fetch rows world by world
+  is a load for each number.
   """
-  given = vector.fold(jnp.logical_or, (x != 0).reshape(len(x), -1, x.shape[-1]), 1)
+  given = vector.fold(jnp.logical_or, (x != 0).reshape(len(x), -1, x.shape[-1]), 1) & (index >= 0)
   x, index, given = linear.materialized((x, index, given))
+  some = linear.materialized(jnp.any(given, axis=1))
 
   def add(state):
-    k, left, sums = state
-    side, world = k // left.shape[1], k % left.shape[1]
-    where, row = index[side], index[side, world]
-    here = where == row
-    total = sums[row] + jnp.where(here, x[side], 0)
-    sums = jax.lax.dynamic_update_slice_in_dim(sums, total[None], row, 0)
-    left = jax.lax.dynamic_update_slice_in_dim(left, (left[side] & ~here)[None], side, 0)
-    return next_true(left.ravel(), k), left, sums
+    k, sums = state
+    values, where, its_given = (jax.lax.dynamic_index_in_dim(y, k, keepdims=False) for y in (x, index, given))
 
-  start = next_true(given.ravel(), -1), given, jnp.zeros((size, *x.shape[1:]), x.dtype)
-  return jax.lax.while_loop(lambda s: s[0] < given.size, add, start)[2]
+    def add_to_row(state):
+      world, left, sums = state
+      row = where[world]
+      here = where == row
+      total = jax.lax.dynamic_index_in_dim(sums, row, keepdims=False) + jnp.where(here, values, 0)
+      left = left & ~here
+      return next_true(left, world), left, jax.lax.dynamic_update_slice_in_dim(sums, total[None], row, 0)
+
+    start = next_true(its_given, -1), its_given, sums
+    return next_true(some, k), jax.lax.while_loop(lambda s: s[0] < len(where), add_to_row, start)[2]
+
+  return jax.lax.while_loop(lambda s: s[0] < len(x), add, (next_true(some, -1), sums))[1]
 
 
-@_to_few_rows.defjvp
-def _to_few_rows_jvp(size: int, primals: Any, tangents: Any) -> tuple[jax.Array, jax.Array]:
-  (x, index), (dx, _) = primals, tangents
-  return _to_few_rows(x, index, size), _to_few(dx, index, size)
+@_row_by_row.defjvp
+def _row_by_row_jvp(primals: Any, tangents: Any) -> tuple[jax.Array, jax.Array]:
+  (sums, x, index), (dsums, dx, _) = primals, tangents
+  return _row_by_row(sums, x, index), dsums + _at_once(dx, index, len(sums))

@@ -14,6 +14,7 @@ free joint, always a tree's first, are no depths of their own, which would be as
 known, S'IS + diag(d) is inverted as a 6x6 matrix, the last dof first, which gives the same L and D.
 """
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -22,7 +23,7 @@ import numpy as np
 
 from mjx_lite.core import linear
 from mjx_lite.core.enums import JointType
-from mjx_lite.core.select import rows, rows_or_zero
+from mjx_lite.core.select import gather, rows, rows_or_zero
 from mjx_lite.core.types import Model
 from mjx_lite.math import safe, spatial, vector
 from mjx_lite.math.tree import SumPlan, mask_sum, plan_sum
@@ -35,16 +36,20 @@ class ArticulatedPlan(NamedTuple):
   """Index tables, root first."""
 
   few: bool  # dofs: a dense factor costs less
-  hang: SumPlan  # dofs that bodies hang on, and on no later dof <- these bodies
-  hung: np.ndarray  # (ndepth, width) row of that sum, -1 where no body hangs
+  hang: SumPlan  # dofs that bodies hang on, and on no later dof <- these bodies; the last row is zero
+  hung: np.ndarray  # (ndepth, width) row of that sum, the last where no body hangs
+  hangs: np.ndarray  # (nbody,) row that a body is in, -1 for one that no dof moves
   dof: np.ndarray  # (ndepth, width) dof that is of no free joint, nv where there is none
   to_parent: np.ndarray  # (ndepth, trees, rows, rows) 1 at (row of the parent one depth above, row); one for all if they differ
   parent: np.ndarray  # (ndepth, width) row of the parent one depth above; in the first depth the row itself
+  below: np.ndarray  # (ndepth,) whether all rows are their parents'
   place: np.ndarray  # (nv,) dof -> depth * width + row, or behind all of these its place in `free`
   free: np.ndarray  # (nfree, 6) dofs of the free joints
   free_hung: np.ndarray  # (nfree,) row of the sum over hanging bodies
   on_free: np.ndarray  # (width,) free joint that the rows of the first depth stand on, -1 where they stand on the world
   free_row: SumPlan  # free joint <- these rows
+  way: np.ndarray  # (ndepth, nbody) depth * width + row of the dof that moves a body, -1 where none of the depth does
+  base: np.ndarray  # (nbody,) free joint that moves a body, -1 where none does
 
 
 class Factor(NamedTuple):
@@ -75,7 +80,8 @@ def plan(s: dict[str, Any]) -> ArticulatedPlan:
   hang = np.zeros((nv, nbody))
   hang[last[last >= 0], np.flatnonzero(last >= 0)] = 1
   bears = hang.any(axis=1)
-  row_of_sum = np.append(np.where(bears, np.cumsum(bears) - 1, -1), -1)
+  row_of_sum = np.append(np.where(bears, np.cumsum(bears) - 1, bears.sum()), bears.sum())
+  hang = np.concatenate([hang[bears], np.zeros((1, nbody))])
 
   free = s["jnt_dofadr"][s["jnt_type"] == JointType.FREE][:, None] + np.arange(6)
   joint = np.full(nv, -1)  # free joint of a dof
@@ -93,8 +99,8 @@ def plan(s: dict[str, Any]) -> ArticulatedPlan:
   for k in range(ndepth):
     members = np.flatnonzero(depth == k)
     for t in range(ntree):
-      of_tree = members[tree[members] == t]
-      row[of_tree] = t * (width // ntree) + np.arange(len(of_tree))
+      of_tree, first = members[tree[members] == t], t * (width // ntree)
+      row[of_tree] = _rows_of(row[parent[of_tree]] if k else np.zeros(0, int), first + np.arange(width // ntree), len(of_tree))
     dof[k, row[members]] = members
     if k:
       above[k, row[members]] = row[parent[members]]
@@ -104,10 +110,22 @@ def plan(s: dict[str, Any]) -> ArticulatedPlan:
       on_free[row[members]] = np.where(parent[members] >= 0, joint[parent[members]], -1)
   place = depth * width + row
   place[free] = dof.size + np.arange(free.size).reshape(free.shape)
+  way, base = np.full((ndepth, nbody), -1), np.full(nbody, -1)
+  for b in np.flatnonzero(last >= 0):
+    v = last[b]
+    while v >= 0:
+      if joint[v] >= 0:
+        base[b] = joint[v]
+      else:
+        way[depth[v], b] = place[v]
+      v = parent[v]
   to_parent = to_parent.reshape(ndepth, ntree, width // ntree, ntree, width // ntree).diagonal(axis1=1, axis2=3)
+  there = np.arange(width), dof < nv
+  below = np.array([np.array_equal(above[k, x], there[0][x]) for k, x in enumerate(there[1])], bool)
   return ArticulatedPlan(
-    0 < nv <= _FEW_DOFS, plan_sum(hang[bears]), row_of_sum[dof], dof, np.moveaxis(to_parent, -1, 1), above, place,
-    free, row_of_sum[free[:, -1]], on_free, plan_sum(on_free == np.arange(len(free))[:, None]),
+    0 < nv <= _FEW_DOFS, plan_sum(hang), row_of_sum[dof], np.where(hang.any(axis=0), hang.argmax(axis=0), -1), dof,
+    np.moveaxis(to_parent, -1, 1), above, below, place,
+    free, row_of_sum[free[:, -1]], on_free, plan_sum(on_free == np.arange(len(free))[:, None]), way, base,
   )  # fmt: skip
 
 
@@ -117,6 +135,17 @@ def _trees(treeid: np.ndarray, depth: np.ndarray, width: int) -> np.ndarray:
   rows_of = [np.bincount(depth[(treeid == t) & (depth >= 0)]).max() for t in trees]
   alike = len(set(rows_of)) == 1 and sum(rows_of) == width
   return np.where(depth >= 0, np.searchsorted(trees, treeid), 0) if alike else np.zeros_like(depth)
+
+
+def _rows_of(parent: np.ndarray, rows: np.ndarray, number: int) -> np.ndarray:
+  """Rows of dofs, of those of their tree: the parents' for the first dof on each, if they have any, else free ones."""
+  if not len(parent):
+    return rows[:number]
+  first = np.unique(parent, return_index=True)[1]
+  out = np.full(number, -1)
+  out[first] = parent[first]
+  out[out < 0] = np.setdiff1d(rows, out)[: number - len(first)]
+  return out
 
 
 def _by_depth(p: ArticulatedPlan, x: jax.Array) -> jax.Array:
@@ -130,19 +159,36 @@ def _by_dof(p: ArticulatedPlan, x: jax.Array, free: jax.Array) -> jax.Array:
   return rows(jnp.concatenate([x, free]) if len(free) else x, p.place)
 
 
-def _from_children(p: ArticulatedPlan, like: jax.Array) -> jax.Array:
-  """Masks of the depth below: 1 at (row, row of the child)."""
-  return jnp.asarray(np.roll(p.to_parent, -1, axis=0), like.dtype)
+def _from_children(p: ArticulatedPlan, like: jax.Array) -> tuple[jax.Array, jax.Array]:
+  """Masks of the depth below, 1 at (row, row of the child), and whether all children are in the same rows."""
+  return jnp.asarray(np.roll(p.to_parent, -1, axis=0), like.dtype), jnp.asarray(np.roll(p.below, -1))
 
 
-def _at_parents(mask: jax.Array, x: jax.Array) -> jax.Array:
-  """Rows x (width, ..., W) of a depth summed at their parents, by the depth's masks (trees, rows, rows)."""
-  if len(mask) == 1:
-    return vector.combine_rows(mask[0], x)
-  return vector.combine_rows(mask, x.reshape(*mask.shape[:2], *x.shape[1:])).reshape(x.shape)
+def _at_parents(p: ArticulatedPlan, mask: jax.Array, below: jax.Array, x: jax.Array, add: jax.Array | None = None) -> jax.Array:
+  """Rows x (width, ..., W) of a depth summed at their parents, and others added.
+
+  By the depth's masks (trees, rows, rows), but where the rows are the parents'.
+  """
+  def there(x):
+    return x if add is None else add + x
+
+  def summed(x):
+    if len(mask) == 1:
+      return vector.combine_rows(mask[0], x)
+    return vector.combine_rows(mask, x.reshape(*mask.shape[:2], *x.shape[1:])).reshape(x.shape)
+
+  if p.below.all():
+    return there(x)
+  return jax.lax.cond(below, there, lambda x: there(summed(x)), x)
 
 
-def factor(m: Model, cinert: jax.Array, cdof: jax.Array, diagonal: jax.Array, stiffness: jax.Array | None = None) -> Factor:
+def factor(
+  m: Model,
+  cinert: jax.Array,
+  cdof: jax.Array,
+  diagonal: jax.Array,
+  stiffen: Callable[[jax.Array, np.ndarray], jax.Array] | None = None,
+) -> Factor:
   """Factor M + diag + stiffness.
 
   What each depth hands on is summed at the parents when their turn comes, not before: a product with the masks reads what
@@ -153,28 +199,30 @@ def factor(m: Model, cinert: jax.Array, cdof: jax.Array, diagonal: jax.Array, st
     cinert: (nbody, 10, W) spatial inertia about the tree's centre of mass.
     cdof: (nv, 6, W).
     diagonal: (nv, W) armature and what else is on the diagonal.
-    stiffness: (nbody, 21, W) packed, of the contacts, about the same point.
+    stiffen: adds stiffnesses of bodies, packed and about the same point, to rows (n, 21, W) that are the bodies' (nbody,),
+      -1 for bodies that no dof moves.
   """
   p: ArticulatedPlan = m.plan.articulated
   if not m.nv:
     none = _by_depth(p, cdof)
     return Factor(none, none, _by_depth(p, diagonal), none, None)
-  hanging = spatial.packed_inertia(mask_sum(p.hang, cinert))
-  if stiffness is not None:
-    hanging = hanging + mask_sum(p.hang, stiffness)
-  s, d, own = _by_depth(p, cdof), _by_depth(p, diagonal), rows_or_zero(hanging, p.hung)
+  hanging = linear.materialized(spatial.packed_inertia(mask_sum(p.hang, cinert)))
+  if stiffen is not None:
+    hanging = stiffen(hanging, p.hangs)
+  s, d = _by_depth(p, cdof), _by_depth(p, diagonal)
 
   def up(left, x):
-    body, axis, diag, mask, empty = x
-    body = linear.materialized(body + _at_parents(mask, left))
+    hung, axis, diag, mask, below, empty = x
+    own = hanging.at[hung].get(mode="promise_in_bounds")
+    body = linear.materialized(_at_parents(p, mask, below, left, own))
     u = linear.materialized(spatial.mul_packed(body, axis))
     inv = linear.materialized(1 / jnp.where(empty, 1, jnp.maximum(vector.dot(axis, u) + diag, safe.MINVAL)))
     return body - spatial.packed_square(u, inv), (u, inv)
 
   empty = (p.dof == m.nv)[..., None]
-  left, (force, inv) = jax.lax.scan(
-    up, jnp.zeros(own.shape[1:], own.dtype), (own, s, d, _from_children(p, cdof), empty), reverse=True
-  )
+  none = jnp.zeros((p.dof.shape[1], *hanging.shape[1:]), hanging.dtype)
+  hung = jnp.asarray(p.hung.astype(np.int32))
+  left, (force, inv) = jax.lax.scan(up, none, (hung, s, d, *_from_children(p, cdof), empty), reverse=True)
   axes = rows(cdof, p.free)
   if not len(p.free):
     return Factor(s, force, inv, axes, None)
@@ -200,41 +248,93 @@ def _factor_free(matrix: jax.Array) -> Free:
   return Free(-swept, lower, inv)
 
 
+class Half(NamedTuple):
+  """Forces on their way through the inverse of L'DL, when they have been up the tree: L'^-1 x."""
+
+  rest: jax.Array  # (ndepth, width, W) by depth, divided by D
+  free: jax.Array  # (nfree, 6, W) of free joints, not divided
+
+
 def solve(m: Model, f: Factor, x: jax.Array) -> jax.Array:
   """Solve with the factor for x (nv, W): forces up the tree, accelerations down it."""
-  p: ArticulatedPlan = m.plan.articulated
-  if not m.nv:
-    return x
+  return down(m, f, up(m, f, x)) if m.nv else x
 
-  def up(pull, a):
-    axis, force, inv, mask, u = a
-    pull = _at_parents(mask, pull)
+
+def up(m: Model, f: Factor, x: jax.Array) -> Half:
+  """The first half of `solve`."""
+  p: ArticulatedPlan = m.plan.articulated
+
+  def step(pull, a):
+    axis, force, inv, mask, below, u = a
+    pull = _at_parents(p, mask, below, pull)
     rest = linear.materialized((u - vector.dot(axis, pull)) * inv)
     return pull + force * rest[:, None], rest
 
   none = jnp.zeros(f.force.shape[1:], f.force.dtype)
-  pull, rest = jax.lax.scan(up, none, (f.cdof, f.force, f.inv, _from_children(p, x), _by_depth(p, x)), reverse=True)
-  free, acc = _solve_free(p, f, x, pull)
+  pull, rest = jax.lax.scan(step, none, (f.cdof, f.force, f.inv, *_from_children(p, x), _by_depth(p, x)), reverse=True)
+  free = rows(x, p.free)
+  return Half(rest, free - vector.dot(f.free_cdof, mask_sum(p.free_row, pull)[:, None]) if f.free is not None else free)
 
-  def down(acc, a):
-    axis, force, inv, parent, rest = a
-    carried = acc.at[parent].get(mode="promise_in_bounds")
+
+def down(m: Model, f: Factor, half: Half) -> jax.Array:
+  """The second half of `solve`."""
+  p: ArticulatedPlan = m.plan.articulated
+
+  def step(acc, a):
+    axis, force, inv, parent, below, rest = a
+    carried = acc
+    if not p.below.all():
+      carried = jax.lax.cond(below, lambda x: x, lambda x: x.at[parent].get(mode="promise_in_bounds"), acc)
     acc_dof = linear.materialized(rest - vector.dot(force, carried) * inv)
     return carried + axis * acc_dof[:, None], acc_dof
 
-  _, out = jax.lax.scan(down, acc, (f.cdof, f.force, f.inv, jnp.asarray(p.parent), rest))
+  free, motion = of_free(f, half.free)
+  acc = rows_or_zero(motion, p.on_free)
+  _, out = jax.lax.scan(step, acc, (f.cdof, f.force, f.inv, jnp.asarray(p.parent), jnp.asarray(p.below), half.rest))
   return _by_dof(p, out, free)
 
 
-def _solve_free(p: ArticulatedPlan, f: Factor, x: jax.Array, pull: jax.Array) -> tuple[jax.Array, jax.Array]:
-  """Accelerations of the free joints' dofs (nfree, 6, W), and the motion that they give rows of the first depth."""
-  x = rows(x, p.free)
+def of_free(f: Factor, x: jax.Array) -> tuple[jax.Array, jax.Array]:
+  """Accelerations of the free joints' dofs, and the motion of their bodies (nfree, 6, W both), for what came up to them."""
   if f.free is None:
-    return x, jnp.zeros_like(pull)
-  rest = x - vector.dot(f.free_cdof, mask_sum(p.free_row, pull)[:, None])
-  acc = vector.dot(f.free.inverse, rest[:, None])
-  motion = vector.add(f.free_cdof[:, i] * acc[:, i, None] for i in range(6))
-  return acc, rows_or_zero(motion, p.on_free)
+    return x, x
+  acc = vector.dot(f.free.inverse, x[:, None])
+  return acc, vector.add(f.free_cdof[:, i] * acc[:, i, None] for i in range(6))
+
+
+class Way(NamedTuple):
+  """Wrenches on n bodies, k on each, on their way up the tree: what is not zero of L'^-1 of them."""
+
+  place: jax.Array  # (ndepth, n, W) depth * width + row; any where no dof of the depth moves the body
+  pull: jax.Array  # (ndepth, n, k, W) there, zero where none does
+  rest: jax.Array  # the same divided by D
+  joint: jax.Array  # (n, W) free joint; any where none moves the body
+  wrench: jax.Array  # (n, k, 6, W) that comes to its body, zero where there is none
+
+
+def way_up(m: Model, f: Factor, body: jax.Array, wrench: jax.Array) -> Way:
+  """The way of wrenches (n, k, 6, W) on bodies (n, W) to their roots."""
+  p: ArticulatedPlan = m.plan.articulated
+
+  def step(left, a):
+    axis, force, inv, table, first = a
+    place = gather(table[:, None], body)
+    moves = place >= 0
+    place = linear.materialized(jnp.where(moves, place, first))
+    row = linear.materialized(place - first)
+    pull = linear.materialized(jnp.where(moves[:, None], vector.dot(gather(axis, row)[:, None], left), 0))
+    rest = linear.materialized(pull * gather(inv, row)[:, None])
+    return left - gather(force, row)[:, None] * rest[:, :, None], (place, pull, rest)
+
+  ndepth, width = p.dof.shape
+  tables = jnp.asarray(p.way.astype(np.int32)), jnp.asarray(np.arange(ndepth, dtype=np.int32) * width)
+  if ndepth:
+    left, (place, pull, rest) = jax.lax.scan(step, wrench, (f.cdof, f.force, f.inv, *tables), reverse=True)
+  else:
+    left, place, rest = wrench, jnp.zeros((0, *body.shape), body.dtype), jnp.zeros_like(wrench[None, :, :, 0])[:0]
+    pull = rest
+  joint = gather(p.base.astype(np.int32)[:, None], body)
+  return Way(place, pull, rest, jnp.maximum(joint, 0), jnp.where((joint >= 0)[:, None, None], left, 0))
 
 
 class Packed(NamedTuple):

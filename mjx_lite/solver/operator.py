@@ -3,12 +3,13 @@
 *articulated*: more than a few dofs; every contact touches at most one moving body; there are no equalities, no limits of
 ball joints, no rows of tendons, no armature of tendons and no effective metric. Then a row adds to the diagonal or to one
 body's inertia, and an articulated-body pass solves in O(n); neither M nor J is formed.
-*coupled*: of many dofs, where contacts between moving bodies come besides, chosen at run time. The articulated pass has each
-of them on both of its bodies, as if the other stood still, or none where they are few; conjugate gradients find the rest, at
-once where no such contact pushes.
+*coupled*: of many dofs, where contacts between moving bodies come besides, chosen at run time. A few of them change the solve
+(`coupling`). Others the articulated pass has on both of their bodies, as if the other stood still; conjugate gradients find the
+rest, at once where there are none.
 *dense*: always right, and the fastest for few dofs.
 """
 
+import functools
 from typing import Any, NamedTuple
 
 import jax
@@ -19,6 +20,7 @@ from mjx_lite.constraint.rows import Jacobian
 from mjx_lite.core.types import Model
 from mjx_lite.math import krylov, linalg, vector
 from mjx_lite.smooth import articulated, inertia, mass, transmission
+from mjx_lite.solver import coupling
 from mjx_lite.solver.cost import Zones
 
 _FEW_ITERATIONS = 10  # of which each has to go as far as it can
@@ -72,13 +74,14 @@ def factor_m(m: Model, metric: Metric) -> Any:
 
 
 class Coupled(NamedTuple):
-  """Factor of the operator in which contacts do not couple their bodies, and what they couple."""
+  """Factor of the operator in which only a few contacts couple their bodies, and what the others couple."""
 
   alone: articulated.Factor
+  few: coupling.Few
   jacobian: Jacobian
   cdof: jax.Array
-  curvature: jax.Array  # of the contacts
-  left_out: jax.Array | None  # (ncon, W) 1 of those that the factor does not have
+  curvature: jax.Array  # of the other contacts
+  others: jax.Array  # () whether some of these couple bodies
 
 
 def factor(m: Model, metric: Metric, j: Jacobian, zones: Zones) -> Any:
@@ -89,10 +92,13 @@ def factor(m: Model, metric: Metric, j: Jacobian, zones: Zones) -> Any:
   if not m.plan.contact.ncon:
     return articulated.factor(m, metric.cinert, metric.cdof, diagonal)
   curvature = jacobian.contact_curvature(m, j, zones.weight, zones.cone)
-  out = None if is_tree_sparse(m) else jacobian.left_out(m, j, curvature)
-  kept = curvature if out is None else curvature * (1 - out)[:, None, None]
-  alone = articulated.factor(m, metric.cinert, metric.cdof, diagonal, jacobian.body_curvature(m, j, kept))
-  return alone if is_tree_sparse(m) else Coupled(alone, j, metric.cdof, curvature, out)
+  chosen = None if is_tree_sparse(m) else coupling.choose(m, j, curvature)
+  single = curvature if chosen is None else jnp.where(chosen.among[:, None, None], 0, curvature)
+  stiffen = functools.partial(jacobian.add_curvature, m, j, single)
+  alone = articulated.factor(m, metric.cinert, metric.cdof, diagonal, stiffen)
+  if chosen is None:
+    return alone
+  return Coupled(alone, coupling.factor(m, alone, j, curvature, chosen), j, metric.cdof, single, chosen.others)
 
 
 def direction(m: Model, f: Any, x: jax.Array) -> jax.Array:
@@ -112,6 +118,7 @@ def solve(m: Model, f: Any, x: jax.Array, digits: float) -> jax.Array:
     return articulated.solve(m, f, x)
 
   def rest(y):
-    return jacobian.between_bodies(m, f.jacobian, f.cdof, f.curvature, f.left_out, y)
+    between = lambda: jacobian.between_bodies(m, f.jacobian, f.cdof, f.curvature, y)  # noqa: E731
+    return jax.lax.cond(f.others, between, lambda: jnp.zeros_like(y))
 
-  return krylov.split_solve(lambda y: articulated.solve(m, f.alone, y), rest, x, digits, 2 * m.nv)
+  return krylov.split_solve(lambda y: coupling.solve(m, f.alone, f.few, y), rest, x, digits, 2 * m.nv)

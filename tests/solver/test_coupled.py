@@ -1,4 +1,4 @@
-"""Many dofs whose contacts couple moving bodies: conjugate gradients about an articulated pass, beside C."""
+"""Many dofs whose contacts couple moving bodies: a few change the articulated pass, more take conjugate gradients. Beside C."""
 
 import jax
 import jax.numpy as jnp
@@ -9,7 +9,7 @@ from derivatives import assert_gradients
 
 import mjx_lite as mjx
 from mjx_lite.math import krylov
-from mjx_lite.solver import operator
+from mjx_lite.solver import coupling, operator
 
 LIMB = (
   '<body pos="{x} 0 0"><joint axis="0 1 0" range="-60 60" damping=".05"/>'
@@ -83,28 +83,33 @@ def test_few_contacts_between_bodies(cone):
   np.testing.assert_allclose(d.qacc, qacc, rtol=1e-7, atol=1e-7 * np.abs(qacc).max())
 
 
-def test_few_contacts_between_bodies_take_fewer_conjugate_gradients(monkeypatch):
-  directions = []
+def test_few_contacts_between_bodies_need_no_conjugate_gradients(monkeypatch):
+  """One solve a direction, however many slots there are; more where the contacts are not taken into the factor, or not all."""
+  solves, directions, split = [], [], krylov.split_solve
 
-  def counted(slots):
+  def watched(solve, rest, x, *args):
+    def watch(y):
+      jax.debug.callback(lambda: solves.append(None))
+      return solve(y)
+
+    jax.debug.callback(lambda: directions.append(None))
+    return split(watch, rest, x, *args)
+
+  monkeypatch.setattr(krylov, "split_solve", watched)
+
+  def per_direction(slots):
     m, (many, _, _) = few("pyramidal", slots)
-    directions.clear()
+    solves.clear(), directions.clear()
     for i in range(len(many.qpos)):
       jax.block_until_ready(jax.jit(mjx.forward)(m, jax.tree.map(lambda x, i=i: jnp.asarray(x[i]), many)))
     jax.effects_barrier()
-    return len(directions)
+    return len(solves) / len(directions)
 
-  split = krylov.split_solve
-
-  def watched(solve, *args):
-    def watch(x):
-      jax.debug.callback(lambda: directions.append(None))
-      return solve(x)
-
-    return split(watch, *args)
-
-  monkeypatch.setattr(krylov, "split_solve", watched)
-  assert counted(20) < 0.8 * counted(30)  # so many slots are for heaps
+  assert per_direction(20) == per_direction(60) == 1
+  monkeypatch.setattr(coupling, "_ROWS", 18)  # three contacts of six rows
+  assert 1 < per_direction(21) < 12
+  monkeypatch.setattr(coupling, "_ROWS", 1)
+  assert per_direction(22) > 3
 
 
 def test_single_precision_finds_the_same():

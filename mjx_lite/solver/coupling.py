@@ -1,0 +1,220 @@
+"""Few contacts between moving bodies, as a change of low rank of the articulated operator.
+
+With A the operator without these contacts and C their rows, scaled by a root of the curvature,
+
+  (A + C'C)^-1 = A^-1 - A^-1 C' (1 + C A^-1 C')^-1 C A^-1   (Woodbury).
+
+A = L'DL, and C L^-1 is zero but on the way from the contacts' bodies to their roots (`articulated.way_up`). So the small matrix
+is made of products of these ways, the smaller the fewer contacts there are, and a solve goes up and down the tree once. The
+matrix is no worse conditioned than MuJoCo's impedance, which is below one, makes the contacts stiffer than their bodies.
+
+Source: Featherstone, Exploiting sparsity in operational-space dynamics, Int. J. Robotics Research 29 (2010).
+"""
+
+from typing import Any, NamedTuple, cast
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from mjx_lite.constraint.rows import Jacobian
+from mjx_lite.core import linear
+from mjx_lite.core.select import gather
+from mjx_lite.core.types import Model
+from mjx_lite.math import vector
+from mjx_lite.smooth import articulated
+from mjx_lite.smooth.articulated import Factor, Half, Way
+
+_ROWS = 24  # of the small matrix
+
+
+class Chosen(NamedTuple):
+  """The first contacts between moving bodies, where a world has not many more of them."""
+
+  slot: jax.Array  # (k, W) ncon where a world has no more
+  number: jax.Array  # () of the world with most
+  among: jax.Array  # (ncon, W) whether a slot is one
+  others: jax.Array  # () whether there are contacts between moving bodies besides
+
+
+class Few(NamedTuple):
+  """What they add to a factor."""
+
+  number: jax.Array  # () as `Chosen` has it
+  way: Way  # of the scaled rows on both bodies, (k, ...)
+  response: jax.Array  # (nfree, 6, 6, W) motion of the free joints' bodies by wrench
+  inverse: jax.Array  # (k * ndir, k * ndir, W) of the small matrix
+
+
+def choose(m: Model, j: Jacobian, a: jax.Array) -> Chosen:
+  """Of the contacts that push, by their curvature a (ncon, ndir, ndir, W)."""
+  c = m.plan.contact
+  size, index = max(1, _ROWS // c.ndir), np.arange(c.ncon, dtype=np.int32)[:, None]
+  moves = c.sides.are_moving(j.body, a.dtype)
+  between = linear.materialized((moves[: c.ncon] * moves[c.ncon :] > 0) & (a[:, 0, 0] > 0))
+  count = vector.total(between.astype(a.dtype))
+  some = linear.materialized(between & (count <= 2 * size))
+
+  def add(state):
+    k, last, slot, among = state
+    following = linear.materialized(vector.fold(jnp.minimum, jnp.where(some & (index > last), index, c.ncon), 0))
+    slot = jax.lax.dynamic_update_slice_in_dim(slot, following[None], k, 0)
+    return k + 1, following, slot, among | (index == following)
+
+  number = jnp.max(jnp.where(count <= 2 * size, jnp.minimum(count, size), 0)).astype(jnp.int32)
+  none = jnp.int32(0), jnp.full(count.shape, -1, jnp.int32), jnp.full((size, *count.shape), c.ncon, jnp.int32), between & False
+  _, _, slot, among = jax.lax.while_loop(lambda s: s[0] < number, add, none)
+  return Chosen(slot, number, among, jnp.any(vector.fold(jnp.logical_or, between & ~among, 0)))
+
+
+def factor(m: Model, f: Factor, j: Jacobian, a: jax.Array, chosen: Chosen) -> Few:
+  """What the chosen contacts add to the factor of the operator without them."""
+  c, bodies = m.plan.contact, cast(jax.Array, j.body)
+  size, nfree, width = len(chosen.slot), len(f.free_cdof), a.shape[-1]
+  response = jax.lax.cond(chosen.number > 0, lambda: _response(f), lambda: jnp.zeros((nfree, 6, 6, width), a.dtype))
+
+  def add(state):
+    k, ways, matrix = state
+    slot = chosen.slot[k][None]
+    there, slot = slot < c.ncon, linear.materialized(jnp.minimum(slot, c.ncon - 1))
+    side = jnp.concatenate([slot, slot + c.ncon])
+    basis, body = gather(j.basis, side), linear.materialized(gather(bodies, side))
+    root = _root(jnp.where(there[0], gather(a, slot)[0], 0))
+    sign = np.array([-1, 1]).reshape(2, 1, 1, 1).astype(a.dtype)
+    wrench = sign * vector.add(root[i][:, None] * basis[:, i, None] for i in range(c.ndir))
+    way = linear.materialized(articulated.way_up(m, f, body, linear.materialized(wrench)))
+    ways = jax.tree.map(lambda x, y: jax.lax.dynamic_update_slice_in_dim(x, y[None], k, 0), ways, way)
+    motion = linear.materialized(_moved(response, way))
+
+    def product(state):
+      i, matrix = state
+      block = _product(way, motion, _at(ways, i)) + jnp.where(i == k, np.eye(c.ndir, dtype=a.dtype)[..., None], 0)
+      block = linear.materialized(block)
+      matrix = jax.lax.dynamic_update_slice(matrix, block, (k * c.ndir, i * c.ndir, jnp.int32(0)))
+      return i + 1, jax.lax.dynamic_update_slice(matrix, jnp.swapaxes(block, 0, 1), (i * c.ndir, k * c.ndir, jnp.int32(0)))
+
+    _, matrix = jax.lax.while_loop(lambda s: s[0] <= k, product, (jnp.int32(0), matrix))
+    return k + 1, ways, matrix
+
+  like = jax.eval_shape(lambda: articulated.way_up(m, f, bodies[:2], jnp.zeros((2, c.ndir, 6, width), a.dtype)))
+  none = jax.tree.map(lambda x: jnp.zeros((size, *x.shape), x.dtype), like)
+  eye = jnp.broadcast_to(jnp.eye(size * c.ndir, dtype=a.dtype)[..., None], (size * c.ndir, size * c.ndir, width))
+  _, ways, matrix = jax.lax.while_loop(lambda s: s[0] < chosen.number, add, (jnp.int32(0), none, eye))
+  return Few(chosen.number, ways, response, _inverse(matrix, chosen.number * c.ndir))
+
+
+def solve(m: Model, f: Factor, few: Few, x: jax.Array) -> jax.Array:
+  """Solve with both for x (nv, W)."""
+  half = articulated.up(m, f, x)
+  return articulated.down(m, f, jax.lax.cond(few.number > 0, lambda: _corrected(m, f, few, half), lambda: half))
+
+
+def _corrected(m: Model, f: Factor, few: Few, half: Half) -> Half:
+  """Half of the solution, with what the contacts take from it."""
+  ndir, width = few.way.pull.shape[-2:]
+  flat = half.rest.reshape(-1, half.rest.shape[-1])
+  motion = articulated.of_free(f, half.free)[1]
+
+  def ask(state):
+    k, asked = state
+    way = _at(few.way, k)
+    value = jnp.zeros((ndir, width), flat.dtype)
+    if len(flat):
+      rest = gather(flat, way.place.reshape(-1, width)).reshape(way.place.shape)
+      value = vector.total((way.pull * rest[:, :, None]).reshape(-1, ndir, width))
+    if f.free is not None:
+      value = value + vector.total(vector.dot(way.wrench, gather(motion, way.joint)[:, None]))
+    return k + 1, jax.lax.dynamic_update_slice_in_dim(asked, linear.materialized(value)[None], k, 0)
+
+  asked = jnp.zeros((len(few.way.pull), ndir, width), flat.dtype)
+  _, asked = jax.lax.while_loop(lambda s: s[0] < few.number, ask, (jnp.int32(0), asked))
+  force = linear.materialized(vector.mat_vec(few.inverse, asked.reshape(-1, width))).reshape(asked.shape)
+  place = np.arange(half.rest.shape[0] * half.rest.shape[1], dtype=np.int32).reshape(*half.rest.shape[:2], 1)
+  joint = np.arange(len(half.free), dtype=np.int32)[:, None]
+
+  def take(state):
+    k, rest, wrench = state
+    way, its = _at((few.way, force), k)
+    taken = linear.materialized(vector.dot(way.rest, its))
+    for side in range(2):
+      rest = rest - jnp.where(place == way.place[:, None, side], taken[:, None, side], 0)
+    if f.free is not None:
+      total = linear.materialized(vector.add(way.wrench[:, i] * its[i] for i in range(ndir)))
+      for side in range(2):
+        wrench = wrench + jnp.where((joint == way.joint[side])[:, None], total[side], 0)
+    return k + 1, rest, wrench
+
+  _, rest, wrench = jax.lax.while_loop(lambda s: s[0] < few.number, take, (jnp.int32(0), half.rest, jnp.zeros_like(half.free)))
+  return Half(rest, half.free - vector.dot(f.free_cdof, wrench[:, None]) if f.free is not None else half.free)
+
+
+def _at(x: Any, k: jax.Array) -> Any:
+  """The tree x at an index of the first axis."""
+  return jax.tree.map(lambda leaf: jax.lax.dynamic_index_in_dim(leaf, k, keepdims=False), x)
+
+
+def _response(f: Factor) -> jax.Array:
+  """Motion of the free joints' bodies by a wrench on each (nfree, 6, 6, W)."""
+  if f.free is None:
+    return f.free_cdof
+  half = vector.mat_mat(f.free.inverse, f.free_cdof)
+  return vector.mat_mat(vector.transpose(f.free_cdof), half)
+
+
+def _moved(response: jax.Array, way: Way) -> jax.Array:
+  """Motion (2, ndir, 6, W) of the free joints' bodies by the wrenches that come to them."""
+  if not len(response):
+    return way.wrench
+  return vector.mat_vec(gather(response, way.joint)[:, None], way.wrench)
+
+
+def _product(way: Way, motion: jax.Array, other: Way) -> jax.Array:
+  """Product (ndir, ndir, W) of a contact's scaled rows with the inverse and another's: what they share of their ways."""
+  ndir, width = way.pull.shape[-2:]
+  out = vector.add(
+    jnp.where((way.place == other.place[:, side, None])[:, :, None], other.rest[:, side, None], 0) for side in range(2)
+  )
+  terms = (way.pull[..., :, None, :] * linear.materialized(out)[..., None, :, :]).reshape(-1, ndir * ndir, width)
+  total = vector.total(terms) if len(terms) else jnp.zeros((ndir * ndir, width), way.pull.dtype)
+  if motion.size:
+    same = [[(way.joint[i] == other.joint[k]).astype(motion.dtype) for k in range(2)] for i in range(2)]
+    for i in range(2):
+      its = linear.materialized(vector.add(same[i][k] * other.wrench[k] for k in range(2)))
+      total = total + vector.dot(motion[i][:, None], its[None]).reshape(ndir * ndir, width)
+  return total.reshape(ndir, ndir, width)
+
+
+def _root(a: jax.Array) -> list[jax.Array]:
+  """Rows (ndir, W) of R with R R' = a for positive semidefinite a (ndir, ndir, W); pivots that are round-off count as zero."""
+  n, least = len(a), 8 * jnp.finfo(a.dtype).eps
+  left = [[a[i, k] for k in range(n)] for i in range(n)]
+  columns = []
+  for k in range(n):
+    there = left[k][k] > least * a[k, k]
+    scale = jnp.where(there, jax.lax.rsqrt(jnp.where(there, left[k][k], 1)), 0)
+    column = [left[i][k] * scale if i >= k else jnp.zeros_like(scale) for i in range(n)]
+    for i in range(k + 1, n):
+      for j in range(k + 1, i + 1):
+        left[i][j] = left[i][j] - column[i] * column[j]
+    columns.append(column)
+  return [linear.materialized(jnp.stack([columns[k][i] for k in range(n)])) for i in range(n)]
+
+
+def _inverse(a: jax.Array, number: jax.Array) -> jax.Array:
+  """Inverse of the first rows and columns of positive definite matrices (n, n, W), so many; the rest of a is the identity's.
+
+  Source: Goodnight, A Tutorial on the SWEEP Operator, The American Statistician 33 (1979).
+  """
+  index = np.arange(len(a), dtype=np.int32)[:, None]
+
+  def sweep(state):
+    k, a = state
+    here = index == k
+    row = linear.materialized(a[k])
+    inv = linear.materialized(1 / row[k])
+    side = linear.materialized(jnp.where(here, -1, row))
+    scaled = linear.materialized(side * inv)
+    return k + 1, jnp.where(here[:, None] | here, 0, a) - side[:, None] * scaled
+
+  _, swept = jax.lax.while_loop(lambda s: s[0] < number, sweep, (jnp.int32(0), a))
+  return -swept
