@@ -12,7 +12,7 @@ import numpy as np
 
 from mjx_lite.collision.hulls import HullOf
 from mjx_lite.core.lanes import Lanes
-from mjx_lite.core.select import gather
+from mjx_lite.core.select import fetched, gather
 from mjx_lite.math import safe, vector
 from mjx_lite.math.extreme import first_largest
 
@@ -148,7 +148,7 @@ def corner(c: Core, index: jax.Array) -> jax.Array:
     which = c.table.which if isinstance(c.table, Picked) else np.arange(len(rows), dtype=np.int32)[:, None]
     first = rows.shape[1] * which.reshape(len(which), *[1] * (index.ndim - 2), -1)
     flat = jnp.asarray(rows.reshape(-1, 3), c.pos.dtype)
-    found = jnp.moveaxis(flat.at[first + index].get(mode="promise_in_bounds"), -1, -2)
+    found = fetched(flat, first + index)
   scale = c.scale.reshape(c.scale.shape[0], *[1] * (index.ndim - 2), *c.scale.shape[1:])
   return found * scale
 

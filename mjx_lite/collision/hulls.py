@@ -6,6 +6,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from mjx_lite.core.select import fetched
+
 
 class Hulls(NamedTuple):
   """Vertices and polygons of the hulls of all colliding meshes, one after another.
@@ -128,6 +130,4 @@ class HullOf(NamedTuple):
 
 def take(table: np.ndarray | jax.Array, index: np.ndarray | jax.Array, dtype: Any = None) -> jax.Array:
   """Rows of a constant table (n, ...) at an index (P, ..., W): (P, ..., rest, W)."""
-  x = jnp.asarray(table, dtype).at[index].get(mode="clip")
-  extra = np.ndim(table) - 1
-  return jnp.moveaxis(x, index.ndim - 1, -1) if extra else x
+  return fetched(jnp.asarray(table, dtype), jnp.asarray(index), mode="clip")

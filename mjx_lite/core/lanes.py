@@ -11,6 +11,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from mjx_lite.core.select import fetched
+
 _FEW = 2  # pairs that are not worth the sorting
 _LEAST = 16  # lanes, and what their number is a multiple of
 _ROUNDS = 32  # if all are wanted
@@ -27,10 +29,8 @@ class Lanes(NamedTuple):
     """Of x (n, ..., W), or (n, ..., 1) for all worlds, what the lanes have (1, ..., k)."""
     x = jnp.asarray(x)
     if x.shape[-1] == 1:
-      found = x[..., 0].at[self.pair].get(mode="promise_in_bounds")
-    else:
-      found = x.at[self.pair, *(slice(None),) * (x.ndim - 2), self.world].get(mode="promise_in_bounds")
-    return jnp.moveaxis(found, 0, -1)[None]
+      return fetched(x[..., 0], self.pair)[None]
+    return fetched(x, self.pair, self.world, axes=(0, x.ndim - 1))[None]
 
 
 def in_lanes(wanted: jax.Array, make: Callable[[Lanes | None], Any], others: Any) -> Any:
@@ -58,7 +58,7 @@ def in_lanes(wanted: jax.Array, make: Callable[[Lanes | None], Any], others: Any
     lane = jnp.clip(lane, 0, size - 1)
 
     def put(old, x):
-      found = jnp.moveaxis(jnp.moveaxis(x[0], -1, 0).at[lane].get(mode="promise_in_bounds"), 1, -1)
+      found = fetched(x[0], lane, axes=(x.ndim - 2,))
       return jnp.where(mine.reshape(number, *(1,) * (old.ndim - 2), width), found.astype(old.dtype), old)
 
     return jax.tree.map(put, out, new)

@@ -1,6 +1,7 @@
 """Static selection of rows: an index known at plan time becomes slices where it can, a gather where it must."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -48,7 +49,7 @@ def pick(x: jax.Array | np.ndarray, i: jax.Array) -> jax.Array:
   if i.shape[-1] == 1:
     return jnp.take(x, i[0], axis=0, mode="clip")
   if x.shape[-1] == 1:
-    return jnp.moveaxis(jnp.take(x[..., 0], i, axis=0, mode="clip"), 0, -1)
+    return fetched(x[..., 0], i, mode="clip")
   index = i.reshape(*(1,) * (x.ndim - 1), -1)
   return jnp.take_along_axis(x, jnp.clip(index, 0, x.shape[0] - 1), axis=0)[0]
 
@@ -64,9 +65,20 @@ def gather(x: jax.Array | np.ndarray, index: jax.Array) -> jax.Array:
   if index.shape[-1] == 1:
     return x.at[index[:, 0]].get(mode="promise_in_bounds")
   if x.shape[-1] == 1:
-    return jnp.moveaxis(x[..., 0].at[index].get(mode="promise_in_bounds"), 1, -1)
+    return fetched(x[..., 0], index)
   index = index.reshape(len(index), *(1,) * (x.ndim - 2), -1)
   return jnp.take_along_axis(linear.materialized(x), index, axis=0, mode="promise_in_bounds")
+
+
+def fetched(x: jax.Array, *index: jax.Array, axes: tuple[int, ...] = (0,), mode: Any = "promise_in_bounds") -> jax.Array:
+  """Of x what is at indices (..., W) along some axes: (..., the other axes, W).
+
+  The worlds are written last. An axis that is moved there afterwards XLA leaves where it is, and what reads it is no vector.
+  """
+  place = jnp.stack(index, axis=-1)
+  first = place.ndim - 2
+  numbers = jax.lax.GatherDimensionNumbers(tuple(range(first, first + x.ndim - len(axes))), axes, axes)
+  return jax.lax.gather(x, place, numbers, tuple(1 if k in axes else n for k, n in enumerate(x.shape)), mode=mode)
 
 
 def next_true(mask: jax.Array, k: jax.Array | int) -> jax.Array:

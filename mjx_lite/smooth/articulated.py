@@ -14,6 +14,7 @@ free joint, always a tree's first, are no depths of their own, which would be as
 known, S'IS + diag(d) is inverted as a 6x6 matrix, the last dof first, which gives the same L and D.
 """
 
+import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -21,13 +22,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from mjx_lite.core import linear
+from mjx_lite.core import linear, regions
 from mjx_lite.core.enums import JointType
 from mjx_lite.core.select import gather, rows, rows_or_zero
 from mjx_lite.core.types import Model
 from mjx_lite.math import safe, spatial, vector
 from mjx_lite.math.tree import SumPlan, mask_sum, plan_sum
 
+_BLOCK = 4  # rows of a depth that fit into the nearest cache, of a tile of worlds
 _FEW_DOFS = 16  # up to which a dense factor costs less than these passes
 _DIAGONAL = np.eye(6, dtype=bool)[..., None]
 
@@ -211,24 +213,91 @@ def factor(
     hanging = stiffen(hanging, p.hangs)
   s, d = _by_depth(p, cdof), _by_depth(p, diagonal)
 
-  def up(left, x):
-    hung, axis, diag, mask, below, empty = x
-    own = hanging.at[hung].get(mode="promise_in_bounds")
-    body = linear.materialized(_at_parents(p, mask, below, left, own))
-    u = linear.materialized(spatial.mul_packed(body, axis))
-    inv = linear.materialized(1 / jnp.where(empty, 1, jnp.maximum(vector.dot(axis, u) + diag, safe.MINVAL)))
-    return body - spatial.packed_square(u, inv), (u, inv)
-
-  empty = (p.dof == m.nv)[..., None]
-  none = jnp.zeros((p.dof.shape[1], *hanging.shape[1:]), hanging.dtype)
-  hung = jnp.asarray(p.hung.astype(np.int32))
-  left, (force, inv) = jax.lax.scan(up, none, (hung, s, d, *_from_children(p, cdof), empty), reverse=True)
+  sweep = _block_by_block if regions.are_several(cdof.shape[-1]) and p.dof.shape[1] > _rows_of_block(p) else _all_at_once
+  left, force, inv = sweep(p, hanging, s, d)
   axes = rows(cdof, p.free)
   if not len(p.free):
     return Factor(s, force, inv, axes, None)
   u = spatial.mul_packed((rows(hanging, p.free_hung) + mask_sum(p.free_row, left))[:, None], axes)
   matrix = vector.dot(axes[:, :, None], u[:, None]) + jnp.where(_DIAGONAL, rows(diagonal, p.free)[:, None], 0)
   return Factor(s, force, inv, axes, _factor_free(matrix))
+
+
+class _Swept(NamedTuple):
+  """What comes of the depths."""
+
+  left: jax.Array  # (width, 21, W) inertias that the rows of the first depth hand on
+  force: jax.Array  # U (ndepth, width, 6, W)
+  inv: jax.Array  # 1/D (ndepth, width, W)
+
+
+def _all_at_once(p: ArticulatedPlan, hanging: jax.Array, s: jax.Array, d: jax.Array) -> _Swept:
+  """Eliminates the dofs depth by depth, of what hangs on them (n, 21, W), axes (ndepth, width, 6, W) and diagonal."""
+
+  def up(left, x):
+    hung, axis, diag, mask, below, empty = x
+    return _eliminate(_at_parents(p, mask, below, left, hanging.at[hung].get(mode="promise_in_bounds")), axis, diag, empty)
+
+  none = jnp.zeros((p.dof.shape[1], *hanging.shape[1:]), hanging.dtype)
+  tables = jnp.asarray(p.hung.astype(np.int32)), s, d, *_from_children(p, s), _is_empty(p)
+  left, (force, inv) = jax.lax.scan(up, none, tables, reverse=True)
+  return _Swept(left, force, inv)
+
+
+@functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
+def _block_by_block(p: ArticulatedPlan, hanging: jax.Array, s: jax.Array, d: jax.Array) -> _Swept:
+  """The same, a few trees at a time through all depths: what one hands to the next is small enough for the nearest cache."""
+  (ndepth, width), size, zero = p.dof.shape, _rows_of_block(p), jnp.int32(0)
+  masks, below = _from_children(p, s)
+  trees = masks.shape[1] * size // width
+  tables = jnp.asarray(p.hung.astype(np.int32)), s, d, _is_empty(p)
+
+  def one(state, k):
+    block, left, force, inv = state
+    row = block * size
+
+    def start(x):
+      return k, row, *(zero,) * (x.ndim - 2)
+
+    hung, axis, diag, empty = (jax.lax.dynamic_slice(x, start(x), (1, size, *x.shape[2:]))[0] for x in tables)
+    mask = jax.lax.dynamic_slice(masks, (k, block * trees, zero, zero), (1, trees, *masks.shape[2:]))[0]
+    own = hanging.at[linear.materialized(hung)].get(mode="promise_in_bounds")
+    left, (u, d) = _eliminate(_at_parents(p, mask, below[k], left, own), axis, diag, empty)
+    force, inv = (jax.lax.dynamic_update_slice(x, y[None], start(x)) for x, y in ((force, u), (inv, d)))
+    return (block, left, force, inv), None
+
+  def through(swept, block):
+    none = jnp.zeros((size, *hanging.shape[1:]), hanging.dtype)
+    depths = np.arange(ndepth, dtype=np.int32)
+    (_, left, force, inv), _ = jax.lax.scan(one, (block, none, swept.force, swept.inv), depths, reverse=True)
+    return _Swept(jax.lax.dynamic_update_slice_in_dim(swept.left, left, block * size, 0), force, inv), None
+
+  nothing = _Swept(jnp.zeros((width, *hanging.shape[1:]), hanging.dtype), jnp.zeros_like(s), jnp.zeros_like(d))
+  return jax.lax.scan(through, nothing, np.arange(width // size, dtype=np.int32))[0]
+
+
+@_block_by_block.defjvp
+def _block_by_block_jvp(p: ArticulatedPlan, primals: Any, tangents: Any) -> Any:
+  return jax.jvp(functools.partial(_all_at_once, p), primals, tangents)
+
+
+def _eliminate(body: jax.Array, axis: jax.Array, diag: jax.Array, empty: jax.Array) -> tuple[jax.Array, Any]:
+  """What is left of inertias (n, 21, W) when dofs are eliminated, and U and 1/D of these."""
+  body = linear.materialized(body)
+  u = linear.materialized(spatial.mul_packed(body, axis))
+  inv = linear.materialized(1 / jnp.where(empty, 1, jnp.maximum(vector.dot(axis, u) + diag, safe.MINVAL)))
+  return body - spatial.packed_square(u, inv), (u, inv)
+
+
+def _is_empty(p: ArticulatedPlan) -> jax.Array:
+  """Which rows by depth (ndepth, width, 1) are of no dof."""
+  return jnp.asarray((p.dof == len(p.place))[..., None])
+
+
+def _rows_of_block(p: ArticulatedPlan) -> int:
+  """Rows of as many trees as `_block_by_block` takes at a time."""
+  width, ntree = p.dof.shape[1], p.to_parent.shape[1]
+  return max(n * width // ntree for n in range(1, ntree + 1) if ntree % n == 0 and (n == 1 or n * width // ntree <= _BLOCK))
 
 
 def _factor_free(matrix: jax.Array) -> Free:

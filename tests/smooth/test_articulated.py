@@ -1,5 +1,7 @@
 """The articulated-body pass, on trees of every kind of joint: beside C's factor of M, and beside the dense factor."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import mujoco
@@ -103,3 +105,22 @@ def test_derivatives_of_the_solution_are_those_with_a_dense_factor(case):
 def test_few_dofs_are_factored_densely():
   model, _ = model_and_data((body(FREE, LEG),))
   assert not mass.is_articulated(mjx.put_model(model))
+
+
+def test_tree_by_tree_is_the_same_as_all_at_once():
+  """Many trees alike, in several worlds: the factor and its derivative, of trees that branch and of chains."""
+  tree = body(FREE, body(HINGE + SLIDE, body(HINGE), body(SLIDE, body(HINGE))), body(SLIDE))
+  for trees in ((tree,) * 6, (body(HINGE + SLIDE, body(HINGE)),) * 6):
+    m = mjx.put_model(model_and_data(trees)[0], dtype=np.float64)
+    p, rng = m.plan.articulated, np.random.default_rng(2)
+    ndepth, width = p.dof.shape
+    assert p.to_parent.shape[1] == 6 and articulated._rows_of_block(p) < width
+    half = rng.normal(size=(len(p.hang.matrix), 6, 6, 5))
+    inertia = np.einsum("nikw,njkw->nijw", half, half)[:, *np.triu_indices(6)]
+    inertia[-1] = 0
+    there = (p.dof < m.nv)[..., None]
+    at = inertia, rng.normal(size=(ndepth, width, 6, 5)) * there[:, :, None], rng.uniform(1, 2, (ndepth, width, 5)) * there
+    along = tuple(rng.normal(size=x.shape) for x in at)
+    ways = [functools.partial(f, p) for f in (articulated._all_at_once, articulated._block_by_block)]
+    for one, other in zip(*(jax.tree.leaves((f(*map(jnp.asarray, at)), jax.jvp(f, at, along))) for f in ways), strict=True):
+      np.testing.assert_allclose(one, other, rtol=1e-9, atol=1e-9)
