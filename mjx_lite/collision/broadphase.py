@@ -317,9 +317,12 @@ def _kept(value: jax.Array, place: jax.Array, more: jax.Array, its_place: jax.Ar
     value, place = (jax.lax.dynamic_update_slice_in_dim(x, y[None], k, 0) for x, y in ((value, best), (place, there)))
     return k + 1, jnp.where(here, -jnp.inf, left), value, place
 
+  def some_are_left(state):
+    k, left, *_ = state
+    return (k < len(value)) & jnp.any(vector.fold(jnp.logical_or, left > 0, 0))  # a reduction of all would be in no region
+
   start = jnp.int32(0), left, jnp.full_like(value, -jnp.inf), jnp.zeros_like(place)
-  some_left = lambda s: jnp.any(vector.fold(jnp.logical_or, s[1] > 0, 0))  # noqa: E731
-  return jax.lax.while_loop(lambda s: (s[0] < len(value)) & some_left(s), take, start)[2:]
+  return jax.lax.while_loop(some_are_left, take, start)[2:]
 
 
 def _largest(x: jax.Array, number: int) -> list[jax.Array]:

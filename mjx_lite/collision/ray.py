@@ -14,7 +14,7 @@ import numpy as np
 from mjx_lite.collision import field
 from mjx_lite.collision.driver import type_name
 from mjx_lite.collision.shapes import first_min
-from mjx_lite.core.select import join
+from mjx_lite.core.select import fetched, join
 from mjx_lite.core.types import Model
 from mjx_lite.math import safe, vector
 
@@ -356,7 +356,7 @@ def _nearest_triangle(triangles, owner, p, v, blind=None):
   surface = of[which]
   pick = (jnp.arange(p.shape[0])[:, None, None] == surface)[:, :, None]
   p, v = jnp.sum(jnp.where(pick, p, 0), axis=0), jnp.sum(jnp.where(pick, v, 0), axis=0)
-  t = jnp.moveaxis(corner[which], 1, -1)
+  t = fetched(corner, which)
   v0, v1, v2 = (t[:, k] for k in range(3))
   normal = vector.cross(v1 - v0, v2 - v0)
   x = safe.divide(vector.dot(v0 - p, normal), vector.dot(v, normal))

@@ -89,13 +89,11 @@ class ChosenSides(NamedTuple):
 
   def to_bodies(self, x: jax.Array, body: jax.Array) -> jax.Array:
     """Sum (nbody, ...) over the sides on a body, without signs."""
-    return self.add_to(jnp.zeros((len(self.root), *x.shape[1:]), x.dtype), x, np.arange(len(self.root)), body)
+    return scatter_add(jnp.zeros((len(self.root), *x.shape[1:]), x.dtype), x, body)
 
   def add_to(self, sums: jax.Array, x: jax.Array, place: np.ndarray, body: jax.Array) -> jax.Array:
     """Adds the sides (nside, ...) to sums (n, ...) by body, without signs, to each in its place, to those with -1 nowhere."""
-    if not np.array_equal(place, np.arange(len(place))):
-      body = gather(place.astype(np.int32)[:, None], body)
-    return scatter_add(sums, x, body)
+    return scatter_add(sums, x, gather(place.astype(np.int32)[:, None], body))
 
   def _signed(self, x: jax.Array) -> jax.Array:
     return x * self.sign.reshape(-1, *(1,) * (x.ndim - 1)).astype(x.dtype)

@@ -122,8 +122,7 @@ def plan(s: dict[str, Any]) -> ArticulatedPlan:
         way[depth[v], b] = place[v]
       v = parent[v]
   to_parent = to_parent.reshape(ndepth, ntree, width // ntree, ntree, width // ntree).diagonal(axis1=1, axis2=3)
-  there = np.arange(width), dof < nv
-  below = np.array([np.array_equal(above[k, x], there[0][x]) for k, x in enumerate(there[1])], bool)
+  below = np.all((above == np.arange(width)) | (dof == nv), axis=1)
   return ArticulatedPlan(
     0 < nv <= _FEW_DOFS, plan_sum(hang), row_of_sum[dof], np.where(hang.any(axis=0), hang.argmax(axis=0), -1), dof,
     np.moveaxis(to_parent, -1, 1), above, below, place,
@@ -171,6 +170,7 @@ def _at_parents(p: ArticulatedPlan, mask: jax.Array, below: jax.Array, x: jax.Ar
 
   By the depth's masks (trees, rows, rows), but where the rows are the parents'.
   """
+
   def there(x):
     return x if add is None else add + x
 
@@ -246,7 +246,10 @@ def _all_at_once(p: ArticulatedPlan, hanging: jax.Array, s: jax.Array, d: jax.Ar
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
 def _block_by_block(p: ArticulatedPlan, hanging: jax.Array, s: jax.Array, d: jax.Array) -> _Swept:
-  """The same, a few trees at a time through all depths: what one hands to the next is small enough for the nearest cache."""
+  """The same, a few trees at a time through all depths: what one hands to the next is small enough for the nearest cache.
+
+  Its loops carry what `_all_at_once` stacks, which reverse mode would keep for every pass, so derivatives are those of that.
+  """
   (ndepth, width), size, zero = p.dof.shape, _rows_of_block(p), jnp.int32(0)
   masks, below = _from_children(p, s)
   trees = masks.shape[1] * size // width

@@ -177,9 +177,9 @@ def _product(way: Way, motion: jax.Array, other: Way) -> jax.Array:
   terms = (way.pull[..., :, None, :] * linear.materialized(out)[..., None, :, :]).reshape(-1, ndir * ndir, width)
   total = vector.total(terms) if len(terms) else jnp.zeros((ndir * ndir, width), way.pull.dtype)
   if motion.size:
-    same = [[(way.joint[i] == other.joint[k]).astype(motion.dtype) for k in range(2)] for i in range(2)]
     for i in range(2):
-      its = linear.materialized(vector.add(same[i][k] * other.wrench[k] for k in range(2)))
+      same = (way.joint[i] == other.joint).astype(motion.dtype)
+      its = linear.materialized(vector.add(same[k] * other.wrench[k] for k in range(2)))
       total = total + vector.dot(motion[i][:, None], its[None]).reshape(ndir * ndir, width)
   return total.reshape(ndir, ndir, width)
 
@@ -203,6 +203,7 @@ def _root(a: jax.Array) -> list[jax.Array]:
 def _inverse(a: jax.Array, number: jax.Array) -> jax.Array:
   """Inverse of the first rows and columns of positive definite matrices (n, n, W), so many; the rest of a is the identity's.
 
+  As `articulated` sweeps the dofs of free joints, but for a number that the trace knows, and without L.
   Source: Goodnight, A Tutorial on the SWEEP Operator, The American Statistician 33 (1979).
   """
   index = np.arange(len(a), dtype=np.int32)[:, None]

@@ -117,8 +117,10 @@ def solve(m: Model, f: Any, x: jax.Array, digits: float) -> jax.Array:
   if not isinstance(f, Coupled):
     return articulated.solve(m, f, x)
 
+  def between(y):
+    return jacobian.between_bodies(m, f.jacobian, f.cdof, f.curvature, y)
+
   def rest(y):
-    between = lambda: jacobian.between_bodies(m, f.jacobian, f.cdof, f.curvature, y)  # noqa: E731
-    return jax.lax.cond(f.others, between, lambda: jnp.zeros_like(y))
+    return jax.lax.cond(f.others, between, jnp.zeros_like, y)
 
   return krylov.split_solve(lambda y: coupling.solve(m, f.alone, f.few, y), rest, x, digits, 2 * m.nv)
