@@ -1,15 +1,18 @@
-"""Inverse trigonometric functions whose operations go by vectors; XLA on CPU calls the C library for each number.
+"""Trigonometric functions whose operations go by vectors; XLA on CPU calls the C library for each number.
 
-Errors are a few units in the last place, in single and double precision. Source of the approximations of arctan: Cephes
-(S. L. Moshier, Methods and Programs for Mathematical Functions, 1989), `atanf` and `atan`.
+Errors are a few units in the last place, in single and double precision. Source of the approximations: Cephes
+(S. L. Moshier, Methods and Programs for Mathematical Functions, 1989), `atanf`, `atan` and `sinf`.
 """
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+
+from mjx_lite.core import linear
 
 # arctan(t) = t + t z P(z) / Q(z), z = t^2, up to a limit, beyond which t is turned by 45 degrees
 _SINGLE = float(np.sqrt(2) - 1), (8.05374449538e-2, -1.38776856032e-1, 1.99777106478e-1, -3.33329491539e-1), (1.0,)
@@ -24,6 +27,43 @@ _DOUBLE = (
     1.945506571482613964425e2,
   ),
 )  # fmt: skip
+
+# a right angle in three parts, of which the first two times a number of right angles are exact up to 6,400 rad
+_RIGHT_ANGLE = 1.5703125, 4.837512969970703125e-4, 7.54978995489188e-8
+# sin r = r + r z S(z), cos r = 1 - z / 2 + z^2 C(z), z = r^2, up to 45 degrees
+_SIN = -1.9515295891e-4, 8.3321608736e-3, -1.6666654611e-1
+_COS = 2.443315711809948e-5, -1.388731625493765e-3, 4.166664568298827e-2
+
+
+@jax.custom_jvp
+def cos_sin(x: jax.Array) -> tuple[jax.Array, jax.Array]:
+  """Cosine and sine of angles [rad].
+
+  In single precision of angles above 6,400 rad as if these were wrong by two units in their last place at most.
+  """
+  if x.dtype != jnp.float32:
+    return jnp.cos(x), jnp.sin(x)
+  turns, r, z = linear.materialized(_remainder(x))
+  sin = r + r * z * _polynomial(_SIN, z)
+  cos = 1 - 0.5 * z + z * z * _polynomial(_COS, z)
+  quarter = turns - 4 * jnp.floor(0.25 * turns)
+  odd = (quarter == 1) | (quarter == 3)
+  c, s = jnp.where(odd, sin, cos), jnp.where(odd, cos, sin)
+  return jnp.where((quarter == 1) | (quarter == 2), -c, c), jnp.where(quarter >= 2, -s, s)
+
+
+def _remainder(x: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+  """Number of right angles, what is left of the angle, and its square. Of huge angles, known to no right angle, any will do."""
+  turns = jnp.round(x * np.float32(2 / np.pi))
+  r = functools.reduce(lambda left, part: left - turns * np.float32(part), _RIGHT_ANGLE, x)
+  r = jnp.clip(r, np.float32(-0.8), np.float32(0.8))
+  return turns, r, r * r
+
+
+@cos_sin.defjvp
+def _cos_sin_jvp(primals: Any, tangents: Any) -> tuple[tuple[jax.Array, jax.Array], tuple[jax.Array, jax.Array]]:
+  cos, sin = cos_sin(*primals)
+  return (cos, sin), (-sin * tangents[0], cos * tangents[0])
 
 
 @jax.custom_jvp

@@ -11,7 +11,7 @@ from mjx_lite.core import linear
 from mjx_lite.core.enums import JointType
 from mjx_lite.core.select import join, rows
 from mjx_lite.core.types import Model
-from mjx_lite.math import quat, safe, vector
+from mjx_lite.math import quat, safe, trig, vector
 
 
 class KinematicsPlan(NamedTuple):
@@ -28,7 +28,7 @@ class KinematicsPlan(NamedTuple):
   joint_order: np.ndarray  # joint, then one for 'none' -> row in the concatenation (hinge, ball, slide, still)
   quat_adr: np.ndarray  # (n, 4) qpos addresses of the ball joints' quaternions
   free_adr: np.ndarray  # (n, 7) qpos addresses of the free joints
-  base_order: np.ndarray  # body -> row in the concatenation (body_pos, mocap, free)
+  base_order: np.ndarray  # body -> row in the concatenation (body_pos, mocap, free, the world)
   first_joint: np.ndarray  # body -> its first joint, or njnt
   later_joint: np.ndarray  # joints that are not the first of their body
   node: np.ndarray  # (ndepth, width) row in the concatenation (bodies, later joints); empty ones are the world
@@ -69,6 +69,7 @@ def plan(s: dict[str, Any]) -> KinematicsPlan:
   mocap = np.flatnonzero(s["body_mocapid"] >= 0)
   base_order[mocap] = nbody + s["body_mocapid"][mocap]
   base_order[jnt_body[free]] = nbody + s["nmocap"] + np.arange(len(free))
+  base_order[0] = nbody + s["nmocap"] + len(free)
 
   # nodes: bodies first, then later joints; each hangs on the node before it
   first_joint = np.where(s["body_jntnum"] > 0, s["body_jntadr"], njnt)
@@ -147,8 +148,41 @@ def kinematics(m: Model, qpos: jax.Array, mocap_pos: jax.Array, mocap_quat: jax.
   return Poses(xpos, xquat, xmat, *inertial, xanchor, xaxis, *geoms, *sites)
 
 
+@functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
 def _compose(p: KinematicsPlan, local: jax.Array) -> jax.Array:
-  """World poses (1 + ndepth * width, 7, W) of the world and the nodes, from poses in the parent's frame."""
+  """World poses (1 + ndepth * width, 7, W) of the world and the nodes, from poses in the parent's frame.
+
+  Each depth is written in its place. Reverse mode would keep all for each of them: derivatives are those of `_stacked`.
+  """
+  ndepth, width = p.node.shape
+  parent = p.parent.argmax(axis=-1)[1:] + 1 + width * np.arange(ndepth - 1)[:, None]  # of empty nodes any will do
+
+  def down(poses, x):
+    first, row = x
+    above = poses.at[row].get(mode="promise_in_bounds")
+    placed = linear.materialized(_placed(above, jax.lax.dynamic_slice_in_dim(poses, first, width)))
+    return jax.lax.dynamic_update_slice_in_dim(poses, placed, first, 0), None
+
+  poses = rows(local, np.append(0, p.node))
+  if ndepth < 2:  # the parent of the first depth is the world
+    return poses
+  first = 1 + width * np.arange(1, ndepth)
+  return jax.lax.scan(down, poses, (first.astype(np.int32), parent.astype(np.int32)))[0]
+
+
+@_compose.defjvp
+def _compose_jvp(p: KinematicsPlan, primals: Any, tangents: Any) -> tuple[jax.Array, jax.Array]:
+  return jax.jvp(functools.partial(_stacked, p), primals, tangents)
+
+
+def _placed(parent: jax.Array, mine: jax.Array) -> jax.Array:
+  """World poses (n, 7, W) of what is in the frames of parents."""
+  (point, turn), (there, turned) = vector.split(parent, 3), vector.split(mine, 3)
+  return jnp.concatenate([point + quat.rotate(turn, there), quat.mul(turn, turned)], axis=-2)
+
+
+def _stacked(p: KinematicsPlan, local: jax.Array) -> jax.Array:
+  """The same as `_compose`, for its derivatives."""
   top = local[:1]
   if not p.node.size:
     return top
@@ -157,9 +191,7 @@ def _compose(p: KinematicsPlan, local: jax.Array) -> jax.Array:
   @functools.partial(jax.checkpoint, prevent_cse=False)
   def down(above, x):
     mine, row, mask = x
-    parent = _at_parents(above, row, mask)
-    (point, turn), (there, turned) = vector.split(parent, 3), vector.split(mine, 3)
-    placed = jnp.concatenate([point + quat.rotate(turn, there), quat.mul(turn, turned)], axis=-2)
+    placed = _placed(_at_parents(above, row, mask), mine)
     return placed, placed
 
   # the parent of the first depth is the world: an identity in row 0, which every node of that depth points to
@@ -186,8 +218,9 @@ def _at_parents_jvp(primals, tangents):
 def _base_poses(m, p, qpos, mocap_pos, mocap_quat):
   """Pose of each body in its parent before its joints act: the model's, the mocap's, or the free joint's own."""
   free_pos, free_quat = rows(qpos, p.free_adr[:, :3]), safe.normalize(rows(qpos, p.free_adr[:, 3:]))
-  pos = join([m.body_pos, mocap_pos, free_pos], p.base_order)
-  rot = join([m.body_quat, safe.normalize(mocap_quat), free_quat], p.base_order)
+  origin, identity = np.zeros((1, 3, 1), qpos.dtype), np.eye(4, 1, dtype=qpos.dtype)[None]
+  pos = join([m.body_pos, mocap_pos, free_pos, origin], p.base_order)
+  rot = join([m.body_quat, safe.normalize(mocap_quat), free_quat, identity], p.base_order)
   return pos, rot
 
 
@@ -196,7 +229,7 @@ def _joint_transforms(m, p, qpos):
   angle = rows(qpos, m.jnt_qposadr[p.hinge]) - rows(m.qpos0, m.jnt_qposadr[p.hinge])
   half = 0.5 * angle[:, None]
   hinge_axis = rows(m.jnt_axis, p.hinge)
-  cos, sin = linear.materialized((jnp.cos(half), jnp.sin(half)))
+  cos, sin = linear.materialized(trig.cos_sin(half))
   hinge_quat = jnp.concatenate([cos, sin * hinge_axis], axis=-2)
   turn_quat = join([hinge_quat, safe.normalize(rows(qpos, p.quat_adr))])
   arm = rows(m.jnt_pos, np.concatenate([p.hinge, p.ball]))

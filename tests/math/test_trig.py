@@ -1,10 +1,11 @@
-"""The inverse trigonometric functions beside numpy's in higher precision, their derivatives, and what XLA makes of them."""
+"""The trigonometric functions beside numpy's in higher precision, their derivatives, and what XLA makes of them."""
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import mjx_lite as mjx
 from mjx_lite.math import trig
 
 DTYPES = np.float32, np.float64
@@ -43,6 +44,26 @@ def test_arcsin_and_arccos(name, dtype):
   assert np.isnan(getattr(trig, name)(dtype(1.1)))
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("size", [1, 10, 1e3, 6e3, 1e5, 1e9])
+def test_cos_and_sin(dtype, size):
+  """To the last place, or to what two units in the last place of a large angle are worth; a unit circle whatever the angle."""
+  x = np.random.default_rng(2).uniform(-size, size, 100_000).astype(dtype)
+  if size == 10:
+    x[:9] = np.arange(-4, 5) * np.pi / 2
+  error = np.finfo(dtype).eps + (2 * np.spacing(np.abs(x)) if size > 6e3 else 0)
+  cos, sin = map(np.asarray, mjx.jit(trig.cos_sin)(x))
+  for found, right in (cos, np.cos), (sin, np.sin):
+    assert (np.abs(found - right(x.astype(np.longdouble))) < error).all()
+  np.testing.assert_allclose(cos * cos + sin * sin, 1, rtol=4 * np.finfo(dtype).eps)
+
+
+def test_cos_and_sin_of_what_is_no_angle():
+  cos, sin = trig.cos_sin(jnp.array([np.inf, np.nan, 0], jnp.float32))
+  np.testing.assert_array_equal(cos, [np.nan, np.nan, 1])
+  np.testing.assert_array_equal(sin, [np.nan, np.nan, 0])
+
+
 def test_derivatives():
   y, x = jnp.array([0.3, -2.0, 0.5, 1.0]), jnp.array([1.0, 0.1, -3.0, 0.0])
   for k in (0, 1):
@@ -53,8 +74,14 @@ def test_derivatives():
     for order in (jax.grad, lambda f: jax.grad(jax.grad(f))):
       found, right = (jax.vmap(order(getattr(module, name)))(u) for module in (trig, jnp))
       np.testing.assert_allclose(found, right, rtol=2e-5, atol=1e-6)
+  for k, name in enumerate(("cos", "sin")):
+    for order in (jax.grad, lambda f: jax.grad(jax.grad(f))):
+      found = jax.vmap(order(lambda x, k=k: trig.cos_sin(x)[k]))(jnp.float32(y))
+      np.testing.assert_allclose(found, jax.vmap(order(getattr(jnp, name)))(jnp.float32(y)), rtol=1e-6, atol=1e-7)
 
 
 def test_no_function_is_called_for_each_number():
   text = jax.jit(trig.arctan2).lower(jnp.ones(64), jnp.ones(64)).compile().as_text()
   assert "atan2(" not in text
+  text = jax.jit(trig.cos_sin).lower(jnp.ones(64, jnp.float32)).compile().as_text()
+  assert "cosine(" not in text and "sine(" not in text

@@ -261,3 +261,14 @@ def test_a_model_without_geoms_steps_and_a_mocap_body_leads(world):
   assert not np.any(d.cvel[target])
   np.testing.assert_allclose(d.xpos[led], pos, atol=0.01)
   np.testing.assert_allclose(d.xquat[led], quat / 2, atol=0.01)
+
+
+def test_the_world_is_at_the_origin():
+  """Whatever its own position says, as in C, which sets its pose anew."""
+  model = mujoco.MjModel.from_xml_string(XML)
+  model.body_pos[0], model.body_quat[0] = (1, 2, 3), (0, 1, 0, 0)
+  data = mujoco.MjData(model)
+  mujoco.mj_kinematics(model, data)
+  d = mjx.jit(mjx.kinematics)(mjx.put_model(model, dtype=np.float64), mjx.put_data(model, data, dtype=np.float64))
+  for field in ("xpos", "xquat", "site_xpos", "site_xmat"):
+    np.testing.assert_allclose(np.reshape(getattr(d, field), getattr(data, field).shape), getattr(data, field), atol=1e-12)
