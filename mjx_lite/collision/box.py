@@ -4,7 +4,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from mjx_lite.collision.shapes import Contacts, Shape, first_min, make_contacts, only_where
+from mjx_lite.collision.shapes import Contacts, Shape, first_min, make_contacts, only_where, rank_among
+from mjx_lite.core import linear
 from mjx_lite.math import safe, vector
 from mjx_lite.math.once import decided, unit
 
@@ -258,14 +259,14 @@ def _clip(poly: jax.Array, count: jax.Array, coord: int, sign: int, limit: jax.A
 
   # every vertex offers itself and the crossing behind it; those that hold move up
   crosses = ((over < 0) & (over_next > 0)) | ((over > 0) & (over_next < 0))
-  offers = jnp.stack([poly, crossing], axis=2).reshape(poly.shape[0], 2 * n, *poly.shape[2:])
+  offers = linear.materialized(jnp.stack([poly, crossing], axis=2).reshape(poly.shape[0], 2 * n, *poly.shape[2:]))
   holds = jnp.stack([over <= 0, crosses], axis=2) & (index < count[:, None])[:, :, None]
   holds = holds.reshape(offers.shape[0], 2 * n, -1)
-  place = jnp.sum(np.tri(2 * n, k=-1, dtype=bool)[..., None] & holds[:, None], axis=2, dtype=jnp.int32)
+  place, number = rank_among(holds)
   slot = np.arange(n + 1, dtype=np.int32)[:, None, None]
-  takes = holds[:, None] & (place[:, None] == slot)
-  out = jnp.sum(jnp.where(takes[..., None, :], offers[:, None], 0), axis=2)
-  return out, jnp.minimum(jnp.sum(holds, axis=1, dtype=jnp.int32), n + 1)
+  takes = linear.materialized(holds[:, None] & (place[:, None] == slot))
+  out = linear.materialized(linear.add_up(jnp.where(takes[..., None, :], offers[:, None], 0), -3))
+  return out, jnp.minimum(number, n + 1)
 
 
 def _separating_axis(
@@ -423,10 +424,10 @@ def _face_contacts(
   dist = poly[..., 2, :]
   keep = (count[:, None] > np.arange(_MAXVERT, dtype=np.int32)[:, None]) & (dist <= margin[:, None])
   flat = jax.lax.stop_gradient(poly)[..., :2, :]
-  spread = jnp.sum((flat[:, :, None] - flat[:, None]) ** 2, axis=-2)
-  radius = _SCALES[poly.dtype.itemsize][3] * jnp.sum(size[..., :2, :] ** 2, axis=-2)
-  same = (spread < radius[:, None, None]) & keep[:, None] & np.tri(_MAXVERT, k=-1, dtype=bool)[..., None]
-  dist = only_where(keep & ~jnp.any(same, axis=2), dist)
+  spread = linear.add_up((flat[:, :, None] - flat[:, None]) ** 2, -2)
+  radius = _SCALES[poly.dtype.itemsize][3] * linear.add_up(size[..., :2, :] ** 2, -2)
+  same = (linear.materialized(spread) < radius[:, None, None]) & keep[:, None] & np.tri(_MAXVERT, k=-1, dtype=bool)[..., None]
+  dist = only_where(keep & ~vector.fold(jnp.logical_or, same, 2), dist)
 
   # midway between the faces
   point = jnp.stack([poly[..., 0, :], poly[..., 1, :], 0.5 * poly[..., 2, :] + top[:, None]], axis=-2)

@@ -10,7 +10,8 @@ import numpy as np
 
 from mjx_lite.collision import box, convex, curved
 from mjx_lite.collision.plane_mesh import plane_mesh
-from mjx_lite.collision.shapes import Collider, Contacts, Shape, make_contacts, only_where
+from mjx_lite.collision.shapes import Collider, Contacts, Shape, make_contacts, only_where, rank_among
+from mjx_lite.core import linear
 from mjx_lite.math import safe, vector
 
 
@@ -83,15 +84,14 @@ def plane_box(a: Shape, b: Shape, margin: jax.Array) -> Contacts:
   # the k-th qualifying corner goes to slot k
   height = sum(signs[:, k, None] * jax.lax.stop_gradient(half)[:, None, k] for k in range(3))
   fits = (height <= 0) & (jax.lax.stop_gradient(center)[:, None] + height <= margin[:, None])
-  before = jnp.sum(np.tri(8, k=-1, dtype=bool)[:, :, None] & fits[:, None], axis=2, dtype=jnp.int32)
-  chosen = fits[:, None] & (before[:, None] == np.arange(4, dtype=np.int32)[:, None, None])
-  sign = jnp.sum(jnp.where(chosen[..., None, :], signs[:, :, None].astype(half.dtype), 0), axis=2)
+  chosen = linear.materialized(fits[:, None] & (rank_among(fits)[0][:, None] == np.arange(4, dtype=np.int32)[:, None, None]))
+  sign = linear.materialized(linear.add_up(jnp.where(chosen[..., None, :], signs[:, :, None].astype(half.dtype), 0), -3))
 
   # distance and midpoint of the chosen corners
   dist = center[:, None] + vector.dot(sign, half[:, None])
   corner = b.pos[:, None] + vector.mat_vec(b.mat[:, None], sign * b.size[:, None])
   pos = corner - 0.5 * dist[..., None, :] * normal[:, None]
-  return make_contacts(only_where(jnp.any(chosen, axis=2), dist), pos, normal[:, None])
+  return make_contacts(only_where(vector.fold(jnp.logical_or, chosen, 2), dist), pos, normal[:, None])
 
 
 def sphere_sphere(a: Shape, b: Shape, margin: jax.Array) -> Contacts:

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from mjx_lite.collision.hulls import HullOf
+from mjx_lite.core import linear
 from mjx_lite.math import geometry
 
 NO_CONTACT = 1e10  # distance [m] of an empty slot, larger than any margin
@@ -86,6 +87,14 @@ def first_min(x: jax.Array, axis: int = -2) -> jax.Array:
   index = jax.lax.broadcasted_iota(jnp.int32, x.shape, axis % x.ndim)
   smallest = x <= jnp.min(x, axis=axis, keepdims=True)
   return index == jnp.min(jnp.where(smallest, index, x.shape[axis]), axis=axis, keepdims=True)
+
+
+def rank_among(holds: jax.Array) -> tuple[jax.Array, jax.Array]:
+  """How many of the entries before each of a mask (P, n, W) hold, and how many do in all (P, W)."""
+  before = [jnp.zeros_like(holds[:, 0], jnp.int32)]
+  for k in range(holds.shape[1]):
+    before.append(before[-1] + holds[:, k])
+  return linear.materialized(jnp.stack(before[:-1], axis=1)), before[-1]
 
 
 def entries(x: jax.Array, index: jax.Array) -> jax.Array:
