@@ -308,21 +308,27 @@ def _kept(value: jax.Array, place: jax.Array, more: jax.Array, its_place: jax.Ar
   """The largest positive values, and their places, as many of both (k, W) as there were, of these and of more (n, W)."""
   left, where = jnp.concatenate([value, more]), jnp.concatenate([place, its_place])
   row = _row(len(left))
+  return _sorted(left, len(value), lambda at: jnp.sum(jnp.where(row == at, where, 0), axis=0, dtype=where.dtype))
+
+
+def _sorted(left: jax.Array, number: int, place_of: Callable[[jax.Array], jax.Array]) -> tuple[jax.Array, jax.Array]:
+  """The largest positive values (number, W) of those left (n, W), and the places of their rows."""
+  row = _row(len(left))
 
   def take(state):
     k, left, value, place = state
     best, at = extreme.first_largest(left)
-    here = row == at
-    there = jnp.sum(jnp.where(here, where, 0), axis=0, dtype=where.dtype)
-    value, place = (jax.lax.dynamic_update_slice_in_dim(x, y[None], k, 0) for x, y in ((value, best), (place, there)))
-    return k + 1, jnp.where(here, -jnp.inf, left), value, place
+    value, place = (
+      jax.lax.dynamic_update_slice_in_dim(x, y[None], k, 0) for x, y in ((value, best), (place, place_of(at)))
+    )
+    return k + 1, jnp.where(row == at, -jnp.inf, left), value, place
 
   def some_are_left(state):
     k, left, *_ = state
-    return (k < len(value)) & jnp.any(vector.fold(jnp.logical_or, left > 0, 0))  # a reduction of all would be in no region
+    return (k < number) & jnp.any(vector.fold(jnp.logical_or, left > 0, 0))  # a reduction of all would be in no region
 
-  start = jnp.int32(0), left, jnp.full_like(value, -jnp.inf), jnp.zeros_like(place)
-  return jax.lax.while_loop(some_are_left, take, start)[2:]
+  none = jnp.full((number, left.shape[-1]), -jnp.inf, left.dtype), jnp.zeros((number, left.shape[-1]), jnp.int32)
+  return jax.lax.while_loop(some_are_left, take, (jnp.int32(0), left, *none))[2:]
 
 
 def _largest(x: jax.Array, number: int) -> list[jax.Array]:
@@ -343,7 +349,7 @@ def first_contacts(touches: jax.Array, rank: jax.Array, number: int, size: int, 
   exact = size < _EXACT
   if not others and exact and number < _FEW_CONTACTS and regions.are_few(touches.shape[-1]):
     nearness = jnp.where(touches, size - rank, -jnp.inf).astype(jnp.float32)
-    value, place = _kept(*_nothing(number, nearness), nearness, jnp.broadcast_to(_row(len(touches)), touches.shape))
+    value, place = _sorted(nearness, number + 1, lambda at: at)
     return Chosen(place[:number], value[:number] > 0, value[number] > 0)
   key = jnp.where(touches, rank, size).astype(jnp.float32 if exact else jnp.int32)
   place = jax.lax.top_k(-key.T, number)[1].T

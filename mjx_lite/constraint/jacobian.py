@@ -14,10 +14,10 @@ from mjx_lite.constraint import contact
 from mjx_lite.constraint.equality import EqualityPlan
 from mjx_lite.constraint.rows import Jacobian
 from mjx_lite.core import linear, regions
-from mjx_lite.core.select import join, next_true, rows, rows_or_zero
+from mjx_lite.core.select import gather, join, next_true, rows, rows_or_zero
 from mjx_lite.core.types import Model
-from mjx_lite.math import linalg, spatial, vector
-from mjx_lite.math.groups import GroupPlan, group_sum, plan_groups
+from mjx_lite.math import extreme, linalg, spatial, vector
+from mjx_lite.math.groups import GroupPlan, group_sum, plan_groups, scatter_add
 from mjx_lite.math.tree import SumPlan, mask_sum, plan_sum
 from mjx_lite.smooth import inertia, tendon
 
@@ -157,20 +157,64 @@ def add_curvature(m: Model, j: Jacobian, a: jax.Array, sums: jax.Array, place: n
   return c.sides.add_to(sums, _stiffness(rows(a, c.sides.slot) if c.chosen else a, j.basis), place, j.body)
 
 
-def between_bodies(m: Model, j: Jacobian, cdof: jax.Array, a: jax.Array, x: jax.Array) -> jax.Array:
-  """What `add_curvature` lacks of J' H J of the contacts, times x (nv, W): their two bodies' effect on each other.
+class Between(NamedTuple):
+  """What contacts couple bodies by, those of a pair of bodies together; each world has its own pairs."""
+
+  body: jax.Array  # (2, ncon, W) of the pairs
+  stiffness: jax.Array  # (ncon, 6, 6, W) by which the second body's motion pulls at the first; zero where there is no pair
+  number: jax.Array  # () pairs of the world with most
+
+
+def between_bodies(m: Model, j: Jacobian, a: jax.Array) -> Between:
+  """What `add_curvature` lacks of J' H J of the contacts: their two bodies' effect on each other.
 
   Args:
     m: model whose contacts are chosen at run time.
     j: Jacobian.
-    cdof: (nv, 6, W).
     a: `contact_curvature`.
-    x: (nv, W).
   """
   c = m.plan.contact
-  moved = vector.dot(j.basis, c.sides.from_dofs(cdof * x[:, None], j.body)[:, None])
-  force = vector.mat_vec(a, jnp.stack([moved[c.ncon :], moved[: c.ncon]])).reshape(moved.shape)
-  return vector.dot(cdof, c.sides.to_dofs(vector.mat_t_vec(j.basis, force), j.body))
+  bodies, basis = j.body.reshape(2, c.ncon, -1), j.basis.reshape(2, c.ncon, *j.basis.shape[1:])
+  pushes = contact.pushes_between(c, j.body, a)
+
+  def follow(state, x):  # contacts of a pair follow each other
+    last, pair = state
+    pushes, both = x
+    new = linear.materialized(pushes & ((both[0] != last[0]) | (both[1] != last[1])))
+    pair = pair + new
+    return (jnp.where(pushes, both, last), pair), (jnp.where(pushes, pair, -1), new)
+
+  none = jnp.full_like(bodies[:, 0], -1)
+  (_, last), (pair, new) = jax.lax.scan(follow, (none, none[0]), (pushes, jnp.swapaxes(bodies, 0, 1)))
+  number = jnp.max(last) + 1
+  slot = jnp.minimum(extreme.true_rows(new, c.ncon, number), c.ncon - 1)
+  half = vector.add(a[:, :, k, None] * basis[1][:, None, k] for k in range(c.ndir))
+  block = vector.add(basis[0][:, k, :, None] * half[:, k, None] for k in range(c.ndir))
+  block = linear.materialized(block).reshape(c.ncon, 36, -1)
+  sums = scatter_add(jnp.zeros_like(block), block, pair)
+  return Between(jnp.stack([gather(x, slot) for x in bodies]), sums.reshape(c.ncon, 6, 6, -1), number)
+
+
+def mul_between(m: Model, b: Between, cdof: jax.Array, x: jax.Array) -> jax.Array:
+  """The product (nv, W) with x (nv, W): pair after pair of a tile of worlds, of many worlds all at once."""
+  sides = m.plan.contact.sides
+  motion = linear.materialized(mask_sum(sides.body_dof, cdof * x[:, None]))
+
+  def add(sums, body, stiffness):
+    first, second = (gather(motion, i) for i in body)
+    wrench = jnp.concatenate([vector.mat_vec(stiffness, second), vector.mat_t_vec(stiffness, first)])
+    return scatter_add(sums, -linear.materialized(wrench), body.reshape(-1, body.shape[-1]))
+
+  def add_one(state):
+    k, sums = state
+    return k + 1, add(sums, *(jax.lax.dynamic_slice_in_dim(x, k, 1, i) for i, x in ((1, b.body), (0, b.stiffness))))
+
+  sums = jnp.zeros_like(motion)
+  if regions.are_several(x.shape[-1]):
+    _, sums = jax.lax.while_loop(lambda s: s[0] < b.number, add_one, (jnp.int32(0), sums))
+  else:
+    sums = add(sums, b.body, b.stiffness)
+  return vector.dot(cdof, mask_sum(sides.dof_body, sums))
 
 
 def _stiffness(a: jax.Array, basis: jax.Array) -> jax.Array:

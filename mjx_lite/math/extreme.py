@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from mjx_lite.core import linear
+from mjx_lite.math import vector
 from mjx_lite.math.once import once, once_chosen, unit
 
 _TOGETHER = 8  # entries that are compared in one expression
@@ -33,6 +34,20 @@ def first_largest(score: jax.Array) -> tuple[jax.Array, jax.Array]:
     best, at = once(best, one), once_chosen(at, one)
     best, at = _least_best(list(zip(_parts(best), _parts(at), strict=True)), last)
   return best[..., 0, :], once_chosen(at[..., 0, :], one).astype(jnp.int32)
+
+
+def true_rows(mask: jax.Array, size: int, number: jax.Array) -> jax.Array:
+  """The first rows (size, W) in which a mask (n, W) is true, n where there are no more; no more than `number` () are sought."""
+  index = np.arange(len(mask), dtype=np.int32)[:, None]
+
+  def add(state):
+    k, last, found = state
+    following = linear.materialized(vector.fold(jnp.minimum, jnp.where(mask & (index > last), index, len(mask)), 0))
+    return k + 1, following, jax.lax.dynamic_update_slice_in_dim(found, following[None], k, 0)
+
+  width = mask.shape[-1]
+  none = jnp.int32(0), jnp.full((width,), -1, jnp.int32), jnp.full((size, width), len(mask), jnp.int32)
+  return jax.lax.while_loop(lambda s: s[0] < number, add, none)[2]
 
 
 def _parts(x: Any) -> list[Any]:

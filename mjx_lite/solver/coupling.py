@@ -17,11 +17,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from mjx_lite.constraint import contact
 from mjx_lite.constraint.rows import Jacobian
 from mjx_lite.core import linear
 from mjx_lite.core.select import gather
 from mjx_lite.core.types import Model
-from mjx_lite.math import vector
+from mjx_lite.math import extreme, vector
 from mjx_lite.smooth import articulated
 from mjx_lite.smooth.articulated import Factor, Half, Way
 
@@ -50,20 +51,12 @@ def choose(m: Model, j: Jacobian, a: jax.Array) -> Chosen:
   """Of the contacts that push, by their curvature a (ncon, ndir, ndir, W)."""
   c = m.plan.contact
   size, index = max(1, _ROWS // c.ndir), np.arange(c.ncon, dtype=np.int32)[:, None]
-  moves = c.sides.are_moving(j.body, a.dtype)
-  between = linear.materialized((moves[: c.ncon] * moves[c.ncon :] > 0) & (a[:, 0, 0] > 0))
+  between = contact.pushes_between(c, j.body, a)
   count = vector.total(between.astype(a.dtype))
   some = linear.materialized(between & (count <= 2 * size))
-
-  def add(state):
-    k, last, slot, among = state
-    following = linear.materialized(vector.fold(jnp.minimum, jnp.where(some & (index > last), index, c.ncon), 0))
-    slot = jax.lax.dynamic_update_slice_in_dim(slot, following[None], k, 0)
-    return k + 1, following, slot, among | (index == following)
-
   number = jnp.max(jnp.where(count <= 2 * size, jnp.minimum(count, size), 0)).astype(jnp.int32)
-  none = jnp.int32(0), jnp.full(count.shape, -1, jnp.int32), jnp.full((size, *count.shape), c.ncon, jnp.int32), between & False
-  _, _, slot, among = jax.lax.while_loop(lambda s: s[0] < number, add, none)
+  slot = extreme.true_rows(some, size, number)
+  among = some & (index <= slot[-1])
   return Chosen(slot, number, among, jnp.any(vector.fold(jnp.logical_or, between & ~among, 0)))
 
 

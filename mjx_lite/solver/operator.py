@@ -78,10 +78,8 @@ class Coupled(NamedTuple):
 
   alone: articulated.Factor
   few: coupling.Few
-  jacobian: Jacobian
+  others: jacobian.Between
   cdof: jax.Array
-  curvature: jax.Array  # of the other contacts
-  others: jax.Array  # () whether some of these couple bodies
 
 
 def factor(m: Model, metric: Metric, j: Jacobian, zones: Zones) -> Any:
@@ -98,7 +96,9 @@ def factor(m: Model, metric: Metric, j: Jacobian, zones: Zones) -> Any:
   alone = articulated.factor(m, metric.cinert, metric.cdof, diagonal, stiffen)
   if chosen is None:
     return alone
-  return Coupled(alone, coupling.factor(m, alone, j, curvature, chosen), j, metric.cdof, single, chosen.others)
+  none = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(lambda: jacobian.between_bodies(m, j, single)))
+  others = jax.lax.cond(chosen.others, lambda: jacobian.between_bodies(m, j, single), lambda: none)
+  return Coupled(alone, coupling.factor(m, alone, j, curvature, chosen), others, metric.cdof)
 
 
 def direction(m: Model, f: Any, x: jax.Array) -> jax.Array:
@@ -117,10 +117,7 @@ def solve(m: Model, f: Any, x: jax.Array, digits: float) -> jax.Array:
   if not isinstance(f, Coupled):
     return articulated.solve(m, f, x)
 
-  def between(y):
-    return jacobian.between_bodies(m, f.jacobian, f.cdof, f.curvature, y)
-
   def rest(y):
-    return jax.lax.cond(f.others, between, jnp.zeros_like, y)
+    return jax.lax.cond(f.others.number > 0, lambda y: jacobian.mul_between(m, f.others, f.cdof, y), jnp.zeros_like, y)
 
   return krylov.split_solve(lambda y: coupling.solve(m, f.alone, f.few, y), rest, x, digits, 2 * m.nv)

@@ -1,4 +1,4 @@
-"""Largest entries and the first place that has one, beside NumPy's."""
+"""Largest entries, the first place that has one and the first rows that are true, beside NumPy's."""
 
 import jax
 import jax.numpy as jnp
@@ -20,6 +20,15 @@ def test_largest_and_its_first_place(n):
 
 def test_no_number_has_the_last_place():
   assert extreme.first_largest(jnp.full((1, 20, 2), jnp.nan))[1].tolist() == [[19, 19]]
+
+
+@pytest.mark.parametrize("number", [0, 2, 6])
+def test_first_true_rows(number):
+  mask = np.random.default_rng(0).random((9, 40)) < 0.4
+  found = extreme.true_rows(jnp.asarray(mask), 6, jnp.int32(number))
+  for world, rows in zip(mask.T, np.asarray(found).T, strict=True):
+    right = np.flatnonzero(world)[:number]
+    np.testing.assert_array_equal(rows, np.pad(right, (0, 6 - len(right)), constant_values=9))
 
 
 def test_derivative_is_that_of_the_largest():

@@ -8,6 +8,8 @@ import pytest
 from derivatives import assert_gradients
 
 import mjx_lite as mjx
+from mjx_lite.constraint import jacobian
+from mjx_lite.constraint.rows import Jacobian
 from mjx_lite.math import krylov
 from mjx_lite.solver import coupling, operator
 
@@ -55,16 +57,51 @@ def states(model, m, n, start=120, between=(3, 99)):
   return jax.tree.map(lambda *x: np.stack(x), *found), np.array(qacc), np.array(niter)
 
 
-@pytest.mark.parametrize("cone", ["pyramidal", "elliptic"])
-def test_accelerations_and_iterations_are_those_of_c(cone):
+@pytest.mark.parametrize(("cone", "tile"), [("pyramidal", None), ("elliptic", None), ("elliptic", 0)])
+def test_accelerations_and_iterations_are_those_of_c(cone, tile):
   model = heap(cone)
-  m = mjx.put_model(model, dtype=np.float64, ncon_max=80, pair_max=120)
+  m = mjx.put_model(model, dtype=np.float64, ncon_max=80, pair_max=120, tile=tile)
   assert operator.is_coupled(m) and not operator.is_tree_sparse(m)
   many, qacc, niter = states(model, m, 10)
   d = mjx.jit(jax.vmap(mjx.forward, in_axes=(None, 0)))(m, many)
   assert not np.any(d.status.bits)
   np.testing.assert_allclose(d.qacc, qacc, rtol=1e-7, atol=1e-7 * np.abs(qacc).max())
   assert niter.mean() > 2 and abs(d.solver_niter.mean() / niter.mean() - 1) < 0.1
+
+
+@pytest.mark.parametrize("worlds", [5, 40])
+def test_contacts_of_a_pair_of_bodies_are_one(worlds):
+  """What they couple, in worlds with other pairs, beside dense products; the others are contacts with the world, or none."""
+  m = mjx.put_model(heap("elliptic"), dtype=np.float64, ncon_max=12, pair_max=120)
+  c, rng = m.plan.contact, np.random.default_rng(0)
+  pair = np.cumsum(rng.random((c.ncon, worlds)) < 0.5, axis=0)  # some follow each other
+  body = np.sort(rng.integers(0, m.nbody, (2, c.ncon, worlds)), axis=0)
+  body = np.take_along_axis(body, pair[None] % c.ncon, axis=1)
+  basis = rng.normal(size=(2, c.ncon, c.ndir, 6, worlds))
+  half = rng.normal(size=(c.ncon, c.ndir, c.ndir, worlds)) * (rng.random((c.ncon, 1, 1, worlds)) < 0.8)
+  a = np.einsum("nikw,njkw->nijw", half, half)
+  cdof, x = rng.normal(size=(m.nv, 6, worlds)), rng.normal(size=(m.nv, worlds))
+  mu = np.ones((c.ncon, 5, worlds))
+  empty = np.zeros((0, worlds))
+  j = Jacobian(empty, basis.reshape(-1, *basis.shape[2:]), mu, empty, empty, body.reshape(-1, worlds).astype(np.int32))
+
+  @mjx.jit
+  def product(j, a, cdof, x):
+    found = jacobian.between_bodies(m, j, a)
+    return jacobian.mul_between(m, found, cdof, x), found.number
+
+  found, number = product(j, a, cdof, x)
+  moved = c.sides.moved[body].transpose(0, 1, 3, 2)  # (2, ncon, nv, worlds)
+  pushes = (moved.any(axis=2).all(axis=0) & (a[:, 0, 0] > 0)).astype(float)
+  of_side = np.einsum("snikw,vkw,snvw,nw->snivw", basis, cdof, moved, pushes)
+  first, second = of_side
+  right = -sum(np.einsum("nivw,nijw,njuw,uw->vw", p, a, q, x) for p, q in ((first, second), (second, first)))
+  np.testing.assert_allclose(found, right, rtol=1e-9, atol=1e-9 * np.abs(right).max())
+  runs = 0
+  for w in range(worlds):
+    there = body[:, pushes[:, w] > 0, w]
+    runs = max(runs, there.shape[1] and 1 + int((np.diff(there) != 0).any(axis=0).sum()))
+  assert int(number) == runs < c.ncon
 
 
 def few(cone, slots=20):
