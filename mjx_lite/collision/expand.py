@@ -130,8 +130,8 @@ def _grow(g: _Grown, furthest: Callable, depth: jax.Array, tolerance: jax.Array,
 
   # of the rim, one edge begins and one ends at each of its vertices: their other ends, from 1
   count = np.arange(1, VERTICES + 1, dtype=np.int32)
-  after = jnp.sum(jnp.where(rim, count[:, None], 0), axis=2, dtype=np.int32)
-  before = jnp.sum(jnp.where(rim, count[:, None, None], 0), axis=1, dtype=np.int32)
+  after = vector.fold(jnp.maximum, jnp.where(rim, count[:, None], 0), 2)
+  before = vector.fold(jnp.maximum, jnp.where(rim, count[:, None, None], 0), 1)
 
   # faces of the cone, known by where their edges on the rim begin, at all three edges of each
   along = entries(g.y, jnp.maximum(after - 1, 0)) - g.y

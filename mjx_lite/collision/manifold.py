@@ -19,7 +19,7 @@ from mjx_lite.collision.shapes import entries, first_min, only_where
 from mjx_lite.core.enums import GeomType
 from mjx_lite.core.lanes import Lanes
 from mjx_lite.math import safe, vector
-from mjx_lite.math.extreme import largest
+from mjx_lite.math.extreme import largest, true_rows
 from mjx_lite.math.once import decided, once, unit
 
 _FACE_TOL, _EDGE_TOL = 0.996, 0.0888  # cosine between faces that face each other, slope of an edge in a face
@@ -117,7 +117,7 @@ def _features(s: Side, dtype) -> _Found:
   face = at[:, 0]
   ok = (face >= 0) & has
   for k in (1, 2):
-    ok &= jnp.any(face[:, :, None] == at[:, k][:, None], axis=2)
+    ok &= vector.fold(jnp.logical_or, face[:, :, None] == at[:, k][:, None], 2)
   normal = vector.mat_vec(s.mat[:, None], take(t.normal, face, dtype))
 
   # edges: to the other vertex, or all at the vertex
@@ -154,9 +154,9 @@ def _edge_in_face(edges: _Found, faces: _Found, outward: jax.Array):
   slope = jnp.abs(vector.dot(along[:, None], faces.normal[:, :, None]))
   ok = faces.ok & (vector.dot(faces.normal, outward[:, None]) > _FACING)
   fits = ok[:, :, None] & edges.edge_ok[:, None] & (slope < _EDGE_TOL)
-  by_face = jnp.any(fits, axis=2)
+  by_face = vector.fold(jnp.logical_or, fits, 2)
   face = first_min(jnp.where(by_face, 0, 1))
-  edge = first_min(jnp.where(jnp.any(fits & face[:, :, None], axis=1), 0, 1))
+  edge = first_min(jnp.where(vector.fold(jnp.logical_or, fits & face[:, :, None], 1), 0, 1))
   return jnp.any(by_face, axis=1), face, edge
 
 
@@ -191,7 +191,7 @@ def manifold(a: Side, b: Side, normal: jax.Array, limit: jax.Array, close: jax.A
   able = (fa.ok & (vector.dot(fa.normal, n[:, None]) > _FACING))[:, :, None]
   able &= (fb.ok & (vector.dot(fb.normal, n[:, None]) < -_FACING))[:, None]
   facing = only_where(able, facing)
-  row = jnp.min(facing, axis=2)
+  row = vector.fold(jnp.minimum, facing, 2)
   pick_a = first_min(row)
   pick_b = first_min(_pick(pick_a, facing))
   two_faces = jnp.min(row, axis=1) < -_FACE_TOL
@@ -309,9 +309,10 @@ def _clip(reference, nreference, incident, nincident, out, limit):
 
   # drop what is too high; what stays moves up
   keep = (place < count[:, None]) & (vector.dot(poly - reference[:, :1], out[:, None]) <= limit[:, None])
-  upto = jnp.cumsum(keep.astype(jnp.int32), axis=1)
-  source = jnp.minimum(jnp.sum(upto[:, None] <= place[:, None], axis=2), size - 1)
-  return jnp.take_along_axis(poly, source[:, :, None], axis=1), upto[:, -1]
+  number = vector.fold(jnp.add, keep.astype(jnp.int32), 1)
+  source = true_rows(jnp.moveaxis(keep, 1, 0).reshape(size, -1), size, jnp.max(number))
+  source = jnp.minimum(jnp.moveaxis(source.reshape(size, *number.shape), 0, 1), size - 1)
+  return jnp.take_along_axis(poly, source[:, :, None], axis=1), number
 
 
 def _reduce(points: jax.Array, count: jax.Array, is_edge: jax.Array, along: jax.Array) -> tuple[jax.Array, jax.Array]:

@@ -30,7 +30,7 @@ def plane_mesh(a: Shape, b: Shape, margin: jax.Array) -> Contacts:
   polys = take(tables.vert_poly, index)
   facing = vector.dot(take(tables.poly_normal, polys, down.dtype), down[:, None])
   chosen = first_min(only_where(polys >= 0, -facing), axis=1)
-  quad = jnp.sum(jnp.where(chosen[:, :, None], take(tables.vert_quad, index), 0), axis=1)
+  quad = vector.fold(jnp.add, jnp.where(chosen[:, :, None], take(tables.vert_quad, index), 0), 1)
   quad = jnp.where((polys[:, :1] >= 0) | (jnp.arange(4) > 0)[:, None], quad, index[:, None])
   exists = (quad >= 0) & ((polys[:, :1] >= 0) | (jnp.arange(4) == 0)[:, None])
 

@@ -89,7 +89,7 @@ def first_min(x: jax.Array, axis: int = -2) -> jax.Array:
   return index == jnp.min(jnp.where(smallest, index, x.shape[axis]), axis=axis, keepdims=True)
 
 
-def rank_among(holds: jax.Array) -> tuple[jax.Array, jax.Array]:
+def rank_among(holds: jax.Array | np.ndarray) -> tuple[jax.Array, jax.Array]:
   """How many of the entries before each of a mask (P, n, W) hold, and how many do in all (P, W)."""
   before = [jnp.zeros_like(holds[:, 0], jnp.int32)]
   for k in range(holds.shape[1]):
