@@ -5,7 +5,7 @@ directions (two tangents, spin, two rolls). Pyramidal: an edge pair n + mu_k t_k
 or the normal alone for condim 1. Surplus rows are inactive.
 """
 
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
@@ -62,7 +62,7 @@ class ContactPlan(NamedTuple):
   adhesive: bool  # some contacts may pull
   body: np.ndarray  # (ncon, 2), if they are not chosen
   sides: FixedSides | ChosenSides
-  tree_sparse: bool  # no slot couples two moving bodies
+  couples: int  # pairs of moving bodies that slots may couple
   alone: Alone  # slots known to act on one moving body
   coupling: Coupling  # the others
 
@@ -87,7 +87,7 @@ def plan(s: dict[str, Any], c: CollisionPlan, elliptic: bool, adhesive: bool) ->
   some = sides.plan_chosen(s, ncon) if chosen else sides.plan_fixed(s, c.slot_body)
   return ContactPlan(
     elliptic, ncon, ndir, nrow, row_active, friction_mask, slot_dim > 1, chosen, mixed, adhesive, c.slot_body, some,
-    not sides.couples(s, bodies), *_divide(s, None if chosen else c.slot_body, some),
+    sides.couples(s, bodies), *_divide(s, None if chosen else c.slot_body, some),
   )  # fmt: skip
 
 
@@ -150,9 +150,9 @@ def rows_contact(m: Model, p: ContactPlan, contacts: Contacts, subtree_com: jax.
   # without a contact in the model both are empty, and may still differ in width
   frame = jnp.broadcast_to(frame, (*frame.shape[:-1], max(frame.shape[-1], arm.shape[-1])))
   axes = frame[:, : min(p.ndir, 3)]
-  linear = jnp.concatenate([vector.cross(arm, axes), axes], axis=-2)
+  moved = jnp.concatenate([vector.cross(arm, axes), axes], axis=-2)
   turning = frame[:, : p.ndir - 3] if p.ndir > 3 else frame[:, :0]
-  basis = jnp.concatenate([linear, jnp.concatenate([turning, jnp.zeros_like(turning)], axis=-2)], axis=1)
+  basis = jnp.concatenate([moved, jnp.concatenate([turning, jnp.zeros_like(turning)], axis=-2)], axis=1)
 
   own = masks(p, contacts.dim)
   mu = jnp.where(own.friction, contacts.params.friction, 0)
@@ -234,7 +234,7 @@ def from_rows(p: ContactPlan, f: jax.Array, mu: jax.Array) -> jax.Array:
 
 def pushes_between(p: ContactPlan, body: jax.Array, a: jax.Array) -> jax.Array:
   """Which slots (ncon, W) push between bodies (2 ncon, W) that both move, by their curvature a (ncon, ndir, ndir, W)."""
-  moves = p.sides.are_moving(body, a.dtype)
+  moves = cast(ChosenSides, p.sides).are_moving(body, a.dtype)
   return linear.materialized((moves[: p.ncon] * moves[p.ncon :] > 0) & (a[:, 0, 0] > 0))
 
 

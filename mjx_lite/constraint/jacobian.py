@@ -4,7 +4,7 @@ Rows in MuJoCo's order: equalities, friction of dofs and tendons, limits of join
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
@@ -16,8 +16,8 @@ from mjx_lite.constraint.rows import Jacobian
 from mjx_lite.core import linear, regions
 from mjx_lite.core.select import gather, join, next_true, rows, rows_or_zero
 from mjx_lite.core.types import Model
-from mjx_lite.math import extreme, linalg, spatial, vector
-from mjx_lite.math.groups import GroupPlan, group_sum, plan_groups, scatter_add
+from mjx_lite.math import linalg, spatial, vector
+from mjx_lite.math.groups import GroupPlan, group_sum, plan_groups
 from mjx_lite.math.tree import SumPlan, mask_sum, plan_sum
 from mjx_lite.smooth import inertia, tendon
 
@@ -158,63 +158,87 @@ def add_curvature(m: Model, j: Jacobian, a: jax.Array, sums: jax.Array, place: n
 
 
 class Between(NamedTuple):
-  """What contacts couple bodies by, those of a pair of bodies together; each world has its own pairs."""
+  """What contacts couple their two bodies by: of a tile of worlds for each pair of bodies that touch in some of them."""
 
-  body: jax.Array  # (2, ncon, W) of the pairs
-  stiffness: jax.Array  # (ncon, 6, 6, W) by which the second body's motion pulls at the first; zero where there is no pair
-  number: jax.Array  # () pairs of the world with most
+  body: jax.Array  # (2, n) of the pairs; the last is of no use
+  stiffness: jax.Array  # (n, 6, 6, W) by which the second body's motion pulls at the first
+  number: jax.Array  # () pairs that there are
+  left: jax.Array  # (ncon, W) other contacts that do
 
 
 def between_bodies(m: Model, j: Jacobian, a: jax.Array) -> Between:
   """What `add_curvature` lacks of J' H J of the contacts: their two bodies' effect on each other.
+
+  Worlds of a tile mostly have contacts between the same bodies, in no order that they share. Those of a pair are added up, so
+  that products fetch no rows world by world. There is room for as many pairs as a world may have contacts.
 
   Args:
     m: model whose contacts are chosen at run time.
     j: Jacobian.
     a: `contact_curvature`.
   """
-  c = m.plan.contact
-  bodies, basis = j.body.reshape(2, c.ncon, -1), j.basis.reshape(2, c.ncon, *j.basis.shape[1:])
-  pushes = contact.pushes_between(c, j.body, a)
+  c, width, body = m.plan.contact, a.shape[-1], cast(jax.Array, j.body)
+  most = min(c.couples, c.ncon) if regions.are_several(width) else 0
+  pushes = contact.pushes_between(c, body, a)
+  pair, sums = jnp.full((2, most + 1), -1, jnp.int32), jnp.zeros((most + 1, 6, 6, width), a.dtype)
+  if not most:
+    return Between(pair, sums, jnp.int32(0), pushes)
+  some, index = linear.materialized(jnp.any(pushes, axis=1)), np.arange(most + 1, dtype=np.int32)
 
-  def follow(state, x):  # contacts of a pair follow each other
-    last, pair = state
-    pushes, both = x
-    new = linear.materialized(pushes & ((both[0] != last[0]) | (both[1] != last[1])))
-    pair = pair + new
-    return (jnp.where(pushes, both, last), pair), (jnp.where(pushes, pair, -1), new)
+  def add(state):
+    k, left, number, pair, sums = state
+    slot, its_pushes = (jax.lax.dynamic_index_in_dim(x, k, keepdims=False) for x in (a, pushes))
+    (of_first, first), (of_second, second) = (
+      [jax.lax.dynamic_index_in_dim(x, i, keepdims=False) for x in (j.basis, body)] for i in (k, k + c.ncon)
+    )
+    half = vector.add(slot[:, i, None] * of_second[i] for i in range(c.ndir))
+    block = linear.materialized(vector.add(of_first[i, :, None] * half[i, None] for i in range(c.ndir)))
 
-  none = jnp.full_like(bodies[:, 0], -1)
-  (_, last), (pair, new) = jax.lax.scan(follow, (none, none[0]), (pushes, jnp.swapaxes(bodies, 0, 1)))
-  number = jnp.max(last) + 1
-  slot = jnp.minimum(extreme.true_rows(new, c.ncon, number), c.ncon - 1)
-  half = vector.add(a[:, :, k, None] * basis[1][:, None, k] for k in range(c.ndir))
-  block = vector.add(basis[0][:, k, :, None] * half[:, k, None] for k in range(c.ndir))
-  block = linear.materialized(block).reshape(c.ncon, 36, -1)
-  sums = scatter_add(jnp.zeros_like(block), block, pair)
-  return Between(jnp.stack([gather(x, slot) for x in bodies]), sums.reshape(c.ncon, 6, 6, -1), number)
+    def add_to_pair(state):
+      world, asks, left, number, pair, sums = state
+      both = first[world], second[world]
+      here = asks & (first == both[0]) & (second == both[1])
+      known = (pair[0] == both[0]) & (pair[1] == both[1])
+      at = jnp.min(jnp.where(known, index, number))
+      total = jax.lax.dynamic_index_in_dim(sums, at, keepdims=False) + jnp.where(here, block, 0)
+      pair = jax.lax.dynamic_update_slice_in_dim(pair, jnp.where(at < most, jnp.stack(both), -1)[:, None], at, 1)
+      sums = jax.lax.dynamic_update_slice_in_dim(sums, total[None], at, 0)
+      left, asks = left | (here & (at == most)), asks & ~here
+      return next_true(asks, world), asks, left, jnp.minimum(jnp.maximum(number, at + 1), most), pair, sums
+
+    start = next_true(its_pushes, -1), its_pushes, jnp.zeros_like(its_pushes), number, pair, sums
+    _, _, its_left, *found = jax.lax.while_loop(lambda s: s[0] < width, add_to_pair, start)
+    return next_true(some, k), jax.lax.dynamic_update_slice_in_dim(left, its_left[None], k, 0), *found
+
+  start = next_true(some, -1), jnp.zeros_like(pushes), jnp.int32(0), pair, sums
+  _, left, number, pair, sums = jax.lax.while_loop(lambda s: s[0] < c.ncon, add, start)
+  return Between(pair, sums, number, left)
 
 
-def mul_between(m: Model, b: Between, cdof: jax.Array, x: jax.Array) -> jax.Array:
-  """The product (nv, W) with x (nv, W): pair after pair of a tile of worlds, of many worlds all at once."""
-  sides = m.plan.contact.sides
+def mul_between(m: Model, j: Jacobian, a: jax.Array, b: Between, cdof: jax.Array, x: jax.Array) -> jax.Array:
+  """The product (nv, W) with x (nv, W); j and a are those that b is made of."""
+  sides, ncon = m.plan.contact.sides, m.plan.contact.ncon
   motion = linear.materialized(mask_sum(sides.body_dof, cdof * x[:, None]))
 
-  def add(sums, body, stiffness):
-    first, second = (gather(motion, i) for i in body)
-    wrench = jnp.concatenate([vector.mat_vec(stiffness, second), vector.mat_t_vec(stiffness, first)])
-    return scatter_add(sums, -linear.materialized(wrench), body.reshape(-1, body.shape[-1]))
-
-  def add_one(state):
+  def add(state):
     k, sums = state
-    return k + 1, add(sums, *(jax.lax.dynamic_slice_in_dim(x, k, 1, i) for i, x in ((1, b.body), (0, b.stiffness))))
+    first, second = b.body[0, k], b.body[1, k]
+    stiffness = jax.lax.dynamic_index_in_dim(b.stiffness, k, keepdims=False)
+    of_first, of_second = (jax.lax.dynamic_index_in_dim(motion, i, keepdims=False) for i in (first, second))
+    for i, pull in (first, vector.mat_vec(stiffness, of_second)), (second, vector.mat_t_vec(stiffness, of_first)):
+      total = jax.lax.dynamic_index_in_dim(sums, i, keepdims=False) + pull
+      sums = jax.lax.dynamic_update_slice_in_dim(sums, total[None], i, 0)
+    return k + 1, sums
 
-  sums = jnp.zeros_like(motion)
-  if regions.are_several(x.shape[-1]):
-    _, sums = jax.lax.while_loop(lambda s: s[0] < b.number, add_one, (jnp.int32(0), sums))
-  else:
-    sums = add(sums, b.body, b.stiffness)
-  return vector.dot(cdof, mask_sum(sides.dof_body, sums))
+  def add_left(sums):
+    moved = vector.dot(j.basis, gather(motion, cast(jax.Array, j.body))[:, None])
+    felt = jnp.where(b.left[:, None], jnp.stack([moved[ncon:], moved[:ncon]]), 0)
+    force = vector.mat_vec(a, felt).reshape(moved.shape)
+    return sums + sides.to_bodies(vector.mat_t_vec(j.basis, force), j.body)
+
+  _, sums = jax.lax.while_loop(lambda s: s[0] < b.number, add, (jnp.int32(0), jnp.zeros_like(motion)))
+  sums = jax.lax.cond(jnp.any(vector.fold(jnp.logical_or, b.left, 0)), add_left, lambda x: x, sums)
+  return -vector.dot(cdof, mask_sum(sides.dof_body, sums))
 
 
 def _stiffness(a: jax.Array, basis: jax.Array) -> jax.Array:
@@ -336,7 +360,7 @@ def _halves(a: jax.Array, basis: jax.Array, moves: jax.Array, cdof: jax.Array) -
 @jax.custom_jvp
 def _sum_of_pushing(a: jax.Array, basis: jax.Array, moves: jax.Array, cdof: jax.Array) -> jax.Array:
   """`_sum_of_all`, in a loop over the contacts that push in some world; derivatives are those of `_sum_of_all`."""
-  pushes = jnp.any(a != 0, axis=(1, 2, 3))
+  pushes = jnp.any(vector.fold(jnp.logical_or, (a != 0).reshape(len(a), -1, a.shape[-1]), 1), axis=1)
   a, basis = linear.materialized((a, basis))
 
   def add(state):

@@ -137,10 +137,10 @@ def plan_chosen(s: dict[str, Any], ncon: int) -> ChosenSides:
   return ChosenSides(slot, sign, np.asarray(s["body_rootid"], int), moves, body_dof, body_dof.transpose)
 
 
-def couples(s: dict[str, Any], pair_body: np.ndarray) -> bool:
-  """Whether some pairs of bodies (n, 2) are not one moving body and the static world."""
+def couples(s: dict[str, Any], pair_body: np.ndarray) -> int:
+  """How many different pairs of bodies there are among these (n, 2) that are not one moving body and the static world."""
   moving = np.any(dofs_of_bodies(s), axis=1)[pair_body]
-  return bool((moving.sum(axis=1) != 1).any())
+  return len(np.unique(pair_body[moving.sum(axis=1) != 1], axis=0))
 
 
 def bodies(m: Any, geom: jax.Array) -> jax.Array:

@@ -51,7 +51,7 @@ def choose(m: Model, j: Jacobian, a: jax.Array) -> Chosen:
   """Of the contacts that push, by their curvature a (ncon, ndir, ndir, W)."""
   c = m.plan.contact
   size, index = max(1, _ROWS // c.ndir), np.arange(c.ncon, dtype=np.int32)[:, None]
-  between = contact.pushes_between(c, j.body, a)
+  between = contact.pushes_between(c, cast(jax.Array, j.body), a)
   count = vector.total(between.astype(a.dtype))
   some = linear.materialized(between & (count <= 2 * size))
   number = jnp.max(jnp.where(count <= 2 * size, jnp.minimum(count, size), 0)).astype(jnp.int32)

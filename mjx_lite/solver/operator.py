@@ -39,13 +39,13 @@ class Metric(NamedTuple):
 
 def is_tree_sparse(m: Model) -> bool:
   """True if the articulated operator serves."""
-  return m.plan.contact.tree_sparse and not _must_be_dense(m)
+  return not m.plan.contact.couples and not _must_be_dense(m)
 
 
 def is_coupled(m: Model) -> bool:
   """True if the coupled operator serves."""
   c = m.plan.contact
-  return not c.tree_sparse and c.chosen and not _must_be_dense(m) and m.nv >= _MANY_DOFS
+  return c.couples > 0 and c.chosen and not _must_be_dense(m) and m.nv >= _MANY_DOFS
 
 
 def _must_be_dense(m: Model) -> bool:
@@ -79,6 +79,9 @@ class Coupled(NamedTuple):
   alone: articulated.Factor
   few: coupling.Few
   others: jacobian.Between
+  some_others: jax.Array  # () whether there are any
+  jacobian: Jacobian
+  curvature: jax.Array  # of the other contacts
   cdof: jax.Array
 
 
@@ -96,9 +99,8 @@ def factor(m: Model, metric: Metric, j: Jacobian, zones: Zones) -> Any:
   alone = articulated.factor(m, metric.cinert, metric.cdof, diagonal, stiffen)
   if chosen is None:
     return alone
-  none = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(lambda: jacobian.between_bodies(m, j, single)))
-  others = jax.lax.cond(chosen.others, lambda: jacobian.between_bodies(m, j, single), lambda: none)
-  return Coupled(alone, coupling.factor(m, alone, j, curvature, chosen), others, metric.cdof)
+  others = jacobian.between_bodies(m, j, single)
+  return Coupled(alone, coupling.factor(m, alone, j, curvature, chosen), others, chosen.others, j, single, metric.cdof)
 
 
 def direction(m: Model, f: Any, x: jax.Array) -> jax.Array:
@@ -107,7 +109,7 @@ def direction(m: Model, f: Any, x: jax.Array) -> jax.Array:
   Half of them; in single precision, where round-off ends the iterations, a quarter if many of them may follow.
   """
   single = jnp.finfo(x.dtype).bits <= 32
-  return solve(m, f, x, 0.25 if single and m.opt.iterations > _FEW_ITERATIONS else 0.5)
+  return solve(m, f, x, 0.2 if single and m.opt.iterations > _FEW_ITERATIONS else 0.5)
 
 
 def solve(m: Model, f: Any, x: jax.Array, digits: float) -> jax.Array:
@@ -118,6 +120,9 @@ def solve(m: Model, f: Any, x: jax.Array, digits: float) -> jax.Array:
     return articulated.solve(m, f, x)
 
   def rest(y):
-    return jax.lax.cond(f.others.number > 0, lambda y: jacobian.mul_between(m, f.others, f.cdof, y), jnp.zeros_like, y)
+    return jacobian.mul_between(m, f.jacobian, f.curvature, f.others, f.cdof, y)
 
-  return krylov.split_solve(lambda y: coupling.solve(m, f.alone, f.few, y), rest, x, digits, 2 * m.nv)
+  def rest_if_any(y):
+    return jax.lax.cond(f.some_others, rest, jnp.zeros_like, y)
+
+  return krylov.split_solve(lambda y: coupling.solve(m, f.alone, f.few, y), rest_if_any, x, digits, 2 * m.nv)
