@@ -102,7 +102,7 @@ def mul(m: Model, j: Jacobian, cdof: jax.Array, x: jax.Array) -> jax.Array:
   if c.ncon:
     motion = c.sides.from_dofs(cdof * x[:, None], j.body)
     y = vector.dot(j.basis, motion[:, None])
-    parts.append(contact.to_rows(c, linear.materialized(c.sides.to_slots(y)), j.mu))
+    parts.append(contact.to_rows(c, linear.materialized(c.sides.relative(y)), j.mu))
   return linear.materialized(join(parts))
 
 
@@ -126,7 +126,7 @@ def mul_t(m: Model, j: Jacobian, cdof: jax.Array, f: jax.Array) -> jax.Array:
     out = out + tendon.to_joints(m, j.ten_J, pull)
   if c.ncon:
     local = contact.from_rows(c, f[len(p.order) :], j.mu)
-    wrench = vector.mat_t_vec(j.basis, rows(local, c.sides.slot))
+    wrench = vector.mat_t_vec(j.basis, c.sides.from_slots(local))
     out = linear.apart(out + vector.dot(cdof, linear.materialized(c.sides.to_dofs(wrench, j.body))), out)
   return out
 

@@ -30,7 +30,7 @@ class FixedSides(NamedTuple):
     return rows(x, self.root)
 
   def from_dofs(self, x: jax.Array, body: Any) -> jax.Array:
-    """Signed sum (nside, ...) over the dofs that move a side."""
+    """Sum (nside, ...) over the dofs that move a side, of which `relative` makes what slots have."""
     return mask_sum(self.side_dof, x)
 
   def to_dofs(self, x: jax.Array, body: Any) -> jax.Array:
@@ -40,6 +40,14 @@ class FixedSides(NamedTuple):
   def to_slots(self, x: jax.Array) -> jax.Array:
     """Sum (ncon, ...) over the sides of a slot."""
     return x if self.one_sided else mask_sum(self.slot_side, x)
+
+  def relative(self, x: jax.Array) -> jax.Array:
+    """What slots (ncon, ...) have of what `from_dofs` gives, or of what is made of it."""
+    return self.to_slots(x)
+
+  def from_slots(self, x: jax.Array) -> jax.Array:
+    """The transpose of `relative`."""
+    return rows(x, self.slot)
 
   def moves(self, body: Any, dtype: Any) -> jax.Array | np.ndarray:
     """Signs (nside, nv, 1) of the dofs that move a side."""
@@ -67,12 +75,21 @@ class ChosenSides(NamedTuple):
     return gather(rows(x, self.root), body)
 
   def from_dofs(self, x: jax.Array, body: jax.Array) -> jax.Array:
-    """Signed sum (nside, ...) over the dofs that move a side."""
-    return self._signed(gather(mask_sum(self.body_dof, x), body))
+    """Sum (nside, ...) over the dofs that move a side, of which `relative` makes what slots have."""
+    return gather(mask_sum(self.body_dof, x), body)
 
   def to_dofs(self, x: jax.Array, body: jax.Array) -> jax.Array:
     """The transpose of `from_dofs`."""
-    return mask_sum(self.dof_body, self.to_bodies(self._signed(x), body))
+    return mask_sum(self.dof_body, self.to_bodies(x, body))
+
+  def relative(self, x: jax.Array) -> jax.Array:
+    """What slots (ncon, ...) have of what `from_dofs` gives, or of what is made of it: the second side's less the first's."""
+    n = len(self.slot) // 2
+    return x[n:] - x[:n]
+
+  def from_slots(self, x: jax.Array) -> jax.Array:
+    """The transpose of `relative`."""
+    return jnp.concatenate([-x, x])
 
   def to_slots(self, x: jax.Array) -> jax.Array:
     """Sum (ncon, ...) over the sides of a slot."""
@@ -81,7 +98,8 @@ class ChosenSides(NamedTuple):
 
   def moves(self, body: Any, dtype: Any) -> jax.Array:
     """Signs (nside, nv, W) of the dofs that move a side."""
-    return self._signed(gather(jnp.asarray(self.moved, dtype)[..., None], body))
+    moves = gather(jnp.asarray(self.moved, dtype)[..., None], body)
+    return moves * self.sign.reshape(-1, *(1,) * (moves.ndim - 1)).astype(dtype)
 
   def are_moving(self, body: Any, dtype: Any) -> jax.Array:
     """1 for sides (nside, W) that some dof moves, 0 for those of the world."""
@@ -94,9 +112,6 @@ class ChosenSides(NamedTuple):
   def add_to(self, sums: jax.Array, x: jax.Array, place: np.ndarray, body: jax.Array) -> jax.Array:
     """Adds the sides (nside, ...) to sums (n, ...) by body, without signs, to each in its place, to those with -1 nowhere."""
     return scatter_add(sums, x, gather(place.astype(np.int32)[:, None], body))
-
-  def _signed(self, x: jax.Array) -> jax.Array:
-    return x * self.sign.reshape(-1, *(1,) * (x.ndim - 1)).astype(x.dtype)
 
 
 def dofs_of_bodies(s: dict[str, Any]) -> np.ndarray:

@@ -28,7 +28,7 @@ class KinematicsPlan(NamedTuple):
   joint_order: np.ndarray  # joint, then one for 'none' -> row in the concatenation (hinge, ball, slide, still)
   quat_adr: np.ndarray  # (n, 4) qpos addresses of the ball joints' quaternions
   free_adr: np.ndarray  # (n, 7) qpos addresses of the free joints
-  base_order: np.ndarray  # body -> row in the concatenation (body_pos, mocap, free, the world)
+  base_order: np.ndarray  # body -> row in the concatenation (body_pos, mocap, free)
   first_joint: np.ndarray  # body -> its first joint, or njnt
   later_joint: np.ndarray  # joints that are not the first of their body
   node: np.ndarray  # (ndepth, width) row in the concatenation (bodies, later joints); empty ones are the world
@@ -69,7 +69,6 @@ def plan(s: dict[str, Any]) -> KinematicsPlan:
   mocap = np.flatnonzero(s["body_mocapid"] >= 0)
   base_order[mocap] = nbody + s["body_mocapid"][mocap]
   base_order[jnt_body[free]] = nbody + s["nmocap"] + np.arange(len(free))
-  base_order[0] = nbody + s["nmocap"] + len(free)
 
   # nodes: bodies first, then later joints; each hangs on the node before it
   first_joint = np.where(s["body_jntnum"] > 0, s["body_jntadr"], njnt)
@@ -155,7 +154,9 @@ def _compose(p: KinematicsPlan, local: jax.Array) -> jax.Array:
   Each depth is written in its place. Reverse mode would keep all for each of them: derivatives are those of `_stacked`.
   """
   ndepth, width = p.node.shape
-  parent = p.parent.argmax(axis=-1)[1:] + 1 + width * np.arange(ndepth - 1)[:, None]  # of empty nodes any will do
+  poses = jax.lax.dynamic_update_slice_in_dim(rows(local, np.append(0, p.node)), _world(local), 0, 0)
+  if ndepth < 2:  # the parent of the first depth is the world
+    return poses
 
   def down(poses, x):
     first, row = x
@@ -163,16 +164,19 @@ def _compose(p: KinematicsPlan, local: jax.Array) -> jax.Array:
     placed = linear.materialized(_placed(above, jax.lax.dynamic_slice_in_dim(poses, first, width)))
     return jax.lax.dynamic_update_slice_in_dim(poses, placed, first, 0), None
 
-  poses = rows(local, np.append(0, p.node))
-  if ndepth < 2:  # the parent of the first depth is the world
-    return poses
   first = 1 + width * np.arange(1, ndepth)
+  parent = p.parent.argmax(axis=-1)[1:] + first[:, None] - width  # of empty nodes any will do
   return jax.lax.scan(down, poses, (first.astype(np.int32), parent.astype(np.int32)))[0]
 
 
 @_compose.defjvp
 def _compose_jvp(p: KinematicsPlan, primals: Any, tangents: Any) -> tuple[jax.Array, jax.Array]:
   return jax.jvp(functools.partial(_stacked, p), primals, tangents)
+
+
+def _world(like: jax.Array) -> jax.Array:
+  """Pose (1, 7, W) of the world, whatever the model says."""
+  return jnp.broadcast_to(np.eye(7, 1, -3, like.dtype), (1, *like.shape[1:]))
 
 
 def _placed(parent: jax.Array, mine: jax.Array) -> jax.Array:
@@ -183,7 +187,7 @@ def _placed(parent: jax.Array, mine: jax.Array) -> jax.Array:
 
 def _stacked(p: KinematicsPlan, local: jax.Array) -> jax.Array:
   """The same as `_compose`, for its derivatives."""
-  top = local[:1]
+  top = _world(local)
   if not p.node.size:
     return top
 
@@ -218,9 +222,8 @@ def _at_parents_jvp(primals, tangents):
 def _base_poses(m, p, qpos, mocap_pos, mocap_quat):
   """Pose of each body in its parent before its joints act: the model's, the mocap's, or the free joint's own."""
   free_pos, free_quat = rows(qpos, p.free_adr[:, :3]), safe.normalize(rows(qpos, p.free_adr[:, 3:]))
-  origin, identity = np.zeros((1, 3, 1), qpos.dtype), np.eye(4, 1, dtype=qpos.dtype)[None]
-  pos = join([m.body_pos, mocap_pos, free_pos, origin], p.base_order)
-  rot = join([m.body_quat, safe.normalize(mocap_quat), free_quat, identity], p.base_order)
+  pos = join([m.body_pos, mocap_pos, free_pos], p.base_order)
+  rot = join([m.body_quat, safe.normalize(mocap_quat), free_quat], p.base_order)
   return pos, rot
 
 

@@ -93,7 +93,7 @@ def factor(m: Model, f: Factor, j: Jacobian, a: jax.Array, chosen: Chosen) -> Fe
   none = jax.tree.map(lambda x: jnp.zeros((size, *x.shape), x.dtype), like)
   eye = jnp.broadcast_to(jnp.eye(size * c.ndir, dtype=a.dtype)[..., None], (size * c.ndir, size * c.ndir, width))
   _, ways, matrix = jax.lax.while_loop(lambda s: s[0] < chosen.number, add, (jnp.int32(0), none, eye))
-  return Few(chosen.number, ways, response, _inverse(matrix, chosen.number * c.ndir))
+  return Few(chosen.number, ways, response, _inverse(matrix, chosen.number, c.ndir))
 
 
 def solve(m: Model, f: Factor, few: Few, x: jax.Array) -> jax.Array:
@@ -193,22 +193,32 @@ def _root(a: jax.Array) -> list[jax.Array]:
   return [linear.materialized(jnp.stack([columns[k][i] for k in range(n)])) for i in range(n)]
 
 
-def _inverse(a: jax.Array, number: jax.Array) -> jax.Array:
-  """Inverse of the first rows and columns of positive definite matrices (n, n, W), so many; the rest of a is the identity's.
+def _inverse(a: jax.Array, number: jax.Array, size: int) -> jax.Array:
+  """Inverse of the first `size * number` rows and columns of positive definite matrices (n, n, W); the rest is the identity's.
 
-  As `articulated` sweeps the dofs of free joints, but for a number that the trace knows, and without L.
+  As `articulated` sweeps the dofs of free joints, but for a number that the trace knows, `size` rows at a time, and without L.
   Source: Goodnight, A Tutorial on the SWEEP Operator, The American Statistician 33 (1979).
   """
-  index = np.arange(len(a), dtype=np.int32)[:, None]
+  index, within = np.arange(len(a), dtype=np.int32)[:, None], np.arange(size, dtype=np.int32)[:, None, None]
 
   def sweep(state):
     k, a = state
-    here = index == k
-    row = linear.materialized(a[k])
-    inv = linear.materialized(1 / row[k])
-    side = linear.materialized(jnp.where(here, -1, row))
-    scaled = linear.materialized(side * inv)
-    return k + 1, jnp.where(here[:, None] | here, 0, a) - side[:, None] * scaled
+    first = k * size
+    here = (index >= first) & (index < first + size)
+    row = linear.materialized(jax.lax.dynamic_slice_in_dim(a, first, size))
+    inverse = _small_inverse(jax.lax.dynamic_slice_in_dim(row, first, size, 1))
+    side = linear.materialized(jnp.where(here, -(index == first + within).astype(a.dtype), row))
+    scaled = linear.materialized(vector.add(inverse[:, i, None] * side[i] for i in range(size)))
+    return k + 1, jnp.where(here[:, None] | here, 0, a) - vector.add(side[i][:, None] * scaled[i] for i in range(size))
 
   _, swept = jax.lax.while_loop(lambda s: s[0] < number, sweep, (jnp.int32(0), a))
   return -swept
+
+
+def _small_inverse(a: jax.Array) -> jax.Array:
+  """Inverse of positive definite matrices (n, n, W), swept row by row."""
+  for k in range(len(a)):
+    here = np.arange(len(a))[:, None] == k
+    side = jnp.where(here, -1, a[k])
+    a = linear.materialized(jnp.where(here[:, None] | here, 0, a) - side[:, None] * (side / a[k, k]))
+  return -a

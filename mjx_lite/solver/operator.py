@@ -106,7 +106,7 @@ def factor(m: Model, metric: Metric, j: Jacobian, zones: Zones) -> Any:
 def direction(m: Model, f: Any, x: jax.Array) -> jax.Array:
   """As `solve`, to as many digits as a direction to search along is worth.
 
-  Half of them; in single precision, where round-off ends the iterations, a quarter if many of them may follow.
+  Half of them; in single precision, where round-off ends the iterations, a fifth if many of them may follow.
   """
   single = jnp.finfo(x.dtype).bits <= 32
   return solve(m, f, x, 0.2 if single and m.opt.iterations > _FEW_ITERATIONS else 0.5)
