@@ -5,7 +5,7 @@ directions (two tangents, spin, two rolls). Pyramidal: an edge pair n + mu_k t_k
 or the normal alone for condim 1. Surplus rows are inactive.
 """
 
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -15,7 +15,6 @@ from mjx_lite.collision.driver import CollisionPlan, Contacts
 from mjx_lite.constraint import sides
 from mjx_lite.constraint.rows import RowParams
 from mjx_lite.constraint.sides import ChosenSides, FixedSides
-from mjx_lite.core import linear
 from mjx_lite.core.enums import MINVAL
 from mjx_lite.core.errors import MjxError
 from mjx_lite.core.select import gather, rows
@@ -230,12 +229,6 @@ def from_rows(p: ContactPlan, f: jax.Array, mu: jax.Array) -> jax.Array:
   f = f.reshape(p.ncon, p.ndir - 1, 2, -1)
   normal = vector.add(f[:, k, 0] + f[:, k, 1] for k in range(p.ndir - 1))[:, None]
   return jnp.concatenate([normal, mu[:, : p.ndir - 1] * (f[:, :, 0] - f[:, :, 1])], axis=1)
-
-
-def pushes_between(p: ContactPlan, body: jax.Array, a: jax.Array) -> jax.Array:
-  """Which slots (ncon, W) push between bodies (2 ncon, W) that both move, by their curvature a (ncon, ndir, ndir, W)."""
-  moves = cast(ChosenSides, p.sides).are_moving(body, a.dtype)
-  return linear.materialized((moves[: p.ncon] * moves[p.ncon :] > 0) & (a[:, 0, 0] > 0))
 
 
 def stiffness(p: ContactPlan, w: jax.Array, mu: jax.Array) -> jax.Array:

@@ -166,8 +166,8 @@ class Between(NamedTuple):
   left: jax.Array  # (ncon, W) other contacts that do
 
 
-def between_bodies(m: Model, j: Jacobian, a: jax.Array) -> Between:
-  """What `add_curvature` lacks of J' H J of the contacts: their two bodies' effect on each other.
+def between_bodies(m: Model, j: Jacobian, a: jax.Array, pushes: jax.Array) -> Between:
+  """What `add_curvature` lacks of J' H J of some contacts: their two bodies' effect on each other.
 
   Worlds of a tile mostly have contacts between the same bodies, in no order that they share. Those of a pair are added up, so
   that products fetch no rows world by world. There is room for as many pairs as a world may have contacts.
@@ -176,10 +176,10 @@ def between_bodies(m: Model, j: Jacobian, a: jax.Array) -> Between:
     m: model whose contacts are chosen at run time.
     j: Jacobian.
     a: `contact_curvature`.
+    pushes: (ncon, W) contacts between moving bodies of which it is wanted.
   """
   c, width, body = m.plan.contact, a.shape[-1], cast(jax.Array, j.body)
   most = min(c.couples, c.ncon) if regions.are_several(width) else 0
-  pushes = contact.pushes_between(c, body, a)
   pair, sums = jnp.full((2, most + 1), -1, jnp.int32), jnp.zeros((most + 1, 6, 6, width), a.dtype)
   if not most:
     return Between(pair, sums, jnp.int32(0), pushes)

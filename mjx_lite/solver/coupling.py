@@ -17,7 +17,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from mjx_lite.constraint import contact
 from mjx_lite.constraint.rows import Jacobian
 from mjx_lite.core import linear
 from mjx_lite.core.select import gather
@@ -35,7 +34,7 @@ class Chosen(NamedTuple):
   slot: jax.Array  # (k, W) ncon where a world has no more
   number: jax.Array  # () of the world with most
   among: jax.Array  # (ncon, W) whether a slot is one
-  others: jax.Array  # () whether there are contacts between moving bodies besides
+  others: jax.Array  # (ncon, W) contacts between moving bodies besides
 
 
 class Few(NamedTuple):
@@ -51,13 +50,14 @@ def choose(m: Model, j: Jacobian, a: jax.Array) -> Chosen:
   """Of the contacts that push, by their curvature a (ncon, ndir, ndir, W)."""
   c = m.plan.contact
   size, index = max(1, _ROWS // c.ndir), np.arange(c.ncon, dtype=np.int32)[:, None]
-  between = contact.pushes_between(c, cast(jax.Array, j.body), a)
+  moves = c.sides.are_moving(j.body, a.dtype)
+  between = linear.materialized((moves[: c.ncon] * moves[c.ncon :] > 0) & (a[:, 0, 0] > 0))
   count = vector.total(between.astype(a.dtype))
   some = linear.materialized(between & (count <= 2 * size))
   number = jnp.max(jnp.where(count <= 2 * size, jnp.minimum(count, size), 0)).astype(jnp.int32)
   slot = extreme.true_rows(some, size, number)
   among = some & (index <= slot[-1])
-  return Chosen(slot, number, among, jnp.any(vector.fold(jnp.logical_or, between & ~among, 0)))
+  return Chosen(slot, number, among, linear.materialized(between & ~among))
 
 
 def factor(m: Model, f: Factor, j: Jacobian, a: jax.Array, chosen: Chosen) -> Few:

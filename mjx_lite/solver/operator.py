@@ -81,7 +81,7 @@ class Coupled(NamedTuple):
   others: jacobian.Between
   some_others: jax.Array  # () whether there are any
   jacobian: Jacobian
-  curvature: jax.Array  # of the other contacts
+  curvature: jax.Array  # of the contacts
   cdof: jax.Array
 
 
@@ -99,8 +99,9 @@ def factor(m: Model, metric: Metric, j: Jacobian, zones: Zones) -> Any:
   alone = articulated.factor(m, metric.cinert, metric.cdof, diagonal, stiffen)
   if chosen is None:
     return alone
-  others = jacobian.between_bodies(m, j, single)
-  return Coupled(alone, coupling.factor(m, alone, j, curvature, chosen), others, chosen.others, j, single, metric.cdof)
+  few, others = coupling.factor(m, alone, j, curvature, chosen), jacobian.between_bodies(m, j, curvature, chosen.others)
+  some_others = jnp.any(vector.fold(jnp.logical_or, chosen.others, 0))
+  return Coupled(alone, few, others, some_others, j, curvature, metric.cdof)
 
 
 def direction(m: Model, f: Any, x: jax.Array) -> jax.Array:

@@ -85,14 +85,15 @@ def test_contacts_of_a_pair_of_bodies_are_one(worlds, pairs):
   empty, mu = np.zeros((0, worlds)), np.ones((c.ncon, 5, worlds))
   j = Jacobian(empty, basis.reshape(-1, *basis.shape[2:]), mu, empty, empty, body.reshape(-1, worlds).astype(np.int32))
 
+  moved = c.sides.moved[body].transpose(0, 1, 3, 2)  # (2, ncon, nv, worlds)
+  pushes = moved.any(axis=2).all(axis=0) & (a[:, 0, 0] > 0)
+
   @mjx.jit
   def product(j, a, cdof, x):
-    found = jacobian.between_bodies(m, j, a)
+    found = jacobian.between_bodies(m, j, a, jnp.asarray(pushes))
     return jacobian.mul_between(m, j, a, found, cdof, x), found.number, found.left
 
   found, number, left = product(j, a, cdof, x)
-  moved = c.sides.moved[body].transpose(0, 1, 3, 2)  # (2, ncon, nv, worlds)
-  pushes = moved.any(axis=2).all(axis=0) & (a[:, 0, 0] > 0)
   first, second = np.einsum("snikw,vkw,snvw,nw->snivw", basis, cdof, moved, pushes)
   right = -sum(np.einsum("nivw,nijw,njuw,uw->vw", p, a, q, x) for p, q in ((first, second), (second, first)))
   np.testing.assert_allclose(found, right, rtol=1e-9, atol=1e-9 * np.abs(right).max())
