@@ -379,7 +379,7 @@ def _solve(m: Model, d: Data, rows: Rows, in_metric: effective.Effective | None 
   solution = implicit_diff.solve(problem, d.qacc_warmstart)
   force = cost.zones(m.plan, rows, solution.jar).force if solution.force is None else solution.force
   qfrc = jacobian.mul_t(m, rows.jacobian, d.cdof, force)
-  converged = solution.stopped | primal.is_small(problem, solution.ma - smooth - qfrc)
+  converged = solution.stopped | (primal.steepness(problem, solution.ma - smooth - qfrc) < m.opt.tolerance)
   qacc, niter = solution.qacc, solution.niter
   if m.opt.noslip_iterations:
     refined = noslip.refine(problem, dual.build(problem, operator.factor_m(m, metric)), force)

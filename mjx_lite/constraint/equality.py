@@ -223,7 +223,7 @@ class _Part(NamedTuple):
 def _points(m, p, x):
   """Difference of the anchors."""
   anchors, arms, jdotv = [], [], []
-  acc = mask_sum(m.plan.com.ancestor_dof, x.cdof_dot * x.qvel[:, None])
+  acc = mask_sum(m.plan.com.ancestor_dof, x.cdof_dot, x.qvel[:, None])
   for k in (0, 1):
     body = p.body[k]
     anchor = _anchor(m, p, x, k)
@@ -318,7 +318,7 @@ def _turns(m, p, x, point):
   left_dot, right_dot = (
     0.5 * quat.mul(jnp.concatenate([jnp.zeros_like(w[:, :1]), w], axis=-2), q) for w, q in ((omega1, left), (omega2, right))
   )
-  acc = mask_sum(m.plan.com.ancestor_dof, x.cdof_dot * x.qvel[:, None])
+  acc = mask_sum(m.plan.com.ancestor_dof, x.cdof_dot, x.qvel[:, None])
   relative_acc = rows(acc, body1)[:, :3] - rows(acc, body2)[:, :3]
   bias = turned(relative, b=quat.conjugate(right_dot)) + turned(relative_acc) + turned(relative, q=left_dot)
 

@@ -100,7 +100,7 @@ def mul(m: Model, j: Jacobian, cdof: jax.Array, x: jax.Array) -> jax.Array:
     blocks.append(p.tendon_sign.astype(x.dtype)[:, None] * rows(tendon.velocity(m, j.ten_J, x), p.tendon_id))
   parts = [join(blocks, p.order)]
   if c.ncon:
-    motion = c.sides.from_dofs(cdof * x[:, None], j.body)
+    motion = c.sides.from_dofs(cdof, x[:, None], j.body)
     y = vector.dot(j.basis, motion[:, None])
     parts.append(contact.to_rows(c, linear.materialized(c.sides.relative(y)), j.mu))
   return linear.materialized(join(parts))
@@ -218,7 +218,7 @@ def between_bodies(m: Model, j: Jacobian, a: jax.Array, pushes: jax.Array) -> Be
 def mul_between(m: Model, j: Jacobian, a: jax.Array, b: Between, cdof: jax.Array, x: jax.Array) -> jax.Array:
   """The product (nv, W) with x (nv, W); j and a are those that b is made of."""
   sides, ncon = m.plan.contact.sides, m.plan.contact.ncon
-  motion = linear.materialized(mask_sum(sides.body_dof, cdof * x[:, None]))
+  motion = linear.materialized(mask_sum(sides.body_dof, cdof, x[:, None]))
 
   def add(state):
     k, sums = state

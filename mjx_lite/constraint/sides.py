@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from mjx_lite.core import linear
 from mjx_lite.core.select import gather, rows
 from mjx_lite.math.groups import scatter_add
 from mjx_lite.math.tree import SumPlan, mask_sum, plan_sum
@@ -29,9 +30,9 @@ class FixedSides(NamedTuple):
     """What the root of each side's tree has, of x (nbody, ...)."""
     return rows(x, self.root)
 
-  def from_dofs(self, x: jax.Array, body: Any) -> jax.Array:
-    """Sum (nside, ...) over the dofs that move a side, of which `relative` makes what slots have."""
-    return mask_sum(self.side_dof, x)
+  def from_dofs(self, x: jax.Array, y: jax.Array, body: Any) -> jax.Array:
+    """Sum (nside, ...) of x * y over the dofs that move a side, of which `relative` makes what slots have."""
+    return mask_sum(self.side_dof, x, y)
 
   def to_dofs(self, x: jax.Array, body: Any) -> jax.Array:
     """The transpose of `from_dofs`."""
@@ -74,9 +75,9 @@ class ChosenSides(NamedTuple):
     """What the root of each side's tree has, of x (nbody, ...)."""
     return gather(rows(x, self.root), body)
 
-  def from_dofs(self, x: jax.Array, body: jax.Array) -> jax.Array:
-    """Sum (nside, ...) over the dofs that move a side, of which `relative` makes what slots have."""
-    return gather(mask_sum(self.body_dof, x), body)
+  def from_dofs(self, x: jax.Array, y: jax.Array, body: jax.Array) -> jax.Array:
+    """Sum (nside, ...) of x * y over the dofs that move a side, of which `relative` makes what slots have."""
+    return gather(linear.materialized(mask_sum(self.body_dof, x, y)), body)
 
   def to_dofs(self, x: jax.Array, body: jax.Array) -> jax.Array:
     """The transpose of `from_dofs`."""

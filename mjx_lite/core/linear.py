@@ -33,6 +33,7 @@ collect_p = jex_core.Primitive("mjx_collect")
 add_up_p = jex_core.Primitive("mjx_add_up")
 spread_p = jex_core.Primitive("mjx_spread")
 combine_p = jex_core.Primitive("mjx_combine")
+contract_p = jex_core.Primitive("mjx_contract")
 total_p = jex_core.Primitive("mjx_total")
 repeat_p = jex_core.Primitive("mjx_repeat")
 bind_p = jex_core.Primitive("mjx_bind")
@@ -73,6 +74,17 @@ def choose(x: jax.Array, index: np.ndarray) -> jax.Array:
 def add_up(x: jax.Array, axis: int) -> jax.Array:
   """Sum along a short axis, given from the end, which is dropped; written out, its transpose a broadcast."""
   return add_up_p.bind(x, axis=axis, size=x.shape[axis])
+
+
+def contract(a: jax.Array, b: jax.Array, axis: int) -> jax.Array:
+  """`add_up` of products a * b, none of which is ever in memory."""
+  a, b = like_products(a, b)
+  return contract_p.bind(a, b, axis=axis, size=a.shape[axis])
+
+
+def like_products(a: jax.Array, b: jax.Array) -> list[jax.Array]:
+  """Two arrays of the shape and type of their product."""
+  return jnp.broadcast_arrays(*(x.astype(jnp.result_type(a, b)) for x in (a, b)))
 
 
 def combine(a: jax.Array | np.ndarray, x: jax.Array) -> jax.Array:
@@ -262,6 +274,12 @@ def _add_up(x: jax.Array, axis: int, size: int) -> jax.Array:
   return jax.lax.squeeze(functools.reduce(operator.add, parts), (x.ndim + axis,))
 
 
+def _contract(a: jax.Array, b: jax.Array, axis: int, size: int) -> jax.Array:
+  # of several slices of a product XLA on CPU writes the product first
+  parts = (jax.lax.split(x, (1,) * size, axis=x.ndim + axis) for x in (a, b))
+  return jax.lax.squeeze(functools.reduce(operator.add, map(operator.mul, *parts)), (a.ndim + axis,))
+
+
 def _added_shape(x: Any, axis: int, size: int) -> tuple[int, ...]:
   return (*x.shape[:axis], *x.shape[len(x.shape) + axis + 1 :])
 
@@ -311,6 +329,30 @@ def _define(
   ad.deflinear2(primitive, lambda t, x, **params: [transpose(t, **params)])
 
 
+def define_of_products(
+  primitive: Any, run: Callable[..., Any], shape: Callable[..., Any], transpose: Callable[..., Any], *, first: bool
+) -> None:
+  """A linear function of the product of two arrays of one shape, given the transpose of that function. As `_define`."""
+
+  def batch(args, dims, **params):
+    at = 0 if first else -1
+    like = next(jnp.moveaxis(x, d, at) for x, d in zip(args, dims, strict=True) if d is not None)
+    moved = (jnp.expand_dims(x, at) if d is None else jnp.moveaxis(x, d, at) for x, d in zip(args, dims, strict=True))
+    out = primitive.bind(*(jnp.broadcast_to(x, like.shape) for x in moved), **params)
+    return out, 0 if first else out.ndim - 1
+
+  compiled = jax.jit(lambda a, b, params: run(a, b, **dict(params)), static_argnums=2)
+  primitive.def_impl(lambda a, b, **params: compiled(a, b, tuple(params.items())))
+  primitive.def_abstract_eval(lambda a, b, **params: jax.core.ShapedArray(shape(a, **params), a.dtype))
+  mlir.register_lowering(primitive, mlir.lower_fun(run, multiple_results=False))
+  batching.primitive_batchers[primitive] = batch
+  ad.defbilinear(
+    primitive,
+    lambda t, a, b, **params: transpose(t, **params) * b,
+    lambda t, a, b, **params: transpose(t, **params) * a,
+  )
+
+
 _define(choose_p, _choose, lambda x, choice: (len(choice.index), *x.shape[1:]), collect_p.bind, first=False)
 _define(collect_p, _collect, lambda x, choice: (choice.size, *x.shape[1:]), choose_p.bind, first=False)
 _define(add_up_p, _add_up, _added_shape, spread_p.bind, first=True)
@@ -320,6 +362,8 @@ _define(repeat_p, _repeat, lambda x, size: (size, *x.shape), total_p.bind, first
 
 _define(materialize_p, lambda x: x, lambda x: x.shape, materialize_p.bind, first=True)
 _define(write_p, jax.lax.optimization_barrier, lambda x: x.shape, write_p.bind, first=True)
+
+define_of_products(contract_p, _contract, _added_shape, spread_p.bind, first=True)
 
 combine_p.def_impl(jax.jit(_combine))
 combine_p.def_abstract_eval(lambda a, x: jax.core.ShapedArray((*a.shape[:-1], *x.shape[a.ndim - 1 :]), x.dtype))
@@ -351,7 +395,7 @@ def _may_total(x: tuple[int, ...]) -> bool:
   return _is_added(x) or is_summed((2, x[0]), x)
 
 
-for _primitive in (add_up_p, apart_p, bind_p, choose_p, materialize_p, repeat_p, spread_p, write_p):
+for _primitive in (add_up_p, apart_p, bind_p, choose_p, contract_p, materialize_p, repeat_p, spread_p, write_p):
   regions.allowed[_primitive.name] = lambda eqn: True
 regions.allowed[collect_p.name] = lambda eqn: _may_collect(eqn.invars[0].aval, **eqn.params)
 regions.allowed[combine_p.name] = lambda eqn: is_summed(*(v.aval.shape for v in eqn.invars))

@@ -7,11 +7,13 @@ a body's ancestors give is what its parent's give, and one row more.
 
 import functools
 import itertools
+import operator
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.extend import core as jex_core
 
 from mjx_lite.core import linear, regions
 from mjx_lite.core.select import rows_or_zero
@@ -235,9 +237,16 @@ def _blocks(mask: np.ndarray) -> tuple[Block, ...]:
   return tuple(blocks[::-1])
 
 
-def mask_sum(plan: SumPlan, x: jax.Array) -> jax.Array:
-  """Constant matrix (n, k) times x (k, ..., W): for each row the sum of the entries that it selects."""
-  return _sum(x, plan=plan)
+def mask_sum(plan: SumPlan, x: jax.Array, y: jax.Array | None = None) -> jax.Array:
+  """Constant matrix (n, k) times x (k, ..., W), or times x * y: for each row the sum of the entries that it selects."""
+  return _sum(x, plan=plan) if y is None else _sum_of_products_p.bind(*linear.like_products(x, y), plan=plan)
+
+
+def _sum_of_products(x: jax.Array, y: jax.Array, plan: SumPlan) -> jax.Array:
+  if regions.are_few(x.shape[-1]) and plan.weights is not None and plan.fetched is None:
+    row, column = plan.weights
+    return _weighted(row, _joined([_add(part, _weighted(column, x), y) for part in plan.additions], x))
+  return _mask_sum(x * y, plan)
 
 
 def _mask_sum(x: jax.Array, plan: SumPlan) -> jax.Array:
@@ -265,16 +274,19 @@ def _joined(parts: list[jax.Array], x: jax.Array) -> jax.Array:
   return jnp.concatenate(parts) if len(parts) > 1 else parts[0] if parts else x[:0]
 
 
-def _add(a: Additions, x: jax.Array) -> jax.Array:
+def _add(a: Additions, *factors: jax.Array) -> jax.Array:
+  """Rows made of those of an array, or of the product of two, which is in no memory."""
   many = int(a.count > 1)
   if many:
-    x = x[a.col : a.col + a.count * a.step].reshape(a.count, a.step, *x.shape[1:])
-  x = linear.materialized(x)
+    factors = tuple(x[a.col : a.col + a.count * a.step].reshape(a.count, a.step, *x.shape[1:]) for x in factors)
+  x, *others = factors if len(factors) > 1 else linear.materialized(factors)
   width, kept, sums = x.shape[many], set(a.out.tolist()), []
   reads = np.bincount(a.pairs.ravel(), minlength=width + len(a.pairs))
 
   def at(first, last):
-    return jax.lax.slice_in_dim(x, first, last, axis=many) if last <= width else sums[first - width]
+    if last > width:
+      return sums[first - width]
+    return functools.reduce(operator.mul, (jax.lax.slice_in_dim(y, first, last, axis=many) for y in (x, *others)))
 
   for k, pair in enumerate(a.pairs.tolist()):
     one = vector.add(at(i, i + 1) for i in pair)
@@ -328,3 +340,13 @@ _sum = linear.function(
   lambda t, plan: mask_sum(plan.transpose, t),
   _may_sum,
 )
+
+_sum_of_products_p = jex_core.Primitive("mjx_sum_of_products")
+linear.define_of_products(
+  _sum_of_products_p,
+  _sum_of_products,
+  lambda x, plan: (len(plan.matrix), *x.shape[1:]),
+  lambda t, plan: mask_sum(plan.transpose, t),
+  first=False,
+)
+regions.allowed[_sum_of_products_p.name] = lambda eqn: _may_sum(eqn.invars[0].aval.shape, **eqn.params)

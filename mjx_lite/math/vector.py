@@ -61,7 +61,7 @@ def fold(combine: Callable[[jax.Array, jax.Array], jax.Array], x: jax.Array, axi
 
 def dot(a: jax.Array, b: jax.Array) -> jax.Array:
   """Scalar product along the component axis, which is dropped."""
-  return linear.add_up(a * b, -2)
+  return linear.contract(a, b, -2)
 
 
 def combine_rows(a: jax.Array | np.ndarray, x: jax.Array) -> jax.Array:
@@ -98,12 +98,12 @@ def cross_parts(a: Sequence[jax.Array], b: Sequence[jax.Array]) -> tuple[jax.Arr
 
 def mat_vec(a: jax.Array, v: jax.Array) -> jax.Array:
   """Matrix (..., n, k, W) times vector (..., k, W)."""
-  return linear.add_up(a * v[..., None, :, :], -2)
+  return linear.contract(a, v[..., None, :, :], -2)
 
 
 def mat_t_vec(a: jax.Array, v: jax.Array) -> jax.Array:
   """Transposed matrix (..., k, n, W) times vector (..., k, W)."""
-  return linear.add_up(a * v[..., :, None, :], -3)
+  return linear.contract(a, v[..., :, None, :], -3)
 
 
 def mat_mat(a: jax.Array, b: jax.Array) -> jax.Array:

@@ -370,7 +370,7 @@ def of_free(f: Factor, x: jax.Array) -> tuple[jax.Array, jax.Array]:
   """Accelerations of the free joints' dofs, and the motion of their bodies (nfree, 6, W both), for what came up to them."""
   if f.free is None:
     return x, x
-  acc = vector.dot(f.free.inverse, x[:, None])
+  acc = vector.add(f.free.inverse[:, i] * x[:, i, None] for i in range(6))  # it is symmetric
   return acc, vector.add(f.free_cdof[:, i] * acc[:, i, None] for i in range(6))
 
 

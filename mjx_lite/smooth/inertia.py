@@ -88,7 +88,7 @@ def mul_packed(m: Model, packed: jax.Array, x: jax.Array) -> jax.Array:
 
 def mul_m(m: Model, cinert: jax.Array, cdof: jax.Array, x: jax.Array) -> jax.Array:
   """M x of the bodies and the dofs' armature, without M: accelerations down the tree, forces up it."""
-  acc = mask_sum(m.plan.com.ancestor_dof, cdof * x[:, None])
+  acc = mask_sum(m.plan.com.ancestor_dof, cdof, x[:, None])
   force = mask_sum(m.plan.com.moved_body, spatial.inertia_mul(cinert, acc))
   return vector.dot(cdof, force) + transmission.dof_armature(m) * x
 

@@ -15,7 +15,7 @@ def rne(m: Model, cinert, cdof, cvel, cdof_dot, qvel) -> jax.Array:
 
   Source: `mj_rne` with flg_acc = 0; Featherstone, Rigid Body Dynamics Algorithms, section 5.3.
   """
-  acc = mask_sum(m.plan.com.ancestor_dof, cdof_dot * qvel[:, None])
+  acc = mask_sum(m.plan.com.ancestor_dof, cdof_dot, qvel[:, None])
   if m.opt.use_gravity:
     acc = acc - jnp.concatenate([jnp.zeros_like(m.opt.gravity), m.opt.gravity])
   return vector.dot(cdof, mask_sum(m.plan.com.moved_body, spatial.newton_euler(cinert, cvel, acc)))

@@ -81,7 +81,7 @@ def second_derivative(m: Model, site_xpos, subtree_com, cvel, cdof_dot, qvel) ->
   p: TendonInertiaPlan = m.plan.tendon_inertia
   t: tendon.TendonPlan = m.plan.tendon
   ends = t.path.straight[t.moving]
-  acc = mask_sum(m.plan.com.ancestor_dof, cdof_dot * qvel[:, None])
+  acc = mask_sum(m.plan.com.ancestor_dof, cdof_dot, qvel[:, None])
 
   def motion(site):
     """Position, velocity, and acceleration at zero joint acceleration of sites."""

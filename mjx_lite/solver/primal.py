@@ -16,6 +16,8 @@ from mjx_lite.solver import cost, linesearch, operator
 from mjx_lite.solver.operator import Metric
 
 
+_DOUBT = 10  # times the decrement that is expected of a gradient
+
 class Problem(NamedTuple):
   """Minimise ½(a-a_s)'M(a-a_s) + s(Ja - aref); every array that the solution depends on."""
 
@@ -65,6 +67,9 @@ class _Iterate(NamedTuple):
   niter: jax.Array
   count: jax.Array
   memory: Any
+  zones: cost.Zones  # there, as are the next two
+  grad: jax.Array
+  steepness: jax.Array
 
 
 def minimize(p: Problem, warmstart: jax.Array, method: Method) -> Solution:
@@ -72,16 +77,17 @@ def minimize(p: Problem, warmstart: jax.Array, method: Method) -> Solution:
 
   A world stops when its last improvement or its gradient is below the tolerance, with Newton's method also when the
   decrement is, all scaled by 1/trace(M); or when no step helps, with conjugate gradients not along a fresh direction
-  either, with Newton's when the last step was round-off. The others go on.
+  either, with Newton's when the last step was round-off. The others go on. No factor is made to learn that it was not needed:
+  the decrement goes with the square of the gradient, so what it was for the last one tells what it would be.
 
   Source: `mj_solPrimal`; MuJoCo documentation, Computation, Solver algorithms.
   """
   m = p.model
   iterate = start(p, warmstart, method.start(p))
-  body = lambda s: step(p, method, s)  # noqa: E731
   if m.opt.iterations == 1:
-    iterate = body(iterate)
+    iterate, _ = _search(p, method, iterate)
   else:
+    body = lambda s: step(p, method, s)  # noqa: E731
     iterate = jax.lax.while_loop(lambda s: (s.count < m.opt.iterations) & ~jnp.all(s.done), body, iterate)
   gained = (iterate.improvement > 0) & (iterate.improvement < m.opt.tolerance)
   return Solution(iterate.qacc, iterate.ma, iterate.jar, iterate.niter, iterate.done | gained)
@@ -103,9 +109,9 @@ def gradient(p: Problem, ma: jax.Array, zones: cost.Zones) -> jax.Array:
   return linear.apart(ma - p.qfrc_smooth - pull, ma, pull)
 
 
-def is_small(p: Problem, grad: jax.Array) -> jax.Array:
-  """(W,) whether a gradient is below the tolerance."""
-  return p.scale * norm(grad) < p.model.opt.tolerance
+def steepness(p: Problem, grad: jax.Array) -> jax.Array:
+  """Length (W,) of a gradient, scaled."""
+  return p.scale * norm(grad)
 
 
 def norm(x: jax.Array) -> jax.Array:
@@ -133,47 +139,67 @@ def start(p: Problem, warmstart: jax.Array, memory: Any) -> _Iterate:
   width = jar.shape[-1]
   none, infinite = jnp.zeros((width,), bool), jnp.full((width,), jnp.inf, qacc.dtype)
   zero = jnp.zeros((width,), jnp.int32)
-  return _Iterate(qacc, ma, jar, infinite, none, none, zero, zero, jnp.int32(0), memory)
+  slope = _slope(p, ma, jar)
+  return _Iterate(qacc, ma, jar, infinite, none, none, zero, zero, jnp.int32(0), memory, *slope)
+
+
+def _slope(p: Problem, ma: jax.Array, jar: jax.Array) -> tuple[cost.Zones, jax.Array, jax.Array]:
+  """Zones of the rows, gradient and steepness at an iterate."""
+  zones = cost.zones(p.model.plan, p.rows, jar)
+  grad = gradient(p, ma, zones)
+  return zones, grad, steepness(p, grad)
 
 
 def step(p: Problem, method: Method, s: _Iterate) -> _Iterate:
-  """The next iterate."""
+  """The next iterate, and which worlds end there."""
+  tol = p.model.opt.tolerance
+  after, decrement = _search(p, method, s)
+  zones, grad, steep = _slope(p, after.ma, after.jar)
+  ended = ((after.improvement > 0) & (after.improvement < tol)) | (steep < tol)
+  if not method.conjugate:
+    left = _DOUBT * p.scale * decrement * (steep / jnp.where(s.steepness > 0, s.steepness, 1)) ** 2
+    ended = ended | (left < tol) | (after.improvement < _least_gain(p, after, zones))
+  done = after.done | ended
+  # what is done asks for nothing more: the next direction and step of the others would wait for it
+  grad = jnp.where(done, 0, grad)
+  if operator.is_coupled(p.model):
+    zones = jax.tree.map(lambda x: jnp.where(done, 0, x), zones)
+  return after._replace(done=done, zones=zones, grad=grad, steepness=steep)
+
+
+def _search(p: Problem, method: Method, s: _Iterate) -> tuple[_Iterate, jax.Array]:
+  """The best point along the next direction, and the decrement (W,) there was; zones and gradient are still the last ones."""
   m = p.model
   tol = m.opt.tolerance
-
-  z = cost.zones(m.plan, p.rows, s.jar)
-  grad = gradient(p, s.ma, z)
+  zones, grad = s.zones, s.grad
   first = s.niter == 0
-  direction, decrement, memory = method.direction(p, z, grad, first | s.stuck, s.memory)
+  direction, decrement, memory = method.direction(p, zones, grad, first | s.stuck, s.memory)
 
-  # stop where the step that led here was the last
-  small, spent = is_small(p, grad), p.scale * decrement < tol
-  later = ((s.improvement > 0) & (s.improvement < tol)) | small
-  if not method.conjugate:
-    later = later | spent | (s.improvement < _least_gain(p, s, z))
+  spent = p.scale * decrement < tol
   # where the preconditioner is exact a small decrement is enough to end at the start; Newton's forces are exact, so it
   # wants a small gradient too
-  at_start = spent if method.conjugate and not m.opt.is_discrete else small & spent
-  done = s.done | jnp.where(first, at_start, later)
+  at_start = spent if method.conjugate and not m.opt.is_discrete else (s.steepness < tol) & spent
+  done = s.done | jnp.where(first, at_start, False if method.conjugate else spent)
 
   # exact line search
   mv = operator.mul_m(m, p.metric, direction)
   jv = jacobian.mul(m, p.rows.jacobian, p.metric.cdof, direction)
   slope, curvature, length2 = map(vector.total, (grad * direction, direction * mv, direction * direction))
   gtol = tol * m.opt.ls_tolerance * safe.sqrt(length2) / p.scale
-  found = linesearch.search(m.plan, p.rows, z, s.jar, jv, slope, 0.5 * curvature, gtol, m.opt.ls_iterations)
+  found = linesearch.search(m.plan, p.rows, zones, s.jar, jv, slope, 0.5 * curvature, gtol, m.opt.ls_iterations)
   alpha = once(jnp.where(done, 0, found.alpha))  # or every row would compute it anew
   stuck = alpha == 0
   qacc, ma, jar = (linear.apart(a + alpha * b, a, b) for a, b in ((s.qacc, direction), (s.ma, mv), (s.jar, jv)))
-  return _Iterate(
-    qacc,
-    ma,
-    jar,
-    jnp.where(done, s.improvement, p.scale * found.improvement),
-    done | (stuck & (s.stuck if method.conjugate else True)),
-    stuck,
-    found.neval,
-    s.niter + (alpha != 0).astype(s.niter.dtype),
-    s.count + 1,
-    memory,
+  after = s._replace(
+    qacc=qacc,
+    ma=ma,
+    jar=jar,
+    improvement=jnp.where(done, s.improvement, p.scale * found.improvement),
+    done=done | (stuck & (s.stuck if method.conjugate else True)),
+    stuck=stuck,
+    neval=found.neval,
+    niter=s.niter + (alpha != 0).astype(s.niter.dtype),
+    count=s.count + 1,
+    memory=memory,
   )
+  return after, decrement

@@ -83,3 +83,19 @@ def test_reverse_mode_has_no_scatter():
   index = RNG.permutation(40)[:20]
   text = jax.jit(jax.grad(lambda x: (linear.choose(x, index) ** 2).sum())).lower(jnp.ones((40, 3))).as_text()
   assert "gather" in text and "scatter" not in text
+
+
+@pytest.mark.parametrize("axis", [-2, -3])
+def test_contract_is_the_sum_of_products(axis):
+  """Of arrays that are broadcast: values, derivatives of both, batches of one or both."""
+  a, b = jnp.asarray(RNG.normal(size=(4, 3, 5, 2))), jnp.asarray(RNG.normal(size=(3, 5, 1)))
+  f, g = (lambda a, b: linear.contract(a, b, axis)), (lambda a, b: (a * b).sum(axis))
+  np.testing.assert_allclose(f(a, b), g(a, b), rtol=1e-14, atol=1e-15)
+  for jacobian in (jax.jacfwd, jax.jacrev):
+    for ours, plain in zip(jacobian(f, (0, 1))(a, b), jacobian(g, (0, 1))(a, b), strict=True):
+      np.testing.assert_allclose(ours, plain, rtol=1e-14, atol=1e-15)
+  check_grads(lambda a, b: f(a, b) ** 2, (a, b), 2, rtol=1e-5)
+  many = jnp.stack([a, 2 * a], axis=1), jnp.stack([b, b - 1], axis=-1)
+  for axes in ((1, -1), (1, None), (None, -1)):
+    given = [x if k is not None else y for x, y, k in zip(many, (a, b), axes, strict=True)]
+    np.testing.assert_allclose(jax.vmap(f, axes)(*given), jax.vmap(g, axes)(*given), rtol=1e-14, atol=1e-15)

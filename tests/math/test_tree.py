@@ -25,6 +25,19 @@ def test_equals_the_dense_product(shape, seed, density):
 
 
 @hypothesis.settings(max_examples=30, deadline=None)
+@hypothesis.given(SIZES, st.integers(0, 2**32 - 1), st.floats(0, 0.2), st.sampled_from([1, 16, 40]))
+def test_products_summed_equal_their_sums(shape, seed, density, worlds):
+  random = np.random.default_rng(seed)
+  plan = tree.plan_sum((random.random(shape) < density) * random.integers(1, 3, shape[1]).astype(float))
+  x, y = (jnp.asarray(random.normal(size=(shape[1], n, worlds))) for n in (3, 1))
+  f, g = (lambda x, y: tree.mask_sum(plan, x, y)), (lambda x, y: tree.mask_sum(plan, x * y))
+  np.testing.assert_allclose(f(x, y), np.einsum("nk,k...->n...", plan.matrix, x * y), rtol=1e-12, atol=1e-12)
+  out, back = jax.vjp(f, x, y)
+  for ours, plain in zip(back(out), jax.vjp(g, x, y)[1](out), strict=True):
+    np.testing.assert_allclose(ours, plain, rtol=1e-12, atol=1e-12)
+
+
+@hypothesis.settings(max_examples=30, deadline=None)
 @hypothesis.given(hnp.arrays(int, st.integers(40, 90), elements=st.integers(-1, 39)))
 def test_choices_are_exact(column):
   mask = (column[:, None] == np.arange(40)).astype(float)

@@ -10,6 +10,7 @@ import pytest
 from models import load
 
 import mjx_lite as mjx
+from mjx_lite.solver import operator
 
 S = mujoco.mjtSolver
 BOX = '<body pos="{x} {y} {z}" euler="{a} {b} {c}"><freejoint/><geom type="box" size=".12 .1 .1"/></body>'
@@ -38,6 +39,30 @@ def iterations(name, solver, nstate=200):
   states = jax.tree.map(lambda *x: np.stack(x), *states)
   exact = np.asarray(solve(m.replace(opt=m.opt.replace(tolerance=0 * m.opt.tolerance)), states))
   return np.asarray(solve(m, states)), np.array(theirs), exact
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("cone", ["pyramidal", "elliptic"])
+def test_no_factor_to_learn_that_it_is_not_needed(cone, dtype, monkeypatch):
+  """Newton's method makes one for each iteration, and hardly any besides: not another to see that the last was enough."""
+  factors, factor = [], operator.factor
+
+  def counted(*args):
+    jax.debug.callback(lambda: factors.append(None))
+    return factor(*args)
+
+  monkeypatch.setattr(operator, "factor", counted)
+  model = mujoco.MjModel.from_xml_string(PILE.replace("<option", f'<option cone="{cone}" density="{1 + np.finfo(dtype).bits}"'))
+  m, data, niter = mjx.put_model(model, dtype=dtype), mujoco.MjData(model), []
+  step = jax.jit(mjx.forward)
+  for i in range(120):
+    mujoco.mj_step(model, data)
+    if i >= 60:
+      niter.append(step(m, mjx.put_data(m, data)).solver_niter)
+  jax.effects_barrier()
+  iterations = int(np.sum(niter))
+  assert iterations > 60
+  assert iterations <= len(factors) < 1.2 * iterations, (iterations, len(factors))
 
 
 CASES = [(name, solver) for name in ("pile", "humanoid", "hand") for solver in (S.mjSOL_NEWTON, S.mjSOL_CG)]
