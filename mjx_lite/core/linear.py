@@ -78,11 +78,11 @@ def add_up(x: jax.Array, axis: int) -> jax.Array:
 
 def contract(a: jax.Array, b: jax.Array, axis: int) -> jax.Array:
   """`add_up` of products a * b, none of which is ever in memory."""
-  a, b = like_products(a, b)
+  a, b = _like_products(a, b)
   return contract_p.bind(a, b, axis=axis, size=a.shape[axis])
 
 
-def like_products(a: jax.Array, b: jax.Array) -> list[jax.Array]:
+def _like_products(a: jax.Array, b: jax.Array) -> list[jax.Array]:
   """Two arrays of the shape and type of their product."""
   return jnp.broadcast_arrays(*(x.astype(jnp.result_type(a, b)) for x in (a, b)))
 
@@ -275,6 +275,8 @@ def _add_up(x: jax.Array, axis: int, size: int) -> jax.Array:
 
 
 def _contract(a: jax.Array, b: jax.Array, axis: int, size: int) -> jax.Array:
+  if not regions.are_several(a.shape[-1]):
+    return _add_up(a * b, axis, size)
   # of several slices of a product XLA on CPU writes the product first
   parts = (jax.lax.split(x, (1,) * size, axis=x.ndim + axis) for x in (a, b))
   return jax.lax.squeeze(functools.reduce(operator.add, map(operator.mul, *parts)), (a.ndim + axis,))
@@ -329,7 +331,17 @@ def _define(
   ad.deflinear2(primitive, lambda t, x, **params: [transpose(t, **params)])
 
 
-def define_of_products(
+def function_of_products(
+  name: str, run: Callable[..., Any], shape: Callable[..., Any], transpose: Callable[..., Any], allowed: Callable[..., bool]
+) -> Callable[..., jax.Array]:
+  """A linear function of the product of two arrays (n, ..., W), as a primitive; all as `function` has it of one array."""
+  primitive = jex_core.Primitive(name)
+  _define_of_products(primitive, run, lambda x, **params: shape(x.shape, **params), transpose, first=False)
+  regions.allowed[name] = lambda eqn: allowed(eqn.invars[0].aval.shape, **eqn.params)
+  return lambda a, b, **params: primitive.bind(*_like_products(a, b), **params)
+
+
+def _define_of_products(
   primitive: Any, run: Callable[..., Any], shape: Callable[..., Any], transpose: Callable[..., Any], *, first: bool
 ) -> None:
   """A linear function of the product of two arrays of one shape, given the transpose of that function. As `_define`."""
@@ -363,7 +375,7 @@ _define(repeat_p, _repeat, lambda x, size: (size, *x.shape), total_p.bind, first
 _define(materialize_p, lambda x: x, lambda x: x.shape, materialize_p.bind, first=True)
 _define(write_p, jax.lax.optimization_barrier, lambda x: x.shape, write_p.bind, first=True)
 
-define_of_products(contract_p, _contract, _added_shape, spread_p.bind, first=True)
+_define_of_products(contract_p, _contract, _added_shape, spread_p.bind, first=True)
 
 combine_p.def_impl(jax.jit(_combine))
 combine_p.def_abstract_eval(lambda a, x: jax.core.ShapedArray((*a.shape[:-1], *x.shape[a.ndim - 1 :]), x.dtype))

@@ -13,7 +13,6 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.extend import core as jex_core
 
 from mjx_lite.core import linear, regions
 from mjx_lite.core.select import rows_or_zero
@@ -239,11 +238,11 @@ def _blocks(mask: np.ndarray) -> tuple[Block, ...]:
 
 def mask_sum(plan: SumPlan, x: jax.Array, y: jax.Array | None = None) -> jax.Array:
   """Constant matrix (n, k) times x (k, ..., W), or times x * y: for each row the sum of the entries that it selects."""
-  return _sum(x, plan=plan) if y is None else _sum_of_products_p.bind(*linear.like_products(x, y), plan=plan)
+  return _sum(x, plan=plan) if y is None else _sum_of_both(x, y, plan=plan)
 
 
 def _sum_of_products(x: jax.Array, y: jax.Array, plan: SumPlan) -> jax.Array:
-  if regions.are_few(x.shape[-1]) and plan.weights is not None and plan.fetched is None:
+  if regions.are_several(x.shape[-1]) and plan.weights is not None and plan.fetched is None:
     row, column = plan.weights
     return _weighted(row, _joined([_add(part, _weighted(column, x), y) for part in plan.additions], x))
   return _mask_sum(x * y, plan)
@@ -279,7 +278,7 @@ def _add(a: Additions, *factors: jax.Array) -> jax.Array:
   many = int(a.count > 1)
   if many:
     factors = tuple(x[a.col : a.col + a.count * a.step].reshape(a.count, a.step, *x.shape[1:]) for x in factors)
-  x, *others = factors if len(factors) > 1 else linear.materialized(factors)
+  x, *others = factors if len(factors) > 1 else linear.materialized(factors)  # written, a product's factors save nothing
   width, kept, sums = x.shape[many], set(a.out.tolist()), []
   reads = np.bincount(a.pairs.ravel(), minlength=width + len(a.pairs))
 
@@ -341,12 +340,10 @@ _sum = linear.function(
   _may_sum,
 )
 
-_sum_of_products_p = jex_core.Primitive("mjx_sum_of_products")
-linear.define_of_products(
-  _sum_of_products_p,
+_sum_of_both = linear.function_of_products(
+  "mjx_sum_of_products",
   _sum_of_products,
-  lambda x, plan: (len(plan.matrix), *x.shape[1:]),
+  lambda shape, plan: (len(plan.matrix), *shape[1:]),
   lambda t, plan: mask_sum(plan.transpose, t),
-  first=False,
+  _may_sum,
 )
-regions.allowed[_sum_of_products_p.name] = lambda eqn: _may_sum(eqn.invars[0].aval.shape, **eqn.params)

@@ -15,7 +15,6 @@ from mjx_lite.math.once import decided, once, units
 from mjx_lite.solver import cost, linesearch, operator
 from mjx_lite.solver.operator import Metric
 
-
 _DOUBT = 10  # times the decrement that is expected of a gradient
 
 class Problem(NamedTuple):
