@@ -278,7 +278,7 @@ def _add(a: Additions, *factors: jax.Array) -> jax.Array:
   many = int(a.count > 1)
   if many:
     factors = tuple(x[a.col : a.col + a.count * a.step].reshape(a.count, a.step, *x.shape[1:]) for x in factors)
-  x, *others = factors if len(factors) > 1 else linear.materialized(factors)  # written, a product's factors save nothing
+  x, *others = factors if len(factors) > 1 else linear.materialized(factors)  # two in memory for one
   width, kept, sums = x.shape[many], set(a.out.tolist()), []
   reads = np.bincount(a.pairs.ravel(), minlength=width + len(a.pairs))
 
