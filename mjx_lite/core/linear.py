@@ -77,14 +77,14 @@ def add_up(x: jax.Array, axis: int) -> jax.Array:
 
 
 def contract(a: jax.Array, b: jax.Array, axis: int) -> jax.Array:
-  """`add_up` of products a * b, none of which is ever in memory."""
-  a, b = _like_products(a, b)
+  """`add_up` of products a * b, which of a tile's worlds are in no memory."""
+  a, b = _alike(a, b)
   return contract_p.bind(a, b, axis=axis, size=a.shape[axis])
 
 
-def _like_products(a: jax.Array, b: jax.Array) -> list[jax.Array]:
-  """Two arrays of the shape and type of their product."""
-  return jnp.broadcast_arrays(*(x.astype(jnp.result_type(a, b)) for x in (a, b)))
+def _alike(*factors: jax.Array) -> list[jax.Array]:
+  """Arrays in the shape and type of their product."""
+  return jnp.broadcast_arrays(*(x.astype(jnp.result_type(*factors)) for x in factors))
 
 
 def combine(a: jax.Array | np.ndarray, x: jax.Array) -> jax.Array:
@@ -269,17 +269,15 @@ def _ways_to_collect(choice: Choice) -> tuple[int, bool]:
   return most, most > 1 and choice.size * len(choice.index) <= _MAX_PRODUCT
 
 
-def _add_up(x: jax.Array, axis: int, size: int) -> jax.Array:
-  parts = jax.lax.split(x, (1,) * size, axis=x.ndim + axis)
-  return jax.lax.squeeze(functools.reduce(operator.add, parts), (x.ndim + axis,))
+def _add_up(*factors: jax.Array, axis: int, size: int) -> jax.Array:
+  at = factors[0].ndim + axis
+  terms = zip(*(jax.lax.split(x, (1,) * size, axis=at) for x in factors), strict=True)
+  return jax.lax.squeeze(functools.reduce(operator.add, (functools.reduce(operator.mul, x) for x in terms)), (at,))
 
 
-def _contract(a: jax.Array, b: jax.Array, axis: int, size: int) -> jax.Array:
-  if not regions.are_several(a.shape[-1]):
-    return _add_up(a * b, axis, size)
+def _contract(a: jax.Array, b: jax.Array, **params: Any) -> jax.Array:
   # of several slices of a product XLA on CPU writes the product first
-  parts = (jax.lax.split(x, (1,) * size, axis=x.ndim + axis) for x in (a, b))
-  return jax.lax.squeeze(functools.reduce(operator.add, map(operator.mul, *parts)), (a.ndim + axis,))
+  return _add_up(a, b, **params) if regions.are_several(a.shape[-1]) else _add_up(a * b, **params)
 
 
 def _added_shape(x: Any, axis: int, size: int) -> tuple[int, ...]:
@@ -296,7 +294,13 @@ def _spread_shape(x: Any, axis: int, size: int) -> tuple[int, ...]:
 
 
 def function(
-  name: str, run: Callable[..., Any], shape: Callable[..., Any], transpose: Callable[..., Any], allowed: Callable[..., bool]
+  name: str,
+  run: Callable[..., Any],
+  shape: Callable[..., Any],
+  transpose: Callable[..., Any],
+  allowed: Callable[..., bool],
+  *,
+  of_product: bool = False,
 ) -> Callable[..., jax.Array]:
   """A linear function of an array (n, ..., W) and hashable parameters, as a primitive.
 
@@ -306,76 +310,59 @@ def function(
     shape: of what it returns, from the array's shape and the parameters.
     transpose: the transposed function, of the same parameters.
     allowed: whether a region may have it, from the array's shape and the parameters.
+    of_product: whether that array is the product of two, which `run` is given, in its shape.
   """
   primitive = jex_core.Primitive(name)
-  _define(primitive, run, lambda x, **params: shape(x.shape, **params), transpose, first=False)
+  _define(primitive, run, lambda x, **params: shape(x.shape, **params), transpose, first=False, of_product=of_product)
   regions.allowed[name] = lambda eqn: allowed(eqn.invars[0].aval.shape, **eqn.params)
-  return primitive.bind
+  return lambda *factors, **params: primitive.bind(*_alike(*factors), **params)
 
 
 def _define(
-  primitive: Any, run: Callable[..., Any], shape: Callable[..., Any], transpose: Callable[..., Any], *, first: bool
+  primitive: Any,
+  run: Callable[..., Any],
+  shape: Callable[..., Any],
+  transpose: Callable[..., Any],
+  *,
+  first: bool,
+  of_product: bool = False,
 ) -> None:
-  """A function of one array, and its transpose, both with the same parameters. A batch axis comes first, or last."""
+  """A linear function of an array, or of the product of two of one shape, and its transpose, with the same parameters.
 
-  def batch(args, dims, **params):
-    x = jnp.moveaxis(args[0], dims[0], 0 if first else -1)
-    out = primitive.bind(x, **params)
-    return out, 0 if first else out.ndim - 1
-
-  compiled = jax.jit(lambda x, params: run(x, **dict(params)), static_argnums=1)
-  primitive.def_impl(lambda x, **params: compiled(x, tuple(params.items())))
-  primitive.def_abstract_eval(lambda x, **params: jax.core.ShapedArray(shape(x, **params), x.dtype))
-  mlir.register_lowering(primitive, mlir.lower_fun(run, multiple_results=False))
-  batching.primitive_batchers[primitive] = batch
-  ad.deflinear2(primitive, lambda t, x, **params: [transpose(t, **params)])
-
-
-def function_of_products(
-  name: str, run: Callable[..., Any], shape: Callable[..., Any], transpose: Callable[..., Any], allowed: Callable[..., bool]
-) -> Callable[..., jax.Array]:
-  """A linear function of the product of two arrays (n, ..., W), as a primitive; all as `function` has it of one array."""
-  primitive = jex_core.Primitive(name)
-  _define_of_products(primitive, run, lambda x, **params: shape(x.shape, **params), transpose, first=False)
-  regions.allowed[name] = lambda eqn: allowed(eqn.invars[0].aval.shape, **eqn.params)
-  return lambda a, b, **params: primitive.bind(*_like_products(a, b), **params)
-
-
-def _define_of_products(
-  primitive: Any, run: Callable[..., Any], shape: Callable[..., Any], transpose: Callable[..., Any], *, first: bool
-) -> None:
-  """A linear function of the product of two arrays of one shape, given the transpose of that function. As `_define`."""
+  A batch axis comes first, or last.
+  """
 
   def batch(args, dims, **params):
     at = 0 if first else -1
-    like = next(jnp.moveaxis(x, d, at) for x, d in zip(args, dims, strict=True) if d is not None)
-    moved = (jnp.expand_dims(x, at) if d is None else jnp.moveaxis(x, d, at) for x, d in zip(args, dims, strict=True))
-    out = primitive.bind(*(jnp.broadcast_to(x, like.shape) for x in moved), **params)
+    moved = [jnp.expand_dims(x, at) if d is None else jnp.moveaxis(x, d, at) for x, d in zip(args, dims, strict=True)]
+    out = primitive.bind(*jnp.broadcast_arrays(*moved), **params)
     return out, 0 if first else out.ndim - 1
 
-  compiled = jax.jit(lambda a, b, params: run(a, b, **dict(params)), static_argnums=2)
-  primitive.def_impl(lambda a, b, **params: compiled(a, b, tuple(params.items())))
-  primitive.def_abstract_eval(lambda a, b, **params: jax.core.ShapedArray(shape(a, **params), a.dtype))
+  compiled = jax.jit(lambda factors, params: run(*factors, **dict(params)), static_argnums=1)
+  primitive.def_impl(lambda *factors, **params: compiled(factors, tuple(params.items())))
+  primitive.def_abstract_eval(lambda x, *_, **params: jax.core.ShapedArray(shape(x, **params), x.dtype))
   mlir.register_lowering(primitive, mlir.lower_fun(run, multiple_results=False))
   batching.primitive_batchers[primitive] = batch
-  ad.defbilinear(
-    primitive,
-    lambda t, a, b, **params: transpose(t, **params) * b,
-    lambda t, a, b, **params: transpose(t, **params) * a,
-  )
+  if of_product:
+    ad.defbilinear(
+      primitive,
+      lambda t, a, b, **params: transpose(t, **params) * b,
+      lambda t, a, b, **params: transpose(t, **params) * a,
+    )
+  else:
+    ad.deflinear2(primitive, lambda t, x, **params: [transpose(t, **params)])
 
 
 _define(choose_p, _choose, lambda x, choice: (len(choice.index), *x.shape[1:]), collect_p.bind, first=False)
 _define(collect_p, _collect, lambda x, choice: (choice.size, *x.shape[1:]), choose_p.bind, first=False)
 _define(add_up_p, _add_up, _added_shape, spread_p.bind, first=True)
+_define(contract_p, _contract, _added_shape, spread_p.bind, first=True, of_product=True)
 _define(spread_p, _spread, _spread_shape, add_up_p.bind, first=True)
 _define(total_p, _total, lambda x, size: x.shape[1:], repeat_p.bind, first=False)
 _define(repeat_p, _repeat, lambda x, size: (size, *x.shape), total_p.bind, first=False)
 
 _define(materialize_p, lambda x: x, lambda x: x.shape, materialize_p.bind, first=True)
 _define(write_p, jax.lax.optimization_barrier, lambda x: x.shape, write_p.bind, first=True)
-
-_define_of_products(contract_p, _contract, _added_shape, spread_p.bind, first=True)
 
 combine_p.def_impl(jax.jit(_combine))
 combine_p.def_abstract_eval(lambda a, x: jax.core.ShapedArray((*a.shape[:-1], *x.shape[a.ndim - 1 :]), x.dtype))

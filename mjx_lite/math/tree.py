@@ -238,10 +238,10 @@ def _blocks(mask: np.ndarray) -> tuple[Block, ...]:
 
 def mask_sum(plan: SumPlan, x: jax.Array, y: jax.Array | None = None) -> jax.Array:
   """Constant matrix (n, k) times x (k, ..., W), or times x * y: for each row the sum of the entries that it selects."""
-  return _sum(x, plan=plan) if y is None else _sum_of_both(x, y, plan=plan)
+  return _sum(x, plan=plan) if y is None else _sum_of_product(x, y, plan=plan)
 
 
-def _sum_of_products(x: jax.Array, y: jax.Array, plan: SumPlan) -> jax.Array:
+def _mask_sum_of_product(x: jax.Array, y: jax.Array, plan: SumPlan) -> jax.Array:
   if regions.are_several(x.shape[-1]) and plan.weights is not None and plan.fetched is None:
     row, column = plan.weights
     return _weighted(row, _joined([_add(part, _weighted(column, x), y) for part in plan.additions], x))
@@ -274,11 +274,11 @@ def _joined(parts: list[jax.Array], x: jax.Array) -> jax.Array:
 
 
 def _add(a: Additions, *factors: jax.Array) -> jax.Array:
-  """Rows made of those of an array, or of the product of two, which is in no memory."""
+  """Rows made of those of an array, which is written down first, or of the product of two, which is not."""
   many = int(a.count > 1)
   if many:
     factors = tuple(x[a.col : a.col + a.count * a.step].reshape(a.count, a.step, *x.shape[1:]) for x in factors)
-  x, *others = factors if len(factors) > 1 else linear.materialized(factors)  # two in memory for one
+  x, *others = factors if len(factors) > 1 else linear.materialized(factors)
   width, kept, sums = x.shape[many], set(a.out.tolist()), []
   reads = np.bincount(a.pairs.ravel(), minlength=width + len(a.pairs))
 
@@ -332,18 +332,10 @@ def _may_sum(shape: tuple[int, ...], plan: SumPlan) -> bool:
   return all(linear.is_summed(of, (of[1], *shape[1:])) for of in blocks)
 
 
-_sum = linear.function(
-  "mjx_sum",
-  _mask_sum,
+_RULES = (
   lambda shape, plan: (len(plan.matrix), *shape[1:]),
   lambda t, plan: mask_sum(plan.transpose, t),
   _may_sum,
 )
-
-_sum_of_both = linear.function_of_products(
-  "mjx_sum_of_products",
-  _sum_of_products,
-  lambda shape, plan: (len(plan.matrix), *shape[1:]),
-  lambda t, plan: mask_sum(plan.transpose, t),
-  _may_sum,
-)
+_sum = linear.function("mjx_sum", _mask_sum, *_RULES)
+_sum_of_product = linear.function("mjx_sum_of_product", _mask_sum_of_product, *_RULES, of_product=True)

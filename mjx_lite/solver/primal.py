@@ -1,5 +1,6 @@
 """The primal problem, and what its solvers share: start, exact line search, termination."""
 
+import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -16,6 +17,7 @@ from mjx_lite.solver import cost, linesearch, operator
 from mjx_lite.solver.operator import Metric
 
 _DOUBT = 10  # times the decrement that is expected of a gradient
+
 
 class Problem(NamedTuple):
   """Minimise ½(a-a_s)'M(a-a_s) + s(Ja - aref); every array that the solution depends on."""
@@ -86,7 +88,7 @@ def minimize(p: Problem, warmstart: jax.Array, method: Method) -> Solution:
   if m.opt.iterations == 1:
     iterate, _ = _search(p, method, iterate)
   else:
-    body = lambda s: step(p, method, s)  # noqa: E731
+    body = functools.partial(step, p, method)
     iterate = jax.lax.while_loop(lambda s: (s.count < m.opt.iterations) & ~jnp.all(s.done), body, iterate)
   gained = (iterate.improvement > 0) & (iterate.improvement < m.opt.tolerance)
   return Solution(iterate.qacc, iterate.ma, iterate.jar, iterate.niter, iterate.done | gained)
@@ -170,9 +172,8 @@ def _search(p: Problem, method: Method, s: _Iterate) -> tuple[_Iterate, jax.Arra
   """The best point along the next direction, and the decrement (W,) there was; zones and gradient are still the last ones."""
   m = p.model
   tol = m.opt.tolerance
-  zones, grad = s.zones, s.grad
   first = s.niter == 0
-  direction, decrement, memory = method.direction(p, zones, grad, first | s.stuck, s.memory)
+  direction, decrement, memory = method.direction(p, s.zones, s.grad, first | s.stuck, s.memory)
 
   spent = p.scale * decrement < tol
   # where the preconditioner is exact a small decrement is enough to end at the start; Newton's forces are exact, so it
@@ -183,9 +184,9 @@ def _search(p: Problem, method: Method, s: _Iterate) -> tuple[_Iterate, jax.Arra
   # exact line search
   mv = operator.mul_m(m, p.metric, direction)
   jv = jacobian.mul(m, p.rows.jacobian, p.metric.cdof, direction)
-  slope, curvature, length2 = map(vector.total, (grad * direction, direction * mv, direction * direction))
+  slope, curvature, length2 = map(vector.total, (s.grad * direction, direction * mv, direction * direction))
   gtol = tol * m.opt.ls_tolerance * safe.sqrt(length2) / p.scale
-  found = linesearch.search(m.plan, p.rows, zones, s.jar, jv, slope, 0.5 * curvature, gtol, m.opt.ls_iterations)
+  found = linesearch.search(m.plan, p.rows, s.zones, s.jar, jv, slope, 0.5 * curvature, gtol, m.opt.ls_iterations)
   alpha = once(jnp.where(done, 0, found.alpha))  # or every row would compute it anew
   stuck = alpha == 0
   qacc, ma, jar = (linear.apart(a + alpha * b, a, b) for a, b in ((s.qacc, direction), (s.ma, mv), (s.jar, jv)))

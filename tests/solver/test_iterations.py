@@ -52,6 +52,7 @@ def test_no_factor_to_learn_that_it_is_not_needed(cone, dtype, monkeypatch):
     return factor(*args)
 
   monkeypatch.setattr(operator, "factor", counted)
+  # a density of its own, or it would run a program traced before `factor` was watched
   model = mujoco.MjModel.from_xml_string(PILE.replace("<option", f'<option cone="{cone}" density="{1 + np.finfo(dtype).bits}"'))
   m, data, niter = mjx.put_model(model, dtype=dtype), mujoco.MjData(model), []
   step = jax.jit(mjx.forward)
