@@ -24,6 +24,7 @@ Source: of the attribute, XLA's `SmallWhileLoopHoistingPass` and `ComputationKer
 import contextvars
 import functools
 import importlib.util
+import itertools
 import math
 import os
 import weakref
@@ -34,6 +35,7 @@ from typing import Any
 import jax
 import jax.core
 import jax.numpy as jnp
+import numpy as np
 from jax.experimental.xla_metadata import set_xla_metadata
 from jax.extend import backend
 from jax.extend import core as jex_core
@@ -43,11 +45,14 @@ from mjx_lite.core.memo import memoized
 
 IS_TESTED = (0, 10, 2) <= tuple(int(x) for x in metadata.version("jaxlib").split(".")[:3] if x.isdigit()) < (0, 11)
 _IS_ON = IS_TESTED and os.environ.get("MJX_LITE_REGIONS") != "0"
-_SIZE = 1000  # operations of a region
+_SIZE = 1000  # operations of a region, at most
+_REGION = 20  # what one more region costs, in results that are written to memory,
+_NUMBERS = 128  # and how many numbers of these cost as much as another result
 _LOOP = 5000  # of a loop that is one: outside, XLA copies what it carries and starts its parts anew in each turn
 # what is cut into regions, if larger than one, and its parameters that are
 _CALLS = {"jit": "jaxpr", "remat2": "jaxpr", "closed_call": "call_jaxpr", "custom_jvp_call": "call_jaxpr"}
 _PARTS = {"scan": ("jaxpr",), "while": ("cond_jaxpr", "body_jaxpr"), "cond": ("branches",)}
+_SAME = ("mjx_bind", "name", "stop_gradient")  # primitives whose result is their first operand
 MAX_NUMBERS = 1 << 20  # of an operand or a result: for more a kernel is worth it
 MAX_REDUCED = 4095  # numbers: of more XLA has its library take sums
 _ALLOWED = (
@@ -152,7 +157,9 @@ def _inlined(closed: jex_core.ClosedJaxpr, args: Sequence[Any], known: dict[Any,
 
   for e in jaxpr.eqns:
     ins, call = [name(v) for v in e.invars], _CALLS.get(e.primitive.name)
-    if call and _size(e) > _SIZE:
+    if e.primitive.name in _SAME:
+      outs = ins[:1]
+    elif call and _size(e) > _SIZE:
       inner = e.params[call]
       inner = inner if isinstance(inner, jex_core.ClosedJaxpr) else jex_core.ClosedJaxpr(inner, ())
       inside, outs = _inlined(inner, ins, known)
@@ -173,12 +180,44 @@ def _cut(eqns: Sequence[Any], outvars: Sequence[Any]) -> Iterator[tuple[bool, li
   """One part after the other: whether it is a region, or one equation that is in none; its equations; results used later."""
   last = {v: k for k, e in enumerate(eqns) for v in _variables([e])}
   last.update(dict.fromkeys((v for v in outvars if not isinstance(v, jex_core.Literal)), len(eqns)))
-  first, size = 0, 0.0
-  for k, here in enumerate([*map(_size_uncut, eqns), math.inf]):
-    if k > first and size + here > _SIZE:
-      yield size < math.inf, list(eqns[first:k]), [v for e in eqns[first:k] for v in e.outvars if last.get(v, -1) >= k]
-      first, size = k, 0.0
+  sizes = list(map(_size_uncut, eqns))
+  for first, end in _bounds(eqns, sizes, last):
+    part = list(eqns[first:end])
+    yield sizes[first] < math.inf, part, [v for e in part for v in e.outvars if last.get(v, -1) >= end]
+
+
+def _bounds(eqns: Sequence[Any], sizes: Sequence[float], last: dict[Any, int]) -> list[tuple[int, int]]:
+  """Where parts begin and end, such that least is written to memory: a shortest path from the first equation to the last.
+
+  Inside a part XLA fuses what is between its operands and its results. An equation of infinite size is a part of its own.
+  """
+  least, begin = np.zeros(len(eqns) + 1), np.zeros(len(eqns) + 1, int)
+  written = np.zeros(len(eqns))  # cost of each equation's results that are used behind the current end
+  unused: dict[int, list[tuple[int, float]]] = {}  # what it is less from an end on
+  first, size = 0, 0.0  # of the longest part that ends there
+  for end, (e, here) in enumerate(zip(eqns, sizes, strict=True), 1):
+    for v in e.outvars:
+      if last.get(v, -1) >= end:
+        cost = 1 + v.aval.size / _NUMBERS
+        written[end - 1] += cost
+        unused.setdefault(last[v] + 1, []).append((end - 1, cost))
+    for k, cost in unused.pop(end, ()):
+      written[k] -= cost
+    if here == math.inf:
+      least[end], begin[end] = least[end - 1], end - 1
+      first, size = end, 0.0
+      continue
     size += here
+    while size > _SIZE and first < end - 1:
+      size -= sizes[first]
+      first += 1
+    costs = least[first:end] + written[first:end][::-1].cumsum()[::-1] + _REGION
+    begin[end] = first + costs.argmin()
+    least[end] = costs.min()
+  ends = [len(eqns)]
+  while ends[-1]:
+    ends.append(int(begin[ends[-1]]))
+  return list(itertools.pairwise(ends[::-1]))
 
 
 def _variables(eqns: Sequence[Any]) -> Iterator[Any]:
