@@ -166,22 +166,36 @@ def _from_children(p: ArticulatedPlan, like: jax.Array) -> tuple[jax.Array, jax.
 
 
 def _at_parents(p: ArticulatedPlan, mask: jax.Array, below: jax.Array, x: jax.Array, add: jax.Array | None = None) -> jax.Array:
-  """Rows x (width, ..., W) of a depth summed at their parents, and others added.
+  """Rows x (width, ..., W) of a depth summed at their parents by the depth's masks (trees, rows, rows), and others added."""
+  if not p.below.all():
+    x = _unless(_summed, below, mask, x)
+  return x if add is None else add + x
 
-  By the depth's masks (trees, rows, rows), but where the rows are the parents'.
+
+def _summed(mask: jax.Array, x: jax.Array) -> jax.Array:
+  if len(mask) == 1:
+    return vector.combine_rows(mask[0], x)
+  return vector.combine_rows(mask, x.reshape(*mask.shape[:2], *x.shape[1:])).reshape(x.shape)
+
+
+def _gathered(index: jax.Array, x: jax.Array) -> jax.Array:
+  return x.at[index].get(mode="promise_in_bounds")
+
+
+@functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
+def _unless(function: Callable[..., jax.Array], same: jax.Array, table: jax.Array, x: jax.Array) -> jax.Array:
+  """A linear function of a table and rows x, unless the depth's rows are those of their parents, as mostly they are.
+
+  A loop of no turn or one: of a condition XLA on CPU copies what it leaves as it is.
   """
+  return jax.lax.while_loop(lambda s: ~s[0], lambda s: (jnp.ones_like(same), function(table, s[1])), (same, x))[1]
 
-  def there(x):
-    return x if add is None else add + x
 
-  def summed(x):
-    if len(mask) == 1:
-      return vector.combine_rows(mask[0], x)
-    return vector.combine_rows(mask, x.reshape(*mask.shape[:2], *x.shape[1:])).reshape(x.shape)
-
-  if p.below.all():
-    return there(x)
-  return jax.lax.cond(below, there, lambda x: there(summed(x)), x)
+@_unless.defjvp
+def _unless_jvp(function: Callable[..., jax.Array], primals: Any, tangents: Any) -> tuple[jax.Array, jax.Array]:
+  same, table, _ = primals
+  # reverse mode goes through no loop whose turns it does not know
+  return _unless(function, *primals), jax.lax.cond(same, lambda t: t, functools.partial(function, table), tangents[-1])
 
 
 def factor(
@@ -316,8 +330,13 @@ def _factor_free(matrix: jax.Array) -> Free:
     side, scaled = jnp.where(here, -1, row), row * inv[:, None]
     return jnp.where(here[:, None] | here, 0, a) - side[:, :, None] * (side * inv[:, None])[:, None], (scaled, inv)
 
-  swept, (lower, inv) = jax.lax.scan(sweep, matrix, jnp.arange(6), reverse=True)
-  return Free(-swept, lower, inv)
+  def two(a, k):  # as one alone cannot overwrite the matrix that it reads, and has it copied
+    a, second = sweep(a, k + 1)
+    a, first = sweep(linear.materialized(a), k)
+    return a, jax.tree.map(lambda *x: jnp.stack(x), first, second)
+
+  swept, rest = jax.lax.scan(two, matrix, jnp.arange(0, 6, 2), reverse=True)
+  return Free(-swept, *(x.reshape(6, *x.shape[2:]) for x in rest))
 
 
 class Half(NamedTuple):
@@ -354,9 +373,7 @@ def down(m: Model, f: Factor, half: Half) -> jax.Array:
 
   def step(acc, a):
     axis, force, inv, parent, below, rest = a
-    carried = acc
-    if not p.below.all():
-      carried = jax.lax.cond(below, lambda x: x, lambda x: x.at[parent].get(mode="promise_in_bounds"), acc)
+    carried = acc if p.below.all() else _unless(_gathered, below, parent, acc)
     acc_dof = linear.materialized(rest - vector.dot(force, carried) * inv)
     return carried + axis * acc_dof[:, None], acc_dof
 
