@@ -191,6 +191,7 @@ def _alike(mask: np.ndarray) -> list[tuple[int, int, int, int, int]]:
   before = np.maximum.accumulate(np.concatenate([[0], high]))[:-1]
   after = np.minimum.accumulate(low[::-1])[::-1]
   first = np.flatnonzero((before <= after) & (high > 0))  # no row above shares a column with one from here on; none is empty
+  first -= min((_empty_above(high, k) for k in first), default=0)  # if each has empty rows above, they are its own
   bounds = np.append(first, len(mask))
   found = []
   k = 0
@@ -211,6 +212,10 @@ def _alike(mask: np.ndarray) -> list[tuple[int, int, int, int, int]]:
       found.append((int(a), n, int(b - a), step, int(col)))
     k += n
   return found
+
+
+def _empty_above(high: np.ndarray, row: int) -> int:
+  return int(np.argmax(np.append(high[:row][::-1] > 0, True)))
 
 
 def _blocks(mask: np.ndarray) -> tuple[Block, ...]:
