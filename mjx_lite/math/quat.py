@@ -44,8 +44,8 @@ def to_mat(q: jax.Array) -> jax.Array:
 
 def from_rotvec(v: jax.Array) -> jax.Array:
   """Unit quaternion of a rotation vector [rad]; smooth at zero."""
-  x2 = vector.dot(v, v)[..., None, :]
-  return jnp.concatenate([safe.cos_half(x2), safe.sinc_half(x2) * v], axis=-2)
+  cos, sinc = safe.cos_sinc_half(vector.dot(v, v)[..., None, :])
+  return jnp.concatenate([cos, sinc * v], axis=-2)
 
 
 def to_rotvec(q: jax.Array) -> jax.Array:

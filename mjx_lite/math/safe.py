@@ -105,15 +105,10 @@ def arccos(x: jax.Array) -> jax.Array:
   return jnp.where(inside, trig.arccos(jnp.where(inside, x, 0)), jnp.where(x > 0, 0, jnp.pi).astype(x.dtype))
 
 
-def sinc_half(x2: jax.Array) -> jax.Array:
-  """`sin(x/2) / x` from the square of x; 1/2 at zero, smooth through it (series below x = 0.02)."""
+def cos_sinc_half(x2: jax.Array) -> tuple[jax.Array, jax.Array]:
+  """`cos(x/2)` and `sin(x/2) / x` from the square of x; 1 and 1/2 at zero, smooth through it (series below x = 0.02)."""
   small = x2 < 4e-4
   x = jnp.sqrt(jnp.where(small, 1, x2))
-  return jnp.where(small, 0.5 - x2 / 48 + x2 * x2 / 3840, jnp.sin(0.5 * x) / x)
-
-
-def cos_half(x2: jax.Array) -> jax.Array:
-  """`cos(x/2)` from the square of x, smooth through zero (series below x = 0.02)."""
-  small = x2 < 4e-4
-  x = jnp.sqrt(jnp.where(small, 1, x2))
-  return jnp.where(small, 1 - x2 / 8 + x2 * x2 / 384 - x2 * x2 * x2 / 46080, jnp.cos(0.5 * x))
+  cos, sin = trig.cos_sin(0.5 * x)
+  cos = jnp.where(small, 1 - x2 / 8 + x2 * x2 / 384 - x2 * x2 * x2 / 46080, cos)
+  return cos, jnp.where(small, 0.5 - x2 / 48 + x2 * x2 / 3840, sin / x)
