@@ -1,11 +1,16 @@
 """The operations of a few worlds as a few functions: the same numbers, few kernels, and what may be in none of them."""
 
+import itertools
+import math
 import os
 import re
 import subprocess
 import sys
 import textwrap
+from types import SimpleNamespace
 
+import hypothesis
+import hypothesis.strategies as st
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -354,3 +359,56 @@ def test_a_whole_program_may_be_transformed_and_called_as_any():
     np.testing.assert_allclose(found, wanted, rtol=1e-12)
   with jax.disable_jit():
     np.testing.assert_allclose(one(x, power=2), f(x, power=2), rtol=1e-12)
+
+
+EQUATIONS = st.tuples(st.integers(1, 5), st.integers(0, 300), st.integers(0, 9))  # operations, numbers, the last to read them
+
+
+@hypothesis.settings(max_examples=60, deadline=None)
+@hypothesis.given(st.lists(EQUATIONS, min_size=1, max_size=8), st.sets(st.integers(0, 7), max_size=2))
+def test_cut_where_least_is_written(equations, outside):
+  """Of all ways to cut, with parts of at most eight operations, one that costs least."""
+  eqns = [SimpleNamespace(outvars=[Result(SimpleNamespace(size=numbers))]) for _, numbers, _ in equations]
+  sizes = [math.inf if k in outside else size for k, (size, _, _) in enumerate(equations)]
+  last = {e.outvars[0]: reader for e, (_, _, reader) in zip(eqns, equations, strict=True)}
+
+  def cost(bounds):
+    total = 0.0
+    for first, end in bounds:
+      if math.inf in sizes[first:end]:
+        total += 0 if end - first == 1 else math.inf
+        continue
+      written = [v for e in eqns[first:end] for v in e.outvars if last[v] >= end]
+      too_large = end - first > 1 and sum(sizes[first:end]) > 8
+      total += math.inf if too_large else regions._REGION + sum(1 + v.aval.size / regions._NUMBERS for v in written)
+    return total
+
+  n = len(eqns)
+  inner = itertools.chain.from_iterable(itertools.combinations(range(1, n), k) for k in range(n))
+  least = min(cost(list(itertools.pairwise((0, *ends, n)))) for ends in inner)
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setattr(regions, "_SIZE", 8)
+    found = regions._bounds(eqns, sizes, last)
+  assert found[0][0] == 0 and found[-1][1] == n and all(a[1] == b[0] for a, b in itertools.pairwise(found))
+  np.testing.assert_allclose(cost(found), least, rtol=1e-12)
+
+
+class Result:
+  """A variable, which is known by what it is, not by its value."""
+
+  def __init__(self, aval):
+    self.aval = aval
+
+
+def test_what_only_derivatives_see_is_no_result():
+  """Bound, named and stopped values are what they were, and a region hands them on to nobody."""
+
+  def function(x):
+    same = linear.bound(jax.lax.stop_gradient(x), x * 2)
+    return jnp.sin(same) + jax.ad_checkpoint.checkpoint_name(same, "kept"), same
+
+  closed = jax.make_jaxpr(function)(jnp.ones(3))
+  cut = jax.make_jaxpr(lambda x: regions.evaluate(closed, x))(jnp.ones(3))
+  assert [len(e.outvars) for e in cut.eqns if e.params.get("name") == "region"] == [2]  # the sum, and the operand
+  for one, other in zip(regions.evaluate(closed, jnp.arange(3.0)), function(jnp.arange(3.0)), strict=True):
+    np.testing.assert_allclose(one, other, rtol=1e-6)

@@ -144,3 +144,12 @@ def test_additions_of_a_tree(matrix):
   for k in range(59, 0, -1):
     below[random.integers(k)] += below[k]
   assert sum(len(part.pairs) * part.count for part in tree.plan_sum(matrix(below)).additions) == 59
+
+
+def test_trees_that_begin_with_empty_rows_are_added_up_together():
+  """The dofs before each dof of its tree: the first has none."""
+  plan = tree.plan_sum(np.kron(np.eye(10), np.tri(7, k=-1)))
+  (part,) = plan.additions
+  assert part.count == 10 and len(part.pairs) == 5
+  x = jnp.asarray(np.random.default_rng(0).normal(size=(70, 2, 16)))
+  np.testing.assert_allclose(tree.mask_sum(plan, x), np.einsum("nk,k...->n...", plan.matrix, x), rtol=1e-12, atol=1e-12)
