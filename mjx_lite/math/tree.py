@@ -191,7 +191,7 @@ def _alike(mask: np.ndarray) -> list[tuple[int, int, int, int, int]]:
   before = np.maximum.accumulate(np.concatenate([[0], high]))[:-1]
   after = np.minimum.accumulate(low[::-1])[::-1]
   first = np.flatnonzero((before <= after) & (high > 0))  # no row above shares a column with one from here on; none is empty
-  *above, below = (_empty_above(high, k) for k in (*first, len(mask)))
+  *above, below = (_empty_above(high, int(k)) for k in (*first, len(mask)))
   if len(above) > 1:  # empty rows between parts are those below a part, unless there are none below the last
     first -= max(0, min(*above, min(above[1:]) - below))
   bounds = np.append(first, len(mask))
