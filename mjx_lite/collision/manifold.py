@@ -246,11 +246,6 @@ def _on_cap(s: Side, normal: jax.Array) -> jax.Array:
   return _is(s, "cylinder", 2) & (jnp.abs(vector.dot(normal, s.mat[..., 2, :])) > 1 - _FACING)
 
 
-def _keep(carry, side):
-  del side
-  return carry
-
-
 def _clip(reference, nreference, incident, nincident, out, limit):
   """Part of a polygon above another one, not higher than the limit: points (P, n, 3, W) and their number."""
   nref = reference.shape[1]
@@ -265,47 +260,8 @@ def _clip(reference, nreference, incident, nincident, out, limit):
   plane = once(safe.normalize(plane), one)
   exists = np.arange(nref, dtype=np.int32)[:, None] < nreference[:, None]
 
-  def cut(carry, side):
-    poly, count = carry
-    point, normal, real = side
-    height = once(vector.dot(poly - point[:, None], normal[:, None]), one)
-    inside = height > _HALFSPACE
-    wrap = place == count[:, None] - 1
-    after = jnp.where(wrap[:, :, None], poly[:, :1], jnp.roll(poly, -1, axis=1))
-    change = jnp.where(wrap, inside[:, :1], jnp.roll(inside, -1, axis=1)) != inside
-    change &= place < count[:, None]
-    # the corners inside are one run; where rounding makes it several, those between them are on the side
-    begins_inside = inside[:, 0]
-    leaves = largest(jnp.where(change & inside, place + 1, 0)) - 1
-    enters = largest(jnp.where(change & ~inside, jnp.where(begins_inside[:, None], place + 1, size - place), 0))
-    enters = jnp.where(begins_inside, enters - 1, size - enters)
-    some, apart = leaves >= 0, leaves < enters
-    ends = jnp.where(some[:, None], jnp.stack([enters, leaves], axis=1), 0)
-    following = jnp.where(ends == count[:, None] - 1, 0, jnp.minimum(ends + 1, size - 1))
-    low, high = (entries(height, k) for k in (ends, following))
-    t = jnp.clip(safe.divide(low, low - high), 0, 1)
-    begin = entries(poly, ends)
-    enter, leave = jnp.moveaxis(begin + t[:, :, None] * (entries(poly, following) - begin), 1, 0)
-
-    enters, leaves = (jnp.where(some, x, k)[:, None] for x, k in ((enters, size), (leaves, size)))
-    some, apart = some[:, None], apart[:, None]
-    first = jnp.where(apart, leaves + 1, 0)  # place of the corner where the polygon enters
-    source = jnp.where(some & (place >= first), enters + jnp.maximum(place - first - 1, 0), place)
-    new = entries(after, jnp.minimum(source, size - 1))
-    new = jnp.where((some & (place == first))[:, :, None], enter[:, None], new)
-    new = jnp.where((some & (place == jnp.where(apart, leaves, leaves - enters + 1)))[:, :, None], leave[:, None], new)
-    left = leaves - enters + 2 + jnp.where(apart, count[:, None], 0)
-    number = jnp.where(some, left, jnp.where(begins_inside, count, 0)[:, None])[:, 0]
-    real = real & jnp.any(normal != 0, axis=1)
-    return jnp.where(real[:, None, None], new, poly), jnp.where(real, jnp.minimum(number, size), count)
-
-  def cut_some(carry, side):
-    # hulls have few faces with many sides
-    return jax.lax.cond(side[1], cut, _keep, carry, side[0]), None
-
   sides = tuple(jnp.moveaxis(x, 1, 0) for x in (reference, plane, exists))
-  some = jnp.any(exists, axis=(0, 2))
-  (poly, count), _ = jax.lax.scan(cut_some, (poly, nincident + jnp.zeros_like(nreference)), (sides, some))
+  poly, count = _cut_by_all(poly, nincident + jnp.zeros_like(nreference), sides, one)
 
   # drop what is too high; what stays moves up
   keep = (place < count[:, None]) & (vector.dot(poly - reference[:, :1], out[:, None]) <= limit[:, None])
@@ -313,6 +269,70 @@ def _clip(reference, nreference, incident, nincident, out, limit):
   source = true_rows(jnp.moveaxis(keep, 1, 0).reshape(size, -1), size, jnp.max(number))
   source = jnp.minimum(jnp.moveaxis(source.reshape(size, *number.shape), 0, 1), size - 1)
   return jnp.take_along_axis(poly, source[:, :, None], axis=1), number
+
+
+@jax.custom_jvp
+def _cut_by_all(poly, count, sides, one):
+  """Polygons cut by one side after the other, as long as there are some: few faces of hulls have as many as there may be."""
+  number = jnp.max(jnp.where(jnp.any(sides[2], axis=(1, 2)), np.arange(1, len(sides[2]) + 1, dtype=np.int32), 0))
+
+  def turn(state):
+    k, poly, count = state
+    side = jax.tree.map(lambda x: jax.lax.dynamic_index_in_dim(x, k, keepdims=False), sides)
+    return k + 1, *_cut(poly, count, side, one)
+
+  return jax.lax.while_loop(lambda s: s[0] < number, turn, (jnp.int32(0), poly, count))[1:]
+
+
+@_cut_by_all.defjvp
+def _cut_by_all_jvp(primals, tangents):
+  # reverse mode goes through no loop whose turns it does not know
+  def cut_by_all(poly, count, sides, one):
+    some = jnp.any(sides[2], axis=(1, 2))
+
+    def turn(polygon, side):
+      return jax.lax.cond(side[1], lambda poly, count: _cut(poly, count, side[0], one), lambda *x: x, *polygon), None
+
+    return jax.lax.scan(turn, (poly, count), (sides, some))[0]
+
+  return jax.jvp(cut_by_all, primals, tangents)
+
+
+def _cut(poly, count, side, one):
+  """What of polygons is inside a side: a point on it, its normal, and whether it exists."""
+  size = poly.shape[1]
+  place = np.arange(size, dtype=np.int32)[:, None]
+  point, normal, real = side
+  height = once(vector.dot(poly - point[:, None], normal[:, None]), one)
+  inside = height > _HALFSPACE
+  wrap = place == count[:, None] - 1
+  after = jnp.where(wrap[:, :, None], poly[:, :1], jnp.roll(poly, -1, axis=1))
+  change = jnp.where(wrap, inside[:, :1], jnp.roll(inside, -1, axis=1)) != inside
+  change &= place < count[:, None]
+  # the corners inside are one run; where rounding makes it several, those between them are on the side
+  begins_inside = inside[:, 0]
+  leaves = largest(jnp.where(change & inside, place + 1, 0)) - 1
+  enters = largest(jnp.where(change & ~inside, jnp.where(begins_inside[:, None], place + 1, size - place), 0))
+  enters = jnp.where(begins_inside, enters - 1, size - enters)
+  some, apart = leaves >= 0, leaves < enters
+  ends = jnp.where(some[:, None], jnp.stack([enters, leaves], axis=1), 0)
+  following = jnp.where(ends == count[:, None] - 1, 0, jnp.minimum(ends + 1, size - 1))
+  low, high = (entries(height, k) for k in (ends, following))
+  t = jnp.clip(safe.divide(low, low - high), 0, 1)
+  begin = entries(poly, ends)
+  enter, leave = jnp.moveaxis(begin + t[:, :, None] * (entries(poly, following) - begin), 1, 0)
+
+  enters, leaves = (jnp.where(some, x, k)[:, None] for x, k in ((enters, size), (leaves, size)))
+  some, apart = some[:, None], apart[:, None]
+  first = jnp.where(apart, leaves + 1, 0)  # place of the corner where the polygon enters
+  source = jnp.where(some & (place >= first), enters + jnp.maximum(place - first - 1, 0), place)
+  new = entries(after, jnp.minimum(source, size - 1))
+  new = jnp.where((some & (place == first))[:, :, None], enter[:, None], new)
+  new = jnp.where((some & (place == jnp.where(apart, leaves, leaves - enters + 1)))[:, :, None], leave[:, None], new)
+  left = leaves - enters + 2 + jnp.where(apart, count[:, None], 0)
+  number = jnp.where(some, left, jnp.where(begins_inside, count, 0)[:, None])[:, 0]
+  real = real & jnp.any(normal != 0, axis=1)
+  return jnp.where(real[:, None, None], new, poly), jnp.where(real, jnp.minimum(number, size), count)
 
 
 def _reduce(points: jax.Array, count: jax.Array, is_edge: jax.Array, along: jax.Array) -> tuple[jax.Array, jax.Array]:
