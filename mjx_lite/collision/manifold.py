@@ -274,7 +274,7 @@ def _clip(reference, nreference, incident, nincident, out, limit):
 @jax.custom_jvp
 def _cut_by_all(poly, count, sides, one):
   """Polygons cut by one side after the other, as long as there are some: few faces of hulls have as many as there may be."""
-  number = jnp.max(jnp.where(jnp.any(sides[2], axis=(1, 2)), np.arange(1, len(sides[2]) + 1, dtype=np.int32), 0))
+  number = jnp.sum(jnp.any(sides[2], axis=(1, 2)), dtype=jnp.int32)  # they come first
 
   def turn(state):
     k, poly, count = state
