@@ -897,7 +897,9 @@ def _check_acc(m: Model, d: Data) -> Data:
 
 
 def _bad(x):
-  return vector.fold(jnp.logical_or, ~(jnp.abs(x) <= MAXVAL), 0) if len(x) else jnp.zeros(x.shape[1:], bool)
+  if not len(x):
+    return jnp.zeros(x.shape[1:], bool)
+  return linear.materialized(vector.fold(jnp.logical_or, ~(jnp.abs(x) <= MAXVAL), 0))
 
 
 _RESET_FIELDS = (

@@ -7,7 +7,6 @@ import numpy as np
 from mjx_lite.collision.shapes import Contacts, Shape, first_min, make_contacts, only_where, rank_among
 from mjx_lite.core import linear
 from mjx_lite.math import safe, vector
-from mjx_lite.math.once import decided, unit
 
 _LEVEL = {8: 1e-10, 4: 1e-5}  # relative height over a side, by dtype, up to which a centre is level with it
 
@@ -26,7 +25,7 @@ def _local_sphere_box(
   # centre inside: away from the nearest face, the lower one where two are equally near. Which one is decided once: in the
   # middle of a box it is round-off, and distance and normal must go by the same face
   depth = size - jnp.abs(jax.lax.stop_gradient(center))
-  upper, lowest = decided(unit(center), center > 0, first_min(depth))
+  upper, lowest = linear.materialized((center > 0, first_min(depth)))
   inward = jnp.where(upper, -1, 1) * lowest.astype(center.dtype)
   inside = gap <= safe.MINVAL
   gap = jnp.where(inside, -vector.dot(inward, inward * size + center), gap)
@@ -204,7 +203,7 @@ def capsule_box(a: Shape, b: Shape, margin: jax.Array) -> Contacts:
   end = jnp.sum(jnp.where(chosen, end, 0), axis=1)
   # edges that meet in a corner are equally near to it: each gives the same derivative, but not parts of one and of another
   masks = (*(chosen[:, k] for k in range(12)), best_edge >= best_tip - tie, tip_dist[:, 0] <= tip_dist[:, 1], end > 0, end < 0)
-  *chosen, is_tip, is_low, is_high_end, is_low_end = decided(unit(pos), *masks)
+  *chosen, is_tip, is_low, is_high_end, is_low_end = linear.materialized(masks)
   chosen = jnp.stack(chosen, axis=1)
   end = jnp.where(is_high_end, 1, jnp.where(is_low_end, -1, 0))
 

@@ -17,7 +17,6 @@ from mjx_lite.core.enums import GeomType
 from mjx_lite.core.select import gather, next_true, rows
 from mjx_lite.core.types import Model
 from mjx_lite.math import extreme, safe, vector
-from mjx_lite.math.once import once
 
 ROUND = frozenset(("sphere-sphere", "sphere-capsule", "capsule-capsule"))  # groups of shapes around segments
 _AT_A_TIME = 16  # candidates that are looked at, or not, in one go
@@ -176,7 +175,7 @@ def near_trees(b: Balls, tree: np.ndarray, reach: jax.Array) -> jax.Array:
   members = [np.flatnonzero(tree == t) for t in np.unique(tree)]
   index = np.stack([np.resize(g, max(map(len, members))) for g in members])
   pos, radius = rows(b.pos, index), rows(b.radius, index)[:, :, None]
-  low, high = once(vector.fold(jnp.minimum, pos - radius, 1)), once(vector.fold(jnp.maximum, pos + radius, 1))
+  low, high = linear.materialized((vector.fold(jnp.minimum, pos - radius, 1), vector.fold(jnp.maximum, pos + radius, 1)))
   pos, radius = b.pos[:, None], b.radius[:, None, None] + jax.lax.stop_gradient(reach)
   apart = vector.fold(jnp.logical_or, (pos - radius > high) | (low > pos + radius), 2)
   bit = np.left_shift(1, np.arange(apart.shape[-1]) % _BITS).astype(np.int32)
@@ -257,7 +256,8 @@ def nearest(overlap: jax.Array, budget: int, slack: jax.Array | float = 0.0) -> 
     group = jnp.sort(_largest(vector.fold(jnp.maximum, overlap, 1), wanted)[1])
     members = jnp.take_along_axis(overlap, group[:, None], axis=2).reshape(-1, _GROUP * wanted)
     value, among = _largest(members, wanted)
-    place = count * (among // wanted) + jnp.take_along_axis(group, among % wanted, axis=1)
+    which, member = (f(among, jnp.int32(wanted)) for f in (jax.lax.rem, jax.lax.div))
+    place = count * member + jnp.take_along_axis(group, which, axis=1)
   return Chosen(place[:, :budget].T, value[:, :budget].T > 0, value[:, budget] > slack)
 
 

@@ -4,6 +4,7 @@ Sphere: a point. Capsule: a segment. Box, mesh and prism: their corners. Ellipso
 a constant table, times a scale that carries the gradient.
 """
 
+import functools
 from typing import Any, NamedTuple
 
 import jax
@@ -11,12 +12,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from mjx_lite.collision.hulls import HullOf
+from mjx_lite.core import linear, regions
 from mjx_lite.core.lanes import Lanes
 from mjx_lite.core.select import fetched, gather
 from mjx_lite.math import safe, vector
 from mjx_lite.math.extreme import first_largest
 
 CORNERS, ELLIPSOID, CYLINDER = range(3)
+_FEW = 32  # tables
 
 
 class Picked(NamedTuple):
@@ -113,8 +116,17 @@ def _picked(table: np.ndarray, which: jax.Array) -> Picked | np.ndarray:
 
 
 def laid_out(c: Core) -> Core:
-  """The same with the picked rows of its table side by side, for loops that go through them."""
-  return c._replace(table=_by_world(c)) if isinstance(c.table, Picked) else c
+  """The same with the picked rows of its table side by side, for loops that go through them.
+
+  In a tile of worlds one of few tables is chosen by comparing with each, in vectors; to fetch is a load for each number.
+  """
+  if not isinstance(c.table, Picked):
+    return c
+  table, which = c.table.rows.astype(c.pos.dtype)[..., None], c.table.which[:, None, None]
+  if not regions.are_several(which.shape[-1]) or len(table) > _FEW:
+    return c._replace(table=_by_world(c))
+  chosen = functools.reduce(lambda x, k: jnp.where(which == k, table[k], x), range(1, len(table)), jnp.asarray(table[:1]))
+  return c._replace(table=linear.materialized(chosen))
 
 
 def _by_world(c: Core) -> jax.Array:

@@ -5,8 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from mjx_lite.collision.shapes import Contacts, Shape, make_contacts
+from mjx_lite.core import linear
 from mjx_lite.math import safe, vector
-from mjx_lite.math.once import decided, unit
 
 
 def plane_ellipsoid(a: Shape, b: Shape, margin: jax.Array) -> Contacts:
@@ -39,7 +39,7 @@ def plane_cylinder(a: Shape, b: Shape, margin: jax.Array) -> Contacts:
   axis = b.axis(2)
   slope = vector.dot(normal, axis)[..., None, :]
   # which cap is lower is round-off where a cylinder lies: computed once, so that all parts of the derivative are of one choice
-  (turned,) = decided(unit(slope), slope > 0)
+  turned = linear.materialized(slope > 0)
   axis = jnp.where(turned, -axis, axis)
   down = slope * b.axis(2) - normal
   level = vector.dot(down, down)[..., None, :] < 1e-12
@@ -68,7 +68,7 @@ def sphere_cylinder(a: Shape, b: Shape, margin: jax.Array) -> Contacts:
   within, inside = jnp.abs(along) < half, vector.dot(radial, radial) < radius_b * radius_b
   use_cap = inside & (~within | (half - jnp.abs(along) < radius_b - away))
   # inside, which of them is nearest may be round-off: decided once, for distance and normal
-  upper, use_cap, use_side = decided(unit(along), along > 0, use_cap, within & ~use_cap)
+  upper, use_cap, use_side = linear.materialized((along > 0, use_cap, within & ~use_cap))
   up = jnp.where(upper, 1, -1).astype(along.dtype)
 
   # side: a sphere of the cylinder's radius at the same height; rim: a point; cap: a plane

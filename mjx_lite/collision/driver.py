@@ -294,7 +294,7 @@ def _collide_near(m: Model, geom_xpos: jax.Array, geom_xmat: jax.Array) -> Conta
   rank, touches, dist, pos, frame = (join(x) for x in zip(*parts, strict=True))
   felt = m.opt.contact_gradient != "exact"  # some of what does not touch, where there is room
   chosen = broadphase.first_contacts(touches, rank, len(p.slot_pair), width * len(p.geom1), felt)
-  pair = gather(rank, chosen.place) // width
+  pair = linear.materialized(jax.lax.div(gather(rank, chosen.place), jnp.int32(width)))
   dist, pos, frame = (gather(x, chosen.place) for x in (dist, pos, frame))
   dist = dist if felt else jnp.where(chosen.there, dist, _FAR)
   pairs = _chosen(_pairs(p), pair)

@@ -16,9 +16,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from mjx_lite.collision.shapes import entries, first_min
+from mjx_lite.core import linear
 from mjx_lite.math import safe, vector
 from mjx_lite.math.extreme import first_largest
-from mjx_lite.math.once import decided, once
 
 VERTICES = 32
 _FLAT = 1e-3  # sine between two sides up to which vertices lie on a line
@@ -49,7 +49,7 @@ def _over(x: jax.Array, y: jax.Array) -> jax.Array:
 
 def shortest(
   furthest: Callable[[jax.Array], tuple[jax.Array, jax.Array]], y: jax.Array, way: Way, depth: jax.Array, look: jax.Array,
-  tolerance: jax.Array, one: jax.Array,
+  tolerance: jax.Array,
 ) -> Way:  # fmt: skip
   """The way out through the face of Y nearest to the origin.
 
@@ -60,13 +60,12 @@ def shortest(
     depth: (P, W) height above the origin of Y's plane there.
     look: (P, W) which pairs to look at.
     tolerance: (P, W) heights that count as none.
-    one: 1, for `once`.
   """
   g = jax.lax.while_loop(
-    lambda g: jnp.any(g.look) & (g.number < VERTICES), lambda g: _grow(g, furthest, depth, tolerance, one),
+    lambda g: jnp.any(g.look) & (g.number < VERTICES), lambda g: _grow(g, furthest, depth, tolerance),
     _begin(*_triangle(furthest, y, way), look),
   )  # fmt: skip
-  at, height, n = _nearest(g, one)
+  at, height, n = _nearest(g)
   i, j = at // VERTICES, at % VERTICES
   # the third vertex is that with half-edges from j and to i in the same plane
   heights = g.plane[:, :, :, 3]
@@ -109,23 +108,23 @@ def _begin(y: jax.Array, kept: jax.Array, look: jax.Array) -> _Grown:
   return _Grown(y, kept, plane, look, jnp.zeros_like(look), jnp.int32(3))
 
 
-def _nearest(g: _Grown, one: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+def _nearest(g: _Grown) -> tuple[jax.Array, jax.Array, jax.Array]:
   """A half-edge (P, 1, W) of the face nearest to the origin, as i V + j, its height (P, W) and its normal (P, 3, W)."""
   plane = g.plane.reshape(len(g.plane), VERTICES**2, 4, -1)
   at = first_largest(-plane[:, :, 3])[1][:, None]
-  best = once(entries(plane, at)[:, 0], one)
+  best = linear.materialized(entries(plane, at)[:, 0])
   return at, best[:, 3], best[:, :3]
 
 
-def _grow(g: _Grown, furthest: Callable, depth: jax.Array, tolerance: jax.Array, one: jax.Array) -> _Grown:
+def _grow(g: _Grown, furthest: Callable, depth: jax.Array, tolerance: jax.Array) -> _Grown:
   """Take in the vertex of Y that is farthest from the nearest face: the faces that see it give way to a cone."""
-  _, low, n = _nearest(g, one)
+  _, low, n = _nearest(g)
   w, new = furthest(n)
-  w = once(w, one)
-  shallow, ends = decided(one, low < depth - tolerance, jnp.abs(vector.dot(n, w) - low) <= tolerance)
+  w = linear.materialized(w)
+  shallow, ends = linear.materialized((low < depth - tolerance, jnp.abs(vector.dot(n, w) - low) <= tolerance))
   better, look = g.better | g.look & shallow & ends, g.look & shallow & ~ends
   sees = vector.dot(g.plane[:, :, :, :3], w[:, None, None]) - g.plane[:, :, :, 3] > 0.25 * tolerance[:, None, None]
-  (sees,) = decided(one, sees & look[:, None, None])
+  sees = linear.materialized(sees & look[:, None, None])
   rim = sees & ~jnp.swapaxes(sees, 1, 2)
 
   # of the rim, one edge begins and one ends at each of its vertices: their other ends, from 1
@@ -136,7 +135,7 @@ def _grow(g: _Grown, furthest: Callable, depth: jax.Array, tolerance: jax.Array,
   # faces of the cone, known by where their edges on the rim begin, at all three edges of each
   along = entries(g.y, jnp.maximum(after - 1, 0)) - g.y
   normal = safe.normalize(vector.cross(along, w[:, None] - g.y))
-  face = once(jnp.concatenate([normal, vector.dot(normal, w[:, None])[:, :, None]], axis=2), one)
+  face = linear.materialized(jnp.concatenate([normal, vector.dot(normal, w[:, None])[:, :, None]], axis=2))
   none = _NONE.astype(w.dtype)
   back = jnp.where(_over(after > 0, face), face, none)
   there = jnp.where(_over(before > 0, face), entries(face, jnp.maximum(before - 1, 0)), none)

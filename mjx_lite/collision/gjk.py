@@ -19,9 +19,9 @@ import numpy as np
 
 from mjx_lite.collision import boxes, core, expand
 from mjx_lite.collision.core import Core
+from mjx_lite.core import linear
 from mjx_lite.math import safe, vector
 from mjx_lite.math.extreme import first_largest, largest
-from mjx_lite.math.once import decided, once, once_chosen, unit
 
 _APART, _LEAVE, _DESCEND = range(3)
 _TRIED = np.array([x for x in np.ndindex(3, 3, 3) if x != (1, 1, 1)], float) - 1
@@ -82,26 +82,25 @@ class _State(NamedTuple):
   passes: jax.Array
 
 
-def _nearest(y: jax.Array, on: jax.Array, w: jax.Array, one: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+def _nearest(y: jax.Array, on: jax.Array, w: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
   """Point nearest to the origin of the simplex of w and y, which w is part of.
 
   Args:
     y: (P, 3, 3, W) vertices, of which those exist that are on (P, 3, W).
     w: (P, 3, W).
-    one: 1, for `once`.
 
   Returns:
     the point (P, 3, W), which vertices besides w span it (P, 3, W), and whether the origin is inside (P, W).
   """
-  e = once(y - w[:, None], one)
+  e = linear.materialized(y - w[:, None])
   n = [vector.cross(e[:, (k + 1) % 3], e[:, (k + 2) % 3]) for k in range(3)]
-  n = once(jnp.stack(n, axis=1), one)  # of the triangle without vertex k
+  n = linear.materialized(jnp.stack(n, axis=1))  # of the triangle without vertex k
   length2, area2 = ([vector.dot(x[:, k], x[:, k]) for k in range(3)] for x in (e, n))
   w2 = vector.dot(w, w)
   tiny = jnp.finfo(w.dtype).eps
 
   # every simplex of two or three vertices with w: the bits of the vertices, and how near its plane is
-  best2, best = w2, jnp.zeros_like(w2)
+  best2, best = w2, jnp.zeros(w2.shape, jnp.int32)
   for i in range(3):
     t = _ratio(-vector.dot(e[:, i], w), length2[i])
     foot = w + t[:, None] * e[:, i]
@@ -117,7 +116,7 @@ def _nearest(y: jax.Array, on: jax.Array, w: jax.Array, one: jax.Array) -> tuple
     size2 = _ratio(height * height, area2[k])
     better = on[:, i] & on[:, j] & (s > 0) & (t > 0) & (s + t < 1) & wide & (size2 < best2)
     best, best2 = jnp.where(better, 7 - (1 << k), best), jnp.where(better, size2, best2)
-  best = once_chosen(best, one).astype(jnp.int32)
+  best = linear.materialized(best)
   span = jnp.stack([best & 1 << k != 0 for k in range(3)], axis=1)
   edge, normal = (vector.add(jnp.where((best == b)[:, None], x[:, k], 0) for k, b in enumerate(bits))
                   for x, bits in ((e, (1, 2, 4)), (n, (6, 5, 3))))  # fmt: skip
@@ -178,7 +177,6 @@ def find(a: Core, b: Core, reach: jax.Array, iterations: int, ways: jax.Array | 
   small = size * tiny**0.5 * 0.1  # distance at which shapes count as touching
   least = size * max(_LEAST, tiny**0.5)  # above what counts as touching
   away = safe.normalize(place)
-  one = unit(place)
 
   # curved cores only need a start for Newton's method
   lib = np if isinstance(polytopes, np.ndarray) else jnp
@@ -201,7 +199,7 @@ def find(a: Core, b: Core, reach: jax.Array, iterations: int, ways: jax.Array | 
 
   def body(s: _State) -> _State:
     w, point_a, point_b, index_a, index_b = furthest(-s.v)
-    w, point_a, point_b = (once(x, one) for x in (w, point_a, point_b))
+    w, point_a, point_b = linear.materialized((w, point_a, point_b))
     rel, y_rel = w - s.target, s.y - s.target[:, None]
     v2, ahead = vector.dot(s.v, s.v), vector.dot(s.v, rel)
     fresh = ~s.on.any(axis=1)
@@ -211,11 +209,11 @@ def find(a: Core, b: Core, reach: jax.Array, iterations: int, ways: jax.Array | 
     stop = ~fresh & (same | close)
 
     # a better simplex, or none
-    point, span, inside = _nearest(y_rel, s.on, rel, one)
+    point, span, inside = _nearest(y_rel, s.on, rel)
     # rounding may hide the progress of a step that turns the simplex on the way to a farther one
     slack = jnp.where(v2 - ahead > _UNFINISHED * v2, jnp.asarray(1 + _UNFINISHED, v2.dtype), 1)
     stop |= ~fresh & ~inside & (vector.dot(point, point) >= slack * v2)
-    stop, inside, far = decided(one, stop, inside, far)
+    stop, inside, far = linear.materialized((stop, inside, far))
     inside &= ~stop
     keep = stop | s.done
     slot = jnp.argmin(jnp.where(span, 1, 0), axis=1)[:, None] == np.arange(3)[:, None]
@@ -229,18 +227,18 @@ def find(a: Core, b: Core, reach: jax.Array, iterations: int, ways: jax.Array | 
     v = jnp.where(keep[:, None], s.v, point)
 
     # this target is done: what next
-    v = once(v, one)
-    length = once(safe.norm(v), one)
+    v = linear.materialized(v)
+    length = linear.materialized(safe.norm(v))
     tired = s.count >= iterations - 1
     touch = length <= small
     inside |= touch & (s.stage != _DESCEND)
     end = stop | tired | inside | touch
     outside = end & ~inside
     n = -v / jnp.where(length > 0, length, 1)[:, None]
-    depth = once(vector.dot(n, v + s.target), one)
+    depth = linear.materialized(vector.dot(n, v + s.target))
     settled = (s.stage == _DESCEND) & ((vector.dot(n, s.normal) > 1 - settles) | (s.turn >= _TURNS) | inside | touch)
     again = settled & end & ~s.again & (tried_depth < (1 - 1e-4) * depth - 64 * tiny * size)
-    settled, again = decided(one, settled & ~again, again)
+    settled, again = linear.materialized((settled & ~again, again))
     done = s.done | far & ~fresh | outside & (s.stage == _APART) | end & settled
     step = jnp.where(end & inside & (s.stage == _LEAVE), _GROWTH * s.step, s.step)
     done |= step > 64 * size
@@ -278,14 +276,14 @@ def find(a: Core, b: Core, reach: jax.Array, iterations: int, ways: jax.Array | 
 
   def deep(s: _State, some) -> tuple[jax.Array, jax.Array]:
     """Depth, and whether there may be a shorter way out than through the foot."""
-    depth = once(jnp.max(jnp.where(s.on, vector.dot(s.y, s.normal[:, None]), -jnp.inf), axis=1), one)
+    depth = linear.materialized(jnp.max(jnp.where(s.on, vector.dot(s.y, s.normal[:, None]), -jnp.inf), axis=1))
     return depth, s.overlap & ~s.far & some & (depth > _DEEP * size)
 
   def elsewhere(s: _State, looked: jax.Array) -> _State:
     """Begin again where the boundary of Y is nearer to the origin."""
     depth, look = deep(s, ~polytopes & ~looked)
     nothing = tried, jnp.full_like(depth, jnp.inf)
-    way, low = jax.lax.cond(jnp.any(look), lambda: _seek(furthest, turn, one), lambda: nothing)
+    way, low = jax.lax.cond(jnp.any(look), lambda: _seek(furthest, turn), lambda: nothing)
     look &= low < (1 - 1e-4) * depth - 64 * tiny * size
     target = (low + height(low))[:, None] * way
     first = _first_max(jnp.where(s.on, vector.dot(s.y, way[:, None]), -jnp.inf)) & s.on
@@ -314,7 +312,7 @@ def find(a: Core, b: Core, reach: jax.Array, iterations: int, ways: jax.Array | 
   way = expand.Way(s.normal, s.on, jnp.stack([s.index_a, s.index_b], axis=2))
   tolerance = 64 * tiny * size + jnp.zeros_like(depth)
   way = jax.lax.cond(
-    jnp.any(look), lambda: expand.shortest(vertex, s.y, way, depth, look, tolerance, one), lambda: way
+    jnp.any(look), lambda: expand.shortest(vertex, s.y, way, depth, look, tolerance), lambda: way
   )  # fmt: skip
   return found._replace(normal=way.normal, on=way.on, index_a=way.kept[:, :, 0], index_b=way.kept[:, :, 1])
 
@@ -348,7 +346,7 @@ def _shallowest(
   return way, overlap(way[:, None], core.extent)[:, 0]
 
 
-def _seek(furthest: Callable, turn: jax.Array, one: jax.Array) -> tuple[jax.Array, jax.Array]:
+def _seek(furthest: Callable, turn: jax.Array) -> tuple[jax.Array, jax.Array]:
   """A direction (P, 3, W) in which shapes overlap little, and how much (P, W): from each of many, some steps downhill."""
   axes = jnp.swapaxes(turn, 1, 2)
   ways = jnp.broadcast_to(jnp.asarray(_TRIED, turn.dtype)[..., None], (len(turn), *_TRIED.shape, turn.shape[-1]))
@@ -356,7 +354,7 @@ def _seek(furthest: Callable, turn: jax.Array, one: jax.Array) -> tuple[jax.Arra
 
   def height(n):
     """How far Y reaches along each direction, and the tangent uphill."""
-    y = once(jax.vmap(furthest, 1, 1)(n)[0], one)
+    y = linear.materialized(jax.vmap(furthest, 1, 1)(n)[0])
     low = vector.dot(n, y)
     return low, safe.normalize(y - low[:, :, None] * n)
 

@@ -13,11 +13,11 @@ import numpy as np
 from mjx_lite.collision import core, gjk, prism, witness
 from mjx_lite.collision.core import Core
 from mjx_lite.collision.shapes import NO_CONTACT, Contacts, Shape, make_contacts, only_where
+from mjx_lite.core import linear
 from mjx_lite.core.enums import MAXCONPAIR
 from mjx_lite.core.lanes import in_lanes
 from mjx_lite.core.select import join, rows
 from mjx_lite.math import safe, vector
-from mjx_lite.math.once import once
 
 CLOSED = ("sphere", "capsule")  # shapes with a closed form, of which a plan has one alone
 SHAPES = ("sphere", "capsule", "ellipsoid", "cylinder", "box", "mesh")
@@ -189,7 +189,7 @@ def _under(p: HFieldPlan, a: Shape, b: Shape, margin: jax.Array) -> _Under:
   grid = jnp.minimum(rows(begin, of) + p.point[:, 1:, None].astype(np.int32), last[of].astype(np.int32))  # column and row
   first, stride = (x[of].astype(np.int32)[:, None] for x in (p.first, p.count[:, 0]))
   z = jnp.asarray(p.height, dtype).at[first + grid[:, 0] + stride * grid[:, 1]].get(mode="promise_in_bounds")
-  z = rows(once(z), p.at)
+  z = rows(linear.materialized(z), p.at)
   width = p.width[:, None, :, None].astype(dtype)
   xy: Any = width * (cell[:, None] + _CORNERS[p.half][..., None].astype(np.int32)) - half[p.pair][:, None]
   exists &= jnp.any(z >= rows(low[:, 2], p.pair)[:, None], axis=1)

@@ -16,11 +16,11 @@ from mjx_lite.collision.core import over
 from mjx_lite.collision.faces import FacesOf
 from mjx_lite.collision.hulls import take
 from mjx_lite.collision.shapes import entries, first_min, only_where
+from mjx_lite.core import linear, loops
 from mjx_lite.core.enums import GeomType
 from mjx_lite.core.lanes import Lanes
 from mjx_lite.math import safe, vector
 from mjx_lite.math.extreme import largest, true_rows
-from mjx_lite.math.once import decided, once, unit
 
 _FACE_TOL, _EDGE_TOL = 0.996, 0.0888  # cosine between faces that face each other, slope of an edge in a face
 _HALFSPACE = -1e-10
@@ -249,19 +249,23 @@ def _on_cap(s: Side, normal: jax.Array) -> jax.Array:
 def _clip(reference, nreference, incident, nincident, out, limit):
   """Part of a polygon above another one, not higher than the limit: points (P, n, 3, W) and their number."""
   nref = reference.shape[1]
-  one = unit(out)
-  reference, incident = once(reference, one), once(incident, one)
+  reference, incident = linear.materialized((reference, incident))
   size = reference.shape[1] + incident.shape[1]
   place = np.arange(size, dtype=np.int32)[:, None]
   poly = jnp.pad(incident, ((0, 0), (0, size - incident.shape[1]), (0, 0), (0, 0)), mode="edge")
   last = np.arange(nref, dtype=np.int32)[:, None] == nreference[:, None] - 1
   following = jnp.where(last[:, :, None], reference[:, :1], jnp.roll(reference, -1, axis=1))
   plane = vector.cross(following - reference, out[:, None])
-  plane = once(safe.normalize(plane), one)
+  plane = linear.materialized(safe.normalize(plane))
   exists = np.arange(nref, dtype=np.int32)[:, None] < nreference[:, None]
 
   sides = tuple(jnp.moveaxis(x, 1, 0) for x in (reference, plane, exists))
-  poly, count = _cut_by_all(poly, nincident + jnp.zeros_like(nreference), sides, one)
+  number = jnp.sum(jnp.any(exists, axis=(0, 2)), dtype=jnp.int32)  # few faces have as many sides as there may be
+
+  def cut(k, state):
+    return _cut(*state, jax.tree.map(lambda x: jax.lax.dynamic_index_in_dim(x, k, keepdims=False), sides))
+
+  poly, count = loops.repeat(cut, number, nref, (poly, nincident + jnp.zeros_like(nreference)))
 
   # drop what is too high; what stays moves up
   keep = (place < count[:, None]) & (vector.dot(poly - reference[:, :1], out[:, None]) <= limit[:, None])
@@ -271,39 +275,12 @@ def _clip(reference, nreference, incident, nincident, out, limit):
   return jnp.take_along_axis(poly, source[:, :, None], axis=1), number
 
 
-@jax.custom_jvp
-def _cut_by_all(poly, count, sides, one):
-  """Polygons cut by one side after the other, as long as there are some: few faces of hulls have as many as there may be."""
-  number = jnp.sum(jnp.any(sides[2], axis=(1, 2)), dtype=jnp.int32)  # they come first
-
-  def turn(state):
-    k, poly, count = state
-    side = jax.tree.map(lambda x: jax.lax.dynamic_index_in_dim(x, k, keepdims=False), sides)
-    return k + 1, *_cut(poly, count, side, one)
-
-  return jax.lax.while_loop(lambda s: s[0] < number, turn, (jnp.int32(0), poly, count))[1:]
-
-
-@_cut_by_all.defjvp
-def _cut_by_all_jvp(primals, tangents):
-  # reverse mode goes through no loop whose turns it does not know
-  def cut_by_all(poly, count, sides, one):
-    some = jnp.any(sides[2], axis=(1, 2))
-
-    def turn(polygon, side):
-      return jax.lax.cond(side[1], lambda poly, count: _cut(poly, count, side[0], one), lambda *x: x, *polygon), None
-
-    return jax.lax.scan(turn, (poly, count), (sides, some))[0]
-
-  return jax.jvp(cut_by_all, primals, tangents)
-
-
-def _cut(poly, count, side, one):
+def _cut(poly, count, side):
   """What of polygons is inside a side: a point on it, its normal, and whether it exists."""
   size = poly.shape[1]
   place = np.arange(size, dtype=np.int32)[:, None]
   point, normal, real = side
-  height = once(vector.dot(poly - point[:, None], normal[:, None]), one)
+  height = linear.materialized(vector.dot(poly - point[:, None], normal[:, None]))
   inside = height > _HALFSPACE
   wrap = place == count[:, None] - 1
   after = jnp.where(wrap[:, :, None], poly[:, :1], jnp.roll(poly, -1, axis=1))
@@ -361,7 +338,9 @@ def _wide(points, count, is_edge):
   """Corners of a wide quadrilateral in a polygon. Source: `polygonQuad`, whose rotating search this is, step by step."""
   n = jnp.maximum(count, 1)
   zero = jnp.zeros_like(count)
-  one = unit(points)
+
+  def next_one(corner):
+    return jnp.where(corner + 1 == n, 0, corner + 1)
 
   def area(q):
     p = [jnp.take_along_axis(points, x[:, None, None], axis=1)[:, 0] for x in q]
@@ -370,16 +349,16 @@ def _wide(points, count, is_edge):
 
   def step(s):
     q, best, biggest, mode, steps = s
-    tried = [jnp.where(mode == k, (q[k] + 1) % n, q[k]) for k in range(4)]
-    size = once(area(tried), one)
-    (better,) = decided(one, (size > biggest) & (q[0] < n))
+    tried = linear.materialized([jnp.where(mode == k, next_one(q[k]), q[k]) for k in range(4)])
+    size = linear.materialized(area(tried))
+    better = linear.materialized((size > biggest) & (q[0] < n))
     q2 = [jnp.where(better, y, x) for x, y in zip(q, tried, strict=True)]
     best = [jnp.where(better, y, x) for x, y in zip(best, q2, strict=True)]
     # the first corner moves on when the fourth cannot
     advance = ~better & (mode == 3)
-    b = jnp.where(advance & (q2[1] == q2[0]), (q2[1] + 1) % n, q2[1])
-    c = jnp.where(advance & (q2[1] == q2[0]) & (q2[2] == b), (q2[2] + 1) % n, q2[2])
-    d = jnp.where(advance & (q2[1] == q2[0]) & (q2[2] == b) & (q2[3] == c), (q2[3] + 1) % n, q2[3])
+    b = jnp.where(advance & (q2[1] == q2[0]), next_one(q2[1]), q2[1])
+    c = jnp.where(advance & (q2[1] == q2[0]) & (q2[2] == b), next_one(q2[2]), q2[2])
+    d = jnp.where(advance & (q2[1] == q2[0]) & (q2[2] == b) & (q2[3] == c), next_one(q2[3]), q2[3])
     q2 = [jnp.where(advance, q2[0] + 1, q2[0]), b, c, d]
     mode = jnp.where(better, jnp.maximum(mode - 1, 1), jnp.minimum(mode + 1, 3))
     return q2, best, jnp.where(better, size, biggest), mode, steps + 1

@@ -16,8 +16,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from mjx_lite.collision.shapes import NO_CONTACT
+from mjx_lite.core import linear
 from mjx_lite.math import safe, vector
-from mjx_lite.math.once import once_chosen, unit
 
 Vec = Sequence[Any]  # three components (P, W)
 
@@ -89,7 +89,7 @@ def point(prisms: Prisms, p: Vec) -> Nearest:
 
   Gradient: of the feature that is nearest; on the surface that of a face.
   """
-  code = _computed(_nearest(prisms, _held(p)).code)
+  code = linear.materialized(_nearest(prisms, _held(p)).code)
   return _from_point(_geometry(prisms, code & 7, code >> 3 & 3), p)
 
 
@@ -103,7 +103,7 @@ def segment(prisms: Prisms, c: Vec, a: Vec) -> Nearest:
 
   Gradient: of the features that are nearest; of a segment parallel to a face or an edge an end or a corner counts.
   """
-  code = _computed(_features(prisms, _held(c), _held(a)))
+  code = linear.materialized(_features(prisms, _held(c), _held(a)))
   kind, end = code & 7, (code >> 5 & 3) - 1
   g, inner = _geometry(prisms, kind, code >> 3 & 3), end == 0
 
@@ -131,12 +131,6 @@ _APART = 128  # in the code of such a place, for a segment that does not overlap
 def _code(kind: Any, number: Any, end: Any = 0) -> Any:
   """A feature, and a place on a segment, as one number."""
   return kind + 8 * number + _END * (end + 1)
-
-
-def _computed(code: jax.Array) -> jax.Array:
-  """Codes that are computed once, for all that depends on them."""
-  code = code.astype(jnp.float32)
-  return once_chosen(code, unit(code)).astype(jnp.int32)
 
 
 class _Feature(NamedTuple):

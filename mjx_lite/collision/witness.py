@@ -15,8 +15,8 @@ import numpy as np
 from mjx_lite.collision import core
 from mjx_lite.collision.core import Core
 from mjx_lite.collision.gjk import Features
+from mjx_lite.core import linear
 from mjx_lite.math import safe, vector
-from mjx_lite.math.once import once, once_chosen, unit
 
 _STEPS = 4  # of Newton's method for curved cores
 _FLAT = 0.05  # part of a cylinder's radius by which its points spread where it stands on its cap
@@ -160,8 +160,7 @@ def _points(p: _Posed, n: jax.Array) -> tuple[jax.Array, jax.Array]:
     local = -vector.mat_t_vec(p.turn, n)
     move = core.curved_point(p.b, local[:, None], p.index_b, pb)
     pb = jnp.where(p.frozen_b[:, None, None], pb, move)
-  one = unit(p.place)
-  return once(pa - p.place[:, None] - vector.mat_vec(p.turn[:, None], pb), one), once(pa, one)
+  return linear.materialized((pa - p.place[:, None] - vector.mat_vec(p.turn[:, None], pb), pa))
 
 
 def _edges(p: _Posed, n: jax.Array):
@@ -180,14 +179,11 @@ def _edges(p: _Posed, n: jax.Array):
   zero, whole = jnp.zeros_like(l1), jnp.ones_like(l1)
   first = {1: jnp.where(use_second, zero, jnp.where(one, whole, zero)), 2: jnp.where(use_second, whole, zero)}
   second = {1: zero, 2: jnp.where(both, whole, zero)}
-  one = unit(p.place)
-  first, second = ({k: once_chosen(x, one) for k, x in e.items()} for e in (first, second))
-  return count, (first, second)
+  return count, linear.materialized((first, second))
 
 
 def _newton(held: _Posed, posed: _Posed, n: jax.Array) -> jax.Array:
   """One step towards the normal: residual of `posed`, slope of `held`."""
-  p_place = held.place
   count, edges = _edges(held, n)
 
   def edge(y, i):
@@ -197,7 +193,6 @@ def _newton(held: _Posed, posed: _Posed, n: jax.Array) -> jax.Array:
   e0 = safe.normalize(edge(y0, 0))
   e0 = e0 - vector.dot(e0, n)[:, None] * n
   hint = jnp.where((jnp.abs(n[:, :1]) < 0.7), np.array([1, 0, 0])[:, None], np.array([0, 1, 0])[:, None]).astype(n.dtype)
-  one = unit(p_place)
   u1 = jax.lax.stop_gradient(safe.normalize(jnp.where(count[:, None] > 0, e0, vector.cross(n, hint))))
   u2 = jax.lax.stop_gradient(vector.cross(n, u1))
 
@@ -211,7 +206,7 @@ def _newton(held: _Posed, posed: _Posed, n: jax.Array) -> jax.Array:
     side = jnp.where(count[:, None] > 0, vector.cross(m, along), u2)
     r1 = jnp.where(count > 0, vector.dot(m, along), vector.dot(flat, u1))
     r2 = jnp.where(count == 2, vector.dot(m, second), vector.dot(flat, side))
-    return once(r1, one), once(r2, one)
+    return linear.materialized((r1, r2))
 
   zero = jnp.zeros_like(n[:, 0])
   one = jnp.ones_like(zero)
@@ -226,4 +221,4 @@ def _newton(held: _Posed, posed: _Posed, n: jax.Array) -> jax.Array:
   held_size = jax.lax.stop_gradient(c1 * c1 + c2 * c2)
   sane = held_size < 0.25
   c1, c2 = jnp.where(sane, c1, 0), jnp.where(sane, c2, 0)
-  return once(safe.normalize(n + c1[:, None] * u1 + c2[:, None] * u2), unit(p_place))
+  return linear.materialized(safe.normalize(n + c1[:, None] * u1 + c2[:, None] * u2))

@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from mjx_lite.core import linear, loops
 from mjx_lite.core.select import fetched
 
 _FEW = 2  # pairs that are not worth the sorting
@@ -49,10 +50,12 @@ def in_lanes(wanted: jax.Array, make: Callable[[Lanes | None], Any], others: Any
   upto = jnp.cumsum(wanted.ravel().astype(jnp.int32))
   rank = (upto - 1).reshape(wanted.shape)
 
-  def some(start, out):
+  def some(k, out):
+    start = k * size
     place = jnp.searchsorted(upto, start + 1 + np.arange(size, dtype=np.int32))
     place = jnp.minimum(place, number * width - 1).astype(jnp.int32)
-    new = make(Lanes(place // width, place % width))
+    lane_of = linear.materialized((jax.lax.div(place, jnp.int32(width)), jax.lax.rem(place, jnp.int32(width))))
+    new = make(Lanes(*lane_of))
     lane = rank - start
     mine = wanted & (lane >= 0) & (lane < size)
     lane = jnp.clip(lane, 0, size - 1)
@@ -63,8 +66,5 @@ def in_lanes(wanted: jax.Array, make: Callable[[Lanes | None], Any], others: Any
 
     return jax.tree.map(put, out, new)
 
-  def one(out, start):
-    return jax.lax.cond(start < upto[-1], some, lambda _, out: out, start, out), None
-
-  starts = np.arange(0, number * width, size, dtype=np.int32)
-  return jax.lax.scan(one, others, starts)[0]
+  rounds = jax.lax.div(upto[-1] + size - 1, jnp.int32(size))
+  return loops.repeat(some, rounds, -(-number * width // size), others)

@@ -9,7 +9,6 @@ import numpy as np
 
 from mjx_lite.core import linear
 from mjx_lite.math import vector
-from mjx_lite.math.once import once, once_chosen, unit
 
 _TOGETHER = 8  # entries that are compared in one expression
 
@@ -26,14 +25,13 @@ def first_largest(score: jax.Array) -> tuple[jax.Array, jax.Array]:
 
   Where no score is a number the index is the last one.
   """
-  last, one = score.shape[-2] - 1, unit(score)
-  score = linear.materialized(score)
-  place = np.arange(last + 1, dtype=score.dtype)[:, None]
+  score, last = linear.materialized(score), score.shape[-2] - 1
+  place = np.arange(last + 1, dtype=np.int32)[:, None]
   best, at = _first_best(list(zip(_parts(score), map(jnp.asarray, _parts(place)), strict=True)))
   while best.shape[-2] > 1:
-    best, at = once(best, one), once_chosen(at, one)
+    best, at = linear.materialized((best, at))
     best, at = _least_best(list(zip(_parts(best), _parts(at), strict=True)), last)
-  return best[..., 0, :], once_chosen(at[..., 0, :], one).astype(jnp.int32)
+  return best[..., 0, :], linear.materialized(at[..., 0, :])
 
 
 def true_rows(mask: jax.Array, size: int, number: jax.Array) -> jax.Array:

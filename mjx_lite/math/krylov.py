@@ -6,8 +6,8 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
+from mjx_lite.core import linear
 from mjx_lite.math import vector
-from mjx_lite.math.once import once
 
 
 class _State(NamedTuple):
@@ -46,12 +46,12 @@ def split_solve(
   def step(s: _State) -> _State:
     z = solve(s.residual)
     size = vector.total(s.residual * z)
-    beta = once(size / jnp.where(s.size > 0, s.size, 1))
+    beta = linear.materialized(size / jnp.where(s.size > 0, s.size, 1))
     direction = z + beta * s.direction
     product = s.residual + rest(z) + beta * s.product
     curvature = vector.total(direction * product)
     falls = ~s.done & (curvature > 0)
-    alpha = once(jnp.where(falls, size, 0) / jnp.where(falls, curvature, 1))
+    alpha = linear.materialized(jnp.where(falls, size, 0) / jnp.where(falls, curvature, 1))
     residual = s.residual - alpha * product
     done = ~falls | ~(vector.total(residual * residual) > least)
     return _State(s.x + alpha * direction, residual, direction, product, size, done, s.count + 1)

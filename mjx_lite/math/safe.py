@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from mjx_lite.core import linear
 from mjx_lite.math import trig, vector
 
 MINVAL = 1e-15  # mjMINVAL
@@ -66,7 +67,7 @@ def normalize_with_norm(x: jax.Array) -> tuple[jax.Array, jax.Array]:
   """
   square = vector.dot(x, x)
   ok = square >= smallest(x.dtype) ** 2
-  n = jnp.sqrt(jnp.where(ok, square, 1))
+  n = linear.materialized(jnp.sqrt(jnp.where(ok, square, 1)))
   first = np.eye(x.shape[-2], 1, dtype=x.dtype)
   return jnp.where(ok[..., None, :], x / n[..., None, :], first), jnp.where(ok, n, 0)
 

@@ -22,7 +22,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from mjx_lite.core import linear, regions
+from mjx_lite.core import linear, loops, regions
 from mjx_lite.core.enums import JointType
 from mjx_lite.core.select import gather, rows, rows_or_zero
 from mjx_lite.core.types import Model
@@ -168,8 +168,13 @@ def _from_children(p: ArticulatedPlan, like: jax.Array) -> tuple[jax.Array, jax.
 def _at_parents(p: ArticulatedPlan, mask: jax.Array, below: jax.Array, x: jax.Array, add: jax.Array | None = None) -> jax.Array:
   """Rows x (width, ..., W) of a depth summed at their parents by the depth's masks (trees, rows, rows), and others added."""
   if not p.below.all():
-    x = _unless(_summed, below, mask, x)
+    x = _unless(below, functools.partial(_summed, mask), x)
   return x if add is None else add + x
+
+
+def _unless(below: jax.Array, function: Callable[[jax.Array], jax.Array], x: jax.Array) -> jax.Array:
+  """A function of rows x, unless the depth's rows are those of their parents, as mostly they are."""
+  return loops.repeat(lambda _, x: function(x), 1 - below.astype(jnp.int32), 1, x)
 
 
 def _summed(mask: jax.Array, x: jax.Array) -> jax.Array:
@@ -180,22 +185,6 @@ def _summed(mask: jax.Array, x: jax.Array) -> jax.Array:
 
 def _gathered(index: jax.Array, x: jax.Array) -> jax.Array:
   return x.at[index].get(mode="promise_in_bounds")
-
-
-@functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
-def _unless(function: Callable[..., jax.Array], same: jax.Array, table: jax.Array, x: jax.Array) -> jax.Array:
-  """A linear function of a table and rows x, unless the depth's rows are those of their parents, as mostly they are.
-
-  A loop of no turn or one: of a condition XLA on CPU copies what it leaves as it is.
-  """
-  return jax.lax.while_loop(lambda s: ~s[0], lambda s: (jnp.ones_like(same), function(table, s[1])), (same, x))[1]
-
-
-@_unless.defjvp
-def _unless_jvp(function: Callable[..., jax.Array], primals: Any, tangents: Any) -> tuple[jax.Array, jax.Array]:
-  same, table, _ = primals
-  # reverse mode goes through no loop whose turns it does not know
-  return _unless(function, *primals), jax.lax.cond(same, lambda t: t, functools.partial(function, table), tangents[-1])
 
 
 def factor(
@@ -373,7 +362,7 @@ def down(m: Model, f: Factor, half: Half) -> jax.Array:
 
   def step(acc, a):
     axis, force, inv, parent, below, rest = a
-    carried = acc if p.below.all() else _unless(_gathered, below, parent, acc)
+    carried = acc if p.below.all() else _unless(below, functools.partial(_gathered, parent), acc)
     acc_dof = linear.materialized(rest - vector.dot(force, carried) * inv)
     return carried + axis * acc_dof[:, None], acc_dof
 

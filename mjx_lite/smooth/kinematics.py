@@ -139,7 +139,7 @@ def kinematics(m: Model, qpos: jax.Array, mocap_pos: jax.Array, mocap_quat: jax.
   offset, turn = join([m.body_ipos, m.geom_pos, m.site_pos]), join([m.body_iquat, m.geom_quat, m.site_quat])
   carrier_pos, carrier = vector.split(rows(pose, np.concatenate(bodies)), 3)
   frame_pos = carrier_pos + quat.rotate(carrier, offset)
-  frame_quat = quat.mul(carrier, turn)
+  frame_quat = linear.materialized(quat.mul(carrier, turn))
   frame_mat = quat.to_mat(join([xquat, frame_quat]))
   sizes = m.nbody, m.ngeom, m.nsite
   xmat, *frames = jax.lax.split(frame_mat, (m.nbody, *sizes))

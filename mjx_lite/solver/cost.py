@@ -19,7 +19,6 @@ from mjx_lite.constraint.rows import Rows
 from mjx_lite.core import linear
 from mjx_lite.core.enums import ConstraintState
 from mjx_lite.math import safe, vector
-from mjx_lite.math.once import once
 
 
 class Zones(NamedTuple):
@@ -289,7 +288,7 @@ def _cones_along(p: Any, rows: Rows, start: Zones, jar, jv) -> Callable[[jax.Arr
 
   def line(alpha):
     c1 = _cone_at(p, rows, c0.jar + alpha * v)
-    size1 = once(c1.size)
+    size1 = linear.materialized(c1.size)
     c1 = linear.materialized(c1._replace(size=size1, gap=c1.jar[:, 0] - size1))
     both, weight = c0.bottom & c1.bottom, jnp.where(c1.bottom, square, 0)
     cost = jnp.where(both, 0.5 * alpha * alpha * square, _bottom_cost(c1, d) - energy0 + alpha * push)

@@ -12,7 +12,6 @@ from mjx_lite.constraint.rows import Rows
 from mjx_lite.core import linear
 from mjx_lite.core.types import Model
 from mjx_lite.math import safe, vector
-from mjx_lite.math.once import decided, once, units
 from mjx_lite.solver import cost, linesearch, operator
 from mjx_lite.solver.operator import Metric
 
@@ -134,8 +133,7 @@ def start(p: Problem, warmstart: jax.Array, memory: Any) -> _Iterate:
   if m.opt.use_warmstart:
     ma_warm, jar_warm = point(p, warmstart)
     gauss = 0.5 * vector.total((ma_warm - p.qfrc_smooth) * (warmstart - p.qacc_smooth))
-    cheaper = gauss + cost.row_cost(m.plan, p.rows, jar_warm) < cost.row_cost(m.plan, p.rows, jar)
-    (warm,) = decided(units(gauss), cheaper)
+    warm = linear.materialized(gauss + cost.row_cost(m.plan, p.rows, jar_warm) < cost.row_cost(m.plan, p.rows, jar))
     qacc, ma, jar = (linear.apart(jnp.where(warm, a, b), a, b) for a, b in ((warmstart, qacc), (ma_warm, ma), (jar_warm, jar)))
   width = jar.shape[-1]
   none, infinite = jnp.zeros((width,), bool), jnp.full((width,), jnp.inf, qacc.dtype)
@@ -187,7 +185,7 @@ def _search(p: Problem, method: Method, s: _Iterate) -> tuple[_Iterate, jax.Arra
   slope, curvature, length2 = map(vector.total, (s.grad * direction, direction * mv, direction * direction))
   gtol = tol * m.opt.ls_tolerance * safe.sqrt(length2) / p.scale
   found = linesearch.search(m.plan, p.rows, s.zones, s.jar, jv, slope, 0.5 * curvature, gtol, m.opt.ls_iterations)
-  alpha = once(jnp.where(done, 0, found.alpha))  # or every row would compute it anew
+  alpha = linear.materialized(jnp.where(done, 0, found.alpha))  # or every row would compute it anew
   stuck = alpha == 0
   qacc, ma, jar = (linear.apart(a + alpha * b, a, b) for a, b in ((s.qacc, direction), (s.ma, mv), (s.jar, jv)))
   after = s._replace(

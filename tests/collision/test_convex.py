@@ -16,9 +16,10 @@ import pytest
 from scipy.spatial import ConvexHull
 
 import mjx_lite as mjx
-from mjx_lite.collision import convex
+from mjx_lite.collision import convex, core
 from mjx_lite.collision.hulls import HullOf
 from mjx_lite.collision.shapes import Shape
+from mjx_lite.core import regions
 
 PAIRS = list(convex.PAIRS)
 N = 60  # poses of each kind
@@ -346,6 +347,16 @@ def _operations(kernel):
   for name, operands in re.findall(r'^ +(?:ROOT )?%([\w.-]+) = [^(]*[\w-]+\((.*?)\)(?:, |$)', kernel, re.MULTILINE):
     size[name], last = 1 + sum(size.get(x, 0) for x in re.findall(r'%([\w.-]+)', operands)), name
   return size[last]
+
+
+@pytest.mark.parametrize("tables", [2, 33])
+def test_corners_chosen_by_comparing_are_those_of_the_hulls(tables):
+  """In a tile, of few hulls; of many they are fetched."""
+  rng, width = np.random.default_rng(0), max(2, regions.lanes())
+  table, which = rng.normal(size=(tables, 7, 3)), rng.integers(tables, size=(2, width))
+  some = jnp.zeros((2, 3, width))
+  c = core.Core(some, some[:, None], np.zeros(2), some, core.Picked(table, jnp.asarray(which)), some, some[:, 0])
+  np.testing.assert_array_equal(core.laid_out(c).table, np.moveaxis(table[which], 1, -1))
 
 
 def test_no_kernel_repeats_operations_by_the_million():

@@ -24,6 +24,22 @@ def test_operand_of_a_constant_product_is_computed_in_its_own_shape():
   assert not re.search(r"f64\[9,192\]\S* fusion\(.*kind=kLoop", program)
 
 
+@pytest.mark.skipif(jax.default_backend() != "cpu", reason="elsewhere it is lowered to nothing: XLA on CPU alone repeats work")
+@pytest.mark.parametrize("jit", [jax.jit, mjx.jit])
+def test_a_choice_is_made_once(jit):
+  """Each of its two comparisons is in the program once, though four results depend on it: rounded anew, they might differ."""
+
+  def use(x, y):
+    first, second = linear.materialized((x * x + x <= y, x * y <= 1))
+    return jnp.where(first, y, x), jnp.where(second, y, x) * x[0], jnp.sum(jnp.where(first, x, y), axis=0), first, second
+
+  x, y = jax.random.normal(jax.random.key(0), (2, 6, 16))
+  program = jit(use).lower(x, y).compile()
+  assert len(re.findall(r" compare\([^\n]*direction=LE", program.as_text() or "")) == 2
+  first, second = program(x, y)[-2:]
+  np.testing.assert_array_equal((first, second), (x * x + x <= y, x * y <= 1))
+
+
 @pytest.mark.skipif(jax.default_backend() != "cpu", reason="elsewhere it is lowered to nothing: LLVM runs on CPU alone")
 def test_what_is_computed_apart_does_not_overwrite_its_operands():
   """They are wanted by the barrier behind it, in XLA's program as it is run."""
