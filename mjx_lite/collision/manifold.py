@@ -263,7 +263,8 @@ def _clip(reference, nreference, incident, nincident, out, limit):
   number = jnp.sum(jnp.any(exists, axis=(0, 2)), dtype=jnp.int32)  # few faces have as many sides as there may be
 
   def cut(k, state):
-    return _cut(*state, jax.tree.map(lambda x: jax.lax.dynamic_index_in_dim(x, k, keepdims=False), sides))
+    poly, count = state
+    return _cut(poly, count, jax.tree.map(lambda x: jax.lax.dynamic_index_in_dim(x, k, keepdims=False), sides))
 
   poly, count = loops.repeat(cut, number, nref, (poly, nincident + jnp.zeros_like(nreference)))
 
