@@ -20,6 +20,7 @@ from mjx_lite.math.extreme import first_largest
 
 CORNERS, ELLIPSOID, CYLINDER = range(3)
 _FEW = 32  # tables
+_BLOCK = 128  # corners that are looked at together
 
 
 class Picked(NamedTuple):
@@ -39,6 +40,7 @@ class Core(NamedTuple):
     table: (P, n, 3) or, for prisms, (P, n, 3, W) corners before scaling; `Picked` where the geoms are chosen at run time.
     scale: (P, 3, W or 1).
     radius: (P, W or 1).
+    ncorner: () so many rows of the table are looked at for the farthest, the others repeat one of them; all if None.
   """
 
   pos: jax.Array
@@ -48,6 +50,7 @@ class Core(NamedTuple):
   table: Any
   scale: jax.Array
   radius: jax.Array
+  ncorner: jax.Array | None = None
 
   @property
   def curved(self) -> bool:
@@ -118,15 +121,25 @@ def _picked(table: np.ndarray, which: jax.Array) -> Picked | np.ndarray:
 def laid_out(c: Core) -> Core:
   """The same with the picked rows of its table side by side, for loops that go through them.
 
-  In a tile of worlds one of few tables is chosen by comparing with each, in vectors; to fetch is a load for each number.
+  In a tile of worlds one of few tables is chosen by comparing with each, in vectors; to fetch is a load for each number. And no
+  more of them is looked at than the largest of the tile's hulls has.
   """
   if not isinstance(c.table, Picked):
     return c
-  table, which = c.table.rows.astype(c.pos.dtype)[..., None], c.table.which[:, None, None]
-  if not regions.are_several(which.shape[-1]) or len(table) > _FEW:
+  rows, which = c.table
+  if not regions.are_several(which.shape[-1]):
     return c._replace(table=_by_world(c))
-  chosen = functools.reduce(lambda x, k: jnp.where(which == k, table[k], x), range(1, len(table)), jnp.asarray(table[:1]))
-  return c._replace(table=linear.materialized(chosen))
+  ncorner = None
+  if rows.shape[1] > _BLOCK:
+    others = (rows != rows[:, :1]).any(axis=2)  # padding repeats the first
+    ncorner = jnp.max(gather(rows.shape[1] - others[:, ::-1].argmax(axis=1)[:, None].astype(np.int32), which))
+    rows = np.concatenate([rows, np.repeat(rows[:, :1], -rows.shape[1] % _BLOCK, axis=1)], axis=1)
+  if len(rows) > _FEW:
+    table = _by_world(c._replace(table=Picked(rows, which)))
+  else:
+    rows, which = rows.astype(c.pos.dtype)[..., None], which[:, None, None]
+    table = functools.reduce(lambda x, k: jnp.where(which == k, rows[k], x), range(1, len(rows)), jnp.asarray(rows[:1]))
+  return c._replace(table=linear.materialized(table), ncorner=ncorner)
 
 
 def _by_world(c: Core) -> jax.Array:
@@ -209,7 +222,21 @@ def _farthest(c: Core, direction: jax.Array) -> tuple[jax.Array, jax.Array]:
   along = (direction * scale)[..., None, :, :]
   table = _by_world(c)
   table = table.reshape(table.shape[0], *[1] * (direction.ndim - 3), *table.shape[1:])
-  return first_largest(vector.add(table[..., i, :] * along[..., i, :] for i in range(3)))
+
+  def look(table):
+    return first_largest(vector.add(table[..., i, :] * along[..., i, :] for i in range(3)))
+
+  if c.ncorner is None:
+    return look(table)
+
+  def look_on(k, found):
+    (best, at), (more, its_place) = found, look(jax.lax.dynamic_slice_in_dim(table, k * _BLOCK, _BLOCK, table.ndim - 3))
+    return jnp.maximum(best, more), jnp.where(more > best, its_place + k * _BLOCK, at)
+
+  blocks = jax.lax.div(c.ncorner + _BLOCK - 1, jnp.int32(_BLOCK))
+  shape = jnp.broadcast_shapes(table.shape[:-3], along.shape[:-3]) + along.shape[-1:]
+  none = jnp.full(shape, -jnp.inf, table.dtype), jnp.zeros(shape, jnp.int32)
+  return jax.lax.fori_loop(0, blocks, look_on, none)
 
 
 def extent(c: Core, direction: jax.Array) -> jax.Array:

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from mjx_lite.core import linear, loops
+from mjx_lite.core import linear, loops, regions
 from mjx_lite.core.select import fetched
 
 _FEW = 2  # pairs that are not worth the sorting
@@ -46,7 +46,7 @@ def in_lanes(wanted: jax.Array, make: Callable[[Lanes | None], Any], others: Any
   if number <= _FEW:
     return make(None)
   size = max(-(-width // 2), -(-number * width // (_ROUNDS if width <= _WIDE else _WIDE_ROUNDS)))
-  size = _LEAST * -(-size // _LEAST)
+  size = _LEAST if regions.are_several(width) else _LEAST * -(-size // _LEAST)
   upto = jnp.cumsum(wanted.ravel().astype(jnp.int32))
   rank = (upto - 1).reshape(wanted.shape)
 
