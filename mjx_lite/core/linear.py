@@ -106,6 +106,9 @@ def materialized(x: Any) -> Any:
   XLA on CPU computes what goes into a product with a constant matrix in the product's flat shape, an index at a time, which is
   not vectorised; repeats what goes into a gather for every row; and repeats what has several uses in each. There a barrier ends
   that, without a copy (`_barrier`). Elsewhere it is nothing.
+
+  It is not only a matter of speed: with products and sums contracted in one place and not in the other, two repetitions of a
+  comparison may differ. A choice that several results depend on has to be made once.
   """
   return jax.tree.map(materialize_p.bind, x)
 

@@ -12,11 +12,17 @@ from jax.extend import core as jex_core
 
 
 def repeat(turn: Callable[[jax.Array, Any], Any], number: jax.Array, most: int, state: Any) -> Any:
-  """State after `state = turn(k, state)` for k below a number () of turns, of which there are at most so many.
+  """State after `state = turn(k, state)` for k below a number of turns.
 
   A condition around each of the turns would do the same, but XLA on CPU copies what a condition leaves as it is.
 
-  Gradient: that of these conditions, as reverse mode goes through no loop whose turns it cannot count beforehand; also of
+  Args:
+    turn: function of the number of the turn () and the state, which may close over arrays.
+    number: () int32 of turns, the same in all worlds.
+    most: no number is larger.
+    state: tree of arrays.
+
+  Gradient: that of these conditions, as reverse mode goes through no loop whose turns it cannot count beforehand; also by
   what `turn` closes over.
   """
   jaxpr, shapes = jax.make_jaxpr(turn, return_shape=True)(jnp.int32(0), state)
