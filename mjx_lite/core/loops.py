@@ -49,10 +49,9 @@ def _repeat_jvp(turn: Callable, most: int, primals: Any, tangents: Any) -> Any:
     return some(state, jnp.int32(0))[0] if most == 1 else jax.lax.scan(some, state, np.arange(most, dtype=np.int32))[0]
 
   given, tree = jax.tree.flatten(primals)
-  dots = tree.flatten_up_to(tangents)
-  moving = [k for k, t in enumerate(dots) if not isinstance(t, SymbolicZero)]
+  moving = {k: t for k, t in enumerate(tree.flatten_up_to(tangents)) if not isinstance(t, SymbolicZero)}
 
-  def of_moving(*values):
-    return conditions(*tree.unflatten([dict(zip(moving, values, strict=True)).get(k, x) for k, x in enumerate(given)]))
+  def of_moving(values):
+    return conditions(*tree.unflatten([values.get(k, x) for k, x in enumerate(given)]))
 
-  return jax.jvp(of_moving, [given[k] for k in moving], [dots[k] for k in moving])
+  return jax.jvp(of_moving, ({k: given[k] for k in moving},), (moving,))

@@ -10,7 +10,7 @@ from mjx_lite.core import loops
 
 
 def _polynomial(number, most, x, table, row):
-  """1 + x + x^2 ... by Horner, with a table of weights, of which the turn closes over a row chosen at run time."""
+  """((1 x + t_0) x + t_1) x ..., with t a row, chosen at run time, of a table that the turn closes over."""
 
   def turn(k, state):
     value, turns = state

@@ -11,8 +11,12 @@ import mjx_lite as mjx
 from mjx_lite.core import linear
 from mjx_lite.math import vector
 
+where_xla_repeats = pytest.mark.skipif(
+  jax.default_backend() != "cpu", reason="elsewhere it is lowered to nothing: XLA on CPU alone repeats work"
+)
 
-@pytest.mark.skipif(jax.default_backend() != "cpu", reason="elsewhere it is lowered to nothing: XLA on CPU alone repeats work")
+
+@where_xla_repeats
 def test_operand_of_a_constant_product_is_computed_in_its_own_shape():
   """Not in the product's, where three components and the worlds are one axis."""
 
@@ -24,7 +28,7 @@ def test_operand_of_a_constant_product_is_computed_in_its_own_shape():
   assert not re.search(r"f64\[9,192\]\S* fusion\(.*kind=kLoop", program)
 
 
-@pytest.mark.skipif(jax.default_backend() != "cpu", reason="elsewhere it is lowered to nothing: XLA on CPU alone repeats work")
+@where_xla_repeats
 @pytest.mark.parametrize("jit", [jax.jit, mjx.jit])
 def test_a_choice_is_made_once(jit):
   """Each of its two comparisons is in the program once, though four results depend on it: rounded anew, they might differ."""
