@@ -14,7 +14,7 @@ from mjx_lite.actuator.plan import BRISTLE, CURRENT, INTEGRAL, TEMPERATURE, Grou
 from mjx_lite.actuator.state import State
 from mjx_lite.core.select import put, rows, rows_or_zero
 from mjx_lite.core.types import Model
-from mjx_lite.math import safe
+from mjx_lite.math import safe, trig
 
 
 def _columns(prm, who, *columns):
@@ -148,13 +148,13 @@ def bias(m: Model, k: Group, x: State) -> jax.Array:
 def cogging_slope(m: Model, k: Group, length: jax.Array) -> jax.Array:
   """Derivative (n, W) of the cogging force over length (n, W)."""
   amplitude, poles, phase = _columns(m.actuator_biasprm, k.who, 0, 1, 2)
-  return amplitude * poles * jnp.cos(poles * length + phase)
+  return amplitude * poles * trig.cos_sin(poles * length + phase)[0]
 
 
 def mechanical(m: Model, k: Group, x: State, act_dot: jax.Array) -> jax.Array:
   """Cogging and friction (n, W), which no limit of the actuator holds back. Source: `mj_fwdActuation`."""
   amplitude, poles, phase = _columns(m.actuator_biasprm, k.who, 0, 1, 2)
-  force = amplitude * jnp.sin(poles * rows(x.length, k.out) + phase)
+  force = amplitude * trig.cos_sin(poles * rows(x.length, k.out) + phase)[1]
   adr, has = _slot(m, k, BRISTLE)
   if not has.size:
     return force

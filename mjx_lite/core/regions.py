@@ -43,7 +43,8 @@ from jax.interpreters import ad, batching, mlir
 
 from mjx_lite.core.memo import memoized
 
-IS_TESTED = (0, 10, 2) <= tuple(int(x) for x in metadata.version("jaxlib").split(".")[:3] if x.isdigit()) < (0, 11)
+VERSION = tuple(int(x) for x in metadata.version("jaxlib").split(".")[:3] if x.isdigit())
+IS_TESTED = (0, 10, 2) <= VERSION < (0, 11)
 _IS_ON = IS_TESTED and os.environ.get("MJX_LITE_REGIONS") != "0"
 _SIZE = 1000  # operations of a region, at most
 _REGION = 20  # what one more region costs, in results that are written to memory,
@@ -113,12 +114,12 @@ def evaluate(closed: jex_core.ClosedJaxpr, *args: jax.Array) -> list[jax.Array]:
     return evaluate_plainly(closed, *args)
   invars = [jex_core.Var(a) for a in closed.in_avals]
   known: dict[Any, Any] = dict(zip(invars, args, strict=True))
-  eqns, outvars = _inlined(closed, invars, known)
+  eqns, outvars = inlined(closed, invars, known)
   # operands in another shape are made where they are used: in a region they cost nothing, before it XLA may copy them
-  views = {e.outvars[0]: e for e in eqns if _is_view(e) and known.keys() >= set(_variables([e]))}
+  views = {e.outvars[0]: e for e in eqns if _is_view(e) and known.keys() >= set(variables([e]))}
 
   def run(function, eqns, outs):
-    ins = [v for v in dict.fromkeys(_variables(eqns)) if v in known]
+    ins = [v for v in dict.fromkeys(variables(eqns)) if v in known]
     names = closed.jaxpr.debug_info.with_unknown_names()
     part = closed.jaxpr.replace(constvars=[], invars=ins, outvars=outs, eqns=eqns, debug_info=names)
     known.update(zip(outs, function(jex_core.ClosedJaxpr(part, ()), [known[v] for v in ins]), strict=True))
@@ -130,10 +131,10 @@ def evaluate(closed: jex_core.ClosedJaxpr, *args: jax.Array) -> list[jax.Array]:
 
   for is_region, part, outs in _cut([e for e in eqns if views.keys().isdisjoint(e.outvars)], outvars):
     if is_region and outs:
-      used = [v for v in dict.fromkeys(_variables(part)) if v in views and v not in known]
+      used = [v for v in dict.fromkeys(variables(part)) if v in views and v not in known]
       run(_region, [*map(views.__getitem__, used), *part], outs)
     elif outs:
-      look(_variables(part))
+      look(variables(part))
       run(_outside, part, outs)
   look(v for v in outvars if not isinstance(v, jex_core.Literal))
   return [v.val if isinstance(v, jex_core.Literal) else known[v] for v in outvars]
@@ -144,7 +145,7 @@ def evaluate_plainly(closed: jex_core.ClosedJaxpr, *args: jax.Array) -> list[jax
   return jex_core.jaxpr_as_fun(closed)(*args)
 
 
-def _inlined(closed: jex_core.ClosedJaxpr, args: Sequence[Any], known: dict[Any, Any]) -> tuple[list[Any], list[Any]]:
+def inlined(closed: jex_core.ClosedJaxpr, args: Sequence[Any], known: dict[Any, Any]) -> tuple[list[Any], list[Any]]:
   """Equations, those of calls larger than a region among them, and what they return; constants become known."""
   jaxpr = closed.jaxpr
   consts = [jex_core.Var(v.aval) for v in jaxpr.constvars]
@@ -162,7 +163,7 @@ def _inlined(closed: jex_core.ClosedJaxpr, args: Sequence[Any], known: dict[Any,
     elif call and _size(e) > _SIZE:
       inner = e.params[call]
       inner = inner if isinstance(inner, jex_core.ClosedJaxpr) else jex_core.ClosedJaxpr(inner, ())
-      inside, outs = _inlined(inner, ins, known)
+      inside, outs = inlined(inner, ins, known)
       eqns += inside
     else:
       outs = [v if isinstance(v, jex_core.DropVar) else jex_core.Var(v.aval) for v in e.outvars]
@@ -178,7 +179,7 @@ def _is_view(eqn: Any) -> bool:
 
 def _cut(eqns: Sequence[Any], outvars: Sequence[Any]) -> Iterator[tuple[bool, list[Any], list[Any]]]:
   """One part after the other: whether it is a region, or one equation that is in none; its equations; results used later."""
-  last = {v: k for k, e in enumerate(eqns) for v in _variables([e])}
+  last = {v: k for k, e in enumerate(eqns) for v in variables([e])}
   last.update(dict.fromkeys((v for v in outvars if not isinstance(v, jex_core.Literal)), len(eqns)))
   sizes = list(map(_size_uncut, eqns))
   for first, end in _bounds(eqns, sizes, last):
@@ -220,7 +221,7 @@ def _bounds(eqns: Sequence[Any], sizes: Sequence[float], last: dict[Any, int]) -
   return list(itertools.pairwise(ends[::-1]))
 
 
-def _variables(eqns: Sequence[Any]) -> Iterator[Any]:
+def variables(eqns: Sequence[Any]) -> Iterator[Any]:
   """What equations read, but for literals."""
   return (v for e in eqns for v in e.invars if not isinstance(v, jex_core.Literal))
 

@@ -11,9 +11,9 @@ with a parameter `batched`:
 * `jvp` dissolves: the native function's ordinary operations are differentiated, and the primitive is gone. So
   `vmap(grad(f))` is right too, in the plain layout; `grad` of a sum over `vmap` is the fast way to batched gradients.
 
-This is also the one place where worlds are cut into tiles (CPU caches), see `_in_tiles`, and where the operations of one world
-or of a tile become regions (`regions.py`). It, `regions.py` and `linear.py` are the only modules that touch jax's extension
-interfaces.
+This is also the one place where worlds are cut into tiles (CPU caches), see `_in_tiles`, where the operations of one world or
+of a tile become regions (`regions.py`), and on a GPU by NVIDIA those of a world a thread's (`ptx.py`). No modules but those of
+core/ touch jax's extension interfaces.
 """
 
 import contextlib
@@ -30,7 +30,7 @@ from jax.extend import core as jex_core
 from jax.interpreters import ad, batching, mlir
 from jax.interpreters import partial_eval as pe
 
-from mjx_lite.core import compiling, regions
+from mjx_lite.core import compiling, ptx, regions, scalars
 
 
 class Call(NamedTuple):
@@ -42,6 +42,7 @@ class Call(NamedTuple):
   nshared: int  # leaves of the first argument, the Model
   tile: int  # worlds computed at a time by kernels, 0 for all
   groups: int  # devices that the worlds may be divided among, see `Tiling`
+  outs: tuple[int, ...] | None = None  # the leaves of its result that somebody reads, None for all
 
 
 native_p = jex_core.Primitive("mjx_native")
@@ -92,6 +93,8 @@ def _avals(leaves):
 @functools.lru_cache(maxsize=256)
 def _trace(call, batched, avals):
   """Jaxpr of the native function on these operands: one equation, a call, so that to evaluate it does not trace anew."""
+  if call.outs is not None:
+    return _alive(_trace(call._replace(outs=None), batched, avals), call.outs)
 
   def flat(*leaves):
     if not batched:
@@ -106,12 +109,21 @@ def _trace(call, batched, avals):
   with _garbage_kept(), jax.sharding.use_abstract_mesh(_NO_MESH):
     shapes = [jax.ShapeDtypeStruct(s, t) for s, t in avals]
     closed = jax.make_jaxpr(regions.marked(flat, _width(shapes, batched)))(*shapes)
+  # a sixth of the operations make what nobody reads, and cost as much to lower as others
+  return _alive(closed, range(len(closed.out_avals)))
+
+
+def _alive(closed, outs):
+  """The jaxpr of the call without what makes nothing of some of its results, which are all that it returns."""
   (eqn,) = closed.eqns
   inner = eqn.params["jaxpr"]
-  # a sixth of the operations make what nobody reads, and cost as much to lower as others
-  alive, _ = pe.dce_jaxpr(inner.jaxpr, [True] * len(inner.out_avals), instantiate=True)
-  eqn = eqn.replace(params={**eqn.params, "jaxpr": inner.replace(jaxpr=alive)})
-  return closed.replace(jaxpr=closed.jaxpr.replace(eqns=[eqn]))
+  read = set(outs)
+  alive, _ = pe.dce_jaxpr(inner.jaxpr, [k in read for k in range(len(inner.out_avals))], instantiate=True)
+  some = {name: tuple(eqn.params[name][k] for k in outs) for name in ("out_shardings", "out_layouts")}
+  outvars = [eqn.outvars[k] for k in outs]
+  eqn = eqn.replace(params={**eqn.params, **some, "jaxpr": inner.replace(jaxpr=alive)}, outvars=outvars)
+  debug = closed.jaxpr.debug_info.with_unknown_names()
+  return closed.replace(jaxpr=closed.jaxpr.replace(eqns=[eqn], outvars=outvars, debug_info=debug))
 
 
 @contextlib.contextmanager
@@ -145,6 +157,23 @@ def _run(*leaves, call, batched, differentiated=False, lanes=0):
 
 def _run_on_cpu(*leaves, call, batched):
   return _run(*leaves, call=call, batched=batched, lanes=_lanes(call))
+
+
+def _run_on_gpu(*leaves, call, batched):
+  """Each world by a thread, unless the worlds may be divided among devices, or an operation is not written as numbers."""
+  if call.groups == 1 and ptx.IS_ON:
+    arrays = [x if batched else x[..., None] for x in leaves]
+    one = tuple(((*x.shape[:-1], 1), x.dtype) for x in arrays)
+    width = _width(arrays, True)
+    if width == 1:  # two of it, as what is of a world is known by its shape
+      arrays = [x if i < call.nshared else jnp.repeat(x, 2, -1) for i, x in enumerate(arrays)]
+    try:
+      out = ptx.evaluate(_trace(call, True, one), arrays, max(width, 2))
+    except scalars.Unsupported:
+      pass
+    else:
+      return [x[..., :width] if batched else x[..., 0] for x in out]
+  return _run(*leaves, call=call, batched=batched)
 
 
 def _width(leaves, batched):
@@ -296,9 +325,22 @@ def _world_size(x, dim):
   return x.shape[x.ndim - 2 if dim == x.ndim - 1 else x.ndim - 1]
 
 
+def _dce(used, eqn):
+  """What nobody reads of a result is not computed."""
+  if not any(used):
+    return [False] * len(eqn.invars), None
+  call = eqn.params["call"]
+  outs = range(len(used)) if call.outs is None else call.outs
+  call = call._replace(outs=tuple(k for k, is_used in zip(outs, used, strict=True) if is_used))
+  outvars = [v for v, is_used in zip(eqn.outvars, used, strict=True) if is_used]
+  return [True] * len(eqn.invars), eqn.replace(params={**eqn.params, "call": call}, outvars=outvars)
+
+
 native_p.def_abstract_eval(_abstract_eval)
 native_p.def_impl(_impl)
 ad.primitive_jvps[native_p] = _jvp
 batching.primitive_batchers[native_p] = _batch
 mlir.register_lowering(native_p, mlir.lower_fun(_run, multiple_results=True))
 mlir.register_lowering(native_p, mlir.lower_fun(_run_on_cpu, multiple_results=True), platform="cpu")
+mlir.register_lowering(native_p, mlir.lower_fun(_run_on_gpu, multiple_results=True), platform="cuda")
+pe.dce_rules[native_p] = _dce

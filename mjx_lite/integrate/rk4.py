@@ -18,7 +18,7 @@ import numpy as np
 from mjx_lite.core.select import join, rows
 from mjx_lite.core.types import Model
 from mjx_lite.integrate.advance import AdvancePlan
-from mjx_lite.math import vector
+from mjx_lite.math import trig, vector
 
 # of the stages after the first: place of the stage, as a share of the step along the rate of the one before; and weight
 STAGES = np.array([[0.5, 1 / 3], [0.5, 1 / 3], [1.0, 1 / 6]])
@@ -66,5 +66,6 @@ def _series(x2):
   small = x2 < 1e-2
   x = jnp.sqrt(jnp.where(small, 1, x2))
   half = 0.5 * x
-  exact = (1 - half * jnp.cos(half) / jnp.sin(half)) / jnp.where(small, 1, x2)
+  cos, sin = trig.cos_sin(half)
+  exact = (1 - half * cos / sin) / jnp.where(small, 1, x2)
   return jnp.where(small, 1 / 12 + x2 * (1 / 720 + x2 * (1 / 30240 + x2 / 1209600)), exact)

@@ -233,19 +233,20 @@ def inside(e0: jax.Array, e1: jax.Array, radius: jax.Array, wanted: jax.Array) -
 
   left = (_cross(e0, e1) > 0)[:, None]
   start = jnp.where(left, e0 / len0[:, None], e1 / len1[:, None])
-  turn = phi - trig.arcsin(jnp.where(left[:, 0], a, b) * jnp.sin(phi))
-  c, s = jnp.cos(turn), jnp.sin(turn)
+  turn = phi - trig.arcsin(jnp.where(left[:, 0], a, b) * trig.cos_sin(phi)[1])
+  c, s = trig.cos_sin(turn)
   point = jnp.stack([c * start[:, 0] - s * start[:, 1], s * start[:, 0] + c * start[:, 1]], axis=1)
   point = radius[:, None] * jnp.where(solved[:, None], point, safe.normalize(e0 + e1))
   return Planar(ok, point, point, jnp.zeros_like(radius))
 
 
 def _residual(phi, a, b, g):
-  return trig.arcsin(a * jnp.sin(phi)) + trig.arcsin(b * jnp.sin(phi)) - 2 * phi + g
+  sin = trig.cos_sin(phi)[1]
+  return trig.arcsin(a * sin) + trig.arcsin(b * sin) - 2 * phi + g
 
 
 def _slope(phi, a, b):
-  s, c = jnp.sin(phi), jnp.cos(phi)
+  c, s = trig.cos_sin(phi)
   root = lambda x: jnp.sqrt(jnp.maximum(1 - x * x, MINVAL * MINVAL))  # noqa: E731
   return c * (a / root(a * s) + b / root(b * s)) - 2
 

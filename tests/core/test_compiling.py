@@ -9,6 +9,7 @@ import mujoco
 import pytest
 
 import mjx_lite as mjx
+from mjx_lite.core import compiling, regions
 
 XML = "<mujoco><worldbody><body><joint/><geom size='.1'/></body></worldbody></mujoco>"
 
@@ -87,3 +88,16 @@ def test_a_method_and_what_is_equal_are_no_functions():
     assert mjx.jit(Times(factor).of)(1.0) == factor
   named = mjx.jit(lambda x, *, power: x**power, static_argnames="power")
   assert named(3.0, power=2) == 9
+
+
+def test_options_that_xla_does_not_know(world, monkeypatch):
+  """With versions of jaxlib that this was not tested with, those that it has not are left out."""
+  m, d = world
+  monkeypatch.setattr(regions, "IS_TESTED", False)
+  monkeypatch.setattr(compiling, "_CPU_OPTIONS", {**compiling._CPU_OPTIONS, "xla_cpu_no_such_option": True})
+  compiling._cpu_options.cache_clear()
+  try:
+    assert compiling._cpu_options() == {k: x for k, x in compiling._CPU_OPTIONS.items() if "no_such" not in k}
+    assert mjx.jit(lambda m, d: mjx.step(m, d).time)(m, d) > 0
+  finally:
+    compiling._cpu_options.cache_clear()

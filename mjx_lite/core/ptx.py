@@ -1,0 +1,581 @@
+"""A program of numbers as a kernel of a GPU by NVIDIA, in PTX: a thread for each world.
+
+XLA makes hundreds of kernels of a step, each of which reads what others wrote, and starting one takes as long as many
+thousands of operations of a thread. Here a step is one. What a thread needs again it keeps in registers, up to `_REGISTERS`;
+what is needed last goes to its own memory and comes back when its turn is there (Belady 1966), so that the assembler, which
+takes a hundred times as long where it has to decide that itself, finds all in its place. Straight code, which no cache of
+instructions holds, takes six cycles an operation, whether an SM has one warp or eight: that is what a step costs.
+
+Source: NVIDIA, PTX ISA 8.0; the call with PTX in it is XLA's (`__gpu$xla.gpu.ptx`), which it promises to nobody: it is used
+with versions of jaxlib that this was tested with.
+"""
+
+import functools
+import heapq
+import os
+import struct
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.core
+import jax.numpy as jnp
+import numpy as np
+from jax.extend import core as jex_core
+
+from mjx_lite.core import regions
+from mjx_lite.core.scalars import MAX_NODES, Load, Loop, Program, Unsupported, loop_arguments
+
+IS_ON = regions.VERSION < (0, 12) and os.environ.get("MJX_LITE_KERNELS") != "0"
+
+_REGISTERS = 170  # numbers that a thread keeps at hand, of 255 registers
+_AHEAD = 80  # lines that a number from its own memory is asked for before it is used
+_ADDRESSES = 6  # of inputs and outputs, likewise
+_THREADS = 32  # of a block
+_MAX_CONSTANT = 1024  # numbers that are written into the kernel
+_MAX_BYTES = 1 << 31  # of an input or a result
+
+_SUFFIX = {"f": "f32", "i": "s32", "u": "u32", "p": "pred"}
+_REGISTER = {"f": "%f", "i": "%r", "u": "%r", "p": "%p"}
+_SAME_BITS = frozenset(("and", "or", "xor", "not", "shl"))
+_NAMES = {
+  ("f", "div"): "div.rn.f32", ("f", "sqrt"): "sqrt.rn.f32", ("f", "min"): "min.NaN.f32", ("f", "max"): "max.NaN.f32",
+  ("f", "floor"): "cvt.rmi.f32.f32", ("f", "ceil"): "cvt.rpi.f32.f32", ("f", "round"): "cvt.rni.f32.f32",
+  ("f", "exp2"): "ex2.approx.f32", ("i", "mul"): "mul.lo.s32", ("u", "mul"): "mul.lo.u32",
+}  # fmt: skip
+_CONVERT = {"fi": "cvt.rzi.s32.f32", "fu": "cvt.rzi.u32.f32", "if": "cvt.rn.f32.s32", "uf": "cvt.rn.f32.u32"}
+_PLAIN = frozenset(
+  ("add", "sub", "mul", "div", "neg", "abs", "min", "max", "floor", "ceil", "round", "sqrt", "exp2", "shr", "rem")
+)
+_ROWS = frozenset(("param", "after", "table", "loop"))  # whose places are next to each other
+_COMPARES = {"eq": "eq", "ne": "neu", "lt": "lt", "le": "le", "gt": "gt", "ge": "ge"}
+
+
+def kernel(p: Program, inputs: int, outs: Sequence[np.ndarray], worlds: int) -> tuple[str, list[int]]:
+  """PTX of a kernel `step` that makes arrays of numbers for so many worlds, and which parameters it has.
+
+  Of the inputs, the program's tables, and the results (n, worlds), one after the other, it has the addresses of those that it
+  reads or writes.
+  """
+  w = _Writer(p, inputs, worlds)
+  first = inputs + len(p.tables)
+
+  def store(buffer, row):
+    return lambda register, kind: w.store_global(first + buffer, row, register, kind)
+
+  roots = [(int(k), store(b, row)) for b, x in enumerate(outs) for row, k in enumerate(x.ravel())]
+  w.block(roots, 0)
+  used = sorted(w.used.union(range(first, first + len(outs))))
+  names = ", ".join(f".param .u64 a{k}" for k in used)
+  head = [
+    ".version 8.0", ".target sm_80", ".address_size 64", f".visible .entry step({names})", f".maxntid {_THREADS}, 1, 1", "{",
+    *(f".reg .{t} {r}<{w.count[r] + 1}>;" for r, t in (("%f", "f32"), ("%r", "b32"), ("%p", "pred"), ("%d", "b64"))),
+    f".local .align 4 .b8 own[{4 * max(w.most, 1)}];", ".reg .b64 %own, %mine;", ".reg .b32 %world, %block, %thread, %zero;",
+    # two addresses of one place, which the assembler does not know: it would keep in registers what it finds stored
+    "mov.u64 %own, own;", "mov.u32 %zero, %ctaid.y;", "mad.wide.u32 %mine, %zero, 4, %own;",
+    "mov.u32 %block, %ctaid.x;", "mov.u32 %thread, %tid.x;", f"mad.lo.u32 %world, %block, {_THREADS}, %thread;",
+    f"setp.ge.u32 %p0, %world, {worlds};", "@%p0 bra END;",
+  ]  # fmt: skip
+  return "\n".join([*head, *_ahead(w.lines), "END:", "ret;", "}", ""]), used
+
+
+def _ahead(lines: list[str]) -> list[str]:
+  """Lines with what comes from memory asked for some lines before it is used: that is how long it takes."""
+  earlier: dict[int, list[str]] = {}
+  stored: dict[str, int] = {}  # where a place of a thread's own memory was last written
+  there: dict[str, int] = {}  # where an address is at hand
+  barrier, moved = 0, set()
+  for k, line in enumerate(lines):
+    name, _, operands = line.partition(" ")
+    if name.startswith("st.local"):
+      stored[_offset(operands)] = k + 1
+    if line.endswith(":") or "bra " in line:
+      barrier = k + 1
+    first, ahead, result = k, _AHEAD, ""
+    if name.startswith("ld.local") and "[%own+" in line:
+      first = stored.get(_offset(operands), 0)
+    elif name.startswith("ld.global") and (base := operands[operands.index("[") + 1 :].partition("+")[0]) in there:
+      first = there[base]
+    elif name == "ld.param.u64" or (name == "mad.wide.u32" and " %world," in operands):
+      result, *_, base = operands.rstrip(";").split(", ")
+      first, ahead = there.get(base, 0), 2 * _AHEAD
+    first = max(barrier, first, k - ahead)
+    if result:
+      there[result] = first if first < k else k + 1
+    if first < k:
+      earlier.setdefault(first, []).append(line)
+      moved.add(k)
+  out = []
+  for k, line in enumerate(lines):
+    out += earlier.get(k, ())
+    if k not in moved:
+      out.append(line)
+  return out
+
+
+def _offset(operands: str) -> str:
+  return operands[operands.index("+") : operands.index("]")]
+
+
+class _Writer:
+  """Lines, and where the numbers are that are wanted again."""
+
+  def __init__(self, p: Program, inputs: int, worlds: int):
+    self.p, self.inputs, self.worlds = p, inputs, worlds
+    self.lines: list[str] = []
+    self.count = {"%f": 0, "%r": 0, "%p": 0, "%d": 0}
+    self.slot: dict[int, int] = {}  # of the thread's own memory
+    self.free: list[int] = []
+    self.size = self.most = 0
+    self.label = 0
+    self.used: set[int] = set()  # parameters
+    self._forget()
+
+  def _forget(self) -> None:
+    self.address: dict[tuple[int, bool], str] = {}
+
+  def _register(self, prefix: str) -> str:
+    self.count[prefix] += 1
+    return f"{prefix}{self.count[prefix]}"
+
+  # ------------------------------------------------------------------------------------------------------------- memory
+
+  def _slots(self, n: int) -> int:
+    """So many in a row."""
+    if n == 1 and self.free:
+      return self.free.pop()
+    self.size += n
+    self.most = max(self.most, self.size)
+    return self.size - n
+
+  def _global(self, buffer: int, per_world: bool, kind: str) -> str:
+    """Register of the address where an input or result has the thread's world."""
+    key = buffer, per_world
+    found = self.address.pop(key, None)
+    if found is None:
+      self.used.add(buffer)
+      found = self._register("%d")
+      self.lines.append(f"ld.param.u64 {found}, [a{buffer}];")
+      if per_world:
+        base, found = found, self._register("%d")
+        self.lines.append(f"mad.wide.u32 {found}, %world, {_bytes(kind)}, {base};")
+      if len(self.address) >= _ADDRESSES:
+        del self.address[next(iter(self.address))]
+    self.address[key] = found
+    return found
+
+  def _place(self, where: Load, kind: str) -> str:
+    buffer = where.buffer if where.buffer >= 0 else self.inputs - where.buffer - 1
+    row = _bytes(kind) * where.row * (self.worlds if where.per_world else 1)
+    if row + 4 * self.worlds >= _MAX_BYTES:
+      raise Unsupported("an input of 2 GB")
+    return f"{self._global(buffer, where.per_world, kind)}+{row}"
+
+  def load_global(self, where: Load, kind: str) -> str:
+    place = self._place(where, kind)
+    return self._loaded(f"ld.global.nc{'.u8' if kind == 'p' else '.' + _SUFFIX[kind]}", place, kind)
+
+  def _loaded(self, name: str, place: str, kind: str) -> str:
+    register = self._register("%r" if kind == "p" else _REGISTER[kind])
+    self.lines.append(f"{name} {register}, [{place}];")
+    if kind != "p":
+      return register
+    flag = self._register("%p")
+    self.lines.append(f"setp.ne.u32 {flag}, {register}, 0;")
+    return flag
+
+  def store_global(self, buffer: int, row: int, register: str, kind: str) -> None:
+    place = self._place(Load(buffer, row, True), kind)
+    self.lines.append(f"st.global{'.u8' if kind == 'p' else '.' + _SUFFIX[kind]} [{place}], {self._number(register, kind)};")
+
+  def _number(self, register: str, kind: str) -> str:
+    """What can be stored: of a truth value 0 or 1."""
+    if kind != "p":
+      return register
+    number = self._register("%r")
+    self.lines.append(f"selp.u32 {number}, 1, 0, {register};")
+    return number
+
+  def load_own(self, slot: int, kind: str) -> str:
+    return self._loaded(f"ld.local.{'u32' if kind == 'p' else _SUFFIX[kind]}", f"%own+{4 * slot}", kind)
+
+  def store_own(self, slot: int, register: str, kind: str) -> None:
+    name = "u32" if kind == "p" else _SUFFIX[kind]
+    self.lines.append(f"st.local.{name} [%mine+{4 * slot}], {self._number(register, kind)};")
+
+  # ------------------------------------------------------------------------------------------------------ straight code
+
+  def block(self, roots: Sequence[tuple[int, Callable[[str, str], None]]], depth: int) -> None:
+    """Makes numbers in a loop of a depth, each handed to a function as soon as it is there."""
+    p = self.p
+    steps = self._steps(roots, depth)
+    uses: dict[int, list[int]] = {}
+    for at in range(len(steps) - 1, -1, -1):
+      for a in self._read(steps[at]):
+        uses.setdefault(a, []).append(at)
+    at_hand: dict[int, str] = {}
+    heap: list[tuple[int, int]] = []
+    mine: list[int] = []  # what this block gave a slot
+
+    def keep(k, register, pinned=()):
+      ahead = uses.get(k)
+      if not ahead:
+        return register
+      if len(at_hand) >= _REGISTERS:
+        drop(pinned)
+      at_hand[k] = register
+      heapq.heappush(heap, (-ahead[-1], k))
+      return register
+
+    def drop(pinned):
+      aside = []
+      while heap:
+        when, k = heapq.heappop(heap)
+        if k not in at_hand or uses[k][-1] != -when:
+          continue
+        if k in pinned:
+          aside.append((when, k))
+          continue
+        put_away(k)
+        break
+      for x in aside:
+        heapq.heappush(heap, x)
+
+    def put_away(k):
+      register = at_hand.pop(k)
+      if k not in self.slot and p.op[k] != "load":
+        self.slot[k] = self._slots(1)
+        mine.append(k)
+        self.store_own(self.slot[k], register, p.kind[k])
+
+    def operand(k, pinned=()):
+      if k in at_hand:
+        return at_hand[k]
+      kind = p.kind[k]
+      if p.op[k] == "const":
+        return self._constant(k)
+      register = self.load_global(p.of[k], kind) if p.op[k] == "load" else self.load_own(self.slot[k], kind)
+      return keep(k, register, pinned)
+
+    def used(k, at):
+      ahead = uses[k]
+      while ahead and ahead[-1] <= at:
+        ahead.pop()
+      if ahead:
+        if k in at_hand:
+          heapq.heappush(heap, (-ahead[-1], k))
+        return
+      at_hand.pop(k, None)
+      if k in self.slot and p.op[k] not in _ROWS and p.depth[k] == depth:
+        self.free.append(self.slot.pop(k))
+
+    for at, step in enumerate(steps):
+      k, finish = step
+      reads = self._read(step)
+      if finish is not None:
+        finish(operand(k), p.kind[k])
+      elif p.op[k] == "loop":
+        for a in list(at_hand):
+          if uses[a][-1] >= at:
+            put_away(a)
+        at_hand.clear()
+        self._loop(k)
+      elif p.op[k] == "table":
+        if reads:
+          first = self.slot[k] = self._slots(len(p.args[k]))
+          for i, a in enumerate(p.args[k]):
+            self.store_own(first + i, operand(a), p.kind[a])
+      elif p.op[k] == "after":
+        self.slot[k] = self.slot[p.args[k][0]] + p.of[k]
+      else:
+        pinned = set(reads)
+        registers = [operand(a, pinned) for a in reads if p.op[a] != "table"]
+        keep(k, self._instruction(k, registers), pinned)
+      for a in set(reads):
+        used(a, at)
+    for k in mine:
+      if k in self.slot:
+        self.free.append(self.slot.pop(k))
+
+  def _steps(self, roots: Any, depth: int) -> list[tuple[int, Any]]:
+    """Numbers to make, each behind those that it is made of, and what is done with the roots."""
+    p, steps, seen = self.p, [], set()
+    for root, finish in roots:
+      stack = [(root, False)]
+      while stack:
+        k, is_ready = stack.pop()
+        if is_ready:
+          steps.append((k, None))
+        elif k not in seen and p.depth[k] >= depth and p.op[k] not in ("const", "load", "param"):
+          seen.add(k)
+          stack.append((k, True))
+          stack.extend((a, False) for a in sorted(self._read((k, None))) if a not in seen)
+      steps.append((root, finish))
+    return steps
+
+  def _read(self, step: tuple[int, Any]) -> tuple[int, ...]:
+    """Numbers that a step wants at hand."""
+    k, finish = step
+    p = self.p
+    if finish is not None:
+      return (k,)
+    if p.op[k] == "table" and self._in_place(k) is not None:
+      return ()
+    if p.op[k] == "after":
+      return p.args[k]
+    return p.args[k]
+
+  def _in_place(self, table: int) -> Load | int | None:
+    """Where the numbers of a table are in a row already: in an input, or from a number of a loop's state on."""
+    p = self.p
+    numbers = p.args[table]
+    if p.op[numbers[0]] == "load":
+      a = p.of[numbers[0]]
+      same = all(p.op[k] == "load" and p.of[k] == (a.buffer, a.row + i, a.per_world) for i, k in enumerate(numbers))
+      return a if same else None
+    if all(p.op[k] == "param" for k in numbers) and numbers == tuple(range(numbers[0], numbers[0] + len(numbers))):
+      return numbers[0]
+    return None
+
+  def _constant(self, k: int) -> str:
+    p = self.p
+    kind, value = p.kind[k], p.of[k]
+    if kind == "f":
+      return f"0f{struct.unpack('I', struct.pack('f', value))[0]:08X}"
+    if kind != "p":
+      return str(value)
+    flag = self._register("%p")
+    self.lines.append(f"setp.eq.u32 {flag}, {int(not value)}, 0;")
+    return flag
+
+  def _instruction(self, k: int, x: list[str]) -> str:
+    """Writes down an operation; returns the register of its result."""
+    p = self.p
+    op, kind = p.op[k], p.kind[k]
+    of = p.kind[p.args[k][0]]
+    if op == "fetch":
+      return self._fetch(p.args[k][0], x[-1], kind)
+    out = self._register(_REGISTER[kind])
+    if op in _COMPARES:
+      name = f"setp.{_COMPARES[op] if of == 'f' or op != 'ne' else 'ne'}.{_SUFFIX[of]}"
+    elif op == "select" and kind == "p":
+      no, a, b = (self._register("%p") for _ in range(3))
+      self.lines += [f"not.pred {no}, {x[0]};", f"and.pred {a}, {x[0]}, {x[1]};", f"and.pred {b}, {no}, {x[2]};"]
+      name, x = "or.pred", [a, b]
+    elif op == "select":
+      name, x = f"selp.{_SUFFIX[kind]}", [x[1], x[2], x[0]]
+    elif op == "convert":
+      name = _CONVERT.get(of + kind, "mov.b32")
+    elif op == "bits":
+      name = "mov.b32"
+    elif op in _SAME_BITS:
+      name = f"{op}.{'pred' if kind == 'p' else 'b32'}"
+    elif op in _PLAIN and (kind, op) != ("f", "rem"):
+      name = _NAMES.get((kind, op), f"{op}.{_SUFFIX[kind]}")
+    else:
+      raise Unsupported(f"{op} of {_SUFFIX[kind]}")
+    self.lines.append(f"{name} {out}, {', '.join(x)};")
+    return out
+
+  def _fetch(self, table: int, index: str, kind: str) -> str:
+    """What a table has at an index."""
+    where = self._in_place(table)
+    place = self._register("%d")
+    if isinstance(where, Load):
+      buffer = where.buffer if where.buffer >= 0 else self.inputs - where.buffer - 1
+      base = self._global(buffer, where.per_world, kind)
+      step = _bytes(kind) * (self.worlds if where.per_world else 1)
+      self.lines.append(f"mad.wide.u32 {place}, {index}, {step}, {base};")
+      return self._loaded(f"ld.global.nc{'.u8' if kind == 'p' else '.' + _SUFFIX[kind]}", f"{place}+{step * where.row}", kind)
+    first = self.slot[table] if where is None else self.slot[where]
+    self.lines.append(f"mad.wide.u32 {place}, {index}, 4, %own;")
+    return self._loaded(f"ld.local.{'u32' if kind == 'p' else _SUFFIX[kind]}", f"{place}+{4 * first}", kind)
+
+  # --------------------------------------------------------------------------------------------------------------- loops
+
+  def _loop(self, k: int) -> None:
+    p = self.p
+    loop: Loop = p.of[k]
+    n = len(loop.params)
+    changed = [i for i, a in enumerate(loop.last) if a != loop.params[i]]
+    first, then = self._slots_in_row(n), self._slots_in_row(len(changed))
+    self._forget()
+    self.slot[k] = first
+    for i, (param, start) in enumerate(zip(loop.params, loop.first, strict=True)):
+      self.slot[param] = first + i
+      self.store_own(first + i, self._again(start), p.kind[start])
+    self.label += 1
+    begin, end = f"LOOP{self.label}", f"DONE{self.label}"
+    self.lines.append(f"{begin}:")
+    self._forget()
+
+    def leave(register, kind):
+      no = self._register("%p")
+      self.lines.extend([f"not.pred {no}, {register};", f"@{no} bra {end};"])
+
+    self.block([(loop.proceeds, leave)], loop.depth)
+
+    def put(slot):
+      return lambda register, kind: self.store_own(slot, register, kind)
+
+    self.block([(loop.last[i], put(then + j)) for j, i in enumerate(changed)], loop.depth)
+    for j, i in enumerate(changed):
+      self.store_own(first + i, self.load_own(then + j, p.kind[loop.params[i]]), p.kind[loop.params[i]])
+    self.lines += [f"bra {begin};", f"{end}:"]
+    self._forget()
+
+  def _slots_in_row(self, n: int) -> int:
+    self.size += n
+    self.most = max(self.most, self.size)
+    return self.size - n
+
+  def _again(self, k: int) -> str:
+    """A number from where it is kept."""
+    p = self.p
+    if p.op[k] == "const":
+      return self._constant(k)
+    return self.load_global(p.of[k], p.kind[k]) if p.op[k] == "load" else self.load_own(self.slot[k], p.kind[k])
+
+
+def _bytes(kind: str) -> int:
+  return 1 if kind == "p" else 4
+
+
+def call(p: Program, inputs: Sequence[jax.Array], outs: Sequence[np.ndarray], dtypes: Sequence[Any], worlds: int) -> list[Any]:
+  """The results (..., worlds) of a program of numbers, by its kernel, on an NVIDIA GPU."""
+  text, used = kernel(p, len(inputs), outs, worlds)
+  shapes = [jax.ShapeDtypeStruct((*x.shape[:-1], worlds), dtype) for x, dtype in zip(outs, dtypes, strict=True)]
+  one, given = np.int32(1), [*inputs, *p.tables]
+  read = [given[k] for k in used if k < len(given)]
+  run = jax.ffi.ffi_call("__gpu$xla.gpu.ptx", shapes)
+  blocks = np.int32(-(-worlds // _THREADS))
+  return list(
+    run(
+      *read, name="step", kernel_type="ptx", kernel_data=text, grid_x=blocks, grid_y=one,
+      grid_z=one, block_x=np.int32(_THREADS), block_y=one, block_z=one, shared_mem_bytes=np.int32(0),
+      output_indices=tuple(np.int32(k) for k in range(len(read), len(used))),
+    )
+  )  # fmt: skip
+
+
+def evaluate(closed: Any, inputs: Sequence[Any], worlds: int) -> list[Any]:
+  """The results (..., worlds) of a program of one world, of inputs (..., worlds) or, for all worlds, (..., 1).
+
+  What is the same for all worlds, XLA computes. It goes through loops of many steps as well: each step is a kernel.
+
+  Raises:
+    Unsupported: an operation is not written as numbers, or there are too many.
+  """
+  return _begun(closed, dict(zip(closed.jaxpr.invars, inputs, strict=True)), worlds)({})
+
+
+def _begun(closed: Any, known: dict[Any, Any], worlds: int) -> Callable[[dict[Any, Any]], list[Any]]:
+  """Computes what all worlds share of a program, some of whose arguments are known; returns what computes the rest."""
+  eqns, outvars = regions.inlined(closed, closed.jaxpr.invars, known)
+  last = {v: k for k, e in enumerate(eqns) for v in regions.variables([e])}
+  last.update(dict.fromkeys((v for v in outvars if not isinstance(v, jex_core.Literal)), len(eqns)))
+  shared = {v for v, x in known.items() if np.shape(x) == v.aval.shape}
+
+  def run(known: dict[Any, Any], function: Callable[..., Any], some: list[Any], outs: list[Any]) -> None:
+    ins = [v for v in dict.fromkeys(regions.variables(some)) if v in known]
+    names = closed.jaxpr.debug_info.with_unknown_names()
+    jaxpr = closed.jaxpr.replace(constvars=[], invars=ins, outvars=outs, eqns=some, debug_info=names)
+    known.update(zip(outs, function(jex_core.ClosedJaxpr(jaxpr, ()), [known[v] for v in ins]), strict=True))
+
+  ahead = []
+  for k, e in enumerate(eqns):
+    if shared.issuperset(regions.variables([e])):
+      outs = [v for v in e.outvars if v in last]
+      run(known, _of_all, [e], outs)
+      shared.update(outs)
+    else:
+      ahead.append((k, e))
+
+  def rest(others):
+    now, part = {**known, **others}, []
+
+    def run_part(end):
+      if part:
+        outs = [v for e in part for v in e.outvars if last.get(v, -1) >= end]
+        run(now, functools.partial(_together, worlds=worlds), list(part), outs)
+        part.clear()
+
+    for k, e in ahead:
+      if e.primitive.name == "scan" and _numbers(e) > MAX_NODES // 4:
+        run_part(k)
+        now.update(zip(e.outvars, _stepped(e, now, worlds), strict=True))
+      else:
+        part.append(e)
+    run_part(len(eqns))
+    return [_wide(v.val if isinstance(v, jex_core.Literal) else now[v], worlds) for v in outvars]
+
+  return rest
+
+
+def _of_all(closed: Any, inputs: Sequence[Any]) -> list[Any]:
+  """What is the same for all worlds: constants where they can be known."""
+  if not any(isinstance(x, jax.core.Tracer) for x in inputs) and sum(map(_numbers, closed.jaxpr.eqns)) <= _MAX_CONSTANT:
+    p = Program()
+    try:
+      outs = p.run(closed, list(map(p.constant, inputs)))
+    except Unsupported:
+      outs = []
+    values = [[p.value(k) for k in x.ravel().tolist()] for x in outs]
+    if outs and not any(None in x for x in values):
+      return [np.array(x, a.dtype).reshape(a.shape) for x, a in zip(values, closed.out_avals, strict=True)]
+  return jex_core.jaxpr_as_fun(closed)(*inputs)
+
+
+def _numbers(eqn: Any) -> int:
+  """About how many numbers an equation makes."""
+  inside = sum(_numbers(e) for j in jex_core.jaxprs_in_params(eqn.params) for e in j.eqns)
+  return inside * eqn.params.get("length", 1) + sum(v.aval.size for v in eqn.outvars)
+
+
+def _stepped(eqn: Any, known: dict[Any, Any], worlds: int) -> list[jax.Array]:
+  """Results of a loop of steps."""
+  inside = eqn.params["jaxpr"]
+  nconst, ncarry = loop_arguments(eqn)
+  given = [v.val if isinstance(v, jex_core.Literal) else known[v] for v in eqn.invars]
+  consts, others = (part(inside.jaxpr.invars) for part in (lambda x: x[:nconst], lambda x: x[nconst:]))
+  rest = _begun(inside, dict(zip(consts, given, strict=False)), worlds)
+
+  def step(carry, row):
+    out = rest(dict(zip(others, (*carry, *row), strict=True)))
+    return out[:ncarry], out[ncarry:]
+
+  first = [_wide(x, worlds) for x in given[nconst : nconst + ncarry]]
+  carry, made = jax.lax.scan(step, first, given[nconst + ncarry :], eqn.params["length"], eqn.params["reverse"])
+  return [*carry, *made]
+
+
+def _wide(x: Any, worlds: int) -> jax.Array:
+  x = jnp.asarray(x)
+  return jnp.broadcast_to(x, (*x.shape[:-1], worlds)) if x.ndim else x
+
+
+def _together(closed: Any, inputs: Sequence[jax.Array], worlds: int) -> list[Any]:
+  """Results of one kernel."""
+  p = Program()
+  numbers = [
+    p.constant(x)
+    if x.shape == a.shape and a.size <= _MAX_CONSTANT and not isinstance(x, jax.core.Tracer)
+    else p.inputs(k, a.shape, a.dtype, x.shape != a.shape)
+    for k, (x, a) in enumerate(zip(inputs, closed.in_avals, strict=True))
+  ]
+  outs = p.run(closed, numbers)
+  passed = {k: i for k, out in enumerate(outs) for i in _whole(p, out, inputs, worlds)}
+  made = [k for k in range(len(outs)) if k not in passed]
+  new = iter(call(p, inputs, [outs[k] for k in made], [closed.out_avals[k].dtype for k in made], worlds) if made else [])
+  return [inputs[passed[k]] if k in passed else next(new) for k in range(len(outs))]
+
+
+def _whole(p: Program, out: np.ndarray, inputs: Sequence[jax.Array], worlds: int) -> list[int]:
+  """The input that numbers are, if they are one."""
+  numbers = out.ravel().tolist()
+  if not numbers or p.op[numbers[0]] != "load":
+    return []
+  k = p.of[numbers[0]].buffer
+  shape = (*out.shape[:-1], worlds)
+  same = k >= 0 and inputs[k].shape == shape and all(p.of.get(n) == (k, i, True) for i, n in enumerate(numbers))
+  return [k] if same else []

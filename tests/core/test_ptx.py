@@ -1,0 +1,253 @@
+"""A world in a thread: what the kernel of a step computes, run here by NumPy, is what XLA computes."""
+
+import jax
+import jax.numpy as jnp
+import mujoco
+import numpy as np
+import ptx_run
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from models import load
+
+import mjx_lite as mjx
+from mjx_lite.core import ptx, scalars, worlds
+
+_WORLDS = 5
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _single_precision():
+  """No 64-bit numbers, which are not written as numbers of a thread, nor traces that have them."""
+  with jax.enable_x64(False):
+    worlds.clear_caches()
+    yield
+  worlds.clear_caches()
+
+
+@pytest.fixture
+def kernels(monkeypatch):
+  """Kernels by NumPy in the place of those of a GPU; returns the texts of those that were made."""
+  texts = []
+
+  def call(p, inputs, outs, dtypes, worlds):
+    text, used = ptx.kernel(p, len(inputs), outs, worlds)
+    texts.append(text)
+    shapes = [jax.ShapeDtypeStruct((*x.shape[:-1], worlds), t) for x, t in zip(outs, dtypes, strict=True)]
+
+    def run(*read):
+      results = [np.full(s.shape, -77, s.dtype) for s in shapes]
+      ptx_run.run(text, [np.asarray(x) for x in read], results, worlds)
+      return results
+
+    every = [*inputs, *map(jnp.asarray, p.tables)]
+    return jax.pure_callback(run, shapes, *(every[k] for k in used if k < len(every)))
+
+  monkeypatch.setattr(ptx, "call", call)
+  return texts
+
+
+def _by_threads(function, *args):
+  """The function, its calls of the engine as on a GPU."""
+  closed = jax.make_jaxpr(function)(*args)
+  known = dict(zip(closed.jaxpr.invars, jax.tree.leaves(args), strict=True))
+  known.update(zip(closed.jaxpr.constvars, closed.consts, strict=True))
+
+  def read(v):
+    return v.val if hasattr(v, "val") else known[v]
+
+  for e in closed.jaxpr.eqns:
+    is_native = e.primitive is worlds.native_p
+    outs = (worlds._run_on_gpu if is_native else e.primitive.bind)(*map(read, e.invars), **e.params)
+    known.update(zip(e.outvars, outs if e.primitive.multiple_results else [outs], strict=True))
+  return jax.tree.unflatten(jax.tree.structure(jax.eval_shape(function, *args)), list(map(read, closed.jaxpr.outvars)))
+
+
+def _batch(mj_model, m, seed=0):
+  """Data of some worlds, each in another state, a little below where a trajectory of C has been."""
+  rng = np.random.default_rng(seed)
+  c = mujoco.MjData(mj_model)
+  states = []
+  for _ in range(_WORLDS):
+    for _ in range(8):
+      c.ctrl[:] = rng.uniform(-0.3, 0.3, mj_model.nu)
+      mujoco.mj_step(mj_model, c)
+    states.append((c.qpos.copy(), c.qvel + rng.normal(0, 0.1, mj_model.nv), c.ctrl.copy(), c.act.copy()))
+  d = jax.tree.map(lambda x: jnp.broadcast_to(x, (_WORLDS, *x.shape)), mjx.make_data(m))
+  fields = ("qpos", "qvel", "ctrl", "act")
+  return d.replace(**{k: jnp.asarray(np.stack(x), jnp.float32) for k, x in zip(fields, zip(*states, strict=True), strict=True)})
+
+
+def _assert_close(got, want, tol=2e-4):
+  for (path, a), b in zip(jax.tree_util.tree_flatten_with_path(got)[0], jax.tree.leaves(want), strict=True):
+    assert a.shape == b.shape and a.dtype == b.dtype, path
+    a, b = np.asarray(a), np.asarray(b)
+    if b.dtype == np.float32:
+      scale = max(1.0, np.abs(b[np.isfinite(b)]).max(initial=0))
+      np.testing.assert_allclose(a, b, rtol=tol, atol=tol * scale, err_msg=jax.tree_util.keystr(path))
+    elif "niter" not in jax.tree_util.keystr(path):  # which round-off may change
+      np.testing.assert_array_equal(a, b, err_msg=jax.tree_util.keystr(path))
+
+
+# joints of all types and limits; elliptic cones, Newton's iterations; equalities; tendons that wrap; muscles; RK4 below
+@pytest.mark.parametrize("scene", ["joints", "yielding", "tendons", "actuators"])
+def test_a_step(scene, kernels):
+  mj_model = load(scene)
+  m = mjx.put_model(mj_model, dtype=np.float32)
+  d = _batch(mj_model, m)
+  step = jax.vmap(mjx.step, in_axes=(None, 0))
+  got = _by_threads(step, m, d)
+  assert len(kernels) == 1
+  _assert_close(got, jax.jit(step)(m, d))
+
+
+def test_models_of_their_own(kernels):
+  """Each world with a mass and a time step of its own: what all share is the rest of the model."""
+  mj_model = load("joints")
+  m = mjx.put_model(mj_model, dtype=np.float32)
+  d = _batch(mj_model, m)
+  share = jnp.linspace(0.5, 1.5, _WORLDS)
+
+  def step(m, d, share):
+    m = m.replace(body_mass=share * m.body_mass, opt=m.opt.replace(timestep=share * m.opt.timestep))
+    return mjx.step(m, d).qvel
+
+  step = jax.vmap(step, in_axes=(None, 0, 0))
+  got = _by_threads(step, m, d, share)
+  assert len(kernels) == 1
+  np.testing.assert_allclose(got, jax.jit(step)(m, d, share), rtol=2e-4, atol=2e-4)
+
+
+@pytest.mark.parametrize("in_pieces", [False, True])
+def test_a_rollout(kernels, monkeypatch, in_pieces):
+  """Few steps are one kernel, many a loop of one: with more numbers than a kernel may have."""
+  if in_pieces:
+    monkeypatch.setattr(ptx, "MAX_NODES", 100_000)
+  mj_model = load("yielding")
+  m = mjx.put_model(mj_model, dtype=np.float32)
+  d = _batch(mj_model, m)
+  rollout = jax.vmap(lambda m, d: mjx.rollout(m, d, steps=3, record=("qpos", "time")), in_axes=(None, 0))
+  got = _by_threads(rollout, m, d)
+  assert len(kernels) == 1
+  _assert_close(got, jax.jit(rollout)(m, d))
+
+
+def test_one_world(kernels):
+  mj_model = load("joints")
+  m = mjx.put_model(mj_model, dtype=np.float32)
+  d = jax.tree.map(lambda x: x[2], _batch(mj_model, m))
+  _assert_close(_by_threads(mjx.step, m, d), jax.jit(mjx.step)(m, d))
+  assert len(kernels) == 1
+
+
+def _lowered(function, *args):
+  return jax.jit(function).trace(*args).lower(lowering_platforms=("cuda",)).as_text()
+
+
+def test_what_is_lowered_for_cuda(monkeypatch):
+  """One kernel in the loop of a rollout, of what is read alone; none where an operation is not written as numbers."""
+  mj_model = load("joints")
+  m = mjx.put_model(mj_model, dtype=np.float32, tile=0)
+  d = _batch(mj_model, m)
+
+  def state(m, d):
+    step = jax.vmap(mjx.step, in_axes=(None, 0))
+
+    def one(s, _):
+      after = step(m, d.replace(qpos=s[0], qvel=s[1]))
+      return (after.qpos, after.qvel), None
+
+    return jax.lax.scan(one, (d.qpos, d.qvel), length=2)[0]
+
+  text = _lowered(state, m, d)
+  assert text.count('"__gpu$xla.gpu.ptx"') + text.count("@__gpu$xla.gpu.ptx") == 1
+  (line,) = [x for x in text.splitlines() if "__gpu$xla.gpu.ptx" in x]
+  results = line[line.rindex("->") :]
+  assert results.count("tensor<") == 2, results  # qpos and qvel
+  with monkeypatch.context() as patch:
+    patch.delitem(scalars._RULES, "sqrt")
+    assert "__gpu$xla.gpu.ptx" not in _lowered(lambda m, d: jax.vmap(mjx.step, in_axes=(None, 0))(m, d), m, d)
+
+
+def _run(function, *args):
+  """A function of arrays (..., 1) by threads, of arrays (..., worlds)."""
+  closed = jax.make_jaxpr(function)(*(jax.ShapeDtypeStruct((*x.shape[:-1], 1), x.dtype) for x in args))
+  p = scalars.Program()
+  outs = p.run(closed, [p.inputs(k, (*x.shape[:-1], 1), x.dtype, True) for k, x in enumerate(args)])
+  width = args[0].shape[-1]
+  text, used = ptx.kernel(p, len(args), outs, width)
+  results = [np.zeros((*o.shape[:-1], width), a.dtype) for o, a in zip(outs, closed.out_avals, strict=True)]
+  every = [*args, *p.tables]
+  ptx_run.run(text, [every[k] for k in used if k < len(every)], results, width)
+  return results
+
+
+def _alone(function, *args):
+  """The same by XLA, world by world."""
+  one = lambda *x: jax.tree.map(lambda y: y[..., 0], function(*(y[..., None] for y in x)))  # noqa: E731
+  return jax.tree.leaves(jax.vmap(one, in_axes=-1, out_axes=-1)(*args))
+
+
+_FUNCTIONS = {
+  "exp": jnp.exp,
+  "log": lambda x: jnp.log(jnp.abs(x)),
+  "expm1": jnp.expm1,
+  "rounding": lambda x: (jnp.floor(x), jnp.ceil(x), jnp.round(x), jnp.sign(x), x.astype(jnp.int32)),
+  "sums": lambda x: (jnp.sum(x, 0), jnp.cumsum(x, 0), jnp.max(x, 0), jnp.argmax(x, 0), jnp.argmin(x, 0)),
+  "choice": lambda x: jnp.where(x > 0.3, jnp.sqrt(jnp.abs(x)), 1 / (x - 1)) * jnp.clip(x, -1, 1) ** 3,
+  "flags": lambda x: (x > 0) ^ (jnp.roll(x, 1, 0) < 0.5) | ~jnp.isfinite(x / 0.0) & (x == x),
+  "products": lambda x: jnp.einsum("iw,jw->ijw", x, jnp.flip(x, 0)),
+  "fetched": lambda x: x.at[jnp.clip(jnp.floor(x[:2, 0]).astype(jnp.int32), 0, 5)].get(mode="clip"),
+  "filled": lambda x: x.at[jnp.floor(x[:2, 0]).astype(jnp.int32) + 1].get(mode="fill", wrap_negative_indices=False),
+  "put": lambda x: (x.at[np.array([4, 1])].set(x[:2] + 1), x.at[np.array([2, 2, 0])].add(x[:3])),
+  "sorted": lambda x: (jnp.sort(x, 0), jnp.argsort(jnp.floor(x), 0, stable=True)),
+  "table": lambda x: jnp.asarray(np.arange(9.0, dtype=np.float32) ** 2)[jnp.clip(x[:, :] * 3, 0, 8).astype(jnp.int32)],
+  "written": lambda x: jax.lax.dynamic_update_slice(x, 7 + x[:1], (jnp.abs(x[0, 0] * 2).astype(jnp.int32), 0)),
+  "slice": lambda x: jax.lax.dynamic_slice(x, (jnp.abs(x[1, 0] * 2).astype(jnp.int32), 0), (2, 1)),
+  "loop": lambda x: jax.lax.while_loop(
+    lambda s: jnp.all(s[1] < 9), lambda s: (s[0] * 0.7 + x[0], s[1] + 0.1 + jnp.abs(s[0])), (x[1], x[2])),
+  "loops": lambda x: jax.lax.fori_loop(0, jnp.abs(x[0, 0] * 3).astype(jnp.int32), lambda k, a: jax.lax.while_loop(
+    lambda b: jnp.all(jnp.abs(b) < 20) & (a[0, 0] > 0.1), lambda b: 1.5 * b + x[3], a[:1]) + 0.1 * a, x),
+  "swapped": lambda x: jax.lax.fori_loop(0, jnp.abs(x[0, 0] * 3).astype(jnp.int32), lambda k, s: (s[1], s[0] + 1), (x, 2 * x)),
+  "branches": lambda x: jax.lax.cond(x[0, 0] > 0, lambda y: y + 1, lambda y: 2 * y, x),
+  "scan": lambda x: jax.lax.scan(lambda s, r: (s * 0.5 + r, s[0]), x[0], x, reverse=True),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", _FUNCTIONS)
+@given(seed=st.integers(0, 2**31))
+@settings(max_examples=4, deadline=None)
+def test_operations(name, seed):
+  """Each operation of many values, among them 0, infinities and what is not a number; worlds that fill no block."""
+  rng = np.random.default_rng(seed)
+  x = rng.normal(0, 1.5, (6, 37)).astype(np.float32)
+  if name in ("exp", "expm1", "log"):
+    x = rng.uniform(-100, 95, x.shape).astype(np.float32)
+    x = np.exp(0.8 * x) if name == "log" else x * rng.choice([1, 1e-3], x.shape).astype(np.float32)
+    x[0, :8] = 0, np.inf, -np.inf, np.nan, 1, 0.999999, 1.000001, 88.7
+  got, want = _run(_FUNCTIONS[name], x), _alone(_FUNCTIONS[name], x)
+  for a, b in zip(got, want, strict=True):
+    assert a.dtype == b.dtype
+    np.testing.assert_allclose(a, b, rtol=3e-6, atol=1e-37 if name == "exp" else 3e-6)
+
+
+def test_more_numbers_than_registers(monkeypatch):
+  """What is put away comes back, also in a loop and behind it."""
+  monkeypatch.setattr(ptx, "_REGISTERS", 8)
+  rng = np.random.default_rng(0)
+  x = rng.normal(0, 1, (24, 33)).astype(np.float32)
+
+  def function(x):
+    y = x[:, None] * x[None]
+    turn = lambda s: (0.9 * s[0] + y[3], s[1] + 1 + jnp.abs(x[0]))  # noqa: E731
+    looped = jax.lax.while_loop(lambda s: jnp.all(s[1] < 30), turn, (x, x[1]))
+    return jnp.sum(y * looped[0], axis=1) + jnp.flip(x, 0), looped
+
+  for a, b in zip(_run(function, x), _alone(function, x), strict=True):
+    np.testing.assert_allclose(a, b, rtol=2e-5, atol=2e-5)
+
+
+def test_too_many_numbers(monkeypatch):
+  monkeypatch.setattr(scalars, "MAX_NODES", 10)
+  with pytest.raises(scalars.Unsupported, match="more than 10 numbers"):
+    _run(lambda x: jnp.cumsum(x * x, 0), np.ones((20, 3), np.float32))
