@@ -1,10 +1,12 @@
 """A program of numbers as a kernel of a GPU by NVIDIA, in PTX: a thread for each world.
 
-XLA makes hundreds of kernels of a step, each of which reads what others wrote, and starting one takes as long as many
-thousands of operations of a thread. Here a step is one. What a thread needs again it keeps in registers, up to `_REGISTERS`;
-what is needed last goes to its own memory and comes back when its turn is there (Belady 1966), so that the assembler, which
-takes a hundred times as long where it has to decide that itself, finds all in its place. Straight code, which no cache of
-instructions holds, takes six cycles an operation, whether an SM has one warp or eight: that is what a step costs.
+XLA makes hundreds of kernels of a step, each of which reads what others wrote. Here a step is one. What a thread needs again it
+keeps in registers, up to `_REGISTERS`; what is needed last goes to its own memory and comes back when its turn is there (Belady
+1966), so that the assembler finds all in its place: where it has to decide that, it takes three times as long. Straight code,
+which no cache of instructions holds, takes at least six cycles an operation, whether a multiprocessor has one warp or eight.
+
+What has an operation that is not written as numbers, or too many, XLA computes as on other devices, with the same results; and
+so does it derivatives. The environment variable MJX_LITE_KERNELS=0, when mjx_lite is imported, leaves all to it.
 
 Source: NVIDIA, PTX ISA 8.0; the call with PTX in it is XLA's (`__gpu$xla.gpu.ptx`), which it promises to nobody: it is used
 with versions of jaxlib that this was tested with.
@@ -26,11 +28,13 @@ from jax.extend import core as jex_core
 from mjx_lite.core import regions
 from mjx_lite.core.scalars import MAX_NODES, Load, Loop, Program, Unsupported, loop_arguments
 
-IS_ON = regions.VERSION < (0, 12) and os.environ.get("MJX_LITE_KERNELS") != "0"
+_IS_ON = (0, 10, 2) <= regions.VERSION < (0, 12) and os.environ.get("MJX_LITE_KERNELS") != "0"
+_LEAST = 8.0  # compute capability, for `min.NaN`
 
 _REGISTERS = 170  # numbers that a thread keeps at hand, of 255 registers
-_AHEAD = 80  # lines that a number from its own memory is asked for before it is used
+_AHEAD = 200  # lines that a number from its own memory is asked for before it is used
 _ADDRESSES = 6  # of inputs and outputs, likewise
+_MAX_LINES = 250_000  # which the driver takes about a minute for
 _THREADS = 32  # of a block
 _MAX_CONSTANT = 1024  # numbers that are written into the kernel
 _MAX_BYTES = 1 << 31  # of an input or a result
@@ -39,7 +43,7 @@ _SUFFIX = {"f": "f32", "i": "s32", "u": "u32", "p": "pred"}
 _REGISTER = {"f": "%f", "i": "%r", "u": "%r", "p": "%p"}
 _SAME_BITS = frozenset(("and", "or", "xor", "not", "shl"))
 _NAMES = {
-  ("f", "div"): "div.rn.f32", ("f", "sqrt"): "sqrt.rn.f32", ("f", "min"): "min.NaN.f32", ("f", "max"): "max.NaN.f32",
+  ("f", "div"): "div.full.f32", ("f", "sqrt"): "sqrt.approx.f32", ("f", "min"): "min.NaN.f32", ("f", "max"): "max.NaN.f32",
   ("f", "floor"): "cvt.rmi.f32.f32", ("f", "ceil"): "cvt.rpi.f32.f32", ("f", "round"): "cvt.rni.f32.f32",
   ("f", "exp2"): "ex2.approx.f32", ("i", "mul"): "mul.lo.s32", ("u", "mul"): "mul.lo.u32",
 }  # fmt: skip
@@ -49,6 +53,13 @@ _PLAIN = frozenset(
 )
 _ROWS = frozenset(("param", "after", "table", "loop"))  # whose places are next to each other
 _COMPARES = {"eq": "eq", "ne": "neu", "lt": "lt", "le": "le", "gt": "gt", "ge": "ge"}
+
+
+def is_on() -> bool:
+  """Whether steps are such kernels on the GPU at hand, or on another for which is compiled here."""
+  if not _IS_ON or jax.default_backend() != "gpu":
+    return _IS_ON
+  return all(float(getattr(x, "compute_capability", 0) or 0) >= _LEAST for x in jax.local_devices())
 
 
 def kernel(p: Program, inputs: int, outs: Sequence[np.ndarray], worlds: int) -> tuple[str, list[int]]:
@@ -66,6 +77,8 @@ def kernel(p: Program, inputs: int, outs: Sequence[np.ndarray], worlds: int) -> 
   roots = [(int(k), store(b, row)) for b, x in enumerate(outs) for row, k in enumerate(x.ravel())]
   w.block(roots, 0)
   used = sorted(w.used.union(range(first, first + len(outs))))
+  if len(w.lines) > _MAX_LINES:
+    raise Unsupported(f"a kernel of {len(w.lines)} lines")
   names = ", ".join(f".param .u64 a{k}" for k in used)
   head = [
     ".version 8.0", ".target sm_80", ".address_size 64", f".visible .entry step({names})", f".maxntid {_THREADS}, 1, 1", "{",

@@ -161,7 +161,7 @@ def _run_on_cpu(*leaves, call, batched):
 
 def _run_on_gpu(*leaves, call, batched):
   """Each world by a thread, unless the worlds may be divided among devices, or an operation is not written as numbers."""
-  if call.groups == 1 and ptx.IS_ON:
+  if call.groups == 1 and ptx.is_on():
     arrays = [x if batched else x[..., None] for x in leaves]
     one = tuple(((*x.shape[:-1], 1), x.dtype) for x in arrays)
     width = _width(arrays, True)

@@ -14,6 +14,9 @@ import mjx_lite as mjx
 from mjx_lite.core import ptx, scalars, worlds
 
 _WORLDS = 5
+_SWING = """<mujoco><worldbody><geom type="plane" size="1 1 .1"/><body pos="0 0 .25"><joint axis="0 1 0"/>
+  <geom type="capsule" fromto="0 0 0 .2 0 -.1" size=".05"/><body pos=".2 0 -.1"><joint axis="0 1 0" range="-30 30"/>
+  <geom size=".06"/></body></body></worldbody></mujoco>"""
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -103,7 +106,7 @@ def test_a_step(scene, kernels):
 
 def test_models_of_their_own(kernels):
   """Each world with a mass and a time step of its own: what all share is the rest of the model."""
-  mj_model = load("joints")
+  mj_model = mujoco.MjModel.from_xml_string(_SWING)
   m = mjx.put_model(mj_model, dtype=np.float32)
   d = _batch(mj_model, m)
   share = jnp.linspace(0.5, 1.5, _WORLDS)
@@ -122,8 +125,8 @@ def test_models_of_their_own(kernels):
 def test_a_rollout(kernels, monkeypatch, in_pieces):
   """Few steps are one kernel, many a loop of one: with more numbers than a kernel may have."""
   if in_pieces:
-    monkeypatch.setattr(ptx, "MAX_NODES", 100_000)
-  mj_model = load("yielding")
+    monkeypatch.setattr(ptx, "MAX_NODES", 20_000)
+  mj_model = mujoco.MjModel.from_xml_string(_SWING)
   m = mjx.put_model(mj_model, dtype=np.float32)
   d = _batch(mj_model, m)
   rollout = jax.vmap(lambda m, d: mjx.rollout(m, d, steps=3, record=("qpos", "time")), in_axes=(None, 0))
@@ -133,7 +136,7 @@ def test_a_rollout(kernels, monkeypatch, in_pieces):
 
 
 def test_one_world(kernels):
-  mj_model = load("joints")
+  mj_model = mujoco.MjModel.from_xml_string(_SWING)
   m = mjx.put_model(mj_model, dtype=np.float32)
   d = jax.tree.map(lambda x: x[2], _batch(mj_model, m))
   _assert_close(_by_threads(mjx.step, m, d), jax.jit(mjx.step)(m, d))
@@ -146,7 +149,7 @@ def _lowered(function, *args):
 
 def test_what_is_lowered_for_cuda(monkeypatch):
   """One kernel in the loop of a rollout, of what is read alone; none where an operation is not written as numbers."""
-  mj_model = load("joints")
+  mj_model = mujoco.MjModel.from_xml_string(_SWING)
   m = mjx.put_model(mj_model, dtype=np.float32, tile=0)
   d = _batch(mj_model, m)
 
@@ -245,6 +248,12 @@ def test_more_numbers_than_registers(monkeypatch):
 
   for a, b in zip(_run(function, x), _alone(function, x), strict=True):
     np.testing.assert_allclose(a, b, rtol=2e-5, atol=2e-5)
+
+
+def test_too_long_a_kernel(monkeypatch):
+  monkeypatch.setattr(ptx, "_MAX_LINES", 20)
+  with pytest.raises(scalars.Unsupported, match=r"a kernel of \d+ lines"):
+    _run(lambda x: jnp.cumsum(x * x, 0), np.ones((20, 3), np.float32))
 
 
 def test_too_many_numbers(monkeypatch):
