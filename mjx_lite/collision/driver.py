@@ -18,6 +18,7 @@ from mjx_lite.core import linear
 from mjx_lite.core.enums import DisableBit, GeomType
 from mjx_lite.core.select import gather, join, rows
 from mjx_lite.core.types import Model
+from mjx_lite.math.geometry import make_frame
 
 _FAR = shapes.NO_CONTACT
 
@@ -199,7 +200,7 @@ def _collide(m: Model, geom_xpos: jax.Array, geom_xmat: jax.Array) -> Contacts:
     empty, nowhere = jnp.full(shape, shapes.NO_CONTACT, dtype), jnp.zeros((shape[0], 3, shape[1]), dtype)
     return Contacts(empty, nowhere, jnp.broadcast_to(jnp.eye(3, dtype=dtype)[..., None], (shape[0], 3, 3, shape[1])), params)
   adhesion = _adhesion(m, _pairs(p))
-  dist, pos, frame, full = [], [], [], None
+  dist, pos, normal, tangent, full = [], [], [], [], None
   for group in p.groups:
     both, margin = _shapes(m, group, geom_xpos, geom_xmat), rows(reach, group.pair)
     if isinstance(group.how, hfield.HFieldPlan):
@@ -208,11 +209,11 @@ def _collide(m: Model, geom_xpos: jax.Array, geom_xmat: jax.Array) -> Contacts:
     else:
       found = _narrow(m, group, *both, margin)
     flat = [x.reshape(-1, *x.shape[2:]) for x in found]
-    for part, x in zip((dist, pos, frame), flat, strict=True):
+    for part, x in zip((dist, pos, normal, tangent), flat, strict=True):
       part.append(x)
   adhesion = None if adhesion is None else rows(adhesion, p.slot_pair)
-  geometry = join(dist, p.slot_row), join(pos, p.slot_row), join(frame, p.slot_row)
-  return Contacts(*geometry, params, full=full, adhesion=adhesion)
+  dist, pos, normal, tangent = (join(x, p.slot_row) for x in (dist, pos, normal, tangent))
+  return Contacts(dist, pos, make_frame(normal, tangent), params, full=full, adhesion=adhesion)
 
 
 def _pairs(p: CollisionPlan, which: np.ndarray | slice = slice(None)) -> mixing.Pairs:
@@ -291,16 +292,17 @@ def _collide_near(m: Model, geom_xpos: jax.Array, geom_xmat: jax.Array) -> Conta
     found = found._replace(dist=jnp.where(margin[:, None] > -_FAR, found.dist, _FAR))
     rank = width * pair[:, None] + np.arange(found.dist.shape[1], dtype=np.int32)[:, None]
     parts.append([x.reshape(-1, *x.shape[2:]) for x in (rank, found.dist < margin[:, None], *found)])
-  rank, touches, dist, pos, frame = (join(x) for x in zip(*parts, strict=True))
+  rank, touches, dist, *vectors = (join(x) for x in zip(*parts, strict=True))
   felt = m.opt.contact_gradient != "exact"  # some of what does not touch, where there is room
   chosen = broadphase.first_contacts(touches, rank, len(p.slot_pair), width * len(p.geom1), felt)
   pair = linear.materialized(jax.lax.div(gather(rank, chosen.place), jnp.int32(width)))
-  dist, pos, frame = (gather(x, chosen.place) for x in (dist, pos, frame))
+  dist, pos, normal, tangent = (gather(x, chosen.place) for x in (dist, *vectors))
   dist = dist if felt else jnp.where(chosen.there, dist, _FAR)
   pairs = _chosen(_pairs(p), pair)
   return Contacts(
-    dist, pos, frame, mixing.mix(m, pairs), adhesion=_adhesion(m, pairs), geom=jnp.stack([pairs.geom1, pairs.geom2], axis=1),
-    dim=gather(p.condim[:, None].astype(np.int32), pair), lost_pair=lost, lost_contact=chosen.lost | full,
+    dist, pos, make_frame(normal, tangent), mixing.mix(m, pairs), adhesion=_adhesion(m, pairs),
+    geom=jnp.stack([pairs.geom1, pairs.geom2], axis=1), dim=gather(p.condim[:, None].astype(np.int32), pair), lost_pair=lost,
+    lost_contact=chosen.lost | full,
   )  # fmt: skip
 
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from mjx_lite.collision.hulls import HullOf
 from mjx_lite.core import linear
-from mjx_lite.math import geometry
+from mjx_lite.math.geometry import make_frame
 
 NO_CONTACT = 1e10  # distance [m] of an empty slot, larger than any margin
 
@@ -45,12 +45,19 @@ class Contacts(NamedTuple):
   Attributes:
     dist: (P, n, W) distance between the surfaces [m], negative when they overlap.
     pos: (P, n, 3, W) midpoint between the surfaces [m].
-    frame: (P, n, 3, 3, W) axes in rows: normal from the first geom to the second, then two tangents.
+    normal: (P, n, 3, W) from the first geom to the second.
+    tangent: (P, n, 3, W) where the first tangent is to point, as near as it can; zero where that is left to the frame.
   """
 
   dist: jax.Array
   pos: jax.Array
-  frame: jax.Array
+  normal: jax.Array
+  tangent: jax.Array
+
+  @property
+  def frame(self) -> jax.Array:
+    """Axes (P, n, 3, 3, W) in rows: the normal, then two tangents. Made last, of those contacts that are left."""
+    return make_frame(self.normal, self.tangent)
 
 
 class Collider(NamedTuple):
@@ -65,16 +72,11 @@ class Collider(NamedTuple):
 
 def make_contacts(dist: jax.Array, pos: jax.Array, normal: jax.Array, tangent: jax.Array | None = None) -> Contacts:
   """Contacts from slot distances (P, n, W), positions (P, n, 3, W) and normals (P, n or 1, 3, W)."""
-  if tangent is not None:
-    normal, tangent = jnp.broadcast_arrays(normal, tangent)
-  frame = geometry.make_frame(normal, tangent)
-  width = max(x.shape[-1] for x in (dist, pos, frame))
+  tangent = jnp.zeros((1, 1, 3, 1), normal.dtype) if tangent is None else tangent
+  width = max(x.shape[-1] for x in (dist, pos, normal, tangent))
   batch = dist.shape[:-1]
-  return Contacts(
-    jnp.broadcast_to(dist, (*batch, width)),
-    jnp.broadcast_to(pos, (*batch, 3, width)),
-    jnp.broadcast_to(frame, (*batch, 3, 3, width)),
-  )
+  vectors = (jnp.broadcast_to(x, (*batch, 3, width)) for x in (pos, normal, tangent))
+  return Contacts(jnp.broadcast_to(dist, (*batch, width)), *vectors)
 
 
 def only_where(keep: jax.Array | np.ndarray, dist: jax.Array) -> jax.Array:

@@ -89,7 +89,8 @@ KINDS = ('random', 'random 1e-2', 'random 1e-4', 'tilted 1e-3')
 def _both(kind):
   """Contacts of every pair and pose, ours and C's: lists of arrays (ncon, 13)."""
   poses = _poses(kind)
-  dist, pos, frame = (np.moveaxis(np.asarray(x), -1, 1) for x in _collide()(*_args(poses)))
+  found = _collide()(*_args(poses))
+  dist, pos, frame = (np.moveaxis(np.asarray(x), -1, 1) for x in (found.dist, found.pos, found.frame))
   rows = np.concatenate([dist[..., None], pos, frame.reshape(*dist.shape, 9)], axis=-1)
   ours = [[r[r[:, 0] < m] for r, m in zip(rows[k], p[3], strict=True)] for k, p in enumerate(poses)]
   return ours, [oracle.contacts(*_named(pair), *p) for pair, p in zip(PAIRS, poses, strict=True)]
@@ -129,7 +130,8 @@ def _special(pair, pos, mat, size, margin):
   """Contacts of one pair in N poses of its own, the others anywhere: ours (N, 4, 13) and C's, which searches to the end."""
   poses, k = list(_poses('random')), PAIRS.index(pair)
   poses[k] = pos, mat, size, np.full(N, margin)
-  dist, place, frame = (np.moveaxis(np.asarray(x[k]), -1, 0) for x in _collide()(*_args(poses)))
+  found = _collide()(*_args(poses))
+  dist, place, frame = (np.moveaxis(np.asarray(x[k]), -1, 0) for x in (found.dist, found.pos, found.frame))
   opt = oracle.model(*_named(pair)).opt
   given, opt.ccd_tolerance = opt.ccd_tolerance, 1e-12
   theirs = oracle.contacts(*_named(pair), *poses[k])

@@ -158,7 +158,7 @@ def _collide(pair):
 
 def _rows(found: Contacts, margin) -> list[np.ndarray]:
   """Contacts of each pose as the oracle gives them."""
-  dist, pos, frame = (np.moveaxis(np.asarray(x[0]), -1, 0) for x in found)
+  dist, pos, frame = (np.moveaxis(np.asarray(x[0]), -1, 0) for x in (found.dist, found.pos, found.frame))
   rows = np.concatenate([dist[..., None], pos, frame.reshape(*dist.shape, 9)], axis=-1)
   return [r[r[:, 0] < m] for r, m in zip(rows, margin, strict=True)]
 
