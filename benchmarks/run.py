@@ -103,6 +103,8 @@ def _environment(engine: str, args: argparse.Namespace) -> dict[str, str]:
   threads = {"mjx_lite": 1 if args.devices > 1 else cores, "mjx": 2 * max(cores, args.devices)}
   if engine in threads and "NPROC" not in os.environ:
     found["NPROC"] = str(threads[engine])
+  if engine in threads:
+    found["XLA_PYTHON_CLIENT_PREALLOCATE"] = "false"  # on a GPU they share its memory
   return found
 
 

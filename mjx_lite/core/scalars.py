@@ -1,8 +1,9 @@
 """A program of arrays as one of numbers: what a thread of a GPU computes for its world.
 
 `Program.run` goes through the operations of one world as JAX traces them and writes them down number by number. Reshaping,
-slicing and joining cost nothing then, loops of known length are written out, what is multiplied by a constant zero is gone, and
-what is computed twice is computed once. Loops that end when they are done stay loops. `ptx.py` makes a kernel of it.
+slicing and joining cost nothing then, loops of known length are written out, what is multiplied by a constant zero is gone, also
+what is not finite, and what is computed twice is computed once. Loops that end when they are done stay loops; they end for
+each world by itself. `ptx.py` makes a kernel of it.
 """
 
 import functools
@@ -279,10 +280,6 @@ def _choice(op: str, value: Any, other: int, this: int, negated: Callable[[], in
   if op == "xor":
     return negated() if value else other
   return other if value == (op == "and") else this
-
-
-def _f32(f: Callable[..., Any]) -> Callable[..., Any]:
-  return lambda *x: np.float32(f(*x))
 
 
 _FOLDED: dict[str, Callable[..., Any]] = {
