@@ -1,8 +1,8 @@
 """A program of arrays as one of numbers: what a thread of a GPU computes for its world.
 
 `Program.run` goes through the operations of one world as JAX traces them and writes them down number by number. Reshaping,
-slicing and joining cost nothing then, loops of known length are written out, what is multiplied by a constant zero is gone, also
-what is not finite, and what is computed twice is computed once. Loops that end when they are done stay loops; they end for
+slicing and joining cost nothing then, loops of known length are written out, what is multiplied by a constant zero is gone (if
+it is not finite too), and what is computed twice is computed once. Loops that end when they are done stay loops; they end for
 each world by itself. `ptx.py` makes a kernel of it.
 """
 
