@@ -154,9 +154,7 @@ class _Writer:
   # ------------------------------------------------------------------------------------------------------------- memory
 
   def _slots(self, n: int) -> int:
-    """So many in a row."""
-    if n == 1 and self.free:
-      return self.free.pop()
+    """So many in a row, which nothing had before."""
     self.size += n
     self.most = max(self.most, self.size)
     return self.size - n
@@ -177,12 +175,15 @@ class _Writer:
     self.address[key] = found
     return found
 
+  def _parameter(self, where: Load) -> int:
+    """Of an input, or of a table."""
+    return where.buffer if where.buffer >= 0 else self.inputs - where.buffer - 1
+
   def _place(self, where: Load, kind: str) -> str:
-    buffer = where.buffer if where.buffer >= 0 else self.inputs - where.buffer - 1
     row = _bytes(kind) * where.row * (self.worlds if where.per_world else 1)
     if row + 4 * self.worlds >= _MAX_BYTES:
       raise Unsupported("an input of 2 GB")
-    return f"{self._global(buffer, where.per_world, kind)}+{row}"
+    return f"{self._global(self._parameter(where), where.per_world, kind)}+{row}"
 
   def load_global(self, where: Load, kind: str) -> str:
     place = self._place(where, kind)
@@ -257,18 +258,15 @@ class _Writer:
     def put_away(k):
       register = at_hand.pop(k)
       if k not in self.slot and p.op[k] != "load":
-        self.slot[k] = self._slots(1)
+        self.slot[k] = self.free.pop() if self.free else self._slots(1)
         mine.append(k)
         self.store_own(self.slot[k], register, p.kind[k])
 
     def operand(k, pinned=()):
       if k in at_hand:
         return at_hand[k]
-      kind = p.kind[k]
-      if p.op[k] == "const":
-        return self._constant(k)
-      register = self.load_global(p.of[k], kind) if p.op[k] == "load" else self.load_own(self.slot[k], kind)
-      return keep(k, register, pinned)
+      register = self._again(k)
+      return register if p.op[k] == "const" else keep(k, register, pinned)
 
     def used(k, at):
       ahead = uses[k]
@@ -334,8 +332,6 @@ class _Writer:
       return (k,)
     if p.op[k] == "table" and self._in_place(k) is not None:
       return ()
-    if p.op[k] == "after":
-      return p.args[k]
     return p.args[k]
 
   def _in_place(self, table: int) -> Load | int | None:
@@ -395,8 +391,7 @@ class _Writer:
     where = self._in_place(table)
     place = self._register("%d")
     if isinstance(where, Load):
-      buffer = where.buffer if where.buffer >= 0 else self.inputs - where.buffer - 1
-      base = self._global(buffer, where.per_world, kind)
+      base = self._global(self._parameter(where), where.per_world, kind)
       step = _bytes(kind) * (self.worlds if where.per_world else 1)
       self.lines.append(f"mad.wide.u32 {place}, {index}, {step}, {base};")
       return self._loaded(f"ld.global.nc{'.u8' if kind == 'p' else '.' + _SUFFIX[kind]}", f"{place}+{step * where.row}", kind)
@@ -411,7 +406,7 @@ class _Writer:
     loop: Loop = p.of[k]
     n = len(loop.params)
     changed = [i for i, a in enumerate(loop.last) if a != loop.params[i]]
-    first, then = self._slots_in_row(n), self._slots_in_row(len(changed))
+    first, then = self._slots(n), self._slots(len(changed))
     self._forget()
     self.slot[k] = first
     for i, (param, start) in enumerate(zip(loop.params, loop.first, strict=True)):
@@ -436,11 +431,6 @@ class _Writer:
       self.store_own(first + i, self.load_own(then + j, p.kind[loop.params[i]]), p.kind[loop.params[i]])
     self.lines += [f"bra {begin};", f"{end}:"]
     self._forget()
-
-  def _slots_in_row(self, n: int) -> int:
-    self.size += n
-    self.most = max(self.most, self.size)
-    return self.size - n
 
   def _again(self, k: int) -> str:
     """A number from where it is kept."""
@@ -485,21 +475,14 @@ def evaluate(closed: Any, inputs: Sequence[Any], worlds: int) -> list[Any]:
 def _begun(closed: Any, known: dict[Any, Any], worlds: int) -> Callable[[dict[Any, Any]], list[Any]]:
   """Computes what all worlds share of a program, some of whose arguments are known; returns what computes the rest."""
   eqns, outvars = regions.inlined(closed, closed.jaxpr.invars, known)
-  last = {v: k for k, e in enumerate(eqns) for v in regions.variables([e])}
-  last.update(dict.fromkeys((v for v in outvars if not isinstance(v, jex_core.Literal)), len(eqns)))
+  last = regions.last_reads(eqns, outvars)
   shared = {v for v, x in known.items() if np.shape(x) == v.aval.shape}
-
-  def run(known: dict[Any, Any], function: Callable[..., Any], some: list[Any], outs: list[Any]) -> None:
-    ins = [v for v in dict.fromkeys(regions.variables(some)) if v in known]
-    names = closed.jaxpr.debug_info.with_unknown_names()
-    jaxpr = closed.jaxpr.replace(constvars=[], invars=ins, outvars=outs, eqns=some, debug_info=names)
-    known.update(zip(outs, function(jex_core.ClosedJaxpr(jaxpr, ()), [known[v] for v in ins]), strict=True))
 
   ahead = []
   for k, e in enumerate(eqns):
     if shared.issuperset(regions.variables([e])):
       outs = [v for v in e.outvars if v in last]
-      run(known, _of_all, [e], outs)
+      regions.run_part(closed, known, _of_all, [e], outs)
       shared.update(outs)
     else:
       ahead.append((k, e))
@@ -510,7 +493,7 @@ def _begun(closed: Any, known: dict[Any, Any], worlds: int) -> Callable[[dict[An
     def run_part(end):
       if part:
         outs = [v for e in part for v in e.outvars if last.get(v, -1) >= end]
-        run(now, functools.partial(_together, worlds=worlds), list(part), outs)
+        regions.run_part(closed, now, functools.partial(_together, worlds=worlds), list(part), outs)
         part.clear()
 
     for k, e in ahead:

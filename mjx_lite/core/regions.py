@@ -118,11 +118,7 @@ def evaluate(closed: jex_core.ClosedJaxpr, *args: jax.Array) -> list[jax.Array]:
   # operands in another shape are made where they are used: in a region they cost nothing, before it XLA may copy them
   views = {e.outvars[0]: e for e in eqns if _is_view(e) and known.keys() >= set(variables([e]))}
 
-  def run(function, eqns, outs):
-    ins = [v for v in dict.fromkeys(variables(eqns)) if v in known]
-    names = closed.jaxpr.debug_info.with_unknown_names()
-    part = closed.jaxpr.replace(constvars=[], invars=ins, outvars=outs, eqns=eqns, debug_info=names)
-    known.update(zip(outs, function(jex_core.ClosedJaxpr(part, ()), [known[v] for v in ins]), strict=True))
+  run = functools.partial(run_part, closed, known)
 
   def look(variables):
     for v in variables:
@@ -143,6 +139,23 @@ def evaluate(closed: jex_core.ClosedJaxpr, *args: jax.Array) -> list[jax.Array]:
 def evaluate_plainly(closed: jex_core.ClosedJaxpr, *args: jax.Array) -> list[jax.Array]:
   """The same on any device, in no regions."""
   return jex_core.jaxpr_as_fun(closed)(*args)
+
+
+def run_part(
+  closed: jex_core.ClosedJaxpr, known: dict[Any, Any], function: Callable[..., Any], eqns: Sequence[Any], outs: Sequence[Any]
+) -> None:
+  """Puts what some equations of a program make of what is known there too: a function computes it, of them and operands."""
+  ins = [v for v in dict.fromkeys(variables(eqns)) if v in known]
+  names = closed.jaxpr.debug_info.with_unknown_names()
+  part = closed.jaxpr.replace(constvars=[], invars=ins, outvars=outs, eqns=eqns, debug_info=names)
+  known.update(zip(outs, function(jex_core.ClosedJaxpr(part, ()), [known[v] for v in ins]), strict=True))
+
+
+def last_reads(eqns: Sequence[Any], outvars: Sequence[Any]) -> dict[Any, int]:
+  """The last equation that reads each variable; one behind the last if it is a result."""
+  last = {v: k for k, e in enumerate(eqns) for v in variables([e])}
+  last.update(dict.fromkeys((v for v in outvars if not isinstance(v, jex_core.Literal)), len(eqns)))
+  return last
 
 
 def inlined(closed: jex_core.ClosedJaxpr, args: Sequence[Any], known: dict[Any, Any]) -> tuple[list[Any], list[Any]]:
@@ -179,8 +192,7 @@ def _is_view(eqn: Any) -> bool:
 
 def _cut(eqns: Sequence[Any], outvars: Sequence[Any]) -> Iterator[tuple[bool, list[Any], list[Any]]]:
   """One part after the other: whether it is a region, or one equation that is in none; its equations; results used later."""
-  last = {v: k for k, e in enumerate(eqns) for v in variables([e])}
-  last.update(dict.fromkeys((v for v in outvars if not isinstance(v, jex_core.Literal)), len(eqns)))
+  last = last_reads(eqns, outvars)
   sizes = list(map(_size_uncut, eqns))
   for first, end in _bounds(eqns, sizes, last):
     part = list(eqns[first:end])

@@ -407,13 +407,17 @@ def _(p, eqn, x):
   return p.map("bits", _kind(eqn.outvars[0].aval.dtype), x)
 
 
+def _one(p: Program, value: Any, kind: str = "f") -> np.ndarray:
+  return p.constant(np.array(value, _TYPES[kind]))
+
+
 _LOG2E, _LN2 = 1.44269504088896341, (0.693359375, -2.12194440e-4)  # the logarithm of 2 in two parts
 
 
 @_rule("exp")
 def _exp(p, eqn, x):
   """2 to the power of a whole number and of the rest; error of a few units in the last place."""
-  const = lambda v, kind="f": p.constant(np.array(v, _TYPES[kind]))  # noqa: E731
+  const = functools.partial(_one, p)
   inside = p.map("max", "f", p.map("min", "f", x, const(88.7228)), const(-87.3365))
   n = p.map("round", "f", p.map("mul", "f", inside, const(_LOG2E)))
   rest = p.map("sub", "f", inside, p.map("mul", "f", n, const(_LN2[0])))
@@ -433,7 +437,7 @@ _LOG = (7.0376836292e-2, -1.1514610310e-1, 1.1676998740e-1, -1.2420140846e-1, 1.
 @_rule("log")
 def _log(p, eqn, x):
   """Source: Cephes Mathematical Library, `logf` (Moshier)."""
-  const = lambda v, kind="f": p.constant(np.array(v, _TYPES[kind]))  # noqa: E731
+  const = functools.partial(_one, p)
   add, mul, sub = (functools.partial(p.map, op, "f") for op in ("add", "mul", "sub"))
   bits = p.map("bits", "i", x)
   power = p.map("sub", "i", p.map("shr", "i", bits, const(23, "i")), const(126, "i"))
@@ -897,8 +901,13 @@ def _(p, eqn, *xs):
   params = eqn.params
   ncond, nbody = params["cond_nconsts"], params["body_nconsts"]
   cond, body, first = xs[:ncond], xs[ncond : ncond + nbody], list(xs[ncond + nbody :])
-  proceeds = lambda state: p.run(params["cond_jaxpr"], [*cond, *state])[0]  # noqa: E731
-  turn = lambda state: p.run(params["body_jaxpr"], [*body, *state])  # noqa: E731
+
+  def proceeds(state):
+    return p.run(params["cond_jaxpr"], [*cond, *state])[0]
+
+  def turn(state):
+    return p.run(params["body_jaxpr"], [*body, *state])
+
   state = first
   for _ in range(_MAX_TURNS):
     going = p.value(int(proceeds(state).item()))

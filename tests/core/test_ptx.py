@@ -92,16 +92,19 @@ def _assert_close(got, want, tol=2e-4):
       np.testing.assert_array_equal(a, b, err_msg=jax.tree_util.keystr(path))
 
 
+def _assert_one_kernel_does_as_xla(function, m, d, kernels):
+  got = _by_threads(function, m, d)
+  assert len(kernels) == 1
+  _assert_close(got, jax.jit(function)(m, d))
+
+
 # joints of all types and limits; elliptic cones, Newton's iterations; equalities; tendons that wrap; muscles; RK4 below
 @pytest.mark.parametrize("scene", ["joints", "yielding", "tendons", "actuators"])
 def test_a_step(scene, kernels):
   mj_model = load(scene)
   m = mjx.put_model(mj_model, dtype=np.float32)
   d = _batch(mj_model, m)
-  step = jax.vmap(mjx.step, in_axes=(None, 0))
-  got = _by_threads(step, m, d)
-  assert len(kernels) == 1
-  _assert_close(got, jax.jit(step)(m, d))
+  _assert_one_kernel_does_as_xla(jax.vmap(mjx.step, in_axes=(None, 0)), m, d, kernels)
 
 
 def test_models_of_their_own(kernels):
@@ -130,17 +133,14 @@ def test_a_rollout(kernels, monkeypatch, in_pieces):
   m = mjx.put_model(mj_model, dtype=np.float32)
   d = _batch(mj_model, m)
   rollout = jax.vmap(lambda m, d: mjx.rollout(m, d, steps=3, record=("qpos", "time")), in_axes=(None, 0))
-  got = _by_threads(rollout, m, d)
-  assert len(kernels) == 1
-  _assert_close(got, jax.jit(rollout)(m, d))
+  _assert_one_kernel_does_as_xla(rollout, m, d, kernels)
 
 
 def test_one_world(kernels):
   mj_model = mujoco.MjModel.from_xml_string(_SWING)
   m = mjx.put_model(mj_model, dtype=np.float32)
   d = jax.tree.map(lambda x: x[2], _batch(mj_model, m))
-  _assert_close(_by_threads(mjx.step, m, d), jax.jit(mjx.step)(m, d))
-  assert len(kernels) == 1
+  _assert_one_kernel_does_as_xla(mjx.step, m, d, kernels)
 
 
 def _lowered(function, *args):
@@ -242,7 +242,10 @@ def test_more_numbers_than_registers(monkeypatch):
 
   def function(x):
     y = x[:, None] * x[None]
-    turn = lambda s: (0.9 * s[0] + y[3], s[1] + 1 + jnp.abs(x[0]))  # noqa: E731
+
+    def turn(s):
+      return 0.9 * s[0] + y[3], s[1] + 1 + jnp.abs(x[0])
+
     looped = jax.lax.while_loop(lambda s: jnp.all(s[1] < 30), turn, (x, x[1]))
     return jnp.sum(y * looped[0], axis=1) + jnp.flip(x, 0), looped
 
