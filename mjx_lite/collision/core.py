@@ -11,23 +11,37 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from mjx_lite.collision import cubemap
 from mjx_lite.collision.hulls import HullOf
 from mjx_lite.core import linear, regions
 from mjx_lite.core.lanes import Lanes
-from mjx_lite.core.select import fetched, gather
+from mjx_lite.core.select import fetched, gather, rows
 from mjx_lite.math import safe, vector
 from mjx_lite.math.extreme import first_largest
 
 CORNERS, ELLIPSOID, CYLINDER = range(3)
 _FEW = 32  # tables
-_BLOCK = 128  # corners that are looked at together
+
+
+class Tables(NamedTuple):
+  """Corners of K polytopes, one after another, before scaling."""
+
+  corner: np.ndarray  # (n, 3)
+  first: np.ndarray  # (K,)
+  count: np.ndarray  # (K,)
+  cells: cubemap.CubeMap | None  # if some have many
+
+  def padded(self) -> np.ndarray:
+    """Corners (K, n, 3); the first one is repeated up to the number of the largest."""
+    k = np.arange(self.count.max())
+    return self.corner[self.first[:, None] + np.where(k < self.count[:, None], k, 0)]
 
 
 class Picked(NamedTuple):
-  """Rows of a constant table (K, n, 3) that are chosen at run time, one of each of P cores in each world (P, W)."""
+  """One of a few tables for each of P cores; (P, W) where the geoms are chosen at run time, else (P, 1)."""
 
-  rows: np.ndarray
-  which: jax.Array
+  tables: Tables
+  which: Any
 
 
 class Core(NamedTuple):
@@ -37,20 +51,18 @@ class Core(NamedTuple):
     pos, mat: pose (P, 3, W), (P, 3, 3, W).
     kind: (P,) CORNERS, ELLIPSOID or CYLINDER; (P, W) where the geoms are chosen at run time.
     size: (P, 3, W or 1) `geom_size`.
-    table: (P, n, 3) or, for prisms, (P, n, 3, W) corners before scaling; `Picked` where the geoms are chosen at run time.
+    table: corners before scaling; (P, n, 3, W or 1) of prisms, and while a loop goes through them.
     scale: (P, 3, W or 1).
     radius: (P, W or 1).
-    ncorner: () so many rows of the table are looked at for the farthest, the others repeat one of them; all if None.
   """
 
   pos: jax.Array
   mat: jax.Array
   kind: np.ndarray | jax.Array
   size: jax.Array
-  table: Any
+  table: Picked | jax.Array
   scale: jax.Array
   radius: jax.Array
-  ncorner: jax.Array | None = None
 
   @property
   def curved(self) -> bool:
@@ -60,7 +72,7 @@ class Core(NamedTuple):
 
 _BOX = np.array([[1 if i >> k & 1 else -1 for k in range(3)] for i in range(8)], float)
 _SEGMENT = np.array([[0, 0, -1], [0, 0, 1]], float)
-_POINT = np.zeros((1, 3))
+_CORNERS = {"box": _BOX, "capsule": _SEGMENT, "sphere": np.zeros((1, 3))}
 
 
 def make(
@@ -74,20 +86,15 @@ def make(
     hull: hulls of the meshes among them, in order.
     chosen: (k, W) which of the P geoms `pos`, `mat` and `size` are of; all of them, in order, if None.
   """
-  tables, mesh = [], iter(hull.padded() if hull is not None else [])
-  for t in types:
-    if t == "mesh":
-      assert hull is not None
-      tables.append(hull.tables.vert[next(mesh)])
-    else:
-      tables.append({"box": _BOX, "capsule": _SEGMENT}.get(t, _POINT))
-  n = max(len(x) for x in tables)
-  table = np.stack([x[np.where(np.arange(n) < len(x), np.arange(n), 0)] for x in tables])
+  mesh = iter(zip(hull.first, hull.count, strict=True) if hull is not None else [])
+  keys = [next(mesh) if t == "mesh" else t if t in _CORNERS else "sphere" for t in types]
+  distinct = list(dict.fromkeys(keys))
+  which: Any = np.array([distinct.index(k) for k in keys], np.int32)[:, None]
   kinds = ("sphere", "capsule", "ellipsoid", "cylinder", "box")
   is_type = {k: np.array([t == k for t in types])[:, None] for k in kinds}
   kind = np.where(is_type["ellipsoid"], ELLIPSOID, np.where(is_type["cylinder"], CYLINDER, CORNERS))[:, 0]
   if chosen is not None:
-    table = _picked(table, chosen)
+    which = gather(which, chosen) if len(distinct) > 1 else np.zeros((len(chosen), 1), np.int32)
     # what all have in common stays constant
     is_type = {k: x[:1] if (x == x[0]).all() else gather(x, chosen) for k, x in is_type.items()}
     kind = np.repeat(kind[:1], len(chosen)) if (kind == kind[0]).all() else gather(kind[:, None], chosen)
@@ -95,7 +102,24 @@ def make(
   scale = jnp.where(fixed[:, None], 1, size)
   scale = jnp.where(is_type["capsule"][:, None], jnp.stack([0 * size[:, 0], 0 * size[:, 0], size[:, 1]], axis=1), scale)
   radius = jnp.where(is_type["sphere"] | is_type["capsule"], size[:, 0], 0)
-  return Core(pos, mat, kind, size, table, scale, radius)
+  return Core(pos, mat, kind, size, Picked(_tables(distinct, hull), which), scale, radius)
+
+
+def _tables(keys: list[Any], hull: HullOf | None) -> Tables:
+  """Of the types in `_CORNERS`, or of hulls by their first vertex and number of vertices."""
+  corners = [_CORNERS[k] if isinstance(k, str) else hull.tables.vert[k[0] : k[0] + k[1]] for k in keys]
+  count = np.array([len(x) for x in corners])
+  cells = None
+  if count.max() > cubemap.MANY:
+    cells = cubemap.join([(cubemap.of if len(x) > len(_BOX) else cubemap.one_cell)(x) for x in corners])
+  return Tables(np.concatenate(corners), np.cumsum(count) - count, count, cells)
+
+
+def of_rows(c: Core, index: np.ndarray) -> Core:
+  """Some of the cores, which are not chosen at run time."""
+  assert isinstance(c.table, Picked)
+  pos, mat, size, scale, radius = (rows(x, index) for x in (c.pos, c.mat, c.size, c.scale, c.radius))
+  return Core(pos, mat, c.kind[index], size, Picked(c.table.tables, c.table.which[index]), scale, radius)
 
 
 def taken(c: Core, lanes: Lanes | None) -> Core:
@@ -103,61 +127,62 @@ def taken(c: Core, lanes: Lanes | None) -> Core:
   if lanes is None:
     return c
   if isinstance(c.table, Picked):
-    table: Any = Picked(c.table.rows, lanes.take(c.table.which))
+    tables, which = c.table
+    table = Picked(tables, lanes.take(which) if len(tables.count) > 1 else which[:1])
   else:
-    table = lanes.take(c.table) if c.table.ndim == 4 else _picked(np.asarray(c.table), lanes.pair[None])
+    table = lanes.take(c.table)
   common = isinstance(c.kind, np.ndarray) and (c.kind == c.kind[0]).all()
   kind = c.kind[:1] if common else lanes.take(c.kind.reshape(len(c.kind), -1))
   pos, mat, size, scale, radius = (lanes.take(x) for x in (c.pos, c.mat, c.size, c.scale, c.radius))
   return Core(pos, mat, kind, size, table, scale, radius)
 
 
-def _picked(table: np.ndarray, which: jax.Array) -> Picked | np.ndarray:
-  """Some (k, W) of the tables (P, n, 3); a constant one, for all, where they are equal."""
-  different, number = np.unique(table, axis=0, return_inverse=True)
-  return Picked(different, gather(number.reshape(-1, 1).astype(np.int32), which)) if len(different) > 1 else different
+def one(c: Core, row: jax.Array, world: jax.Array) -> Core:
+  """The core (1, ..., 1) of one pair in one world."""
+  if isinstance(c.table, Picked):
+    table: Any = Picked(c.table.tables, entry(c.table.which, row, world))
+  else:
+    table = entry(c.table, row, world)
+  kind = c.kind if c.kind.shape == (1,) else entry(c.kind.reshape(len(c.kind), -1), row, world)
+  pos, mat, size, scale, radius = (entry(x, row, world) for x in (c.pos, c.mat, c.size, c.scale, c.radius))
+  return Core(pos, mat, kind, size, table, scale, radius)
+
+
+def entry(x: jax.Array | np.ndarray, row: jax.Array, world: jax.Array) -> jax.Array:
+  """x (P or 1, ..., W or 1) of one pair in one world (1, ..., 1)."""
+  x = jnp.asarray(x)
+  for axis, k in ((0, row), (x.ndim - 1, world)):
+    if x.shape[axis] > 1:
+      x = jax.lax.dynamic_slice_in_dim(x, k, 1, axis)
+  return x
 
 
 def laid_out(c: Core) -> Core:
-  """The same with the picked rows of its table side by side, for loops that go through them.
+  """The same with its corners side by side, for loops that go through all of them; those of polytopes of many stay as they are.
 
-  In a tile of worlds one of few tables is chosen by comparing with each, in vectors; to fetch is a load for each number. And no
-  more of them is looked at than the largest of the tile's hulls has.
+  In a tile of worlds one of few tables is chosen by comparing with each, in vectors; to fetch is a load for each number.
   """
-  if not isinstance(c.table, Picked):
+  if not isinstance(c.table, Picked) or c.table.tables.cells is not None:
     return c
-  rows, which = c.table
-  if not regions.are_several(which.shape[-1]):
-    return c._replace(table=_by_world(c))
-  ncorner = None
-  if rows.shape[1] > _BLOCK:
-    others = (rows != rows[:, :1]).any(axis=2)  # padding repeats the first
-    ncorner = jnp.max(gather(rows.shape[1] - others[:, ::-1].argmax(axis=1)[:, None].astype(np.int32), which))
-    rows = np.concatenate([rows, np.repeat(rows[:, :1], -rows.shape[1] % _BLOCK, axis=1)], axis=1)
-  if len(rows) > _FEW:
-    table = _by_world(c._replace(table=Picked(rows, which)))
+  corner, which = c.table.tables.padded().astype(c.pos.dtype)[..., None], c.table.which
+  if isinstance(which, np.ndarray):
+    return c._replace(table=jnp.asarray(corner[which[:, 0]]))
+  if not regions.are_several(which.shape[-1]) or len(corner) > _FEW:
+    table = gather(corner, which)
   else:
-    rows, which = rows.astype(c.pos.dtype)[..., None], which[:, None, None]
-    table = functools.reduce(lambda x, k: jnp.where(which == k, rows[k], x), range(1, len(rows)), jnp.asarray(rows[:1]))
-  return c._replace(table=linear.materialized(table), ncorner=ncorner)
-
-
-def _by_world(c: Core) -> jax.Array:
-  """The table as (P, n, 3, W or 1)."""
-  if isinstance(c.table, Picked):
-    return gather(jnp.asarray(c.table.rows, c.pos.dtype)[..., None], c.table.which)
-  table = jnp.asarray(c.table, c.pos.dtype)
-  return table if table.ndim == 4 else table[..., None]
+    which = which[:, None, None]
+    table = functools.reduce(lambda x, k: jnp.where(which == k, corner[k], x), range(1, len(corner)), jnp.asarray(corner[:1]))
+  return c._replace(table=linear.materialized(table))
 
 
 def box(c: Core) -> tuple[jax.Array, jax.Array]:
   """Centre and half sizes (P, 3, W or 1) of a box along the axes of the frame that holds the core."""
-  if isinstance(c.table, jax.Array):
-    ends = [end(c.table, axis=1) for end in (jnp.min, jnp.max)]
-  elif isinstance(c.table, Picked):
-    ends = [gather(end(axis=1).astype(c.pos.dtype)[..., None], c.table.which) for end in (c.table.rows.min, c.table.rows.max)]
+  if isinstance(c.table, Picked):
+    tables, which = c.table
+    ends = [end.reduceat(tables.corner, tables.first).astype(c.pos.dtype)[..., None] for end in (np.minimum, np.maximum)]
+    ends = [x[which[:, 0]] if isinstance(which, np.ndarray) else gather(x, which) for x in ends]
   else:
-    ends = [end(axis=1).astype(c.pos.dtype)[..., None] for end in (c.table.min, c.table.max)]
+    ends = [end(c.table, axis=1) for end in (jnp.min, jnp.max)]
   round_ = jnp.where(is_kind(c, CYLINDER, 3), jnp.stack([c.size[:, 0], c.size[:, 0], c.size[:, 1]], axis=1), c.size)
   corners = is_kind(c, CORNERS, 3)
   low, high = (jnp.where(corners, x * c.scale, sign * round_) for x, sign in zip(ends, (-1, 1), strict=True))
@@ -166,14 +191,13 @@ def box(c: Core) -> tuple[jax.Array, jax.Array]:
 
 def corner(c: Core, index: jax.Array) -> jax.Array:
   """Corners (P, ..., 3, W) at indices (P, ..., W)."""
-  if isinstance(c.table, jax.Array):
-    found = _in_world(c.table, index)
+  if isinstance(c.table, Picked):
+    tables, which = c.table
+    first = tables.first.astype(np.int32)
+    first = first[which] if isinstance(which, np.ndarray) else gather(first[:, None], which)
+    found = fetched(jnp.asarray(tables.corner, c.pos.dtype), index + first.reshape(len(first), *[1] * (index.ndim - 2), -1))
   else:
-    rows = c.table.rows if isinstance(c.table, Picked) else c.table
-    which = c.table.which if isinstance(c.table, Picked) else np.arange(len(rows), dtype=np.int32)[:, None]
-    first = rows.shape[1] * which.reshape(len(which), *[1] * (index.ndim - 2), -1)
-    flat = jnp.asarray(rows.reshape(-1, 3), c.pos.dtype)
-    found = fetched(flat, first + index)
+    found = _in_world(c.table, index)
   scale = c.scale.reshape(c.scale.shape[0], *[1] * (index.ndim - 2), *c.scale.shape[1:])
   return found * scale
 
@@ -208,7 +232,7 @@ def support(c: Core, direction: jax.Array) -> tuple[jax.Array, jax.Array]:
 
   The index is that of the corner; of a cylinder 0 for the cap at +z and 1 for that at -z; of an ellipsoid 0.
   """
-  index = _farthest(c, direction)[1]
+  index = _farthest(c, direction)
   point = corner(c, index)
   if not c.curved:
     return point, index
@@ -216,32 +240,33 @@ def support(c: Core, direction: jax.Array) -> tuple[jax.Array, jax.Array]:
   return curved_point(c, direction, index, point), index
 
 
-def _farthest(c: Core, direction: jax.Array) -> tuple[jax.Array, jax.Array]:
-  """Of the corners how far they reach (..., W) in directions (P, ..., 3, W), and the index of the first that does."""
-  scale = c.scale.reshape(c.scale.shape[0], *[1] * (direction.ndim - 3), *c.scale.shape[1:])
-  along = (direction * scale)[..., None, :, :]
-  table = _by_world(c)
+def _farthest(c: Core, direction: jax.Array) -> jax.Array:
+  """Of the corners the index of the first that is farthest (..., W) in directions (P, ..., 3, W)."""
+  if isinstance(c.table, Picked) and c.table.tables.cells is not None:
+    return cubemap.farthest(c.table.tables.cells, c.table.which, _along(c, direction))
+  return _first_farthest(c, direction)[1]
+
+
+def _along(c: Core, direction: jax.Array) -> jax.Array:
+  """Directions (P, ..., 3, W) for corners before scaling."""
+  return direction * c.scale.reshape(c.scale.shape[0], *[1] * (direction.ndim - 3), *c.scale.shape[1:])
+
+
+def _first_farthest(c: Core, direction: jax.Array) -> tuple[jax.Array, jax.Array]:
+  """How far the corners reach, and the first that does, where all are gone through."""
+  along, table = _along(c, direction)[..., None, :, :], laid_out(c).table
+  assert not isinstance(table, Picked)
   table = table.reshape(table.shape[0], *[1] * (direction.ndim - 3), *table.shape[1:])
-
-  def look(table):
-    return first_largest(vector.add(table[..., i, :] * along[..., i, :] for i in range(3)))
-
-  if c.ncorner is None:
-    return look(table)
-
-  def look_on(k, found):
-    (best, at), (more, its_place) = found, look(jax.lax.dynamic_slice_in_dim(table, k * _BLOCK, _BLOCK, table.ndim - 3))
-    return jnp.maximum(best, more), jnp.where(more > best, its_place + k * _BLOCK, at)
-
-  blocks = jax.lax.div(c.ncorner + _BLOCK - 1, jnp.int32(_BLOCK))
-  shape = jnp.broadcast_shapes(table.shape[:-3], along.shape[:-3]) + along.shape[-1:]
-  none = jnp.full(shape, -jnp.inf, table.dtype), jnp.zeros(shape, jnp.int32)
-  return jax.lax.fori_loop(0, blocks, look_on, none)
+  return first_largest(vector.add(table[..., i, :] * along[..., i, :] for i in range(3)))
 
 
 def extent(c: Core, direction: jax.Array) -> jax.Array:
   """How far (P, K, W) each core reaches in K directions (P, K, 3, W) of its own frame."""
-  return _or_curved(c, direction, _farthest(c, direction)[0])
+  if isinstance(c.table, Picked) and c.table.tables.cells is not None:
+    far = vector.dot(corner(c, _farthest(c, direction)), direction)
+  else:
+    far = _first_farthest(c, direction)[0]
+  return _or_curved(c, direction, far)
 
 
 def bound(c: Core, direction: jax.Array) -> jax.Array:

@@ -10,7 +10,7 @@ The foot is the nearest of a neighbourhood. Shapes that overlap deeply are searc
 shortest (`expand`); where one is curved, many directions are turned downhill, and the search begins again at the best.
 """
 
-from collections.abc import Callable
+import functools
 from typing import NamedTuple
 
 import jax
@@ -20,6 +20,7 @@ import numpy as np
 from mjx_lite.collision import boxes, core, expand
 from mjx_lite.collision.core import Core
 from mjx_lite.core import linear
+from mjx_lite.core.lanes import one_by_one
 from mjx_lite.math import safe, vector
 from mjx_lite.math.extreme import first_largest, largest
 
@@ -192,10 +193,7 @@ def find(a: Core, b: Core, reach: jax.Array, iterations: int, ways: jax.Array | 
   away = jnp.where(concentric[:, None], tried, away)
   a, b = core.laid_out(a), core.laid_out(b)  # boxes, before, are tables of their own
 
-  def furthest(direction, a=a, b=b):
-    point_a, index_a = core.support(a, direction)
-    point_b, index_b = core.support(b, -vector.mat_t_vec(turn, direction))
-    return point_a - place - vector.mat_vec(turn, point_b), point_a, point_b, index_a, index_b
+  furthest = functools.partial(_furthest, a, b, turn, place)
 
   def body(s: _State) -> _State:
     w, point_a, point_b, index_a, index_b = furthest(-s.v)
@@ -282,8 +280,7 @@ def find(a: Core, b: Core, reach: jax.Array, iterations: int, ways: jax.Array | 
   def elsewhere(s: _State, looked: jax.Array) -> _State:
     """Begin again where the boundary of Y is nearer to the origin."""
     depth, look = deep(s, ~polytopes & ~looked)
-    nothing = tried, jnp.full_like(depth, jnp.inf)
-    way, low = jax.lax.cond(jnp.any(look), lambda: _seek(furthest, turn), lambda: nothing)
+    way, low = _seek(a, b, turn, place, look)
     look &= low < (1 - 1e-4) * depth - 64 * tiny * size
     target = (low + height(low))[:, None] * way
     first = _first_max(jnp.where(s.on, vector.dot(s.y, way[:, None]), -jnp.inf)) & s.on
@@ -302,18 +299,24 @@ def find(a: Core, b: Core, reach: jax.Array, iterations: int, ways: jax.Array | 
   if ways is not None or not np.any(polytopes if lib is np else True):
     return found
 
-  cornered = (c._replace(kind=np.full(len(place), core.CORNERS)) for c in (a, b))
-
-  def vertex(direction, sides=tuple(cornered)):
-    w, _, _, index_a, index_b = furthest(direction, *sides)
-    return w, jnp.stack([index_a, index_b], axis=1)
-
   depth, look = deep(s, polytopes)
-  way = expand.Way(s.normal, s.on, jnp.stack([s.index_a, s.index_b], axis=2))
   tolerance = 64 * tiny * size + jnp.zeros_like(depth)
-  way = jax.lax.cond(
-    jnp.any(look), lambda: expand.shortest(vertex, s.y, way, depth, look, tolerance), lambda: way
-  )  # fmt: skip
+  way = expand.Way(s.normal, s.on, jnp.stack([s.index_a, s.index_b], axis=2))
+
+  def shorter(*at):
+    one = [core.one(c, *at)._replace(kind=np.full(1, core.CORNERS)) for c in (a, b)]
+    y, its_depth, its_tolerance, its_turn, its_place, *its_way = (
+      core.entry(x, *at) for x in (s.y, depth, tolerance, turn, place, *way)
+    )
+
+    def vertex(direction):
+      w, _, _, index_a, index_b = _furthest(*one, its_turn, its_place, direction[None])
+      return w[0], jnp.stack([index_a, index_b], axis=1)[0]
+
+    start = expand.Way(*(x[0, ..., 0] for x in its_way))
+    return expand.shortest(vertex, y[0, ..., 0], start, its_depth[0], its_tolerance[0])
+
+  way = one_by_one(look, shorter, way)
   return found._replace(normal=way.normal, on=way.on, index_a=way.kept[:, :, 0], index_b=way.kept[:, :, 1])
 
 
@@ -326,35 +329,53 @@ def _shallowest(
   directions each. How much two polytopes overlap there is not said (inf): they are searched everywhere.
   """
   reaches = core.bound if ways is None else core.extent
-  if ways is None:
-    ways = jnp.asarray(_TRIED, place.dtype)[None, ..., None]
-  ways = jnp.broadcast_to(ways, (place.shape[0], *ways.shape[1:3], place.shape[-1]))
-  axes = jnp.swapaxes(turn, 1, 2)
-  directions = jnp.concatenate([ways, axes, -axes], axis=1)
+  directions = _directions(turn, ways)
 
   def overlap(directions, reaches):
     reach_b = reaches(b, -vector.mat_t_vec(turn[:, None], directions))
     return reaches(a, directions) + reach_b - vector.dot(directions, place[:, None])
 
-  depth = overlap(directions, reaches)
-  best = _first_max(-depth)
-  way = jnp.sum(jnp.where(best[:, :, None], directions, 0), axis=1)
+  way, depth = _shortest(directions, overlap(directions, reaches))
   if reaches is core.extent:
-    return way, -largest(-depth)
+    return way, depth
   if not (a.curved or b.curved):
     return way, jnp.full_like(place[:, 0], jnp.inf)
   return way, overlap(way[:, None], core.extent)[:, 0]
 
 
-def _seek(furthest: Callable, turn: jax.Array) -> tuple[jax.Array, jax.Array]:
-  """A direction (P, 3, W) in which shapes overlap little, and how much (P, W): from each of many, some steps downhill."""
+def _furthest(a: Core, b: Core, turn: jax.Array, place: jax.Array, direction: jax.Array) -> tuple[jax.Array, ...]:
+  """The farthest point (P, 3, W) of Y in a direction, those of the cores it is the difference of, and their indices (P, W)."""
+  point_a, index_a = core.support(a, direction)
+  point_b, index_b = core.support(b, -vector.mat_t_vec(turn, direction))
+  return point_a - place - vector.mat_vec(turn, point_b), point_a, point_b, index_a, index_b
+
+
+def _seek(a: Core, b: Core, turn: jax.Array, place: jax.Array, look: jax.Array) -> tuple[jax.Array, jax.Array]:
+  """Of those of which (P, W) is true a direction (P, 3, W) in which the shapes overlap little, and how much (P, W)."""
+
+  def seek(*at):
+    one = core.one(a, *at), core.one(b, *at), core.entry(turn, *at), core.entry(place, *at)
+    n, low = _downhill(*one, jnp.swapaxes(_directions(one[2]), 1, 3))  # with its directions where worlds are
+    way, low = _shortest(jnp.swapaxes(n, 1, 3), jnp.swapaxes(low, 1, 2))
+    return way[0, :, 0], low[0, 0]
+
+  return one_by_one(look, seek, (jnp.zeros_like(place), jnp.full(look.shape, jnp.inf, place.dtype)))
+
+
+def _directions(turn: jax.Array, ways: jax.Array | None = None) -> jax.Array:
+  """Where a way out is looked for (P, K, 3, W): directions given, or a coarse grid, and the axes of the second shape."""
   axes = jnp.swapaxes(turn, 1, 2)
-  ways = jnp.broadcast_to(jnp.asarray(_TRIED, turn.dtype)[..., None], (len(turn), *_TRIED.shape, turn.shape[-1]))
-  n = jnp.concatenate([ways, axes, -axes], axis=1)
+  ways = jnp.asarray(_TRIED, turn.dtype)[None, ..., None] if ways is None else ways
+  ways = jnp.broadcast_to(ways, (len(turn), *ways.shape[1:3], turn.shape[-1]))
+  return jnp.concatenate([ways, axes, -axes], axis=1)
+
+
+def _downhill(a: Core, b: Core, turn: jax.Array, place: jax.Array, n: jax.Array) -> tuple[jax.Array, jax.Array]:
+  """Directions some steps downhill of others n (P, 1, 3, W), and how far Y reaches there (P, 1, W)."""
 
   def height(n):
     """How far Y reaches along each direction, and the tangent uphill."""
-    y = linear.materialized(jax.vmap(furthest, 1, 1)(n)[0])
+    y = linear.materialized(_furthest(a, b, turn, place, n[:, 0])[0])[:, None]
     low = vector.dot(n, y)
     return low, safe.normalize(y - low[:, :, None] * n)
 
@@ -367,7 +388,11 @@ def _seek(furthest: Callable, turn: jax.Array) -> tuple[jax.Array, jax.Array]:
     return n, jnp.where(better, new, low), uphill, jnp.where(better, angle, 0.5 * angle)
 
   low, uphill = height(n)
-  n, low, _, _ = jax.lax.fori_loop(0, _DOWNHILL, step, (n, low, uphill, jnp.full_like(low, _ANGLE)))
+  return jax.lax.fori_loop(0, _DOWNHILL, step, (n, low, uphill, jnp.full_like(low, _ANGLE)))[:2]
+
+
+def _shortest(n: jax.Array, low: jax.Array) -> tuple[jax.Array, jax.Array]:
+  """Of directions (P, K, 3, W) that (P, 3, W) in which Y reaches least, and how far (P, W)."""
   best = _first_max(-low)
   return jnp.sum(jnp.where(best[:, :, None], n, 0), axis=1), -largest(-low)
 

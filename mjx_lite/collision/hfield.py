@@ -247,7 +247,7 @@ def _search(p: HFieldPlan, a: Shape, b: Shape, margin: jax.Array, near: _Under, 
   """Which prisms (P, W) shapes touch, and distance, position and normal in the world, by the search of the convex path."""
   shape = core.make(list(p.types), b.pos, b.mat, b.size, b.hull)
   prisms = _cores(p, a, near)
-  shapes: Core = jax.tree.map(lambda x: x[p.pair] if isinstance(x, np.ndarray) else rows(x, p.pair), shape)
+  shapes = core.of_rows(shape, p.pair)
   reach = rows(margin, p.pair)
 
   def look(lanes):

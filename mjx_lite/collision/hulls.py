@@ -1,5 +1,6 @@
 """Convex hulls of meshes as constant tables, shared by all geoms and worlds."""
 
+import math
 from typing import Any, NamedTuple
 
 import jax
@@ -97,8 +98,11 @@ def _widest(points: np.ndarray, a: int) -> list[int]:
   if n <= 4:
     return chosen
 
+  at = points.tolist()
+
   def area(q):
-    return 0.5 * np.linalg.norm(np.cross(points[q[0]] - points[q[2]], points[q[1]] - points[q[3]]))
+    (a, b, c), (x, y, z) = ([s - t for s, t in zip(at[q[k]], at[q[k + 2]], strict=True)] for k in (0, 1))
+    return math.hypot(b * z - c * y, c * x - a * z, a * y - b * x)
 
   def advance(corner):
     """Move a corner on while the area grows; after every step those before it may move."""

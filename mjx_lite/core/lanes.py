@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from mjx_lite.core import linear, loops, regions
-from mjx_lite.core.select import fetched
+from mjx_lite.core.select import fetched, next_true
 
 _FEW = 2  # pairs that are not worth the sorting
 _LEAST = 16  # lanes, and what their number is a multiple of
@@ -32,6 +32,39 @@ class Lanes(NamedTuple):
     if x.shape[-1] == 1:
       return fetched(x[..., 0], self.pair)[None]
     return fetched(x, self.pair, self.world, axes=(0, x.ndim - 1))[None]
+
+
+def one_by_one(wanted: jax.Array, make: Callable[[jax.Array, jax.Array], Any], others: Any) -> Any:
+  """Rows (n, ..., W) of those wanted, where what is made of one has numbers enough for vectors. No gradient.
+
+  Of few worlds they are made one after the other, else all at once if there are any.
+
+  Args:
+    wanted: (n, W) which.
+    make: function of a row () and a world () that returns a pytree (...).
+    others: the same for all (n, ..., W): what those have that are not wanted.
+  """
+  width, each = wanted.shape[1], np.arange(wanted.size, dtype=np.int32)
+
+  def made(k):
+    return make(jax.lax.div(k, jnp.int32(width)), jax.lax.rem(k, jnp.int32(width)))
+
+  def where(mine, new, old):
+    return jnp.where(mine.reshape(-1, *(1,) * (old.ndim - 2), width), new, old)
+
+  def all_at_once():
+    new = jax.vmap(made)(each)
+    rows = (jnp.moveaxis(x.reshape(*wanted.shape, *x.shape[1:]), 1, -1) for x in jax.tree.leaves(new))
+    return jax.tree.map(lambda x, old: where(wanted, x, old), jax.tree.unflatten(jax.tree.structure(new), rows), others)
+
+  def next_one(state):
+    k, out = state
+    new = jax.tree.map(lambda x, old: where(each == k, x[None, ..., None], old), made(k), out)
+    return next_true(wanted.ravel(), k), new
+
+  if not regions.are_few(width):
+    return jax.lax.cond(jnp.any(wanted), all_at_once, lambda: others)
+  return jax.lax.while_loop(lambda s: s[0] < wanted.size, next_one, (next_true(wanted.ravel(), -1), others))[1]
 
 
 def in_lanes(wanted: jax.Array, make: Callable[[Lanes | None], Any], others: Any) -> Any:

@@ -21,6 +21,9 @@ ROBOTS = {
   **{f"openarm_{k}": ("openarm_mujoco", f"{k}.xml") for k in (
     "cell/cell", "cell/valve_cell_scene", "pedestal/throw_multi_scene", "pedestal/articulated_scene",
   )},
+  **{f"robosuite_{k}": ("robosuite_models", f"assets/robots/{k}/robot.xml") for k in (
+    "aloha", "arx5", "b1", "g1", "go2", "h1", "pr2", "vx300s", "yumi", "z1",
+  )},
   **{f"walker_{k.split('/')[-1]}": ("dm_control", f"{_WALKERS}/{k}.xml") for k in (
     "humanoid_CMU_V2019", "humanoid_CMU_V2020", "rodent", "jumping_ball/jumping_ball_with_head", "dog_v2/dog",
     "fruitfly_v2/fruitfly",

@@ -352,22 +352,22 @@ def _operations(kernel):
 
 
 @pytest.mark.parametrize("tables", [2, 33])
-@pytest.mark.parametrize("corners", [7, 300])
-def test_corners_of_a_tile_are_those_of_its_hulls(tables, corners):
-  """Of few hulls chosen by comparing, of many fetched; the farthest is sought among as many as the largest has."""
+def test_corners_of_a_tile_are_those_of_its_hulls(tables):
+  """Of few hulls chosen by comparing, of many fetched."""
   rng, width = np.random.default_rng(0), max(2, regions.lanes())
-  table, which = rng.normal(size=(tables, corners, 3)), rng.integers(tables, size=(1, width))
-  for k, x in enumerate(table):  # padded by the first
-    x[max(3, corners // (k + 1)) :] = x[0]
+  count = 3 + rng.integers(5, size=tables)
+  corner, which = rng.normal(size=(count.sum(), 3)), rng.integers(tables, size=(1, width))
+  table = core.Tables(corner, np.cumsum(count) - count, count, None)
   one = jnp.ones((1, 3, width))
   c = core.Core(one, one[:, None], np.zeros(1), one, core.Picked(table, jnp.asarray(which)), one, one[:, 0])
-  found = core.laid_out(c)
-  np.testing.assert_array_equal(np.asarray(found.table)[:, :corners], np.moveaxis(table[which], 1, -1))
-  direction = rng.normal(size=(1, 3, width))
+  found, direction = core.laid_out(c), rng.normal(size=(1, 3, width))
   point, index = core.support(found, jnp.asarray(direction))
-  farthest = np.einsum("wnk,kw->wn", table[which[0]], direction[0]).argmax(axis=1)
-  np.testing.assert_array_equal(index[0], farthest)
-  np.testing.assert_array_equal(point[0], table[which[0], farthest].T)
+  for k, w in enumerate(which[0]):
+    mine = corner[table.first[w] : table.first[w] + count[w]]
+    np.testing.assert_array_equal(np.asarray(found.table)[0, : count[w], :, k], mine)
+    farthest = (mine @ direction[0, :, k]).argmax()
+    assert index[0, k] == farthest
+    np.testing.assert_array_equal(point[0, :, k], mine[farthest])
 
 
 def test_no_kernel_repeats_operations_by_the_million():
