@@ -107,7 +107,8 @@ def make(
 
 def _tables(keys: list[Any], hull: HullOf | None) -> Tables:
   """Of the types in `_CORNERS`, or of hulls by their first vertex and number of vertices."""
-  corners = [_CORNERS[k] if isinstance(k, str) else hull.tables.vert[k[0] : k[0] + k[1]] for k in keys]
+  vert = hull.tables.vert if hull is not None else np.zeros((0, 3))
+  corners = [_CORNERS[k] if isinstance(k, str) else vert[k[0] : k[0] + k[1]] for k in keys]
   count = np.array([len(x) for x in corners])
   cells = None
   if count.max() > cubemap.MANY:

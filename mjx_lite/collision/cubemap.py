@@ -102,9 +102,9 @@ def _written(vert: np.ndarray, cells: list[list[np.ndarray]], number: np.ndarray
   count = np.array([len(x) // _BLOCK for x in padded])
   begin = np.cumsum([0, *(len(parts) for parts in cells)])[:-1]
   split = np.array([round(len(parts) ** 0.5) for parts in cells])
-  corner = np.concatenate(padded)
-  first = np.cumsum(count) - count
-  return CubeMap(*(x.astype(np.int32) for x in (begin[number], split[number], first, count, corner)), vert[corner])
+  corner, first = np.concatenate(padded), np.cumsum(count) - count
+  begin, split, first, count, corner = (x.astype(np.int32) for x in (begin[number], split[number], first, count, corner))
+  return CubeMap(begin, split, first, count, corner, vert[corner])
 
 
 def farthest(cells: CubeMap, which: Any, along: jax.Array) -> jax.Array:

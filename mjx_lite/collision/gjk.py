@@ -304,17 +304,15 @@ def find(a: Core, b: Core, reach: jax.Array, iterations: int, ways: jax.Array | 
   way = expand.Way(s.normal, s.on, jnp.stack([s.index_a, s.index_b], axis=2))
 
   def shorter(*at):
-    one = [core.one(c, *at)._replace(kind=np.full(1, core.CORNERS)) for c in (a, b)]
-    y, its_depth, its_tolerance, its_turn, its_place, *its_way = (
-      core.entry(x, *at) for x in (s.y, depth, tolerance, turn, place, *way)
-    )
+    one_a, one_b = (core.one(c, *at)._replace(kind=np.full(1, core.CORNERS)) for c in (a, b))
+    its_turn, its_place = core.entry(turn, *at), core.entry(place, *at)
 
     def vertex(direction):
-      w, _, _, index_a, index_b = _furthest(*one, its_turn, its_place, direction[None])
+      w, _, _, index_a, index_b = _furthest(one_a, one_b, its_turn, its_place, direction[None])
       return w[0], jnp.stack([index_a, index_b], axis=1)[0]
 
-    start = expand.Way(*(x[0, ..., 0] for x in its_way))
-    return expand.shortest(vertex, y[0, ..., 0], start, its_depth[0], its_tolerance[0])
+    y, start = jax.tree.map(lambda x: core.entry(x, *at)[0, ..., 0], (s.y, way))
+    return expand.shortest(vertex, y, start, core.entry(depth, *at)[0], core.entry(tolerance, *at)[0])
 
   way = one_by_one(look, shorter, way)
   return found._replace(normal=way.normal, on=way.on, index_a=way.kept[:, :, 0], index_b=way.kept[:, :, 1])

@@ -24,6 +24,7 @@ from mjx_lite.math.tree import SumPlan, plan_sum
 from mjx_lite.smooth.inertia import InertiaPlan, plan_packed
 
 _MOST = 1 << 14  # slots that nobody asked for: their tables grow with the square
+_FEW = 32  # of at least twice as many slots
 
 
 class Alone(NamedTuple):
@@ -64,6 +65,7 @@ class ContactPlan(NamedTuple):
   couples: int  # pairs of moving bodies that slots may couple
   alone: Alone  # slots known to act on one moving body
   coupling: Coupling  # the others
+  few: "ContactPlan | None" = None  # the same of the first slots alone, which mostly hold all contacts
 
 
 def plan(s: dict[str, Any], c: CollisionPlan, elliptic: bool, adhesive: bool) -> ContactPlan:
@@ -84,9 +86,12 @@ def plan(s: dict[str, Any], c: CollisionPlan, elliptic: bool, adhesive: bool) ->
   friction_mask = np.arange(5) < (slot_dim - 1)[:, None]
   bodies = s["geom_bodyid"][np.stack([c.geom1, c.geom2], axis=-1)].astype(int).reshape(-1, 2)
   some = sides.plan_chosen(s, ncon) if chosen else sides.plan_fixed(s, c.slot_body)
+  few = None
+  if chosen and ncon >= 2 * _FEW:
+    few = plan(s, c._replace(slot_dim=c.slot_dim[:_FEW], slot_body=c.slot_body[:_FEW]), elliptic, adhesive)
   return ContactPlan(
     elliptic, ncon, ndir, nrow, row_active, friction_mask, slot_dim > 1, chosen, mixed, adhesive, c.slot_body, some,
-    sides.couples(s, bodies), *_divide(s, None if chosen else c.slot_body, some),
+    sides.couples(s, bodies), *_divide(s, None if chosen else c.slot_body, some), few,
   )  # fmt: skip
 
 

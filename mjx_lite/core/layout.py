@@ -52,6 +52,14 @@ class Layout:
     new.callbacks = callbacks
     return new
 
+  def with_part(self, name: str, part: Any) -> "Layout":
+    """A copy with another plan of one subsystem, which follows from the one there: that is not looked through again."""
+    new = self.with_callbacks(self.callbacks)
+    new.plan = self.plan._replace(**{name: part})
+    new.digest = hashlib.blake2b(self.digest + name.encode(), digest_size=16).digest()
+    new._hash = hash(new.digest)
+    return new
+
   def __reduce__(self):
     return Layout, (self.static, self.plan, self.pruned, self.tile, self.dtype)
 

@@ -23,10 +23,12 @@ of its own (the dual's) gives them the derivative that the forces at its acceler
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.ad_checkpoint import checkpoint_name
 
 from mjx_lite.constraint import jacobian, soft
+from mjx_lite.core import regions, select
 from mjx_lite.solver import cost, operator, primal
 from mjx_lite.solver.primal import Problem, Solution
 from mjx_lite.solver.table import SOLVERS
@@ -37,7 +39,34 @@ SOLUTION = "qacc"  # name under which reverse mode keeps the solution, so that i
 @jax.custom_jvp
 def solve(p: Problem, warmstart: jax.Array) -> Solution:
   """Minimiser of the problem; differentiable in every array of `p`."""
-  return SOLVERS[p.model.opt.solver](p, warmstart)
+  minimize = SOLVERS[p.model.opt.solver]
+  if p.model.plan.contact.few is None or not regions.are_few(warmstart.shape[-1]):
+    return minimize(p, warmstart)
+  few, others = _of_few(p)
+  return jax.lax.cond(
+    jnp.any(others > 0), lambda: minimize(p, warmstart), lambda: _with_others(minimize(few, warmstart), others)
+  )
+
+
+def _of_few(p: Problem) -> tuple[Problem, jax.Array]:
+  """The problem of the first contact slots alone, and D (n, W) of the rows of the others, zero where these are empty."""
+  m, rows, j = p.model, p.rows, p.rows.jacobian
+  c = m.plan.contact
+  assert c.few is not None and j.body is not None
+  start, ncon = len(m.plan.jacobian.order), c.few.ncon
+  upto = start + ncon * c.nrow
+  side = np.concatenate([np.arange(ncon), c.ncon + np.arange(ncon)])
+  of_few = j._replace(basis=select.rows(j.basis, side), mu=j.mu[:ncon], body=select.rows(j.body, side))
+  cut = {k: getattr(rows, k)[:upto] for k in rows._fields if k not in ("jacobian", "contact_mu")}
+  few = rows._replace(jacobian=of_few, contact_mu=rows.contact_mu[:ncon], **cut)
+  return p._replace(model=m.replace(layout=m.layout.with_part("contact", c.few)), rows=few), rows.D[upto:]
+
+
+def _with_others(s: Solution, others: jax.Array) -> Solution:
+  """With rows of empty slots, on which no force acts."""
+  jar, force = (None if x is None else jnp.concatenate([x, jnp.zeros_like(others, shape=(len(others), x.shape[-1]))])
+                for x in (s.jar, s.force))  # fmt: skip
+  return s._replace(jar=jar, force=force)
 
 
 @solve.defjvp
