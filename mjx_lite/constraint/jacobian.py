@@ -3,6 +3,7 @@
 Rows in MuJoCo's order: equalities, friction of dofs and tendons, limits of joints and tendons, contacts.
 """
 
+import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple, cast
 
@@ -324,16 +325,52 @@ def _coupling_curvature(p: contact.Coupling, a: jax.Array, j: Jacobian, cdof: ja
 
   Of few worlds at a time that of one contact after the other which pushes in some of them; of many, of all of them at once.
   """
-  a, moves = rows(a, p.slot), jnp.asarray(p.sides.moves(j.body, cdof.dtype))
-  basis = rows_or_zero(rows(j.basis, p.side), p.slot_side)
-  moves = rows_or_zero(moves, p.slot_side)
-  a, basis = (jnp.broadcast_to(x, (*x.shape[:-1], cdof.shape[-1])) for x in (a, basis))
+  a, basis = (jnp.broadcast_to(x, (*x.shape[:-1], cdof.shape[-1])) for x in (rows(a, p.slot), rows(j.basis, p.side)))
   curvature = _sum_of_pushing if regions.are_few(a.shape[-1]) else _sum_of_all
-  return curvature(a, basis, moves, cdof)
+  return curvature(p, a, basis, j.body, cdof)
 
 
-def _sum_of_all(a: jax.Array, basis: jax.Array, moves: jax.Array, cdof: jax.Array) -> jax.Array:
+def _sum_of_all(p: contact.Coupling, a: jax.Array, basis: jax.Array, body: jax.Array | None, cdof: jax.Array) -> jax.Array:
   """Curvature (nv, nv, W) of contacts.
+
+  Args:
+    p: their sides.
+    a: (n, ndir, ndir, W) in frame components.
+    basis: (nside, ndir, 6, W) frame components of a side's motion.
+    body: (nside, W) of the sides, if they are chosen at run time.
+    cdof: (nv, 6, W).
+  """
+  moves = rows_or_zero(jnp.asarray(p.sides.moves(body, cdof.dtype)), p.slot_side)
+  left, right = _halves(a, rows_or_zero(basis, p.slot_side), moves, cdof)
+  return linalg.gram(left, right, upper=True)
+
+
+@functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
+def _sum_of_pushing(p: contact.Coupling, a: jax.Array, basis: jax.Array, body: jax.Array | None, cdof: jax.Array) -> jax.Array:
+  """`_sum_of_all`, in a loop over the contacts that push in some world; derivatives are those of `_sum_of_all`."""
+  a, basis = linear.materialized((a, basis))
+  pushes = jnp.any(vector.fold(jnp.logical_or, (a != 0).reshape(len(a), -1, a.shape[-1]), 1), axis=1)
+
+  def add(state):
+    k, total = state
+    side = jnp.asarray(p.slot_side.astype(np.int32))[k]
+    exists, side = (side >= 0)[:, None, None, None], jnp.maximum(side, 0)
+    its_basis = jnp.where(exists, basis.at[side].get(mode="promise_in_bounds"), 0)[None]
+    its_moves = jnp.asarray(p.sides.moves(body, cdof.dtype, side))[None]
+    left, right = _halves(jax.lax.dynamic_slice_in_dim(a, k, 1), its_basis, its_moves, cdof)
+    return next_true(pushes, k), total + vector.add(x[:, None] * y[None] for x, y in zip(left, right, strict=True))
+
+  zero = jnp.zeros((len(cdof), len(cdof), cdof.shape[-1]), cdof.dtype)
+  return jax.lax.while_loop(lambda s: s[0] < len(a), add, (next_true(pushes, -1), zero))[1]
+
+
+@_sum_of_pushing.defjvp
+def _(p: contact.Coupling, primals: Any, tangents: Any) -> tuple[jax.Array, jax.Array]:
+  return jax.jvp(functools.partial(_sum_of_all, p), primals, tangents)
+
+
+def _halves(a: jax.Array, basis: jax.Array, moves: jax.Array, cdof: jax.Array) -> tuple[jax.Array, jax.Array]:
+  """Rows (n * ndir, nv, W) of the contacts' Jacobian, and of a times these.
 
   Args:
     a: (n, ndir, ndir, W) in frame components.
@@ -341,12 +378,6 @@ def _sum_of_all(a: jax.Array, basis: jax.Array, moves: jax.Array, cdof: jax.Arra
     moves: (n, nside, nv, W or 1) signs of the dofs that move a side.
     cdof: (nv, 6, W).
   """
-  left, right = _halves(a, basis, moves, cdof)
-  return linalg.gram(left, right, upper=True)
-
-
-def _halves(a: jax.Array, basis: jax.Array, moves: jax.Array, cdof: jax.Array) -> tuple[jax.Array, jax.Array]:
-  """Rows (n * ndir, nv, W) of the contacts' Jacobian, and of a times these."""
   sides = range(basis.shape[1])
   frame = vector.add(
     vector.add(basis[:, s, :, None, k] * cdof[:, k] for k in range(6)) * moves[:, s, None] for s in sides
@@ -355,27 +386,6 @@ def _halves(a: jax.Array, basis: jax.Array, moves: jax.Array, cdof: jax.Array) -
   half = vector.add(a[:, :, k, None] * frame[:, None, k] for k in range(a.shape[1]))
   left, right = (x.reshape(-1, *x.shape[2:]) for x in (frame, half))
   return left, right
-
-
-@jax.custom_jvp
-def _sum_of_pushing(a: jax.Array, basis: jax.Array, moves: jax.Array, cdof: jax.Array) -> jax.Array:
-  """`_sum_of_all`, in a loop over the contacts that push in some world; derivatives are those of `_sum_of_all`."""
-  pushes = jnp.any(vector.fold(jnp.logical_or, (a != 0).reshape(len(a), -1, a.shape[-1]), 1), axis=1)
-  a, basis = linear.materialized((a, basis))
-
-  def add(state):
-    k, total = state
-    one, its_basis, its_moves = (jax.lax.dynamic_slice_in_dim(x, k, 1) for x in (a, basis, moves))
-    left, right = _halves(one, its_basis, its_moves, cdof)
-    return next_true(pushes, k), total + vector.add(x[:, None] * y[None] for x, y in zip(left, right, strict=True))
-
-  zero = jnp.zeros((len(cdof), len(cdof), cdof.shape[-1]), cdof.dtype)
-  return jax.lax.while_loop(lambda s: s[0] < len(a), add, (next_true(pushes, -1), zero))[1]
-
-
-@_sum_of_pushing.defjvp
-def _(primals: Any, tangents: Any) -> tuple[jax.Array, jax.Array]:
-  return jax.jvp(_sum_of_all, primals, tangents)
 
 
 def _entry_rows(m: Model, j: Jacobian) -> jax.Array:

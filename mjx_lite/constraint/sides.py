@@ -50,9 +50,10 @@ class FixedSides(NamedTuple):
     """The transpose of `relative`."""
     return rows(x, self.slot)
 
-  def moves(self, body: Any, dtype: Any) -> jax.Array | np.ndarray:
-    """Signs (nside, nv, 1) of the dofs that move a side."""
-    return self.side_dof.matrix[:, :, None].astype(dtype)
+  def moves(self, body: Any, dtype: Any, some: jax.Array | slice = slice(None)) -> jax.Array | np.ndarray:
+    """Signs (nside, nv, 1) of the dofs that move each side, or some sides."""
+    moves = self.side_dof.matrix[:, :, None].astype(dtype)
+    return moves[some] if isinstance(some, slice) else jnp.asarray(moves).at[some].get(mode="promise_in_bounds")
 
   def add_to(self, sums: jax.Array, x: jax.Array, place: np.ndarray, body: Any) -> jax.Array:
     """Adds the sides (nside, ...) to sums (n, ...) by body, without signs, to each in its place, to those with -1 nowhere."""
@@ -97,10 +98,10 @@ class ChosenSides(NamedTuple):
     n = len(self.slot) // 2
     return x[:n] + x[n:]
 
-  def moves(self, body: Any, dtype: Any) -> jax.Array:
-    """Signs (nside, nv, W) of the dofs that move a side."""
-    moves = gather(jnp.asarray(self.moved, dtype)[..., None], body)
-    return moves * self.sign.reshape(-1, *(1,) * (moves.ndim - 1)).astype(dtype)
+  def moves(self, body: Any, dtype: Any, some: jax.Array | slice = slice(None)) -> jax.Array:
+    """Signs (nside, nv, W) of the dofs that move each side, or some sides."""
+    moves = gather(jnp.asarray(self.moved, dtype)[..., None], body[some])
+    return moves * jnp.asarray(self.sign, dtype)[some].reshape(-1, *(1,) * (moves.ndim - 1))
 
   def are_moving(self, body: Any, dtype: Any) -> jax.Array:
     """1 for sides (nside, W) that some dof moves, 0 for those of the world."""

@@ -55,16 +55,23 @@ def test_curvature_is_that_of_the_dense_jacobian(path, capacity, many, monkeypat
     np.testing.assert_allclose(h[upper], expected[upper], rtol=0, atol=1e-12 * np.abs(expected).max())
 
 
+@pytest.mark.parametrize("capacity", [{}, {"ncon_max": 20}], ids=["constant bodies", "bodies chosen at run time"])
 @pytest.mark.parametrize("pushing", [[], [2], [0, 3, 4]])
-def test_contacts_that_push_one_after_the_other(pushing):
+def test_contacts_that_push_one_after_the_other(pushing, capacity):
   """As all at once, derivatives too."""
-  rng = np.random.default_rng(1)
-  a = np.zeros((5, 3, 3, 4))
+  rng, m = np.random.default_rng(1), mjx.put_model(mujoco.MjModel.from_xml_path(str(SHIPPED)), **capacity)
+  p, nside = m.plan.contact.coupling, len(m.plan.contact.coupling.side)
+  a = np.zeros((len(p.slot), 3, 3, 4))
   a[pushing] = rng.normal(size=(len(pushing), 3, 3, 4))
-  a += a.swapaxes(1, 2)
-  args = [jnp.asarray(x) for x in (a, *(rng.normal(size=s) for s in ((5, 2, 3, 6, 4), (5, 2, 7, 1), (7, 6, 4))))]
-  ways, upper = (jacobian._sum_of_pushing, jacobian._sum_of_all), np.triu_indices(7)
-  found, wanted = (f(*args)[upper] for f in ways)
+  a = jnp.asarray(a + a.swapaxes(1, 2))
+  basis, cdof = (jnp.asarray(rng.normal(size=s)) for s in ((nside, 3, 6, 4), (m.nv, 6, 4)))
+  body = jnp.asarray(rng.integers(m.nbody, size=(nside, 4)).astype(np.int32)) if capacity else None
+  ways, upper = (jacobian._sum_of_pushing, jacobian._sum_of_all), np.triu_indices(m.nv)
+  found, wanted = (f(p, a, basis, body, cdof)[upper] for f in ways)
   np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-12)
-  found, wanted = (jax.grad(lambda *x, f=f: jnp.sum(f(*x)[upper] ** 2), argnums=(0, 1, 3))(*args) for f in ways)
+  if pushing != [0, 3, 4]:  # one derivative of each kind tells
+    return
+  found, wanted = (
+    jax.grad(lambda a, b, c, f=f: jnp.sum(f(p, a, b, body, c)[upper] ** 2), argnums=(0, 1, 2))(a, basis, cdof) for f in ways
+  )
   jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=0, atol=1e-10), found, wanted)
