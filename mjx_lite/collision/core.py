@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from mjx_lite.collision import cubemap
-from mjx_lite.collision.hulls import HullOf
+from mjx_lite.collision.hulls import HullOf, cells_of
 from mjx_lite.core import linear, regions
 from mjx_lite.core.lanes import Lanes
 from mjx_lite.core.select import fetched, gather, rows
@@ -109,10 +109,10 @@ def _tables(keys: list[Any], hull: HullOf | None) -> Tables:
   """Of the types in `_CORNERS`, or of hulls by their first vertex and number of vertices."""
   vert = hull.tables.vert if hull is not None else np.zeros((0, 3))
   corners = [_CORNERS[k] if isinstance(k, str) else vert[k[0] : k[0] + k[1]] for k in keys]
-  count = np.array([len(x) for x in corners])
-  cells = None
-  if count.max() > cubemap.MANY:
-    cells = cubemap.join([(cubemap.of if len(x) > len(_BOX) else cubemap.one_cell)(x) for x in corners])
+  count, cells = np.array([len(x) for x in corners]), None
+  if hull is not None and count.max() > cubemap.MANY:
+    maps = [cubemap.of(x) if isinstance(k, str) else cells_of(hull.tables, k[0]) for k, x in zip(keys, corners, strict=True)]
+    cells = cubemap.join(maps)
   return Tables(np.concatenate(corners), np.cumsum(count) - count, count, cells)
 
 

@@ -19,9 +19,8 @@ from mjx_lite.math import vector
 from mjx_lite.math.extreme import first_largest
 
 MANY = 128  # corners from which a look is cheaper than going through all of them
-_LEVELS = 3  # halvings of a side of the cube
-_SIDE = 2**_LEVELS  # cells along it
-_PARTS = 4  # halvings of a crowded cell, at most
+_SIDE = 8  # cells along a side of the cube
+_HALVINGS = 4  # of a crowded cell, at most
 _BLOCK = 4  # corners that are looked at together
 _ROUNDING = 1e-5, 2e-6  # directions so far outside count as in a cell; corners so little lower as the farthest, of the size
 
@@ -38,13 +37,10 @@ class CubeMap(NamedTuple):
 
 
 def of(vert: np.ndarray) -> CubeMap:
-  """The cells of one polytope with corners (n, 3)."""
+  """The cells of one polytope with corners (n, 3); one cell for all directions, if these are few."""
+  if len(vert) <= 2 * _BLOCK:
+    return _written(np.asarray(vert, float), [[np.arange(len(vert))]], np.zeros(6 * _SIDE**2, int))
   return _of(np.ascontiguousarray(vert, float).tobytes())
-
-
-def one_cell(vert: np.ndarray) -> CubeMap:
-  """All corners in each cell, for few of them."""
-  return _written(np.asarray(vert, float), [[np.arange(len(vert))]], np.zeros(6 * _SIDE**2, int))
 
 
 def join(maps: list[CubeMap]) -> CubeMap:
@@ -60,34 +56,32 @@ def _of(data: bytes) -> CubeMap:
   vert = np.frombuffer(data).reshape(-1, 3)
   cells = []
   for face in range(6):
-    for row in _divided(vert, face, np.array([-1.0, -1.0]), 2.0, np.arange(len(vert)), _LEVELS):
-      for low, size, found in row:
-        crowd = max(1, len(found) / (2 * _BLOCK))
-        levels = min(_PARTS, int(np.ceil(0.5 * np.log2(crowd))))
-        cells.append([part for parts in _divided(vert, face, low, size, found, levels) for *_, part in parts])
+    for low, some in _divided(vert, face, (-1.0, -1.0), 2.0, np.arange(len(vert)), _SIDE):
+      crowd = 0.5 * np.log2(len(some) / (2 * _BLOCK))
+      parts = 2 ** int(np.clip(np.ceil(crowd), 0, _HALVINGS))
+      cells.append([part for _, part in _divided(vert, face, low, 2.0 / _SIDE, some, parts)])
   return _written(vert, cells, np.arange(len(cells)))
 
 
-def _divided(vert: np.ndarray, face: int, low: np.ndarray, size: float, found: np.ndarray, levels: int) -> list[list[tuple]]:
-  """Of a square on a face of the cube the rows of parts of 2**levels along a side: corner, size, and corners of the hull."""
-  found = _farthest_in(vert, face, low, size, found)
-  if levels == 0:
-    return [[(low, size, found)]]
-  half = 0.5 * size
-  quarter = [[_divided(vert, face, low + half * np.array([i, j]), half, found, levels - 1) for j in (0, 1)] for i in (0, 1)]
-  return [left + right for one, other in quarter for left, right in zip(one, other, strict=True)]
+def _divided(
+  vert: np.ndarray, face: int, low: tuple[float, float], size: float, found: np.ndarray, number: int
+) -> list[tuple[tuple[float, float], np.ndarray]]:
+  """A square on a face of the cube as rows of smaller ones: where each begins, and which of the corners may be farthest in it.
 
-
-def _farthest_in(vert: np.ndarray, face: int, low: np.ndarray, size: float, found: np.ndarray) -> np.ndarray:
-  """Those corners that may be the farthest in a square: heights are linear in it, so its four corners tell."""
+  Heights of corners are linear in a square, so where one is nowhere above another its four corners tell.
+  """
   grow, tie = _ROUNDING
-  at = low + size * np.array([[0, 0], [0, 1], [1, 0], [1, 1]]) + grow * np.array([[-1, -1], [-1, 1], [1, -1], [1, 1]])
-  direction = np.roll(np.concatenate([np.full((4, 1), 1 if face < 3 else -1), at], axis=1), face % 3, axis=1)
-  height = vert[found] @ direction.T
-  keep = np.ones(len(found), bool)
-  for k in {*height.argmax(axis=0), int(height.sum(axis=1).argmax())}:
-    keep &= (height >= height[k] - tie * np.abs(vert).max()).any(axis=1)
-  return found[keep]
+  u, v = (x + size / number * np.add.outer(np.arange(number), [0, 1]) + [-grow, grow] for x in low)  # (number, 2)
+  along, of_u, of_v = np.roll(vert[found], -(face % 3), axis=1).T
+  height = (-1 if face > 2 else 1) * along + u[:, None, :, None, None] * of_u + v[:, None, :, None] * of_v
+  height = height.reshape(number * number, 4, len(found))
+  best = np.concatenate([height.argmax(axis=2), height.sum(axis=1).argmax(axis=1)[:, None]], axis=1)
+  keep = np.ones((len(height), len(found)), bool)
+  for k in best.T:
+    least = np.take_along_axis(height, k[:, None, None], axis=2) - tie * np.abs(vert).max()
+    keep &= (height >= least).any(axis=1)
+  begin = ((x, y) for x in u[:, 0] + grow for y in v[:, 0] + grow)
+  return [(corner, found[some]) for corner, some in zip(begin, keep, strict=True)]
 
 
 def _written(vert: np.ndarray, cells: list[list[np.ndarray]], number: np.ndarray) -> CubeMap:

@@ -110,7 +110,8 @@ def plan(s: dict[str, Any], values: dict[str, np.ndarray], disableflags: int, ca
   kind = [(type_name(s["geom_type"][a]), type_name(s["geom_type"][b])) for a, b in zip(geom1, geom2, strict=True)]
   hulled = {"mesh", "sdf"} if ("plane", "sdf") in kind else {"mesh"}
   meshes = [s["geom_dataid"][g] for g in {*geom1, *geom2} if type_name(s["geom_type"][g]) in hulled]
-  tables = hulls.plan(s, np.array(meshes, int))
+  on_plane = [s["geom_dataid"][g2] for g2, k in zip(geom2, kind, strict=True) if k[0] == "plane" and k[1] in hulled]
+  tables = hulls.plan(s, np.array(meshes, int), np.array(on_plane, int))
 
   def hull(geoms):
     data = np.array([s["geom_dataid"][g] for g in geoms if type_name(s["geom_type"][g]) in hulled], int)

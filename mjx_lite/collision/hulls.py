@@ -7,7 +7,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from mjx_lite.collision import cubemap
+from mjx_lite.collision.cubemap import CubeMap
 from mjx_lite.core.select import fetched
+from mjx_lite.math import vector
+from mjx_lite.math.extreme import first_largest
 
 
 class Hulls(NamedTuple):
@@ -24,14 +28,16 @@ class Hulls(NamedTuple):
   vert_prev: np.ndarray  # (nvert, degree) vertex before this one in that polygon
   poly_normal: np.ndarray  # (npoly, 3)
   poly_vert: np.ndarray  # (npoly, corners)
+  cells: tuple[CubeMap, ...]  # of each mesh that collides, in order, if one of them has many vertices
 
 
-def plan(s: dict[str, Any], meshes: np.ndarray) -> Hulls:
+def plan(s: dict[str, Any], meshes: np.ndarray, flat: np.ndarray | None = None) -> Hulls:
   """Tables of some meshes.
 
   Args:
     s: static fields of the model.
     meshes: ids of the meshes that collide.
+    flat: ids of those that collide with planes, for which alone `vert_quad` is; all if None.
   """
   start, count = np.full(s["nmesh"], -1), np.zeros(s["nmesh"], int)
   verts: list[np.ndarray] = []
@@ -51,7 +57,10 @@ def plan(s: dict[str, Any], meshes: np.ndarray) -> Hulls:
       normals.append(np.asarray(s["mesh_polynormal"], float).reshape(-1, 3)[poly])
     total += len(used)
   vert = np.concatenate(verts) if verts else np.zeros((0, 3))
-  return Hulls(start, count, vert, *_vertex_tables(vert, polys), np.array(normals or [np.zeros(3)]), _pad(polys or [[-1]]))
+  wide = np.repeat(start >= 0 if flat is None else np.isin(np.arange(len(start)), flat), count)
+  tables = _vertex_tables(vert, polys, wide)
+  cells = tuple(cubemap.of(x) for x in verts) if count.max(initial=0) > cubemap.MANY else ()
+  return Hulls(start, count, vert, *tables, np.array(normals or [np.zeros(3)]), _pad(polys or [[-1]]), cells)
 
 
 def _hull_vertices(s: dict[str, Any], mesh: int) -> np.ndarray:
@@ -70,21 +79,24 @@ def _pad(lists: list[list[int]]) -> np.ndarray:
   return out
 
 
-def _vertex_tables(vert: np.ndarray, polys: list[list[int]]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-  """Polygons at every vertex, what plane-mesh takes of them, and the vertices before it."""
+def _vertex_tables(
+  vert: np.ndarray, polys: list[list[int]], wide: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+  """Polygons at every vertex, what plane-mesh takes of them at some, and the vertices before it."""
   at: list[list[tuple[int, int]]] = [[] for _ in vert]
   for k, poly in enumerate(polys):
     for i, v in enumerate(poly):
       at[v].append((k, i))
   degree = max([len(x) for x in at] + [1])
   of_poly, prev = np.full((len(vert), degree), -1), np.full((len(vert), degree), -1)
-  quad = np.full((len(vert), degree, 4), -1)
+  quad = np.full((len(vert), degree if wide.any() else 0, 4), -1)
   for v, found in enumerate(at):
     for j, (k, i) in enumerate(found):
       poly = polys[k]
       of_poly[v, j], prev[v, j] = k, poly[i - 1]
-      four = _widest(vert[poly], i)
-      quad[v, j, : len(four)] = [poly[q] for q in four]
+      if wide[v]:
+        four = _widest(vert[poly], i)
+        quad[v, j, : len(four)] = [poly[q] for q in four]
   return of_poly, quad, prev
 
 
@@ -126,10 +138,21 @@ class HullOf(NamedTuple):
   first: np.ndarray  # (P,) first vertex
   count: np.ndarray  # (P,)
 
-  def padded(self, size: int = 0) -> np.ndarray:
-    """Vertices (P, n) as rows of the tables; the first one is repeated up to the size of the largest."""
-    k = np.arange(max(size, self.count.max(initial=1)))
-    return self.first[:, None] + np.where(k < self.count[:, None], k, 0)
+  def farthest(self, direction: jax.Array) -> jax.Array:
+    """The vertices (P, W), as rows of the tables, that are the first of the farthest in directions (P, 3, W)."""
+    if self.count.max(initial=1) > cubemap.MANY:
+      start, which = np.unique(self.first, return_inverse=True)
+      found = cubemap.farthest(cubemap.join([cells_of(self.tables, k) for k in start]), which.reshape(-1, 1), direction)
+      return jnp.asarray(self.first)[:, None] + found
+    k = np.arange(self.count.max(initial=1))
+    rows = self.first[:, None] + np.where(k < self.count[:, None], k, 0)
+    _, index = first_largest(vector.dot(jnp.asarray(self.tables.vert, direction.dtype)[rows][..., None], direction[:, None]))
+    return jnp.asarray(self.first)[:, None] + jnp.where(index < self.count[:, None], index, 0)
+
+
+def cells_of(tables: Hulls, first: int) -> CubeMap:
+  """Those of the hull with a first vertex."""
+  return tables.cells[int(np.searchsorted(np.sort(tables.start[tables.start >= 0]), first))]
 
 
 def take(table: np.ndarray | jax.Array, index: np.ndarray | jax.Array, dtype: Any = None) -> jax.Array:

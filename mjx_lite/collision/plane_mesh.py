@@ -6,7 +6,6 @@ import jax.numpy as jnp
 from mjx_lite.collision.hulls import take
 from mjx_lite.collision.shapes import Contacts, Shape, first_min, make_contacts, only_where
 from mjx_lite.math import vector
-from mjx_lite.math.extreme import first_largest
 
 
 def plane_mesh(a: Shape, b: Shape, margin: jax.Array) -> Contacts:
@@ -22,9 +21,7 @@ def plane_mesh(a: Shape, b: Shape, margin: jax.Array) -> Contacts:
   assert hull is not None
   tables = hull.tables
   down = jax.lax.stop_gradient(-vector.mat_t_vec(b.mat, normal))
-  rows = jnp.asarray(hull.padded())
-  _, lowest = first_largest(vector.dot(jnp.asarray(tables.vert, down.dtype)[rows][..., None], down[:, None]))
-  index = jnp.asarray(hull.first)[:, None] + jnp.where(lowest < hull.count[:, None], lowest, 0)
+  index = hull.farthest(down)
 
   # the polygon at it that faces down most
   polys = take(tables.vert_poly, index)

@@ -165,7 +165,7 @@ def _vertices(s, mesh, is_geom):
   """Vertices of a hull; the frame of a geom is that of the mesh, the frame of a site that of its file."""
   if mesh < 0:
     return np.zeros((0, 3))
-  vert = hulls.plan(dict(s), np.array([mesh])).vert
+  vert = hulls.plan(dict(s), np.array([mesh]), np.zeros(0, int)).vert
   if is_geom:
     return vert
   return solid.to_file(s, mesh, vert) + s["mesh_pos"][mesh]

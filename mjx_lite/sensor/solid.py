@@ -81,7 +81,7 @@ def to_file(s: Mapping[str, Any], mesh: int, x: np.ndarray) -> np.ndarray:
 
 def triangles(s: Mapping[str, Any], mesh: int) -> np.ndarray:
   """Corners and outward normals (n, 4, 3) of the triangles of a mesh's hull, in the frame of its file, as sites have it."""
-  hull = hulls.plan(dict(s), np.array([mesh]))
+  hull = hulls.plan(dict(s), np.array([mesh]), np.zeros(0, int))
   vert = to_file(s, mesh, hull.vert) + s["mesh_pos"][mesh]
   normal = to_file(s, mesh, hull.poly_normal)
   polys = [(poly[poly >= 0], n) for poly, n in zip(hull.poly_vert, normal, strict=True)]

@@ -59,7 +59,7 @@ def _of_few(p: Problem) -> tuple[Problem, jax.Array]:
   of_few = j._replace(basis=select.rows(j.basis, side), mu=j.mu[:ncon], body=select.rows(j.body, side))
   cut = {k: getattr(rows, k)[:upto] for k in rows._fields if k not in ("jacobian", "contact_mu")}
   few = rows._replace(jacobian=of_few, contact_mu=rows.contact_mu[:ncon], **cut)
-  return p._replace(model=m.replace(layout=m.layout.with_part("contact", c.few)), rows=few), rows.D[upto:]
+  return p._replace(model=m.tree_replace({"layout": m.layout.with_part("contact", c.few)}), rows=few), rows.D[upto:]
 
 
 def _with_others(s: Solution, others: jax.Array) -> Solution:

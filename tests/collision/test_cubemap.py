@@ -40,7 +40,7 @@ def test_the_farthest_corner_is_that_of_all(dtype, seed, shape, number):
   direction[1::4] = np.cross(*(hulls[0][rng.integers(len(hulls[0]), size=(2, 64))] @ np.eye(3)), axis=-1)
   which = rng.integers(2, size=256)
   with jax.enable_x64(dtype is np.float64):
-    cells = cubemap.join([cubemap.of(hulls[0]), cubemap.one_cell(hulls[1])])
+    cells = cubemap.join([cubemap.of(hulls[0]), cubemap.of(hulls[1])])
     along = jnp.asarray(direction.T[None], dtype)
     index = np.asarray(cubemap.farthest(cells, which[None], along))[0]
   along, size = np.asarray(along)[0].astype(float), np.abs(np.concatenate(hulls)).max()
