@@ -6,12 +6,13 @@ Overlapping: the target leaves the centre of Y through the origin until it is ou
 origin along the last normal until that does not change: c is then the foot of the origin on the boundary of Y, and
 n . c its depth. One loop does all of this; every pass through it asks each shape for one support point.
 
-The foot is the nearest of a neighbourhood. Shapes that overlap deeply are searched for a shorter way out: polytopes for the
-shortest (`expand`); where one is curved, many directions are turned downhill, and the search begins again at the best.
+The foot is the nearest of a neighbourhood. Shapes that overlap deeply are searched for a shorter way out (`expand`): polytopes
+for the shortest; where one is curved, for a direction in which they overlap less, and the search begins again there.
 """
 
 import functools
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -27,8 +28,8 @@ from mjx_lite.math.extreme import first_largest, largest
 _APART, _LEAVE, _DESCEND = range(3)
 _TRIED = np.array([x for x in np.ndindex(3, 3, 3) if x != (1, 1, 1)], float) - 1
 _TRIED /= np.linalg.norm(_TRIED, axis=1, keepdims=True)
-_DOWNHILL, _ANGLE = 16, 0.3  # steps downhill from each of these directions, and the first one's angle [rad]
 _TURNS = 5  # of the target above the origin
+_SHORTER = 1e-4  # of the size of Y, by which a way out has to be shorter, if Y is curved
 _DEEP = 0.002  # depth, of the size of Y, from which the shortest way out is looked for everywhere
 _NARROW = 32.0  # width of a triangle, of the rounding of its corners, from which it has a normal
 _UNFINISHED = 0.01  # part of the squared distance that a support point may still gain
@@ -280,7 +281,8 @@ def find(a: Core, b: Core, reach: jax.Array, iterations: int, ways: jax.Array | 
   def elsewhere(s: _State, looked: jax.Array) -> _State:
     """Begin again where the boundary of Y is nearer to the origin."""
     depth, look = deep(s, ~polytopes & ~looked)
-    way, low = _seek(a, b, turn, place, look)
+    nothing = jnp.zeros_like(place), jnp.full_like(depth, jnp.inf)
+    way, low = one_by_one(look, functools.partial(_grown, expand.lowest, a, b, turn, place, s, depth, _SHORTER * size), nothing)
     look &= low < (1 - 1e-4) * depth - 64 * tiny * size
     target = (low + height(low))[:, None] * way
     first = _first_max(jnp.where(s.on, vector.dot(s.y, way[:, None]), -jnp.inf)) & s.on
@@ -300,22 +302,31 @@ def find(a: Core, b: Core, reach: jax.Array, iterations: int, ways: jax.Array | 
     return found
 
   depth, look = deep(s, polytopes)
-  tolerance = 64 * tiny * size + jnp.zeros_like(depth)
-  way = expand.Way(s.normal, s.on, jnp.stack([s.index_a, s.index_b], axis=2))
-
-  def shorter(*at):
-    one_a, one_b = (core.one(c, *at)._replace(kind=np.full(1, core.CORNERS)) for c in (a, b))
-    its_turn, its_place = core.entry(turn, *at), core.entry(place, *at)
-
-    def vertex(direction):
-      w, _, _, index_a, index_b = _furthest(one_a, one_b, its_turn, its_place, direction[None])
-      return w[0], jnp.stack([index_a, index_b], axis=1)[0]
-
-    y, start = jax.tree.map(lambda x: core.entry(x, *at)[0, ..., 0], (s.y, way))
-    return expand.shortest(vertex, y, start, core.entry(depth, *at)[0], core.entry(tolerance, *at)[0])
-
-  way = one_by_one(look, shorter, way)
+  cornered = [c._replace(kind=np.full(len(place), core.CORNERS)) for c in (a, b)]
+  shorter = functools.partial(_grown, expand.shortest, *cornered, turn, place, s, depth, 64 * tiny * size)
+  way = one_by_one(look, shorter, _way(s))
   return found._replace(normal=way.normal, on=way.on, index_a=way.kept[:, :, 0], index_b=way.kept[:, :, 1])
+
+
+def _way(s: _State) -> expand.Way:
+  """The way out through the foot."""
+  return expand.Way(s.normal, s.on, jnp.stack([s.index_a, s.index_b], axis=2))
+
+
+def _grown(
+  grow: Callable, a: Core, b: Core, turn: jax.Array, place: jax.Array, s: _State, depth: jax.Array, tolerance: jax.Array,
+  *at: jax.Array,
+) -> Any:  # fmt: skip
+  """What `grow` of `expand` finds for the pair and the world that are at some place."""
+  one_a, one_b = core.one(a, *at), core.one(b, *at)
+  its_turn, its_place = core.entry(turn, *at), core.entry(place, *at)
+
+  def vertex(direction):
+    w, _, _, index_a, index_b = _furthest(one_a, one_b, its_turn, its_place, direction[None])
+    return w[0], jnp.stack([index_a, index_b], axis=1)[0]
+
+  y, way = jax.tree.map(lambda x: core.entry(x, *at)[0, ..., 0], (s.y, _way(s)))
+  return grow(vertex, y, way, core.entry(depth, *at)[0], core.entry(jnp.asarray(tolerance), *at)[0])
 
 
 def _shallowest(
@@ -348,45 +359,12 @@ def _furthest(a: Core, b: Core, turn: jax.Array, place: jax.Array, direction: ja
   return point_a - place - vector.mat_vec(turn, point_b), point_a, point_b, index_a, index_b
 
 
-def _seek(a: Core, b: Core, turn: jax.Array, place: jax.Array, look: jax.Array) -> tuple[jax.Array, jax.Array]:
-  """Of those of which (P, W) is true a direction (P, 3, W) in which the shapes overlap little, and how much (P, W)."""
-
-  def seek(*at):
-    one = core.one(a, *at), core.one(b, *at), core.entry(turn, *at), core.entry(place, *at)
-    n, low = _downhill(*one, jnp.swapaxes(_directions(one[2]), 1, 3))  # with its directions where worlds are
-    way, low = _shortest(jnp.swapaxes(n, 1, 3), jnp.swapaxes(low, 1, 2))
-    return way[0, :, 0], low[0, 0]
-
-  return one_by_one(look, seek, (jnp.zeros_like(place), jnp.full(look.shape, jnp.inf, place.dtype)))
-
-
 def _directions(turn: jax.Array, ways: jax.Array | None = None) -> jax.Array:
   """Where a way out is looked for (P, K, 3, W): directions given, or a coarse grid, and the axes of the second shape."""
   axes = jnp.swapaxes(turn, 1, 2)
   ways = jnp.asarray(_TRIED, turn.dtype)[None, ..., None] if ways is None else ways
   ways = jnp.broadcast_to(ways, (len(turn), *ways.shape[1:3], turn.shape[-1]))
   return jnp.concatenate([ways, axes, -axes], axis=1)
-
-
-def _downhill(a: Core, b: Core, turn: jax.Array, place: jax.Array, n: jax.Array) -> tuple[jax.Array, jax.Array]:
-  """Directions some steps downhill of others n (P, 1, 3, W), and how far Y reaches there (P, 1, W)."""
-
-  def height(n):
-    """How far Y reaches along each direction, and the tangent uphill."""
-    y = linear.materialized(_furthest(a, b, turn, place, n[:, 0])[0])[:, None]
-    low = vector.dot(n, y)
-    return low, safe.normalize(y - low[:, :, None] * n)
-
-  def step(_, carry):
-    n, low, uphill, angle = carry
-    to = safe.normalize(n - angle[:, :, None] * uphill)
-    new, slope = height(to)
-    better = new < low
-    n, uphill = (jnp.where(better[:, :, None], x, old) for x, old in ((to, n), (slope, uphill)))
-    return n, jnp.where(better, new, low), uphill, jnp.where(better, angle, 0.5 * angle)
-
-  low, uphill = height(n)
-  return jax.lax.fori_loop(0, _DOWNHILL, step, (n, low, uphill, jnp.full_like(low, _ANGLE)))[:2]
 
 
 def _shortest(n: jax.Array, low: jax.Array) -> tuple[jax.Array, jax.Array]:
