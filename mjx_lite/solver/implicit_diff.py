@@ -44,7 +44,7 @@ def solve(p: Problem, warmstart: jax.Array) -> Solution:
     return minimize(p, warmstart)
   few, others = _of_few(p)
   return jax.lax.cond(
-    jnp.any(others > 0), lambda: minimize(p, warmstart), lambda: _with_others(minimize(few, warmstart), others)
+    jnp.any(others != 0), lambda: minimize(p, warmstart), lambda: _with_others(minimize(few, warmstart), others)
   )
 
 
