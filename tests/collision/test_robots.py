@@ -57,7 +57,7 @@ def compare(model, states):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", robots.ROBOTS)
+@pytest.mark.parametrize("name", [k for k in robots.ROBOTS if k != "robosuite_aloha"])  # its arms meet nothing
 def test_contacts_equal_c(name):
   model = robots.load(name)
   n, odd = compare(model, robots.sample(model, STATES))
