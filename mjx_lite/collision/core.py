@@ -5,6 +5,7 @@ a constant table, times a scale that carries the gradient.
 """
 
 import functools
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -119,8 +120,12 @@ def _tables(keys: list[Any], hull: HullOf | None) -> Tables:
 def of_rows(c: Core, index: np.ndarray) -> Core:
   """Some of the cores, which are not chosen at run time."""
   assert isinstance(c.table, Picked)
-  pos, mat, size, scale, radius = (rows(x, index) for x in (c.pos, c.mat, c.size, c.scale, c.radius))
-  return Core(pos, mat, c.kind[index], size, Picked(c.table.tables, c.table.which[index]), scale, radius)
+  return _some(c, lambda x: rows(x, index), c.kind[index], Picked(c.table.tables, c.table.which[index]))
+
+
+def _some(c: Core, take: Callable[[jax.Array], jax.Array], kind: Any, table: Any) -> Core:
+  """Some of the cores, of a kind and with a table of their own: what they take of each other array."""
+  return Core(take(c.pos), take(c.mat), kind, take(c.size), table, take(c.scale), take(c.radius))
 
 
 def taken(c: Core, lanes: Lanes | None) -> Core:
@@ -134,8 +139,7 @@ def taken(c: Core, lanes: Lanes | None) -> Core:
     table = lanes.take(c.table)
   common = isinstance(c.kind, np.ndarray) and (c.kind == c.kind[0]).all()
   kind = c.kind[:1] if common else lanes.take(c.kind.reshape(len(c.kind), -1))
-  pos, mat, size, scale, radius = (lanes.take(x) for x in (c.pos, c.mat, c.size, c.scale, c.radius))
-  return Core(pos, mat, kind, size, table, scale, radius)
+  return _some(c, lanes.take, kind, table)
 
 
 def one(c: Core, row: jax.Array, world: jax.Array) -> Core:
@@ -145,8 +149,7 @@ def one(c: Core, row: jax.Array, world: jax.Array) -> Core:
   else:
     table = entry(c.table, row, world)
   kind = c.kind if c.kind.shape == (1,) else entry(c.kind.reshape(len(c.kind), -1), row, world)
-  pos, mat, size, scale, radius = (entry(x, row, world) for x in (c.pos, c.mat, c.size, c.scale, c.radius))
-  return Core(pos, mat, kind, size, table, scale, radius)
+  return _some(c, lambda x: entry(x, row, world), kind, table)
 
 
 def entry(x: jax.Array | np.ndarray, row: jax.Array, world: jax.Array) -> jax.Array:
