@@ -23,8 +23,8 @@ class FixedSides(NamedTuple):
   one_sided: bool  # every slot has exactly one side
   slot_side: SumPlan  # slot <- sides
   side_dof: SumPlan  # side <- signed dofs
-  dof_side: SumPlan  # its transpose
   body_side: SumPlan  # body <- signed sides (bodies without dofs left out)
+  body_dof: SumPlan | None  # body <- dofs, where there are fewer bodies than sides that differ
 
   def of_root(self, x: jax.Array, body: Any) -> jax.Array:
     """What the root of each side's tree has, of x (nbody, ...)."""
@@ -32,11 +32,15 @@ class FixedSides(NamedTuple):
 
   def from_dofs(self, x: jax.Array, y: jax.Array, body: Any) -> jax.Array:
     """Sum (nside, ...) of x * y over the dofs that move a side, of which `relative` makes what slots have."""
-    return mask_sum(self.side_dof, x, y)
+    if self.body_dof is None:
+      return mask_sum(self.side_dof, x, y)
+    return mask_sum(self.body_side.transpose, mask_sum(self.body_dof, x, y))
 
   def to_dofs(self, x: jax.Array, body: Any) -> jax.Array:
     """The transpose of `from_dofs`."""
-    return mask_sum(self.dof_side, x)
+    if self.body_dof is None:
+      return mask_sum(self.side_dof.transpose, x)
+    return mask_sum(self.body_dof.transpose, mask_sum(self.body_side, x))
 
   def to_slots(self, x: jax.Array) -> jax.Array:
     """Sum (ncon, ...) over the sides of a slot."""
@@ -141,9 +145,10 @@ def plan_fixed(s: dict[str, Any], slot_body: np.ndarray) -> FixedSides:
   for i, (_, _, _, members) in enumerate(sides):
     for b, sign in members:
       body_side[b, i] += sign
-  side_dof = plan_sum(np.array([x[2] for x in sides]).reshape(len(sides), s["nv"]))
+  side_dof = np.array([x[2] for x in sides]).reshape(len(sides), s["nv"])
   one_sided = len(sides) == ncon and np.array_equal(slot, np.arange(ncon))
-  return FixedSides(slot, root, one_sided, plan_sum(slot_side), side_dof, side_dof.transpose, plan_sum(body_side))
+  body_dof = plan_sum(moves) if nbody < len(np.unique(side_dof, axis=0)) else None
+  return FixedSides(slot, root, one_sided, plan_sum(slot_side), plan_sum(side_dof), plan_sum(body_side), body_dof)
 
 
 def plan_chosen(s: dict[str, Any], ncon: int) -> ChosenSides:

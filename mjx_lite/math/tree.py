@@ -20,6 +20,8 @@ from mjx_lite.math import vector
 
 PRODUCT = 1024  # entries of a block that cost about as much as a product of its own
 _BLOCKS = 16  # from which on two gathers cost less
+_WRITTEN = 64  # additions, or pieces of the rows, that a few worlds have written out; more take LLVM long, a loop 1 % longer
+_EMPTY = 16  # entries for each that is not zero from which on a few worlds take the latter one by one
 
 
 class Block(NamedTuple):
@@ -51,6 +53,7 @@ class Additions(NamedTuple):
   step: int
   pairs: np.ndarray  # (k, 2) of the `step` columns and, behind them, of the sums before
   out: np.ndarray  # (rows,) likewise, -1 for zeros
+  mask: np.ndarray  # (rows, step) of a part
 
 
 class SumPlan(linear.ByValue):
@@ -104,13 +107,17 @@ class SumPlan(linear.ByValue):
 
 def _additions(mask: np.ndarray) -> tuple[Additions, ...]:
   parts, plain = [], 0
-  for first, count, rows, step, col in [*_alike(mask), (len(mask), 1, 0, 0, 0)]:
+  for first, count, nrow, step, col in [*_alike(mask), (len(mask), 1, 0, 0, 0)]:
     if plain < first:
-      parts.append(Additions(1, first - plain, 0, mask.shape[1], *_sums(mask[plain:first])))
-    if rows:
-      parts.append(Additions(count, rows, col, step, *_sums(mask[first : first + rows, col : col + step])))
-    plain = first + count * rows
+      parts.append(_part(1, 0, mask[plain:first]))
+    if nrow:
+      parts.append(_part(count, col, mask[first : first + nrow, col : col + step]))
+    plain = first + count * nrow
   return tuple(parts)
+
+
+def _part(count: int, col: int, mask: np.ndarray) -> Additions:
+  return Additions(count, len(mask), col, mask.shape[1], *_sums(mask), mask)
 
 
 def _sums(mask: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -256,20 +263,29 @@ def _mask_sum_of_product(x: jax.Array, y: jax.Array, plan: SumPlan) -> jax.Array
 
 
 def _mask_sum(x: jax.Array, plan: SumPlan) -> jax.Array:
-  if regions.are_few(x.shape[-1]) and plan.weights is not None:
+  if not _is_product(plan, x.shape):
+    if plan.fetched is not None:
+      each = np.arange(len(plan.matrix))
+      weights = (np.where(index < 0, 1, plan.matrix[each, index]) for index in plan.fetched)
+      x = linear.materialized(x)
+      return vector.add(_weighted(w, rows_or_zero(x, index)) for w, index in zip(weights, plan.fetched, strict=True))
+    if plan.weights is None:
+      return _add_each(plan.matrix, (linear.materialized(x),), 0)
     row, column = plan.weights
     x = _weighted(column, x)
-    if plan.fetched is not None:
-      return _weighted(row, _sum_of(plan.fetched, linear.materialized(x)))
     return _weighted(row, _joined([_add(part, x) for part in plan.additions], x))
   if plan.chosen is not None:
-    return _sum_of(plan.chosen, x)
+    return vector.add(rows_or_zero(x, index) for index in plan.chosen)
   x = linear.materialized(x)
   return _joined([_product(run, x) for run in plan.runs], x)
 
 
-def _sum_of(columns: np.ndarray, x: jax.Array) -> jax.Array:
-  return vector.add(rows_or_zero(x, index) for index in columns)
+def _is_product(plan: SumPlan, shape: tuple[int, ...]) -> bool:
+  """Whether it is one with the matrix; a few worlds take additions where they can, and where the matrix is large and empty."""
+  if not regions.are_few(shape[-1]):
+    return True
+  dense = plan.matrix.size < _EMPTY * int(np.count_nonzero(plan.matrix))
+  return plan.weights is None and plan.fetched is None and dense
 
 
 def _weighted(weight: np.ndarray, x: jax.Array) -> jax.Array:
@@ -285,25 +301,73 @@ def _add(a: Additions, *factors: jax.Array) -> jax.Array:
   many = int(a.count > 1)
   if many:
     factors = tuple(x[a.col : a.col + a.count * a.step].reshape(a.count, a.step, *x.shape[1:]) for x in factors)
-  x, *others = factors if len(factors) > 1 else linear.materialized(factors)
-  width, kept, sums = x.shape[many], set(a.out.tolist()), []
-  reads = np.bincount(a.pairs.ravel(), minlength=width + len(a.pairs))
+  if len(factors) == 1:
+    factors = linear.materialized(factors)
+  out = _add_each(a.mask, factors, many) if len(a.pairs) > _WRITTEN else _add_pairs(a, factors, many)
+  return out.reshape(-1, *out.shape[2:]) if many else out
+
+
+def _add_each(matrix: np.ndarray, factors: tuple[jax.Array, ...], axis: int) -> jax.Array:
+  """Entry after entry, where there are too many to be written out."""
+  to, of, weight = _entries(matrix)
+  x = functools.reduce(operator.mul, factors)
+  zeros = jnp.zeros((*x.shape[:axis], len(matrix), *x.shape[axis + 1 :]), x.dtype)
+  row = functools.partial(jax.lax.dynamic_slice_in_dim, slice_size=1, axis=axis)
+
+  def add(k, both):
+    one = row(both, jnp.asarray(of)[k])
+    one = one if (weight == 1).all() else jnp.asarray(weight, x.dtype)[k] * one
+    place = jnp.asarray(to)[k]
+    return jax.lax.dynamic_update_slice_in_dim(both, row(both, place) + one, place, axis)
+
+  both = jax.lax.fori_loop(np.int32(0), np.int32(len(to)), add, jnp.concatenate([zeros, x], axis))
+  return jax.lax.slice_in_dim(both, 0, len(matrix), axis=axis)
+
+
+def _entries(matrix: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+  """What is added, one by one: to which row (n,), what (n,), a row before it or, behind all rows, a column, and its weight."""
+  if not np.isin(matrix, (0, 1)).all():
+    row, column = np.nonzero(matrix)
+    return row.astype(np.int32), (len(matrix) + column).astype(np.int32), matrix[row, column]
+  found, with_column = [], [[] for _ in range(matrix.shape[1])]
+  for row in np.argsort(matrix.sum(axis=1), kind="stable").tolist():
+    rest = set(np.flatnonzero(matrix[row]).tolist())
+    whole = frozenset(rest)
+    while rest:
+      column = min(rest)
+      before, more = max((x for x in with_column[column] if x[1] <= rest), key=lambda x: len(x[1]), default=(None, {column}))
+      found.append((row, len(matrix) + column if before is None else before))
+      rest -= more
+    if len(whole) > 1:
+      for column in whole:
+        with_column[column].append((row, whole))
+  to, of = np.array(found, np.int32).reshape(-1, 2).T
+  return to, of, np.ones(len(to))
+
+
+def _add_pairs(a: Additions, factors: tuple[jax.Array, ...], axis: int) -> jax.Array:
+  """Each sum once."""
+  x, width, sums = factors[0], a.step, []
+  wanted, place = a.out, None
+  if len(_pieces(wanted, width)) > _WRITTEN:  # many rows that are the same: fetched
+    wanted, place = np.unique(wanted, return_inverse=True)
+  kept, reads = set(wanted.tolist()), np.bincount(a.pairs.ravel(), minlength=width + len(a.pairs))
 
   def at(first, last):
     if last > width:
       return sums[first - width]
-    return functools.reduce(operator.mul, (jax.lax.slice_in_dim(y, first, last, axis=many) for y in (x, *others)))
+    return functools.reduce(operator.mul, (jax.lax.slice_in_dim(y, first, last, axis=axis) for y in factors))
 
   for k, pair in enumerate(a.pairs.tolist()):
     one = vector.add(at(i, i + 1) for i in pair)
     sums.append(one if reads[width + k] == 1 and width + k not in kept else linear.materialized(one))
   parts = []
-  for first, last in _pieces(a.out, width):
-    index = int(a.out[first])
-    zeros = (*x.shape[:many], last - first, *x.shape[many + 1 :])
+  for first, last in _pieces(wanted, width):
+    index = int(wanted[first])
+    zeros = (*x.shape[:axis], last - first, *x.shape[axis + 1 :])
     parts.append(jnp.zeros(zeros, x.dtype) if index < 0 else at(index, index + last - first))
-  out = jnp.concatenate(parts, axis=many) if len(parts) > 1 else parts[0]
-  return out.reshape(-1, *out.shape[2:]) if many else out
+  out = jnp.concatenate(parts, axis) if len(parts) > 1 else parts[0]
+  return out if place is None else jnp.take(out, place, axis, mode="clip")
 
 
 def _pieces(index: np.ndarray, width: int) -> list[tuple[int, int]]:
@@ -333,7 +397,7 @@ def _product(run: Run, x: jax.Array) -> jax.Array:
 
 def _may_sum(shape: tuple[int, ...], plan: SumPlan) -> bool:
   """Whether no product of it is left to the library."""
-  if (regions.are_few(shape[-1]) and plan.weights is not None) or plan.chosen is not None:
+  if not _is_product(plan, shape) or plan.chosen is not None:
     return True
   blocks = (block.matrix.shape for run in plan.runs for block in run.blocks if block.first_column < block.last_column)
   return all(linear.is_summed(of, (of[1], *shape[1:])) for of in blocks)

@@ -136,6 +136,25 @@ def test_few_worlds_add(shape, weighted, worlds, data):
   np.testing.assert_allclose(back(found)[0], np.einsum("nk,n...->k...", mask, found), rtol=1e-12, atol=1e-11)
 
 
+@hypothesis.settings(max_examples=12, deadline=None)
+@hypothesis.given(st.sampled_from(["chains", "weights", "signs"]), st.integers(1, 3), st.sampled_from([1, 16]), st.data())
+def test_few_worlds_add_many_rows_in_a_loop(kind, count, worlds, data):
+  """And fetch rows that are the same; a matrix that is nearly empty, or whose rows have two entries, needs no weights."""
+  random = np.random.default_rng(data.draw(st.integers(0, 2**32 - 1)))
+  mask = np.tri(90) if kind == "chains" else (random.random((90, 300)) < 0.02).astype(float)
+  mask = np.kron(np.eye(count), mask[random.integers(0, 90, 120)])
+  weight = {"chains": np.ones(1), "weights": random.integers(1, 3, mask.shape[1]), "signs": random.integers(-2, 3, mask.shape)}
+  mask = mask * weight[kind]
+  plan = tree.plan_sum(mask)
+  x, y = (jnp.asarray(random.normal(size=(mask.shape[1], 2, worlds))) for _ in range(2))
+  text = jax.jit(lambda x: tree.mask_sum(plan, x)).lower(x).as_text()
+  assert "dot_general" not in text and text.count("stablehlo.add") < 100
+  found, back = jax.vjp(lambda x: tree.mask_sum(plan, x), x)
+  np.testing.assert_allclose(found, np.einsum("nk,k...->n...", mask, x), rtol=1e-11, atol=1e-11)
+  np.testing.assert_allclose(back(found)[0], np.einsum("nk,n...->k...", mask, found), rtol=1e-11, atol=1e-10)
+  np.testing.assert_allclose(tree.mask_sum(plan, x, y), np.einsum("nk,k...->n...", mask, x * y), rtol=1e-11, atol=1e-11)
+
+
 @pytest.mark.parametrize("matrix", [lambda below: below, lambda below: below.T])
 def test_additions_of_a_tree(matrix):
   """One for each row that has a parent, or for each child."""
