@@ -168,23 +168,24 @@ def test_what_xla_has_no_code_for_stays_outside():
   assert count(jax.jit(lambda x: regions.evaluate(closed, x)), large) == 0
 
 
-@pytest.mark.parametrize("jit", [jax.jit, mjx.jit])
-def test_steps_of_one_world_and_of_many_start_few_kernels(jit):
+def test_steps_of_one_world_and_of_many_start_few_kernels():
   m, all_at_once = (mjx.put_model(load("joints"), tile=tile) for tile in (None, 0))
   d = mjx.make_data(m)
   assert regions.IS_TESTED, "try the tests with this jaxlib, and if they pass extend what IS_TESTED allows"
   assert regions.lanes(), "XLA does not take the option that regions of several worlds need"
 
-  def compiled(m, worlds_):
-    step, many = jax.vmap(mjx.step, in_axes=(None, 0)), jax.tree.map(lambda x: jnp.stack([x] * worlds_), d)
+  def compiled(m, worlds_, jit=mjx.jit):
+    step, many = mjx.step, d
+    if worlds_:
+      step, many = jax.vmap(mjx.step, in_axes=(None, 0)), jax.tree.map(lambda x: jnp.stack([x] * worlds_), d)
     return count(jit(step), m, many), timing.compile_program(step, m, many, jit=jit).launches
 
-  kernels = compiled(all_at_once, 2 * regions.lanes())
-  assert kernels[0] == 0
-  alone = count(jit(mjx.step), m, d), timing.compile_program(mjx.step, m, d, jit=jit).launches
-  for found, launches in (alone, compiled(all_at_once, regions.lanes()), compiled(m, 2 * regions.lanes())):
+  found, kernels = compiled(all_at_once, 2 * regions.lanes())
+  assert found == 0
+  few = [(all_at_once, regions.lanes()), *((m, n, jit) for n in (0, 2 * regions.lanes()) for jit in (jax.jit, mjx.jit))]
+  for found, launches in (compiled(*how) for how in few):
     assert 0 < found
-    assert launches < kernels[1] / 2  # of tiles most are copies in and out
+    assert launches < kernels / 2  # of tiles most are copies in and out
 
 
 def test_many_worlds_without_the_option_that_regions_of_several_need():

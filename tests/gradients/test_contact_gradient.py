@@ -143,9 +143,14 @@ def test_pairs_chosen_at_run_time():
     m = mjx.put_model(model, contact_gradient="from_distance", contact_reach=0.05, **options)
     d = mjx.make_data(m)
     d = d.replace(qvel=d.qvel.at[6].set(-0.5))  # towards the first
-    after = mjx.jit(mjx.step)(m, d)
-    assert not after.status.bits
-    return jax.jacfwd(lambda v: mjx.step(m, d.replace(qvel=v)).qvel)(d.qvel)
+
+    def after(v):
+      out = mjx.step(m, d.replace(qvel=v))
+      return out.qvel, out.status.bits
+
+    jacobian, bits = mjx.jit(jax.jacfwd(after, has_aux=True))(d.qvel)
+    assert not bits
+    return jacobian
 
   whole = slope()
   assert abs(whole[0, 0] - 1) > 1e-3

@@ -24,7 +24,7 @@ def test_equals_the_dense_product(shape, seed, density):
   np.testing.assert_array_equal(plan.matrix, mask)
 
 
-@hypothesis.settings(max_examples=30, deadline=None)
+@hypothesis.settings(max_examples=20, deadline=None)
 @hypothesis.given(SIZES, st.integers(0, 2**32 - 1), st.floats(0, 0.2), st.sampled_from([1, 16, 40]))
 def test_products_summed_equal_their_sums(shape, seed, density, worlds):
   random = np.random.default_rng(seed)
@@ -113,7 +113,7 @@ def test_trees_that_are_alike_are_one_product(gap):
   np.testing.assert_allclose(back, mask.T @ mask[:, :32], rtol=1e-12)
 
 
-@hypothesis.settings(max_examples=60, deadline=None)
+@hypothesis.settings(max_examples=30, deadline=None)
 @hypothesis.given(
   st.tuples(st.integers(1, 30), st.integers(1, 30)),
   st.sampled_from(["none", "rows", "columns"]),
@@ -136,7 +136,7 @@ def test_few_worlds_add(shape, weighted, worlds, data):
   np.testing.assert_allclose(back(found)[0], np.einsum("nk,n...->k...", mask, found), rtol=1e-12, atol=1e-11)
 
 
-@hypothesis.settings(max_examples=12, deadline=None)
+@hypothesis.settings(max_examples=8, deadline=None)
 @hypothesis.given(st.sampled_from(["chains", "weights", "signs"]), st.integers(1, 3), st.sampled_from([1, 16]), st.data())
 def test_few_worlds_add_many_rows_in_a_loop(kind, count, worlds, data):
   """And fetch rows that are the same; a matrix that is nearly empty, or whose rows have two entries, needs no weights."""
