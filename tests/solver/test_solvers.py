@@ -101,7 +101,11 @@ def test_statistics(solver):
     np.testing.assert_allclose(getattr(s, k)[: n - 1], theirs[: n - 1], rtol=1e-4, atol=1e-9, err_msg=k)
 
 
-@pytest.mark.parametrize("cone, condim, solver, noslip", [("elliptic", 6, S.mjSOL_PGS, 3), ("pyramidal", 4, S.mjSOL_CG, 3)])
+# slow: the cone's gradient is in tests/gradients, the dual solver's in test_few_contacts.py, noslip's in the other case here
+@pytest.mark.parametrize(
+  "cone, condim, solver, noslip",
+  [pytest.param("elliptic", 6, S.mjSOL_PGS, 3, marks=pytest.mark.slow), ("pyramidal", 4, S.mjSOL_CG, 3)],
+)
 def test_gradients(cone, condim, solver, noslip):
   model = optimal(stack(cone, condim))
   data = mujoco.MjData(model)
