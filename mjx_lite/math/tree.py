@@ -48,7 +48,6 @@ class Additions(NamedTuple):
   """`count` equal parts of a 0/1 matrix, as a `Run` has them: what is added to what, and which of all this the rows are."""
 
   count: int
-  rows: int
   col: int
   step: int
   pairs: np.ndarray  # (k, 2) of the `step` columns and, behind them, of the sums before
@@ -117,7 +116,7 @@ def _additions(mask: np.ndarray) -> tuple[Additions, ...]:
 
 
 def _part(count: int, col: int, mask: np.ndarray) -> Additions:
-  return Additions(count, len(mask), col, mask.shape[1], *_sums(mask), mask)
+  return Additions(count, col, mask.shape[1], *_sums(mask), mask)
 
 
 def _sums(mask: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -263,21 +262,24 @@ def _mask_sum_of_product(x: jax.Array, y: jax.Array, plan: SumPlan) -> jax.Array
 
 
 def _mask_sum(x: jax.Array, plan: SumPlan) -> jax.Array:
-  if not _is_product(plan, x.shape):
-    if plan.fetched is not None:
-      each = np.arange(len(plan.matrix))
-      weights = (np.where(index < 0, 1, plan.matrix[each, index]) for index in plan.fetched)
-      x = linear.materialized(x)
-      return vector.add(_weighted(w, rows_or_zero(x, index)) for w, index in zip(weights, plan.fetched, strict=True))
-    if plan.weights is None:
-      return _add_each(plan.matrix, (linear.materialized(x),), 0)
-    row, column = plan.weights
-    x = _weighted(column, x)
-    return _weighted(row, _joined([_add(part, x) for part in plan.additions], x))
-  if plan.chosen is not None:
-    return vector.add(rows_or_zero(x, index) for index in plan.chosen)
-  x = linear.materialized(x)
-  return _joined([_product(run, x) for run in plan.runs], x)
+  if _is_product(plan, x.shape):
+    if plan.chosen is not None:
+      return _fetch(plan.matrix, plan.chosen, x)
+    x = linear.materialized(x)
+    return _joined([_product(run, x) for run in plan.runs], x)
+  if plan.fetched is not None:
+    return _fetch(plan.matrix, plan.fetched, linear.materialized(x))
+  if plan.weights is None:
+    return _add_each(plan.matrix, (linear.materialized(x),), 0)
+  row, column = plan.weights
+  x = _weighted(column, x)
+  return _weighted(row, _joined([_add(part, x) for part in plan.additions], x))
+
+
+def _fetch(matrix: np.ndarray, columns: np.ndarray, x: jax.Array) -> jax.Array:
+  """Sums of rows, as many as there are columns for each row of the matrix (k, n), -1 for none."""
+  row = np.arange(len(matrix))
+  return vector.add(_weighted(np.where(c < 0, 1, matrix[row, c]), rows_or_zero(x, c)) for c in columns)
 
 
 def _is_product(plan: SumPlan, shape: tuple[int, ...]) -> bool:
