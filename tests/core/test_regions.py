@@ -182,7 +182,7 @@ def test_steps_of_one_world_and_of_many_start_few_kernels():
 
   found, kernels = compiled(all_at_once, 2 * regions.lanes())
   assert found == 0
-  few = [(all_at_once, regions.lanes()), (m, 2 * regions.lanes()), (m, 0), (m, 0, jax.jit)]
+  few = [(all_at_once, regions.lanes()), *((m, n, jit) for n in (0, 2 * regions.lanes()) for jit in (jax.jit, mjx.jit))]
   for found, launches in (compiled(*how) for how in few):
     assert 0 < found
     assert launches < kernels / 2  # of tiles most are copies in and out
