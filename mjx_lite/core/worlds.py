@@ -246,10 +246,9 @@ def _placed_tiles(body, leaves, made, tiling):
   )
 
   def one(j, out):
-    parts = [_merged(read(x, j * size, size, x.ndim - 1), tiling) for x in cut]
-    return [
-      write(whole, _grouped(x, tiling), j * size, whole.ndim - 1) for whole, x in zip(out, body(parts), strict=True)
-    ]
+    at = j * size
+    parts = [_merged(read(x, at, size, x.ndim - 1), tiling) for x in cut]
+    return [write(whole, _grouped(x, tiling), at, whole.ndim - 1) for whole, x in zip(out, body(parts), strict=True)]
 
   cut = [_grouped(x, tiling) for x in leaves]
   start = [_grouped(jnp.zeros(x.shape, x.dtype), tiling) for x in made]
