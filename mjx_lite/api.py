@@ -43,7 +43,7 @@ def _is_data(x: Any) -> bool:
   return isinstance(x, Data)
 
 
-Data.rotation = staticmethod(lambda q: quat.to_mat(q[..., None])[..., 0])
+Data.rotation = staticmethod(jax.jit(lambda q: quat.to_mat(q[..., None])[..., 0]))  # read outside of programs too
 
 
 def _check(m: Model, *args: Any) -> None:

@@ -35,11 +35,6 @@ class Status(Replaceable):
   count: jax.Array = array(len(Warning), dtype="int")  # since the last reset by the user
 
 
-def empty(width: int) -> Status:
-  """No trouble in `width` worlds (native layout)."""
-  return Status(bits=jnp.zeros((width,), jnp.int32), count=jnp.zeros((len(Warning), width), jnp.int32))
-
-
 def clear_bits(status: Status) -> Status:
   """Forget the last step, keep the counters."""
   return status.replace(bits=jnp.zeros_like(status.bits))

@@ -17,7 +17,7 @@ from mjx_lite.io.model import put_model
 from mjx_lite.sensor import driver as sensor
 from mjx_lite.smooth import plastic, tendon_force
 
-_KINDS = {"int": jnp.int32, "bool": jnp.bool_}
+_KINDS = {"int": np.int32, "bool": np.bool_}
 
 
 def shape_of(m: Any, spec: Mapping[str, Any], sizes: Mapping[str, int]) -> tuple[int, ...]:
@@ -25,11 +25,11 @@ def shape_of(m: Any, spec: Mapping[str, Any], sizes: Mapping[str, int]) -> tuple
   return tuple(d if isinstance(d, int) else sizes[d] if d in sizes else getattr(m, d) for d in spec["shape"])
 
 
-def _zeros(m: Model, spec: Mapping[str, Any]) -> jax.Array:
-  return jnp.zeros(shape_of(m, spec, m.plan.sizes), _KINDS.get(spec["dtype"], m.layout.dtype))
+def _zeros(m: Model, spec: Mapping[str, Any]) -> np.ndarray:
+  return np.zeros(shape_of(m, spec, m.plan.sizes), _KINDS.get(spec["dtype"], m.layout.dtype))
 
 
-def _allocate(m: Model, cls: type, keep: Sequence[str] = ()) -> dict[str, Any]:
+def _allocate(m: Model, cls: type, keep: Sequence[str] = ()) -> dict[str, np.ndarray | None]:
   handed = pytree.handed_names(cls)
   out: dict[str, Any] = {f"_{name}": None for name in handed}
   for name, spec in pytree.specs(cls).items():
@@ -68,22 +68,41 @@ def make_data(
     m = put_model(m, device, **mjx_options)
   if not isinstance(m, Model):
     raise TypeError(f"make_data takes a Model or a mujoco.MjModel, not {type(m).__name__}.")
-  empty = jax.tree.map(lambda x: x[..., 0], status.empty(1))
-  d = Data(contact=Contact(**_allocate(m, Contact)), status=empty, **_allocate(m, Data, _names(keep)))
+  return _put(_start(m, keep), device)
+
+
+def _start(m: Model, keep: Sequence[str]) -> Data:
+  """Data at the start: arrays of NumPy, but for what is made of a Model's arrays that are traced."""
+  d = Data(
+    contact=Contact(**_allocate(m, Contact)), status=status.Status(**_allocate(m, status.Status)),
+    **_allocate(m, Data, _names(keep)),
+  )  # fmt: skip
   mocap = np.flatnonzero(m.body_mocapid >= 0)
   order = mocap[np.argsort(m.body_mocapid[mocap])]
   contact = d.contact.replace(
-    dist=jnp.full_like(d.contact.dist, 1e10), exclude=-jnp.ones_like(d.contact.exclude),
-    geom=jnp.asarray(m.plan.collision.slot_geom, jnp.int32).reshape(-1, 2),
-    dim=jnp.asarray(m.plan.collision.slot_dim, jnp.int32), efc_address=jnp.asarray(m.plan.rows.address, jnp.int32),
+    dist=np.full_like(d.contact.dist, 1e10), exclude=np.full_like(d.contact.exclude, -1),
+    geom=np.array(m.plan.collision.slot_geom, np.int32).reshape(-1, 2), dim=np.array(m.plan.collision.slot_dim, np.int32),
+    efc_address=np.array(m.plan.rows.address, np.int32),
   )  # fmt: skip
   d = d.replace(
-    qpos=jnp.array(m.qpos0), plastic=tendon_force.initial(m, plastic.initial(m)),
-    mocap_pos=m.body_pos[order], mocap_quat=m.body_quat[order],
-    eq_active=jnp.asarray(m.eq_active0, bool), contact=contact, ctrl=jnp.asarray(m.plan.actuator.ctrl0, m.layout.dtype),
-    history=sensor.start(m, m.opt.timestep[None])[:, 0],
-    efc_type=jnp.asarray(m.plan.rows.type, jnp.int32), efc_id=jnp.asarray(m.plan.rows.id, jnp.int32),
+    qpos=_own(m.qpos0), mocap_pos=_own(m.body_pos)[order], mocap_quat=_own(m.body_quat)[order],
+    eq_active=np.array(m.eq_active0, bool), contact=contact, ctrl=np.array(m.plan.actuator.ctrl0, m.layout.dtype),
+    efc_type=np.array(m.plan.rows.type, np.int32), efc_id=np.array(m.plan.rows.id, np.int32),
   )  # fmt: skip
+  if m.nplastic:
+    d = d.replace(plastic=tendon_force.initial(m, plastic.initial(m)))
+  return d.replace(history=sensor.start(m, m.opt.timestep[None])[:, 0]) if m.nhistory else d
+
+
+def _own(x: jax.Array) -> Any:
+  """A copy: of NumPy, as its operations need no compiling, but for what is traced."""
+  return jnp.array(x) if isinstance(x, jax.core.Tracer) else np.array(x)
+
+
+def _put(d: Data, device: Any) -> Data:
+  """The arrays of NumPy on the device, as constants where something is traced; nothing is compiled for them."""
+  with jax.ensure_compile_time_eval():
+    d = jax.tree.map(lambda x: jax.device_put(x, device) if isinstance(x, np.ndarray) else x, d)
   return jax.device_put(d, device) if device is not None else d
 
 
@@ -109,16 +128,16 @@ def put_data(
     raise TypeError(f"put_data takes a mujoco.MjModel and a mujoco.MjData, not {type(mj_data).__name__}.")
   m = mj_model if isinstance(mj_model, Model) else put_model(mj_model, device, **options)
   _check_same_model(m, mj_data)
-  d = make_data(m, device, keep=keep)
+  d = _start(m, keep)
   changes = {}
   for name in pytree.present(d):
     if name.startswith(("efc_", "solver_", "actuator_moment")) or not hasattr(mj_data, name):
       continue
     like = getattr(d, name)
     value = np.array(getattr(mj_data, name), like.dtype)  # a copy: JAX on CPU may alias what it is given
-    changes[name] = jnp.asarray(value.reshape(like.shape))
-  changes["actuator_moment"] = jnp.asarray(_pack.read_moment(m, mj_data), d.qpos.dtype)
-  return jax.device_put(d.replace(**changes), device) if device is not None else d.replace(**changes)
+    changes[name] = value.reshape(like.shape)
+  changes["actuator_moment"] = np.array(_pack.read_moment(m, mj_data), m.layout.dtype)
+  return _put(d.replace(**changes), device)
 
 
 def _check_same_model(m: Any, d: Any) -> None:

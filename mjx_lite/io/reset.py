@@ -25,6 +25,11 @@ def where(done: Any, a: Any, b: Any) -> Any:
     a: a Data, or any pytree; without a world axis it is used for every world.
     b: the same kind of pytree, with a world axis if `done` has one.
   """
+  return _where(done, a, b)
+
+
+@jax.jit  # of all arrays at once, where it is not traced
+def _where(done: Any, a: Any, b: Any) -> Any:
   done = jnp.asarray(done)
 
   def choose(x: Any, y: Any) -> jax.Array:

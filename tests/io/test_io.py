@@ -191,6 +191,24 @@ def test_make_data_equals_a_new_mjdata():
 
 
 # P07
+def test_data_is_made_without_compiling(caplog):
+  """What a start of NumPy's would cost if each array were made by a program of its own: a second or two for a humanoid."""
+  body = "<body pos='0 0 1'><joint/><geom size='.1'/></body>"
+  model = mujoco.MjModel.from_xml_string(f"""
+    <mujoco><worldbody><body mocap="true"><geom type="box" size="1 1 1"/></body>{53 * body}</worldbody></mujoco>""")
+  mj_data, m = mujoco.MjData(model), mjx.put_model(model)
+  mujoco.mj_forward(model, mj_data)
+  with jax.log_compiles():
+    d, of_c = mjx.make_data(m), mjx.put_data(m, mj_data)
+  assert not [r.getMessage() for r in caplog.records if "ompil" in r.getMessage()]
+  assert d.xpos.shape == (55, 3) and of_c.mocap_pos.shape == (1, 3)
+  traced = jax.jit(lambda m: mjx.make_data(m))(m)  # with a Model that is traced too
+  jax.tree.map(np.testing.assert_array_equal, traced, d)
+  with jax.log_compiles():
+    mjx.where(True, d, of_c)
+  assert len([r for r in caplog.records if "Compiling" in r.getMessage() and "_where" in r.getMessage()]) == 1
+
+
 def test_reset_data():
   """State, inputs and counters of any use are gone."""
   model = load("pairs")
