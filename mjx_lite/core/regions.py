@@ -115,8 +115,11 @@ def evaluate(closed: jex_core.ClosedJaxpr, *args: jax.Array) -> list[jax.Array]:
   invars = [jex_core.Var(a) for a in closed.in_avals]
   known: dict[Any, Any] = dict(zip(invars, args, strict=True))
   eqns, outvars = inlined(closed, invars, known)
-  # operands in another shape are made where they are used: in a region they cost nothing, before it XLA may copy them
-  views = {e.outvars[0]: e for e in eqns if _is_view(e) and known.keys() >= set(variables([e]))}
+  # operands in another shape are made where they are used: in a region they cost nothing, before it XLA may copy them; and so
+  # are empty arrays, as XLA aborts where the memory of one is handed on (`donate_argnums`) and another goes through a region
+  eqns, views = _without_empty(invars, eqns)
+  known = {v: x for v, x in known.items() if v not in views}
+  views |= {e.outvars[0]: e for e in eqns if _is_view(e) and known.keys() >= set(variables([e]))}
 
   run = functools.partial(run_part, closed, known)
 
@@ -183,6 +186,23 @@ def inlined(closed: jex_core.ClosedJaxpr, args: Sequence[Any], known: dict[Any, 
       eqns.append(e.replace(invars=ins, outvars=outs))
     names.update(zip(e.outvars, outs, strict=True))
   return eqns, [name(v) for v in jaxpr.outvars]
+
+
+def _without_empty(invars: Sequence[Any], eqns: Sequence[Any]) -> tuple[list[Any], dict[Any, Any]]:
+  """Equations that make no empty arrays, and for each of those, operands among them, one that makes it of nothing."""
+  of_all = (*invars, *(v for e in eqns for v in e.outvars))
+  empty = {v: _empty(v.aval.shape, v.aval.dtype).replace(outvars=[v]) for v in of_all if not v.aval.size}
+
+  def other(e):  # what else it makes; the variables for what is empty nobody reads
+    return e.replace(outvars=[jex_core.Var(v.aval) if v in empty else v for v in e.outvars])
+
+  return [other(e) for e in eqns if not empty.keys() >= set(e.outvars)], empty
+
+
+@functools.cache
+def _empty(shape: tuple[int, ...], dtype: Any) -> Any:
+  (eqn,) = jax.make_jaxpr(lambda: jnp.zeros(shape, dtype))().eqns
+  return eqn
 
 
 def _is_view(eqn: Any) -> bool:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
+import jax.core
 import jax.numpy as jnp
 import mujoco
 import numpy as np
