@@ -106,7 +106,7 @@ def _trace(call, batched, avals):
     return [jnp.broadcast_to(x, (*x.shape[:-1], width)) for x in out]
 
   # what the devices of a mesh hold is not asked here: in `jax.shard_map` JAX would write `reshard` beside every `where`
-  with _garbage_kept(), jax.sharding.use_abstract_mesh(_NO_MESH):
+  with _garbage_kept(), jax.sharding.use_abstract_mesh(_NO_MESH), jax.disable_jit(False):
     shapes = [jax.ShapeDtypeStruct(s, t) for s, t in avals]
     closed = jax.make_jaxpr(regions.marked(flat, _width(shapes, batched)))(*shapes)
   # a sixth of the operations make what nobody reads, and cost as much to lower as others
@@ -290,7 +290,8 @@ def _jitted(call, batched):
 
 
 def _impl(*leaves, call, batched):
-  return _jitted(call, batched)(*leaves)
+  with jax.disable_jit(False):  # what a user looks for is not in the engine
+    return _jitted(call, batched)(*leaves)
 
 
 def _jvp(primals, tangents, **params):

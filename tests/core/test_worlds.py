@@ -150,3 +150,22 @@ def test_eager_calls_are_compiled_as_by_jit(monkeypatch):
   one = worlds.one_world(lambda m, x: x + 1)
   assert one((), jnp.zeros(3)).shape == (3,) and len(made) == 1
   assert jax.jit(one)((), jnp.zeros(3)).shape == (3,) and len(made) == 1
+
+
+@pytest.mark.parametrize("jit", [jax.jit, mjx.jit])
+def test_without_jit_the_users_code_sees_values(jit):
+  """Under `jax.disable_jit`, by which users look into their own code, the engine stays a program: it called itself before."""
+  m = mjx.put_model(load("nothing"))
+  d, seen = mjx.make_data(m), []
+
+  def two(d):
+    for _ in range(2):
+      d = mjx.step(m, d)
+      seen.append(float(d.time))  # which a traced value refuses
+    return d
+
+  with jax.disable_jit():
+    out = jit(two)(d)
+    gradient = jax.grad(lambda t: mjx.step(m, d.replace(time=t)).time)(d.time)
+  np.testing.assert_allclose(seen, [m.opt.timestep, 2 * m.opt.timestep])
+  assert out.time == seen[-1] and gradient == 1
