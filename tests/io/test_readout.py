@@ -11,6 +11,7 @@ import pytest
 from models import SCENES, load
 
 import mjx_lite as mjx
+from mjx_lite.core import ptx
 
 
 @pytest.fixture(scope="module")
@@ -188,3 +189,12 @@ def test_export_of_a_step(stepped, batch):
   for name, x in (("qpos", a.qpos), ("qvel", a.qvel)):
     expected = [getattr(one(m, w), name) for w in worlds]
     np.testing.assert_allclose(x, expected if batch else expected[0], rtol=1e-9, atol=1e-12, err_msg=name)
+
+
+def test_export_for_devices_that_are_not_here():
+  """Of a GPU's kernels JAX promises nothing to later versions and refuses to write them down: what is exported has none."""
+  with jax.enable_x64(False):
+    m = mjx.put_model(load("joints"))
+    assert ptx.is_on()
+    exported = jax.export.export(jax.jit(mjx.step), platforms=["cuda", "tpu"])(m, mjx.make_data(m))
+  assert exported.platforms == ("cuda", "tpu") and "ptx" not in exported.mlir_module()
