@@ -68,6 +68,8 @@ def _check(m: Model, *args: Any) -> None:
         f"Data.{field} has shape {value.shape}, and {expected} in one world of this model: the array does not fit, the Data is "
         "of another model, or is a batch without jax.vmap."
       )
+  if not jnp.issubdtype(d.qpos.dtype, jnp.floating):
+    raise ValueError(f"Data.qpos has to be of a floating type, as the Model's {m.layout.dtype}, not {d.qpos.dtype}.")
 
 
 step = one_world(native.step)

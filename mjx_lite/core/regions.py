@@ -359,7 +359,7 @@ def program(function: Callable[..., Any], whole: bool) -> Callable[..., Any]:
 
   @functools.wraps(function)
   def program(*args, **kwargs):
-    if jax.config.jax_disable_jit:
+    if jax.config.jax_disable_jit:  # pyright: ignore[reportAttributeAccessIssue]
       return function(*args, **kwargs)
     leaves, tree = jax.tree.flatten((args, kwargs))
     traced = [k for k, x in enumerate(leaves) if isinstance(x, jax.core.Tracer)]  # the others are static

@@ -60,7 +60,7 @@ def put_model(
   Args:
     m: the compiled model.
     device: jax.Device where the arrays go; JAX's default device if None.
-    dtype: floating-point type of the arrays; JAX's default (float32, or float64 under jax_enable_x64) if None.
+    dtype: float32 or float64; JAX's default (float32, or float64 under jax_enable_x64) if None.
     keep: float fields to keep in the program although they are zero now: 'dof_frictionloss', 'dof_damping',
       'jnt_stiffness', 'body_gravcomp', 'geom_surfacevel', 'geom_adhesion', 'tendon_stiffness', 'tendon_damping',
       'tendon_armature', 'tendon_frictionloss', 'actuator_armature', 'actuator_damping', and of opt 'density', 'viscosity'.
@@ -92,6 +92,8 @@ def put_model(
     )
   validate.check(m)
   kind = np.dtype(dtype or jnp.zeros(()).dtype)
+  if kind not in (np.float32, np.float64):
+    raise ValueError(f"dtype has to be float32 or float64, not {kind}.")
   if jax.dtypes.canonicalize_dtype(kind) != kind:
     raise ValueError("dtype float64 needs jax.config.update('jax_enable_x64', True) before the first computation.")
 

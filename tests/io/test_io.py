@@ -68,6 +68,12 @@ def test_wrong_arguments_say_what_to_do():
     mjx.put_model(model, njmax=100)
   with pytest.raises(ValueError, match="only"):
     mjx.put_model(model, keep=("body_mass",))
+  for dtype in (np.float16, jnp.bfloat16, int):
+    with pytest.raises(ValueError, match="float32 or float64"):
+      mjx.put_model(model, dtype=dtype)
+  d = mjx.make_data(m)
+  with pytest.raises(ValueError, match="qpos has to be of a floating type"):
+    mjx.step(m, d.replace(qpos=d.qpos.astype(int)))
   with pytest.raises(ValueError, match="another model"):
     mjx.put_data(model, mujoco.MjData(load("joints")))
   with pytest.raises(ValueError, match="another model"):
