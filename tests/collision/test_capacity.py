@@ -25,7 +25,7 @@ def visited(model):
   return np.array(out)
 
 
-@pytest.mark.parametrize("name", ["pairs", "pile"])
+@pytest.mark.parametrize("name", ["pairs", pytest.param("pile", marks=pytest.mark.slow)])
 def test_stages_equal_c_with_tight_capacities(name):
   model = compare.optimal(load(name))
   tight = mjx.suggest_capacity(model, visited(model), headroom=1, spare=0)

@@ -122,7 +122,9 @@ def test_gradients_in_every_order_of_transformations(pendulum):
   np.testing.assert_allclose(jnp.diagonal(jax.hessian(one)(v[0])), -jnp.sin(v[0]) * m.opt.timestep)
 
 
-@pytest.mark.parametrize(("worlds_", "tile"), [(1, 4), (5, 4), (8, 4), (35, 128), (48, 128)])
+@pytest.mark.parametrize(
+  ("worlds_", "tile"), [(1, 4), (5, 4), (48, 128), *(pytest.param(*x, marks=pytest.mark.slow) for x in ((8, 4), (35, 128)))]
+)
 def test_tiles_change_nothing(worlds_, tile):
   whole, tiled = (mjx.put_model(load("trees"), tile=t) for t in (0, tile))
   d = mjx.make_data(whole)

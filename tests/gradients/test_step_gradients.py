@@ -20,7 +20,10 @@ def state_of(model, steps):
   return data
 
 
-STATES = (("joints", 90), ("trees", 150), ("humanoid_mjx", 60), ("transmissions", 40), ("equalities", 30), ("elliptic", 60))
+STATES = (
+  ("joints", 90), ("humanoid_mjx", 60), ("transmissions", 40), ("equalities", 30), ("elliptic", 60),
+  pytest.param("trees", 150, marks=pytest.mark.slow),
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("name, steps", STATES)

@@ -113,7 +113,7 @@ def check(model, ours, data, d, point, force, torque):
 
 
 # P66, P112
-@pytest.mark.parametrize("name", ["yielding", "pairs"])
+@pytest.mark.parametrize("name", ["pairs", pytest.param("yielding", marks=pytest.mark.slow)])
 def test_functions_equal_c(name):
   model = load(name)
   m = mjx.put_model(model)

@@ -163,7 +163,7 @@ def many(cone):
   return m, states(model, m, 1)
 
 
-@pytest.mark.parametrize("scene", [many, few])
+@pytest.mark.parametrize("scene", [few, pytest.param(many, marks=pytest.mark.slow)])
 def test_gradients(scene):
   m, found = scene("elliptic")
   d = jax.tree.map(lambda x: jnp.asarray(x[0]), found[0])

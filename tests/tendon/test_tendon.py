@@ -57,7 +57,9 @@ def assert_step_equals_c(model, data):
   return after
 
 
-@pytest.mark.parametrize("name", ["tendons", "tendon_armature", "tendon_limits"])
+@pytest.mark.parametrize(
+  "name", ["tendons", *(pytest.param(n, marks=pytest.mark.slow) for n in ("tendon_armature", "tendon_limits"))]
+)
 def test_step_gradient(name):
   """Forward = reverse = differences, also with respect to the tendons' geometry and properties."""
   model = optimal(load(name))
