@@ -190,19 +190,15 @@ def inlined(closed: jex_core.ClosedJaxpr, args: Sequence[Any], known: dict[Any, 
 
 def _without_empty(invars: Sequence[Any], eqns: Sequence[Any]) -> tuple[list[Any], dict[Any, Any]]:
   """Equations that make no empty arrays, and for each of those, operands among them, one that makes it of nothing."""
-  of_all = (*invars, *(v for e in eqns for v in e.outvars))
-  empty = {v: _empty(v.aval.shape, v.aval.dtype).replace(outvars=[v]) for v in of_all if not v.aval.size}
+  # an equation knows the mesh that it was made under, so one of each kind is kept no longer than for this call
+  made = functools.cache(lambda shape, dtype: jax.make_jaxpr(lambda: jnp.zeros(shape, dtype))().eqns[0])
+  all_ = (*invars, *(v for e in eqns for v in e.outvars))
+  empty = {v: made(v.aval.shape, v.aval.dtype).replace(outvars=[v]) for v in all_ if not v.aval.size}
 
-  def other(e):  # what else it makes; the variables for what is empty nobody reads
+  def other(e):  # what else it makes; nobody reads the variables in place of what is empty
     return e.replace(outvars=[jex_core.Var(v.aval) if v in empty else v for v in e.outvars])
 
   return [other(e) for e in eqns if not empty.keys() >= set(e.outvars)], empty
-
-
-@functools.cache
-def _empty(shape: tuple[int, ...], dtype: Any) -> Any:
-  (eqn,) = jax.make_jaxpr(lambda: jnp.zeros(shape, dtype))().eqns
-  return eqn
 
 
 def _is_view(eqn: Any) -> bool:
