@@ -41,6 +41,7 @@ def _arguments() -> argparse.Namespace:
   parser.add_argument("--solver", choices=SOLVERS, help="instead of the model's, for all engines")
   parser.add_argument("--iterations", type=int, help="of the solver, instead of the model's")
   parser.add_argument("--capacity", action="store_true", help="mjx_lite with the capacities that `suggest_capacity` finds")
+  parser.add_argument("--deviation", type=float, default=0.5, help="of the random controls, in parts of their range")
   parser.add_argument("--seed", type=int, default=0)
   parser.add_argument("--json", type=pathlib.Path, help="file to append one JSON line per scene and engine to")
   return parser.parse_args()
@@ -392,7 +393,8 @@ def make_inputs(scene: str, args: argparse.Namespace) -> Inputs:
   mj_model = load(scene)
   choose_solver(mj_model, args.solver, args.iterations)
   qpos, qvel = common.random_state(mj_model, args.worlds, args.seed)
-  return Inputs(mj_model, qpos, qvel, common.random_control(mj_model, args.steps, args.worlds, args.seed))
+  ctrl = common.random_control(mj_model, args.steps, args.worlds, args.seed, args.deviation)
+  return Inputs(mj_model, qpos, qvel, ctrl)
 
 
 def import_engine(name: str) -> Any:

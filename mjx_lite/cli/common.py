@@ -164,8 +164,8 @@ def _turned(quat: np.ndarray, angle: np.ndarray) -> np.ndarray:
   return np.stack([c * w - s * z, c * x - s * y, c * y + s * x, c * z + s * w], -1)
 
 
-def random_control(mj_model: mujoco.MjModel, steps: int, worlds: int, seed: int) -> np.ndarray:
-  """Smooth noise with a correlation time of 0.1 s and deviation half the control range (1 where there is none).
+def random_control(mj_model: mujoco.MjModel, steps: int, worlds: int, seed: int, deviation: float = 0.5) -> np.ndarray:
+  """Smooth noise with a correlation time of 0.1 s and a deviation in parts of the control range (-2 to 2 where there is none).
 
   Returns:
     ctrl (steps, worlds, nu), float32, inside the control range.
@@ -180,7 +180,7 @@ def random_control(mj_model: mujoco.MjModel, steps: int, worlds: int, seed: int)
   limited = mj_model.actuator_ctrllimited.astype(bool)
   low = np.where(limited, mj_model.actuator_ctrlrange[:, 0], -2.0)
   high = np.where(limited, mj_model.actuator_ctrlrange[:, 1], 2.0)
-  return np.clip((low + high) / 2 + (high - low) / 2 * ctrl, low, high).astype(np.float32)
+  return np.clip((low + high) / 2 + (high - low) * deviation * ctrl, low, high).astype(np.float32)
 
 
 def batched_data(mj_model: mujoco.MjModel, m: Any, qpos: np.ndarray, qvel: np.ndarray) -> Any:
