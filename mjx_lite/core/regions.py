@@ -196,6 +196,8 @@ def _without_empty(invars: Sequence[Any], eqns: Sequence[Any]) -> tuple[list[Any
   empty = {v: made(v.aval.shape, v.aval.dtype).replace(outvars=[v]) for v in all_ if not v.aval.size}
 
   def other(e):  # what else it makes; nobody reads the variables in place of what is empty
+    if empty.keys().isdisjoint(e.outvars):
+      return e
     return e.replace(outvars=[jex_core.Var(v.aval) if v in empty else v for v in e.outvars])
 
   return [other(e) for e in eqns if not empty.keys() >= set(e.outvars)], empty

@@ -300,24 +300,6 @@ def _jvp(primals, tangents, **params):
 
 
 def _batch(args, dims, *, call, batched):
-  if not any(isinstance(x, jax.core.Tracer) for x in args):
-    out = _jitted_batch(call, batched, tuple(dims))(*args)
-    return out, [0] * len(out)
-  out = _batched(*args, dims=dims, call=call, batched=batched)
-  return out, [x.ndim - 1 for x in out]
-
-
-@functools.lru_cache(maxsize=256)
-def _jitted_batch(call, batched, dims):
-  """`vmap` that is not compiled itself, as one program: not another for each shape that is brought into the native layout."""
-
-  def run(*args):
-    return [jnp.moveaxis(x, -1, 0) for x in _batched(*args, dims=dims, call=call, batched=batched)]
-
-  return compiling.jit(run)
-
-
-def _batched(*args, dims, call, batched):
   args = [jnp.asarray(x) for x in args]  # a number of the trace may come as a literal
   size = next(x.shape[d] for x, d in zip(args, dims, strict=True) if d is not None)
   width = max((_world_size(x, d) for x, d in zip(args, dims, strict=True)), default=1) if batched else 1
@@ -337,7 +319,9 @@ def _batched(*args, dims, call, batched):
 
   placed = [place(i, x, d) for i, (x, d) in enumerate(zip(args, dims, strict=True))]
   out = native_p.bind(*placed, call=call, batched=True)
-  return [x.reshape((*x.shape[:-1], width, size)) for x in out] if batched else out
+  if batched:
+    out = [x.reshape((*x.shape[:-1], width, size)) for x in out]
+  return out, [x.ndim - 1 for x in out]
 
 
 def _world_size(x, dim):

@@ -259,11 +259,6 @@ def test_one_world_as_among_others_and_closed_over():
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-9), other, alone)
 
 
-def loss(m, d, ctrl, power):
-  end, record = mjx.rollout(m, d, ctrl)
-  return jnp.sum(record["qpos"] ** power) + jnp.sum(end.qvel**2)
-
-
 def test_memory_of_arguments_that_are_handed_on():
   """XLA ends the process where the memory of an empty array is handed on while one goes through a region."""
   m = mjx.put_model(load("joints"))
@@ -272,6 +267,11 @@ def test_memory_of_arguments_that_are_handed_on():
   want = mjx.jit(mjx.step)(m, d)
   got = mjx.jit(mjx.step, donate_argnums=1)(m, jax.tree.map(jnp.array, d))
   jax.tree.map(np.testing.assert_array_equal, got, want)
+
+
+def loss(m, d, ctrl, power):
+  end, record = mjx.rollout(m, d, ctrl)
+  return jnp.sum(record["qpos"] ** power) + jnp.sum(end.qvel**2)
 
 
 def test_a_whole_program_of_one_world():

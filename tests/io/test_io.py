@@ -196,7 +196,6 @@ def test_make_data_equals_a_new_mjdata():
       np.testing.assert_array_equal(getattr(d, field), getattr(data, field), err_msg=field)
 
 
-# P07
 def test_data_is_made_without_compiling(caplog):
   """What a start of NumPy's would cost if each array were made by a program of its own: a second or two for a humanoid."""
   body = "<body pos='0 0 1'><joint/><geom size='.1'/></body>"
@@ -215,6 +214,7 @@ def test_data_is_made_without_compiling(caplog):
   assert len([r for r in caplog.records if "Compiling" in r.getMessage() and "_where" in r.getMessage()]) == 1
 
 
+# P07
 def test_reset_data():
   """State, inputs and counters of any use are gone."""
   model = load("pairs")
