@@ -141,11 +141,11 @@ class _Single(NamedTuple):
 def _nearest(a: core.Core, b: core.Core, margin: jax.Array, iterations: int) -> _Single:
   """The nearest points of cores, where they are within the margin."""
 
-  def look(lanes):
+  def look(lanes, asked):
     ca, cb = core.taken(a, lanes), core.taken(b, lanes)
     limit = margin if lanes is None else lanes.take(margin)
-    found = gjk.find(ca, cb, limit + ca.radius + cb.radius, iterations)
-    w = witness.witness(ca, cb, found)
+    found = gjk.find(ca, cb, limit + ca.radius + cb.radius, iterations, asked=asked)
+    w = witness.witness(ca, cb, found, asked)
     dist = w.dist - ca.radius - cb.radius
     dist = only_where(~found.far & (dist < limit), dist)
     first = jnp.argmax(found.on, axis=1)[:, None] == np.arange(3)[:, None]
@@ -154,12 +154,12 @@ def _nearest(a: core.Core, b: core.Core, margin: jax.Array, iterations: int) -> 
       return jnp.where(found.on, index, jnp.sum(jnp.where(first, index, 0), axis=1, keepdims=True))
 
     surface = w.point + ca.radius[:, None] * w.normal
-    return _Single(dist, surface, w.normal, used(found.index_a), used(found.index_b))
+    return _Single(dist, surface, w.normal, used(found.index_a), used(found.index_b)), ~found.far
 
   wanted = gjk.near(a, b, margin + a.radius + b.radius)
   zero = jnp.zeros((len(wanted), 3, wanted.shape[1]), a.pos.dtype)
   away, index = zero + np.array([0, 0, 1])[:, None].astype(zero.dtype), jnp.zeros(zero.shape, jnp.int32)
-  return in_lanes(wanted, look, _Single(jnp.full_like(zero[:, 0], NO_CONTACT), zero, away, index, index))
+  return in_lanes(wanted, look, _Single(jnp.full_like(zero[:, 0], NO_CONTACT), zero, away, index, index), sift=True)
 
 
 def _further(these: _Chosen, a: Shape, b: Shape, single: _Single, margin: jax.Array) -> manifold.Manifold:

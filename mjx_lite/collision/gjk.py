@@ -34,6 +34,8 @@ _DEEP = 0.002  # depth, of the size of Y, from which the shortest way out is loo
 _NARROW = 32.0  # width of a triangle, of the rounding of its corners, from which it has a normal
 _UNFINISHED = 0.01  # part of the squared distance that a support point may still gain
 _LEAST, _GROWTH = 1e-5, 8.0  # least height of a target and first step outside, of the size of Y; growth of that step
+_BEYOND = 4.0  # length of that step, of what is known to be inside
+_ROUGH = 0.3  # part of the squared distance that may be missing where a target has just been found to be outside
 
 
 class Features(NamedTuple):
@@ -84,15 +86,17 @@ class _State(NamedTuple):
   passes: jax.Array
 
 
-def _nearest(y: jax.Array, on: jax.Array, w: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+def _nearest(y: jax.Array, on: jax.Array, w: jax.Array, away: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
   """Point nearest to the origin of the simplex of w and y, which w is part of.
 
   Args:
     y: (P, 3, 3, W) vertices, of which those exist that are on (P, 3, W).
     w: (P, 3, W).
+    away: (P, 3, W) a direction.
 
   Returns:
-    the point (P, 3, W), which vertices besides w span it (P, 3, W), and whether the origin is inside (P, W).
+    the point (P, 3, W), which vertices besides w span it (P, 3, W), whether the origin is inside, and if so how far it is
+    from there to the outside in that direction (P, W).
   """
   e = linear.materialized(y - w[:, None])
   n = [vector.cross(e[:, (k + 1) % 3], e[:, (k + 2) % 3]) for k in range(3)]
@@ -134,9 +138,13 @@ def _nearest(y: jax.Array, on: jax.Array, w: jax.Array) -> tuple[jax.Array, jax.
   sign = jnp.where(volume < 0, -1, 1)
   last = jnp.abs(volume) - sign * (weight[0] + weight[1] + weight[2])
   inside = on.all(axis=1) & (jnp.abs(volume) > 0) & (last >= 0)
-  for x in weight:
-    inside &= sign * x >= 0
-  return point, span, inside
+  height = [sign * x for x in weight]
+  for x in height:
+    inside &= x >= 0
+  fall = [-sign * vector.dot(away, n[:, k]) for k in range(3)]
+  fall.append(-(fall[0] + fall[1] + fall[2]))
+  out = [jnp.where(f > 0, _ratio(h, f), jnp.inf) for h, f in zip((*height, last), fall, strict=True)]
+  return point, span, inside, functools.reduce(jnp.minimum, out)
 
 
 def _ratio(x: jax.Array, y: jax.Array) -> jax.Array:
@@ -158,7 +166,9 @@ def _held(c: Core) -> Core:
   return c._replace(**{k: jax.lax.stop_gradient(getattr(c, k)) for k in ("pos", "mat", "size", "scale")})
 
 
-def find(a: Core, b: Core, reach: jax.Array, iterations: int, ways: jax.Array | None = None) -> Features:
+def find(
+  a: Core, b: Core, reach: jax.Array, iterations: int, ways: jax.Array | None = None, asked: jax.Array | bool = True
+) -> Features:
   """Features between two cores.
 
   Args:
@@ -167,6 +177,7 @@ def find(a: Core, b: Core, reach: jax.Array, iterations: int, ways: jax.Array | 
     iterations: bound of GJK for one target.
     ways: (P, K, 3, W) directions in the frame of the first, in which overlapping shapes may leave each other by the shortest
       way; those of a coarse grid if None. The axes of the second are among them always.
+    asked: () whether more is asked of those that overlap than that they do.
   """
   a, b, reach = _held(a), _held(b), jax.lax.stop_gradient(reach)
   width = max(x.shape[-1] for x in (a.pos, b.pos, a.mat, b.mat, a.size, b.size, reach))
@@ -204,11 +215,11 @@ def find(a: Core, b: Core, reach: jax.Array, iterations: int, ways: jax.Array | 
     fresh = ~s.on.any(axis=1)
     same = (s.on & (s.index_a == index_a[:, None]) & (s.index_b == index_b[:, None])).any(axis=1) & polytopes
     far = (s.stage == _APART) & (ahead > 0) & (ahead * ahead > reach * reach * v2)
-    close = v2 - ahead <= exact * v2
+    close = v2 - ahead <= jnp.where(s.stage == _LEAVE, _ROUGH, exact) * v2
     stop = ~fresh & (same | close)
 
     # a better simplex, or none
-    point, span, inside = _nearest(y_rel, s.on, rel)
+    point, span, inside, out = _nearest(y_rel, s.on, rel, away)
     # rounding may hide the progress of a step that turns the simplex on the way to a farther one
     slack = jnp.where(v2 - ahead > _UNFINISHED * v2, jnp.asarray(1 + _UNFINISHED, v2.dtype), 1)
     stop |= ~fresh & ~inside & (vector.dot(point, point) >= slack * v2)
@@ -234,12 +245,15 @@ def find(a: Core, b: Core, reach: jax.Array, iterations: int, ways: jax.Array | 
     end = stop | tired | inside | touch
     outside = end & ~inside
     n = -v / jnp.where(length > 0, length, 1)[:, None]
-    depth = linear.materialized(vector.dot(n, v + s.target))
+    depth = linear.materialized(vector.dot(n, jnp.where((s.stage == _LEAVE)[:, None], w, v + s.target)))
     settled = (s.stage == _DESCEND) & ((vector.dot(n, s.normal) > 1 - settles) | (s.turn >= _TURNS) | inside | touch)
     again = settled & end & ~s.again & (tried_depth < (1 - 1e-4) * depth - 64 * tiny * size)
     settled, again = linear.materialized((settled & ~again, again))
     done = s.done | far & ~fresh | outside & (s.stage == _APART) | end & settled
-    step = jnp.where(end & inside & (s.stage == _LEAVE), _GROWTH * s.step, s.step)
+    leaves = s.stage == _LEAVE
+    known = jnp.where(touch | ~jnp.isfinite(out), 0, out + jnp.where(leaves, s.step, 0))
+    step = jnp.maximum(jnp.where(leaves, _GROWTH * s.step, s.step), _BEYOND * known)
+    step = jnp.where(end & inside & (s.stage != _DESCEND), step, s.step)
     done |= step > 64 * size
     stage = jnp.where(end & inside & (s.stage == _APART), _LEAVE, jnp.where(outside & (s.stage == _LEAVE), _DESCEND, s.stage))
     moved = end & ~done
@@ -248,9 +262,13 @@ def find(a: Core, b: Core, reach: jax.Array, iterations: int, ways: jax.Array | 
     target = jnp.where(moved[:, None], target, s.target)
     # begin again with the vertex that is farthest along the way
     begin = jnp.where((stage == _LEAVE)[:, None], away, jnp.where(again[:, None], tried, n))
-    first = _first_max(jnp.where(on, vector.dot(y, begin[:, None]), -jnp.inf)) & on
-    on = jnp.where(moved[:, None], first, on)
-    restart = jnp.sum(jnp.where(first[:, :, None], y, 0), axis=1) - target
+    along = linear.materialized(jnp.where(on, vector.dot(y, begin[:, None]), -jnp.inf))
+    first = _first_max(along) & on
+    # but with the triangle if the origin's foot is on it: then it is the target's foot too
+    side = jnp.stack([vector.dot(n, vector.cross(y[:, k], y[:, (k + 1) % 3])) for k in range(3)], axis=1)
+    above = (stage == _DESCEND) & ~again & on.all(axis=1) & ((side > 0).all(axis=1) | (side < 0).all(axis=1))
+    on = jnp.where((moved & ~above)[:, None], first, on)
+    restart = jnp.where(above[:, None], along[:, :1] * n, jnp.sum(jnp.where(first[:, :, None], y, 0), axis=1)) - target
     new = _State(
       y, pa, pb, ia, ib, on, jnp.where(moved[:, None], restart, v), target, step,
       jnp.where((outside & ~(touch & (s.stage == _DESCEND)))[:, None], n, s.normal), stage,
@@ -268,15 +286,18 @@ def find(a: Core, b: Core, reach: jax.Array, iterations: int, ways: jax.Array | 
     least + jnp.zeros_like(place[:, 0]), away, index[:, 0], index[:, 0], no, no, no, no, index[:, 0], index[:, 0],
   )  # fmt: skip
 
+  def go_on(s: _State) -> jax.Array:
+    return jnp.any(~s.done & (asked | ~s.overlap))
+
   def settle(s: _State) -> _State:
     return jax.lax.while_loop(
-      lambda c: jnp.any(~c[0].done) & (c[1] < 6 * iterations), lambda c: (body(c[0]), c[1] + 1), (s, jnp.int32(0))
+      lambda c: go_on(c[0]) & (c[1] < 6 * iterations), lambda c: (body(c[0]), c[1] + 1), (s, jnp.int32(0))
     )[0]
 
   def deep(s: _State, some) -> tuple[jax.Array, jax.Array]:
     """Depth, and whether there may be a shorter way out than through the foot."""
     depth = linear.materialized(jnp.max(jnp.where(s.on, vector.dot(s.y, s.normal[:, None]), -jnp.inf), axis=1))
-    return depth, s.overlap & ~s.far & some & (depth > _DEEP * size)
+    return depth, s.overlap & ~s.far & some & asked & (depth > _DEEP * size)
 
   def elsewhere(s: _State, looked: jax.Array) -> _State:
     """Begin again where the boundary of Y is nearer to the origin."""
@@ -295,7 +316,7 @@ def find(a: Core, b: Core, reach: jax.Array, iterations: int, ways: jax.Array | 
   else:
     # one loop around both searches, lest each is compiled
     s, _ = jax.lax.while_loop(
-      lambda c: jnp.any(~c[0].done) & (c[1] < 2), lambda c: (elsewhere(settle(c[0]), c[1] > 0), c[1] + 1), (start, jnp.int32(0))
+      lambda c: go_on(c[0]) & (c[1] < 2), lambda c: (elsewhere(settle(c[0]), c[1] > 0), c[1] + 1), (start, jnp.int32(0))
     )
   found = Features(s.normal, s.on, s.index_a, s.index_b, s.a, s.b, s.far, s.overlap, s.passes)
   if ways is not None or not np.any(polytopes if lib is np else True):

@@ -250,20 +250,20 @@ def _search(p: HFieldPlan, a: Shape, b: Shape, margin: jax.Array, near: _Under, 
   shapes = core.of_rows(shape, p.pair)
   reach = rows(margin, p.pair)
 
-  def look(lanes):
+  def look(lanes, asked):
     first, second = core.taken(prisms, lanes), core.taken(shapes, lanes)
     limit = reach if lanes is None else lanes.take(reach)
-    found = gjk.find(first, second, limit + second.radius, iterations, _ways_out(first, second))
-    w = witness.witness(first, second, found)
+    found = gjk.find(first, second, limit + second.radius, iterations, _ways_out(first, second), asked)
+    w = witness.witness(first, second, found, asked)
     dist = w.dist - second.radius
     active = ~found.far & (dist < limit)
     pos = w.point + 0.5 * jnp.where(active, dist, 0)[:, None] * w.normal
     pos = first.pos + vector.mat_vec(first.mat, pos)
-    return active, dist, pos, vector.mat_vec(first.mat, w.normal)
+    return (active, dist, pos, vector.mat_vec(first.mat, w.normal)), ~found.far
 
   wanted = near.exists & gjk.near(prisms, shapes, reach + shapes.radius)
   zero = jnp.zeros_like(prisms.pos)
-  return in_lanes(wanted, look, (zero[:, 0] > 0, jnp.full_like(zero[:, 0], NO_CONTACT), zero, zero + 1))
+  return in_lanes(wanted, look, (zero[:, 0] > 0, jnp.full_like(zero[:, 0], NO_CONTACT), zero, zero + 1), sift=True)
 
 
 def _cores(p: HFieldPlan, a: Shape, near: _Under) -> Core:

@@ -15,7 +15,7 @@ import numpy as np
 from mjx_lite.collision import core
 from mjx_lite.collision.core import Core
 from mjx_lite.collision.gjk import Features
-from mjx_lite.core import linear
+from mjx_lite.core import linear, loops
 from mjx_lite.math import safe, vector
 
 _STEPS = 4  # of Newton's method for curved cores
@@ -48,12 +48,15 @@ class _Posed(NamedTuple):
   frozen_b: jax.Array
 
 
-def witness(a: Core, b: Core, f: Features) -> Witness:
-  """The witness of two cores.
+def witness(a: Core, b: Core, f: Features, asked: jax.Array | bool = True) -> Witness:
+  """The witness of two cores; nothing that is of use, unless it is asked for ().
 
   Gradient: exact where the features are unique. Of polytopes whose nearest features change (flat on flat) that of the
   features found; the normal is held where the equations are singular (cores that touch in a point).
   """
+  if asked is not True:
+    nothing = Witness(jnp.zeros_like(f.normal[:, 0]), jnp.zeros_like(f.normal), jnp.zeros_like(f.normal))
+    return loops.repeat(lambda _, w: witness(a, b, f), jnp.asarray(asked, jnp.int32), 1, nothing)
   turn = vector.mat_mat(vector.transpose(a.mat), b.mat)
   place = vector.mat_t_vec(a.mat, b.pos - a.pos)
   # a vertex that is not used repeats one that is

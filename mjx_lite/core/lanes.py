@@ -4,6 +4,7 @@ Of n pairs in each of W worlds a few are worth a search, another few in each wor
 that arithmetic is done in vectors, and gone through in as many rounds as are needed.
 """
 
+import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -67,37 +68,71 @@ def one_by_one(wanted: jax.Array, make: Callable[[jax.Array, jax.Array], Any], o
   return jax.lax.while_loop(lambda s: s[0] < wanted.size, next_one, (next_true(wanted.ravel(), -1), others))[1]
 
 
-def in_lanes(wanted: jax.Array, make: Callable[[Lanes | None], Any], others: Any) -> Any:
+def in_lanes(wanted: jax.Array, make: Callable[..., Any], others: Any, sift: bool = False) -> Any:
   """Rows (n, ..., W) of those wanted.
 
   Args:
     wanted: (n, W) which.
     make: function of lanes that returns a pytree of rows (1, ..., k); of None, that returns all rows. Few are made so.
     others: the same for all (n, ..., W): what those have that are not wanted.
+    sift: whether to tell that a row is what `others` have costs much less than to make one. Then `make` has a second argument,
+      () bool, whether rows are asked for, and returns with these which lanes (1, k) have others; what it returns that are not
+      asked for is not used. In a tile of worlds all lanes are sifted so first, and those left put next to each other again.
   """
   number, width = wanted.shape
   if number <= _FEW:
-    return make(None)
+    return make(None, True)[0] if sift else make(None)
   size = max(-(-width // 2), -(-number * width // (_ROUNDS if width <= _WIDE else _WIDE_ROUNDS)))
   size = _LEAST if regions.are_several(width) else _LEAST * -(-size // _LEAST)
+  most, each = -(-number * width // size), np.arange(size, dtype=np.int32)
   upto = jnp.cumsum(wanted.ravel().astype(jnp.int32))
-  rank = (upto - 1).reshape(wanted.shape)
+  rows = jax.tree.map(lambda x: jnp.zeros((*x.shape[1:-1], most * size), x.dtype), others)
+  write = functools.partial(jax.lax.dynamic_update_slice_in_dim, axis=-1)
 
-  def some(k, out):
-    start = k * size
-    place = jnp.searchsorted(upto, start + 1 + np.arange(size, dtype=np.int32))
-    place = jnp.minimum(place, number * width - 1).astype(jnp.int32)
-    lane_of = linear.materialized((jax.lax.div(place, jnp.int32(width)), jax.lax.rem(place, jnp.int32(width))))
-    new = make(Lanes(*lane_of))
-    lane = rank - start
-    mine = wanted & (lane >= 0) & (lane < size)
-    lane = jnp.clip(lane, 0, size - 1)
+  def places(k):
+    """Of those wanted, which are in round k."""
+    place = jnp.searchsorted(upto, size * k + 1 + each)
+    return jnp.minimum(place, number * width - 1).astype(jnp.int32)
 
-    def put(old, x):
-      found = fetched(x[0], lane, axes=(x.ndim - 2,))
-      return jnp.where(mine.reshape(number, *(1,) * (old.ndim - 2), width), found.astype(old.dtype), old)
+  def made(place, *asked):
+    lanes = linear.materialized((jax.lax.div(place, jnp.int32(width)), jax.lax.rem(place, jnp.int32(width))))
+    return make(Lanes(*lanes), *asked)
 
-    return jax.tree.map(put, out, new)
+  def put(rows, new, k):
+    return jax.tree.map(lambda old, x: write(old, x[0].astype(old.dtype), size * k), rows, new)
 
-  rounds = jax.lax.div(upto[-1] + size - 1, jnp.int32(size))
-  return loops.repeat(some, rounds, -(-number * width // size), others)
+  def rounds(number):
+    return jax.lax.div(number + size - 1, jnp.int32(size))
+
+  def some(k, rows):
+    new = made(places(k), True)[0] if sift else made(places(k))
+    return put(rows, new, k)
+
+  def sifted(k, state):  # until round 0 those wanted are sifted
+    rows, left, count = state
+    start = size * (k + rounds(upto[-1]))
+    place = jnp.where(k < 0, places(k + rounds(upto[-1])), jax.lax.dynamic_slice_in_dim(left, size * k, size))
+    new, worth = made(place, k >= 0)
+    worth = worth[0] & (k < 0) & (start + each < upto[-1])
+    rank = jnp.sum(worth[:, None] & (each[:, None] < each), axis=0, dtype=jnp.int32)
+    place = jnp.sum(jnp.where(worth & (rank == each[:, None]), place, 0), axis=1, dtype=jnp.int32)
+    rows = put(rows, new, jnp.maximum(k, 0))
+    return rows, write(left, place, count), count + jnp.sum(worth, dtype=jnp.int32)
+
+  if sift and regions.are_several(width):
+    state = rows, jnp.zeros((most + 1) * size, jnp.int32), jnp.int32(0)
+    rows, left, count = loops.repeat(sifted, lambda s: rounds(s[2]), most, state, before=rounds(upto[-1]))
+    lane = jnp.full(number * width, -1, jnp.int32)
+    lane = jax.lax.fori_loop(0, count, lambda k, x: write(x, k.astype(jnp.int32)[None], left[k]), lane)
+    lane = lane.reshape(wanted.shape)
+    wanted = lane >= 0
+  else:
+    rows = loops.repeat(some, rounds(upto[-1]), most, rows)
+    lane = (upto - 1).reshape(wanted.shape)
+  lane = jnp.maximum(lane, 0)
+
+  def found(x, other):
+    mine = wanted.reshape(number, *(1,) * (other.ndim - 2), width)
+    return jnp.where(mine, fetched(x, lane, axes=(x.ndim - 1,)), other)
+
+  return jax.tree.map(found, rows, others)

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from mjx_lite.core import regions
 from mjx_lite.core.lanes import in_lanes
 
 
@@ -28,6 +29,44 @@ def test_what_is_wanted_is_made(number, width, part, seed):
   found, lanes = squares(*map(jnp.asarray, (x, weight, wanted)))
   np.testing.assert_array_equal(found, np.where(wanted[:, None], x * x * weight[:, None], -1))
   np.testing.assert_array_equal(np.asarray(lanes) > 0, wanted)
+
+
+def sifted(x, worth, wanted):
+  """Squares of x (n, 2, W) where wanted and worth it (n, W); -1 elsewhere. And the lanes that they were made in."""
+
+  def make(lanes, asked):
+    a, good = (v if lanes is None else lanes.take(v) for v in (x, worth))
+    return (jnp.where(asked, a * a, jnp.nan), jnp.arange(good.shape[-1]) + 0 * good), good
+
+  return in_lanes(wanted, make, (jnp.full_like(x, -1), jnp.zeros(wanted.shape, int)), sift=True)
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(3, 7), st.integers(1, 40), st.floats(0, 1), st.floats(0, 1), st.integers(0, 2**31 - 1))
+def test_what_is_wanted_is_sifted(number, width, part, left, seed):
+  rng = np.random.default_rng(seed)
+  x, wanted, worth = rng.normal(size=(number, 2, width)), rng.random((number, width)) < part, rng.random((number, width)) < left
+  found, lane = jax.tree.map(np.asarray, sifted(*map(jnp.asarray, (x, worth, wanted))))
+  both = wanted & worth
+  np.testing.assert_array_equal(found.swapaxes(0, 1)[:, both], (x * x).swapaxes(0, 1)[:, both])
+  assert np.isfinite(found).all()
+  if regions.are_several(width):
+    np.testing.assert_array_equal(found.swapaxes(0, 1)[:, ~both], -1)
+    np.testing.assert_array_equal(lane[both], np.arange(both.sum()) % 16)  # next to each other again
+
+
+@pytest.mark.parametrize("width", [3, 33])
+def test_derivatives_of_what_is_sifted(width):
+  rng = np.random.default_rng(0)
+  x, wanted, worth = rng.normal(size=(5, 2, width)), rng.random((5, width)) < 0.7, rng.random((5, width)) < 0.5
+
+  def total(x):
+    return jnp.sum(jnp.where((wanted & worth)[:, None], sifted(x, jnp.asarray(worth), jnp.asarray(wanted))[0], 0))
+
+  slope, value = jax.jit(jax.grad(total))(jnp.asarray(x)), jax.jvp(total, (jnp.asarray(x),), (jnp.ones_like(x),))
+  expected = np.where((wanted & worth)[:, None], 2 * x, 0)
+  np.testing.assert_allclose(slope, expected, rtol=1e-12)
+  np.testing.assert_allclose(value[1], expected.sum(), rtol=1e-12)
 
 
 @pytest.mark.parametrize("number", [1, 2, 5])
