@@ -76,8 +76,8 @@ def in_lanes(wanted: jax.Array, make: Callable[..., Any], others: Any, sift: boo
     make: function of lanes that returns a pytree of rows (1, ..., k); of None, that returns all rows. Few are made so.
     others: the same for all (n, ..., W): what those have that are not wanted.
     sift: whether to tell that a row is what `others` have costs much less than to make one. Then `make` has a second argument,
-      () bool, whether rows are asked for, and returns with these which lanes (1, k) have others; what it returns that are not
-      asked for is not used. In a tile of worlds all lanes are sifted so first, and those left put next to each other again.
+      () bool, whether rows are asked for, and returns with the rows, which if not asked for nobody reads, in which lanes (1, k)
+      they differ. In a tile of worlds all are sifted first, and those left put next to each other again.
   """
   number, width = wanted.shape
   if number <= _FEW:

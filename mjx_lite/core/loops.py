@@ -12,8 +12,9 @@ from jax.extend import core as jex_core
 
 
 def repeat(
-  turn: Callable[[jax.Array, Any], Any], number: Any, most: int, state: Any, before: jax.Array | None = None
-) -> Any:
+  turn: Callable[[jax.Array, Any], Any], number: jax.Array | Callable[[Any], jax.Array], most: int, state: Any,
+  before: jax.Array | None = None,
+) -> Any:  # fmt: skip
   """State after `state = turn(k, state)` for k below a number of turns.
 
   A condition around each of the turns would do the same, but XLA on CPU copies what a condition leaves as it is.
