@@ -214,8 +214,9 @@ def find(
     v2, ahead = vector.dot(s.v, s.v), vector.dot(s.v, rel)
     fresh = ~s.on.any(axis=1)
     same = (s.on & (s.index_a == index_a[:, None]) & (s.index_b == index_b[:, None])).any(axis=1) & polytopes
+    leaves = s.stage == _LEAVE
     far = (s.stage == _APART) & (ahead > 0) & (ahead * ahead > reach * reach * v2)
-    close = v2 - ahead <= jnp.where(s.stage == _LEAVE, _ROUGH, exact) * v2
+    close = v2 - ahead <= jnp.where(leaves, _ROUGH, exact) * v2
     stop = ~fresh & (same | close)
 
     # a better simplex, or none
@@ -245,17 +246,16 @@ def find(
     end = stop | tired | inside | touch
     outside = end & ~inside
     n = -v / jnp.where(length > 0, length, 1)[:, None]
-    depth = linear.materialized(vector.dot(n, jnp.where((s.stage == _LEAVE)[:, None], w, v + s.target)))
+    depth = linear.materialized(vector.dot(n, jnp.where(leaves[:, None], w, v + s.target)))
     settled = (s.stage == _DESCEND) & ((vector.dot(n, s.normal) > 1 - settles) | (s.turn >= _TURNS) | inside | touch)
     again = settled & end & ~s.again & (tried_depth < (1 - 1e-4) * depth - 64 * tiny * size)
     settled, again = linear.materialized((settled & ~again, again))
     done = s.done | far & ~fresh | outside & (s.stage == _APART) | end & settled
-    leaves = s.stage == _LEAVE
     known = jnp.where(touch | ~jnp.isfinite(out), 0, out + jnp.where(leaves, s.step, 0))
     step = jnp.maximum(jnp.where(leaves, _GROWTH * s.step, s.step), _BEYOND * known)
     step = jnp.where(end & inside & (s.stage != _DESCEND), step, s.step)
     done |= step > 64 * size
-    stage = jnp.where(end & inside & (s.stage == _APART), _LEAVE, jnp.where(outside & (s.stage == _LEAVE), _DESCEND, s.stage))
+    stage = jnp.where(end & inside & (s.stage == _APART), _LEAVE, jnp.where(outside & leaves, _DESCEND, s.stage))
     moved = end & ~done
     target = jnp.where((stage == _LEAVE)[:, None], step[:, None] * away, (depth + height(depth))[:, None] * n)
     target = jnp.where(again[:, None], (tried_depth + height(tried_depth))[:, None] * tried, target)

@@ -80,8 +80,9 @@ def in_lanes(wanted: jax.Array, make: Callable[..., Any], others: Any, sift: boo
       they differ. In a tile of worlds all are sifted first, and those left put next to each other again.
   """
   number, width = wanted.shape
+  rows_of = (lambda lanes: make(lanes, True)[0]) if sift else make
   if number <= _FEW:
-    return make(None, True)[0] if sift else make(None)
+    return rows_of(None)
   size = max(-(-width // 2), -(-number * width // (_ROUNDS if width <= _WIDE else _WIDE_ROUNDS)))
   size = _LEAST if regions.are_several(width) else _LEAST * -(-size // _LEAST)
   most, each = -(-number * width // size), np.arange(size, dtype=np.int32)
@@ -94,9 +95,8 @@ def in_lanes(wanted: jax.Array, make: Callable[..., Any], others: Any, sift: boo
     place = jnp.searchsorted(upto, size * k + 1 + each)
     return jnp.minimum(place, number * width - 1).astype(jnp.int32)
 
-  def made(place, *asked):
-    lanes = linear.materialized((jax.lax.div(place, jnp.int32(width)), jax.lax.rem(place, jnp.int32(width))))
-    return make(Lanes(*lanes), *asked)
+  def lanes_at(place):
+    return Lanes(*linear.materialized((jax.lax.div(place, jnp.int32(width)), jax.lax.rem(place, jnp.int32(width)))))
 
   def put(rows, new, k):
     return jax.tree.map(lambda old, x: write(old, x[0].astype(old.dtype), size * k), rows, new)
@@ -104,16 +104,16 @@ def in_lanes(wanted: jax.Array, make: Callable[..., Any], others: Any, sift: boo
   def rounds(number):
     return jax.lax.div(number + size - 1, jnp.int32(size))
 
+  all_rounds = rounds(upto[-1])
+
   def some(k, rows):
-    new = made(places(k), True)[0] if sift else made(places(k))
-    return put(rows, new, k)
+    return put(rows, rows_of(lanes_at(places(k))), k)
 
   def sifted(k, state):  # until round 0 those wanted are sifted
     rows, left, count = state
-    start = size * (k + rounds(upto[-1]))
-    place = jnp.where(k < 0, places(k + rounds(upto[-1])), jax.lax.dynamic_slice_in_dim(left, size * k, size))
-    new, worth = made(place, k >= 0)
-    worth = worth[0] & (k < 0) & (start + each < upto[-1])
+    place = jnp.where(k < 0, places(k + all_rounds), jax.lax.dynamic_slice_in_dim(left, size * k, size))
+    new, worth = make(lanes_at(place), k >= 0)
+    worth = worth[0] & (k < 0) & (size * (k + all_rounds) + each < upto[-1])
     rank = jnp.sum(worth[:, None] & (each[:, None] < each), axis=0, dtype=jnp.int32)
     place = jnp.sum(jnp.where(worth & (rank == each[:, None]), place, 0), axis=1, dtype=jnp.int32)
     rows = put(rows, new, jnp.maximum(k, 0))
@@ -121,13 +121,13 @@ def in_lanes(wanted: jax.Array, make: Callable[..., Any], others: Any, sift: boo
 
   if sift and regions.are_several(width):
     state = rows, jnp.zeros((most + 1) * size, jnp.int32), jnp.int32(0)
-    rows, left, count = loops.repeat(sifted, lambda s: rounds(s[2]), most, state, before=rounds(upto[-1]))
+    rows, left, count = loops.repeat(sifted, lambda s: rounds(s[2]), most, state, before=all_rounds)
     lane = jnp.full(number * width, -1, jnp.int32)
     lane = jax.lax.fori_loop(0, count, lambda k, x: write(x, k.astype(jnp.int32)[None], left[k]), lane)
     lane = lane.reshape(wanted.shape)
     wanted = lane >= 0
   else:
-    rows = loops.repeat(some, rounds(upto[-1]), most, rows)
+    rows = loops.repeat(some, all_rounds, most, rows)
     lane = (upto - 1).reshape(wanted.shape)
   lane = jnp.maximum(lane, 0)
 
