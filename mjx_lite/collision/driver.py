@@ -45,6 +45,9 @@ class Group(NamedTuple):
   budget: int  # pairs that are looked at closely; the nearest, where there are more
 
 
+NO_DOFS = 3  # contact.exclude of a contact that no dof changes
+
+
 class CollisionPlan(NamedTuple):
   """Candidates by type, and the slots in MuJoCo's order."""
 
@@ -59,6 +62,7 @@ class CollisionPlan(NamedTuple):
   slot_geom: np.ndarray  # (ncon, 2)
   slot_dim: np.ndarray  # (ncon,) condim
   slot_body: np.ndarray  # (ncon, 2)
+  rigid: np.ndarray  # (npair,) whether no dof moves one geom against the other; only explicit ones can be so
   compact: int | None  # slots of one pair at most, if slots are filled at run time; the tables of slots are then examples
 
 
@@ -78,6 +82,7 @@ class Contacts(NamedTuple):
   full: jax.Array | None = None  # (W,) slots are missing, if any can be
   geom: Any = None  # (ncon, 2, W)
   dim: Any = None  # (ncon, W)
+  rigid: Any = None  # (ncon, 1 or W) 1 if no dof moves one geom against the other, where there are such pairs
   lost_pair: Any = None  # (W,) candidates within reach did not fit
   lost_contact: Any = None  # (W,) contacts did not fit
 
@@ -148,10 +153,20 @@ def plan(s: dict[str, Any], values: dict[str, np.ndarray], disableflags: int, ca
   slot_pair, within = slot_pair[:kept], within[:kept]
   slot_geom = np.stack([geom1[slot_pair], geom2[slot_pair]], axis=-1)
   enabled = not disableflags & (DisableBit.CONTACT | DisableBit.CONSTRAINT)
+  carrier = _carriers(s)[s["geom_bodyid"]]
   return CollisionPlan(
     enabled, tuple(groups), geom1, geom2, explicit, condim, first_row[slot_pair] + within, slot_pair, slot_geom,
-    condim[slot_pair], s["geom_bodyid"][slot_geom].astype(int), compact,
+    condim[slot_pair], s["geom_bodyid"][slot_geom].astype(int), carrier[geom1] == carrier[geom2], compact,
   )  # fmt: skip
+
+
+def _carriers(s: dict[str, Any]) -> np.ndarray:
+  """The nearest body at or above each that has dofs (nbody,): bodies with the same are moved by the same dofs."""
+  carrier = np.arange(s["nbody"])
+  for b in range(1, s["nbody"]):
+    if not s["body_dofnum"][b]:
+      carrier[b] = carrier[s["body_parentid"][b]]
+  return carrier
 
 
 def _has_bounds(types: tuple[str, str] | None) -> bool:
@@ -178,7 +193,10 @@ def collide(m: Model, geom_xpos: jax.Array, geom_xmat: jax.Array) -> Contacts:
 
 
 def _decided(m: Model, c: Contacts) -> Contacts:
-  """With which contacts have rows; one that pulls has its normal's in the gap too. Source: `mj_setContact`."""
+  """With which contacts have rows; one that pulls has its normal's in the gap too.
+
+  Source: `mj_setContact`; `mj_instantiateContact` of contacts that no dof changes.
+  """
   touches, near = c.dist < c.params.margin, c.dist <= c.params.margin + c.params.gap
   active = touches
   if c.adhesion is not None:
@@ -186,7 +204,8 @@ def _decided(m: Model, c: Contacts) -> Contacts:
     active = touches | (near & pulls)
     dim = m.plan.collision.slot_dim[:, None].astype(np.int32) if c.dim is None else c.dim
     c = c._replace(dim=jnp.where(pulls & ~touches, 1, dim))
-  return c._replace(exclude=jnp.where(active, 0, jnp.where(near, 1, -1)).astype(jnp.int32))
+  code = 0 if c.rigid is None else NO_DOFS * c.rigid
+  return c._replace(exclude=jnp.where(active, code, jnp.where(near, 1, -1)).astype(jnp.int32))
 
 
 def _collide(m: Model, geom_xpos: jax.Array, geom_xmat: jax.Array) -> Contacts:
@@ -213,8 +232,13 @@ def _collide(m: Model, geom_xpos: jax.Array, geom_xmat: jax.Array) -> Contacts:
     for part, x in zip((dist, pos, normal, tangent), flat, strict=True):
       part.append(x)
   adhesion = None if adhesion is None else rows(adhesion, p.slot_pair)
+  rigid = _rigid(p)[p.slot_pair] if p.rigid.any() else None
   dist, pos, normal, tangent = (join(x, p.slot_row) for x in (dist, pos, normal, tangent))
-  return Contacts(dist, pos, make_frame(normal, tangent), params, full=full, adhesion=adhesion)
+  return Contacts(dist, pos, make_frame(normal, tangent), params, full=full, adhesion=adhesion, rigid=rigid)
+
+
+def _rigid(p: CollisionPlan) -> np.ndarray:
+  return p.rigid[:, None].astype(np.int32)
 
 
 def _pairs(p: CollisionPlan, which: np.ndarray | slice = slice(None)) -> mixing.Pairs:
@@ -303,7 +327,7 @@ def _collide_near(m: Model, geom_xpos: jax.Array, geom_xmat: jax.Array) -> Conta
   return Contacts(
     dist, pos, make_frame(normal, tangent), mixing.mix(m, pairs), adhesion=_adhesion(m, pairs),
     geom=jnp.stack([pairs.geom1, pairs.geom2], axis=1), dim=gather(p.condim[:, None].astype(np.int32), pair), lost_pair=lost,
-    lost_contact=chosen.lost | full,
+    lost_contact=chosen.lost | full, rigid=gather(_rigid(p), pair) if p.rigid.any() else None,
   )  # fmt: skip
 
 

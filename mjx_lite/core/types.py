@@ -301,7 +301,8 @@ def _left_out(shown: str, name: str) -> ValueError:
 class Contact(Replaceable):
   """Contact slots in MuJoCo's order; `efc_address` is constant, `dim` and `geom` are but with capacities or adhesion.
 
-  `exclude` is 0 for a contact with rows, 1 for one in the gap, -1 for an empty slot. `efc_address` is the slot's first row.
+  `exclude` is 0 for a contact with rows, 1 for one in the gap, 3 for one that no dof changes, -1 for an empty slot.
+  `efc_address` is the slot's first row.
   """
 
   dist: jax.Array = array("ncon", unit="m", stage="collision")

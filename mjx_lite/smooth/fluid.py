@@ -157,18 +157,18 @@ def _angular_drag(size, turn, angular, slender):
 
 
 def _drag_and_lift(size, turn, shift, blunt, slender, kutta, magnus):
-  """Quadratic drag, to be taken off, and Magnus and Kutta lift, per density."""
+  """Quadratic drag, to be taken off, and Magnus and Kutta lift, per density; by directions and proportions, without a least speed."""
   volume = 4 / 3 * jnp.pi * size[:, :1] * size[:, 1:2] * size[:, 2:]
-  area = _next(size, 1) * _next(size, 2)
-  normal = area * area * shift  # of the cross-section that the velocity sees, not of unit length
-  along, squared = vector.dot(normal, shift)[:, None], vector.dot(normal, normal)[:, None]
-  tiny = safe.smallest(size.dtype)
-  seen = jnp.pi * safe.sqrt(squared / jnp.maximum(tiny, along))
-  speed = safe.norm(shift)[:, None]
-  cosine = along / jnp.maximum(tiny, speed * squared)
+  direction, speed = safe.normalize_with_norm(shift)
+  speed = speed[:, None]
   largest, middle, _ = _sorted(size)
-  drag = speed * (blunt * seen + slender * (jnp.pi * largest * middle - seen))
-  lift = kutta * cosine * seen * vector.cross(vector.cross(normal, shift), shift)
+  section = _next(size, 1) * _next(size, 2) / (largest * middle)
+  normal = section * section * direction  # of the cross-section that the velocity sees, not of unit length
+  along, squared = vector.dot(normal, direction)[:, None], vector.dot(normal, normal)[:, None]
+  most = jnp.pi * largest * middle
+  seen = most * jnp.sqrt(squared / along)
+  drag = speed * (blunt * seen + slender * (most - seen))
+  lift = kutta * along / squared * seen * speed**2 * vector.cross(vector.cross(normal, direction), direction)
   return drag * shift, magnus * volume * vector.cross(turn, shift) + lift
 
 

@@ -95,6 +95,32 @@ def test_an_explicit_pair_has_its_own_parameters_and_no_filter(world):
   assert contact(world, "apart1", "apart2") is None
 
 
+@pytest.mark.parametrize("capacity", [{}, {"ncon_max": 4, "pair_max": 4}])
+def test_an_explicit_pair_that_no_dof_moves_has_no_rows(capacity):
+  """Of one body, of two that are welded together, and of a mocap body with the floor; that with another body has."""
+  model = mujoco.MjModel.from_xml_string("""
+    <mujoco>
+      <worldbody>
+        <geom name="floor" type="plane" size="9 9 1"/>
+        <body mocap="true"><geom name="mocap" size=".1"/></body>
+        <body pos="0 0 1">
+          <freejoint/><geom name="a" size=".1"/><geom name="b" size=".1" pos=".15 0 0"/>
+          <body pos="0 .15 0"><geom name="c" size=".1"/></body>
+        </body>
+        <body pos="0 0 1.15"><freejoint/><geom name="d" size=".1" contype="0" conaffinity="0"/></body>
+      </worldbody>
+      <contact>
+        <pair geom1="a" geom2="b"/><pair geom1="a" geom2="c"/><pair geom1="floor" geom2="mocap"/><pair geom1="a" geom2="d"/>
+      </contact>
+    </mujoco>
+  """)
+  data = mujoco.MjData(model)
+  mujoco.mj_forward(model, data)
+  assert sorted(data.contact.exclude) == [0, 3, 3, 3]
+  engine = compare.Engine(compare.optimal(model), **capacity)
+  assert all(e.ok for e in compare.compare_stages(engine.mj_model, data, engine=engine))
+
+
 # P63
 def test_filters_of_bodies(world):
   """A child does not meet its parent, unless this is static; geoms of one body do not meet."""

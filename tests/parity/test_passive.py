@@ -56,6 +56,26 @@ def test_density_and_viscosity_alone():
     assert np.any(data.qfrc_fluid)
 
 
+def test_ellipsoids_however_slow():
+  """C divides by no speed: drag and lift go with its square down to the least of them."""
+  model = mujoco.MjModel.from_xml_string("""
+    <mujoco>
+      <option density="90"/>
+      <worldbody><body><freejoint/><geom type="box" size=".06 .08 .02" fluidshape="ellipsoid"/></body></worldbody>
+    </mujoco>
+  """)
+  m, data = mjx.put_model(model), mujoco.MjData(model)
+  passive = mjx.jit(mjx.passive)
+  qvel = np.random.default_rng(0).normal(size=model.nv)
+  for speed in (1, 1e-2, 1e-4, 1e-8, 0):
+    data.qvel[:] = speed * qvel
+    mujoco.mj_forward(model, data)
+    found = passive(m, mjx.put_data(m, data)).qfrc_fluid
+    assert relative_error(np.asarray(found), data.qfrc_fluid).max() < 1e-10, speed
+    if speed:  # as a part of itself, not of the largest forces that there are
+      np.testing.assert_allclose(found, data.qfrc_fluid, rtol=1e-9, atol=0)
+
+
 def test_initial_references():
   model = load("yielding")
   data = mujoco.MjData(model)
