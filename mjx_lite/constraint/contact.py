@@ -96,17 +96,17 @@ def plan(s: dict[str, Any], c: CollisionPlan, elliptic: bool, adhesive: bool) ->
 
 
 def _divide(s: dict[str, Any], body: np.ndarray | None, some: FixedSides | ChosenSides) -> tuple[Alone, Coupling]:
-  """Slots that act on one moving body, and the others; of bodies chosen at run time (None) nothing is known."""
+  """Slots that act on one moving body, and on two; of bodies chosen at run time (None) nothing is known."""
   moves = sides.dofs_of_bodies(s)
   moving = np.ones((len(some.slot) // 2, 2), bool) if body is None else np.any(moves, axis=1)[body]
-  single = moving.sum(axis=1) == 1
+  single, both = (moving.sum(axis=1) == k for k in (1, 2))
   own = np.zeros(0, int) if body is None else body[single, moving[single].argmax(axis=1)]
   side, entry = single[some.slot], plan_packed(*np.tril(moves[s["dof_bodyid"]]).nonzero(), nv=s["nv"])
   loads, load = np.unique(moves[own].T, axis=0, return_inverse=True)
   each = plan_sum(moves[own].T)
   alone = Alone(np.flatnonzero(single), np.flatnonzero(side), each, plan_sum(loads), load.ravel(), entry)
-  others = some if body is None else sides.plan_fixed(s, body[~single])
-  slot = np.flatnonzero(~single)
+  others = some if body is None else sides.plan_fixed(s, body[both])
+  slot = np.flatnonzero(both)
   of_slot = [np.flatnonzero(others.slot == k) for k in range(len(slot))]
   slot_side = np.array([np.pad(x, (0, max(map(len, of_slot)) - len(x)), constant_values=-1) for x in of_slot], int)
   return alone, Coupling(slot, np.flatnonzero(~side), others, slot_side)

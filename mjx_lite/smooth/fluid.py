@@ -157,7 +157,7 @@ def _angular_drag(size, turn, angular, slender):
 
 
 def _drag_and_lift(size, turn, shift, blunt, slender, kutta, magnus):
-  """Quadratic drag, to be taken off, and Magnus and Kutta lift, per density; by directions and proportions, without a least speed."""
+  """Quadratic drag, to be taken off, and Magnus and Kutta lift, per density; of any speed, by its direction."""
   volume = 4 / 3 * jnp.pi * size[:, :1] * size[:, 1:2] * size[:, 2:]
   direction, speed = safe.normalize_with_norm(shift)
   speed = speed[:, None]

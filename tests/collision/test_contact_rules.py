@@ -121,6 +121,24 @@ def test_an_explicit_pair_that_no_dof_moves_has_no_rows(capacity):
   assert all(e.ok for e in compare.compare_stages(engine.mj_model, data, engine=engine))
 
 
+def test_contacts_of_nothing_that_moves():
+  """The only ones of a model: no dof has a part in them."""
+  model = mujoco.MjModel.from_xml_string("""
+    <mujoco>
+      <worldbody>
+        <body><geom name="a" size=".1"/></body>
+        <body pos=".15 0 0"><geom name="b" size=".1"/></body>
+        <body pos="0 0 1"><joint frictionloss=".1"/><geom size=".1"/></body>
+      </worldbody>
+      <contact><pair geom1="a" geom2="b"/></contact>
+    </mujoco>
+  """)
+  data = mujoco.MjData(model)
+  mujoco.mj_forward(model, data)
+  assert data.ncon == 1 and data.nefc == 1
+  assert all(e.ok for e in compare.compare_stages(compare.optimal(model), data))
+
+
 # P63
 def test_filters_of_bodies(world):
   """A child does not meet its parent, unless this is static; geoms of one body do not meet."""

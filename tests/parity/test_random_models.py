@@ -1,0 +1,32 @@
+"""Every stage and every field of models by chance, along trajectories that C simulates."""
+
+import mujoco
+import numpy as np
+import pytest
+from random_models import acts_on_every_row, random_model
+from test_stages import randomise_inputs
+
+from mjx_lite.cli import compare
+
+IN_CI = (3, 10)
+REFERENCE = 1e-9  # of the rows' reference accelerations: where an equality holds they are round-off times its stiffness
+
+
+@pytest.mark.parametrize("seed", [k if k in IN_CI else pytest.param(k, marks=pytest.mark.slow) for k in range(60)])
+def test_stages_equal_c(seed):
+  model = compare.optimal(random_model(seed))
+  engine, data, rng = compare.Engine(model), mujoco.MjData(model), np.random.default_rng(seed)
+  data.qvel[:] = 0.3 * rng.normal(size=model.nv)
+  compared = 0
+  for step in range(120):
+    mujoco.mj_step(model, data)
+    if data.warning[mujoco.mjtWarning.mjWARN_BADQACC].number or np.abs(data.qvel).max(initial=0) > 200:
+      break  # what chance has put together flies apart
+    if step % 10 == 9:
+      randomise_inputs(model, data, rng)
+      if acts_on_every_row(model, data):
+        errors = compare.compare_stages(model, data, engine=engine)
+        wrong = [e for e in errors if not (e.ok or (e.field == "efc_aref" and e.worst < REFERENCE))]
+        assert not wrong, "\n".join(f"step {step}: {e}" for e in wrong)
+        compared += 1
+  assert compared
