@@ -41,6 +41,7 @@ class EqualityPlan(NamedTuple):
   entry_raw: SumPlan  # coupling's entry <- terms
   order: np.ndarray  # row -> row in the concatenation (points, turns, couplings)
   row_eq: np.ndarray  # (nrow,) constraint of each row
+  row_moves: np.ndarray  # (nrow, 1) whether some dof changes it
   point_row: np.ndarray  # (npoint, 3) rows of each point
   turn_row: np.ndarray  # (nturn, 3) rows of each turn
   scalar_row: np.ndarray  # (nscalar,) row of each coupling
@@ -120,11 +121,12 @@ def plan(s: dict[str, Any]) -> EqualityPlan:
       np.array([first[scalar[i]] for i, _ in keys], int),
     ]
   ).astype(int)
+  moves = np.isin(row_eq, [*point[of], *(scalar[i] for i, _ in keys)])[:, None]
   column = np.concatenate([np.repeat(dof, 3), np.repeat(dof[turn_entry], 3), np.array([v for _, v in keys], int)])
   return EqualityPlan(
     point, body, is_site, site, anchor, of, dof, np.stack([side1, side2]), turn, turn_entry, scalar, tendon,
     np.maximum(obj[:, scalar], 0), obj[1, scalar] >= 0, np.array(raw, int).reshape(-1, 3), plan_sum(combine),
-    np.array(order, int), np.array(row_eq, int), first_row, first_row[turn] + 3,
+    np.array(order, int), np.array(row_eq, int), moves, first_row, first_row[turn] + 3,
     np.array([first[e] for e in scalar], int), plan_sum(signed), row, column.astype(int),
   )  # fmt: skip
 
@@ -156,7 +158,7 @@ class State(NamedTuple):
 
 
 def rows_equality(m: Model, p: EqualityPlan, x: State) -> Equality:
-  """Rows of all equality constraints; those that are not active are off.
+  """Rows of all equality constraints; those that are not active are off, and those that no dof changes.
 
   Source: `mj_instantiateEquality`, `mj_Jdotv`, `mj_diagApprox`.
   Gradient: exact; of the norm of a violation that is zero, zero.
@@ -198,7 +200,7 @@ def rows_equality(m: Model, p: EqualityPlan, x: State) -> Equality:
   pos, violation, bias, diag = (join(part, p.order) for part in (pos, violation, bias, diag))
   zero = jnp.zeros((len(p.order), 1), pos.dtype)
   params = RowParams(
-    active=rows(x.eq_active, p.row_eq), pos=pos, violation=violation, margin=zero, diag=diag, scale=zero + 1,
+    active=rows(x.eq_active, p.row_eq) & p.row_moves, pos=pos, violation=violation, margin=zero, diag=diag, scale=zero + 1,
     solref=rows(m.eq_solref, p.row_eq), solimp=rows(m.eq_solimp, p.row_eq), frictionloss=zero, bias=bias, stiff=True,
   )  # fmt: skip
   return Equality(params, join(entries))

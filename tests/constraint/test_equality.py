@@ -125,3 +125,26 @@ def test_gradient_is_finite_on_the_constraints():
   d = mjx.make_data(m)
   g = mjx.jit(jax.grad(lambda q, v: jnp.sum(mjx.step(m, d.replace(qpos=q, qvel=v)).qvel ** 2), argnums=(0, 1)))(d.qpos, d.qvel)
   assert all(np.isfinite(x).all() for x in g)
+
+
+def test_what_no_dof_changes_has_no_rows():
+  """Between bodies that stand still; C leaves such a block out."""
+  model = mujoco.MjModel.from_xml_string("""
+    <mujoco>
+      <worldbody>
+        <body name="still"><geom size=".1"/></body>
+        <body name="too" pos="1 0 0"><geom size=".1"/></body>
+        <body name="moves" pos="0 1 0"><joint name="hinge" axis="0 1 0"/><geom size=".1" pos=".1 0 0"/></body>
+      </worldbody>
+      <equality>
+        <weld body1="still" body2="too"/><connect body1="too" anchor="0 0 .1"/>
+        <connect body1="moves" body2="still" anchor=".1 .2 0"/>
+        <joint joint1="hinge"/>
+      </equality>
+    </mujoco>
+  """)
+  data = mujoco.MjData(model)
+  data.qpos[:] = 0.1
+  mujoco.mj_forward(model, data)
+  assert data.ne == 4
+  assert all(e.ok for e in compare.compare_stages(compare.optimal(model), data))
