@@ -20,8 +20,8 @@ def test_stages_equal_c(seed):
   compared = 0
   for step in range(120):
     mujoco.mj_step(model, data)
-    if data.warning[mujoco.mjtWarning.mjWARN_BADQACC].number or np.abs(data.qvel).max(initial=0) > 1000:
-      break  # what chance has put together flies apart
+    if data.warning[mujoco.mjtWarning.mjWARN_BADQACC].number or (compared and np.abs(data.qvel).max() > 50):
+      break  # what chance has put together flies apart, and far from where it is one sees less of it
     if step % 10 == 0:
       randomise_inputs(model, data, rng)
       if acts_on_every_row(model, data):
