@@ -62,7 +62,7 @@ class CollisionPlan(NamedTuple):
   slot_geom: np.ndarray  # (ncon, 2)
   slot_dim: np.ndarray  # (ncon,) condim
   slot_body: np.ndarray  # (ncon, 2)
-  rigid: np.ndarray  # (npair,) whether no dof moves one geom against the other; only explicit ones can be so
+  rigid: np.ndarray | None  # (npair, 1) 1 if no dof moves one geom against the other, where there are such pairs
   compact: int | None  # slots of one pair at most, if slots are filled at run time; the tables of slots are then examples
 
 
@@ -82,7 +82,7 @@ class Contacts(NamedTuple):
   full: jax.Array | None = None  # (W,) slots are missing, if any can be
   geom: Any = None  # (ncon, 2, W)
   dim: Any = None  # (ncon, W)
-  rigid: Any = None  # (ncon, 1 or W) 1 if no dof moves one geom against the other, where there are such pairs
+  rigid: Any = None  # (ncon, 1 or W) as in the plan
   lost_pair: Any = None  # (W,) candidates within reach did not fit
   lost_contact: Any = None  # (W,) contacts did not fit
 
@@ -153,20 +153,12 @@ def plan(s: dict[str, Any], values: dict[str, np.ndarray], disableflags: int, ca
   slot_pair, within = slot_pair[:kept], within[:kept]
   slot_geom = np.stack([geom1[slot_pair], geom2[slot_pair]], axis=-1)
   enabled = not disableflags & (DisableBit.CONTACT | DisableBit.CONSTRAINT)
-  carrier = _carriers(s)[s["geom_bodyid"]]
+  rigid = pairs.are_rigid(s, *s["geom_bodyid"][np.stack([geom1, geom2])])
   return CollisionPlan(
     enabled, tuple(groups), geom1, geom2, explicit, condim, first_row[slot_pair] + within, slot_pair, slot_geom,
-    condim[slot_pair], s["geom_bodyid"][slot_geom].astype(int), carrier[geom1] == carrier[geom2], compact,
+    condim[slot_pair], s["geom_bodyid"][slot_geom].astype(int), rigid[:, None].astype(np.int32) if rigid.any() else None,
+    compact,
   )  # fmt: skip
-
-
-def _carriers(s: dict[str, Any]) -> np.ndarray:
-  """The nearest body at or above each that has dofs (nbody,): bodies with the same are moved by the same dofs."""
-  carrier = np.arange(s["nbody"])
-  for b in range(1, s["nbody"]):
-    if not s["body_dofnum"][b]:
-      carrier[b] = carrier[s["body_parentid"][b]]
-  return carrier
 
 
 def _has_bounds(types: tuple[str, str] | None) -> bool:
@@ -232,13 +224,9 @@ def _collide(m: Model, geom_xpos: jax.Array, geom_xmat: jax.Array) -> Contacts:
     for part, x in zip((dist, pos, normal, tangent), flat, strict=True):
       part.append(x)
   adhesion = None if adhesion is None else rows(adhesion, p.slot_pair)
-  rigid = _rigid(p)[p.slot_pair] if p.rigid.any() else None
+  rigid = None if p.rigid is None else p.rigid[p.slot_pair]
   dist, pos, normal, tangent = (join(x, p.slot_row) for x in (dist, pos, normal, tangent))
   return Contacts(dist, pos, make_frame(normal, tangent), params, full=full, adhesion=adhesion, rigid=rigid)
-
-
-def _rigid(p: CollisionPlan) -> np.ndarray:
-  return p.rigid[:, None].astype(np.int32)
 
 
 def _pairs(p: CollisionPlan, which: np.ndarray | slice = slice(None)) -> mixing.Pairs:
@@ -327,7 +315,7 @@ def _collide_near(m: Model, geom_xpos: jax.Array, geom_xmat: jax.Array) -> Conta
   return Contacts(
     dist, pos, make_frame(normal, tangent), mixing.mix(m, pairs), adhesion=_adhesion(m, pairs),
     geom=jnp.stack([pairs.geom1, pairs.geom2], axis=1), dim=gather(p.condim[:, None].astype(np.int32), pair), lost_pair=lost,
-    lost_contact=chosen.lost | full, rigid=gather(_rigid(p), pair) if p.rigid.any() else None,
+    lost_contact=chosen.lost | full, rigid=None if p.rigid is None else gather(p.rigid, pair),
   )  # fmt: skip
 
 

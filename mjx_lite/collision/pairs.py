@@ -61,11 +61,17 @@ def _ordered(s, g1, g2, condim, explicit):
   return Pair(g1, g2, condim, explicit)
 
 
+def are_rigid(s: dict[str, Any], body1: Any, body2: Any) -> Any:
+  """Whether no dof moves bodies, or each of two arrays of them, against each other: welded together, or both without dofs."""
+  weld1, weld2, dofnum = s["body_weldid"][body1], s["body_weldid"][body2], s["body_dofnum"]
+  return (weld1 == weld2) | ((dofnum[weld1] == 0) & (dofnum[weld2] == 0))
+
+
 def _filter_bodies(s, b1, b2, filter_parent):
-  """True if the bodies cannot collide: welded together, both without dofs, or parent and child."""
-  w1, w2 = int(s["body_weldid"][b1]), int(s["body_weldid"][b2])
-  if w1 == w2 or (s["body_dofnum"][w1] == 0 and s["body_dofnum"][w2] == 0):
+  """True if the bodies cannot collide: no dof moves them against each other, or parent and child."""
+  if are_rigid(s, b1, b2):
     return True
+  w1, w2 = int(s["body_weldid"][b1]), int(s["body_weldid"][b2])
   p1, p2 = (int(s["body_weldid"][s["body_parentid"][w]]) for w in (w1, w2))
   return bool(filter_parent and w1 != 0 and w2 != 0 and (w1 == p2 or w2 == p1))
 
