@@ -56,12 +56,12 @@ def test_each_law():
   np.testing.assert_allclose(forward, reverse, rtol=1e-9, atol=1e-9)
   eps = 1e-6 * jnp.maximum(jnp.abs(x), 1e-2)
   many = jax.jit(jax.vmap(f))
-  plus, minus = many(x + jnp.diag(eps)), many(x - jnp.diag(eps))
+  value, plus, minus = many(x[None])[0], many(x + jnp.diag(eps)), many(x - jnp.diag(eps))
   differences = ((plus - minus) / (2 * eps[:, None])).T
   # a parameter that is zero says that something does not exist: there is a corner, and one side is not allowed
   compared = ~(np.isin(name, PARAMETERS) & (x == 0))
-  scale = np.maximum(np.abs(forward), 1e-3 * np.abs(f(x))[:, None] / np.maximum(np.abs(x), 1e-2)) + 1e-4
-  rounding = 1e-15 * np.abs(f(x)).max() / eps
+  scale = np.maximum(np.abs(forward), 1e-3 * np.abs(value)[:, None] / np.maximum(np.abs(x), 1e-2)) + 1e-4
+  rounding = 1e-15 * np.abs(value).max() / eps
   wrong = (np.abs(forward - differences) > 1e-4 * scale + rounding) & compared
   assert not wrong.any(), [(name[j], j, forward[i, j], differences[i, j]) for i, j in np.argwhere(wrong)[:10]]
   for k in STATE + PARAMETERS:
@@ -138,8 +138,8 @@ def test_delay():
   delay = m.actuator_delay + jnp.where(m.actuator_delay > 0, 2e-4, 0)  # away from the samples
   at = (samples, delay, d.time)
   direction = (jnp.ones_like(samples), jnp.where(delay > 0, rng.uniform(1, 2, m.nactuator), 0), jnp.ones(()))
-  value, grad = jax.jit(f), jax.jit(jax.grad(f, argnums=range(3)))(*at)
-  for k, g in enumerate(grad):
-    ends = [value(*at[:k], at[k] + s * 1e-7 * direction[k], *at[k + 1 :]) for s in (1, -1)]
+  both = jax.jit(jax.value_and_grad(f, argnums=range(3)))
+  for k, g in enumerate(both(*at)[1]):
+    ends = [both(*at[:k], at[k] + s * 1e-7 * direction[k], *at[k + 1 :])[0] for s in (1, -1)]
     assert np.any(g)
     np.testing.assert_allclose((ends[0] - ends[1]) / 2e-7, jnp.vdot(g, direction[k]), rtol=1e-6, err_msg=f"argument {k}")

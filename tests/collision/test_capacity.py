@@ -87,6 +87,7 @@ def convex_pairs():
   return model, qpos, few, look
 
 
+@pytest.mark.slow  # 40 s to compile; the real robots of the stages' test and of test_robots.py are looked at with capacities
 def test_convex_pairs_chosen_are_as_all_of_them():
   model, qpos, few, look = convex_pairs()
   (_, every), (number, found) = (mjx.jit(lambda q, m=m: look(m, q)[1][1:])(qpos) for m in (mjx.put_model(model), few))
@@ -137,15 +138,14 @@ def test_gradients_and_batches():
   qpos = np.array(model.qpos0) + rng.normal(size=(3, m.nq)) * 0.01
   qpos[2, 2::7] += np.array([0, 0.3, 0, 0.3])  # other contacts than in the first worlds
   qvel = 0.1 * rng.normal(size=(3, m.nv))
-  many = jax.vmap(loss)
-  value = mjx.jit(many)
-  total = mjx.jit(jax.grad(lambda q, v: jnp.sum(many(q, v)[0]), argnums=(0, 1)))
-  grads, (values, dist) = total(qpos, qvel), value(qpos, qvel)
+  many = jax.vmap(jax.value_and_grad(loss, argnums=(0, 1), has_aux=True))
+  both = mjx.jit(many)
+  (values, dist), grads = both(qpos, qvel)
   assert len({int(n) for n in jnp.sum(dist < 0, axis=1)}) > 1
   x = qpos, qvel
   for k in range(2):
     along = [1e-6 * rng.normal(size=y.shape) * (i == k) for i, y in enumerate(x)]
-    ends = [value(*(y + sign * a for y, a in zip(x, along, strict=True)))[0] for sign in (1, -1)]
+    ends = [both(*(y + sign * a for y, a in zip(x, along, strict=True)))[0][0] for sign in (1, -1)]
     np.testing.assert_allclose(1e6 * jnp.sum(grads[k] * along[k], axis=1), 1e6 * (ends[0] - ends[1]) / 2, rtol=1e-5, atol=1e-6)
   for i in range(2):
     np.testing.assert_allclose(mjx.jit(loss)(qpos[i], qvel[i])[0], values[i], rtol=1e-12, atol=1e-12)
@@ -205,7 +205,7 @@ def test_bound_of_round_shapes_is_their_distance():
       assert len(found) == min(budget, touching)
 
 
-@pytest.mark.parametrize("worlds", [1, 16, 70])  # 70: more than an integer has bits
+@pytest.mark.parametrize("worlds", [1, pytest.param(16, marks=pytest.mark.slow), 70])  # 70: more than an integer has bits
 def test_candidates_near_each_others_trees(worlds, monkeypatch):
   """Three trees of balls, two of which overlap, at an end and in the last world alone: few pairs are looked at."""
   rng = np.random.default_rng(worlds)

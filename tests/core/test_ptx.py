@@ -99,7 +99,7 @@ def _assert_one_kernel_does_as_xla(function, m, d, kernels):
 
 
 # joints of all types and limits; elliptic cones, Newton's iterations; equalities; tendons that wrap; muscles; RK4 below
-@pytest.mark.parametrize("scene", ["joints", "yielding", "tendons", "actuators"])
+@pytest.mark.parametrize("scene", ["joints", "yielding", "actuators", pytest.param("tendons", marks=pytest.mark.slow)])
 def test_a_step(scene, kernels):
   mj_model = load(scene)
   m = mjx.put_model(mj_model, dtype=np.float32)

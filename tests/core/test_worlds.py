@@ -123,7 +123,7 @@ def test_gradients_in_every_order_of_transformations(pendulum):
 
 
 @pytest.mark.parametrize(
-  ("worlds_", "tile"), [(1, 4), (5, 4), (48, 128), *(pytest.param(*x, marks=pytest.mark.slow) for x in ((8, 4), (35, 128)))]
+  ("worlds_", "tile"), [(5, 4), (48, 128), *(pytest.param(*x, marks=pytest.mark.slow) for x in ((1, 4), (8, 4), (35, 128)))]
 )
 def test_tiles_change_nothing(worlds_, tile):
   whole, tiled = (mjx.put_model(load("trees"), tile=t) for t in (0, tile))

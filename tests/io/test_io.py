@@ -127,7 +127,11 @@ def test_contacts_that_were_disabled_have_no_slots_and_stay_disabled(flag):
 
 @pytest.mark.parametrize("field", ["dof_damping", "dof_frictionloss", "jnt_stiffness", "body_gravcomp"])
 def test_a_kept_field_has_its_force_and_gradient(field):
-  model = load("boxes")
+  model = mujoco.MjModel.from_xml_string("""
+    <mujoco><worldbody>
+      <body><freejoint/><geom size=".1 .2 .3" type="box"/>
+        <body pos=".4 0 0"><joint axis="0 1 0"/><geom size=".1"/></body></body>
+    </worldbody></mujoco>""")
   m = mjx.put_model(model, keep=(field,))
   d = mjx.make_data(m)
   d = d.replace(qvel=d.qvel + 0.5, qpos=d.qpos.at[0::7].add(0.05))

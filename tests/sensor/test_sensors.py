@@ -266,12 +266,13 @@ def test_gradients():
     return jnp.dot(weight, mjx.sensor_acc(m, x).sensordata)
 
   at = (jnp.zeros(m.nv), d.qvel, d.qacc, jnp.asarray(rng.uniform(1, 2, d.efc_force.shape)), d.actuator_force)
-  value, grads = mjx.jit(f), mjx.jit(jax.grad(f, argnums=range(5)))(*at)
+  both = mjx.jit(jax.value_and_grad(f, argnums=range(5)))
+  grads = both(*at)[1]
   for k, (x, g) in enumerate(zip(at, grads, strict=True)):
     assert np.isfinite(g).all()
     direction = jnp.asarray(rng.normal(size=x.shape)) * (jnp.abs(x) if k == 3 else 1)
     eps = 1e-6
-    ends = [value(*at[:k], x + s * eps * direction, *at[k + 1 :]) for s in (1, -1)]
+    ends = [both(*at[:k], x + s * eps * direction, *at[k + 1 :])[0] for s in (1, -1)]
     expected = jnp.vdot(g, direction)
     assert abs(expected) > 1e-3
     np.testing.assert_allclose((ends[0] - ends[1]) / (2 * eps), expected, rtol=1e-5, atol=1e-6, err_msg=f"argument {k}")
@@ -294,14 +295,14 @@ def test_gradients_of_what_looks():
     x = mjx.com_vel(m, mjx.camlight(m, mjx.com_pos(m, mjx.kinematics(m, x))))
     return jnp.dot(weight, mjx.sensor_vel(m, mjx.sensor_pos(m, x)).sensordata)
 
-  value, slope = mjx.jit(f), mjx.jit(jax.grad(f, argnums=(0, 1)))
+  both = mjx.jit(jax.value_and_grad(f, argnums=(0, 1)))
   at, moved = (jnp.zeros(m.nv), d.qvel), set()
   for i in range(model.nsensor):
     weight = jnp.asarray(np.where(owner == i, rng.normal(size=len(owner)), 0))
-    for k, g in enumerate(slope(*at, weight)):
+    for k, g in enumerate(both(*at, weight)[1]):
       assert np.isfinite(g).all()
       direction = jnp.asarray(rng.normal(size=model.nv))
-      ends = [value(*(x + s * (j == k) * direction for j, x in enumerate(at)), weight) for s in (1e-6, -1e-6)]
+      ends = [both(*(x + s * (j == k) * direction for j, x in enumerate(at)), weight)[0] for s in (1e-6, -1e-6)]
       expected = (ends[0] - ends[1]) / 2e-6
       np.testing.assert_allclose(jnp.vdot(g, direction), expected, rtol=1e-5, atol=1e-6, err_msg=model.sensor(i).name)
       moved |= {model.sensor(i).name} if expected != 0 else set()

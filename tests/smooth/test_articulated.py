@@ -48,7 +48,8 @@ def model_and_data(trees):
   return model, data
 
 
-@pytest.fixture(params=TREES)
+# slow: free bodies alone are the scene `boxes` of the stages' test too
+@pytest.fixture(params=[name if "roots" in name else pytest.param(name, marks=pytest.mark.slow) for name in TREES])
 def case(request, monkeypatch):
   """Data of C, and the model with the articulated pass and with a dense factor."""
   model, data = model_and_data(TREES[request.param])

@@ -57,7 +57,9 @@ def states(model, m, n, start=120, between=(3, 99)):
   return jax.tree.map(lambda *x: np.stack(x), *found), np.array(qacc), np.array(niter)
 
 
-@pytest.mark.parametrize(("cone", "tile"), [("pyramidal", None), ("elliptic", None), ("elliptic", 0)])
+@pytest.mark.parametrize(
+  ("cone", "tile"), [("pyramidal", None), ("elliptic", 0), pytest.param("elliptic", None, marks=pytest.mark.slow)]
+)
 def test_accelerations_and_iterations_are_those_of_c(cone, tile):
   model = heap(cone)
   m = mjx.put_model(model, dtype=np.float64, ncon_max=80, pair_max=120, tile=tile)
@@ -112,7 +114,7 @@ def few(cone, slots=20):
   return m, states(model, m, 6, start=20, between=(1, 6))
 
 
-@pytest.mark.parametrize("cone", ["pyramidal", "elliptic"])
+@pytest.mark.parametrize("cone", [pytest.param("pyramidal", marks=pytest.mark.slow), "elliptic"])
 def test_few_contacts_between_bodies(cone):
   m, (many, qacc, _) = few(cone)
   d = mjx.jit(jax.vmap(mjx.forward, in_axes=(None, 0)))(m, many)

@@ -41,7 +41,7 @@ def _batch(m, states):
   return jax.tree.map(lambda *x: jnp.stack(x), *(mjx.put_data(m, d) for d in states))
 
 
-@pytest.mark.parametrize(("solver", "cone"), [("Newton", "elliptic"), ("PGS", "pyramidal")])
+@pytest.mark.parametrize(("solver", "cone"), [("Newton", "elliptic"), pytest.param("PGS", "pyramidal", marks=pytest.mark.slow)])
 def test_few_and_many_contacts_are_solved_alike(solver, cone):
   """In worlds that are solved together all have few, or one has many."""
   model = mujoco.MjModel.from_xml_string(_XML.format(solver, cone))
@@ -67,10 +67,7 @@ def test_gradient_of_few_contacts_is_that_of_differences():
   m = mjx.put_model(model, ncon_max=ROOM)
   d = mjx.put_data(m, _states(model)[0])
   direction = np.random.default_rng(1).normal(size=model.nv)
-  qacc = jax.jit(lambda v: mjx.forward(m, d.replace(qvel=v)).qacc)
-  _, slope = jax.jvp(qacc, (d.qvel,), (jnp.asarray(direction),))
-  step = 1e-6
-  difference = (qacc(d.qvel + step * direction) - qacc(d.qvel - step * direction)) / (2 * step)
-  np.testing.assert_allclose(slope, difference, atol=1e-5 * np.abs(difference).max())
-  back = jax.grad(lambda v: jnp.sum(qacc(v) ** 2))(d.qvel)
-  np.testing.assert_allclose(back @ direction, 2 * qacc(d.qvel) @ slope, rtol=1e-9)
+  weight = np.random.default_rng(2).normal(size=model.nv)
+  both = jax.jit(jax.value_and_grad(lambda v: jnp.vdot(weight, mjx.forward(m, d.replace(qvel=v)).qacc)))
+  (_, slope), (right, _), (left, _) = (both(d.qvel + step * direction) for step in (0, 1e-6, -1e-6))
+  np.testing.assert_allclose(slope @ direction, (right - left) / 2e-6, rtol=1e-5)

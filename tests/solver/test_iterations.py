@@ -41,8 +41,13 @@ def iterations(name, solver, nstate=200):
   return np.asarray(solve(m, states)), np.array(theirs), exact
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize("cone", ["pyramidal", "elliptic"])
+@pytest.mark.parametrize(
+  "cone, dtype",
+  [
+    ("pyramidal", np.float32), ("elliptic", np.float64),
+    *(pytest.param(*x, marks=pytest.mark.slow) for x in (("pyramidal", np.float64), ("elliptic", np.float32))),
+  ],
+)  # fmt: skip
 def test_no_factor_to_learn_that_it_is_not_needed(cone, dtype, monkeypatch):
   """Newton's method makes one for each iteration, and hardly any besides: not another to see that the last was enough."""
   factors, factor = [], operator.factor

@@ -64,7 +64,7 @@ def test_solvers(name, solver, iterations, tolerance):
   assert worst(model, reference) < tolerance
 
 
-@pytest.mark.parametrize("name", ["elliptic", "pairs"])
+@pytest.mark.parametrize("name", ["elliptic", pytest.param("pairs", marks=pytest.mark.slow)])
 def test_noslip(name):
   model = optimal(load(name))
   model.opt.noslip_iterations = 6

@@ -24,7 +24,7 @@ def start(name, n, seed=0, **options):
   return m, jax.vmap(one)(jax.random.split(jax.random.key(seed), n))
 
 
-@pytest.mark.parametrize("name", ["joints", "elliptic"])
+@pytest.mark.parametrize("name", [pytest.param("joints", marks=pytest.mark.slow), "elliptic"])
 def test_batched_equals_unbatched(name):
   m, many = start(name, 6)
   step = mjx.jit(mjx.step)
