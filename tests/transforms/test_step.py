@@ -21,7 +21,11 @@ def start(name, n, seed=0, **options):
     moved = mjx.integrate_pos(m, d.qpos, 0.1 * jax.random.normal(b, d.qvel.shape, d.qvel.dtype), jnp.ones((), d.qpos.dtype))
     return d.replace(qpos=moved, qvel=qvel, ctrl=jax.random.uniform(c, d.ctrl.shape, d.ctrl.dtype, -1, 1))
 
-  return m, jax.vmap(one)(jax.random.split(jax.random.key(seed), n))
+  return m, jax.jit(jax.vmap(one))(jax.random.split(jax.random.key(seed), n))
+
+
+def world(many, i=0):
+  return jax.device_put(jax.tree.map(lambda x: np.asarray(x)[i], many))
 
 
 @pytest.mark.parametrize("name", [pytest.param("joints", marks=pytest.mark.slow), "elliptic"])
@@ -30,7 +34,7 @@ def test_batched_equals_unbatched(name):
   step = mjx.jit(mjx.step)
   batched = mjx.jit(jax.vmap(mjx.step, in_axes=(None, 0)))(m, many)
   for i in range(6):
-    one = step(m, jax.tree.map(lambda x, i=i: x[i], many))
+    one = step(m, world(many, i))
     for x, y in zip(jax.tree.leaves(one), jax.tree.leaves(batched), strict=True):
       np.testing.assert_allclose(x, y[i], rtol=1e-9, atol=1e-9)
 
@@ -52,7 +56,7 @@ def test_scan_equals_repeated_step_and_rollout():
 
 def test_repeated_steps_compile_once():
   m, many = start("trees", 1)
-  d = jax.tree.map(lambda x: x[0], many)
+  d = world(many)
   step = mjx.jit(lambda m, d: mjx.step(m, d))  # a function of its own: jit's cache belongs to the function
   for _ in range(3):
     d = step(m, d)
@@ -83,7 +87,7 @@ def test_change_of_an_algorithm_option_retraces_and_of_a_number_does_not():
 # P20
 def test_step1_control_step2_is_a_step():
   m, many = start("joints", 1)
-  d = jax.tree.map(lambda x: x[0], many)
+  d = world(many)
   ctrl = jnp.linspace(-1, 1, m.nu)
   whole = mjx.jit(mjx.step)(m, d.replace(ctrl=ctrl))
   parts = mjx.jit(mjx.step2)(m, mjx.jit(mjx.step1)(m, d).replace(ctrl=ctrl))
@@ -93,7 +97,7 @@ def test_step1_control_step2_is_a_step():
 
 def test_stages_called_alone_make_forward():
   m, many = start("trees", 1)
-  d = jax.tree.map(lambda x: x[0], many)
+  d = world(many)
   whole = mjx.jit(mjx.forward)(m, d)
   for stage in (mjx.fwd_position, mjx.fwd_velocity, mjx.fwd_actuation, mjx.fwd_acceleration, mjx.solve):
     d = mjx.jit(stage)(m, d)
@@ -120,7 +124,7 @@ def test_float32_follows_float64():
 
 def test_jacobian_operator_equals_its_dense_form():
   m, many = start("pairs", 1)
-  d = mjx.jit(mjx.forward)(m, jax.tree.map(lambda x: x[0], many))
+  d = mjx.jit(mjx.forward)(m, world(many))
   j = np.asarray(mjx.jit(mjx.constraint_jacobian)(m, d))
   active = np.asarray(d.efc_D) > 0
   assert active.any()
@@ -144,7 +148,7 @@ def test_constraint_jacobian_equals_c():
 
 def test_inertia_products_agree():
   m, many = start("joints", 1)
-  d = mjx.jit(mjx.forward)(m, jax.tree.map(lambda x: x[0], many))
+  d = mjx.jit(mjx.forward)(m, world(many))
   full, vec = np.asarray(mjx.full_m(m, d)), np.linspace(-1, 1, m.nv)
   np.testing.assert_allclose(mjx.mul_m(m, d, vec), full @ vec, atol=1e-12)
   np.testing.assert_allclose(mjx.solve_m(m, d, vec), np.linalg.solve(full, vec), rtol=1e-8, atol=1e-9)
