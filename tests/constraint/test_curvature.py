@@ -18,8 +18,8 @@ SHIPPED = pathlib.Path(mjx.__file__).parent / "models" / "humanoid.xml"
 @pytest.mark.parametrize(
   ("path", "capacity", "many"),
   [
-    (SHIPPED, {}, False), (SHIPPED, {}, True), (SCENES / "elliptic.xml", {}, False), (SHIPPED, {"ncon_max": 20}, False),
-    (SHIPPED, {"ncon_max": 20}, True),
+    pytest.param(SHIPPED, {}, False, marks=pytest.mark.slow), (SHIPPED, {}, True), (SCENES / "elliptic.xml", {}, False),
+    (SHIPPED, {"ncon_max": 20}, False), pytest.param(SHIPPED, {"ncon_max": 20}, True, marks=pytest.mark.slow),
   ],
   ids=["one body and two", "the same, many worlds", "cones", "bodies chosen at run time", "the same, many worlds "],
 )  # fmt: skip

@@ -26,7 +26,7 @@ def squares(x, weight, wanted):
 def test_what_is_wanted_is_made(number, width, part, seed):
   rng = np.random.default_rng(seed)
   x, weight, wanted = rng.normal(size=(number, 2, width)), rng.normal(size=(number, 1)), rng.random((number, width)) < part
-  found, lanes = squares(*map(jnp.asarray, (x, weight, wanted)))
+  found, lanes = jax.jit(squares)(x, weight, wanted)
   np.testing.assert_array_equal(found, np.where(wanted[:, None], x * x * weight[:, None], -1))
   np.testing.assert_array_equal(np.asarray(lanes) > 0, wanted)
 
@@ -46,7 +46,7 @@ def sifted(x, worth, wanted):
 def test_what_is_wanted_is_sifted(number, width, part, left, seed):
   rng = np.random.default_rng(seed)
   x, wanted, worth = rng.normal(size=(number, 2, width)), rng.random((number, width)) < part, rng.random((number, width)) < left
-  found, lane = jax.tree.map(np.asarray, sifted(*map(jnp.asarray, (x, worth, wanted))))
+  found, lane = jax.tree.map(np.asarray, jax.jit(sifted)(x, worth, wanted))
   both = wanted & worth
   np.testing.assert_array_equal(found.swapaxes(0, 1)[:, both], (x * x).swapaxes(0, 1)[:, both])
   assert np.isfinite(found).all()

@@ -290,7 +290,7 @@ def test_a_whole_program_of_one_world():
       np.testing.assert_allclose(*(getattr(f(d, 2)[1], k) for f in (ways[0], way)), rtol=1e-9, atol=1e-12)
 
 
-@pytest.mark.parametrize(("batch", "way"), [(5, "stepped"), (40, "rolled")])
+@pytest.mark.parametrize(("batch", "way"), [pytest.param(5, "stepped", marks=pytest.mark.slow), (40, "rolled")])
 def test_derivatives_of_many_worlds_are_in_regions(batch, way):
   """Some worlds at a time, forward and reverse, of a rollout and of a step under the user's checkpoint."""
   if not regions.lanes():

@@ -26,7 +26,7 @@ STATES = (
 )  # fmt: skip
 
 
-FORWARD = ("joints", "elliptic", "trees")
+FORWARD = ("elliptic", "trees")
 
 
 @pytest.mark.parametrize("name, steps", STATES)

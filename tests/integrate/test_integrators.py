@@ -131,7 +131,9 @@ def test_order_of_convergence_and_energy_drift(integrator, order):
   assert 0.75 * order < np.log2(np.ptp(energy) / np.ptp(less)) < order + 1.3
 
 
-@pytest.mark.parametrize("integrator", [I.mjINT_RK4, I.mjINT_IMPLICIT, I.mjINT_IMPLICITFAST])
+@pytest.mark.parametrize(
+  "integrator", [I.mjINT_RK4, pytest.param(I.mjINT_IMPLICIT, marks=pytest.mark.slow), I.mjINT_IMPLICITFAST]
+)
 def test_gradients(integrator):
   model = with_integrator(mujoco.MjModel.from_xml_string(SMALL), integrator)
   m, rng = mjx.put_model(model), np.random.default_rng(0)

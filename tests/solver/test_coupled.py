@@ -58,7 +58,7 @@ def states(model, m, n, start=120, between=(3, 99)):
 
 
 @pytest.mark.parametrize(
-  ("cone", "tile"), [("pyramidal", None), ("elliptic", 0), pytest.param("elliptic", None, marks=pytest.mark.slow)]
+  ("cone", "tile"), [("pyramidal", None), *(pytest.param("elliptic", x, marks=pytest.mark.slow) for x in (0, None))]
 )
 def test_accelerations_and_iterations_are_those_of_c(cone, tile):
   model = heap(cone)

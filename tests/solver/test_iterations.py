@@ -44,10 +44,11 @@ def iterations(name, solver, nstate=200):
 @pytest.mark.parametrize(
   "cone, dtype",
   [
-    ("pyramidal", np.float32), ("elliptic", np.float64),
-    *(pytest.param(*x, marks=pytest.mark.slow) for x in (("pyramidal", np.float64), ("elliptic", np.float32))),
+    ("pyramidal", np.float32),
+    pytest.param("pyramidal", np.float64, marks=pytest.mark.slow),
+    *(pytest.param("elliptic", x, marks=pytest.mark.slow) for x in (np.float32, np.float64)),
   ],
-)  # fmt: skip
+)
 def test_no_factor_to_learn_that_it_is_not_needed(cone, dtype, monkeypatch):
   """Newton's method makes one for each iteration, and hardly any besides: not another to see that the last was enough."""
   factors, factor = [], operator.factor

@@ -54,7 +54,7 @@ def worst(model, reference, nstate=8):
   [
     ("elliptic", S.mjSOL_CG, 500, 1e-8), ("pairs", S.mjSOL_CG, 500, 1e-8),
     pytest.param("tendon_limits", S.mjSOL_CG, 500, 1e-8, marks=pytest.mark.slow),
-    ("elliptic", S.mjSOL_PGS, 1000, 1e-5), ("pairs", S.mjSOL_PGS, 1000, 1e-5),
+    ("elliptic", S.mjSOL_PGS, 1000, 1e-5), pytest.param("pairs", S.mjSOL_PGS, 1000, 1e-5, marks=pytest.mark.slow),
   ],
 )  # fmt: skip
 def test_solvers(name, solver, iterations, tolerance):
