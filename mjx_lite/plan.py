@@ -98,7 +98,7 @@ def plan(
     tendons, tendon_force.plan(s, pruned, tendons), tendon_inertia.plan(s, pruned, tendons),
     moments, slopes, effective.plan(s, moments, tendons, slopes), actuator.plan(s, values),
     collision, contacts, rows, jacobian.plan(s, rows), advance.plan(s),
-    body_jacobian.plan(s, about_com), contact_force.plan(s, collision.slot_body, rows.address),
+    body_jacobian.plan(s), contact_force.plan(s, collision.slot_body, rows.address),
     geom_const.plan(s, values["geom_fluid"][:, 0] > 0), set_const.plan(s, about_com), sensors,
   )  # fmt: skip
 

@@ -15,6 +15,7 @@ from mjx_lite.collision.driver import CollisionPlan, Contacts
 from mjx_lite.constraint import sides
 from mjx_lite.constraint.rows import RowParams
 from mjx_lite.constraint.sides import ChosenSides, FixedSides
+from mjx_lite.core import topology
 from mjx_lite.core.enums import MINVAL
 from mjx_lite.core.errors import MjxError
 from mjx_lite.core.select import gather, rows
@@ -97,7 +98,7 @@ def plan(s: dict[str, Any], c: CollisionPlan, elliptic: bool, adhesive: bool) ->
 
 def _divide(s: dict[str, Any], body: np.ndarray | None, some: FixedSides | ChosenSides) -> tuple[Alone, Coupling]:
   """Slots that act on one moving body, and on two; of bodies chosen at run time (None) nothing is known."""
-  moves = sides.dofs_of_bodies(s)
+  moves = topology.moving_dofs(s).astype(float)
   moving = np.ones((len(some.slot) // 2, 2), bool) if body is None else np.any(moves, axis=1)[body]
   single, both = (moving.sum(axis=1) == k for k in (1, 2))
   own = np.zeros(0, int) if body is None else body[single, moving[single].argmax(axis=1)]

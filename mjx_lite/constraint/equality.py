@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from mjx_lite.constraint.rows import RowParams
+from mjx_lite.core import topology
 from mjx_lite.core.enums import EqType, ObjType
 from mjx_lite.core.select import join, place, rows
 from mjx_lite.core.types import Model
@@ -69,11 +70,9 @@ def plan(s: dict[str, Any]) -> EqualityPlan:
   weld = kind[point] == EqType.WELD
   anchor = np.where(weld, [[3], [0]], [[0], [3]])
 
-  entries = []
-  for k, (b1, b2) in enumerate(body.T):
-    moved = [_dofs_moving(s, b) for b in (b1, b2)]
-    entries += [(k, v, v in moved[0], v in moved[1]) for v in sorted(moved[0] | moved[1])]
-  of, dof, side1, side2 = np.array(entries, int).reshape(-1, 4).T
+  moves = topology.moving_dofs(s)[body]  # (2, npoint, nv)
+  of, dof = np.nonzero(moves.any(axis=0))
+  side1, side2 = moves[:, of, dof].astype(int)
   turn = np.flatnonzero(weld)
   turn_entry = np.flatnonzero(weld[of]) if len(of) else np.zeros(0, int)
 
@@ -129,15 +128,6 @@ def plan(s: dict[str, Any]) -> EqualityPlan:
     np.array(order, int), np.array(row_eq, int), moves, first_row, first_row[turn] + 3,
     np.array([first[e] for e in scalar], int), plan_sum(signed), row, column.astype(int),
   )  # fmt: skip
-
-
-def _dofs_moving(s, body):
-  """Dofs that move a body."""
-  found = set()
-  while body > 0:
-    found |= set(range(s["body_dofadr"][body], s["body_dofadr"][body] + s["body_dofnum"][body]))
-    body = s["body_parentid"][body]
-  return found
 
 
 class State(NamedTuple):

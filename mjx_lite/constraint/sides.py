@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from mjx_lite.core import linear
+from mjx_lite.core import linear, topology
 from mjx_lite.core.select import gather, rows
 from mjx_lite.math.groups import scatter_add
 from mjx_lite.math.tree import SumPlan, mask_sum, plan_sum
@@ -120,19 +120,9 @@ class ChosenSides(NamedTuple):
     return scatter_add(sums, x, gather(place.astype(np.int32)[:, None], body))
 
 
-def dofs_of_bodies(s: dict[str, Any]) -> np.ndarray:
-  """Which dofs move each body (nbody, nv)."""
-  moves = np.zeros((s["nbody"], s["nv"]))
-  for b in range(1, s["nbody"]):
-    n, adr = s["body_dofnum"][b], s["body_dofadr"][b]
-    moves[b] = moves[s["body_parentid"][b]]
-    moves[b, adr : adr + n] = 1
-  return moves
-
-
 def plan_fixed(s: dict[str, Any], slot_body: np.ndarray) -> FixedSides:
   """Sides of slots on constant bodies (ncon, 2)."""
-  ncon, nbody, moves = len(slot_body), s["nbody"], dofs_of_bodies(s)
+  ncon, nbody, moves = len(slot_body), s["nbody"], topology.moving_dofs(s).astype(float)
   sides: list[tuple[int, int, np.ndarray, list[tuple[int, int]]]] = []
   for c, (b1, b2) in enumerate(slot_body):
     moving = [(b, sign) for b, sign in ((int(b1), -1), (int(b2), 1)) if moves[b].any()]
@@ -153,7 +143,7 @@ def plan_fixed(s: dict[str, Any], slot_body: np.ndarray) -> FixedSides:
 
 def plan_chosen(s: dict[str, Any], ncon: int) -> ChosenSides:
   """Sides of slots on bodies that are chosen at run time."""
-  moves = dofs_of_bodies(s)
+  moves = topology.moving_dofs(s).astype(float)
   body_dof = plan_sum(moves)
   sign, slot = np.repeat([-1, 1], ncon), np.tile(np.arange(ncon), 2)
   return ChosenSides(slot, sign, np.asarray(s["body_rootid"], int), moves, body_dof, body_dof.transpose)
@@ -161,7 +151,7 @@ def plan_chosen(s: dict[str, Any], ncon: int) -> ChosenSides:
 
 def couples(s: dict[str, Any], pair_body: np.ndarray) -> int:
   """How many different pairs of bodies there are among these (n, 2) that are not one moving body and the static world."""
-  moving = np.any(dofs_of_bodies(s), axis=1)[pair_body]
+  moving = np.any(topology.moving_dofs(s), axis=1)[pair_body]
   return len(np.unique(pair_body[moving.sum(axis=1) != 1], axis=0))
 
 

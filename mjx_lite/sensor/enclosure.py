@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from mjx_lite.collision import hulls
+from mjx_lite.core import topology
 from mjx_lite.core.enums import GeomType, ObjType
 from mjx_lite.core.select import join, rows
 from mjx_lite.core.types import Data, Model
@@ -129,11 +130,8 @@ def objects(s: Mapping[str, Any], sensor: int) -> list[tuple[bool, int]]:
   kind, who = s["sensor_objtype"][sensor], int(s["sensor_objid"][sensor])
   if kind in (ObjType.GEOM, ObjType.SITE):
     return [(bool(kind == ObjType.GEOM), who)]
-  bodies = {who}
-  if kind == ObjType.XBODY:
-    for i in range(who + 1, len(s["body_parentid"])):
-      bodies |= {i} if int(s["body_parentid"][i]) in bodies else set()
-  return [(True, int(g)) for g in np.flatnonzero(np.isin(s["geom_bodyid"], sorted(bodies)))]
+  bodies = np.flatnonzero(topology.subtrees(s)[who]) if kind == ObjType.XBODY else [who]
+  return [(True, int(g)) for g in np.flatnonzero(np.isin(s["geom_bodyid"], bodies))]
 
 
 def plan(s: Mapping[str, Any], who: np.ndarray) -> list[Part]:

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from mjx_lite.core import topology
 from mjx_lite.core.enums import CamLightType, JointType
 from mjx_lite.core.select import join, rows
 from mjx_lite.core.types import Model
@@ -39,12 +40,8 @@ class Com(NamedTuple):
 
 def plan(s: dict[str, Any]) -> ComPlan:
   """Index tables from the static fields of the model."""
-  nbody, nv, njnt = s["nbody"], s["nv"], s["njnt"]
-  parent, dof_body, dof_jnt = s["body_parentid"], s["dof_bodyid"], s["dof_jntid"]
-  below = np.eye(nbody)  # below[a, b]: b is in the subtree of a
-  for b in range(nbody - 1, 0, -1):
-    below[parent[b]] += below[b]
-  subtree = below.copy()
+  nv, njnt, dof_jnt = s["nv"], s["njnt"], s["dof_jntid"]
+  subtree = topology.subtrees(s).astype(float)
   subtree[0] = 0
 
   types = s["jnt_type"]
@@ -62,7 +59,7 @@ def plan(s: dict[str, Any]) -> ComPlan:
     else:
       axis_row[v], rotates[v] = j, t == JointType.HINGE
 
-  moves = below[dof_body].copy() if nv else np.zeros((0, nbody))  # moves[v, b]
+  moves = topology.moving_dofs(s).astype(float)
   # the velocity that turns a dof: dofs of the bodies above, and earlier ones of its own body; the three dofs of one
   # rotation share it, and a free translation is not turned
   earlier = np.zeros((nv, nv))
@@ -77,7 +74,7 @@ def plan(s: dict[str, Any]) -> ComPlan:
       earlier[v, u] = 1
       u = s["dof_parentid"][u]
   return ComPlan(
-    plan_sum(subtree), axis_row, s["jnt_bodyid"][turning], rotates, plan_sum(moves.T), plan_sum(earlier), plan_sum(moves)
+    plan_sum(subtree), axis_row, s["jnt_bodyid"][turning], rotates, plan_sum(moves), plan_sum(earlier), plan_sum(moves.T)
   )
 
 

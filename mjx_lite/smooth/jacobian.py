@@ -9,11 +9,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from mjx_lite.core import topology
 from mjx_lite.core.enums import JointType
 from mjx_lite.core.select import pick, rows
 from mjx_lite.core.types import Model
 from mjx_lite.math import spatial, vector
-from mjx_lite.smooth.com import ComPlan
 
 
 class JacobiansPlan(NamedTuple):
@@ -32,15 +32,12 @@ class Pair(NamedTuple):
   jacr: jax.Array
 
 
-def plan(s: dict[str, Any], com: ComPlan) -> JacobiansPlan:
+def plan(s: dict[str, Any]) -> JacobiansPlan:
   """Tables from the static fields of the model."""
   kind = s["jnt_type"][s["dof_jntid"]]
   place = np.arange(s["nv"]) - s["jnt_dofadr"][s["dof_jntid"]]
-  below = np.eye(s["nbody"], dtype=bool)
-  for b in range(s["nbody"] - 1, 0, -1):
-    below[s["body_parentid"][b]] |= below[b]
   return JacobiansPlan(
-    com.ancestor_dof.matrix > 0, below[:, s["dof_bodyid"]], s["body_rootid"][:, None],
+    topology.moving_dofs(s), topology.subtrees(s)[:, s["dof_bodyid"]], s["body_rootid"][:, None],
     (kind == JointType.BALL) | ((kind == JointType.FREE) & (place >= 3)),
   )  # fmt: skip
 

@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from mjx_lite.core import topology
 from mjx_lite.core.enums import GeomType, WrapType
 from mjx_lite.core.select import join, rows
 from mjx_lite.core.types import Model
@@ -95,16 +96,13 @@ def plan(s: dict[str, Any]) -> TendonPlan:
   t0, t1 = path.straight_tendon[moving], path.around_tendon
   changing = t1[np.any(ends != geom[:, None], axis=1)]
   pull_tendon = np.concatenate([t0, t0, t1, t1, t1, t1])
-  below = np.eye(s["nbody"], dtype=bool)  # below[a, b]: b is in the subtree of a
-  for b in range(s["nbody"] - 1, 0, -1):
-    below[s["body_parentid"][b]] |= below[b]
-  movable = np.any(below[s["dof_bodyid"]], axis=0) if nv else np.zeros(s["nbody"], bool)
+  moves = topology.moving_dofs(s)
   every = pull_tendon.astype(int), s["body_rootid"][pull_body].astype(int)
   on_body = (pull_body == np.arange(s["nbody"])[:, None]) & (pull_body > 0)
-  pull = np.flatnonzero(movable[pull_body])
+  pull = np.flatnonzero(moves[pull_body].any(axis=1))
   pull_body, pull_tendon = pull_body[pull], pull_tendon[pull]
   spatial_entry = np.setdiff1d(np.arange(len(entry_tendon)), fixed)
-  table, mask, entry_row = _products(entry_tendon[spatial_entry], entry_dof[spatial_entry], pull_tendon, pull_body, below, s)
+  table, mask, entry_row = _products(entry_tendon[spatial_entry], entry_dof[spatial_entry], pull_tendon, moves[pull_body])
   dense = np.full((s["ntendon"], nv), len(entry_dof))
   dense[entry_tendon, entry_dof] = np.arange(len(entry_dof))
   return TendonPlan(
@@ -150,14 +148,14 @@ def _path(s) -> Path:
   )
 
 
-def _products(tendon, dof, pull_tendon, pull_body, below, s):
+def _products(tendon, dof, pull_tendon, pull_moves):
   """The padded table of pulls, the distinct rows of 0/1 over them, and the row of each entry."""
   present = np.unique(tendon)
   pulls = [np.flatnonzero(pull_tendon == t) for t in present]
   distinct, row = [], np.zeros(len(tendon), int)
   for i, t in enumerate(present):
     mine = np.flatnonzero(tendon == t)
-    moved = below[s["dof_bodyid"][dof[mine]]][:, pull_body[pulls[i]]]
+    moved = pull_moves[np.ix_(pulls[i], dof[mine])].T
     unique, inverse = np.unique(moved, axis=0, return_inverse=True)
     distinct.append(unique)
     row[mine] = inverse.ravel()

@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from mjx_lite.core import topology
 from mjx_lite.core.enums import JointType, TrnType
 from mjx_lite.core.select import join, rows
 from mjx_lite.core.types import Model
@@ -262,7 +263,8 @@ def _plan_ends(s, ends, skip_common):
     ends: (output, body) of each wrench.
     skip_common: leave out the dofs that move all bodies of an output: they move its ends together.
   """
-  moves = [_dofs_moving(s, body) for _, body in ends]
+  every = topology.moving_dofs(s)
+  moves = [set(np.flatnonzero(every[body]).tolist()) for _, body in ends]
   entries: dict[tuple[int, int], list[int]] = {}
   for output in sorted({o for o, _ in ends}):
     own = [k for k, (o, _) in enumerate(ends) if o == output]
@@ -276,15 +278,6 @@ def _plan_ends(s, ends, skip_common):
     mask[i, entries[key]] = 1
   root = np.array([s["body_rootid"][b] for _, b in ends], int)
   return Ends(root, plan_sum(mask), np.array([v for _, v in found], int)), found
-
-
-def _dofs_moving(s, body):
-  """Dofs that move a body."""
-  found = set()
-  while body > 0:
-    found |= set(range(s["body_dofadr"][body], s["body_dofadr"][body] + s["body_dofnum"][body]))
-    body = s["body_parentid"][body]
-  return found
 
 
 def _moment(ends: Ends, x: Pose, point, torque, force) -> jax.Array:
@@ -429,11 +422,10 @@ def _plan_body(s, acts):
 
 
 def _plan_chosen_body(s, acts):
-  outs, bodies, entries = s["actuator_outadr"][acts], s["actuator_trnid"][acts, 0], []
-  moving = {b: _dofs_moving(s, b) for b in {int(b) for b in np.ravel(s["pair_body"])}}
+  outs, bodies, entries, moves = s["actuator_outadr"][acts], s["actuator_trnid"][acts, 0], [], topology.moving_dofs(s)
   for k, body in enumerate(bodies):
-    touching = {int(b) for pair in s["pair_body"] if body in pair for b in pair}
-    entries += [(k, v) for v in sorted(set().union(*(moving[b] for b in touching)))]
+    touching = [int(b) for pair in s["pair_body"] if body in pair for b in pair]
+    entries += [(k, int(v)) for v in np.flatnonzero(moves[touching].any(axis=0))]
   table = ChosenBodyTable(np.array(bodies, int), np.array([v * len(acts) + k for k, v in entries], int))
   return table, [(int(outs[k]), v) for k, v in entries]
 
