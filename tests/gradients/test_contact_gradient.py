@@ -59,7 +59,6 @@ def test_a_miss_has_a_gradient_from_distance_only(cone, condim):
   assert slope["from_distance"][0, 1] > 1e-3
 
 
-@pytest.mark.slow
 def test_while_touching_far_from_others_all_modes_agree():
   """A deep contact: the weights are 1 there."""
   m = billiard("exact")

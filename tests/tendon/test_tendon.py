@@ -149,7 +149,6 @@ def test_kept_properties_have_gradients():
   d = mjx.put_data(m, data)
   value = 0.1 + jnp.arange(m.ntendon) * (model.tendon_type == mujoco.mjtTendon.mjTENDON_FIXED)
 
-
   def f(x):
     qvel = mjx.step(m.replace(tendon_armature=x), d).qvel
     return jnp.sum(qvel), qvel
@@ -170,7 +169,6 @@ def test_kept_friction_is_that_of_c():
   data = state_of(optimal(model))
   d = mjx.put_data(m, data)
   m = m.replace(opt=m.opt.replace(tolerance=jnp.zeros(()), iterations=50))
-
 
   def f(x):
     qvel = mjx.step(m.replace(tendon_frictionloss=x), d).qvel
