@@ -107,9 +107,9 @@ def in_danger(text):
   return found
 
 
-def count(jitted, *args):
+def count(lowered):
   """Regions of a program; XLA has not yet made any of small loops."""
-  return jitted.lower(*args).as_text().count("xla_cpu_small_call")
+  return lowered.as_text().count("xla_cpu_small_call")
 
 
 @pytest.mark.parametrize("size", [1, 5, 1000])
@@ -160,12 +160,12 @@ def test_regions_in_any_context_compute_the_same(function, context, size, monkey
 
 
 def test_what_xla_has_no_code_for_stays_outside():
-  assert count(in_regions(several), *inputs()) == 1
-  assert count(in_regions(sorting), *inputs()) == 2
-  assert count(in_regions(printing), *inputs()) == 0
+  assert count(in_regions(several).lower(*inputs())) == 1
+  assert count(in_regions(sorting).lower(*inputs())) == 2
+  assert count(in_regions(printing).lower(*inputs())) == 0
   large = jnp.ones((regions.MAX_NUMBERS + 1, 1))
   closed = jax.make_jaxpr(lambda x: jnp.sum(jnp.sin(x)))(large)
-  assert count(jax.jit(lambda x: regions.evaluate(closed, x)), large) == 0
+  assert count(jax.jit(lambda x: regions.evaluate(closed, x)).lower(large)) == 0
 
 
 def test_steps_of_one_world_and_of_many_start_few_kernels():
@@ -179,11 +179,11 @@ def test_steps_of_one_world_and_of_many_start_few_kernels():
     if worlds_:
       step, many = jax.vmap(mjx.step, in_axes=(None, 0)), jax.tree.map(lambda x: jnp.stack([x] * worlds_), d)
     lowered = jit(step).lower(m, many)
-    return lowered.as_text().count("xla_cpu_small_call"), timing.count_launches(lowered.compile().as_text())
+    return count(lowered), timing.count_launches(lowered.compile().as_text())
 
   found, kernels = compiled(all_at_once, 2 * regions.lanes())
   assert found == 0
-  few = [(all_at_once, regions.lanes()), (m, 0), *((m, 2 * regions.lanes(), jit) for jit in (jax.jit, mjx.jit))]
+  few = [(all_at_once, regions.lanes()), *((m, n, jit) for n in (0, 2 * regions.lanes()) for jit in (jax.jit, mjx.jit))]
   for found, launches in (compiled(*how) for how in few):
     assert 0 < found
     assert launches < kernels / 2  # of tiles most are copies in and out
@@ -235,14 +235,14 @@ def test_a_device_s_part_is_cut_as_all_worlds_are():
   found = []
   for f in (step, part):
     worlds.clear_caches()  # traced anew, each by itself
-    found.append(mjx.jit(f).lower(m, d).as_text().count("xla_cpu_small_call"))
+    found.append(count(mjx.jit(f).lower(m, d)))
   whole, divided = found
   assert whole == divided > 0
 
 
 def test_without_regions(monkeypatch):
   monkeypatch.setattr(regions, "_IS_ON", False)
-  assert count(in_regions(several), *inputs()) == 0
+  assert count(in_regions(several).lower(*inputs())) == 0
 
 
 def test_one_world_as_among_others_and_closed_over():
@@ -308,9 +308,10 @@ def test_derivatives_of_many_worlds_are_in_regions(batch, way):
     return jnp.sum(jax.lax.scan(step, one.replace(qvel=v), length=3)[0].qpos ** 2)
 
   every = jax.vmap(dict(rolled=rolled, stepped=stepped)[way])
-  reverse = jax.grad(lambda v: every(v).astype(jnp.float16).astype(v.dtype).sum())  # with something of the user's
-  forward = lambda v: jax.jvp(every, (v,), (jnp.cos(v),))[1]  # noqa: E731
-  for derivative in (reverse, forward) if way == "rolled" else (reverse,):
+  for derivative in (
+    jax.grad(lambda v: every(v).astype(jnp.float16).astype(v.dtype).sum()),  # with something of the user's
+    lambda v: jax.jvp(every, (v,), (jnp.cos(v),))[1],
+  ):
     worlds.clear_caches()
     plain = jax.jit(derivative).lower(qvel).compile()
     worlds.clear_caches()
