@@ -743,7 +743,8 @@ def step_map(m: Model, d: Data) -> Data:
 def rungekutta4(m: Model, d: Data) -> Data:
   """Advance the state by Runge-Kutta of order 4; three more times forward, without energies and sensors.
 
-  All that is computed is left as at the last of the four places, as C leaves it.
+  All that is computed is left as at the last of the four places, as C leaves it; but lengths and velocities as at the first
+  one, where the end of the step needs them.
 
   Source: `mj_RungeKutta`.
   """
@@ -766,13 +767,18 @@ def rungekutta4(m: Model, d: Data) -> Data:
     return (moved, rate, jax.tree.map(lambda s, x: s + weight * x, total, rate)), None
 
   first = rates(d, d.qvel)
-  start = d, first, jax.tree.map(lambda x: rk4.FIRST_WEIGHT * x, first)
-  (last, _, mean), _ = jax.lax.scan(stage, start, jnp.asarray(rk4.STAGES, d.qpos.dtype))
-  began = {k: getattr(d, k) for k in ("actuator_length", "actuator_velocity", "ten_length", "ten_J")}
-  left = {k: getattr(last, k) for k in (*began, "act_dot")}
-  last = last.replace(qpos=d.qpos, qvel=d.qvel, act=d.act, time=d.time, act_dot=mean.act_dot, **began)
+  carry = d, first, jax.tree.map(lambda x: rk4.FIRST_WEIGHT * x, first)
+  (last, _, mean), _ = jax.lax.scan(stage, carry, jnp.asarray(rk4.STAGES, d.qpos.dtype))
+  last = energy_vel(m, energy_pos(m, last)) if m.opt.use_energy else last.replace(energy=jnp.zeros_like(d.energy))
+  read = {
+    "actuator_length": activation.reads_length(m), "actuator_velocity": activation.reads_velocity(m),
+    "ten_length": m.nplastic > 0, "ten_J": m.nplastic > 0,
+  }  # fmt: skip
+  began = {k: getattr(d, k) for k in read}
+  left = {k: jnp.where(is_read, began[k], getattr(last, k)) for k, is_read in read.items()}
+  start = last.replace(qpos=d.qpos, qvel=d.qvel, act=d.act, time=d.time, act_dot=mean.act_dot, **began)
   past = _record(m, d)  # what sensors measured at the first place
-  return _advance(m, last, mean.qacc, mean.qvel, past).replace(qacc=mean.qacc, **left)
+  return _advance(m, start, mean.qacc, mean.qvel, past).replace(qacc=mean.qacc, act_dot=last.act_dot, **left)
 
 
 def _advance(

@@ -1,5 +1,7 @@
 """Activations: their rates are integrated here, for every integrator."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -57,15 +59,31 @@ def advance(m: Model, act: jax.Array, act_dot: jax.Array, length: jax.Array, vel
   if off.any():
     act_dot = jnp.where(off[:, None], 0, act_dot)
   out = next_activation(m, act, act_dot, velocity)
-  for k in m.plan.actuator.dynamics:
-    if k.kind in _ANCHORED:
-      single = np.flatnonzero(m.actuator_outnum[k.who] == 1)
-      who, adr = k.who[single], k.act[single]
-      out = put(out, adr, circle.wrap(m, who, rows(out, adr), rows(length, m.actuator_outadr[who])))
+  for who, adr in _anchored(m):
+    out = put(out, adr, circle.wrap(m, who, rows(out, adr), rows(length, m.actuator_outadr[who])))
   for k in m.plan.actuator.gains:
     if k.kind == GainType.SO3:
       out = so3.reanchor(m, k, out)
   return out
+
+
+def _anchored(m):
+  """Actuators whose activation is a setpoint that may be on a circle, by kind, and where it is."""
+  for k in m.plan.actuator.dynamics:
+    if k.kind in _ANCHORED:
+      single = np.flatnonzero(m.actuator_outnum[k.who] == 1)
+      yield k.who[single], k.act[single]
+
+
+def reads_length(m: Model) -> jax.Array:
+  """Whether `advance` looks at lengths (W or 1): whether a setpoint is on a circle."""
+  none = jnp.zeros(1, bool)
+  return functools.reduce(jnp.logical_or, ((circle.period(m, who) > 0).any(axis=0) for who, _ in _anchored(m)), none)
+
+
+def reads_velocity(m: Model) -> bool:
+  """Whether `advance` looks at velocities: whether a motor has states."""
+  return any(k.kind == DynType.DCMOTOR for k in m.plan.actuator.dynamics)
 
 
 def disabled(m: Model) -> np.ndarray:

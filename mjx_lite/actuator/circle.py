@@ -22,19 +22,19 @@ def wrap(m: Model, who: np.ndarray, x: jax.Array, anchor: jax.Array) -> jax.Arra
   round_ = np.flatnonzero(m.plan.actuator.circle[who] != NO_CIRCLE)
   if not round_.size:
     return x
-  period = _period(m, who[round_])
+  length = period(m, who[round_])
   some, to = rows(x, round_), rows(anchor, round_)
-  turns = (some - to) / jnp.where(period > 0, period, 1)
+  turns = (some - to) / jnp.where(length > 0, length, 1)
   whole = jax.lax.stop_gradient(jnp.trunc(turns + jnp.copysign(0.5, turns)))  # half away from zero
-  return put(x, round_, jnp.where(period > 0, some - period * whole, some))
+  return put(x, round_, jnp.where(length > 0, some - length * whole, some))
 
 
-def _period(m, who):
-  """Length of a turn, 0 for those whose parameters make them no servo. Source: `wrapPeriod`."""
+def period(m: Model, who: np.ndarray) -> jax.Array:
+  """Length of a turn (n, W or 1), 0 for those on no circle or whose parameters make them no servo. Source: `wrapPeriod`."""
   gear = rows(m.actuator_gear, m.actuator_outadr[who])
   kind = m.plan.actuator.circle[who][:, None]
   linear = jnp.any(gear[:, :3] != 0, axis=1)
   ball, site = safe.norm(gear[:, :3]), jnp.where(linear, 0, safe.norm(gear[:, 3:]))
-  period = 2 * jnp.pi * jnp.where(kind == BALL_CIRCLE, ball, jnp.where(kind == SITE_CIRCLE, site, 0))
+  turn = 2 * jnp.pi * jnp.where(kind == BALL_CIRCLE, ball, jnp.where(kind == SITE_CIRCLE, site, 0))
   matched = rows(m.actuator_gainprm, who)[:, 0] == -rows(m.actuator_biasprm, who)[:, 1]
-  return jnp.where((m.actuator_gaintype[who] == GainType.PID)[:, None] | matched, period, 0)
+  return jnp.where((m.actuator_gaintype[who] == GainType.PID)[:, None] | matched, turn, 0)

@@ -74,6 +74,54 @@ def test_rk4_equals_c(name):
       assert relative_error(ours, theirs).max(initial=0) < 1e-8, (k, field)
 
 
+@pytest.mark.parametrize("flag", ["enable", "disable"])
+def test_rk4_leaves_the_energy_of_its_last_place(flag):
+  """As all else that is derived; where only sensors ask for it, at the first place, nothing is left of it."""
+  model = mujoco.MjModel.from_xml_string(f"""
+    <mujoco>
+      <option timestep=".02" integrator="RK4"><flag energy="{flag}"/></option>
+      <worldbody><body pos="0 0 1"><joint axis="0 1 0" stiffness="3"/><geom size=".1" pos=".5 0 0"/></body></worldbody>
+      <sensor><e_potential/><e_kinetic/></sensor>
+    </mujoco>""")
+  m, data = mjx.put_model(model), mujoco.MjData(model)
+  data.qvel[:] = 3
+  d = mjx.step(m, mjx.put_data(m, data, keep="all"))
+  mujoco.mj_step(model, data)
+  np.testing.assert_allclose(d.energy, data.energy, rtol=1e-12)
+  np.testing.assert_allclose(d.sensordata, data.sensordata, rtol=1e-12)
+
+
+SERVO = """<general joint="ball" gear="0 2 1" dyntype="filter" dynprm=".1" gainprm="{}" biastype="affine" biasprm="0 -.3 0"/>
+  <dcmotor joint="hinge" resistance="1" motorconst=".2" {}/><motor tendon="rope"/>"""
+READS = {
+  "lengths": (SERVO.format(0.3, ""), ""),
+  "velocities": (SERVO.format(0.5, 'lugre="30 .2 .03 .06 .1"'), ""),
+  "tendons": (SERVO.format(0.5, ""), 'springyield="3"'),
+}
+
+
+@pytest.mark.parametrize("actuators, spring", READS.values(), ids=READS)
+def test_rk4_leaves_at_its_first_place_what_the_end_of_the_step_reads(actuators, spring):
+  model = mujoco.MjModel.from_xml_string(f"""
+    <mujoco>
+      <option timestep=".02" integrator="RK4"/>
+      <worldbody>
+        <site name="a" pos="0 .1 .3"/>
+        <body pos="0 0 1"><joint name="hinge" axis="0 1 0" stiffness="3" {spring}/><geom size=".1" pos=".5 0 0"/>
+          <body pos=".5 0 0"><joint name="ball" type="ball"/><geom size=".1" pos=".2 0 0"/><site name="b" pos=".2 0 .1"/></body>
+        </body>
+      </worldbody>
+      <tendon><spatial name="rope"><site site="a"/><site site="b"/></spatial></tendon>
+      <actuator>{actuators}</actuator>
+    </mujoco>""")
+  m, data = mjx.put_model(model), mujoco.MjData(model)
+  data.qvel[:], data.ctrl[:], data.qpos[0] = 1, 0.3, 0.1
+  d = mjx.step(m, mjx.put_data(m, data, keep="all"))
+  mujoco.mj_step(model, data)
+  for name in ("actuator_length", "actuator_velocity", "ten_length", "ten_velocity", "ten_J", "act_dot", "act"):
+    np.testing.assert_allclose(getattr(d, name), getattr(data, name), rtol=1e-10, err_msg=name)
+
+
 # P21, P83
 @pytest.mark.parametrize(
   "integrator, xml", [(I.mjINT_RK4, CONSERVATIVE), (I.mjINT_IMPLICIT, SMALL), (I.mjINT_IMPLICITFAST, SMALL)]
@@ -107,10 +155,11 @@ def trajectory(integrator, nstep, duration=0.4):
   """Last state and the energies along the way."""
   m, d, step = start(integrator)
   m = m.replace(opt=m.opt.replace(timestep=jnp.asarray(duration / nstep)))
+  energy_of = mjx.jit(lambda m, d: mjx.forward(m, d).energy.sum())  # step leaves that of the last place at which it was
   energy = []
   for _ in range(nstep):
     d = step(m, d)
-    energy.append(float(d.energy.sum()))
+    energy.append(float(energy_of(m, d)))
   return np.concatenate([d.qpos, d.qvel]), energy
 
 
