@@ -744,7 +744,8 @@ def rungekutta4(m: Model, d: Data) -> Data:
   """Advance the state by Runge-Kutta of order 4; three more times forward, without energies and sensors.
 
   All that is computed is left as at the last of the four places, as C leaves it; but lengths and velocities as at the first
-  one, where the end of the step needs them.
+  one, where the end of the step needs them. C leaves `ten_J` so too; here it is of the last place, as the constraint rows are,
+  which are written out with it.
 
   Source: `mj_RungeKutta`.
   """
@@ -772,7 +773,7 @@ def rungekutta4(m: Model, d: Data) -> Data:
   last = energy_vel(m, energy_pos(m, last)) if m.opt.use_energy else last.replace(energy=jnp.zeros_like(d.energy))
   read = {
     "actuator_length": activation.reads_length(m), "actuator_velocity": activation.reads_velocity(m),
-    "ten_length": m.nplastic > 0, "ten_J": m.nplastic > 0,
+    "ten_length": m.nplastic > 0, "ten_J": False,
   }  # fmt: skip
   began = {k: getattr(d, k) for k in read}
   left = {k: jnp.where(is_read, began[k], getattr(last, k)) for k, is_read in read.items()}
