@@ -23,7 +23,7 @@ from mjx_lite.core import callbacks as user
 from mjx_lite.core import linear, status
 from mjx_lite.core.callbacks import Callbacks
 from mjx_lite.core.enums import MAXVAL, BiasType, ConstraintType, DynType, GainType, IntegratorType, SensorType, Stage
-from mjx_lite.core.select import put
+from mjx_lite.core.select import join, put
 from mjx_lite.core.status import Warning
 from mjx_lite.core.types import Data, Model
 from mjx_lite.integrate import adaptive, advance, rk4
@@ -141,17 +141,23 @@ def make_constraint(m: Model, d: Data) -> Data:
   return _make_constraint(m, d)[0]
 
 
+def _has_rows(m: Model) -> bool:
+  """Whether there may be constraint rows that are active: without dofs C has contacts, but no rows."""
+  return bool(m.plan.sizes["nefc"] and m.nv)
+
+
 def _make_constraint(m: Model, d: Data, factor: Any = None) -> tuple[Data, Rows]:
   """Rows; factor is that of M if it is known."""
   solve = None
-  if m.opt.use_diagexact and m.plan.sizes["nefc"]:
+  if m.opt.use_diagexact and _has_rows(m):
     factor = _factor(m, d) if factor is None else factor
     solve = functools.partial(mass.solve, m, factor)
   rows = assemble.make_constraint(m, _equality_state(d), _contacts(m, d), solve)
+  has_rows = (d.contact.exclude == 0) & (m.nv > 0)
   d = d.replace(
     efc_pos=rows.pos, efc_margin=rows.margin,
     efc_frictionloss=rows.frictionloss, efc_diagA=rows.diagA, efc_KBIP=rows.KBIP, efc_D=rows.D, efc_R=rows.R,
-    efc_vel=rows.vel, efc_aref=rows.aref, contact=d.contact.replace(mu=jnp.where(d.contact.exclude == 0, rows.contact_mu, 0)),
+    efc_vel=rows.vel, efc_aref=rows.aref, contact=d.contact.replace(mu=jnp.where(has_rows, rows.contact_mu, 0)),
   )  # fmt: skip
   return d.replace(efc_type=_row_types(m, d)) if m.plan.contact.mixed else d, rows
 
@@ -162,7 +168,7 @@ def _row_types(m: Model, d: Data) -> jax.Array:
   frictional = jnp.repeat(d.contact.dim > 1, m.plan.contact.nrow, axis=0)
   cone = m.plan.rows.type[first:, None]
   kind = jnp.where(frictional, cone, int(ConstraintType.CONTACT_FRICTIONLESS)).astype(d.efc_type.dtype)
-  return jnp.concatenate([jnp.broadcast_to(d.efc_type[:first], (first, kind.shape[-1])), kind])
+  return join([d.efc_type[:first], kind])
 
 
 
@@ -285,7 +291,7 @@ def fwd_acceleration(m: Model, d: Data) -> Data:
 
 def _effective(m: Model, d: Data) -> effective.Effective | None:
   """The metric of the discrete integrator; None with the others."""
-  if not m.opt.is_discrete:
+  if not (m.opt.is_discrete and m.nv):
     return None
   slopes = drag = None
   if m.plan.effective.has_actuator and m.opt.use_actuation:
@@ -306,7 +312,7 @@ def _effective(m: Model, d: Data) -> effective.Effective | None:
 
 def _in_metric(m: Model, d: Data, rows: Rows, metric: effective.Effective) -> tuple[Data, Rows, jax.Array]:
   """Rows as `make_constraint` gave them, measured in the effective metric; and the dofs (nv, W) that they act on."""
-  if not m.plan.sizes["nefc"]:
+  if not _has_rows(m):
     return d, rows, jnp.zeros(d.qvel.shape, bool)
   pull = adhesion.share(m, d.contact.adhesion, d.contact.dim) if m.plan.contact.adhesive else None
   rows, touched = discrete.in_metric(m, rows, d.cdof, _shrinkage(m, d, rows, metric), pull)
@@ -372,7 +378,7 @@ def solve(m: Model, d: Data) -> Data:
 
 
 def _solve(m: Model, d: Data, rows: Rows, in_metric: effective.Effective | None = None) -> Data:
-  if not m.plan.sizes["nefc"]:
+  if not _has_rows(m):
     return d.replace(qacc=d.qacc_smooth, qfrc_constraint=jnp.zeros_like(d.qacc), solver_niter=d.solver_niter * 0)
   problem = _problem(m, d, rows, in_metric)
   metric, smooth = problem.metric, problem.qfrc_smooth
@@ -409,7 +415,7 @@ def solver_statistics(m: Model, d: Data) -> statistics.SolverStatistics:
     m: the model.
     d: after forward, which leaves the warm start as it was.
   """
-  if not m.plan.sizes["nefc"]:
+  if not _has_rows(m):
     return statistics.none(m.opt.iterations, d.solver_niter * 0, d.qpos.dtype)
   metric, (d, rows) = _effective(m, d), _remade(m, d)
   if metric is not None:
@@ -508,7 +514,7 @@ def inverse(m: Model, d: Data, *, callbacks: Callbacks | None = None) -> Data:
 
 def _inverse(m: Model, d: Data, work: Work, sensors: bool = False) -> Data:
   """The part of `inverse` that depends on acceleration; rows as `make_constraint` gives them."""
-  if m.opt.is_discrete:
+  if m.opt.is_discrete and m.nv:
     return _inverse_discrete(m, d, work, sensors)
   qacc = _continuous(m, d, work.factor) if m.opt.use_invdiscrete else d.qacc
   d = _inverse_constraint(m, d, qacc, work.rows)
@@ -533,7 +539,7 @@ def _inverse_discrete(m: Model, d: Data, work: Work, sensors: bool) -> Data:
 
 def _inverse_constraint(m: Model, d: Data, qacc: jax.Array, rows: Rows) -> Data:
   """Constraint forces at an acceleration (nv, W). Source: `mj_invConstraint`."""
-  if not m.plan.sizes["nefc"]:
+  if not _has_rows(m):
     return d.replace(qfrc_constraint=jnp.zeros_like(qacc))
   jar = jacobian.mul(m, rows.jacobian, d.cdof, qacc) - rows.aref
   force = cost.zones(m.plan, rows, jar).force
@@ -568,7 +574,7 @@ def _compare_inverse(m: Model, d: Data) -> Data:
 
   Source: `mj_compareFwdInv`.
   """
-  if not m.plan.sizes["nefc"]:
+  if not _has_rows(m):
     return d.replace(solver_fwdinv=jnp.zeros_like(d.solver_fwdinv))
   back = _inverse(m, d, Work(_factor(m, d), _remade(m, d)[1]))
   xfrc = applied.xfrc_accumulate(m, d.cdof, d.xipos, d.subtree_com, d.xfrc_applied)
@@ -691,6 +697,8 @@ def euler(m: Model, d: Data) -> Data:
 
 def implicit(m: Model, d: Data) -> Data:
   """Advance the state implicitly in velocity, by `implicit` or `implicitfast` as the option says. Source: `mj_implicit`."""
+  if not m.nv:
+    return _advance(m, d, d.qacc)
   force = d.qfrc_smooth + d.qfrc_constraint
   packed, trees = _smooth_vel(m, d, bias=m.opt.integrator == IntegratorType.IMPLICIT)
   if m.opt.integrator == IntegratorType.IMPLICIT:

@@ -12,12 +12,16 @@ OF_JOINT = ("jointpos", "jointvel", "jointactuatorfrc", "jointlimitpos", "jointl
 OF_SUBTREE = ("subtreecom", "subtreelinvel", "subtreeangmom")
 
 
-def random_model(seed: int) -> mujoco.MjModel:
-  """The model of a seed: the first of the XML texts by chance that MuJoCo compiles, and whose rows all have an effect."""
+def random_model(seed: int, *, rich: bool = False) -> mujoco.MjModel:
+  """The model of a seed: the first of the XML texts by chance that MuJoCo compiles, and whose rows all have an effect.
+
+  Rich ones have what is rarer besides: other integrators, meshes, histories, polynomials, yield, adhesion, more kinds of
+  actuators and sensors, bodies that are moved by hand.
+  """
   rng = np.random.default_rng(seed)
   while True:
     try:
-      model = mujoco.MjModel.from_xml_string(Writer(rng).text())
+      model = mujoco.MjModel.from_xml_string(Writer(rng, rich).text())
     except ValueError:  # such as the limit sensor of a joint without limits
       continue
     if acts_on_every_row(model, mujoco.MjData(model)):
@@ -45,8 +49,8 @@ def tag(element: str, inner: str = "", /, **attributes: str | None) -> str:
 class Writer:
   """Writes one model; what is named by others is known before they are written."""
 
-  def __init__(self, rng: np.random.Generator):
-    self.rng = rng
+  def __init__(self, rng: np.random.Generator, rich: bool):
+    self.rng, self.rich = rng, rich
     self.joints: dict[str, str] = {}  # type by name
     self.bodies, self.sites, self.geoms, self.wraps = [], ["world"], [], []  # geoms: those that collide
     self.tendons, self.actuators = [], []
@@ -63,6 +67,10 @@ class Writer:
   def some(self, p: float, text: str) -> str | None:
     return text if self.chance(p) else None
 
+  def rarely(self, p: float, *x: str) -> str | None:
+    """One of some texts, or none; nothing is drawn for a model that is not rich."""
+    return self.among(*x) if self.rich and self.chance(p) else None
+
   def numbers(self, n: int, scale: float = 1.0) -> str:
     return " ".join(f"{x:.4g}" for x in scale * self.rng.normal(size=n))
 
@@ -70,6 +78,19 @@ class Writer:
     """A number between each two."""
     pairs = zip(bounds[::2], bounds[1::2], strict=True)
     return " ".join(f"{self.rng.uniform(low, high):.4g}" for low, high in pairs)
+
+  def law(self, p: float, low: float, high: float) -> str | None:
+    """Stiffness or damping, a polynomial in some rich models."""
+    first = self.between(low, high)
+    higher = self.numbers(2, 0.01 * high) if self.rich and self.chance(0.3) else ""
+    return self.some(p, f"{first} {higher}".strip())
+
+  def history(self, of_sensor: bool = False) -> dict[str, str | None]:
+    if not self.rich or self.chance(0.6):
+      return {}
+    interval = self.some(0.4, self.between(0.003, 0.01, -0.003, 0)) if of_sensor else None
+    delay = self.some(0.8, self.between(0, 0.02))
+    return dict(nsample=self.among("2", "4", "7"), interp=self.among("zoh", "linear", "cubic"), delay=delay, interval=interval)
 
   def scalars(self) -> list[str]:
     return [name for name, kind in self.joints.items() if kind in ("hinge", "slide")]
@@ -84,19 +105,29 @@ class Writer:
     flags = {name: self.some(0.06, "disable") for name in FLAGS} | {"energy": self.some(0.3, "enable")}
     option = tag(
       "option", tag("flag", **flags), timestep=self.among("0.001", "0.002", "0.005"), cone=self.among("pyramidal", "elliptic"),
-      integrator=self.among("Euler", "implicit", "implicitfast"), impratio=self.some(0.3, self.between(1, 5)),
+      integrator=self.among("Euler", "implicit", "implicitfast", *["RK4", "discrete"] * self.rich),
+      impratio=self.some(0.3, self.between(1, 5)),
       wind=self.some(0.3, self.numbers(3)), density=self.some(0.3, self.between(0, 200)),
       viscosity=self.some(0.3, self.between(0, 0.1)), gravity=self.some(0.3, self.numbers(3, 5)),
       magnetic=self.some(0.3, self.numbers(3)),
     )  # fmt: skip
-    floor = tag("geom", name="floor", type="plane", size="5 5 .1", pos="0 0 -.4", **self.surface())
-    bodies = "".join(self.body(0) for _ in range(self.rng.integers(1, 4)))
-    world = tag("worldbody", floor + tag("site", name="world", pos=self.numbers(3, 0.3)) + bodies)
+    mask = "3" if self.rich else None  # 2 for meshes
+    floor = tag("geom", name="floor", type="plane", size="5 5 .1", pos="0 0 -.4", contype=mask, **self.surface())
+    hulls, guide, eye = "", "", ""
+    if self.rich:
+      hulls = "".join(tag("mesh", name=f"hull{k}", vertex=self.numbers(18 + 9 * k, 0.06)) for k in range(3))
+      eye = tag("camera", name="eye", pos="0 -2 1", xyaxes="1 0 0 0 .3 1", resolution="64 48")
+      if self.chance(0.3):
+        self.sites.append("guide")
+        guide = tag("body", tag("site", name="guide"), name="guide", mocap="true", pos=self.numbers(3, 0.3))
+    bodies = guide + "".join(self.body(0) for _ in range(self.rng.integers(1, 4)))
+    world = tag("worldbody", floor + tag("site", name="world", pos=self.numbers(3, 0.3)) + eye + bodies)
     writers = {
       "contact": self.contacts, "equality": self.equalities, "tendon": self.all_tendons, "actuator": self.actuation,
       "sensor": self.sensors,
     }  # fmt: skip
-    return tag("mujoco", option + world + "".join(tag(name, write()) for name, write in writers.items()))
+    order = sorted(writers, key=lambda name: name != "tendon") if self.rich else writers  # then equalities know the tendons
+    return tag("mujoco", option + tag("asset", hulls) + world + "".join(tag(name, writers[name]()) for name in order))
 
   def body(self, depth: int) -> str:
     name = f"b{len(self.bodies)}"
@@ -128,9 +159,10 @@ class Writer:
       own = dict(axis=self.numbers(3), ref=ref, springref=springref)
     return tag(
       "joint", name=name, type=kind, pos=self.numbers(3, 0.05), range=self.some(0.3, self.between(*bounds)),
-      margin=self.between(0, 0.1), stiffness=self.some(0.3, self.between(0, 20)), damping=self.some(0.3, self.between(0, 1)),
+      margin=self.between(0, 0.1), stiffness=self.law(0.3, 0, 20), damping=self.law(0.3, 0, 1),
       armature=self.some(0.3, self.between(0, 0.1)), frictionloss=self.some(0.3, self.between(0, 0.5)),
       actuatorgravcomp=self.some(0.3, "true"), **own, **self.soft("limit"), **self.soft("friction"),
+      springyield=self.rarely(0.2, "3", "0.05"),
     )  # fmt: skip
 
   def surface(self) -> dict[str, str | None]:
@@ -138,20 +170,23 @@ class Writer:
       condim=self.some(0.4, self.among("1", "3", "4", "6")), priority=self.some(0.2, "1"),
       friction=self.some(0.4, self.between(0.1, 1.2, 0.001, 0.02, 0.0001, 0.01)), solmix=self.some(0.4, self.between(0.2, 2)),
       margin=self.some(0.4, self.between(0.005, 0.03)), gap=self.some(0.2, self.between(0, 0.01)),
+      adhesion=self.rarely(0.2, "0.1", "1"), surfacevel=self.rarely(0.1, "0.1 -0.2 0 0 0 1"),
     )  # fmt: skip
 
   def geom(self, name: str) -> str:
-    kind = self.among("sphere", "capsule", "box", "box", "ellipsoid", "cylinder")
+    kind = self.among("sphere", "capsule", "box", "box", "ellipsoid", "cylinder", *["mesh", "mesh"] * self.rich)
     length = {"sphere": 1, "capsule": 2, "cylinder": 2}.get(kind, 3)
-    # C searches for contacts of these two no more precisely than to its tolerance
-    mask = "0" if kind in ("ellipsoid", "cylinder") or self.chance(0.3) else None
+    # C searches for contacts of these no more precisely than to its tolerance, but for those of meshes and the floor
+    mask = "0" if kind in ("ellipsoid", "cylinder", "mesh") or self.chance(0.3) else None
     if mask is None:
       self.geoms.append(name)
     if kind in ("sphere", "cylinder"):
       self.wraps.append(name)
     return tag(
       "geom", name=name, type=kind, size=self.between(*(0.03, 0.12) * length), pos=self.numbers(3, 0.1),
-      euler=self.numbers(3, 40), contype=mask, conaffinity=mask, fluidshape=self.some(0.15, "ellipsoid"), **self.surface(),
+      euler=self.numbers(3, 40), contype=mask, conaffinity="2" if kind == "mesh" else mask,
+      fluidshape=self.some(0.15, "ellipsoid"), **self.surface(),
+      mesh=self.among("hull0", "hull1", "hull2") if kind == "mesh" else None,
     )  # fmt: skip
 
   def contacts(self) -> str:
@@ -167,13 +202,19 @@ class Writer:
   def equalities(self) -> str:
     out, joints = "", self.scalars()
     for _ in range(self.among(0, 0, 1, 2)):
-      kind, more = self.among("connect", "weld", "joint", "sites"), self.soft() | {"active": self.some(0.1, "false")}
+      kind = self.among("connect", "weld", "joint", "sites", *["tendon", "guide"] * self.rich)
+      more = self.soft() | {"active": self.some(0.1, "false")}
       if kind == "joint" and joints:
         one, *two = self.several(joints, 1, 2)
         out += tag("joint", joint1=one, joint2=two[0] if two else None, polycoef=self.numbers(5, 0.2), **more)
       elif kind == "sites" and len(self.sites) > 2:
         one, two = self.several(self.sites, 2, 2)
         out += tag(self.among("connect", "weld"), site1=one, site2=two, **more)
+      elif kind == "tendon" and self.tendons:
+        one, *two = self.several(self.tendons, 1, 2)
+        out += tag("tendon", tendon1=one, tendon2=two[0] if two else None, polycoef=self.numbers(5, 0.2), **more)
+      elif kind == "guide" and "guide" in self.sites:
+        out += tag(self.among("connect", "weld"), site1="guide", site2=self.among(*self.sites), **more)
       elif kind in ("connect", "weld") and len(self.bodies) > 1:
         one, two = self.several(self.bodies, 2, 2)
         more |= {"anchor": self.numbers(3, 0.1)} if kind == "connect" else {"torquescale": self.between(0.5, 2)}
@@ -200,9 +241,10 @@ class Writer:
       return ""
     self.tendons.append(name)
     return tag(
-      kind, inner, name=name, stiffness=self.some(0.3, self.between(1, 30)), damping=self.some(0.3, self.between(0, 1)),
+      kind, inner, name=name, stiffness=self.law(0.3, 1, 30), damping=self.law(0.3, 0, 1),
       frictionloss=self.some(0.3, self.between(0, 1)), range=self.some(0.3, self.between(-0.5, 0, 0.01, 0.5)),
       springlength=self.some(0.3, self.between(0, 0.3)), armature=self.some(0.2, self.between(0, 0.1)), **self.soft("limit"),
+      springyield=self.rarely(0.2, "0.01"),
     )  # fmt: skip
 
   def actuation(self) -> str:
@@ -220,7 +262,8 @@ class Writer:
       one, *two = self.several(self.sites, 1, 2)
       target, scalar = {"site": one, "refsite": two[0] if two else None, "gear": self.numbers(6)}, False
     limits = {"ctrlrange": self.some(0.4, "-.7 .8"), "forcerange": self.some(0.4, self.between(-3, -0.5, 0.5, 3))}
-    kind = self.among("motor", "position", "velocity", "general", "intvelocity", "damper", "cylinder", *["muscle"] * scalar)
+    kinds = "motor", "position", "velocity", "general", "intvelocity", "damper", "cylinder"
+    kind = self.among(*kinds, *["muscle"] * scalar, *["pid", "dcmotor", "adhesion"] * self.rich)
     dyn = self.among("none", "integrator", "filter", "filterexact")
     own = {
       "motor": lambda: {},
@@ -232,6 +275,16 @@ class Writer:
       "damper": lambda: dict(kv=self.between(0, 2), ctrlrange="0 1"),
       "cylinder": lambda: dict(timeconst=self.between(0.05, 0.3), area=self.between(0.1, 2), bias=self.numbers(3)),
       "muscle": lambda: dict(force=self.between(1, 10), lengthrange="-1 1", tausmooth=self.some(0.3, "0.2")),
+      "pid": lambda: dict(
+        kp=self.between(0, 5), kv=self.some(0.4, self.between(0, 1)), ki=self.some(0.5, self.between(0, 5)),
+        imax=self.some(0.3, "0.1"), slewmax=self.some(0.3, "3"), input=self.among("pos", "pos vel", "vel", "ff", "pos vel ff"),
+      ),
+      "dcmotor": lambda: dict(
+        resistance=self.between(0.5, 3), motorconst=self.between(0.1, 0.4), inductance=self.some(0.3, "0 0.01"),
+        cogging=self.some(0.3, "0.1 6 0.3"), lugre=self.some(0.3, "40 0.3 0.05 0.1 0.08"),
+        thermal=self.some(0.3, "5 0.02 0 0.004 25 40"),
+      ),
+      "adhesion": lambda: dict(gain=self.between(0, 2), ctrlrange="0 1"),
       "general": lambda: dict(
         dyntype=dyn, dynprm=self.between(0.02, 0.2), gaintype=self.among("fixed", "affine"), gainprm=self.numbers(3),
         biastype=self.among("none", "affine"), biasprm=self.numbers(3),
@@ -239,32 +292,50 @@ class Writer:
       ),
     }[kind]()  # fmt: skip
     self.actuators.append(name)
-    return tag(kind, name=name, **target | limits | own)
+    if kind == "adhesion":
+      target = {"body": self.among(*self.bodies)}
+    return tag(kind, name=name, **target | limits | own | self.history())
 
   def sensors(self) -> str:
     return "".join(self.sensor() for _ in range(self.rng.integers(0, 8)))
 
   def sensor(self) -> str:
     joints, balls = self.scalars(), [name for name, kind in self.joints.items() if kind == "ball"]
-    cutoff = self.some(0.2, self.between(0.1, 2))
-    match self.among("site", "frame", "relative", "joint", "ball", "actuator", "tendon", "subtree", "clock"):
+    cutoff, past = self.some(0.2, self.between(0.1, 2)), self.history(of_sensor=True)
+    more = ["ray", "distance", "contact", "inside", "camera"] * self.rich
+    limited = {"cutoff": cutoff, **past}
+    match self.among("site", "frame", "relative", "joint", "ball", "actuator", "tendon", "subtree", "clock", *more):
       case "site":
-        return tag(self.among(*OF_SITE), site=self.among(*self.sites), cutoff=cutoff)
+        return tag(self.among(*OF_SITE), site=self.among(*self.sites), **limited)
       case "frame":
         of = {"body": self.bodies, "xbody": self.bodies, "site": self.sites, "geom": ["floor", *self.geoms]}
         kind, names = self.among(*of.items())
-        return tag(self.among(*OF_FRAME), objtype=kind, objname=self.among(*names))
+        return tag(self.among(*OF_FRAME), objtype=kind, objname=self.among(*names), **past)
       case "relative":
         site, body = self.among(*self.sites), self.among(*self.bodies)
-        return tag(self.among(*OF_FRAME[:5]), objtype="site", objname=site, reftype="body", refname=body)
+        return tag(self.among(*OF_FRAME[:5]), objtype="site", objname=site, reftype="body", refname=body, **past)
       case "joint" if joints:
-        return tag(self.among(*OF_JOINT), joint=self.among(*joints), cutoff=cutoff)
+        return tag(self.among(*OF_JOINT), joint=self.among(*joints), **limited)
       case "ball" if balls:
-        return tag(self.among("ballquat", "ballangvel"), joint=self.among(*balls))
+        return tag(self.among("ballquat", "ballangvel"), joint=self.among(*balls), **past)
       case "actuator" if self.actuators:
-        return tag(self.among("actuatorpos", "actuatorvel", "actuatorfrc"), actuator=self.among(*self.actuators), cutoff=cutoff)
+        return tag(self.among("actuatorpos", "actuatorvel", "actuatorfrc"), actuator=self.among(*self.actuators), **limited)
       case "tendon" if self.tendons:
-        return tag(self.among("tendonpos", "tendonvel", "tendonactuatorfrc"), tendon=self.among(*self.tendons), cutoff=cutoff)
+        return tag(self.among("tendonpos", "tendonvel", "tendonactuatorfrc"), tendon=self.among(*self.tendons), **limited)
       case "subtree":
-        return tag(self.among(*OF_SUBTREE), body=self.among(*self.bodies))
+        return tag(self.among(*OF_SUBTREE), body=self.among(*self.bodies), **past)
+      case "ray":
+        return tag("rangefinder", site=self.among(*self.sites), data=self.some(0.5, "dist dir normal"), **past)
+      case "distance" if len(self.geoms) > 1:
+        one, two = self.several(self.geoms, 2, 2)
+        return tag(self.among("distance", "normal", "fromto"), geom1=one, geom2=two, cutoff="0.5", **past)
+      case "contact":
+        what = {"body1": self.among(*self.bodies)} if self.chance(0.5) else {"geom1": "floor"}
+        reduce = self.some(0.6, self.among("mindist", "maxforce", "netforce"))
+        data = "found force torque dist pos normal tangent"
+        return tag("contact", data=data, num=self.among("1", "3"), reduce=reduce, **what, **past)
+      case "inside":
+        return tag("insidesite", site=self.among(*self.sites), objtype="body", objname=self.among(*self.bodies), **past)
+      case "camera":
+        return tag("camprojection", site=self.among(*self.sites), camera="eye", **past)
     return tag("clock") + tag("e_potential") + tag("e_kinetic")

@@ -158,7 +158,7 @@ def _held_by_joint(m, qfrc_actuator):
   owner = m.plan.actuator.owner
   on_joint = np.isin(m.actuator_trntype, (TrnType.JOINT, TrnType.JOINTINPARENT))
   joint = np.where(on_joint, m.actuator_trnid[:, 0], 0)[owner]
-  limited = on_joint[owner] & m.jnt_actfrclimited[joint].astype(bool)
+  limited = on_joint[owner] & m.jnt_actfrclimited[joint].astype(bool) if m.njnt else on_joint[owner]
   if not limited.any():
     return np.zeros((len(owner), 1), bool)
   bounds, total = rows(m.jnt_actfrcrange, joint), rows(qfrc_actuator, m.jnt_dofadr[joint])

@@ -153,7 +153,7 @@ def plan(s: dict[str, Any], values: dict[str, np.ndarray], disableflags: int, ca
   slot_pair, within = slot_pair[:kept], within[:kept]
   slot_geom = np.stack([geom1[slot_pair], geom2[slot_pair]], axis=-1)
   enabled = not disableflags & (DisableBit.CONTACT | DisableBit.CONSTRAINT)
-  rigid = pairs.are_rigid(s, *s["geom_bodyid"][np.stack([geom1, geom2])])
+  rigid = pairs.are_rigid(s, *s["geom_bodyid"][np.stack([geom1, geom2])]) & (s["nv"] > 0)  # C looks at this for the rows
   return CollisionPlan(
     enabled, tuple(groups), geom1, geom2, explicit, condim, first_row[slot_pair] + within, slot_pair, slot_geom,
     condim[slot_pair], s["geom_bodyid"][slot_geom].astype(int), rigid[:, None].astype(np.int32) if rigid.any() else None,

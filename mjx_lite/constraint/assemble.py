@@ -75,7 +75,7 @@ def make_constraint(m: Model, x: equality.State, contacts: Contacts, solve: Solv
     (friction.rows_tendon(m, p.friction_tendon), on and m.opt.use_frictionloss),
     (joint_limit, on and m.opt.use_limit),
     (limit.rows_tendon(m, p.limit_tendon, x.ten_length), on and m.opt.use_limit),
-    (contact_rows.params, m.opt.use_contact),
+    (contact_rows.params, m.opt.use_contact and m.nv > 0),
   ]
   params = RowParams(*(join([getattr(x, k) for x, _ in parts]) for k in RowParams._fields[:-1]), stiff=True)
   enabled = np.repeat([flag for _, flag in parts], [len(x.pos) for x, _ in parts])[:, None]

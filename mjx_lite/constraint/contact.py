@@ -214,11 +214,11 @@ def _elliptic_scale(p: ContactPlan, friction: jax.Array, contact_mu: jax.Array) 
 def to_rows(p: ContactPlan, y: jax.Array, mu: jax.Array) -> jax.Array:
   """Frame components (ncon, ndir, W) to rows (ncon * nrow, W)."""
   if p.elliptic or p.nrow == 1:
-    return y.reshape(p.ncon * p.nrow, -1)
+    return y.reshape(p.ncon * p.nrow, y.shape[-1])
   normal, along = jax.lax.split(y, (1, p.ndir - 1), axis=1)
   edge = mu[:, : p.ndir - 1] * along
   both = jnp.stack([normal + edge, normal - edge], axis=2)
-  return both.reshape(p.ncon * p.nrow, -1)
+  return both.reshape(p.ncon * p.nrow, both.shape[-1])
 
 
 def surface_rows(p: ContactPlan, surfacevel: jax.Array, mu: jax.Array) -> jax.Array:
@@ -231,8 +231,8 @@ def surface_rows(p: ContactPlan, surfacevel: jax.Array, mu: jax.Array) -> jax.Ar
 def from_rows(p: ContactPlan, f: jax.Array, mu: jax.Array) -> jax.Array:
   """Row forces (ncon * nrow, W) to frame components (ncon, ndir, W): the transpose of `to_rows`."""
   if p.elliptic or p.nrow == 1:
-    return f.reshape(p.ncon, p.ndir, -1)
-  f = f.reshape(p.ncon, p.ndir - 1, 2, -1)
+    return f.reshape(p.ncon, p.ndir, f.shape[-1])
+  f = f.reshape(p.ncon, p.ndir - 1, 2, f.shape[-1])
   normal = vector.add(f[:, k, 0] + f[:, k, 1] for k in range(p.ndir - 1))[:, None]
   return jnp.concatenate([normal, mu[:, : p.ndir - 1] * (f[:, :, 0] - f[:, :, 1])], axis=1)
 
@@ -240,8 +240,8 @@ def from_rows(p: ContactPlan, f: jax.Array, mu: jax.Array) -> jax.Array:
 def stiffness(p: ContactPlan, w: jax.Array, mu: jax.Array) -> jax.Array:
   """Row weights (ncon * nrow, W) to the matrix (ncon, ndir, ndir, W) of `sum w (row)(row)'` in frame components."""
   if p.elliptic or p.nrow == 1:
-    return w.reshape(p.ncon, p.ndir, 1, -1) * np.eye(p.ndir)[..., None].astype(w.dtype)
-  w = w.reshape(p.ncon, p.ndir - 1, 2, -1)
+    return w.reshape(p.ncon, p.ndir, 1, w.shape[-1]) * np.eye(p.ndir)[..., None].astype(w.dtype)
+  w = w.reshape(p.ncon, p.ndir - 1, 2, w.shape[-1])
   mu = mu[:, : p.ndir - 1]
   plus, minus = w[:, :, 0] + w[:, :, 1], mu * (w[:, :, 0] - w[:, :, 1])
   top = jnp.concatenate([vector.add(plus[:, k] for k in range(p.ndir - 1))[:, None], minus], axis=1)[:, None]

@@ -60,7 +60,7 @@ class Equality(NamedTuple):
 
 def plan(s: dict[str, Any]) -> EqualityPlan:
   """Rows and entries from the static fields of the model."""
-  kind = s["eq_type"]
+  kind = s["eq_type"][: s["neq"] * (s["nv"] > 0)]  # C has no rows where nothing moves
   point = np.flatnonzero((kind == EqType.CONNECT) | (kind == EqType.WELD))
   scalar = np.flatnonzero((kind == EqType.JOINT) | (kind == EqType.TENDON))
   is_site = s["eq_objtype"][point] == ObjType.SITE
@@ -99,7 +99,7 @@ def plan(s: dict[str, Any]) -> EqualityPlan:
   npoint, nturn = len(point), len(turn)
   turn_of = {int(p): t for t, p in enumerate(turn)}
   order, row_eq, first = [], [], {}
-  for e in range(s["neq"]):
+  for e in range(len(kind)):
     if kind[e] in (EqType.JOINT, EqType.TENDON):
       own = [3 * npoint + 3 * nturn + int(np.flatnonzero(scalar == e)[0])]
     else:

@@ -161,7 +161,8 @@ def _check_types(mj_model: Any, d: Any) -> None:
 def get_data(mj_model: mujoco.MjModel, d: Data) -> mujoco.MjData | list[mujoco.MjData]:
   """mujoco.MjData of a Data, or a list of them if it has a leading world axis.
 
-  Most of its time are the allocations: `get_data_into` writes into what is there.
+  Most of its time are the allocations: `get_data_into` writes into what is there. `efc_J` is written down here, of a Data after
+  `step` with the new qpos where a row depends on it: limits of ball joints and couplings of joints.
 
   Args:
     mj_model: the model of the data.

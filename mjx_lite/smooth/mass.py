@@ -19,8 +19,8 @@ from mjx_lite.smooth.articulated import Packed
 
 
 def is_articulated(m: Model) -> bool:
-  """True if the articulated pass serves."""
-  return not (m.plan.articulated.few or m.plan.tendon_inertia.present)
+  """True if the articulated pass serves; it does where nothing moves."""
+  return not (m.nv and (m.plan.articulated.few or m.plan.tendon_inertia.present))
 
 
 def factor(m: Model, cinert: jax.Array, cdof: jax.Array, packed_m: jax.Array, extra: jax.Array | None = None) -> Any:

@@ -139,6 +139,18 @@ def test_contacts_of_nothing_that_moves():
   assert all(e.ok for e in compare.compare_stages(compare.optimal(model), data))
 
 
+def test_moving_surfaces_that_touch_nothing():
+  model = mujoco.MjModel.from_xml_string("""
+    <mujoco>
+      <worldbody>
+        <geom type="plane" size="1 1 1" surfacevel="1 0 0 0 0 0"/>
+        <body pos="0 0 1"><joint frictionloss=".1"/><geom size=".1" contype="0" conaffinity="0"/></body>
+      </worldbody>
+    </mujoco>
+  """)
+  assert all(e.ok for e in compare.compare_stages(compare.optimal(model), mujoco.MjData(model)))
+
+
 # P63
 def test_filters_of_bodies(world):
   """A child does not meet its parent, unless this is static; geoms of one body do not meet."""
