@@ -216,8 +216,8 @@ def _net(d, t, x, match, size):
     ConDataField.TORQUE: jnp.sum(torque + vector.cross(pos - centre[:, None], push), axis=1), ConDataField.POS: centre,
   }  # fmt: skip
   width = centre.shape[-1]
-  some = (x.count > 0)[:, None].astype(pos.dtype)
-  values.update({f: some * np.eye(3)[axis][:, None] for f, axis in ((ConDataField.NORMAL, 0), (ConDataField.TANGENT, 1))})
+  some, axes = (x.count > 0)[:, None].astype(pos.dtype), np.eye(3, dtype=pos.dtype)[..., None]
+  values.update({ConDataField.NORMAL: some * axes[0], ConDataField.TANGENT: some * axes[1]})
   zero = jnp.zeros((len(t.slot), 1, width), pos.dtype)
   parts = [jnp.broadcast_to(values.get(f, zero), (len(t.slot), FIELDS[f][0], width)) for f in t.fields]
   rest = jnp.zeros((len(t.slot), (t.num - 1) * size, width), pos.dtype)

@@ -120,7 +120,7 @@ def camprojection(m: Model, d: Data, t: FrameTables) -> jax.Array:
   """
   assert t.reference is not None  # a camera
   cam = t.reference.parts[0][1][t.reference.order]
-  resolution = m.cam_resolution[cam][..., None].astype(float)
+  resolution = m.cam_resolution[cam][..., None].astype(m.cam_fovy.dtype)
   width, height = resolution[:, 0], resolution[:, 1]
   sensor, intrinsic = rows(m.cam_sensorsize, cam), rows(m.cam_intrinsic, cam)
   physical = (sensor[:, 0] != 0) & (sensor[:, 1] != 0)

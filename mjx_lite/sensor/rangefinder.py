@@ -57,8 +57,8 @@ def plan(s: dict[str, Any], who: np.ndarray) -> list[Part]:
 def _pixel_rays(m: Model, t: RayTables) -> tuple[jax.Array, jax.Array]:
   """Origins and directions (n, 3, W) in the frames of cameras. Source: `mju_camIntrinsics`, `mju_camPixelRay`."""
   fovy, sensor, intrinsic = rows(m.cam_fovy, t.id), rows(m.cam_sensorsize, t.id), rows(m.cam_intrinsic, t.id)
-  size = np.asarray(m.cam_resolution)[t.id][..., None].astype(float)
-  middle = t.pixel[..., None] + 0.5
+  size, pixel = (np.asarray(x)[..., None].astype(fovy.dtype) for x in (m.cam_resolution[t.id], t.pixel))
+  middle = pixel + 0.5
   parallel = t.orthographic[:, None]
   shift = (middle / (0.5 * size) - 1) * 0.5 * fovy[:, None]
   zero = jnp.zeros_like(fovy)

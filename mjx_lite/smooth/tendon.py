@@ -278,5 +278,5 @@ def to_joints(m: Model, ten_J: jax.Array, force: jax.Array) -> jax.Array:
 
 def dense(m: Model, ten_J: jax.Array) -> jax.Array:
   """Dense J (ntendon, nv, W)."""
-  padded = jnp.concatenate([ten_J, jnp.zeros_like(ten_J[:1])])
+  padded = jnp.concatenate([ten_J, jnp.zeros_like(ten_J, shape=(1, ten_J.shape[-1]))])
   return rows(padded, m.plan.tendon.dense).reshape(m.ntendon, m.nv, ten_J.shape[-1])

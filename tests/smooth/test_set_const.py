@@ -8,6 +8,7 @@ import mujoco
 import numpy as np
 import pytest
 from models import OTHERS, SCENE_NAMES, load
+from random_models import random_model
 
 import mjx_lite as mjx
 from mjx_lite.smooth.set_const import Constants
@@ -42,9 +43,7 @@ def changed(model, rng):
   return m
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_equals_c(name):
-  model = changed(load(name), np.random.default_rng(0))
+def assert_constants_equal_c(model):
   ours = mjx.jit(mjx.set_const)(mjx.put_model(model))
   mujoco.mj_setConst(model, mujoco.MjData(model))
   for field in Constants._fields:
@@ -53,6 +52,29 @@ def test_equals_c(name):
     np.testing.assert_allclose(
       np.reshape(getattr(ours, field), theirs.shape), theirs, rtol=1e-10, atol=1e-12 * scale, err_msg=field
     )
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_equals_c(name):
+  assert_constants_equal_c(changed(load(name), np.random.default_rng(0)))
+
+
+@pytest.mark.slow  # the scenes above are in CI
+@pytest.mark.parametrize("seed", range(40))
+def test_models_by_chance_equal_c(seed):
+  assert_constants_equal_c(changed(random_model(seed, rich=True), np.random.default_rng(0)))
+
+
+def test_tendon_that_nothing_moves():
+  assert_constants_equal_c(
+    mujoco.MjModel.from_xml_string("""
+      <mujoco>
+        <worldbody>
+          <site name="a"/><site name="b" pos="0 0 1"/><body><joint/><geom size=".1"/></body>
+        </worldbody>
+        <tendon><spatial frictionloss="1"><site site="a"/><site site="b"/></spatial></tendon>
+      </mujoco>""")
+  )
 
 
 @pytest.fixture(scope="module")
