@@ -779,12 +779,12 @@ def rungekutta4(m: Model, d: Data) -> Data:
   carry = d, first, jax.tree.map(lambda x: rk4.FIRST_WEIGHT * x, first)
   (last, _, mean), _ = jax.lax.scan(stage, carry, jnp.asarray(rk4.STAGES, d.qpos.dtype))
   last = energy_vel(m, energy_pos(m, last)) if m.opt.use_energy else last.replace(energy=jnp.zeros_like(d.energy))
-  read = {
-    "actuator_length": activation.reads_length(m), "actuator_velocity": activation.reads_velocity(m),
-    "ten_length": m.nplastic > 0, "ten_J": False,
+  whose = {
+    "actuator_velocity": d if activation.reads_velocity(m) else last, "ten_length": d if m.nplastic else last, "ten_J": last,
   }  # fmt: skip
-  began = {k: getattr(d, k) for k in read}
-  left = {k: jnp.where(is_read, began[k], getattr(last, k)) for k, is_read in read.items()}
+  left = {k: getattr(x, k) for k, x in whose.items()}
+  left["actuator_length"] = jnp.where(activation.reads_length(m), d.actuator_length, last.actuator_length)
+  began = {k: getattr(d, k) for k in left}
   start = last.replace(qpos=d.qpos, qvel=d.qvel, act=d.act, time=d.time, act_dot=mean.act_dot, **began)
   past = _record(m, d)  # what sensors measured at the first place
   return _advance(m, start, mean.qacc, mean.qvel, past).replace(qacc=mean.qacc, act_dot=last.act_dot, **left)

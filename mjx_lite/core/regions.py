@@ -41,6 +41,7 @@ from jax.extend import backend
 from jax.extend import core as jex_core
 from jax.interpreters import ad, batching, mlir
 
+from mjx_lite.core import garbage
 from mjx_lite.core.memo import memoized
 
 VERSION = tuple(int(x) for x in metadata.version("jaxlib").split(".")[:3] if x.isdigit())
@@ -447,4 +448,4 @@ program_p.def_abstract_eval(lambda *avals, closed, whole: list(closed.out_avals)
 batching.primitive_batchers[program_p] = _batch
 ad.primitive_jvps[program_p] = _jvp
 mlir.register_lowering(program_p, mlir.lower_fun(lambda *x, closed, whole: evaluate_plainly(closed, *x), multiple_results=True))
-mlir.register_lowering(program_p, mlir.lower_fun(_run_on_cpu, multiple_results=True), platform="cpu")
+mlir.register_lowering(program_p, garbage.keeping(mlir.lower_fun(_run_on_cpu, multiple_results=True)), platform="cpu")

@@ -16,9 +16,7 @@ of a tile become regions (`regions.py`), and on a GPU by NVIDIA those of a world
 core/ touch jax's extension interfaces.
 """
 
-import contextlib
 import functools
-import gc
 import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -30,7 +28,7 @@ from jax.extend import core as jex_core
 from jax.interpreters import ad, batching, mlir
 from jax.interpreters import partial_eval as pe
 
-from mjx_lite.core import compiling, ptx, regions, scalars
+from mjx_lite.core import compiling, garbage, ptx, regions, scalars
 
 
 class Call(NamedTuple):
@@ -106,7 +104,7 @@ def _trace(call, batched, avals):
     return [jnp.broadcast_to(x, (*x.shape[:-1], width)) for x in out]
 
   # what the devices of a mesh hold is not asked here: in `jax.shard_map` JAX would write `reshard` beside every `where`
-  with _garbage_kept(), jax.sharding.use_abstract_mesh(_NO_MESH), jax.disable_jit(False):
+  with garbage.kept(), jax.sharding.use_abstract_mesh(_NO_MESH), jax.disable_jit(False):
     shapes = [jax.ShapeDtypeStruct(s, t) for s, t in avals]
     closed = jax.make_jaxpr(regions.marked(flat, _width(shapes, batched)))(*shapes)
   # a sixth of the operations make what nobody reads, and cost as much to lower as others
@@ -124,18 +122,6 @@ def _alive(closed, outs):
   eqn = eqn.replace(params={**eqn.params, **some, "jaxpr": inner.replace(jaxpr=alive)}, outvars=outvars)
   debug = closed.jaxpr.debug_info.with_unknown_names()
   return closed.replace(jaxpr=closed.jaxpr.replace(eqns=[eqn], outvars=outvars, debug_info=debug))
-
-
-@contextlib.contextmanager
-def _garbage_kept():
-  """Python's collector off: a trace makes a million objects, and in a large process each collection visits all the others."""
-  was_on = gc.isenabled()
-  gc.disable()
-  try:
-    yield
-  finally:
-    if was_on:
-      gc.enable()
 
 
 def clear_caches() -> None:
@@ -339,6 +325,7 @@ def _dce(used, eqn):
   return [True] * len(eqn.invars), eqn.replace(params={**eqn.params, "call": call}, outvars=outvars)
 
 
+@garbage.keeping
 def _lower_for_gpu(ctx, *operands, **params):
   # other versions of XLA need not know what calls a kernel, so `jax.export` refuses it
   run = _run if ctx.module_context.lowering_parameters.for_export else _run_on_gpu
@@ -350,6 +337,6 @@ native_p.def_impl(_impl)
 ad.primitive_jvps[native_p] = _jvp
 batching.primitive_batchers[native_p] = _batch
 mlir.register_lowering(native_p, mlir.lower_fun(_run, multiple_results=True))
-mlir.register_lowering(native_p, mlir.lower_fun(_run_on_cpu, multiple_results=True), platform="cpu")
+mlir.register_lowering(native_p, garbage.keeping(mlir.lower_fun(_run_on_cpu, multiple_results=True)), platform="cpu")
 mlir.register_lowering(native_p, _lower_for_gpu, platform="cuda")
 pe.dce_rules[native_p] = _dce

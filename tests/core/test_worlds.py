@@ -1,5 +1,7 @@
 """The world axis: every way to batch reaches the native layout, where it is last."""
 
+import gc
+
 import jax
 import jax.numpy as jnp
 import mujoco
@@ -152,6 +154,19 @@ def test_eager_calls_are_compiled_as_by_jit(monkeypatch):
   one = worlds.one_world(lambda m, x: x + 1)
   assert one((), jnp.zeros(3)).shape == (3,) and len(made) == 1
   assert jax.jit(one)((), jnp.zeros(3)).shape == (3,) and len(made) == 1
+
+
+def test_no_garbage_is_collected_while_a_step_is_traced_or_lowered(pendulum):
+  m, d = pendulum
+  traced, collections = mjx.jit(lambda m, d: mjx.step(m, d)).trace(m, d), []
+  assert gc.isenabled()
+  gc.callbacks.append(lambda phase, info: collections.append(phase))
+  try:
+    traced.lower()
+  finally:
+    gc.callbacks.pop()
+  assert len(collections) < 20  # of what is around the step; of that itself a hundred
+  assert gc.isenabled()
 
 
 @pytest.mark.parametrize("jit", [jax.jit, mjx.jit])
