@@ -516,7 +516,7 @@ def _inverse(m: Model, d: Data, work: Work, sensors: bool = False) -> Data:
   """The part of `inverse` that depends on acceleration; rows as `make_constraint` gives them."""
   if m.opt.is_discrete and m.nv:
     return _inverse_discrete(m, d, work, sensors)
-  qacc = _continuous(m, d, work.factor) if m.opt.use_invdiscrete else d.qacc
+  qacc = _continuous(m, d, work.factor) if m.opt.use_invdiscrete and m.nv else d.qacc
   d = _inverse_constraint(m, d, qacc, work.rows)
   if sensors:
     d = sensor_acc(m, d.replace(qacc=qacc)).replace(qacc=d.qacc)

@@ -133,4 +133,4 @@ def of_trees(
   tangents = jnp.broadcast_to(jnp.asarray(p.tangent, qvel.dtype)[..., None], (*p.tangent.shape, qvel.shape[-1]))
   columns = jax.vmap(lambda t: jax.jvp(force, (qvel,), (t,))[1])(tangents)
   flat = rows(columns.reshape(-1, qvel.shape[-1]), p.entry.ravel())
-  return jnp.where(p.same_tree[..., None], flat.reshape(m.nv, m.nv, -1), 0)
+  return jnp.where(p.same_tree[..., None], flat.reshape(m.nv, m.nv, flat.shape[-1]), 0)

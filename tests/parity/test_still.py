@@ -58,9 +58,11 @@ def test_stages_equal_c(integrator, cone):
 @pytest.mark.parametrize("integrator", ["discrete", pytest.param("implicitfast", marks=pytest.mark.slow)])
 def test_inverse_gradients_and_worlds(integrator):
   model = mujoco.MjModel.from_xml_string(XML.format(integrator=integrator, cone="elliptic"))
+  model.opt.enableflags |= mujoco.mjtEnableBit.mjENBL_INVDISCRETE
   m = mjx.put_model(model)
   d = mjx.make_data(m)
   assert mjx.inverse(m, d).qfrc_inverse.shape == (0,)
+  assert mjx.deriv_smooth_vel(m, mjx.forward(m, d)).shape == (0, 0)
 
   def f(ctrl, length):
     after, _ = mjx.rollout(m.tree_replace({"tendon_lengthspring": length}), d.replace(ctrl=ctrl), steps=2, record=())
