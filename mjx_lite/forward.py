@@ -749,7 +749,7 @@ def step_map(m: Model, d: Data) -> Data:
 
 
 def rungekutta4(m: Model, d: Data) -> Data:
-  """Advance the state by Runge-Kutta of order 4; three more times forward, without energies and sensors.
+  """Advance the state by Runge-Kutta of order 4; three more times forward, without sensors.
 
   All that is computed is left as at the last of the four places, as C leaves it; but lengths and velocities as at the first
   one, where the end of the step needs them. C leaves `ten_J` so too; here it is of the last place, as the constraint rows are,

@@ -448,4 +448,4 @@ program_p.def_abstract_eval(lambda *avals, closed, whole: list(closed.out_avals)
 batching.primitive_batchers[program_p] = _batch
 ad.primitive_jvps[program_p] = _jvp
 mlir.register_lowering(program_p, mlir.lower_fun(lambda *x, closed, whole: evaluate_plainly(closed, *x), multiple_results=True))
-mlir.register_lowering(program_p, garbage.keeping(mlir.lower_fun(_run_on_cpu, multiple_results=True)), platform="cpu")
+mlir.register_lowering(program_p, garbage.kept()(mlir.lower_fun(_run_on_cpu, multiple_results=True)), platform="cpu")

@@ -325,7 +325,7 @@ def _dce(used, eqn):
   return [True] * len(eqn.invars), eqn.replace(params={**eqn.params, "call": call}, outvars=outvars)
 
 
-@garbage.keeping
+@garbage.kept()
 def _lower_for_gpu(ctx, *operands, **params):
   # other versions of XLA need not know what calls a kernel, so `jax.export` refuses it
   run = _run if ctx.module_context.lowering_parameters.for_export else _run_on_gpu
@@ -337,6 +337,6 @@ native_p.def_impl(_impl)
 ad.primitive_jvps[native_p] = _jvp
 batching.primitive_batchers[native_p] = _batch
 mlir.register_lowering(native_p, mlir.lower_fun(_run, multiple_results=True))
-mlir.register_lowering(native_p, garbage.keeping(mlir.lower_fun(_run_on_cpu, multiple_results=True)), platform="cpu")
+mlir.register_lowering(native_p, garbage.kept()(mlir.lower_fun(_run_on_cpu, multiple_results=True)), platform="cpu")
 mlir.register_lowering(native_p, _lower_for_gpu, platform="cuda")
 pe.dce_rules[native_p] = _dce

@@ -1,31 +1,18 @@
 """Programs of a fit: compiled ahead, side by side, and run on all cores."""
 
 import concurrent.futures
-import contextlib
-import gc
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 import numpy as np
 
 import mjx_lite as mjx
+from mjx_lite.core import garbage
 from mjx_lite.sysid import problem
 
 _WIDEST = 64  # segments in a part: from 16 on a segment takes hardly less time in a wider one
-
-
-@contextlib.contextmanager
-def _garbage_kept() -> Iterator[None]:
-  """Python's collector off: it would visit the million objects of a trace, and all others, again and again."""
-  was_on = gc.isenabled()
-  gc.disable()
-  try:
-    yield
-  finally:
-    if was_on:
-      gc.enable()
 
 
 class Ahead:
@@ -40,14 +27,14 @@ class Ahead:
     key = form, tuple((np.shape(x), np.dtype(x.dtype)) for x in leaves)
     if key not in self._made:
       like = [jax.ShapeDtypeStruct(*k) for k in key[1]]
-      with _garbage_kept():
+      with garbage.kept():
         lowered = self._jit.lower(*jax.tree.unflatten(form, like))  # here: other threads have other settings of JAX
       self._made[key] = _pool().submit(lowered.compile)
     return self._made[key]
 
   def shapes(self, *args: Any) -> Any:
     """Shapes of the value."""
-    with _garbage_kept():
+    with garbage.kept():
       return jax.eval_shape(self._jit, *args)
 
   def __call__(self, *args: Any) -> Any:
