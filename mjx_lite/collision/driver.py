@@ -65,6 +65,12 @@ class CollisionPlan(NamedTuple):
   rigid: np.ndarray | None  # (npair, 1) 1 if no dof moves one geom against the other, where there are such pairs
   compact: int | None  # slots of one pair at most, if slots are filled at run time; the tables of slots are then examples
 
+  @property
+  def is_closed(self) -> bool:
+    """Whether closed forms find all contacts, each of which has its slot."""
+    searched = any(isinstance(g.how, convex.ConvexPlan | FieldPlan) or g.name == "-".join(_FIELDS) for g in self.groups)
+    return self.compact is None and not searched and all(g.budget == len(g.pair) for g in self.groups)
+
 
 class Contacts(NamedTuple):
   """Result of `collide`: geometry and parameters of every slot.

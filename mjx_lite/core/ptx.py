@@ -12,7 +12,6 @@ Source: NVIDIA, PTX ISA 8.0; the call with PTX in it is XLA's (`__gpu$xla.gpu.pt
 with versions of jaxlib that this was tested with.
 """
 
-import functools
 import heapq
 import os
 import struct
@@ -20,15 +19,13 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
-import jax.core
-import jax.numpy as jnp
 import numpy as np
-from jax.extend import core as jex_core
 
 from mjx_lite.core import regions
-from mjx_lite.core.scalars import MAX_NODES, Load, Loop, Program, Unsupported, loop_arguments
+from mjx_lite.core.scalars import Load, Loop, Program, Unsupported
 
 _IS_ON = (0, 10, 2) <= regions.VERSION < (0, 12) and os.environ.get("MJX_LITE_KERNELS") != "0"
+LOOP = 100_000  # numbers of a loop, all turns together, above which a turn is a kernel of its own
 _LEAST = 8.0  # compute capability, for `min.NaN`
 
 _REGISTERS = 170  # numbers that a thread keeps at hand, of 255 registers
@@ -36,7 +33,7 @@ _AHEAD = 200  # lines that a number from its own memory is asked for before it i
 _ADDRESSES = 6  # of inputs and outputs, likewise
 _MAX_LINES = 250_000  # which the driver takes about a minute for
 _THREADS = 32  # of a block
-_MAX_CONSTANT = 1024  # numbers that are written into the kernel
+
 _MAX_BYTES = 1 << 31  # of an input or a result
 
 _SUFFIX = {"f": "f32", "i": "s32", "u": "u32", "p": "pred"}
@@ -459,119 +456,3 @@ def call(p: Program, inputs: Sequence[jax.Array], outs: Sequence[np.ndarray], dt
       output_indices=tuple(np.int32(k) for k in range(len(read), len(used))),
     )
   )  # fmt: skip
-
-
-def evaluate(closed: Any, inputs: Sequence[Any], worlds: int) -> list[Any]:
-  """The results (..., worlds) of a program of one world, of inputs (..., worlds) or, for all worlds, (..., 1).
-
-  What is the same for all worlds, XLA computes. It goes through loops of many steps as well: each step is a kernel.
-
-  Raises:
-    Unsupported: an operation is not written as numbers, or there are too many.
-  """
-  return _begun(closed, dict(zip(closed.jaxpr.invars, inputs, strict=True)), worlds)({})
-
-
-def _begun(closed: Any, known: dict[Any, Any], worlds: int) -> Callable[[dict[Any, Any]], list[Any]]:
-  """Computes what all worlds share of a program, some of whose arguments are known; returns what computes the rest."""
-  eqns, outvars = regions.inlined(closed, closed.jaxpr.invars, known)
-  last = regions.last_reads(eqns, outvars)
-  shared = {v for v, x in known.items() if np.shape(x) == v.aval.shape}
-
-  ahead = []
-  for k, e in enumerate(eqns):
-    if shared.issuperset(regions.variables([e])):
-      outs = [v for v in e.outvars if v in last]
-      regions.run_part(closed, known, _of_all, [e], outs)
-      shared.update(outs)
-    else:
-      ahead.append((k, e))
-
-  def rest(others):
-    now, part = {**known, **others}, []
-
-    def run_part(end):
-      if part:
-        outs = [v for e in part for v in e.outvars if last.get(v, -1) >= end]
-        regions.run_part(closed, now, functools.partial(_together, worlds=worlds), list(part), outs)
-        part.clear()
-
-    for k, e in ahead:
-      if e.primitive.name == "scan" and _numbers(e) > MAX_NODES // 4:
-        run_part(k)
-        now.update(zip(e.outvars, _stepped(e, now, worlds), strict=True))
-      else:
-        part.append(e)
-    run_part(len(eqns))
-    return [_wide(v.val if isinstance(v, jex_core.Literal) else now[v], worlds) for v in outvars]
-
-  return rest
-
-
-def _of_all(closed: Any, inputs: Sequence[Any]) -> list[Any]:
-  """What is the same for all worlds: constants where they can be known."""
-  if not any(isinstance(x, jax.core.Tracer) for x in inputs) and sum(map(_numbers, closed.jaxpr.eqns)) <= _MAX_CONSTANT:
-    p = Program()
-    try:
-      outs = p.run(closed, list(map(p.constant, inputs)))
-    except Unsupported:
-      outs = []
-    values = [[p.value(k) for k in x.ravel().tolist()] for x in outs]
-    if outs and not any(None in x for x in values):
-      return [np.array(x, a.dtype).reshape(a.shape) for x, a in zip(values, closed.out_avals, strict=True)]
-  return jex_core.jaxpr_as_fun(closed)(*inputs)
-
-
-def _numbers(eqn: Any) -> int:
-  """About how many numbers an equation makes."""
-  inside = sum(_numbers(e) for j in jex_core.jaxprs_in_params(eqn.params) for e in j.eqns)
-  return inside * eqn.params.get("length", 1) + sum(v.aval.size for v in eqn.outvars)
-
-
-def _stepped(eqn: Any, known: dict[Any, Any], worlds: int) -> list[jax.Array]:
-  """Results of a loop of steps."""
-  inside = eqn.params["jaxpr"]
-  nconst, ncarry = loop_arguments(eqn)
-  given = [v.val if isinstance(v, jex_core.Literal) else known[v] for v in eqn.invars]
-  consts, others = (part(inside.jaxpr.invars) for part in (lambda x: x[:nconst], lambda x: x[nconst:]))
-  rest = _begun(inside, dict(zip(consts, given, strict=False)), worlds)
-
-  def step(carry, row):
-    out = rest(dict(zip(others, (*carry, *row), strict=True)))
-    return out[:ncarry], out[ncarry:]
-
-  first = [_wide(x, worlds) for x in given[nconst : nconst + ncarry]]
-  carry, made = jax.lax.scan(step, first, given[nconst + ncarry :], eqn.params["length"], eqn.params["reverse"])
-  return [*carry, *made]
-
-
-def _wide(x: Any, worlds: int) -> jax.Array:
-  x = jnp.asarray(x)
-  return jnp.broadcast_to(x, (*x.shape[:-1], worlds)) if x.ndim else x
-
-
-def _together(closed: Any, inputs: Sequence[jax.Array], worlds: int) -> list[Any]:
-  """Results of one kernel."""
-  p = Program()
-  numbers = [
-    p.constant(x)
-    if x.shape == a.shape and a.size <= _MAX_CONSTANT and not isinstance(x, jax.core.Tracer)
-    else p.inputs(k, a.shape, a.dtype, x.shape != a.shape)
-    for k, (x, a) in enumerate(zip(inputs, closed.in_avals, strict=True))
-  ]
-  outs = p.run(closed, numbers)
-  passed = {k: i for k, out in enumerate(outs) for i in _whole(p, out, inputs, worlds)}
-  made = [k for k in range(len(outs)) if k not in passed]
-  new = iter(call(p, inputs, [outs[k] for k in made], [closed.out_avals[k].dtype for k in made], worlds) if made else [])
-  return [inputs[passed[k]] if k in passed else next(new) for k in range(len(outs))]
-
-
-def _whole(p: Program, out: np.ndarray, inputs: Sequence[jax.Array], worlds: int) -> list[int]:
-  """The input that numbers are, if they are one."""
-  numbers = out.ravel().tolist()
-  if not numbers or p.op[numbers[0]] != "load":
-    return []
-  k = p.of[numbers[0]].buffer
-  shape = (*out.shape[:-1], worlds)
-  same = k >= 0 and inputs[k].shape == shape and all(p.of.get(n) == (k, i, True) for i, n in enumerate(numbers))
-  return [k] if same else []

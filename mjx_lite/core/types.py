@@ -20,6 +20,7 @@ from mjx_lite.core.pytree import Handed, Replaceable, array, pytree, static
 from mjx_lite.core.status import Status
 
 _DISABLE, _ENABLE = enums.DisableBit, enums.EnableBit
+_STRAIGHT = 1000  # contact slots times degrees of freedom
 _FELT = 30.0  # in units of `contact_reach`: beyond it the weight of a contact is round-off
 
 
@@ -236,6 +237,12 @@ class Model(Replaceable):
   def tile(self) -> int:
     """Worlds computed at a time on CPU, 0 for all."""
     return self.layout.tile
+
+  @property
+  def is_straight(self) -> bool:
+    """Whether a step may be few enough numbers to be straight code (`core/kernels.py`)."""
+    contacts = self.plan.collision
+    return self.layout.dtype == "float32" and contacts.is_closed and len(contacts.slot_row) * self.nv <= _STRAIGHT
 
   @property
   def plan(self) -> Any:

@@ -12,7 +12,7 @@ with a parameter `batched`:
   `vmap(grad(f))` is right too, in the plain layout; `grad` of a sum over `vmap` is the fast way to batched gradients.
 
 This is also the one place where worlds are cut into tiles (CPU caches), see `_in_tiles`, where the operations of one world or
-of a tile become regions (`regions.py`), and on a GPU by NVIDIA those of a world a thread's (`ptx.py`). No modules but those of
+of a tile become regions (`regions.py`), or those of a step straight code for each world (`kernels.py`). No modules but those of
 core/ touch jax's extension interfaces.
 """
 
@@ -28,7 +28,8 @@ from jax.extend import core as jex_core
 from jax.interpreters import ad, batching, mlir
 from jax.interpreters import partial_eval as pe
 
-from mjx_lite.core import compiling, garbage, ptx, regions, scalars
+from mjx_lite.core import compiling, garbage, ptx, regions, scalars, vectors
+from mjx_lite.core.kernels import Kernels
 
 
 class Call(NamedTuple):
@@ -40,6 +41,7 @@ class Call(NamedTuple):
   nshared: int  # leaves of the first argument, the Model
   tile: int  # worlds computed at a time by kernels, 0 for all
   groups: int  # devices that the worlds may be divided among, see `Tiling`
+  straight: bool  # whether it is tried as straight code (`kernels.py`)
   outs: tuple[int, ...] | None = None  # the leaves of its result that somebody reads, None for all
 
 
@@ -70,7 +72,9 @@ def one_world(native: Callable[..., Any], check: Callable[..., None] | None = No
     leaves, in_tree = jax.tree.flatten(args)
     leaves = [jnp.asarray(x) for x in leaves]
     shared, tile = len(jax.tree.leaves(args[0])), getattr(args[0], "tile", 0)
-    call = Call(native, tuple(sorted(static.items())), in_tree, shared, tile, _devices())
+    groups = _devices()
+    straight = groups == 1 and getattr(args[0], "is_straight", False) and _has_kernels()
+    call = Call(native, tuple(sorted(static.items())), in_tree, shared, tile, groups, straight)
     out = native_p.bind(*leaves, call=call, batched=False)
     return jax.tree.unflatten(_OUT_TREE[call], out)
 
@@ -81,6 +85,10 @@ def _devices() -> int:
   """Devices among which XLA may divide one array here: all of them, but one's own part in `jax.shard_map`."""
   mesh = jax.sharding.get_abstract_mesh()
   return max(1, jax.device_count() // math.prod(mesh.shape[name] for name in mesh.manual_axes))
+
+
+def _has_kernels() -> bool:
+  return vectors.is_on() if jax.default_backend() == "cpu" else ptx.is_on()
 
 
 def _avals(leaves):
@@ -142,24 +150,44 @@ def _run(*leaves, call, batched, differentiated=False, lanes=0):
 
 
 def _run_on_cpu(*leaves, call, batched):
+  width = _width(leaves, batched)
+  if call.straight and width and vectors.is_on():
+    out = _by_kernels(leaves, call, batched, Kernels(vectors.call, width, vectors.LOOP))
+    if out is not None:
+      return out
+  return _run_in_regions(*leaves, call=call, batched=batched)
+
+
+def _run_in_regions(*leaves, call, batched):
   return _run(*leaves, call=call, batched=batched, lanes=_lanes(call))
 
 
 def _run_on_gpu(*leaves, call, batched):
-  """Each world by a thread, unless the worlds may be divided among devices, or an operation is not written as numbers."""
   if call.groups == 1 and ptx.is_on():
-    arrays = [x if batched else x[..., None] for x in leaves]
-    one = tuple(((*x.shape[:-1], 1), x.dtype) for x in arrays)
-    width = _width(arrays, True)
-    if width == 1:  # two of it, as what is of a world is known by its shape
-      arrays = [x if i < call.nshared else jnp.repeat(x, 2, -1) for i, x in enumerate(arrays)]
-    try:
-      out = ptx.evaluate(_trace(call, True, one), arrays, max(width, 2))
-    except scalars.Unsupported:
-      pass
-    else:
-      return [x[..., :width] if batched else x[..., 0] for x in out]
+    width = _width(leaves, batched)
+    # of a single world two, as what is of a world is known by its shape
+    out = _by_kernels(leaves, call, batched, Kernels(ptx.call, max(width, 2), ptx.LOOP))
+    if out is not None:
+      return out
   return _run(*leaves, call=call, batched=batched)
+
+
+def _by_kernels(leaves, call, batched, kernels):
+  """Each world by straight code; None if an operation is not written as numbers."""
+  arrays = [x if batched else x[..., None] for x in leaves]
+  width = _width(arrays, True)
+  if width < kernels.worlds:
+    arrays = [x if i < call.nshared else jnp.repeat(x, kernels.worlds, -1) for i, x in enumerate(arrays)]
+  try:
+    out = kernels.evaluate(_trace(call, True, _of_one(leaves, batched)), arrays)
+  except scalars.Unsupported:
+    return None
+  return [x[..., :width] if batched else x[..., 0] for x in out]
+
+
+def _of_one(leaves, batched):
+  """Shapes and dtypes of one world's operands, with a world axis."""
+  return tuple(((*x.shape[:-1], 1) if batched else (*x.shape, 1), x.dtype) for x in leaves)
 
 
 def _width(leaves, batched):
@@ -261,6 +289,10 @@ def _stacked_tiles(body, leaves, made, tiling):
 
 
 def _abstract_eval(*avals, call, batched):
+  if call.straight:
+    outs = _trace(call, True, _of_one(avals, batched)).out_avals
+    last = (_width(avals, batched),) if batched else ()
+    return [jax.core.ShapedArray((*a.shape[:-1], *last), a.dtype) for a in outs]
   if not batched:
     return [jax.core.ShapedArray(a.shape, a.dtype) for a in _trace(call, batched, _avals(avals)).out_avals]
   # traced at the width that is going to run, so that the trace serves again
@@ -325,11 +357,15 @@ def _dce(used, eqn):
   return [True] * len(eqn.invars), eqn.replace(params={**eqn.params, "call": call}, outvars=outvars)
 
 
-@garbage.kept()
-def _lower_for_gpu(ctx, *operands, **params):
-  # other versions of XLA need not know what calls a kernel, so `jax.export` refuses it
-  run = _run if ctx.module_context.lowering_parameters.for_export else _run_on_gpu
-  return mlir.lower_fun(run, multiple_results=True)(ctx, *operands, **params)
+def _lowering(run, exported):
+  """Lowering on a device; what is exported is loaded by other versions of XLA, or where a kernel's machine code is not."""
+
+  @garbage.kept()
+  def lower(ctx, *operands, **params):
+    chosen = exported if ctx.module_context.lowering_parameters.for_export else run
+    return mlir.lower_fun(chosen, multiple_results=True)(ctx, *operands, **params)
+
+  return lower
 
 
 native_p.def_abstract_eval(_abstract_eval)
@@ -337,6 +373,6 @@ native_p.def_impl(_impl)
 ad.primitive_jvps[native_p] = _jvp
 batching.primitive_batchers[native_p] = _batch
 mlir.register_lowering(native_p, mlir.lower_fun(_run, multiple_results=True))
-mlir.register_lowering(native_p, garbage.kept()(mlir.lower_fun(_run_on_cpu, multiple_results=True)), platform="cpu")
-mlir.register_lowering(native_p, _lower_for_gpu, platform="cuda")
+mlir.register_lowering(native_p, _lowering(_run_on_cpu, _run_in_regions), platform="cpu")
+mlir.register_lowering(native_p, _lowering(_run_on_gpu, _run), platform="cuda")
 pe.dce_rules[native_p] = _dce

@@ -1,0 +1,295 @@
+"""A world in a lane: what a kernel of machine code computes is what XLA computes, and C."""
+
+import os
+import subprocess
+import sys
+import textwrap
+
+import jax
+import jax.numpy as jnp
+import mujoco
+import numpy as np
+import pytest
+import straight
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from models import load
+
+import mjx_lite as mjx
+from mjx_lite.cli.compare import optimal
+from mjx_lite.core import scalars, vectors, worlds
+
+_SWING = """<mujoco><worldbody><geom type="plane" size="1 1 .1"/><body pos="0 0 .25"><joint axis="0 1 0"/>
+  <geom type="capsule" fromto="0 0 0 .2 0 -.1" size=".05"/><body pos=".2 0 -.1"><joint axis="0 1 0" range="-30 30"/>
+  <geom size=".06"/></body></body></worldbody></mujoco>"""
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _single_precision():
+  """No 64-bit numbers, nor traces that have them."""
+  with jax.enable_x64(False):
+    worlds.clear_caches()
+    yield
+  worlds.clear_caches()
+
+
+def _states(mj_model, m, number, every=8):
+  """Data of some worlds, where a trajectory of C has been; and C's accelerations there."""
+  rng, c = np.random.default_rng(0), mujoco.MjData(mj_model)
+  states, qacc = [], []
+  for _ in range(number):
+    for _ in range(every):
+      c.ctrl[:] = rng.uniform(-0.3, 0.3, mj_model.nu)
+      mujoco.mj_step(mj_model, c)
+    states.append(mjx.put_data(m, c))
+    mujoco.mj_forward(mj_model, c)
+    qacc.append(c.qacc.copy())
+  return jax.tree.map(lambda *x: jnp.asarray(np.stack(x)), *states), np.stack(qacc)
+
+
+def _kernels(function, *args):
+  """How many kernels a function calls."""
+  return jax.jit(function).lower(*args).as_text().count("custom_call @mjx_lite_")
+
+
+def _by_xla(function, *args):
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setattr(vectors, "_IS_ON", False)
+    again = lambda *a: function(*a)  # noqa: E731  JAX knows the other by its name
+    assert _kernels(again, *args) == 0
+    return jax.jit(again)(*args)
+
+
+def _assert_close(got, want, tol=5e-4):
+  for (path, a), b in zip(jax.tree_util.tree_flatten_with_path(got)[0], jax.tree.leaves(want), strict=True):
+    name = jax.tree_util.keystr(path)
+    assert a.shape == b.shape and a.dtype == b.dtype, name
+    a, b = np.asarray(a), np.asarray(b)
+    if b.dtype == np.float32:
+      scale = max(1.0, np.abs(b[np.isfinite(b)]).max(initial=0))
+      np.testing.assert_allclose(a, b, rtol=tol, atol=tol * scale, err_msg=name)
+    elif "niter" not in name:  # which round-off may change
+      np.testing.assert_array_equal(a, b, err_msg=name)
+
+
+SCENES = ("joints", "yielding", "actuators", "tendon_limits", "humanoid_mjx")
+MORE = ("transmissions", "tendons", "media", "equalities", "trees", "diagexact", "delays", "sensor_delays", "tendon_armature",
+        "quadruped", "humanoid", "humanoids_1")  # fmt: skip
+
+
+# joints of all types and limits; elliptic cones, Newton's iterations; muscles; contacts; a real humanoid
+@pytest.mark.parametrize("scene", [*SCENES, *(pytest.param(x, marks=pytest.mark.slow) for x in MORE)])
+def test_a_step(scene):
+  """All of Data, of as many worlds as fill a block and some more; and accelerations beside C's."""
+  mj_model = optimal(load(scene))
+  m = mjx.put_model(mj_model, dtype=np.float32)
+  d, qacc = _states(mj_model, m, 19)
+  step = jax.vmap(mjx.step, in_axes=(None, 0))
+  assert _kernels(step, m, d) == 1
+  got = jax.jit(step)(m, d)
+  _assert_close(got, _by_xla(step, m, d))
+  off = np.abs(got.qacc - qacc).max(axis=1) / (1 + np.abs(qacc).max(axis=1))
+  assert np.median(off) < 2e-4 and off.max() < 2e-2, off
+
+
+@pytest.mark.parametrize("number", [1, 2, 16, 33])
+def test_worlds_are_as_alone(number):
+  """However many fill no block, each is what it is among others."""
+  mj_model = mujoco.MjModel.from_xml_string(_SWING)
+  m = mjx.put_model(mj_model)
+  d, _ = _states(mj_model, m, 33)
+  step = jax.jit(jax.vmap(mjx.step, in_axes=(None, 0)))
+  want, some = step(m, d), jax.tree.map(lambda x: x[:number], d)
+  for a, b in zip(jax.tree.leaves(step(m, some)), jax.tree.leaves(want), strict=True):
+    np.testing.assert_allclose(a, b[:number], rtol=2e-6, atol=2e-6)
+  one, alone = jax.tree.map(lambda x: x[number - 1], d), jax.jit(mjx.step)
+  assert _kernels(mjx.step, m, one) == 1
+  for a, b in zip(jax.tree.leaves(alone(m, one)), jax.tree.leaves(want), strict=True):
+    np.testing.assert_allclose(a, b[number - 1], rtol=2e-6, atol=2e-6)
+
+
+def test_models_of_their_own():
+  """Each world with a mass and a time step of its own: what all share is the rest of the model."""
+  mj_model = mujoco.MjModel.from_xml_string(_SWING)
+  m = mjx.put_model(mj_model)
+  d, _ = _states(mj_model, m, 19)
+  share = jnp.linspace(0.5, 1.5, 19)
+
+  def step(m, d, share):
+    m = m.replace(body_mass=share * m.body_mass, opt=m.opt.replace(timestep=share * m.opt.timestep))
+    return mjx.step(m, d).qvel
+
+  step = jax.vmap(step, in_axes=(None, 0, 0))
+  assert _kernels(step, m, d, share) == 1
+  _assert_close(jax.jit(step)(m, d, share), _by_xla(step, m, d, share))
+
+
+@pytest.mark.parametrize("integrator", ["Euler", "RK4"])
+def test_rollout_and_gradient(integrator, monkeypatch):
+  """A kernel in the loop, several where the step has a loop that is long; what is differentiated XLA computes."""
+  monkeypatch.setattr(vectors, "LOOP", 1000)
+  mj_model = mujoco.MjModel.from_xml_string(_SWING.replace("<mujoco>", f'<mujoco><option integrator="{integrator}"/>'))
+  m = mjx.put_model(mj_model)
+  d, _ = _states(mj_model, m, 19)
+  rollout = jax.vmap(lambda m, d: mjx.rollout(m, d, steps=30, record=("qpos", "time")), in_axes=(None, 0))
+  assert _kernels(rollout, m, d) == (1 if integrator == "Euler" else 3)
+  _assert_close(jax.jit(rollout)(m, d), _by_xla(rollout, m, d))
+  if integrator == "RK4":
+    return  # its derivatives are XLA's in the same way
+
+  def energy(qvel):
+    after, _ = rollout(m, d.replace(qvel=qvel))
+    return jnp.sum(after.qvel**2)
+
+  value, slope = jax.jit(jax.value_and_grad(energy))(d.qvel)
+  np.testing.assert_allclose(value, jax.jit(energy)(d.qvel), rtol=1e-4)
+  _assert_close(slope, _by_xla(jax.grad(energy), d.qvel))
+
+
+def test_a_bad_world_is_marked_alone():
+  mj_model = mujoco.MjModel.from_xml_string(_SWING)
+  m = mjx.put_model(mj_model)
+  d, _ = _states(mj_model, m, 19)
+  d = d.replace(qvel=d.qvel.at[3, 0].set(jnp.nan))
+  step = jax.vmap(mjx.step, in_axes=(None, 0))
+  got = jax.jit(step)(m, d)
+  _assert_close(got, _by_xla(step, m, d))
+  assert np.flatnonzero(np.asarray(got.status.count).sum(axis=-1)).tolist() == [3]
+
+
+# ------------------------------------------------------------------------------------------------------------ operations
+
+
+def _run(function, *args):
+  """A function of arrays (..., 1) in lanes, of arrays (..., worlds)."""
+  closed = jax.make_jaxpr(function)(*(jax.ShapeDtypeStruct((*x.shape[:-1], 1), x.dtype) for x in args))
+  p = scalars.Program()
+  width = args[0].shape[-1]
+  outs = p.run(closed, [p.inputs(k, (*x.shape[:-1], 1), x.dtype, width > 1) for k, x in enumerate(args)])
+  return jax.jit(lambda *x: vectors.call(p, x, outs, [a.dtype for a in closed.out_avals], width))(*args)
+
+
+def _run_one_by_one(function, x):
+  worlds = [_run(function, x[..., k : k + 1]) for k in range(x.shape[-1])]
+  return [np.concatenate(y, axis=-1) for y in zip(*worlds, strict=True)]
+
+
+@pytest.mark.parametrize("lanes", [1, 4, 8, 16])
+@pytest.mark.parametrize("name", straight.FUNCTIONS)
+@given(seed=st.integers(0, 2**31))
+@settings(max_examples=2, deadline=None)
+def test_operations(name, lanes, seed):
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setattr(vectors, "lanes", lambda: lanes)
+    straight.assert_operation(name, _run if lanes > 1 else _run_one_by_one, seed)
+
+
+@pytest.mark.parametrize("lanes", [4, 8])
+def test_numbers_that_other_parts_want(monkeypatch, lanes):
+  monkeypatch.setattr(vectors, "_PART", 10)
+  monkeypatch.setattr(vectors, "lanes", lambda: lanes)
+  x = np.random.default_rng(0).normal(0, 1, (24, 33)).astype(np.float32)
+  for a, b in zip(_run(straight.put_away, x), straight.alone(straight.put_away, x), strict=True):
+    np.testing.assert_allclose(a, b, rtol=2e-5, atol=2e-5)
+
+
+def test_what_is_not_a_number_stays_that():
+  """The less and the greater, as in JAX, of whichever is not."""
+  x = np.array([[np.nan, 1, np.nan, 2], [1, np.nan, np.nan, 3]], np.float32)
+  both = lambda x: (jnp.minimum(x[0], x[1]), jnp.maximum(x[0], x[1]), jnp.minimum(x, 2.5), jnp.maximum(2.5, x))  # noqa: E731
+  for a, b in zip(_run(both, x), straight.alone(both, x), strict=True):
+    np.testing.assert_array_equal(a, b)
+
+
+# ------------------------------------------------------------------------------------------------------- where there is none
+
+
+def test_too_long_a_step_is_xlas(monkeypatch):
+  monkeypatch.setattr(vectors, "_MAX_OPERATIONS", 20)
+  with pytest.raises(scalars.Unsupported, match=r"a kernel of \d+ operations"):
+    _run(lambda x: jnp.cumsum(x * x, 0), np.ones((20, 3), np.float32))
+  m = mjx.put_model(mujoco.MjModel.from_xml_string(_SWING))
+  d = jax.tree.map(lambda x: jnp.stack([x] * 3), mjx.make_data(m))
+  step = jax.vmap(mjx.step, in_axes=(None, 0))
+  assert _kernels(step, m, d) == 0
+  assert jax.jit(step)(m, d).qpos.shape == (3, 2)
+
+
+def test_models_that_are_xlas():
+  """Searches for contacts, capacities, and numbers of double precision."""
+  swing = mujoco.MjModel.from_xml_string(_SWING)
+  assert mjx.put_model(swing).is_straight
+  assert not mjx.put_model(swing, ncon_max=1).is_straight
+  assert not mjx.put_model(load("convex")).is_straight
+  assert not mjx.put_model(load("pairs")).is_straight
+  with jax.enable_x64(True):
+    assert not mjx.put_model(swing).is_straight and not vectors.is_on()
+
+
+def test_exported_steps_have_none():
+  """They are loaded where the machine code is not."""
+  m = mjx.put_model(mujoco.MjModel.from_xml_string(_SWING))
+  d = mjx.make_data(m)
+  exported = jax.export.export(jax.jit(mjx.step))(m, d)
+  assert "mjx_lite_" not in exported.mlir_module()
+  _assert_close(jax.export.deserialize(exported.serialize()).call(m, d), jax.jit(mjx.step)(m, d))
+
+
+# ---------------------------------------------------------------------------------------------------- other processes' flags
+
+
+def _process(code, **env):
+  command = [sys.executable, "-c", textwrap.dedent(code)]
+  done = subprocess.run(command, env={**os.environ, **env}, capture_output=True, text=True, timeout=300)
+  assert done.returncode == 0, done.stderr[-3000:]
+  return done.stdout
+
+
+_STEP = f"""
+  import sys, time, jax, numpy as np, mujoco, mjx_lite as mjx
+  from mjx_lite.core import vectors
+  m = mjx.put_model(mujoco.MjModel.from_xml_string('''{_SWING}'''))
+  d = jax.tree.map(lambda x: jax.numpy.stack([x] * 32), mjx.make_data(m))
+  step = jax.vmap(mjx.step, in_axes=(None, 0))
+"""
+
+
+def test_machine_code_is_kept_on_disk(tmp_path):
+  """Where JAX keeps what it has compiled: the second process compiles nothing, and finds the same."""
+  code = (
+    _STEP
+    + """
+  made, make = [], vectors._objects
+  vectors._objects = lambda *a: made.append(1) or make(*a)
+  for _ in range(20):
+    d = jax.jit(step)(m, d)
+  print(len(made), d.qpos.sum())
+"""
+  )
+  keep = {"JAX_COMPILATION_CACHE_DIR": str(tmp_path / "new"), "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
+  first, second = (_process(code, **keep).split() for _ in range(2))
+  assert (first[0], second[0]) == ("1", "0") and first[1] == second[1]
+
+
+def test_none_if_the_user_says_so():
+  code = _STEP + "\n  print(vectors.is_on(), jax.jit(step).lower(m, d).as_text().count('@mjx_lite_'))"
+  assert _process(code, MJX_LITE_KERNELS="0").split() == ["False", "0"]
+  assert _process(code).split() == ["True", "1"]
+
+
+def test_worlds_divided_among_devices():
+  """In `shard_map` each device has its kernel's worlds; XLA, which divides arrays by itself, cannot divide a kernel."""
+  code = (
+    _STEP
+    + """
+  spec, mesh = jax.sharding.PartitionSpec, jax.sharding.Mesh(np.asarray(jax.devices()), ("worlds",))
+  shared = dict(mesh=mesh, in_specs=(spec(), spec("worlds")), out_specs=spec("worlds"), check_vma=False)
+  split = jax.jit(jax.shard_map(step, **shared))
+  a, b = split(m, d), jax.jit(step)(m, d)
+  counts = [jax.jit(f).lower(m, d).as_text().count("@mjx_lite_") for f in (split, step)]
+  print(*counts, float(abs(a.qvel - b.qvel).max()), len(a.qvel.sharding.device_set))
+"""
+  )
+  flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=4"
+  found = _process(code, XLA_FLAGS=flags).split()
+  assert found[:2] == ["1", "0"] and float(found[2]) < 1e-5 and found[3] == "4"
