@@ -4,6 +4,7 @@ A thread of a GPU runs it for its world (`ptx.py`), a lane of a CPU's vectors fo
 and what moves arrays between kernels, XLA computes.
 """
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -17,6 +18,7 @@ from mjx_lite.core import regions
 from mjx_lite.core.scalars import Program, Unsupported, loop_arguments
 
 _MAX_CONSTANT = 1024  # numbers that are written into a kernel
+_BLOCK = 16  # worlds of a turn where there is no kernel
 
 
 class Kernels(NamedTuple):
@@ -71,7 +73,7 @@ class Kernels(NamedTuple):
         else:
           part.append(e)
       run_part(len(eqns))
-      return [self._wide(v.val if isinstance(v, jex_core.Literal) else now[v]) for v in outvars]
+      return [self._wide(v.val if isinstance(v, jex_core.Literal) else now[v], v.aval) for v in outvars]
 
     return rest
 
@@ -90,13 +92,18 @@ class Kernels(NamedTuple):
       out = rest(dict(zip(others, (*carry, *row), strict=True)))
       return out[:ncarry], out[ncarry:]
 
-    first = [self._wide(x) for x in given[nconst : nconst + ncarry]]
+    rows = inside.in_avals[nconst + ncarry :]
+    if eqn.params["length"] == 1 and any(a.shape[-1:] != (1,) for a in rows):
+      raise Unsupported("a loop of one turn")  # whether its rows are the worlds' cannot be told by their shapes
+    first = [self._wide(x, a) for x, a in zip(given[nconst:], inside.in_avals[nconst : nconst + ncarry], strict=False)]
     carry, made = jax.lax.scan(step, first, given[nconst + ncarry :], eqn.params["length"], eqn.params["reverse"])
     return [*carry, *made]
 
-  def _wide(self, x: Any) -> jax.Array:
-    x = jnp.asarray(x)
-    return jnp.broadcast_to(x, (*x.shape[:-1], self.worlds)) if x.ndim else x
+  def _wide(self, x: Any, aval: Any) -> jax.Array:
+    x, shape = jnp.asarray(x), wide(aval.shape, self.worlds)
+    if x.shape == shape:
+      return x
+    return jnp.broadcast_to(x if aval.shape[-1:] == (1,) else x[..., None], shape)
 
   def _together(self, closed: Any, inputs: Sequence[jax.Array]) -> list[Any]:
     """Results of one kernel."""
@@ -115,10 +122,95 @@ class Kernels(NamedTuple):
     return [inputs[passed[k]] if k in passed else next(new) for k in range(len(outs))]
 
 
-def numbers(eqn: Any) -> int:
-  """About how many numbers an equation makes."""
-  inside = sum(numbers(e) for j in jex_core.jaxprs_in_params(eqn.params) for e in j.eqns)
-  return inside * eqn.params.get("length", 1) + sum(v.aval.size for v in eqn.outvars)
+def over_worlds(closed: Any, call: Any, loop: int) -> Any:
+  """A program with a loop over worlds, as JAX's derivatives of one are, whose turns are lanes of kernels instead.
+
+  What cannot be written as numbers, or has too many, goes through the loop some worlds at a time.
+  """
+
+  def in_kernels(inside, shared, rows, worlds):
+    rows = [jnp.moveaxis(x, 0, -1).reshape(wide(x.shape[1:], worlds)) for x in rows]
+    out = Kernels(call, worlds, loop).evaluate(inside, [*shared, *rows])
+    shapes = [a.shape for a in inside.out_avals]
+    return [jnp.moveaxis(y.reshape(*_inner(s), worlds), -1, 0).reshape(worlds, *s) for y, s in zip(out, shapes, strict=True)]
+
+  def in_blocks(inside, shared, rows, worlds):
+    together = jax.vmap(lambda *row: jex_core.jaxpr_as_fun(inside)(*shared, *row))
+    count, size = max(1, worlds // _BLOCK), min(_BLOCK, worlds)
+    most = count * size
+    out = jax.lax.map(lambda block: together(*block), [x[:most].reshape(count, size, *x.shape[1:]) for x in rows])
+    out = [x.reshape(most, *x.shape[2:]) for x in out]
+    return [jnp.concatenate(x) for x in zip(out, together(*(x[most:] for x in rows)), strict=True)] if most < worlds else out
+
+  def run(loop_of, *args):
+    known = dict(zip(closed.jaxpr.invars, args, strict=True))
+    known.update(zip(closed.jaxpr.constvars, closed.consts, strict=True))
+    for e in closed.jaxpr.eqns:
+      given = [v.val if isinstance(v, jex_core.Literal) else known[v] for v in e.invars]
+      if e.primitive.name == "scan" and _only_adds(e):
+        out = _summed(e, given, loop_of)
+      else:
+        out = e.primitive.bind(*given, **e.params)
+      known.update(zip(e.outvars, out if e.primitive.multiple_results else [out], strict=True))
+    return [v.val if isinstance(v, jex_core.Literal) else known[v] for v in closed.jaxpr.outvars]
+
+  try:
+    return jax.make_jaxpr(functools.partial(run, in_kernels))(*closed.in_avals)
+  except Unsupported:
+    return jax.make_jaxpr(functools.partial(run, in_blocks))(*closed.in_avals)
+
+
+def _summed(eqn: Any, given: Sequence[Any], loop_of: Callable[..., list[Any]]) -> list[Any]:
+  """Results of a loop over worlds, of what each of them makes: what they add to what they carry are sums."""
+  inside, worlds = eqn.params["jaxpr"], eqn.params["length"]
+  nconst, ncarry = loop_arguments(eqn)
+  nothing = [np.zeros(a.shape, a.dtype) for a in inside.in_avals[nconst : nconst + ncarry]]
+  first, rows = given[nconst : nconst + ncarry], given[nconst + ncarry :]
+  out = loop_of(inside, [*given[:nconst], *nothing], rows, worlds)
+  return [*(x + jnp.sum(y, axis=0) for x, y in zip(first, out[:ncarry], strict=True)), *out[ncarry:]]
+
+
+def _only_adds(eqn: Any) -> bool:
+  """Whether the turns of a loop make nothing of what they carry, but add to it."""
+  jaxpr = eqn.params["jaxpr"].jaxpr
+  nconst, ncarry = loop_arguments(eqn)
+
+  def adds(before, after, others):
+    users = [e for e in jaxpr.eqns if before in e.invars]
+    if before in others or after is before:
+      return not (users or before in others)
+    return len(users) == 1 and users[0].primitive.name in ("add_any", "add") and users[0].outvars == [after]
+
+  outs = jaxpr.outvars[:ncarry]
+  pairs = zip(jaxpr.invars[nconst : nconst + ncarry], outs, strict=True)
+  return all(adds(x, y, [v for i, v in enumerate(jaxpr.outvars) if i != k]) for k, (x, y) in enumerate(pairs))
+
+
+def _inner(shape: tuple[int, ...]) -> tuple[int, ...]:
+  return shape[:-1] if shape[-1:] == (1,) else shape
+
+
+def _is_sum(jaxpr: Any, invar: int, outvar: int) -> bool:
+  """Whether a result is an operand with something added, which nothing else is made of."""
+  before, after = jaxpr.invars[invar], jaxpr.outvars[outvar]
+  users = [e for e in jaxpr.eqns if before in e.invars]
+  others = [v for k, v in enumerate(jaxpr.outvars) if k != outvar]
+  if before in others or after in others:
+    return False
+  if after is before:
+    return not users
+  return len(users) == 1 and users[0].primitive.name in ("add_any", "add") and users[0].outvars == [after]
+
+
+def wide(shape: tuple[int, ...], worlds: int) -> tuple[int, ...]:
+  """Shape of what each of many worlds has, whose last axis may be that of worlds already."""
+  return (*_inner(shape), worlds)
+
+
+def numbers(eqn: Any, once: bool = False) -> int:
+  """About how many numbers an equation makes; of all turns of a loop, or of one."""
+  inside = sum(numbers(e, once) for j in jex_core.jaxprs_in_params(eqn.params) for e in j.eqns)
+  return inside * (1 if once else eqn.params.get("length", 1)) + sum(v.aval.size for v in eqn.outvars)
 
 
 def _of_all(closed: Any, inputs: Sequence[Any]) -> list[Any]:
@@ -141,6 +233,5 @@ def _whole(p: Program, out: np.ndarray, inputs: Sequence[jax.Array], worlds: int
   if not order or p.op[order[0]] != "load":
     return []
   k = p.of[order[0]].buffer
-  shape = (*out.shape[:-1], worlds)
-  same = k >= 0 and inputs[k].shape == shape and all(p.of.get(n) == (k, i, worlds > 1) for i, n in enumerate(order))
-  return [k] if same else []
+  is_whole = k >= 0 and inputs[k].shape == wide(out.shape, worlds)
+  return [k] if is_whole and all(p.of.get(n) == (k, i, worlds > 1) for i, n in enumerate(order)) else []

@@ -22,6 +22,7 @@ import jax
 import numpy as np
 
 from mjx_lite.core import regions
+from mjx_lite.core.kernels import wide
 from mjx_lite.core.scalars import Load, Loop, Program, Unsupported
 
 _IS_ON = (0, 10, 2) <= regions.VERSION < (0, 12) and os.environ.get("MJX_LITE_KERNELS") != "0"
@@ -444,7 +445,7 @@ def _bytes(kind: str) -> int:
 def call(p: Program, inputs: Sequence[jax.Array], outs: Sequence[np.ndarray], dtypes: Sequence[Any], worlds: int) -> list[Any]:
   """The results (..., worlds) of a program of numbers, by its kernel, on an NVIDIA GPU."""
   text, used = kernel(p, len(inputs), outs, worlds)
-  shapes = [jax.ShapeDtypeStruct((*x.shape[:-1], worlds), dtype) for x, dtype in zip(outs, dtypes, strict=True)]
+  shapes = [jax.ShapeDtypeStruct(wide(x.shape, worlds), dtype) for x, dtype in zip(outs, dtypes, strict=True)]
   one, given = np.int32(1), [*inputs, *p.tables]
   read = [given[k] for k in used if k < len(given)]
   run = jax.ffi.ffi_call("__gpu$xla.gpu.ptx", shapes)

@@ -330,6 +330,7 @@ def _in_regions(closed: jex_core.ClosedJaxpr) -> jex_core.ClosedJaxpr:
 
 # --------------------------------------------------------------------------------------- derivatives, and whole programs
 
+lowered: dict[str, Callable[[Any], Any]] = {}  # names of calls that become something else than regions, and what
 _MARK = "mjx_native_"  # name of a call of the engine, which JAX keeps when it differentiates; the number of worlds follows
 _INSIDE = {**_PARTS, "jit": ("jaxpr",), "remat2": ("jaxpr",), "closed_call": ("call_jaxpr",), "shard_map": ("jaxpr",)}
 _follows = contextvars.ContextVar("_follows", default=False)
@@ -390,13 +391,19 @@ def _is_marked(eqn: Any) -> bool:
 
 
 def _has_marks(jaxpr: jex_core.Jaxpr) -> bool:
-  return any(_is_marked(e) or any(map(_has_marks, jex_core.jaxprs_in_params(e.params))) for e in jaxpr.eqns)
+  def has(e):
+    return _is_marked(e) or e.params.get("name") in lowered or any(map(_has_marks, jex_core.jaxprs_in_params(e.params)))
+
+  return any(map(has, jaxpr.eqns))
 
 
 def _marks_in_regions(closed: jex_core.ClosedJaxpr) -> jex_core.ClosedJaxpr:
   """The program with the operations of marked calls in regions."""
 
   def one(e):
+    of = lowered.get(e.params.get("name", "")) if e.primitive.name == "jit" else None
+    if of is not None:
+      return e.replace(params={**e.params, "jaxpr": of(e.params["jaxpr"])})
     if _is_marked(e):
       return e.replace(params={**e.params, "jaxpr": _in_regions(e.params["jaxpr"])})
     names = [k for k in _INSIDE.get(e.primitive.name, ()) if k in e.params]

@@ -338,6 +338,13 @@ def _(p, eqn, x):
   return p.map("round", "f", x)
 
 
+@_rule("reduce_precision")
+def _(p, eqn, x):
+  if eqn.params["exponent_bits"] < 8 or eqn.params["mantissa_bits"] < 23:
+    raise Unsupported("numbers of less precision")
+  return x
+
+
 @_rule("sign")
 def _(p, eqn, x):
   kind = _kind(eqn.invars[0].aval.dtype)
@@ -537,6 +544,11 @@ def _(p, eqn, x, filling):
   return out
 
 
+@_rule("empty", "empty2")
+def _(p, eqn):
+  return p.constant(np.zeros(eqn.outvars[0].aval.shape, eqn.outvars[0].aval.dtype))
+
+
 @_rule("iota")
 def _(p, eqn):
   shape, dimension = eqn.params["shape"], eqn.params["dimension"]
@@ -548,6 +560,14 @@ def _(p, eqn):
 @_rule("mjx_choose")
 def _(p, eqn, x):
   return _taken(p, x, eqn.params["choice"].index, _kind(eqn.outvars[0].aval.dtype))
+
+
+@_rule("mjx_collect")
+def _(p, eqn, x):
+  kind, choice = _kind(eqn.outvars[0].aval.dtype), eqn.params["choice"]
+  zeros = p.constant(np.zeros(x.shape[1:], _TYPES[kind]))
+  rows = [[x[k] for k in np.flatnonzero(choice.index == i)] for i in range(choice.size)]
+  return np.stack([p.sum(r, kind) if r else zeros for r in rows]) if rows else np.zeros((0, *x.shape[1:]), np.int64)
 
 
 def _taken(p, x, index, kind):

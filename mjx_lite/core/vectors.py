@@ -8,8 +8,8 @@ kernel goes through the worlds by blocks of as many as a line of the cache has n
 arrays that are a power of two apart would push each other out of the cache. A single world is a lane by itself.
 
 What has an operation that is not written as numbers, or too many, XLA computes, with the same results; and so does it
-derivatives, numbers of double precision, and worlds that may be divided among devices. The environment variable
-MJX_LITE_KERNELS=0, when mjx_lite is imported, leaves all to it.
+numbers of double precision, worlds that may be divided among devices, and derivatives, but for those of many worlds together in
+what `mjx.jit` compiles (`worlds.py`). The environment variable MJX_LITE_KERNELS=0, when mjx_lite is imported, leaves all to it.
 
 Source: LLVM Language Reference Manual; XLA's FFI, whose binary interface it promises to keep (`xla/ffi/api/c_api.h`).
 """
@@ -31,11 +31,13 @@ import jax
 import numpy as np
 
 from mjx_lite.core import regions
+from mjx_lite.core.kernels import wide
 from mjx_lite.core.scalars import Load, Loop, Program, Unsupported
 
 _IS_ON = regions.IS_TESTED and os.environ.get("MJX_LITE_KERNELS") != "0"
 
 LOOP = 30_000  # numbers of a loop, all turns together, above which a turn is a kernel of its own
+DERIVATIVES = 140_000  # numbers of a program, one turn of each loop, above which its derivatives are not tried
 _MAX_OPERATIONS = 150_000  # of a kernel: some ten seconds to write and to compile
 _BLOCK = 16  # worlds whose inputs are fetched together: float32 numbers of a line of the cache
 _PART = 500  # operations of a function
@@ -599,9 +601,9 @@ _making = threading.Lock()
 
 
 def call(p: Program, inputs: Sequence[jax.Array], outs: Sequence[np.ndarray], dtypes: Sequence[Any], worlds: int) -> list[Any]:
-  """The results (..., worlds) of a program of numbers, by its kernel, on CPU."""
+  """The results, of many worlds, of a program of numbers, by its kernel, on CPU."""
   functions, entry, size, used = kernel(p, len(inputs), outs, 1 if worlds == 1 else lanes())
-  shapes = [jax.ShapeDtypeStruct((*x.shape[:-1], worlds), dtype) for x, dtype in zip(outs, dtypes, strict=True)]
+  shapes = [jax.ShapeDtypeStruct(wide(x.shape, worlds), dtype) for x, dtype in zip(outs, dtypes, strict=True)]
   given, memory = [*inputs, *p.tables], jax.ShapeDtypeStruct((size,), np.uint8)
   return list(jax.ffi.ffi_call(_target(functions, entry), [*shapes, memory])(*(given[k] for k in used)))[:-1]
 

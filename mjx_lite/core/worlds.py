@@ -12,8 +12,9 @@ with a parameter `batched`:
   `vmap(grad(f))` is right too, in the plain layout; `grad` of a sum over `vmap` is the fast way to batched gradients.
 
 This is also the one place where worlds are cut into tiles (CPU caches), see `_in_tiles`, where the operations of one world or
-of a tile become regions (`regions.py`), or those of a step straight code for each world (`kernels.py`). No modules but those of
-core/ touch jax's extension interfaces.
+of a tile become regions (`regions.py`), or those of a step straight code for each world (`kernels.py`). Where derivatives are to
+be such code, JAX differentiates a loop over worlds, each of which is alone in it, and `kernels.over_worlds` makes of what JAX
+makes of it what it makes of a step. No modules but those of core/ touch jax's extension interfaces.
 """
 
 import functools
@@ -28,7 +29,7 @@ from jax.extend import core as jex_core
 from jax.interpreters import ad, batching, mlir
 from jax.interpreters import partial_eval as pe
 
-from mjx_lite.core import compiling, garbage, ptx, regions, scalars, vectors
+from mjx_lite.core import compiling, garbage, kernels, ptx, regions, scalars, vectors
 from mjx_lite.core.kernels import Kernels
 
 
@@ -172,14 +173,14 @@ def _run_on_gpu(*leaves, call, batched):
   return _run(*leaves, call=call, batched=batched)
 
 
-def _by_kernels(leaves, call, batched, kernels):
+def _by_kernels(leaves, call, batched, how):
   """Each world by straight code; None if an operation is not written as numbers."""
   arrays = [x if batched else x[..., None] for x in leaves]
   width = _width(arrays, True)
-  if width < kernels.worlds:
-    arrays = [x if i < call.nshared else jnp.repeat(x, kernels.worlds, -1) for i, x in enumerate(arrays)]
+  if width < how.worlds:
+    arrays = [x if i < call.nshared else jnp.repeat(x, how.worlds, -1) for i, x in enumerate(arrays)]
   try:
-    out = kernels.evaluate(_trace(call, True, _of_one(leaves, batched)), arrays)
+    out = how.evaluate(_trace(call, True, _of_one(leaves, batched)), arrays)
   except scalars.Unsupported:
     return None
   return [x[..., :width] if batched else x[..., 0] for x in out]
@@ -312,8 +313,38 @@ def _impl(*leaves, call, batched):
     return _jitted(call, batched)(*leaves)
 
 
-def _jvp(primals, tangents, **params):
-  lanes = _lanes(params["call"]) if regions.follow() else 0
+_WORLDS = "mjx_worlds"  # name of a loop over worlds, each alone, that becomes lanes of kernels when the program is lowered
+
+
+def _run_world_by_world(*leaves, call, batched):
+  """The native function as a loop over worlds, which JAX differentiates: kernels' lanes, once it is lowered."""
+
+  def run(*leaves):
+    width = _width(leaves, batched)
+    return _in_tiles(call, leaves, width, Tiling(width, 1, 1), _stacked_tiles, regions.evaluate_plainly)
+
+  run.__name__ = _WORLDS
+  return jax.jit(run)(*leaves)
+
+
+regions.lowered[_WORLDS] = lambda closed: kernels.over_worlds(closed, vectors.call, vectors.LOOP)
+
+
+def _has_kernels_of_derivatives(primals, tangents, *, call, batched):
+  """Whether derivatives are tried as kernels: of many worlds, in one direction, and not too large."""
+  if not (call.straight and batched and vectors.is_on() and regions.follow() and _width(primals, True) > 1):
+    return False
+  if any(type(x).__name__ == "BatchTracer" for x in (*primals, *tangents)):  # JAX has no public name for it
+    return False
+  closed = _trace(call, True, _of_one(primals, batched))
+  return sum(kernels.numbers(e, once=True) for e in closed.jaxpr.eqns) <= vectors.DERIVATIVES
+
+
+def _jvp(primals, tangents, *, call, batched):
+  params = dict(call=call, batched=batched)
+  if _has_kernels_of_derivatives(primals, tangents, **params):
+    return regions.jvp_of(functools.partial(_run_world_by_world, **params), primals, tangents)
+  lanes = _lanes(call) if regions.follow() else 0
   return regions.jvp_of(functools.partial(_run, **params, differentiated=True, lanes=lanes), primals, tangents)
 
 

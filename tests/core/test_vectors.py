@@ -125,8 +125,8 @@ def test_models_of_their_own():
 
 
 @pytest.mark.parametrize("integrator", ["Euler", "RK4"])
-def test_rollout_and_gradient(integrator, monkeypatch):
-  """A kernel in the loop, several where the step has a loop that is long; what is differentiated XLA computes."""
+def test_a_rollout(integrator, monkeypatch):
+  """A kernel in the loop, several where the step has a loop that is long."""
   monkeypatch.setattr(vectors, "LOOP", 1000)
   mj_model = mujoco.MjModel.from_xml_string(_SWING.replace("<mujoco>", f'<mujoco><option integrator="{integrator}"/>'))
   m = mjx.put_model(mj_model)
@@ -134,16 +134,34 @@ def test_rollout_and_gradient(integrator, monkeypatch):
   rollout = jax.vmap(lambda m, d: mjx.rollout(m, d, steps=30, record=("qpos", "time")), in_axes=(None, 0))
   assert _kernels(rollout, m, d) == (1 if integrator == "Euler" else 3)
   _assert_close(jax.jit(rollout)(m, d), _by_xla(rollout, m, d))
-  if integrator == "RK4":
-    return  # its derivatives are XLA's in the same way
 
-  def energy(qvel):
-    after, _ = rollout(m, d.replace(qvel=qvel))
-    return jnp.sum(after.qvel**2)
 
-  value, slope = jax.jit(jax.value_and_grad(energy))(d.qvel)
-  np.testing.assert_allclose(value, jax.jit(energy)(d.qvel), rtol=1e-4)
-  _assert_close(slope, _by_xla(jax.grad(energy), d.qvel))
+_ROLLOUT = jax.vmap(lambda m, d: mjx.rollout(m, d, steps=10, record=("qpos",)), in_axes=(None, 0))
+_STEP = jax.vmap(mjx.step, in_axes=(None, 0))
+
+
+@pytest.mark.parametrize("how", ["rollout", "step", "no kernel"])
+def test_gradient(how, monkeypatch):
+  """With respect to each world's state, and to what all share; where it is too long for kernels it is the same."""
+  m = mjx.put_model(mujoco.MjModel.from_xml_string(_SWING))
+  d, _ = _states(mujoco.MjModel.from_xml_string(_SWING), m, 19)
+
+  def energy(qvel, mass):
+    start = m.replace(body_mass=mass), d.replace(qvel=qvel)
+    if how == "rollout":
+      after, record = _ROLLOUT(*start)
+      return jnp.sum(after.qvel**2) + jnp.sum(record["qpos"])
+    return jnp.sum(_STEP(*start).qvel ** 2)
+
+  slope = lambda f: mjx.jit(jax.value_and_grad(lambda *x: f(*x), argnums=(0, 1)))  # noqa: E731  JAX knows functions by name
+  with pytest.MonkeyPatch.context() as patch:
+    if how == "no kernel":
+      patch.setattr(vectors, "_MAX_OPERATIONS", 20)
+    lowered = slope(energy).lower(d.qvel, m.body_mass)
+    assert lowered.as_text().count("custom_call @mjx_lite_") == (0 if how == "no kernel" else 2)
+    got = lowered.compile()(d.qvel, m.body_mass)
+  monkeypatch.setattr(vectors, "_IS_ON", False)
+  _assert_close(got, slope(energy)(d.qvel, m.body_mass))
 
 
 def test_a_bad_world_is_marked_alone():
@@ -245,7 +263,7 @@ def _process(code, **env):
   return done.stdout
 
 
-_STEP = f"""
+_CODE = f"""
   import sys, time, jax, numpy as np, mujoco, mjx_lite as mjx
   from mjx_lite.core import vectors
   m = mjx.put_model(mujoco.MjModel.from_xml_string('''{_SWING}'''))
@@ -257,7 +275,7 @@ _STEP = f"""
 def test_machine_code_is_kept_on_disk(tmp_path):
   """Where JAX keeps what it has compiled: the second process compiles nothing, and finds the same."""
   code = (
-    _STEP
+    _CODE
     + """
   made, make = [], vectors._objects
   vectors._objects = lambda *a: made.append(1) or make(*a)
@@ -272,7 +290,7 @@ def test_machine_code_is_kept_on_disk(tmp_path):
 
 
 def test_none_if_the_user_says_so():
-  code = _STEP + "\n  print(vectors.is_on(), jax.jit(step).lower(m, d).as_text().count('@mjx_lite_'))"
+  code = _CODE + "\n  print(vectors.is_on(), jax.jit(step).lower(m, d).as_text().count('@mjx_lite_'))"
   assert _process(code, MJX_LITE_KERNELS="0").split() == ["False", "0"]
   assert _process(code).split() == ["True", "1"]
 
@@ -280,7 +298,7 @@ def test_none_if_the_user_says_so():
 def test_worlds_divided_among_devices():
   """In `shard_map` each device has its kernel's worlds; XLA, which divides arrays by itself, cannot divide a kernel."""
   code = (
-    _STEP
+    _CODE
     + """
   spec, mesh = jax.sharding.PartitionSpec, jax.sharding.Mesh(np.asarray(jax.devices()), ("worlds",))
   shared = dict(mesh=mesh, in_specs=(spec(), spec("worlds")), out_specs=spec("worlds"), check_vma=False)
