@@ -11,10 +11,10 @@ with a parameter `batched`:
 * `jvp` dissolves: the native function's ordinary operations are differentiated, and the primitive is gone. So
   `vmap(grad(f))` is right too, in the plain layout; `grad` of a sum over `vmap` is the fast way to batched gradients.
 
-This is also the one place where worlds are cut into tiles (CPU caches), see `_in_tiles`, where the operations of one world or
-of a tile become regions (`regions.py`), or those of a step straight code for each world (`kernels.py`). Where derivatives are to
-be such code, JAX differentiates a loop over worlds, each of which is alone in it, and `kernels.over_worlds` makes of what JAX
-makes of it what it makes of a step. No modules but those of core/ touch jax's extension interfaces.
+This is also the one place where worlds are cut into tiles (CPU caches), see `_in_tiles`, where the operations of one world
+or of a tile become regions (`regions.py`), or those of a step straight code for each world (`kernels.py`). For derivatives
+that are such code, JAX differentiates a loop over worlds, each of which is alone in it, and `kernels.over_worlds` makes of what
+JAX makes of that what it makes of a step. No modules but those of core/ touch jax's extension interfaces.
 """
 
 import functools
