@@ -175,15 +175,16 @@ def _only_adds(eqn: Any) -> bool:
   jaxpr = eqn.params["jaxpr"].jaxpr
   nconst, ncarry = loop_arguments(eqn)
 
-  def adds(before, after, others):
-    users = [e for e in jaxpr.eqns if before in e.invars]
-    if before in others or after is before:
-      return not (users or before in others)
-    return len(users) == 1 and users[0].primitive.name in ("add_any", "add") and users[0].outvars == [after]
+  read = [v for e in jaxpr.eqns for v in e.invars] + jaxpr.outvars
 
-  outs = jaxpr.outvars[:ncarry]
-  pairs = zip(jaxpr.invars[nconst : nconst + ncarry], outs, strict=True)
-  return all(adds(x, y, [v for i, v in enumerate(jaxpr.outvars) if i != k]) for k, (x, y) in enumerate(pairs))
+  def adds(before, after):
+    if after is before:
+      return read.count(before) == 1
+    (last, *more) = [e for e in jaxpr.eqns if before in e.invars] or [None]
+    is_sum = last is not None and last.primitive.name in ("add_any", "add") and last.outvars == [after]
+    return is_sum and not more and read.count(before) == read.count(after) == 1
+
+  return all(map(adds, jaxpr.invars[nconst : nconst + ncarry], jaxpr.outvars[:ncarry]))
 
 
 def _inner(shape: tuple[int, ...]) -> tuple[int, ...]:
