@@ -147,6 +147,9 @@ def over_worlds(closed: Any, call: Any, loop: int) -> Any:
     known.update(zip(closed.jaxpr.constvars, closed.consts, strict=True))
     for e in closed.jaxpr.eqns:
       given = [v.val if isinstance(v, jex_core.Literal) else known[v] for v in e.invars]
+      if not any(isinstance(x, jax.core.Tracer) for x in given):
+        regions.run_part(closed, known, _of_all, [e], e.outvars)
+        continue
       if e.primitive.name == "scan" and _only_adds(e):
         out = _summed(e, given, loop_of)
       else:
