@@ -42,3 +42,14 @@ def optimised(monkeypatch):
 
   plain = mjx.jit
   monkeypatch.setattr(mjx, "jit", lambda f, **k: plain(f, compiler_options={"xla_backend_optimization_level": 3}, **k))
+
+
+@pytest.fixture(scope="module")
+def single_precision():
+  """No 64-bit numbers, nor traces that have them: kernels have none."""
+  from mjx_lite.core import worlds
+
+  with jax.enable_x64(False):
+    worlds.clear_caches()
+    yield
+  worlds.clear_caches()

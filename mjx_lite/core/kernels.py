@@ -73,7 +73,7 @@ class Kernels(NamedTuple):
         else:
           part.append(e)
       run_part(len(eqns))
-      return [self._wide(v.val if isinstance(v, jex_core.Literal) else now[v], v.aval) for v in outvars]
+      return [self._wide(x, v.aval) for x, v in zip(_read(outvars, now), outvars, strict=True)]
 
     return rest
 
@@ -84,7 +84,7 @@ class Kernels(NamedTuple):
     """Results of a loop of steps."""
     inside = eqn.params["jaxpr"]
     nconst, ncarry = loop_arguments(eqn)
-    given = [v.val if isinstance(v, jex_core.Literal) else known[v] for v in eqn.invars]
+    given = _read(eqn.invars, known)
     consts, others = (part(inside.jaxpr.invars) for part in (lambda x: x[:nconst], lambda x: x[nconst:]))
     rest = self._begun(inside, dict(zip(consts, given, strict=False)))
 
@@ -122,6 +122,10 @@ class Kernels(NamedTuple):
     return [inputs[passed[k]] if k in passed else next(new) for k in range(len(outs))]
 
 
+def _read(variables: Sequence[Any], known: dict[Any, Any]) -> list[Any]:
+  return [v.val if isinstance(v, jex_core.Literal) else known[v] for v in variables]
+
+
 def over_worlds(closed: Any, call: Any, loop: int) -> Any:
   """A program with a loop over worlds, as JAX's derivatives of one are, whose turns are lanes of kernels instead.
 
@@ -146,7 +150,7 @@ def over_worlds(closed: Any, call: Any, loop: int) -> Any:
     known = dict(zip(closed.jaxpr.invars, args, strict=True))
     known.update(zip(closed.jaxpr.constvars, closed.consts, strict=True))
     for e in closed.jaxpr.eqns:
-      given = [v.val if isinstance(v, jex_core.Literal) else known[v] for v in e.invars]
+      given = _read(e.invars, known)
       if not any(isinstance(x, jax.core.Tracer) for x in given):
         regions.run_part(closed, known, _of_all, [e], e.outvars)
         continue
@@ -155,7 +159,7 @@ def over_worlds(closed: Any, call: Any, loop: int) -> Any:
       else:
         out = e.primitive.bind(*given, **e.params)
       known.update(zip(e.outvars, out if e.primitive.multiple_results else [out], strict=True))
-    return [v.val if isinstance(v, jex_core.Literal) else known[v] for v in closed.jaxpr.outvars]
+    return _read(closed.jaxpr.outvars, known)
 
   try:
     return jax.make_jaxpr(functools.partial(run, in_kernels))(*closed.in_avals)
@@ -192,18 +196,6 @@ def _only_adds(eqn: Any) -> bool:
 
 def _inner(shape: tuple[int, ...]) -> tuple[int, ...]:
   return shape[:-1] if shape[-1:] == (1,) else shape
-
-
-def _is_sum(jaxpr: Any, invar: int, outvar: int) -> bool:
-  """Whether a result is an operand with something added, which nothing else is made of."""
-  before, after = jaxpr.invars[invar], jaxpr.outvars[outvar]
-  users = [e for e in jaxpr.eqns if before in e.invars]
-  others = [v for k, v in enumerate(jaxpr.outvars) if k != outvar]
-  if before in others or after in others:
-    return False
-  if after is before:
-    return not users
-  return len(users) == 1 and users[0].primitive.name in ("add_any", "add") and users[0].outvars == [after]
 
 
 def wide(shape: tuple[int, ...], worlds: int) -> tuple[int, ...]:

@@ -328,21 +328,9 @@ class _Writer:
     p = self.p
     if finish is not None:
       return (k,)
-    if p.op[k] == "table" and self._in_place(k) is not None:
+    if p.op[k] == "table" and self.p.in_place(k) is not None:
       return ()
     return p.args[k]
-
-  def _in_place(self, table: int) -> Load | int | None:
-    """Where the numbers of a table are in a row already: in an input, or from a number of a loop's state on."""
-    p = self.p
-    numbers = p.args[table]
-    if p.op[numbers[0]] == "load":
-      a = p.of[numbers[0]]
-      same = all(p.op[k] == "load" and p.of[k] == (a.buffer, a.row + i, a.per_world) for i, k in enumerate(numbers))
-      return a if same else None
-    if all(p.op[k] == "param" for k in numbers) and numbers == tuple(range(numbers[0], numbers[0] + len(numbers))):
-      return numbers[0]
-    return None
 
   def _constant(self, k: int) -> str:
     p = self.p
@@ -386,7 +374,7 @@ class _Writer:
 
   def _fetch(self, table: int, index: str, kind: str) -> str:
     """What a table has at an index."""
-    where = self._in_place(table)
+    where = self.p.in_place(table)
     place = self._register("%d")
     if isinstance(where, Load):
       base = self._global(self._parameter(where), where.per_world, kind)

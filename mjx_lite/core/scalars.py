@@ -118,6 +118,17 @@ class Program:
       found = self._new(key, "table", "", numbers, max(self.depth[k] for k in numbers))
     return found
 
+  def in_place(self, table: int) -> Load | int | None:
+    """Where the numbers of a table are in a row already: in an input, or from a number of a loop's state on."""
+    order = self.args[table]
+    if self.op[order[0]] == "load":
+      a = self.of[order[0]]
+      same = all(self.op[k] == "load" and self.of[k] == (a.buffer, a.row + i, a.per_world) for i, k in enumerate(order))
+      return a if same else None
+    if all(self.op[k] == "param" for k in order) and order == tuple(range(order[0], order[0] + len(order))):
+      return order[0]
+    return None
+
   def make(self, op: str, kind: str, *args: int) -> int:
     """The number that an operation makes of others."""
     simple = self._simplified(op, kind, args)

@@ -537,21 +537,9 @@ class _Code:
 
   # tables
 
-  def _in_place(self, table: int) -> Load | int | None:
-    """Where the numbers of a table are in a row already: in an input, or from a number of a loop's state on."""
-    p = self.p
-    order = p.args[table]
-    if p.op[order[0]] == "load":
-      a = p.of[order[0]]
-      same = all(p.op[k] == "load" and p.of[k] == (a.buffer, a.row + i, a.per_world) for i, k in enumerate(order))
-      return a if same else None
-    if all(p.op[k] == "param" for k in order) and order == tuple(range(order[0], order[0] + len(order))):
-      return order[0]
-    return None
-
   def _table(self, k: int) -> None:
     order = self.p.args[k]
-    if len(order) > _FEW and self._in_place(k) is None:
+    if len(order) > _FEW and self.p.in_place(k) is None:
       self.w.slot[k] = self.w._slots(len(order))
       for i, a in enumerate(order):
         self.store_own(self.w.slot[k] + i, self.get(a), self.p.kind[a])
@@ -561,7 +549,7 @@ class _Code:
     p, v = self.p, self.w.vector
     table, kind = p.args[k][0], p.kind[k]
     index, order = self.get(p.args[k][-1]), p.args[table]
-    where = self._in_place(table)
+    where = self.p.in_place(table)
     if len(order) <= _FEW:
       out = self.get(order[0])
       for i, a in enumerate(order[1:], 1):

@@ -30,7 +30,6 @@ from jax.interpreters import ad, batching, mlir
 from jax.interpreters import partial_eval as pe
 
 from mjx_lite.core import compiling, garbage, kernels, ptx, regions, scalars, vectors
-from mjx_lite.core.kernels import Kernels
 
 
 class Call(NamedTuple):
@@ -153,7 +152,7 @@ def _run(*leaves, call, batched, differentiated=False, lanes=0):
 def _run_on_cpu(*leaves, call, batched):
   width = _width(leaves, batched)
   if call.straight and width and vectors.is_on():
-    out = _by_kernels(leaves, call, batched, Kernels(vectors.call, width, vectors.LOOP))
+    out = _by_kernels(leaves, call, batched, kernels.Kernels(vectors.call, width, vectors.LOOP))
     if out is not None:
       return out
   return _run_in_regions(*leaves, call=call, batched=batched)
@@ -167,7 +166,7 @@ def _run_on_gpu(*leaves, call, batched):
   if call.groups == 1 and ptx.is_on():
     width = _width(leaves, batched)
     # of a single world two, as what is of a world is known by its shape
-    out = _by_kernels(leaves, call, batched, Kernels(ptx.call, max(width, 2), ptx.LOOP))
+    out = _by_kernels(leaves, call, batched, kernels.Kernels(ptx.call, max(width, 2), ptx.LOOP))
     if out is not None:
       return out
   return _run(*leaves, call=call, batched=batched)

@@ -4,10 +4,29 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+SWING = """<mujoco><worldbody><geom type="plane" size="1 1 .1"/><body pos="0 0 .25"><joint axis="0 1 0"/>
+  <geom type="capsule" fromto="0 0 0 .2 0 -.1" size=".05"/><body pos=".2 0 -.1"><joint axis="0 1 0" range="-30 30"/>
+  <geom size=".06"/></body></body></worldbody></mujoco>"""
+
+
+def assert_close(got, want, tol=5e-4):
+  for (path, a), b in zip(jax.tree_util.tree_flatten_with_path(got)[0], jax.tree.leaves(want), strict=True):
+    name = jax.tree_util.keystr(path)
+    assert a.shape == b.shape and a.dtype == b.dtype, name
+    a, b = np.asarray(a), np.asarray(b)
+    if b.dtype == np.float32:
+      scale = max(1.0, np.abs(b[np.isfinite(b)]).max(initial=0))
+      np.testing.assert_allclose(a, b, rtol=tol, atol=tol * scale, err_msg=name)
+    elif "niter" not in name:  # which round-off may change
+      np.testing.assert_array_equal(a, b, err_msg=name)
+
 
 def alone(function, *args):
   """The same by XLA, world by world."""
-  one = lambda *x: jax.tree.map(lambda y: y[..., 0], function(*(y[..., None] for y in x)))  # noqa: E731
+
+  def one(*x):
+    return jax.tree.map(lambda y: y[..., 0], function(*(y[..., None] for y in x)))
+
   return jax.tree.leaves(jax.vmap(one, in_axes=-1, out_axes=-1)(*args))
 
 

@@ -15,18 +15,7 @@ import mjx_lite as mjx
 from mjx_lite.core import ptx, scalars, worlds
 
 _WORLDS = 5
-_SWING = """<mujoco><worldbody><geom type="plane" size="1 1 .1"/><body pos="0 0 .25"><joint axis="0 1 0"/>
-  <geom type="capsule" fromto="0 0 0 .2 0 -.1" size=".05"/><body pos=".2 0 -.1"><joint axis="0 1 0" range="-30 30"/>
-  <geom size=".06"/></body></body></worldbody></mujoco>"""
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _single_precision():
-  """No 64-bit numbers, which are not written as numbers of a thread, nor traces that have them."""
-  with jax.enable_x64(False):
-    worlds.clear_caches()
-    yield
-  worlds.clear_caches()
+pytestmark = pytest.mark.usefixtures("single_precision")
 
 
 @pytest.fixture
@@ -82,21 +71,10 @@ def _batch(mj_model, m, seed=0):
   return d.replace(**{k: jnp.asarray(np.stack(x), jnp.float32) for k, x in zip(fields, zip(*states, strict=True), strict=True)})
 
 
-def _assert_close(got, want, tol=2e-4):
-  for (path, a), b in zip(jax.tree_util.tree_flatten_with_path(got)[0], jax.tree.leaves(want), strict=True):
-    assert a.shape == b.shape and a.dtype == b.dtype, path
-    a, b = np.asarray(a), np.asarray(b)
-    if b.dtype == np.float32:
-      scale = max(1.0, np.abs(b[np.isfinite(b)]).max(initial=0))
-      np.testing.assert_allclose(a, b, rtol=tol, atol=tol * scale, err_msg=jax.tree_util.keystr(path))
-    elif "niter" not in jax.tree_util.keystr(path):  # which round-off may change
-      np.testing.assert_array_equal(a, b, err_msg=jax.tree_util.keystr(path))
-
-
 def _assert_one_kernel_does_as_xla(function, m, d, kernels):
   got = _by_threads(function, m, d)
   assert len(kernels) == 1
-  _assert_close(got, jax.jit(function)(m, d))
+  straight.assert_close(got, jax.jit(function)(m, d), tol=2e-4)
 
 
 # joints of all types and limits; elliptic cones, Newton's iterations; equalities; tendons that wrap; muscles; RK4 below
@@ -110,7 +88,7 @@ def test_a_step(scene, kernels):
 
 def test_models_of_their_own(kernels):
   """Each world with a mass and a time step of its own: what all share is the rest of the model."""
-  mj_model = mujoco.MjModel.from_xml_string(_SWING)
+  mj_model = mujoco.MjModel.from_xml_string(straight.SWING)
   m = mjx.put_model(mj_model, dtype=np.float32)
   d = _batch(mj_model, m)
   share = jnp.linspace(0.5, 1.5, _WORLDS)
@@ -130,7 +108,7 @@ def test_a_rollout(kernels, monkeypatch, in_pieces):
   """Few steps are one kernel, many a loop of one: with more numbers than a kernel may have."""
   if in_pieces:
     monkeypatch.setattr(ptx, "LOOP", 5_000)
-  mj_model = mujoco.MjModel.from_xml_string(_SWING)
+  mj_model = mujoco.MjModel.from_xml_string(straight.SWING)
   m = mjx.put_model(mj_model, dtype=np.float32)
   d = _batch(mj_model, m)
   rollout = jax.vmap(lambda m, d: mjx.rollout(m, d, steps=3, record=("qpos", "time")), in_axes=(None, 0))
@@ -138,7 +116,7 @@ def test_a_rollout(kernels, monkeypatch, in_pieces):
 
 
 def test_one_world(kernels):
-  mj_model = mujoco.MjModel.from_xml_string(_SWING)
+  mj_model = mujoco.MjModel.from_xml_string(straight.SWING)
   m = mjx.put_model(mj_model, dtype=np.float32)
   d = jax.tree.map(lambda x: x[2], _batch(mj_model, m))
   _assert_one_kernel_does_as_xla(mjx.step, m, d, kernels)
@@ -150,7 +128,7 @@ def _lowered(function, *args):
 
 def test_what_is_lowered_for_cuda(monkeypatch):
   """One kernel in the loop of a rollout, of what is read alone; none where an operation is not written as numbers."""
-  mj_model = mujoco.MjModel.from_xml_string(_SWING)
+  mj_model = mujoco.MjModel.from_xml_string(straight.SWING)
   m = mjx.put_model(mj_model, dtype=np.float32, tile=0)
   d = _batch(mj_model, m)
 

@@ -17,20 +17,9 @@ from models import load
 
 import mjx_lite as mjx
 from mjx_lite.cli.compare import optimal
-from mjx_lite.core import scalars, vectors, worlds
+from mjx_lite.core import scalars, vectors
 
-_SWING = """<mujoco><worldbody><geom type="plane" size="1 1 .1"/><body pos="0 0 .25"><joint axis="0 1 0"/>
-  <geom type="capsule" fromto="0 0 0 .2 0 -.1" size=".05"/><body pos=".2 0 -.1"><joint axis="0 1 0" range="-30 30"/>
-  <geom size=".06"/></body></body></worldbody></mujoco>"""
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _single_precision():
-  """No 64-bit numbers, nor traces that have them."""
-  with jax.enable_x64(False):
-    worlds.clear_caches()
-    yield
-  worlds.clear_caches()
+pytestmark = pytest.mark.usefixtures("single_precision")
 
 
 def _states(mj_model, m, number, every=8):
@@ -55,21 +44,12 @@ def _kernels(function, *args):
 def _by_xla(function, *args):
   with pytest.MonkeyPatch.context() as patch:
     patch.setattr(vectors, "_IS_ON", False)
-    again = lambda *a: function(*a)  # noqa: E731  JAX knows the other by its name
+
+    def again(*a):  # another function: JAX remembers what it made of that one
+      return function(*a)
+
     assert _kernels(again, *args) == 0
     return jax.jit(again)(*args)
-
-
-def _assert_close(got, want, tol=5e-4):
-  for (path, a), b in zip(jax.tree_util.tree_flatten_with_path(got)[0], jax.tree.leaves(want), strict=True):
-    name = jax.tree_util.keystr(path)
-    assert a.shape == b.shape and a.dtype == b.dtype, name
-    a, b = np.asarray(a), np.asarray(b)
-    if b.dtype == np.float32:
-      scale = max(1.0, np.abs(b[np.isfinite(b)]).max(initial=0))
-      np.testing.assert_allclose(a, b, rtol=tol, atol=tol * scale, err_msg=name)
-    elif "niter" not in name:  # which round-off may change
-      np.testing.assert_array_equal(a, b, err_msg=name)
 
 
 SCENES = ("joints", "yielding", "actuators", "tendon_limits", "humanoid_mjx")
@@ -87,7 +67,7 @@ def test_a_step(scene):
   step = jax.vmap(mjx.step, in_axes=(None, 0))
   assert _kernels(step, m, d) == 1
   got = jax.jit(step)(m, d)
-  _assert_close(got, _by_xla(step, m, d))
+  straight.assert_close(got, _by_xla(step, m, d))
   off = np.abs(got.qacc - qacc).max(axis=1) / (1 + np.abs(qacc).max(axis=1))
   assert np.median(off) < 2e-4 and off.max() < 2e-2, off
 
@@ -95,7 +75,7 @@ def test_a_step(scene):
 @pytest.mark.parametrize("number", [1, 2, 16, 33])
 def test_worlds_are_as_alone(number):
   """However many fill no block, each is what it is among others."""
-  mj_model = mujoco.MjModel.from_xml_string(_SWING)
+  mj_model = mujoco.MjModel.from_xml_string(straight.SWING)
   m = mjx.put_model(mj_model)
   d, _ = _states(mj_model, m, 33)
   step = jax.jit(jax.vmap(mjx.step, in_axes=(None, 0)))
@@ -110,7 +90,7 @@ def test_worlds_are_as_alone(number):
 
 def test_models_of_their_own():
   """Each world with a mass and a time step of its own: what all share is the rest of the model."""
-  mj_model = mujoco.MjModel.from_xml_string(_SWING)
+  mj_model = mujoco.MjModel.from_xml_string(straight.SWING)
   m = mjx.put_model(mj_model)
   d, _ = _states(mj_model, m, 19)
   share = jnp.linspace(0.5, 1.5, 19)
@@ -121,19 +101,19 @@ def test_models_of_their_own():
 
   step = jax.vmap(step, in_axes=(None, 0, 0))
   assert _kernels(step, m, d, share) == 1
-  _assert_close(jax.jit(step)(m, d, share), _by_xla(step, m, d, share))
+  straight.assert_close(jax.jit(step)(m, d, share), _by_xla(step, m, d, share))
 
 
 @pytest.mark.parametrize("integrator", ["Euler", "RK4"])
 def test_a_rollout(integrator, monkeypatch):
   """A kernel in the loop, several where the step has a loop that is long."""
   monkeypatch.setattr(vectors, "LOOP", 1000)
-  mj_model = mujoco.MjModel.from_xml_string(_SWING.replace("<mujoco>", f'<mujoco><option integrator="{integrator}"/>'))
+  mj_model = mujoco.MjModel.from_xml_string(straight.SWING.replace("<mujoco>", f'<mujoco><option integrator="{integrator}"/>'))
   m = mjx.put_model(mj_model)
   d, _ = _states(mj_model, m, 19)
   rollout = jax.vmap(lambda m, d: mjx.rollout(m, d, steps=30, record=("qpos", "time")), in_axes=(None, 0))
   assert _kernels(rollout, m, d) == (1 if integrator == "Euler" else 3)
-  _assert_close(jax.jit(rollout)(m, d), _by_xla(rollout, m, d))
+  straight.assert_close(jax.jit(rollout)(m, d), _by_xla(rollout, m, d))
 
 
 _ROLLOUT = jax.vmap(lambda m, d: mjx.rollout(m, d, steps=10, record=("qpos",)), in_axes=(None, 0))
@@ -143,8 +123,8 @@ _STEP = jax.vmap(mjx.step, in_axes=(None, 0))
 @pytest.mark.parametrize("how", ["rollout", "step", "no kernel"])
 def test_gradient(how, monkeypatch):
   """With respect to each world's state, and to what all share; where it is too long for kernels it is the same."""
-  m = mjx.put_model(mujoco.MjModel.from_xml_string(_SWING))
-  d, _ = _states(mujoco.MjModel.from_xml_string(_SWING), m, 19)
+  m = mjx.put_model(mujoco.MjModel.from_xml_string(straight.SWING))
+  d, _ = _states(mujoco.MjModel.from_xml_string(straight.SWING), m, 19)
 
   def energy(qvel, mass):
     start = m.replace(body_mass=mass), d.replace(qvel=qvel)
@@ -153,7 +133,9 @@ def test_gradient(how, monkeypatch):
       return jnp.sum(after.qvel**2) + jnp.sum(record["qpos"])
     return jnp.sum(_STEP(*start).qvel ** 2)
 
-  slope = lambda f: mjx.jit(jax.value_and_grad(lambda *x: f(*x), argnums=(0, 1)))  # noqa: E731  JAX knows functions by name
+  def slope(f):  # of another function each time: JAX remembers what it made of one
+    return mjx.jit(jax.value_and_grad(lambda *x: f(*x), argnums=(0, 1)))
+
   with pytest.MonkeyPatch.context() as patch:
     if how == "no kernel":
       patch.setattr(vectors, "_MAX_OPERATIONS", 20)
@@ -161,17 +143,17 @@ def test_gradient(how, monkeypatch):
     assert lowered.as_text().count("custom_call @mjx_lite_") == (0 if how == "no kernel" else 2)
     got = lowered.compile()(d.qvel, m.body_mass)
   monkeypatch.setattr(vectors, "_IS_ON", False)
-  _assert_close(got, slope(energy)(d.qvel, m.body_mass))
+  straight.assert_close(got, slope(energy)(d.qvel, m.body_mass))
 
 
 def test_a_bad_world_is_marked_alone():
-  mj_model = mujoco.MjModel.from_xml_string(_SWING)
+  mj_model = mujoco.MjModel.from_xml_string(straight.SWING)
   m = mjx.put_model(mj_model)
   d, _ = _states(mj_model, m, 19)
   d = d.replace(qvel=d.qvel.at[3, 0].set(jnp.nan))
   step = jax.vmap(mjx.step, in_axes=(None, 0))
   got = jax.jit(step)(m, d)
-  _assert_close(got, _by_xla(step, m, d))
+  straight.assert_close(got, _by_xla(step, m, d))
   assert np.flatnonzero(np.asarray(got.status.count).sum(axis=-1)).tolist() == [3]
 
 
@@ -214,7 +196,10 @@ def test_numbers_that_other_parts_want(monkeypatch, lanes):
 def test_what_is_not_a_number_stays_that():
   """The less and the greater, as in JAX, of whichever is not."""
   x = np.array([[np.nan, 1, np.nan, 2], [1, np.nan, np.nan, 3]], np.float32)
-  both = lambda x: (jnp.minimum(x[0], x[1]), jnp.maximum(x[0], x[1]), jnp.minimum(x, 2.5), jnp.maximum(2.5, x))  # noqa: E731
+
+  def both(x):
+    return jnp.minimum(x[0], x[1]), jnp.maximum(x[0], x[1]), jnp.minimum(x, 2.5), jnp.maximum(2.5, x)
+
   for a, b in zip(_run(both, x), straight.alone(both, x), strict=True):
     np.testing.assert_array_equal(a, b)
 
@@ -226,7 +211,7 @@ def test_too_long_a_step_is_xlas(monkeypatch):
   monkeypatch.setattr(vectors, "_MAX_OPERATIONS", 20)
   with pytest.raises(scalars.Unsupported, match=r"a kernel of \d+ operations"):
     _run(lambda x: jnp.cumsum(x * x, 0), np.ones((20, 3), np.float32))
-  m = mjx.put_model(mujoco.MjModel.from_xml_string(_SWING))
+  m = mjx.put_model(mujoco.MjModel.from_xml_string(straight.SWING))
   d = jax.tree.map(lambda x: jnp.stack([x] * 3), mjx.make_data(m))
   step = jax.vmap(mjx.step, in_axes=(None, 0))
   assert _kernels(step, m, d) == 0
@@ -235,7 +220,7 @@ def test_too_long_a_step_is_xlas(monkeypatch):
 
 def test_models_that_are_xlas():
   """Searches for contacts, capacities, and numbers of double precision."""
-  swing = mujoco.MjModel.from_xml_string(_SWING)
+  swing = mujoco.MjModel.from_xml_string(straight.SWING)
   assert mjx.put_model(swing).is_straight
   assert not mjx.put_model(swing, ncon_max=1).is_straight
   assert not mjx.put_model(load("convex")).is_straight
@@ -246,11 +231,11 @@ def test_models_that_are_xlas():
 
 def test_exported_steps_have_none():
   """They are loaded where the machine code is not."""
-  m = mjx.put_model(mujoco.MjModel.from_xml_string(_SWING))
+  m = mjx.put_model(mujoco.MjModel.from_xml_string(straight.SWING))
   d = mjx.make_data(m)
   exported = jax.export.export(jax.jit(mjx.step))(m, d)
   assert "mjx_lite_" not in exported.mlir_module()
-  _assert_close(jax.export.deserialize(exported.serialize()).call(m, d), jax.jit(mjx.step)(m, d))
+  straight.assert_close(jax.export.deserialize(exported.serialize()).call(m, d), jax.jit(mjx.step)(m, d))
 
 
 # ---------------------------------------------------------------------------------------------------- other processes' flags
@@ -264,9 +249,9 @@ def _process(code, **env):
 
 
 _CODE = f"""
-  import sys, time, jax, numpy as np, mujoco, mjx_lite as mjx
+  import jax, numpy as np, mujoco, mjx_lite as mjx
   from mjx_lite.core import vectors
-  m = mjx.put_model(mujoco.MjModel.from_xml_string('''{_SWING}'''))
+  m = mjx.put_model(mujoco.MjModel.from_xml_string('''{straight.SWING}'''))
   d = jax.tree.map(lambda x: jax.numpy.stack([x] * 32), mjx.make_data(m))
   step = jax.vmap(mjx.step, in_axes=(None, 0))
 """
