@@ -24,15 +24,20 @@ jax.config.update("jax_enable_x64", True)
 gc.set_threshold(100_000, 10, 10)  # a trace makes a million objects, few of them garbage: 3 % of the tests' time
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
 
+def _forget():
+  """Forget traces and programs, also those in cycles: while one lives, JAX has NumPy's constants in its precision."""
+  from mjx_lite.core import worlds
+
+  worlds.clear_caches()
+  gc.collect()
+
+
 @pytest.fixture(autouse=True, scope="module")
 def _forget_programs():
   """Compiled programs of a thousand tests would take many gigabytes: forget them after a module, once they are many."""
   yield
-  from mjx_lite.core import worlds
-
   if resource.getrusage(resource.RUSAGE_SELF).ru_maxrss > 3_000_000:  # KiB
-    worlds.clear_caches()
-    gc.collect()
+    _forget()
 
 
 @pytest.fixture
@@ -47,9 +52,7 @@ def optimised(monkeypatch):
 @pytest.fixture(scope="module")
 def single_precision():
   """No 64-bit numbers, nor traces that have them: kernels have none."""
-  from mjx_lite.core import worlds
-
   with jax.enable_x64(False):
-    worlds.clear_caches()
+    _forget()
     yield
-  worlds.clear_caches()
+  _forget()

@@ -88,16 +88,23 @@ class Kernels(NamedTuple):
     consts, others = (part(inside.jaxpr.invars) for part in (lambda x: x[:nconst], lambda x: x[nconst:]))
     rest = self._begun(inside, dict(zip(consts, given, strict=False)))
 
-    def step(carry, row):
-      out = rest(dict(zip(others, (*carry, *row), strict=True)))
-      return out[:ncarry], out[ncarry:]
+    def step(*args):
+      return rest(dict(zip(others, args, strict=True)))
 
     rows = inside.in_avals[nconst + ncarry :]
     if eqn.params["length"] == 1 and any(a.shape[-1:] != (1,) for a in rows):
       raise Unsupported("a loop of one turn")  # whether its rows are the worlds' cannot be told by their shapes
     first = [self._wide(x, a) for x, a in zip(given[nconst:], inside.in_avals[nconst : nconst + ncarry], strict=False)]
-    carry, made = jax.lax.scan(step, first, given[nconst + ncarry :], eqn.params["length"], eqn.params["reverse"])
-    return [*carry, *made]
+
+    def trace(step):
+      def turn(carry, row):
+        out = step(*carry, *row)
+        return out[:ncarry], out[ncarry:]
+
+      carry, made = jax.lax.scan(turn, first, given[nconst + ncarry :], eqn.params["length"], eqn.params["reverse"])
+      return [*carry, *made]
+
+    return _ended(trace, step, [jax.ShapeDtypeStruct(wide(a.shape, self.worlds), a.dtype) for a in inside.out_avals])
 
   def _wide(self, x: Any, aval: Any) -> jax.Array:
     x, shape = jnp.asarray(x), wide(aval.shape, self.worlds)
@@ -162,9 +169,29 @@ def over_worlds(closed: Any, call: Any, loop: int) -> Any:
     return _read(closed.jaxpr.outvars, known)
 
   try:
-    return jax.make_jaxpr(functools.partial(run, in_kernels))(*closed.in_avals)
+    return _ended(lambda f: jax.make_jaxpr(f)(*closed.in_avals), functools.partial(run, in_kernels), closed.out_avals)
   except Unsupported:
     return jax.make_jaxpr(functools.partial(run, in_blocks))(*closed.in_avals)
+
+
+def _ended(trace: Callable[..., Any], function: Callable[..., list[Any]], results: Sequence[Any]) -> Any:
+  """The trace of a function; what it raises as `Unsupported` is raised behind it.
+
+  JAX never frees a trace that an exception left: constants have finalizers, which keep all that was traced.
+  """
+  failed = []
+
+  def to_its_end(*args):
+    try:
+      return function(*args)
+    except Unsupported as e:
+      failed.append(e)
+      return [jnp.zeros(a.shape, a.dtype) for a in results]
+
+  out = trace(to_its_end)
+  if failed:
+    raise failed[0]
+  return out
 
 
 def _summed(eqn: Any, given: Sequence[Any], loop_of: Callable[..., list[Any]]) -> list[Any]:

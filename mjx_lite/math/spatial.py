@@ -89,8 +89,9 @@ def inertia_about(inertia: jax.Array, mat: jax.Array, r: jax.Array, mass: jax.Ar
   return jnp.concatenate([moments, products, mass * r, jnp.broadcast_to(mass, (*r.shape[:-2], 1, r.shape[-1]))], axis=-2)
 
 
-# a symmetric 6x6 matrix packed: its upper triangle, row by row
-_UPPER = np.zeros((6, 6), int)
+# a symmetric 6x6 matrix packed: its upper triangle, row by row; int32, which it is to JAX in both precisions: an int64 array
+# it has as int32 wherever a trace without 64 bits still has it
+_UPPER = np.zeros((6, 6), np.int32)
 _UPPER[np.triu_indices(6)] = np.arange(21)
 _UPPER = np.maximum(_UPPER, _UPPER.T)
 

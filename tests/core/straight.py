@@ -49,7 +49,7 @@ FUNCTIONS = {
   "loop": lambda x: jax.lax.while_loop(
     lambda s: jnp.all(s[1] < 9), lambda s: (s[0] * 0.7 + x[0], s[1] + 0.1 + jnp.abs(s[0])), (x[1], x[2])),
   "loops": lambda x: jax.lax.fori_loop(0, jnp.abs(x[0, 0] * 3).astype(jnp.int32), lambda k, a: jax.lax.while_loop(
-    lambda b: jnp.all(jnp.abs(b) < 20) & (a[0, 0] > 0.1), lambda b: 1.5 * b + x[3], a[:1]) + 0.1 * a, x),
+    lambda b: jnp.all(b < 9) & (a[0, 0] > 0.1), lambda b: 1.1 * b + jnp.abs(x[3]) + 1, a[:1]) * 0.3 + 0.1 * a, x),
   "swapped": lambda x: jax.lax.fori_loop(0, jnp.abs(x[0, 0] * 3).astype(jnp.int32), lambda k, s: (s[1], s[0] + 1), (x, 2 * x)),
   "branches": lambda x: jax.lax.cond(x[0, 0] > 0, lambda y: y + 1, lambda y: 2 * y, x),
   "scan": lambda x: jax.lax.scan(lambda s, r: (s * 0.5 + r, s), x[0], x, reverse=True),

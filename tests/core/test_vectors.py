@@ -1,5 +1,6 @@
 """A world in a lane: what a kernel of machine code computes is what XLA computes, and C."""
 
+import gc
 import os
 import subprocess
 import sys
@@ -120,9 +121,18 @@ _ROLLOUT = jax.vmap(lambda m, d: mjx.rollout(m, d, steps=10, record=("qpos",)), 
 _STEP = jax.vmap(mjx.step, in_axes=(None, 0))
 
 
+def _traces():
+  """How many traces JAX has not freed."""
+  gc.collect()
+  return sum(type(x).__name__ == "DynamicJaxprTrace" and bool(x.frame.tracing_eqns) for x in gc.get_objects())
+
+
 @pytest.mark.parametrize("how", ["rollout", "step", "no kernel"])
 def test_gradient(how, monkeypatch):
-  """With respect to each world's state, and to what all share; where it is too long for kernels it is the same."""
+  """With respect to each world's state, and to what all share; where it is too long for kernels it is the same.
+
+  And no trace stays, as that of an attempt would.
+  """
   m = mjx.put_model(mujoco.MjModel.from_xml_string(straight.SWING))
   d, _ = _states(mujoco.MjModel.from_xml_string(straight.SWING), m, 19)
 
@@ -136,12 +146,14 @@ def test_gradient(how, monkeypatch):
   def slope(f):  # of another function each time: JAX remembers what it made of one
     return mjx.jit(jax.value_and_grad(lambda *x: f(*x), argnums=(0, 1)))
 
+  before = _traces()
   with pytest.MonkeyPatch.context() as patch:
     if how == "no kernel":
       patch.setattr(vectors, "_MAX_OPERATIONS", 20)
     lowered = slope(energy).lower(d.qvel, m.body_mass)
     assert lowered.as_text().count("custom_call @mjx_lite_") == (0 if how == "no kernel" else 2)
     got = lowered.compile()(d.qvel, m.body_mass)
+  assert _traces() == before
   monkeypatch.setattr(vectors, "_IS_ON", False)
   straight.assert_close(got, slope(energy)(d.qvel, m.body_mass))
 

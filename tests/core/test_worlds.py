@@ -195,3 +195,11 @@ def test_a_batch_that_the_function_closes_over(pendulum):
   m, d = pendulum
   many, step = batch(d, 3), jax.vmap(mjx.kinematics, in_axes=(None, 0))
   np.testing.assert_array_equal(mjx.jit(lambda: step(m, many).xpos)(), mjx.jit(step)(m, many).xpos)
+
+
+def test_both_precisions_in_one_process(pendulum):
+  """JAX keeps NumPy's arrays in the precision in which it met them first, as long as a trace has them."""
+  with jax.enable_x64(False):
+    m = mjx.put_model(load("trees"))
+    assert jax.eval_shape(mjx.forward, m, mjx.make_data(m)).qacc.dtype == np.float32
+  assert jax.eval_shape(mjx.forward, *pendulum).qacc.dtype == np.float64
