@@ -14,10 +14,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend import core as jex_core
 
-from mjx_lite.core import regions
+from mjx_lite.core import regions, scalars
 from mjx_lite.core.scalars import Program, Unsupported, loop_arguments
 
-_MAX_CONSTANT = 1024  # numbers that are written into a kernel
 _BLOCK = 16  # worlds of a turn where there is no kernel
 
 
@@ -67,7 +66,7 @@ class Kernels(NamedTuple):
           part.clear()
 
       for k, e in ahead:
-        if e.primitive.name == "scan" and numbers(e) > self.loop:
+        if e.primitive.name == "scan" and scalars.numbers(e) > self.loop:
           run_part(k)
           now.update(zip(e.outvars, self._stepped(e, now), strict=True))
         else:
@@ -117,7 +116,7 @@ class Kernels(NamedTuple):
     p = Program()
     given = [
       p.constant(x)
-      if x.shape == a.shape and a.size <= _MAX_CONSTANT and not isinstance(x, jax.core.Tracer)
+      if x.shape == a.shape and scalars.is_constant(x)
       else p.inputs(k, a.shape, a.dtype, x.shape != a.shape)
       for k, (x, a) in enumerate(zip(inputs, closed.in_avals, strict=True))
     ]
@@ -133,11 +132,18 @@ def _read(variables: Sequence[Any], known: dict[Any, Any]) -> list[Any]:
   return [v.val if isinstance(v, jex_core.Literal) else known[v] for v in variables]
 
 
-def over_worlds(closed: Any, call: Any, loop: int) -> Any:
+def over_worlds(closed: Any, given: Sequence[Any], call: Any, loop: int) -> tuple[Any, list[Any]]:
   """A program with a loop over worlds, as JAX's derivatives of one are, whose turns are lanes of kernels instead.
 
   What cannot be written as numbers, or has too many, goes through the loop some worlds at a time.
+
+  Args:
+    given: arguments that are constant, None for others.
+
+  Returns:
+    The program, and its results that are constant, None for others.
   """
+  constant: list[Any] = []
 
   def in_kernels(inside, shared, rows, worlds):
     rows = [jnp.moveaxis(x, 0, -1).reshape(wide(x.shape[1:], worlds)) for x in rows]
@@ -153,25 +159,31 @@ def over_worlds(closed: Any, call: Any, loop: int) -> Any:
     out = [x.reshape(most, *x.shape[2:]) for x in out]
     return [jnp.concatenate(x) for x in zip(out, together(*(x[most:] for x in rows)), strict=True)] if most < worlds else out
 
-  def run(loop_of, *args):
+  def evaluated(loop_of, closed, args):
     known = dict(zip(closed.jaxpr.invars, args, strict=True))
     known.update(zip(closed.jaxpr.constvars, closed.consts, strict=True))
     for e in closed.jaxpr.eqns:
-      given = _read(e.invars, known)
-      if not any(isinstance(x, jax.core.Tracer) for x in given):
-        regions.run_part(closed, known, _of_all, [e], e.outvars)
-        continue
-      if e.primitive.name == "scan" and _only_adds(e):
-        out = _summed(e, given, loop_of)
+      operands = _read(e.invars, known)
+      is_traced = any(isinstance(x, jax.core.Tracer) for x in operands)
+      if is_traced and e.primitive.name == "jit":  # some of its results may be constant
+        known.update(zip(e.outvars, evaluated(loop_of, e.params["jaxpr"], operands), strict=True))
+      elif is_traced and e.primitive.name == "scan" and _only_adds(e):
+        known.update(zip(e.outvars, _summed(e, operands, loop_of), strict=True))
       else:
-        out = e.primitive.bind(*given, **e.params)
-      known.update(zip(e.outvars, out if e.primitive.multiple_results else [out], strict=True))
+        regions.run_part(closed, known, _of_all, [e], e.outvars)
     return _read(closed.jaxpr.outvars, known)
 
+  def run(loop_of, *args):
+    args = [x if value is None else value for x, value in zip(args, given, strict=True)]
+    out = evaluated(loop_of, closed, args)
+    constant[:] = [x if scalars.is_constant(x) else None for x in out]
+    return out
+
   try:
-    return _ended(lambda f: jax.make_jaxpr(f)(*closed.in_avals), functools.partial(run, in_kernels), closed.out_avals)
+    out = _ended(lambda f: jax.make_jaxpr(f)(*closed.in_avals), functools.partial(run, in_kernels), closed.out_avals)
   except Unsupported:
-    return jax.make_jaxpr(functools.partial(run, in_blocks))(*closed.in_avals)
+    out = jax.make_jaxpr(functools.partial(run, in_blocks))(*closed.in_avals)
+  return out, constant
 
 
 def _ended(trace: Callable[..., Any], function: Callable[..., list[Any]], results: Sequence[Any]) -> Any:
@@ -230,24 +242,12 @@ def wide(shape: tuple[int, ...], worlds: int) -> tuple[int, ...]:
   return (*_inner(shape), worlds)
 
 
-def numbers(eqn: Any, once: bool = False) -> int:
-  """About how many numbers an equation makes; of all turns of a loop, or of one."""
-  inside = sum(numbers(e, once) for j in jex_core.jaxprs_in_params(eqn.params) for e in j.eqns)
-  return inside * (1 if once else eqn.params.get("length", 1)) + sum(v.aval.size for v in eqn.outvars)
-
-
 def _of_all(closed: Any, inputs: Sequence[Any]) -> list[Any]:
   """What is the same for all worlds: constants where they can be known."""
-  if not any(isinstance(x, jax.core.Tracer) for x in inputs) and sum(map(numbers, closed.jaxpr.eqns)) <= _MAX_CONSTANT:
-    p = Program()
-    try:
-      outs = p.run(closed, list(map(p.constant, inputs)))
-    except Unsupported:
-      outs = []
-    values = [[p.value(k) for k in x.ravel().tolist()] for x in outs]
-    if outs and not any(None in x for x in values):
-      return [np.array(x, a.dtype).reshape(a.shape) for x, a in zip(values, closed.out_avals, strict=True)]
-  return jex_core.jaxpr_as_fun(closed)(*inputs)
+  try:
+    return list(scalars.constants(closed, inputs))
+  except Unsupported:
+    return jex_core.jaxpr_as_fun(closed)(*inputs)
 
 
 def _whole(p: Program, out: np.ndarray, inputs: Sequence[jax.Array], worlds: int) -> list[int]:

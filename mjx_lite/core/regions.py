@@ -21,6 +21,7 @@ kernels.
 Source: of the attribute, XLA's `SmallWhileLoopHoistingPass` and `ComputationKernelEmitter`.
 """
 
+import contextlib
 import contextvars
 import functools
 import importlib.util
@@ -41,7 +42,7 @@ from jax.extend import backend
 from jax.extend import core as jex_core
 from jax.interpreters import ad, batching, mlir
 
-from mjx_lite.core import garbage
+from mjx_lite.core import interpreter, scalars
 from mjx_lite.core.memo import memoized
 
 VERSION = tuple(int(x) for x in metadata.version("jaxlib").split(".")[:3] if x.isdigit())
@@ -330,7 +331,9 @@ def _in_regions(closed: jex_core.ClosedJaxpr) -> jex_core.ClosedJaxpr:
 
 # --------------------------------------------------------------------------------------- derivatives, and whole programs
 
-lowered: dict[str, Callable[[Any], Any]] = {}  # names of calls that become something else than regions, and what
+# names of calls that become something else than regions, and what: of the call's program and its arguments that are constant
+# (None for others), another, and its constant results
+lowered: dict[str, Callable[[Any, Sequence[Any]], tuple[Any, Sequence[Any]]]] = {}
 _MARK = "mjx_native_"  # name of a call of the engine, which JAX keeps when it differentiates; the number of worlds follows
 _INSIDE = {**_PARTS, "jit": ("jaxpr",), "remat2": ("jaxpr",), "closed_call": ("call_jaxpr",), "shard_map": ("jaxpr",)}
 _follows = contextvars.ContextVar("_follows", default=False)
@@ -371,15 +374,19 @@ def program(function: Callable[..., Any], whole: bool) -> Callable[..., Any]:
     operands = [leaves[k] for k in traced]
     token = _follows.set(True)
     try:
-      closed, shape = jax.make_jaxpr(run, return_shape=True)(*operands)
+      closed, shape = interpreter.eased(jax.make_jaxpr(run, return_shape=True))(*operands)
     finally:
       _follows.reset(token)
     if closed.effects or not (whole or _has_marks(closed.jaxpr)):
       out = jex_core.jaxpr_as_fun(closed)(*operands)
     else:
       # what the function closes over may be traced by what is around it
-      jaxpr = closed.jaxpr.replace(constvars=[], invars=[*closed.jaxpr.constvars, *closed.jaxpr.invars])
-      out = program_p.bind(*closed.consts, *operands, closed=jex_core.ClosedJaxpr(jaxpr, ()), whole=whole)
+      consts = list(zip(closed.jaxpr.constvars, closed.consts, strict=True))
+      kept = dict((v, x) for v, x in consts if scalars.is_constant(x) and not whole)
+      others = [(v, x) for v, x in consts if v not in kept]
+      jaxpr = closed.jaxpr.replace(constvars=list(kept), invars=[*(v for v, _ in others), *closed.jaxpr.invars])
+      closed = jex_core.ClosedJaxpr(jaxpr, list(kept.values()))
+      out = program_p.bind(*(x for _, x in others), *operands, closed=closed, whole=whole)
     return jax.tree.unflatten(jax.tree.structure(shape), out)
 
   return program
@@ -398,23 +405,60 @@ def _has_marks(jaxpr: jex_core.Jaxpr) -> bool:
 
 
 def _marks_in_regions(closed: jex_core.ClosedJaxpr) -> jex_core.ClosedJaxpr:
-  """The program with the operations of marked calls in regions."""
+  """The program with the operations of marked calls in regions; what is constant is so in the calls of `lowered` too."""
 
-  def one(e):
-    of = lowered.get(e.params.get("name", "")) if e.primitive.name == "jit" else None
-    if of is not None:
-      return e.replace(params={**e.params, "jaxpr": of(e.params["jaxpr"])})
-    if _is_marked(e):
-      return e.replace(params={**e.params, "jaxpr": _in_regions(e.params["jaxpr"])})
-    names = [k for k in _INSIDE.get(e.primitive.name, ()) if k in e.params]
-    if not names or not any(map(_has_marks, jex_core.jaxprs_in_params(e.params))):
-      return e
-    return e.replace(params={**e.params, **{k: jax.tree.map(inner, e.params[k]) for k in names}})
+  def one(e, jaxpr, known):
+    """The equation; results of it that are constant become known."""
+    given = [v.val if isinstance(v, jex_core.Literal) else known.get(v) for v in e.invars]
+    if not any(x is None for x in given):
+      with contextlib.suppress(scalars.Unsupported):
+        run_part(jex_core.ClosedJaxpr(jaxpr.replace(constvars=[]), ()), known, scalars.constants, [e], e.outvars)
+        return e
+    outs: Sequence[Any] = ()
+    name = e.params.get("name", "") if e.primitive.name == "jit" else ""
+    if name in lowered:
+      call, outs = lowered[name](e.params["jaxpr"], given)
+      e = e.replace(params={**e.params, "jaxpr": call})
+    else:
+      inside = {}
+      for k in _INSIDE.get(e.primitive.name, ()):
+        if k in e.params:
+          parts, made = inner(e.params[k], _passed(e, k, given))
+          inside[k] = _in_regions(e.params[k]) if _is_marked(e) else parts
+          outs = made if e.primitive.name in _CALLS else ()
+      if any(map(_has_marks, jex_core.jaxprs_in_params(e.params))) or _is_marked(e):
+        e = e.replace(params={**e.params, **inside})
+    known.update((v, x) for v, x in zip(e.outvars, outs, strict=False) if x is not None)
+    return e
 
-  def inner(x):  # jaxprs, closed or not, are leaves
-    return x.replace(jaxpr=inner(x.jaxpr)) if isinstance(x, jex_core.ClosedJaxpr) else x.replace(eqns=[*map(one, x.eqns)])
+  def inner(x: Any, given: Sequence[Any]) -> tuple[Any, Sequence[Any]]:
+    """A program, or several, closed or not, with its results that are constant, None for others."""
+    if isinstance(x, tuple):
+      return tuple(inner(y, given)[0] for y in x), ()
+    jaxpr, consts = (x.jaxpr, x.consts) if isinstance(x, jex_core.ClosedJaxpr) else (x, ())
+    known = {v: c for v, c in zip(jaxpr.invars, given, strict=False) if c is not None}
+    known.update((v, c) for v, c in zip(jaxpr.constvars, consts, strict=False) if scalars.is_constant(c))
+    after = jaxpr.replace(eqns=[one(e, jaxpr, known) for e in jaxpr.eqns])
+    outs = [v.val if isinstance(v, jex_core.Literal) else known.get(v) for v in jaxpr.outvars]
+    return (x.replace(jaxpr=after) if jaxpr is not x else after), outs
 
-  return inner(closed)
+  return inner(closed, ())[0]
+
+
+def _passed(eqn: Any, name: str, given: Sequence[Any]) -> Sequence[Any]:
+  """The first arguments of a program in an equation's parameters, of the equation's own; of a loop, what its turns have."""
+  match eqn.primitive.name:
+    case "scan":
+      return given[: scalars.loop_arguments(eqn)[0]]
+    case "while":
+      n = eqn.params["cond_nconsts"]
+      return given[:n] if name == "cond_jaxpr" else given[n : n + eqn.params["body_nconsts"]]
+    case "cond":
+      return given[1:]
+    case "shard_map":
+      return ()
+    case _:
+      return given
 
 
 def put(values: Sequence[Any], places: Sequence[int], others: Sequence[Any]) -> list[Any]:
@@ -455,4 +499,4 @@ program_p.def_abstract_eval(lambda *avals, closed, whole: list(closed.out_avals)
 batching.primitive_batchers[program_p] = _batch
 ad.primitive_jvps[program_p] = _jvp
 mlir.register_lowering(program_p, mlir.lower_fun(lambda *x, closed, whole: evaluate_plainly(closed, *x), multiple_results=True))
-mlir.register_lowering(program_p, garbage.kept()(mlir.lower_fun(_run_on_cpu, multiple_results=True)), platform="cpu")
+mlir.register_lowering(program_p, interpreter.eased(mlir.lower_fun(_run_on_cpu, multiple_results=True)), platform="cpu")

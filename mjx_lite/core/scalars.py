@@ -15,10 +15,13 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import jax
+import jax.core
+import jax.numpy as jnp
 import numpy as np
 from jax.extend import core as jex_core
 
 MAX_NODES = 400_000  # of a program
+MAX_CONSTANT = 1024  # numbers of an array whose values are known
 _MAX_TURNS = 64  # of a loop that is written out
 _MAX_CHOICES = 64  # among which an index of the program chooses by comparing, where it writes
 _MAX_SORTED = 32
@@ -274,6 +277,34 @@ class Program:
             stack.append((k, True))
             stack.extend((a, False) for a in reversed(self.args[k]) if a not in seen)
     return order, outside
+
+
+def numbers(eqn: Any, once: bool = False) -> int:
+  """About how many numbers an equation makes; of all turns of a loop, or of one."""
+  inside = sum(numbers(e, once) for j in jex_core.jaxprs_in_params(eqn.params) for e in j.eqns)
+  return inside * (1 if once else eqn.params.get("length", 1)) + sum(v.aval.size for v in eqn.outvars)
+
+
+def is_constant(x: Any) -> bool:
+  """Whether an array's numbers are known, are few, and are of a kind that programs have."""
+  if isinstance(x, jax.core.Tracer) or np.size(x) > MAX_CONSTANT or not getattr(x, "is_fully_addressable", True):
+    return False
+  return jnp.result_type(x).name in KINDS
+
+
+def constants(closed: jex_core.ClosedJaxpr, inputs: Sequence[Any]) -> list[np.ndarray]:
+  """Results of a small program of constants.
+
+  Raises:
+    Unsupported: they cannot be known.
+  """
+  if not all(map(is_constant, inputs)) or sum(map(numbers, closed.jaxpr.eqns)) > MAX_CONSTANT:
+    raise Unsupported("no small constants")
+  p = Program()
+  values = [[p.value(k) for k in x.ravel().tolist()] for x in p.run(closed, list(map(p.constant, inputs)))]
+  if any(None in x for x in values):
+    raise Unsupported("what is known only when it runs")
+  return [np.array(x, a.dtype).reshape(a.shape) for x, a in zip(values, closed.out_avals, strict=True)]
 
 
 def _array(numbers: Sequence[int], shape: Sequence[int]) -> np.ndarray:

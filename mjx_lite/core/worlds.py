@@ -29,7 +29,7 @@ from jax.extend import core as jex_core
 from jax.interpreters import ad, batching, mlir
 from jax.interpreters import partial_eval as pe
 
-from mjx_lite.core import compiling, garbage, kernels, ptx, regions, scalars, vectors
+from mjx_lite.core import compiling, interpreter, kernels, ptx, regions, scalars, vectors
 
 
 class Call(NamedTuple):
@@ -112,9 +112,9 @@ def _trace(call, batched, avals):
     return [jnp.broadcast_to(x, (*x.shape[:-1], width)) for x in out]
 
   # what the devices of a mesh hold is not asked here: in `jax.shard_map` JAX would write `reshard` beside every `where`
-  with garbage.kept(), jax.sharding.use_abstract_mesh(_NO_MESH), jax.disable_jit(False):
+  with jax.sharding.use_abstract_mesh(_NO_MESH), jax.disable_jit(False):
     shapes = [jax.ShapeDtypeStruct(s, t) for s, t in avals]
-    closed = jax.make_jaxpr(regions.marked(flat, _width(shapes, batched)))(*shapes)
+    closed = interpreter.eased(jax.make_jaxpr(regions.marked(flat, _width(shapes, batched))))(*shapes)
   # a sixth of the operations make what nobody reads, and cost as much to lower as others
   return _alive(closed, range(len(closed.out_avals)))
 
@@ -326,7 +326,7 @@ def _run_world_by_world(*leaves, call, batched):
   return jax.jit(run)(*leaves)
 
 
-regions.lowered[_WORLDS] = lambda closed: kernels.over_worlds(closed, vectors.call, vectors.LOOP)
+regions.lowered[_WORLDS] = lambda closed, given: kernels.over_worlds(closed, given, vectors.call, vectors.LOOP)
 
 
 def _has_kernels_of_derivatives(primals, tangents, *, call, batched):
@@ -336,9 +336,10 @@ def _has_kernels_of_derivatives(primals, tangents, *, call, batched):
   if any(type(x).__name__ == "BatchTracer" for x in (*primals, *tangents)):  # JAX has no public name for it
     return False
   closed = _trace(call, True, _of_one(primals, batched))
-  return sum(kernels.numbers(e, once=True) for e in closed.jaxpr.eqns) <= vectors.DERIVATIVES
+  return sum(scalars.numbers(e, once=True) for e in closed.jaxpr.eqns) <= vectors.DERIVATIVES
 
 
+@interpreter.eased
 def _jvp(primals, tangents, *, call, batched):
   params = dict(call=call, batched=batched)
   if _has_kernels_of_derivatives(primals, tangents, **params):
@@ -390,7 +391,7 @@ def _dce(used, eqn):
 def _lowering(run, exported):
   """Lowering on a device; what is exported is loaded by other versions of XLA, or where a kernel's machine code is not."""
 
-  @garbage.kept()
+  @interpreter.eased
   def lower(ctx, *operands, **params):
     chosen = exported if ctx.module_context.lowering_parameters.for_export else run
     return mlir.lower_fun(chosen, multiple_results=True)(ctx, *operands, **params)

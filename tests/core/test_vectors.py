@@ -158,6 +158,17 @@ def test_gradient(how, monkeypatch):
   straight.assert_close(got, slope(energy)(d.qvel, m.body_mass))
 
 
+def test_what_is_constant_is_so_in_gradients(monkeypatch):
+  """Loops that count with constants are written out where JAX found them outside of what is differentiated, too."""
+  mj_model = load("transmissions")
+  m = mjx.put_model(mj_model, dtype=np.float32)
+  d, _ = _states(mj_model, m, 3)
+  kernel, operations = vectors.kernel, []
+  monkeypatch.setattr(vectors, "kernel", lambda p, *args: operations.append(p.op) or kernel(p, *args))
+  mjx.jit(jax.grad(lambda qvel: jnp.sum(_STEP(m, d.replace(qvel=qvel)).qvel ** 2))).lower(d.qvel)
+  assert operations and not any("loop" in op for op in operations)
+
+
 def test_a_bad_world_is_marked_alone():
   mj_model = mujoco.MjModel.from_xml_string(straight.SWING)
   m = mjx.put_model(mj_model)

@@ -1,6 +1,7 @@
 """The world axis: every way to batch reaches the native layout, where it is last."""
 
 import gc
+import resource
 
 import jax
 import jax.numpy as jnp
@@ -10,7 +11,7 @@ import pytest
 from models import load
 
 import mjx_lite as mjx
-from mjx_lite.core import worlds
+from mjx_lite.core import interpreter, worlds
 
 
 @pytest.fixture(scope="module")
@@ -170,6 +171,23 @@ def test_no_garbage_is_collected_while_a_step_is_lowered():
     gc.callbacks.pop()
   assert len(collections) < 20  # of what is around the step; of that itself a hundred
   assert gc.isenabled()
+
+
+def test_calls_take_no_memory_anew_while_a_step_is_traced():
+  """However deep the interpreter's stack is: it asks for more where a chunk of it ends, and gives that back, in each call."""
+
+  def taken(depth):
+    if depth:
+      return taken(depth - 1)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    for _ in range(1000):
+      abs_of(-1.0)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+  def abs_of(x):
+    return max(x, -x)
+
+  assert max(interpreter.eased(lambda: [taken(depth) for depth in range(300)])()) < 100
 
 
 @pytest.mark.parametrize("jit", [jax.jit, mjx.jit])
