@@ -380,13 +380,13 @@ def program(function: Callable[..., Any], whole: bool) -> Callable[..., Any]:
     if closed.effects or not (whole or _has_marks(closed.jaxpr)):
       out = jex_core.jaxpr_as_fun(closed)(*operands)
     else:
-      # what the function closes over may be traced by what is around it
+      # what the function closes over may be traced by what is around it, or of any size: operands, but for what kernels know
       consts = list(zip(closed.jaxpr.constvars, closed.consts, strict=True))
-      kept = dict((v, x) for v, x in consts if scalars.is_constant(x) and not whole)
-      others = [(v, x) for v, x in consts if v not in kept]
-      jaxpr = closed.jaxpr.replace(constvars=list(kept), invars=[*(v for v, _ in others), *closed.jaxpr.invars])
-      closed = jex_core.ClosedJaxpr(jaxpr, list(kept.values()))
-      out = program_p.bind(*(x for _, x in others), *operands, closed=closed, whole=whole)
+      known = {v: x for v, x in consts if scalars.is_constant(x) and not whole}
+      others = {v: x for v, x in consts if v not in known}
+      jaxpr = closed.jaxpr.replace(constvars=[*known], invars=[*others, *closed.jaxpr.invars])
+      closed = jex_core.ClosedJaxpr(jaxpr, [*known.values()])
+      out = program_p.bind(*others.values(), *operands, closed=closed, whole=whole)
     return jax.tree.unflatten(jax.tree.structure(shape), out)
 
   return program
@@ -420,14 +420,14 @@ def _marks_in_regions(closed: jex_core.ClosedJaxpr) -> jex_core.ClosedJaxpr:
       call, outs = lowered[name](e.params["jaxpr"], given)
       e = e.replace(params={**e.params, "jaxpr": call})
     else:
-      inside = {}
-      for k in _INSIDE.get(e.primitive.name, ()):
-        if k in e.params:
-          parts, made = inner(e.params[k], _passed(e, k, given))
-          inside[k] = _in_regions(e.params[k]) if _is_marked(e) else parts
-          outs = made if e.primitive.name in _CALLS else ()
-      if any(map(_has_marks, jex_core.jaxprs_in_params(e.params))) or _is_marked(e):
-        e = e.replace(params={**e.params, **inside})
+      is_call, has_marks = e.primitive.name in _CALLS, any(map(_has_marks, jex_core.jaxprs_in_params(e.params)))
+      names = [k for k in _INSIDE.get(e.primitive.name, ()) if k in e.params and (is_call or has_marks)]
+      inside = {k: inner(e.params[k], _passed(e, k, given)) for k in names}
+      outs = inside[names[0]][1] if names and is_call else ()
+      if _is_marked(e):
+        e = e.replace(params={**e.params, "jaxpr": _in_regions(e.params["jaxpr"])})
+      elif has_marks:
+        e = e.replace(params={**e.params, **{k: x for k, (x, _) in inside.items()}})
     known.update((v, x) for v, x in zip(e.outvars, outs, strict=False) if x is not None)
     return e
 
