@@ -72,7 +72,7 @@ class Kernels(NamedTuple):
         else:
           part.append(e)
       run_part(len(eqns))
-      return [self._wide(x, v.aval) for x, v in zip(_read(outvars, now), outvars, strict=True)]
+      return [self._wide(x, v.aval) for x, v in zip(regions.read(outvars, now), outvars, strict=True)]
 
     return rest
 
@@ -83,7 +83,7 @@ class Kernels(NamedTuple):
     """Results of a loop of steps."""
     inside = eqn.params["jaxpr"]
     nconst, ncarry = loop_arguments(eqn)
-    given = _read(eqn.invars, known)
+    given = regions.read(eqn.invars, known)
     consts, others = (part(inside.jaxpr.invars) for part in (lambda x: x[:nconst], lambda x: x[nconst:]))
     rest = self._begun(inside, dict(zip(consts, given, strict=False)))
 
@@ -128,10 +128,6 @@ class Kernels(NamedTuple):
     return [inputs[passed[k]] if k in passed else next(new) for k in range(len(outs))]
 
 
-def _read(variables: Sequence[Any], known: dict[Any, Any]) -> list[Any]:
-  return [v.val if isinstance(v, jex_core.Literal) else known[v] for v in variables]
-
-
 def over_worlds(closed: Any, given: Sequence[Any], call: Any, loop: int) -> tuple[Any, list[Any]]:
   """A program with a loop over worlds, as JAX's derivatives of one are, whose turns are lanes of kernels instead.
 
@@ -163,7 +159,7 @@ def over_worlds(closed: Any, given: Sequence[Any], call: Any, loop: int) -> tupl
     known = dict(zip(closed.jaxpr.invars, args, strict=True))
     known.update(zip(closed.jaxpr.constvars, closed.consts, strict=True))
     for e in closed.jaxpr.eqns:
-      operands = _read(e.invars, known)
+      operands = regions.read(e.invars, known)
       is_traced = any(isinstance(x, jax.core.Tracer) for x in operands)
       if is_traced and e.primitive.name == "jit":  # some of its results may be constant
         known.update(zip(e.outvars, evaluated(loop_of, e.params["jaxpr"], operands), strict=True))
@@ -171,7 +167,7 @@ def over_worlds(closed: Any, given: Sequence[Any], call: Any, loop: int) -> tupl
         known.update(zip(e.outvars, _summed(e, operands, loop_of), strict=True))
       else:
         regions.run_part(closed, known, _of_all, [e], e.outvars)
-    return _read(closed.jaxpr.outvars, known)
+    return regions.read(closed.jaxpr.outvars, known)
 
   def run(loop_of, *args):
     args = [x if value is None else value for x, value in zip(args, given, strict=True)]
@@ -245,7 +241,7 @@ def wide(shape: tuple[int, ...], worlds: int) -> tuple[int, ...]:
 def _of_all(closed: Any, inputs: Sequence[Any]) -> list[Any]:
   """What is the same for all worlds: constants where they can be known."""
   try:
-    return list(scalars.constants(closed, inputs))
+    return scalars.constants(closed, inputs)
   except Unsupported:
     return jex_core.jaxpr_as_fun(closed)(*inputs)
 

@@ -138,7 +138,7 @@ def evaluate(closed: jex_core.ClosedJaxpr, *args: jax.Array) -> list[jax.Array]:
       look(variables(part))
       run(_outside, part, outs)
   look(v for v in outvars if not isinstance(v, jex_core.Literal))
-  return [v.val if isinstance(v, jex_core.Literal) else known[v] for v in outvars]
+  return read(outvars, known)
 
 
 def evaluate_plainly(closed: jex_core.ClosedJaxpr, *args: jax.Array) -> list[jax.Array]:
@@ -154,6 +154,11 @@ def run_part(
   names = closed.jaxpr.debug_info.with_unknown_names()
   part = closed.jaxpr.replace(constvars=[], invars=ins, outvars=outs, eqns=eqns, debug_info=names)
   known.update(zip(outs, function(jex_core.ClosedJaxpr(part, ()), [known[v] for v in ins]), strict=True))
+
+
+def read(variables: Sequence[Any], known: dict[Any, Any]) -> list[Any]:
+  """What is known of variables and literals."""
+  return [v.val if isinstance(v, jex_core.Literal) else known[v] for v in variables]
 
 
 def last_reads(eqns: Sequence[Any], outvars: Sequence[Any]) -> dict[Any, int]:
