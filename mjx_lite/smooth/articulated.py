@@ -221,7 +221,7 @@ def factor(
   axes = rows(cdof, p.free)
   if not len(p.free):
     return Factor(s, force, inv, axes, None)
-  u = spatial.mul_packed((rows(hanging, p.free_hung) + mask_sum(p.free_row, left))[:, None], axes)
+  u = linear.materialized(spatial.mul_packed((rows(hanging, p.free_hung) + mask_sum(p.free_row, left))[:, None], axes))
   matrix = vector.dot(axes[:, :, None], u[:, None]) + jnp.where(_DIAGONAL, rows(diagonal, p.free)[:, None], 0)
   return Factor(s, force, inv, axes, _factor_free(matrix))
 

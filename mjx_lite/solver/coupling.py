@@ -29,10 +29,13 @@ _ROWS = 24  # of the small matrix
 
 
 class Chosen(NamedTuple):
-  """The first contacts between moving bodies, where a world has not many more of them."""
+  """The first contacts between moving bodies; none if there is a world that has many more of them.
+
+  That one takes conjugate gradients anyway, for which the other worlds wait: what these few contacts would save is nothing then.
+  """
 
   slot: jax.Array  # (k, W) ncon where a world has no more
-  number: jax.Array  # () of the world with most
+  number: jax.Array  # () of the world with most; 0 if one has many more
   among: jax.Array  # (ncon, W) whether a slot is one
   others: jax.Array  # (ncon, W) contacts between moving bodies besides
 
@@ -53,8 +56,9 @@ def choose(m: Model, j: Jacobian, a: jax.Array) -> Chosen:
   moves = c.sides.are_moving(j.body, a.dtype)
   between = linear.materialized((moves[: c.ncon] * moves[c.ncon :] > 0) & (a[:, 0, 0] > 0))
   count = vector.total(between.astype(a.dtype))
-  some = linear.materialized(between & (count <= 2 * size))
-  number = jnp.max(jnp.where(count <= 2 * size, jnp.minimum(count, size), 0)).astype(jnp.int32)
+  few = linear.materialized(jnp.all(count <= 2 * size))
+  some = between & few
+  number = jnp.where(few, jnp.max(jnp.minimum(count, size)), 0).astype(jnp.int32)
   slot = extreme.true_rows(some, size, number)
   among = some & (index <= slot[-1])
   return Chosen(slot, number, among, linear.materialized(between & ~among))
@@ -150,7 +154,7 @@ def _response(f: Factor) -> jax.Array:
   """Motion of the free joints' bodies by a wrench on each (nfree, 6, 6, W)."""
   if f.free is None:
     return f.free_cdof
-  half = vector.mat_mat(f.free.inverse, f.free_cdof)
+  half = linear.materialized(vector.mat_mat(f.free.inverse, f.free_cdof))
   return vector.mat_mat(vector.transpose(f.free_cdof), half)
 
 

@@ -151,6 +151,31 @@ def test_few_contacts_between_bodies_need_no_conjugate_gradients(monkeypatch):
   assert per_direction(22) > 3
 
 
+def test_no_few_contacts_beside_a_world_of_many():
+  """Where one world has many of them, for which all take conjugate gradients, nothing is chosen; else the first ones."""
+  m = mjx.put_model(heap("pyramidal"), dtype=np.float64, ncon_max=24, pair_max=120)
+  c, empty = m.plan.contact, np.zeros((0, 2))
+  pushing = np.zeros((c.ncon, 2))
+  pushing[[1, 5, 6], 0] = 1
+  pushing[2:12, 1] = 1
+  assert 2 * (coupling._ROWS // c.ndir) < 10
+  a = pushing[:, None, None] * np.eye(c.ndir)[..., None]
+  body = np.tile([[1], [4]], (1, c.ncon)).reshape(-1, 1) * np.ones((1, 2), np.int32)
+
+  def chosen(a, worlds):
+    of = np.zeros((2 * c.ncon, c.ndir, 6, worlds)), np.ones((c.ncon, 5, worlds)), empty, empty, body[:, :worlds].astype(np.int32)
+    return mjx.jit(lambda a: coupling.choose(m, Jacobian(empty, *of), a))(a)
+
+  few = chosen(a[..., :1], 1)
+  assert few.number == 3
+  np.testing.assert_array_equal(few.slot[:3, 0], [1, 5, 6])
+  np.testing.assert_array_equal(few.among, pushing[:, :1])
+  assert not np.any(few.others)
+  both = chosen(a, 2)
+  assert both.number == 0 and not np.any(both.among)
+  np.testing.assert_array_equal(both.others, pushing)
+
+
 def test_single_precision_finds_the_same():
   model = heap("pyramidal")
   m = mjx.put_model(model, dtype=np.float32, ncon_max=80, pair_max=120)
