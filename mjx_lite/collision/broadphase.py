@@ -308,7 +308,7 @@ def _kept(value: jax.Array, place: jax.Array, more: jax.Array, its_place: jax.Ar
   """The largest positive values, and their places, as many of both (k, W) as there were, of these and of more (n, W)."""
   left, where = jnp.concatenate([value, more]), jnp.concatenate([place, its_place])
   row = _row(len(left))
-  return _sorted(left, len(value), lambda at: jnp.sum(jnp.where(row == at, where, 0), axis=0, dtype=where.dtype))
+  return _sorted(left, len(value), lambda at: vector.fold(jnp.add, jnp.where(row == at, where, 0), 0))
 
 
 def _sorted(left: jax.Array, number: int, place_of: Callable[[jax.Array], jax.Array]) -> tuple[jax.Array, jax.Array]:
@@ -347,10 +347,31 @@ def first_contacts(touches: jax.Array, rank: jax.Array, number: int, size: int, 
     others: whether what follows them has to be rows without a contact; if not it may be any.
   """
   exact = size < _EXACT
-  if not others and exact and number < _FEW_CONTACTS and regions.are_few(touches.shape[-1]):
-    nearness = jnp.where(touches, size - rank, -jnp.inf).astype(jnp.float32)
-    value, place = _sorted(nearness, number + 1, lambda at: at)
-    return Chosen(place[:number], value[:number] > 0, value[number] > 0)
+  if not others and regions.are_few(touches.shape[-1]):
+    if exact and number < _FEW_CONTACTS:
+      nearness = jnp.where(touches, size - rank, -jnp.inf).astype(jnp.float32)
+      value, place = _sorted(nearness, number + 1, lambda at: at)
+      return Chosen(place[:number], value[:number] > 0, value[number] > 0)
+    if size * len(touches) < np.iinfo(np.int32).max:
+      return _first_contacts_of_few(touches, rank, number, size)
   key = jnp.where(touches, rank, size).astype(jnp.float32 if exact else jnp.int32)
   place = jax.lax.top_k(-key.T, number)[1].T
   return Chosen(place, gather(touches, place), jnp.sum(touches, axis=0) > number)
+
+
+def _first_contacts_of_few(touches: jax.Array, rank: jax.Array, number: int, size: int) -> Chosen:
+  """Contacts of a tile of worlds one after the other, each put where it belongs among the first ones so far."""
+  n, nothing = len(touches), jnp.int32(size * len(touches))
+  key = linear.materialized(jnp.where(touches, rank * n + _row(n), nothing))
+  some = linear.materialized(jnp.any(touches, axis=1))
+
+  def insert(state):
+    k, first = state
+    more = jax.lax.dynamic_index_in_dim(key, k)
+    first = jnp.concatenate([first[:1], jnp.minimum(first[1:], jnp.maximum(first[:-1], more))])
+    return next_true(some, k), first
+
+  begin = jnp.full((number + 2, touches.shape[-1]), nothing).at[0].set(-1)
+  _, first = jax.lax.while_loop(lambda s: s[0] < n, insert, (next_true(some, -1), begin))
+  found = linear.materialized(first[1:])
+  return Chosen(jax.lax.rem(found[:number], jnp.int32(n)), found[:number] < nothing, found[number] < nothing)

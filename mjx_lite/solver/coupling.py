@@ -31,7 +31,7 @@ _ROWS = 24  # of the small matrix
 class Chosen(NamedTuple):
   """The first contacts between moving bodies; none if there is a world that has many more of them.
 
-  That one takes conjugate gradients anyway, for which the other worlds wait: what these few contacts would save is nothing then.
+  That one takes conjugate gradients anyway, for which the others wait: what these few contacts would save is nothing then.
   """
 
   slot: jax.Array  # (k, W) ncon where a world has no more

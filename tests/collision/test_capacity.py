@@ -275,3 +275,27 @@ def test_nearest_are_those_that_overlap_most(n, budget):
   assert all(len(np.unique(x)) == budget for x in np.asarray(chosen.place).T)
   np.testing.assert_array_equal(chosen.there.T, found > 0)
   np.testing.assert_array_equal(chosen.lost, (overlap > 0).sum(axis=1) > budget)
+
+
+@pytest.mark.parametrize("others", [False, True])
+@pytest.mark.parametrize("shared", [False, True])
+@pytest.mark.parametrize("number", [5, 30])
+@pytest.mark.parametrize("worlds", [1, 8, 40])
+def test_first_contacts_are_those_of_lowest_rank(worlds, number, shared, others):
+  """Of few and of many, in a world, a tile and a batch; worlds without any, with as many as fit, with one more, with many."""
+  rng, n, size = np.random.default_rng(worlds), 90, 400
+  rank = np.stack([rng.permutation(size)[:n] for _ in range(1 if shared else worlds)], axis=1).astype(np.int32)
+  counts = [0, number, number + 1, n] if worlds > 1 else [number + 1]
+  touches = np.zeros((n, worlds), bool)
+  for world in range(worlds):
+    touches[rng.permutation(n)[: counts[world % len(counts)]], world] = True
+  chosen = mjx.jit(broadphase.first_contacts, static_argnums=(2, 3, 4))(touches, rank, number, size, others)
+  for world in range(worlds):
+    order = np.argsort(rank[:, world % rank.shape[1]])
+    contacts = order[touches[order, world]]
+    there = np.asarray(chosen.there)[:, world]
+    np.testing.assert_array_equal(there, np.arange(number) < len(contacts))
+    place = np.asarray(chosen.place)[:, world]
+    np.testing.assert_array_equal(place[there], contacts[:number])
+    assert ((place >= 0) & (place < n)).all() and not (others and touches[place[~there], world].any())
+    assert chosen.lost[world] == (len(contacts) > number)

@@ -160,18 +160,18 @@ def test_no_few_contacts_beside_a_world_of_many():
   pushing[2:12, 1] = 1
   assert 2 * (coupling._ROWS // c.ndir) < 10
   a = pushing[:, None, None] * np.eye(c.ndir)[..., None]
-  body = np.tile([[1], [4]], (1, c.ncon)).reshape(-1, 1) * np.ones((1, 2), np.int32)
+  body = np.repeat(np.int32([1, 4]), c.ncon)[:, None] * np.ones((1, 2), np.int32)
 
-  def chosen(a, worlds):
-    of = np.zeros((2 * c.ncon, c.ndir, 6, worlds)), np.ones((c.ncon, 5, worlds)), empty, empty, body[:, :worlds].astype(np.int32)
-    return mjx.jit(lambda a: coupling.choose(m, Jacobian(empty, *of), a))(a)
+  def chosen(worlds):
+    of = np.zeros((2 * c.ncon, c.ndir, 6, worlds)), np.ones((c.ncon, 5, worlds)), empty, empty, body[:, :worlds]
+    return mjx.jit(lambda a: coupling.choose(m, Jacobian(empty, *of), a))(a[..., :worlds])
 
-  few = chosen(a[..., :1], 1)
+  few = chosen(1)
   assert few.number == 3
   np.testing.assert_array_equal(few.slot[:3, 0], [1, 5, 6])
   np.testing.assert_array_equal(few.among, pushing[:, :1])
   assert not np.any(few.others)
-  both = chosen(a, 2)
+  both = chosen(2)
   assert both.number == 0 and not np.any(both.among)
   np.testing.assert_array_equal(both.others, pushing)
 
