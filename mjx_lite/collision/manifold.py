@@ -298,13 +298,13 @@ def _cut(poly, count, side):
   low, high = (entries(height, k) for k in (ends, following))
   t = jnp.clip(safe.divide(low, low - high), 0, 1)
   begin = entries(poly, ends)
-  enter, leave = jnp.moveaxis(begin + t[:, :, None] * (entries(poly, following) - begin), 1, 0)
+  enter, leave = linear.materialized(jnp.moveaxis(begin + t[:, :, None] * (entries(poly, following) - begin), 1, 0))
 
   enters, leaves = (jnp.where(some, x, k)[:, None] for x, k in ((enters, size), (leaves, size)))
   some, apart = some[:, None], apart[:, None]
   first = jnp.where(apart, leaves + 1, 0)  # place of the corner where the polygon enters
   source = jnp.where(some & (place >= first), enters + jnp.maximum(place - first - 1, 0), place)
-  new = entries(after, jnp.minimum(source, size - 1))
+  new = entries(after, linear.materialized(jnp.minimum(source, size - 1)))
   new = jnp.where((some & (place == first))[:, :, None], enter[:, None], new)
   new = jnp.where((some & (place == jnp.where(apart, leaves, leaves - enters + 1)))[:, :, None], leave[:, None], new)
   left = leaves - enters + 2 + jnp.where(apart, count[:, None], 0)

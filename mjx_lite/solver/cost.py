@@ -144,7 +144,7 @@ def zones(p: Any, rows: Rows, jar: jax.Array) -> Zones:
   force, weight = alone.force(inside, x), jnp.where(inside, alone.d, 0)
   if not is_cone(p):
     return Zones(force, weight, None)
-  c, d = _cone(p, rows, jar), _of_contacts(p, rows.D)
+  c, d = linear.materialized(_cone(p, rows, jar)), _of_contacts(p, rows.D)
   between, block = _middle(rows.jacobian.mu[:, : p.contact.ndir - 1], c)
   bottom = c.bottom[:, None]
   push, stiff = jnp.where(bottom, -d * c.jar, between), jnp.where(bottom, d, 0)
