@@ -362,7 +362,7 @@ def first_contacts(touches: jax.Array, rank: jax.Array, number: int, size: int, 
 def _first_contacts_of_few(touches: jax.Array, rank: jax.Array, number: int, size: int) -> Chosen:
   """Contacts of a tile of worlds one after the other, each put where it belongs among the first ones so far."""
   n, nothing = len(touches), jnp.int32(size * len(touches))
-  key = linear.materialized(jnp.where(touches, rank * n + _row(n), nothing))
+  key = linear.materialized(jnp.where(touches, rank * n + _row(n), nothing))  # its remainder is the row
   some = linear.materialized(jnp.any(touches, axis=1))
 
   def insert(state):
@@ -371,7 +371,7 @@ def _first_contacts_of_few(touches: jax.Array, rank: jax.Array, number: int, siz
     first = jnp.concatenate([first[:1], jnp.minimum(first[1:], jnp.maximum(first[:-1], more))])
     return next_true(some, k), first
 
-  begin = jnp.full((number + 2, touches.shape[-1]), nothing).at[0].set(-1)
+  begin = jnp.full((number + 2, touches.shape[-1]), nothing).at[0].set(-1)  # the first below all, the last for a lost one
   _, first = jax.lax.while_loop(lambda s: s[0] < n, insert, (next_true(some, -1), begin))
   found = linear.materialized(first[1:])
   return Chosen(jax.lax.rem(found[:number], jnp.int32(n)), found[:number] < nothing, found[number] < nothing)
