@@ -92,6 +92,8 @@ def rows_or_zero(x: jax.Array, index: np.ndarray) -> jax.Array:
   index = np.asarray(index)
   if (index >= 0).all():
     return rows(x, index)
+  if (index < 0).all():
+    return jnp.zeros((len(index), *x.shape[1:]), x.dtype)
   padded = jnp.concatenate([x, jnp.zeros((1, *x.shape[1:]), x.dtype)])
   return rows(padded, np.where(index < 0, x.shape[0], index))
 

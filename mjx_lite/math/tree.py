@@ -20,7 +20,8 @@ from mjx_lite.math import vector
 
 PRODUCT = 1024  # entries of a block that cost about as much as a product of its own
 _BLOCKS = 16  # from which on two gathers cost less
-_WRITTEN = 64  # additions, or pieces of the rows, that a few worlds have written out; more take LLVM long, a loop 1 % longer
+_WRITTEN = 64  # additions, or pieces of the rows, that a world has written out; more take LLVM long
+_LOOPED = 16  # additions from which on several worlds have a loop, each of theirs being a loop itself
 _EMPTY = 16  # entries for each that is not zero from which on a few worlds take the latter one by one
 
 
@@ -305,15 +306,16 @@ def _add(a: Additions, *factors: jax.Array) -> jax.Array:
     factors = tuple(x[a.col : a.col + a.count * a.step].reshape(a.count, a.step, *x.shape[1:]) for x in factors)
   if len(factors) == 1:
     factors = linear.materialized(factors)
-  out = _add_each(a.mask, factors, many) if len(a.pairs) > _WRITTEN else _add_pairs(a, factors, many)
+  most = _LOOPED if regions.are_several(factors[0].shape[-1]) else _WRITTEN
+  out = _add_each(a.mask, factors, many) if len(a.pairs) > most else _add_pairs(a, factors, many)
   return out.reshape(-1, *out.shape[2:]) if many else out
 
 
 def _add_each(matrix: np.ndarray, factors: tuple[jax.Array, ...], axis: int) -> jax.Array:
-  """Entry after entry, where there are too many to be written out."""
-  to, of, weight = _entries(matrix)
+  """Entry after entry, where there are too many to be written out; the first of each row is where its sum begins."""
+  begin, to, of, weight = _entries(matrix)
   x = functools.reduce(operator.mul, factors)
-  zeros = jnp.zeros((*x.shape[:axis], len(matrix), *x.shape[axis + 1 :]), x.dtype)
+  sums = jnp.moveaxis(rows_or_zero(jnp.moveaxis(x, axis, 0), begin), 0, axis)
   row = functools.partial(jax.lax.dynamic_slice_in_dim, slice_size=1, axis=axis)
 
   def add(k, both):
@@ -322,29 +324,41 @@ def _add_each(matrix: np.ndarray, factors: tuple[jax.Array, ...], axis: int) -> 
     place = jnp.asarray(to)[k]
     return jax.lax.dynamic_update_slice_in_dim(both, row(both, place) + one, place, axis)
 
-  both = jax.lax.fori_loop(np.int32(0), np.int32(len(to)), add, jnp.concatenate([zeros, x], axis))
+  both = jnp.concatenate([sums, x], axis) if (of >= len(matrix)).any() else sums
+  both = jax.lax.fori_loop(np.int32(0), np.int32(len(to)), add, both)
   return jax.lax.slice_in_dim(both, 0, len(matrix), axis=axis)
 
 
-def _entries(matrix: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-  """What is added, one by one: to which row (n,), what (n,), a row before it or, behind all rows, a column, and its weight."""
+def _entries(matrix: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+  """What is added, one by one.
+
+  Returns:
+    of each row the column it begins with, -1 for none; then (n,) to which row, what: a row before it or, behind all rows, a
+    column; and its weight.
+  """
+  begin = np.full(len(matrix), -1)
   if not np.isin(matrix, (0, 1)).all():
     row, column = np.nonzero(matrix)
-    return row.astype(np.int32), (len(matrix) + column).astype(np.int32), matrix[row, column]
+    return begin, row.astype(np.int32), (len(matrix) + column).astype(np.int32), matrix[row, column]
   found, with_column = [], [[] for _ in range(matrix.shape[1])]
   for row in np.argsort(matrix.sum(axis=1), kind="stable").tolist():
     rest = set(np.flatnonzero(matrix[row]).tolist())
     whole = frozenset(rest)
     while rest:
       column = min(rest)
-      before, more = max((x for x in with_column[column] if x[1] <= rest), key=lambda x: len(x[1]), default=(None, {column}))
-      found.append((row, len(matrix) + column if before is None else before))
+      parts = (x for x in with_column[column] if x[1] <= rest and x[1] != whole)
+      before, more = max(parts, key=lambda x: len(x[1]), default=(None, {column}))
+      if before is not None:
+        found.append((row, before))
+      elif begin[row] < 0:
+        begin[row] = column
+      else:
+        found.append((row, len(matrix) + column))
       rest -= more
-    if len(whole) > 1:
-      for column in whole:
-        with_column[column].append((row, whole))
+    for column in whole:
+      with_column[column].append((row, whole))
   to, of = np.array(found, np.int32).reshape(-1, 2).T
-  return to, of, np.ones(len(to))
+  return begin, to, of, np.ones(len(to))
 
 
 def _add_pairs(a: Additions, factors: tuple[jax.Array, ...], axis: int) -> jax.Array:
