@@ -20,8 +20,8 @@ from mjx_lite.math import vector
 
 PRODUCT = 1024  # entries of a block that cost about as much as a product of its own
 _BLOCKS = 16  # from which on two gathers cost less
-_WRITTEN = 64  # additions, or pieces of the rows, that a world has written out; more take LLVM long
-_LOOPED = 16  # additions from which on several worlds have a loop, each of theirs being a loop itself
+_WRITTEN = 64  # additions, or pieces of the rows, that one world has written out; more take LLVM long
+_KERNELS = 16  # additions that several worlds have written out: XLA makes a kernel of each
 _EMPTY = 16  # entries for each that is not zero from which on a few worlds take the latter one by one
 
 
@@ -306,7 +306,7 @@ def _add(a: Additions, *factors: jax.Array) -> jax.Array:
     factors = tuple(x[a.col : a.col + a.count * a.step].reshape(a.count, a.step, *x.shape[1:]) for x in factors)
   if len(factors) == 1:
     factors = linear.materialized(factors)
-  most = _LOOPED if regions.are_several(factors[0].shape[-1]) else _WRITTEN
+  most = _KERNELS if regions.are_several(factors[0].shape[-1]) else _WRITTEN
   out = _add_each(a.mask, factors, many) if len(a.pairs) > most else _add_pairs(a, factors, many)
   return out.reshape(-1, *out.shape[2:]) if many else out
 
