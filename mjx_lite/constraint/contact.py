@@ -25,7 +25,7 @@ from mjx_lite.math.tree import SumPlan, plan_sum
 from mjx_lite.smooth.inertia import InertiaPlan, plan_packed
 
 _MOST = 1 << 14  # slots that nobody asked for: their tables grow with the square
-_FEW = 32  # of at least twice as many slots
+_FEW = 32  # slots that are always worth a solver of their own, of at least twice as many
 
 
 class Alone(NamedTuple):
@@ -66,7 +66,7 @@ class ContactPlan(NamedTuple):
   couples: int  # pairs of moving bodies that slots may couple
   alone: Alone  # slots known to act on one moving body
   coupling: Coupling  # the others
-  few: "ContactPlan | None" = None  # the same of the first slots alone, which mostly hold all contacts
+  few: "ContactPlan | None" = None  # the same of the first quarter of the slots, which mostly hold all contacts
 
 
 def plan(s: dict[str, Any], c: CollisionPlan, elliptic: bool, adhesive: bool) -> ContactPlan:
@@ -89,7 +89,8 @@ def plan(s: dict[str, Any], c: CollisionPlan, elliptic: bool, adhesive: bool) ->
   some = sides.plan_chosen(s, ncon) if chosen else sides.plan_fixed(s, c.slot_body)
   few = None
   if chosen and ncon >= 2 * _FEW:
-    few = plan(s, c._replace(slot_dim=c.slot_dim[:_FEW], slot_body=c.slot_body[:_FEW]), elliptic, adhesive)
+    first = slice(max(_FEW, ncon // 4))
+    few = plan(s, c._replace(slot_dim=c.slot_dim[first], slot_body=c.slot_body[first]), elliptic, adhesive)
   return ContactPlan(
     elliptic, ncon, ndir, nrow, row_active, friction_mask, slot_dim > 1, chosen, mixed, adhesive, c.slot_body, some,
     sides.couples(s, bodies), *_divide(s, None if chosen else c.slot_body, some), few,

@@ -39,13 +39,19 @@ SOLUTION = "qacc"  # name under which reverse mode keeps the solution, so that i
 @jax.custom_jvp
 def solve(p: Problem, warmstart: jax.Array) -> Solution:
   """Minimiser of the problem; differentiable in every array of `p`."""
-  minimize = SOLVERS[p.model.opt.solver]
+  return _minimize(p, warmstart)
+
+
+def _minimize(p: Problem, warmstart: jax.Array) -> Solution:
+  """By the first contact slots alone, where the others are empty."""
+
+  def whole():
+    return SOLVERS[p.model.opt.solver](p, warmstart)
+
   if p.model.plan.contact.few is None or not regions.are_few(warmstart.shape[-1]):
-    return minimize(p, warmstart)
+    return whole()
   few, others = _of_few(p)
-  return jax.lax.cond(
-    jnp.any(others != 0), lambda: minimize(p, warmstart), lambda: _with_others(minimize(few, warmstart), others)
-  )
+  return jax.lax.cond(jnp.any(others != 0), whole, lambda: _with_others(_minimize(few, warmstart), others))
 
 
 def _of_few(p: Problem) -> tuple[Problem, jax.Array]:

@@ -8,7 +8,7 @@ import pytest
 
 import mjx_lite as mjx
 
-_GEOMS = "".join(f'<geom size="0.05" pos="{0.2 * i} {0.2 * j} 0"/>' for i in range(9) for j in range(8))
+_GEOMS = "".join(f'<geom size="0.05" pos="{0.2 * i} {0.2 * j} 0"/>' for i in range(18) for j in range(15))
 _XML = f"""
 <mujoco><option solver="{{}}" cone="{{}}" iterations="200" tolerance="0"/>
   <default><geom type="sphere" contype="0" conaffinity="1" condim="3"/></default>
@@ -19,22 +19,23 @@ _XML = f"""
     <body pos="-2 0 0.3"><freejoint/><geom size="0.1"/><geom size="0.1" pos="0.5 0 0"/><geom size="0.1" pos="0 0.5 0"/></body>
   </worldbody>
 </mujoco>"""
-ROOM = 74  # of 76
+ROOM = 272  # of 274
 
 
 def _states(model):
-  """Where 11, 72 and no contacts are."""
-  flat, tilted, high = (mujoco.MjData(model) for _ in range(3))
-  tilted.qpos[3:7] = [np.cos(0.05), 0, np.sin(0.05), 0]
-  tilted.qpos[2] = 0.0499 + 1.6 * np.sin(0.1)
-  tilted.qpos[10] = 0.0995
+  """Where 18, 48, 270 and no contacts are."""
+  tilted, deep, flat, high = (mujoco.MjData(model) for _ in range(4))
+  for d, below in ((tilted, 0.0), (deep, 0.05)):
+    d.qpos[3:7] = [np.cos(0.05), 0, np.sin(0.05), 0]
+    d.qpos[2] = 0.0499 + 3.4 * np.sin(0.1) - below
+    d.qpos[10] = 0.0995
   high.qpos[2] = 1
-  for d in (flat, tilted, high):
+  for d in (tilted, deep, flat, high):
     d.qvel[:] = np.random.default_rng(0).normal(size=model.nv) * 0.1
     d.qpos[7] = -0.01
     mujoco.mj_forward(model, d)
-  assert (tilted.ncon, flat.ncon, high.ncon) == (11, 72, 0)
-  return tilted, flat, high
+  assert (tilted.ncon, deep.ncon, flat.ncon, high.ncon) == (18, 48, 270, 0)
+  return tilted, deep, flat, high
 
 
 def _batch(m, states):
@@ -43,14 +44,14 @@ def _batch(m, states):
 
 @pytest.mark.parametrize(("solver", "cone"), [("Newton", "elliptic"), pytest.param("PGS", "pyramidal", marks=pytest.mark.slow)])
 def test_few_and_many_contacts_are_solved_alike(solver, cone):
-  """In worlds that are solved together all have few, or one has many."""
+  """In worlds that are solved together all have few, or one has more, or many."""
   model = mujoco.MjModel.from_xml_string(_XML.format(solver, cone))
   m, whole = mjx.put_model(model, ncon_max=ROOM), mjx.put_model(model)
-  few = m.plan.contact.few
-  assert few.ncon == 32 and few.few is None and whole.plan.contact.few is None
+  more = m.plan.contact.few
+  assert (more.ncon, more.few.ncon, more.few.few, whole.plan.contact.few) == (68, 32, None, None)
   forward = mjx.jit(jax.vmap(mjx.forward, in_axes=(None, 0)))
-  tilted, flat, high = _states(model)
-  for pair in ((tilted, high), (tilted, flat)):
+  tilted, deep, flat, high = _states(model)
+  for pair in ((tilted, high), (tilted, deep), (tilted, flat)):
     found, expected = (forward(x, _batch(x, pair)) for x in (m, whole))
     for k, s in enumerate(pair):
       scale = 1 + np.abs(s.qacc).max()
