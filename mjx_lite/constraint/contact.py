@@ -66,7 +66,7 @@ class ContactPlan(NamedTuple):
   couples: int  # pairs of moving bodies that slots may couple
   alone: Alone  # slots known to act on one moving body
   coupling: Coupling  # the others
-  few: "ContactPlan | None" = None  # the same of the first quarter of the slots, which mostly hold all contacts
+  few: "ContactPlan | None" = None  # the same of the first quarter of the slots, or _FEW, which mostly hold all
 
 
 def plan(s: dict[str, Any], c: CollisionPlan, elliptic: bool, adhesive: bool) -> ContactPlan:
