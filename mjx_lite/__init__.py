@@ -98,10 +98,11 @@ from mjx_lite.core.enums import (
   TrnType,
   WrapType,
 )
-from mjx_lite.core.errors import MjxError, UnsupportedModelError
+from mjx_lite.core.errors import MjxError, SlowPathWarning, UnsupportedModelError
 from mjx_lite.core.status import Status, Warning
 from mjx_lite.core.types import Contact, Data, Model, Option, Statistic
 from mjx_lite.derivative import InverseJac, TransitionJac, hvp, inverse_jac, transition_jac
+from mjx_lite.explain import Explanation, explain
 from mjx_lite.integrate.adaptive import Adaptive
 from mjx_lite.io.bind import install as _install_named_access
 from mjx_lite.io.capacity import SuggestedCapacity, suggest_capacity
@@ -133,6 +134,7 @@ __all__ = [
   "DynType",
   "EnableBit",
   "EqType",
+  "Explanation",
   "GainType",
   "GeomType",
   "IntegratorType",
@@ -144,6 +146,7 @@ __all__ = [
   "ObjType",
   "Option",
   "SensorType",
+  "SlowPathWarning",
   "SolverType",
   "Stage",
   "State",
@@ -173,6 +176,7 @@ __all__ = [
   "energy_vel",
   "euler",
   "factor_m",
+  "explain",
   "forward",
   "full_m",
   "fwd_acceleration",

@@ -13,7 +13,7 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 # (`mjx.jit` does without), and dividing a program among threads that are busy with other tests a little
 os.environ["XLA_FLAGS"] = " ".join(
   (
-    os.environ.get("XLA_FLAGS", ""), "--xla_backend_optimization_level=0", "--xla_cpu_use_fusion_emitters=false",
+    os.environ.get("XLA_FLAGS", ""), "--xla_backend_optimization_level=0",
     "--xla_cpu_parallel_codegen_split_count=1",
   )
 )  # fmt: skip
@@ -23,6 +23,12 @@ import jax
 jax.config.update("jax_enable_x64", True)
 gc.set_threshold(100_000, 10, 10)  # a trace makes a million objects, few of them garbage: 3 % of the tests' time
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
+
+
+def pytest_configure(config):
+  """Where a kernel cannot be built, a test fails; tests of that say so (`pytest.warns`)."""
+  config.addinivalue_line("filterwarnings", "error::mjx_lite.core.errors.SlowPathWarning")
+
 
 def _forget():
   """Forget traces and programs, also those in cycles: while one lives, JAX has NumPy's constants in its precision."""
@@ -47,6 +53,17 @@ def optimised(monkeypatch):
 
   plain = mjx.jit
   monkeypatch.setattr(mjx, "jit", lambda f, **k: plain(f, compiler_options={"xla_backend_optimization_level": 3}, **k))
+
+
+@pytest.fixture
+def tiles_in_regions(monkeypatch):
+  """Many worlds go through regions by sixteens, as where the user has set `regions.FLAGS`; the numbers need no flags."""
+  from mjx_lite.core import regions
+
+  _forget()
+  monkeypatch.setattr(regions, "lanes", lambda: 16)
+  yield
+  _forget()
 
 
 @pytest.fixture(scope="module")

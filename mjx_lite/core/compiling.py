@@ -1,36 +1,11 @@
 """`jax.jit` with the compiler options that suit the engine."""
 
-import functools
 from collections.abc import Callable
 from typing import Any
 
 import jax
 
-from mjx_lite.core import packing, regions
-
-# XLA's newer code generator for CPU takes two to three times as long for the many small kernels of a step, and the
-# program is no faster (benchmarks/README.md)
-_CPU_OPTIONS = {
-  "xla_cpu_use_fusion_emitters": False,
-  "xla_cpu_prefer_vector_width": 512,  # as XLA's library for products: changing between the two costs more than either
-  # small loops are compiled as one function, in which what is written to memory (`linear.materialized`) is not
-  "xla_disable_hlo_passes": "small-while-loop-hoisting",
-}
-
-
-@functools.cache
-def _cpu_options() -> dict[str, Any]:
-  """Those of the options above that this version of XLA has: which there are it promises to nobody."""
-
-  def is_known(name: str) -> bool:
-    try:
-      jax.jit(lambda: 0, compiler_options={name: _CPU_OPTIONS[name]}).lower().compile()
-    except jax.errors.JaxRuntimeError:
-      return False
-    return True
-
-  return _CPU_OPTIONS if regions.IS_TESTED else {name: _CPU_OPTIONS[name] for name in _CPU_OPTIONS if is_known(name)}
-
+from mjx_lite.core import packing, regions, workarounds
 
 def jit(function: Callable[..., Any], *, one_world: bool = False, **kwargs: Any) -> Callable[..., Any]:
   """`jax.jit` with the compiler options that suit the engine on JAX's default backend.
@@ -49,7 +24,7 @@ def jit(function: Callable[..., Any], *, one_world: bool = False, **kwargs: Any)
     **kwargs: those of `jax.jit`.
   """
   on_cpu = jax.default_backend() == "cpu"
-  options = _cpu_options() if on_cpu else {}
+  options = workarounds.compiler_options() if on_cpu else {}
   options = {**options, **(kwargs.pop("compiler_options", None) or {})}
 
   def compiled(f):

@@ -3,6 +3,10 @@
 from typing import NamedTuple
 
 
+class SlowPathWarning(UserWarning):
+  """A computation takes a slower path than it could, with the same results; the message says which, why, and what it costs."""
+
+
 class MjxError(ValueError):
   """Base of the errors raised for bad input."""
 

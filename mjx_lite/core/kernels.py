@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend import core as jex_core
 
-from mjx_lite.core import regions, scalars
+from mjx_lite.core import paths, regions, scalars
 from mjx_lite.core.scalars import Program, Unsupported, loop_arguments
 
 _BLOCK = 16  # worlds of a turn where there is no kernel
@@ -124,8 +124,18 @@ class Kernels(NamedTuple):
     passed = {k: i for k, out in enumerate(outs) for i in _whole(p, out, inputs, self.worlds)}
     made = [k for k in range(len(outs)) if k not in passed]
     dtypes = [closed.out_avals[k].dtype for k in made]
-    new = iter(self.call(p, inputs, [outs[k] for k in made], dtypes, self.worlds) if made else [])
+    new = iter(self._built(p, inputs, [outs[k] for k in made], dtypes) if made else [])
     return [inputs[passed[k]] if k in passed else next(new) for k in range(len(outs))]
+
+
+  def _built(self, p: Program, inputs: Sequence[jax.Array], outs: Sequence[np.ndarray], dtypes: Sequence[Any]) -> list[Any]:
+    """What `call` returns; whatever fails in it, but for memory, is `Unsupported`."""
+    try:
+      return self.call(p, inputs, outs, dtypes, self.worlds)
+    except (Unsupported, MemoryError):
+      raise
+    except Exception as error:
+      raise Unsupported(f"building the kernel failed: {type(error).__name__}: {error}") from error
 
 
 def over_worlds(closed: Any, given: Sequence[Any], call: Any, loop: int) -> tuple[Any, list[Any]]:
@@ -177,7 +187,9 @@ def over_worlds(closed: Any, given: Sequence[Any], call: Any, loop: int) -> tupl
 
   try:
     out = _ended(lambda f: jax.make_jaxpr(f)(*closed.in_avals), functools.partial(run, in_kernels), closed.out_avals)
-  except Unsupported:
+  except Unsupported as error:
+    worlds = next((e.params["length"] for e in closed.jaxpr.eqns if e.primitive.name == "scan"), 0)
+    paths.fell_back("a derivative", worlds, f"{paths.KERNELS}, {_BLOCK} worlds at a time", error, str(closed.in_avals))
     out = jax.make_jaxpr(functools.partial(run, in_blocks))(*closed.in_avals)
   return out, constant
 

@@ -18,6 +18,7 @@ import jax.core
 import jax.numpy as jnp
 import numpy as np
 
+from mjx_lite.core import workarounds
 from mjx_lite.core.memo import memoized
 from mjx_lite.core.pytree import Replaceable, handed_names, specs
 
@@ -231,7 +232,7 @@ def call(plain: Callable[..., Any], jit: Callable[..., Any], function: Callable[
     return jax.tree.map(_unpacked, out, is_leaf=_is_packed)
 
   def cache_size():
-    return plain._cache_size() + program._cache_size()
+    return workarounds.compilations(plain) + workarounds.compilations(program)
 
   vars(calling).update({name: getattr(plain, name) for name in ("lower", "trace", "eval_shape")}, _cache_size=cache_size)
   return calling

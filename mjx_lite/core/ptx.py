@@ -8,8 +8,7 @@ which no cache of instructions holds, takes at least six cycles an operation, wh
 What has an operation that is not written as numbers, or too many, XLA computes as on other devices, with the same results; and
 so does it derivatives. The environment variable MJX_LITE_KERNELS=0, when mjx_lite is imported, leaves all to it.
 
-Source: NVIDIA, PTX ISA 8.0; the call with PTX in it is XLA's (`__gpu$xla.gpu.ptx`), which it promises to nobody: it is used
-with versions of jaxlib that this was tested with.
+Source: NVIDIA, PTX ISA 8.0. The call with PTX in it is XLA's, which it promises to nobody (`workarounds.ptx_call`).
 """
 
 import heapq
@@ -21,11 +20,11 @@ from typing import Any
 import jax
 import numpy as np
 
-from mjx_lite.core import regions
+from mjx_lite.core import workarounds
 from mjx_lite.core.kernels import wide
 from mjx_lite.core.scalars import Load, Loop, Program, Unsupported
 
-_IS_ON = (0, 10, 2) <= regions.VERSION < (0, 12) and os.environ.get("MJX_LITE_KERNELS") != "0"
+_IS_WANTED = os.environ.get("MJX_LITE_KERNELS") != "0"
 LOOP = 100_000  # numbers of a loop, all turns together, above which a turn is a kernel of its own
 _LEAST = 8.0  # compute capability, for `min.NaN`
 
@@ -53,11 +52,18 @@ _ROWS = frozenset(("param", "after", "table", "loop"))  # whose places are next 
 _COMPARES = {"eq": "eq", "ne": "neu", "lt": "lt", "le": "le", "gt": "gt", "ge": "ge"}
 
 
-def is_on() -> bool:
-  """Whether steps are such kernels on the GPU at hand, or on another for which is compiled here."""
-  if not _IS_ON or jax.default_backend() != "gpu":
-    return _IS_ON
-  return all(float(getattr(x, "compute_capability", 0) or 0) >= _LEAST for x in jax.local_devices())
+def why_off() -> str:
+  """The first reason why steps are no such kernels on the GPU at hand, "" where they are.
+
+  For a GPU that is not at hand, for which a program is only lowered here, nothing is probed.
+  """
+  if not _IS_WANTED:
+    return "the environment variable MJX_LITE_KERNELS is 0"
+  if jax.default_backend() != "gpu":
+    return ""
+  if any(float(getattr(x, "compute_capability", 0) or 0) < _LEAST for x in jax.local_devices()):
+    return f"the GPU is none by NVIDIA of compute capability {_LEAST} or above"
+  return "" if workarounds.works(KERNELS) else "the probe of the GPU's kernels failed"
 
 
 def kernel(p: Program, inputs: int, outs: Sequence[np.ndarray], worlds: int) -> tuple[str, list[int]]:
@@ -434,14 +440,26 @@ def call(p: Program, inputs: Sequence[jax.Array], outs: Sequence[np.ndarray], dt
   """The results (..., worlds) of a program of numbers, by its kernel, on an NVIDIA GPU."""
   text, used = kernel(p, len(inputs), outs, worlds)
   shapes = [jax.ShapeDtypeStruct(wide(x.shape, worlds), dtype) for x, dtype in zip(outs, dtypes, strict=True)]
-  one, given = np.int32(1), [*inputs, *p.tables]
+  given = [*inputs, *p.tables]
   read = [given[k] for k in used if k < len(given)]
-  run = jax.ffi.ffi_call("__gpu$xla.gpu.ptx", shapes)
-  blocks = np.int32(-(-worlds // _THREADS))
-  return list(
-    run(
-      *read, name="step", kernel_type="ptx", kernel_data=text, grid_x=blocks, grid_y=one,
-      grid_z=one, block_x=np.int32(_THREADS), block_y=one, block_z=one, shared_mem_bytes=np.int32(0),
-      output_indices=tuple(np.int32(k) for k in range(len(read), len(used))),
-    )
-  )  # fmt: skip
+  return workarounds.ptx_call(text, "step", read, shapes, -(-worlds // _THREADS), _THREADS)
+
+
+def _probe() -> None:
+  """Compile a program of three operations, and compare its numbers."""
+  x = np.linspace(-2, 2, 21, dtype=np.float32)[None]
+  p = Program()
+  (a,) = p.inputs(0, (1,), np.float32, per_world=True).tolist()
+  out = p.make("sqrt", "f", p.make("add", "f", p.make("mul", "f", a, a), p.const(0.25, "f")))
+  (found,) = jax.jit(lambda y: call(p, [y], [np.array([out])], [np.float32], x.size))(x)
+  if not np.allclose(found, np.sqrt(np.float32(0.25) + np.square(x)), rtol=1e-5):
+    raise RuntimeError(f"a kernel of three operations gives {found}")
+
+
+KERNELS = workarounds.Borrowed(
+  "one kernel of a step on NVIDIA GPUs",
+  "XLA's custom call `__gpu$xla.gpu.ptx`, which takes a kernel's text.",
+  "XLA makes hundreds of kernels of a step, which take several times as long.",
+  "The custom call can go once `jax.ffi` takes a kernel as text, or the engine brings a handler of its own that launches it.",
+  _probe,
+)

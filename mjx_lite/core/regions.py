@@ -8,96 +8,74 @@ processor: what they need stays in its nearest caches, and a solver's loop waits
 with derivatives, whose operations are the user's program's, not the engine's call's any more.
 
 What may be in no region, because XLA calls a library for it or has no code for it there, stays outside (`allowed`). The
-attribute is not documented: with versions of jaxlib that this was not tested with there are no regions, and none if the
-environment variable `MJX_LITE_REGIONS` is 0 when mjx_lite is imported.
+attribute is not documented: where its probe fails (`workarounds.REGIONS`) there are no regions, and none if the environment
+variable `MJX_LITE_REGIONS` is 0 when mjx_lite is imported.
 
 LLVM unrolls loops of 16 rounds fully before it looks for vectors, and then finds few: a region takes twice as long, to compile
-as well. And where components are joined, a condition on the component stands in the loop over worlds, which LLVM then goes
-through number by number, unless it may copy a loop of more than 50 instructions for each case. The options against both XLA
-reads from the environment alone, when JAX is first used. So importing this module adds them to `XLA_FLAGS`, but not where JAX
-may have another device, for whose kernels they would hold too. Where JAX does not know the first, many worlds are computed by
-kernels.
-
-Source: of the attribute, XLA's `SmallWhileLoopHoistingPass` and `ComputationKernelEmitter`.
+as well. XLA reads the option against that from the environment alone, when JAX is first used (`FLAGS`). Importing mjx_lite
+does not change the environment: many worlds are computed in regions only where the user has set the option.
 """
 
 import contextlib
 import contextvars
 import functools
-import importlib.util
 import itertools
 import math
 import os
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from importlib import metadata
 from typing import Any
 
 import jax
 import jax.core
 import jax.numpy as jnp
 import numpy as np
-from jax.experimental.xla_metadata import set_xla_metadata
-from jax.extend import backend
 from jax.extend import core as jex_core
 from jax.interpreters import ad, batching, mlir
 
-from mjx_lite.core import interpreter, scalars
+from mjx_lite.core import scalars, workarounds
 from mjx_lite.core.memo import memoized
+from mjx_lite.core.workarounds import CALLS
 
-VERSION = tuple(int(x) for x in metadata.version("jaxlib").split(".")[:3] if x.isdigit())
-IS_TESTED = (0, 10, 2) <= VERSION < (0, 11)
-_IS_ON = IS_TESTED and os.environ.get("MJX_LITE_REGIONS") != "0"
+_IS_WANTED = os.environ.get("MJX_LITE_REGIONS") != "0"
 _SIZE = 1000  # operations of a region, at most
 _REGION = 20  # what one more region costs, in results that are written to memory,
 _NUMBERS = 128  # and how many numbers of these cost as much as another result
 _LOOP = 5000  # of a loop that is one: outside, XLA copies what it carries and starts its parts anew in each turn
 # what is cut into regions, if larger than one, and its parameters that are
-_CALLS = {"jit": "jaxpr", "remat2": "jaxpr", "closed_call": "call_jaxpr", "custom_jvp_call": "call_jaxpr"}
 _PARTS = {"scan": ("jaxpr",), "while": ("cond_jaxpr", "body_jaxpr"), "cond": ("branches",)}
 _SAME = ("mjx_bind", "name", "stop_gradient")  # primitives whose result is their first operand
 MAX_NUMBERS = 1 << 20  # of an operand or a result: for more a kernel is worth it
 MAX_REDUCED = 4095  # numbers: of more XLA has its library take sums
 _ALLOWED = (
   "abs", "add", "add_any", "and", "argmax", "argmin", "asin", "atan2", "bitcast_convert_type", "broadcast_in_dim", "ceil",
-  "clamp", "closed_call", "concatenate", "cond", "convert_element_type", "copy", "cos", "custom_jvp_call",
+  "clamp", "concatenate", "cond", "convert_element_type", "copy", "cos",
   "custom_linear_solve", "div", "dynamic_slice", "dynamic_update_slice", "eq", "exp", "expm1", "floor", "gather", "ge", "gt",
-  "integer_pow", "iota", "is_finite", "jit", "le", "le_to", "log", "lt", "lt_to", "max", "min", "mul", "name", "ne", "neg",
+  "integer_pow", "iota", "is_finite", "le", "le_to", "log", "lt", "lt_to", "max", "min", "mul", "name", "ne", "neg",
   "not", "or", "pad", "pow", "reduce_and", "reduce_max", "reduce_min", "reduce_or", "reduce_precision", "reduce_sum", "rem",
-  "remat2", "reshape", "rev", "round", "rsqrt", "scan", "select_n", "shift_left", "shift_right_arithmetic",
+  "reshape", "rev", "round", "rsqrt", "scan", "select_n", "shift_left", "shift_right_arithmetic",
   "shift_right_logical", "sign", "sin", "slice", "split", "sqrt", "square", "squeeze", "stack", "stop_gradient", "sub", "tan",
   "tanh", "tile", "transpose", "unstack", "while", "xor",
 )  # fmt: skip
 # whether an equation may be in a region, by its primitive; of others none may
-allowed: dict[str, Callable[[Any], bool]] = dict.fromkeys(_ALLOWED, lambda eqn: True)
+allowed: dict[str, Callable[[Any], bool]] = dict.fromkeys((*CALLS, *_ALLOWED), lambda eqn: True)
 
 _LANES = 16  # float32 numbers of a vector, of the widest that there are
 _ROUNDS = "-unroll-full-max-count"  # of the longest loop that LLVM unrolls fully
 _CASES = "-unswitch-threshold"  # instructions that LLVM may add to write a loop for each case of a condition
+# options of XLA with which many worlds go through regions, for the environment variable XLA_FLAGS before JAX is first used
+FLAGS = f"--xla_backend_extra_options={_ROUNDS}={_LANES - 1},{_CASES}=1000"
 
 
-def _keep_loops() -> None:
-  flags = os.environ.get("XLA_FLAGS", "")
-  if _IS_ON and _ROUNDS not in flags and not _may_have_another_device():
-    os.environ["XLA_FLAGS"] = f"{flags} --xla_backend_extra_options={_ROUNDS}={_LANES - 1},{_CASES}=1000".strip()
-
-
-def _may_have_another_device() -> bool:
-  if os.environ.get("JAX_PLATFORMS") == "cpu":
-    return False
-  return importlib.util.find_spec("libtpu") is not None or bool(metadata.entry_points(group="jax_plugins"))
-
-
-_keep_loops()
+def is_on() -> bool:
+  """Whether the operations of a single world become regions on CPU."""
+  return _IS_WANTED and workarounds.works(workarounds.REGIONS)
 
 
 @functools.cache
 def lanes() -> int:
   """Worlds whose operations become regions together; 0 if only those of a single world do."""
-  if not _IS_ON or jax.default_backend() != "cpu":
-    return 0
-  options = backend.get_compile_options(num_replicas=1, num_partitions=1)
-  return _LANES if _ROUNDS.encode() in options.SerializeAsString() else 0
+  return _LANES if is_on() and jax.default_backend() == "cpu" and workarounds.has_flag(_ROUNDS) else 0
 
 
 def are_few(worlds: int) -> bool:
@@ -112,7 +90,7 @@ def are_several(worlds: int) -> bool:
 
 def evaluate(closed: jex_core.ClosedJaxpr, *args: jax.Array) -> list[jax.Array]:
   """What `jaxpr_as_fun` does, on CPU, the operations in regions."""
-  if closed.jaxpr.effects or not _IS_ON:
+  if closed.jaxpr.effects or not is_on():
     return evaluate_plainly(closed, *args)
   invars = [jex_core.Var(a) for a in closed.in_avals]
   known: dict[Any, Any] = dict(zip(invars, args, strict=True))
@@ -133,7 +111,7 @@ def evaluate(closed: jex_core.ClosedJaxpr, *args: jax.Array) -> list[jax.Array]:
   for is_region, part, outs in _cut([e for e in eqns if views.keys().isdisjoint(e.outvars)], outvars):
     if is_region and outs:
       used = [v for v in dict.fromkeys(variables(part)) if v in views and v not in known]
-      run(_region, [*map(views.__getitem__, used), *part], outs)
+      run(workarounds.region, [*map(views.__getitem__, used), *part], outs)
     elif outs:
       look(variables(part))
       run(_outside, part, outs)
@@ -151,7 +129,7 @@ def run_part(
 ) -> None:
   """Puts what some equations of a program make of what is known there too: a function computes it, of them and operands."""
   ins = [v for v in dict.fromkeys(variables(eqns)) if v in known]
-  names = closed.jaxpr.debug_info.with_unknown_names()
+  names = workarounds.unnamed(closed.jaxpr)
   part = closed.jaxpr.replace(constvars=[], invars=ins, outvars=outs, eqns=eqns, debug_info=names)
   known.update(zip(outs, function(jex_core.ClosedJaxpr(part, ()), [known[v] for v in ins]), strict=True))
 
@@ -180,7 +158,7 @@ def inlined(closed: jex_core.ClosedJaxpr, args: Sequence[Any], known: dict[Any, 
     return v if isinstance(v, jex_core.Literal) else names[v]
 
   for e in jaxpr.eqns:
-    ins, call = [name(v) for v in e.invars], _CALLS.get(e.primitive.name)
+    ins, call = [name(v) for v in e.invars], CALLS.get(e.primitive.name)
     if e.primitive.name in _SAME:
       outs = ins[:1]
     elif call and _size(e) > _SIZE:
@@ -290,37 +268,6 @@ def _total(jaxpr: jex_core.Jaxpr) -> float:
 _totals: weakref.WeakKeyDictionary[jex_core.Jaxpr, float] = weakref.WeakKeyDictionary()
 
 
-def _region(part: jex_core.ClosedJaxpr, args: Sequence[jax.Array]) -> list[jax.Array]:
-  # XLA aborts where a region does not use one of its operands. So all are results too, and none is a constant, which XLA would
-  # write into the region instead: not one at the call, nor one that comes out of the call before, if that had only constants.
-  # The first goes twice through the barrier: for several devices XLA aborts where that takes just what `top_k` returns
-  call = part.replace(jaxpr=part.jaxpr.replace(outvars=[*part.jaxpr.outvars, *part.jaxpr.invars]))
-  out: list[Any] = _called(call, together(*jax.lax.optimization_barrier((*args, *args[:1]))[: len(args)]))
-  out[0] = set_xla_metadata(out[0], inlineable="false", xla_cpu_small_call="true")
-  return out[: len(part.out_avals)]
-
-
-def _called(closed: jex_core.ClosedJaxpr, args: Sequence[jax.Array]) -> list[jax.Array]:
-  """A call of it as `jax.jit` makes them, but not traced again, which takes as long as the first time."""
-  (like,) = jax.make_jaxpr(_same)(0.0).eqns
-  ins, outs = len(closed.in_avals), len(closed.out_avals)
-  lengths = dict(in_shardings=ins, in_layouts=ins, donated_invars=ins, out_shardings=outs, out_layouts=outs)
-  each = {k: like.params[k] * n for k, n in lengths.items()}
-  return like.primitive.bind(*args, **{**like.params, **each, "jaxpr": closed, "name": "region"})
-
-
-_same = jax.jit(lambda *x: x)
-
-
-def together(*x: jax.Array) -> tuple[jax.Array, ...]:
-  """The arguments, through a call of nothing that XLA must not inline.
-
-  It fuses nothing across the call, and copies nothing. Optimisation barriers XLA on CPU takes out before it fuses.
-  """
-  with set_xla_metadata(inlineable="false"):
-    return _same(*x)
-
-
 def _outside(part: jex_core.ClosedJaxpr, args: Sequence[jax.Array]) -> list[jax.Array]:
   """An equation that is in no region, though its parts may be."""
   (eqn,) = part.eqns
@@ -340,7 +287,7 @@ def _in_regions(closed: jex_core.ClosedJaxpr) -> jex_core.ClosedJaxpr:
 # (None for others), another, and its constant results
 lowered: dict[str, Callable[[Any, Sequence[Any]], tuple[Any, Sequence[Any]]]] = {}
 _MARK = "mjx_native_"  # name of a call of the engine, which JAX keeps when it differentiates; the number of worlds follows
-_INSIDE = {**_PARTS, "jit": ("jaxpr",), "remat2": ("jaxpr",), "closed_call": ("call_jaxpr",), "shard_map": ("jaxpr",)}
+_INSIDE = {**_PARTS, "shard_map": ("jaxpr",), **{k: (x,) for k, x in CALLS.items() if not k.startswith("custom")}}
 _follows = contextvars.ContextVar("_follows", default=False)
 
 program_p = jex_core.Primitive("mjx_program")
@@ -379,7 +326,7 @@ def program(function: Callable[..., Any], whole: bool) -> Callable[..., Any]:
     operands = [leaves[k] for k in traced]
     token = _follows.set(True)
     try:
-      closed, shape = interpreter.eased(jax.make_jaxpr(run, return_shape=True))(*operands)
+      closed, shape = workarounds.eased(jax.make_jaxpr(run, return_shape=True))(*operands)
     finally:
       _follows.reset(token)
     if closed.effects or not (whole or _has_marks(closed.jaxpr)):
@@ -425,7 +372,7 @@ def _marks_in_regions(closed: jex_core.ClosedJaxpr) -> jex_core.ClosedJaxpr:
       call, outs = lowered[name](e.params["jaxpr"], given)
       e = e.replace(params={**e.params, "jaxpr": call})
     else:
-      is_call, has_marks = e.primitive.name in _CALLS, any(map(_has_marks, jex_core.jaxprs_in_params(e.params)))
+      is_call, has_marks = e.primitive.name in CALLS, any(map(_has_marks, jex_core.jaxprs_in_params(e.params)))
       names = [k for k in _INSIDE.get(e.primitive.name, ()) if k in e.params and (is_call or has_marks)]
       inside = {k: inner(e.params[k], _passed(e, k, given)) for k in names}
       outs = inside[names[0]][1] if names and is_call else ()
@@ -504,4 +451,4 @@ program_p.def_abstract_eval(lambda *avals, closed, whole: list(closed.out_avals)
 batching.primitive_batchers[program_p] = _batch
 ad.primitive_jvps[program_p] = _jvp
 mlir.register_lowering(program_p, mlir.lower_fun(lambda *x, closed, whole: evaluate_plainly(closed, *x), multiple_results=True))
-mlir.register_lowering(program_p, interpreter.eased(mlir.lower_fun(_run_on_cpu, multiple_results=True)), platform="cpu")
+mlir.register_lowering(program_p, workarounds.eased(mlir.lower_fun(_run_on_cpu, multiple_results=True)), platform="cpu")

@@ -20,6 +20,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend import core as jex_core
 
+from mjx_lite.core.workarounds import CALLS
+
 MAX_NODES = 400_000  # of a program
 MAX_CONSTANT = 1024  # numbers of an array whose values are known
 _MAX_TURNS = 64  # of a loop that is written out
@@ -28,7 +30,6 @@ _MAX_SORTED = 32
 
 KINDS = {"float32": "f", "int32": "i", "uint32": "u", "bool": "p"}
 _TYPES = {"f": np.float32, "i": np.int32, "u": np.uint32, "p": np.bool_}
-_CALLS = {"jit": "jaxpr", "remat2": "jaxpr", "closed_call": "call_jaxpr", "custom_jvp_call": "call_jaxpr"}
 _COMMUTES = frozenset(("add", "mul", "min", "max", "and", "or", "xor", "eq", "ne"))
 _COMPARES = frozenset(("eq", "ne", "lt", "le", "gt", "ge"))
 
@@ -209,7 +210,7 @@ class Program:
   def fold(self, op: str, kind: str, x: np.ndarray, axes: Sequence[int]) -> np.ndarray:
     """An operation of all numbers along axes, which are dropped; by halves."""
     x = np.moveaxis(x, axes, range(len(axes)))
-    x = x.reshape(-1, *x.shape[len(axes) :])
+    x = x.reshape(math.prod(x.shape[: len(axes)]), *x.shape[len(axes) :])
     while len(x) > 1:
       half = len(x) // 2
       x = np.concatenate([self.map(op, kind, x[:half], x[half : 2 * half]), x[2 * half :]])
@@ -233,13 +234,24 @@ class Program:
     for eqn in jaxpr.eqns:
       rule = _RULES.get(eqn.primitive.name)
       if rule is None:
-        raise Unsupported(eqn.primitive.name)
-      outs = rule(self, eqn, *map(read, eqn.invars))
-      outs = outs if isinstance(outs, list) else [outs]
-      for v, out in zip(eqn.outvars, outs, strict=True):
-        assert out.shape == v.aval.shape, (eqn.primitive.name, out.shape, v.aval.shape)
-        env[v] = out
+        raise Unsupported(f"operation {eqn.primitive.name} has no rule")
+      env.update(zip(eqn.outvars, self._applied(rule, eqn, list(map(read, eqn.invars))), strict=True))
     return [read(v) for v in jaxpr.outvars]
+
+  def _applied(self, rule: Callable[..., Any], eqn: Any, args: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """Numbers of the results of an equation; whatever fails in its rule, but for memory, is `Unsupported`."""
+    name = eqn.primitive.name
+    try:
+      outs = rule(self, eqn, *args)
+    except (Unsupported, MemoryError):
+      raise
+    except Exception as error:
+      raise Unsupported(f"the rule of operation {name} failed: {type(error).__name__}: {error}") from error
+    outs = outs if isinstance(outs, list) else [outs]
+    for v, out in zip(eqn.outvars, outs, strict=True):
+      if out.shape != v.aval.shape:
+        raise Unsupported(f"the rule of operation {name} made the shape {out.shape}, not {v.aval.shape}")
+    return outs
 
   def loop(self, proceeds: Callable[[list], np.ndarray], turn: Callable[[list], list], state: list) -> list:
     """State after turns, as long as they are to proceed."""
@@ -669,9 +681,9 @@ def _(p, eqn, a, b):
   shape = [a.shape[k] for k in (*ba, *fa)] + [b.shape[k] for k in fb]
   many = math.prod(a.shape[k] for k in ba)
   sizes = [math.prod(x.shape[k] for k in f) for x, f in ((a, fa), (b, fb))]
-  a = a.transpose(*ba, *fa, *ca).reshape(many, sizes[0], 1, -1)
-  b = b.transpose(*bb, *fb, *cb).reshape(many, 1, sizes[1], -1)
-  n = a.shape[-1]
+  n = math.prod(a.shape[k] for k in ca)
+  a = a.transpose(*ba, *fa, *ca).reshape(many, sizes[0], 1, n)
+  b = b.transpose(*bb, *fb, *cb).reshape(many, 1, sizes[1], n)
   if not n:
     return p.constant(np.zeros(shape, _TYPES[kind]))
   return p.sum([p.map("mul", kind, a[..., k], b[..., k]) for k in range(n)], kind).reshape(shape)
@@ -711,15 +723,24 @@ def _added(p, a, x):
   return np.stack(parts) if parts else x[:0]
 
 
-for _name, _op in (("sum", "add"), ("max", "max"), ("min", "min"), ("and", "and"), ("or", "or")):
+def _of_nothing(op: str, kind: str) -> Any:
+  """The number that an operation makes of no numbers."""
+  if op in ("max", "min"):
+    if kind == "p":
+      return op == "min"
+    t = _TYPES[kind]
+    lowest, highest = (-np.inf, np.inf) if kind == "f" else (np.iinfo(t).min, np.iinfo(t).max)
+    return lowest if op == "max" else highest
+  return {"add": 0, "mul": 1, "and": -1 if kind == "i" else True, "or": 0}[op]
+
+
+for _name, _op in (("sum", "add"), ("prod", "mul"), ("max", "max"), ("min", "min"), ("and", "and"), ("or", "or")):
 
   @_rule(f"reduce_{_name}")
   def _(p, eqn, x, *, _op=_op):
     kind, axes = _kind(eqn.outvars[0].aval.dtype), eqn.params["axes"]
     if not all(x.shape[k] for k in axes):
-      if _op != "add":
-        raise Unsupported("the largest of nothing")
-      return p.constant(np.zeros(eqn.outvars[0].aval.shape, _TYPES[kind]))
+      return p.constant(np.full(eqn.outvars[0].aval.shape, _of_nothing(_op, kind), _TYPES[kind]))
     return p.fold(_op, kind, x, axes)
 
 
@@ -920,9 +941,9 @@ def _(p, eqn, *xs):
 # calls and loops
 
 
-@_rule("jit", "remat2", "closed_call", "custom_jvp_call")
+@_rule(*CALLS)
 def _(p, eqn, *xs):
-  inner = eqn.params[_CALLS[eqn.primitive.name]]
+  inner = eqn.params[CALLS[eqn.primitive.name]]
   return p.run(inner if isinstance(inner, jex_core.ClosedJaxpr) else jex_core.ClosedJaxpr(inner, ()), xs)
 
 

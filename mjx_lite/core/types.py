@@ -241,8 +241,22 @@ class Model(Replaceable):
   @property
   def is_straight(self) -> bool:
     """Whether a step may be few enough numbers to be straight code (`core/kernels.py`)."""
+    return not self.not_straight
+
+  @property
+  def not_straight(self) -> str:
+    """The first reason why straight code is not tried for a step, "" where it is."""
     contacts = self.plan.collision
-    return self.layout.dtype == "float32" and contacts.is_closed and len(contacts.slot_row) * self.nv <= _STRAIGHT
+    size = len(contacts.slot_row) * self.nv
+    if self.layout.dtype != "float32":
+      return f"the model is {self.layout.dtype}, and machine code is float32"
+    if contacts.compact is not None:
+      return "contacts have capacities (ncon_max)"
+    if not contacts.is_closed:
+      return "contacts of hulls, height fields or distance fields are searched for, or pairs have a capacity (pair_max)"
+    if size > _STRAIGHT:
+      return f"{len(contacts.slot_row)} contact slots times {self.nv} dofs are more than {_STRAIGHT}"
+    return ""
 
   @property
   def plan(self) -> Any:

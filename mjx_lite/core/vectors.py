@@ -30,11 +30,11 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from mjx_lite.core import regions
+from mjx_lite.core import workarounds
 from mjx_lite.core.kernels import wide
 from mjx_lite.core.scalars import Load, Loop, Program, Unsupported
 
-_IS_ON = regions.IS_TESTED and os.environ.get("MJX_LITE_KERNELS") != "0"
+_IS_WANTED = os.environ.get("MJX_LITE_KERNELS") != "0"
 
 LOOP = 30_000  # numbers of a loop, all turns together, above which a turn is a kernel of its own
 DERIVATIVES = 140_000  # numbers of a program, one turn of each loop, above which its derivatives are not tried
@@ -58,17 +58,25 @@ _EXP2 = tuple(np.log(2) ** k / float(np.prod(range(1, k + 1), dtype=float)) for 
 
 def is_on() -> bool:
   """Whether steps are such kernels: on CPU, where JAX has no numbers of double precision."""
-  is_single = jax.dtypes.canonicalize_dtype(np.float64) == np.float32
-  return _IS_ON and is_single and jax.default_backend() == "cpu" and _llvm() is not None
+  return not why_off()
+
+
+def why_off() -> str:
+  """The first reason why steps are no such kernels, "" where they are."""
+  if not _IS_WANTED:
+    return "the environment variable MJX_LITE_KERNELS is 0"
+  if jax.default_backend() != "cpu":
+    return "JAX's default device is not the CPU"
+  if jax.dtypes.canonicalize_dtype(np.float64) != np.float32:
+    return "JAX has 64-bit numbers (jax_enable_x64), and machine code has 32"
+  return "" if workarounds.works(KERNELS) else "the probe of machine code failed"
 
 
 @functools.cache
 def _llvm() -> Any:
-  """LLVM, loaded when it is first needed; None where there is none for the machine."""
-  try:
-    from llvmlite import binding
-  except (ImportError, OSError):
-    return None
+  """LLVM, loaded when it is first needed."""
+  from llvmlite import binding
+
   binding.initialize_native_target()
   binding.initialize_native_asmprinter()
   return binding
@@ -596,6 +604,29 @@ def call(p: Program, inputs: Sequence[jax.Array], outs: Sequence[np.ndarray], dt
   return list(jax.ffi.ffi_call(_target(functions, entry), [*shapes, memory])(*(given[k] for k in used)))[:-1]
 
 
+def _probe() -> None:
+  """Compile a program of three operations, of one world and of several, and compare its numbers."""
+  x = np.linspace(-2, 2, 21, dtype=np.float32)
+  for worlds in (1, len(x)):
+    p = Program()
+    (a,) = p.inputs(0, (1,), np.float32, per_world=worlds > 1).tolist()
+    out = p.make("sqrt", "f", p.make("add", "f", p.make("mul", "f", a, a), p.const(0.25, "f")))
+    given = jax.numpy.asarray(x[None] if worlds > 1 else x[:1])
+    run = jax.jit(lambda y, p=p, out=out, worlds=worlds: call(p, [y], [np.array([out])], [np.float32], worlds))
+    (found,) = run(given)
+    if not np.allclose(found, np.sqrt(np.float32(0.25) + np.square(given)), rtol=1e-6):
+      raise RuntimeError(f"a kernel of three operations gives {found}")
+
+
+KERNELS = workarounds.Borrowed(
+  "machine code of the engine's own on CPU",
+  "llvmlite, and `jax.ffi` with the binary interface of XLA's handlers: documented, and probed as a whole.",
+  "XLA compiles every step: steps of batches take two to five times as long, and to compile them takes twice as long.",
+  "Nothing of it is to go.",
+  _probe,
+)
+
+
 @functools.cache
 def _host() -> tuple[str, str, int]:
   """The processor, what it can do, and float32 numbers of a vector."""
@@ -604,6 +635,8 @@ def _host() -> tuple[str, str, int]:
   try:
     features = llvm.get_host_cpu_features()
   except RuntimeError:  # LLVM cannot tell
+    features = {}
+  if not features:  # as on arm64, whose vectors have four numbers
     return name, "", 4
   return name, features.flatten(), 16 if features.get("avx512f") else 8 if features.get("avx") else 4
 
@@ -652,14 +685,8 @@ def _objects(functions: Sequence[str], entry: str) -> list[bytes]:
   called = set(re.findall(r"call (\S+|<[^>]+>) (@llvm\.[\w.]+)\((\w+|<[^>]+>)", "\n".join((*functions, entry))))
   head = [f"declare {out} {name}({of}{', ' + of if 'umin' in name else ''})" for out, name, of in sorted(called)]
   texts = ["\n".join((*head, *share, _ATTRIBUTES, "")) for share in shares if share]
-  llvm = _llvm()
-  # LLVM's scheduler of machine instructions takes a third of the time, for nothing; the option is one for all who use LLVM here
-  llvm.set_option("mjx_lite", "-enable-misched=0")
-  try:
-    with concurrent.futures.ThreadPoolExecutor(workers) as pool:
-      return list(pool.map(_object, texts))
-  finally:
-    llvm.set_option("mjx_lite", "-enable-misched=1")
+  with workarounds.no_scheduler(_llvm()), concurrent.futures.ThreadPoolExecutor(workers) as pool:
+    return list(pool.map(_object, texts))
 
 
 def _machine() -> Any:
@@ -669,21 +696,8 @@ def _machine() -> Any:
 
 def _object(text: str) -> bytes:
   """The object file of a module."""
-  llvm, machine = _llvm(), _machine()
-  module = llvm.parse_assembly(text, llvm.create_context())
-  # llvmlite lets one thread at a time into LLVM; modules in contexts of their own share nothing that would need that
-  emit = getattr(llvm.ffi.lib.LLVMPY_TargetMachineEmitToMemory, "_cfn", None)
-  if emit is None:
-    return machine.emit_object(module)
-  lib = llvm.ffi.lib
-  with llvm.ffi.OutputString() as error:
-    buffer = emit(machine, module, 1, error)
-    if not buffer:
-      raise RuntimeError(str(error))
-  try:
-    return ctypes.string_at(lib.LLVMPY_GetBufferStart(buffer), lib.LLVMPY_GetBufferSize(buffer))
-  finally:
-    lib.LLVMPY_DisposeMemoryBuffer(buffer)
+  llvm = _llvm()
+  return workarounds.emit_object(llvm, _machine(), llvm.parse_assembly(text, llvm.create_context()))
 
 
 def _linked(objects: Sequence[bytes]) -> Any:

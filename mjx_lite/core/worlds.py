@@ -27,9 +27,8 @@ import jax.core
 import jax.numpy as jnp
 from jax.extend import core as jex_core
 from jax.interpreters import ad, batching, mlir
-from jax.interpreters import partial_eval as pe
 
-from mjx_lite.core import compiling, interpreter, kernels, ptx, regions, scalars, vectors
+from mjx_lite.core import compiling, kernels, paths, ptx, regions, scalars, vectors, workarounds
 
 
 class Call(NamedTuple):
@@ -41,8 +40,13 @@ class Call(NamedTuple):
   nshared: int  # leaves of the first argument, the Model
   tile: int  # worlds computed at a time by kernels, 0 for all
   groups: int  # devices that the worlds may be divided among, see `Tiling`
-  straight: bool  # whether it is tried as straight code (`kernels.py`)
+  slow: str  # why it is not tried as straight code (`kernels.py`), "" where it is
   outs: tuple[int, ...] | None = None  # the leaves of its result that somebody reads, None for all
+
+  @property
+  def name(self) -> str:
+    """Name of the function."""
+    return self.native.__name__
 
 
 native_p = jex_core.Primitive("mjx_native")
@@ -69,12 +73,13 @@ def one_world(native: Callable[..., Any], check: Callable[..., None] | None = No
   def public(*args, **static):
     if check is not None:
       check(*args)
+    _register_dead_code()
     leaves, in_tree = jax.tree.flatten(args)
     leaves = [jnp.asarray(x) for x in leaves]
     shared, tile = len(jax.tree.leaves(args[0])), getattr(args[0], "tile", 0)
     groups = _devices()
-    straight = groups == 1 and getattr(args[0], "is_straight", False) and _has_kernels()
-    call = Call(native, tuple(sorted(static.items())), in_tree, shared, tile, groups, straight)
+    slow = _not_straight(args[0], groups)
+    call = Call(native, tuple(sorted(static.items())), in_tree, shared, tile, groups, slow)
     out = native_p.bind(*leaves, call=call, batched=False)
     return jax.tree.unflatten(_OUT_TREE[call], out)
 
@@ -87,8 +92,12 @@ def _devices() -> int:
   return max(1, jax.device_count() // math.prod(mesh.shape[name] for name in mesh.manual_axes))
 
 
-def _has_kernels() -> bool:
-  return vectors.is_on() if jax.default_backend() == "cpu" else ptx.is_on()
+def _not_straight(m: Any, groups: int) -> str:
+  """The first reason why a call with a model is not tried as straight code, "" where it is."""
+  if groups > 1:
+    return "XLA may divide worlds among devices (rollout(devices=...) and jax.shard_map divide them beforehand)"
+  slow = getattr(m, "not_straight", "the first argument is no Model")
+  return slow or (vectors if jax.default_backend() == "cpu" else ptx).why_off()
 
 
 def _avals(leaves):
@@ -114,7 +123,7 @@ def _trace(call, batched, avals):
   # what the devices of a mesh hold is not asked here: in `jax.shard_map` JAX would write `reshard` beside every `where`
   with jax.sharding.use_abstract_mesh(_NO_MESH), jax.disable_jit(False):
     shapes = [jax.ShapeDtypeStruct(s, t) for s, t in avals]
-    closed = interpreter.eased(jax.make_jaxpr(regions.marked(flat, _width(shapes, batched))))(*shapes)
+    closed = workarounds.eased(jax.make_jaxpr(regions.marked(flat, _width(shapes, batched))))(*shapes)
   # a sixth of the operations make what nobody reads, and cost as much to lower as others
   return _alive(closed, range(len(closed.out_avals)))
 
@@ -124,12 +133,12 @@ def _alive(closed, outs):
   (eqn,) = closed.eqns
   inner = eqn.params["jaxpr"]
   read = set(outs)
-  alive, _ = pe.dce_jaxpr(inner.jaxpr, [k in read for k in range(len(inner.out_avals))], instantiate=True)
-  some = {name: tuple(eqn.params[name][k] for k in outs) for name in ("out_shardings", "out_layouts")}
-  outvars = [eqn.outvars[k] for k in outs]
-  eqn = eqn.replace(params={**eqn.params, **some, "jaxpr": inner.replace(jaxpr=alive)}, outvars=outvars)
-  debug = closed.jaxpr.debug_info.with_unknown_names()
-  return closed.replace(jaxpr=closed.jaxpr.replace(eqns=[eqn], outvars=outvars, debug_info=debug))
+  if not workarounds.works(workarounds.DEAD_CODE):
+    return closed
+  alive = workarounds.alive(inner.jaxpr, [k in read for k in range(len(inner.out_avals))])
+  eqn = workarounds.call_with(eqn, alive, outs)
+  debug = workarounds.unnamed(closed.jaxpr)
+  return closed.replace(jaxpr=closed.jaxpr.replace(eqns=[eqn], outvars=eqn.outvars, debug_info=debug))
 
 
 def clear_caches() -> None:
@@ -151,8 +160,13 @@ def _run(*leaves, call, batched, differentiated=False, lanes=0):
 
 def _run_on_cpu(*leaves, call, batched):
   width = _width(leaves, batched)
-  if call.straight and width and vectors.is_on():
-    out = _by_kernels(leaves, call, batched, kernels.Kernels(vectors.call, width, vectors.LOOP))
+  tiling = _tiling(call, width, _lanes(call))
+  other = paths.REGIONS if regions.is_on() and tiling.worlds <= _lanes(call) else paths.KERNELS
+  slow = call.slow or vectors.why_off()
+  if slow or not width:
+    paths.record(paths.Path(call.name, width, other, slow))
+  else:
+    out = _by_kernels(leaves, call, batched, kernels.Kernels(vectors.call, width, vectors.LOOP), paths.MACHINE_CODE, other)
     if out is not None:
       return out
   return _run_in_regions(*leaves, call=call, batched=batched)
@@ -163,25 +177,31 @@ def _run_in_regions(*leaves, call, batched):
 
 
 def _run_on_gpu(*leaves, call, batched):
-  if call.groups == 1 and ptx.is_on():
-    width = _width(leaves, batched)
+  width = _width(leaves, batched)
+  if call.slow or ptx.why_off():
+    paths.record(paths.Path(call.name, width, paths.KERNELS, call.slow or ptx.why_off()))
+  else:
     # of a single world two, as what is of a world is known by its shape
-    out = _by_kernels(leaves, call, batched, kernels.Kernels(ptx.call, max(width, 2), ptx.LOOP))
+    how = kernels.Kernels(ptx.call, max(width, 2), ptx.LOOP)
+    out = _by_kernels(leaves, call, batched, how, paths.PTX, paths.KERNELS)
     if out is not None:
       return out
   return _run(*leaves, call=call, batched=batched)
 
 
-def _by_kernels(leaves, call, batched, how):
-  """Each world by straight code; None if an operation is not written as numbers."""
+def _by_kernels(leaves, call, batched, how, path, other):
+  """The results by straight code of each world; None if it cannot be built, so that the other path is taken."""
   arrays = [x if batched else x[..., None] for x in leaves]
   width = _width(arrays, True)
   if width < how.worlds:
     arrays = [x if i < call.nshared else jnp.repeat(x, how.worlds, -1) for i, x in enumerate(arrays)]
+  closed = _trace(call, True, _of_one(leaves, batched))  # what the user's functions raise is raised here
   try:
-    out = how.evaluate(_trace(call, True, _of_one(leaves, batched)), arrays)
-  except scalars.Unsupported:
+    out = how.evaluate(closed, arrays)
+  except scalars.Unsupported as error:
+    paths.fell_back(call.name, width, other, error, call.in_tree)
     return None
+  paths.record(paths.Path(call.name, width, path))
   return [x[..., :width] if batched else x[..., 0] for x in out]
 
 
@@ -289,7 +309,7 @@ def _stacked_tiles(body, leaves, made, tiling):
 
 
 def _abstract_eval(*avals, call, batched):
-  if call.straight:
+  if not call.slow:
     outs = _trace(call, True, _of_one(avals, batched)).out_avals
     last = (_width(avals, batched),) if batched else ()
     return [jax.core.ShapedArray((*a.shape[:-1], *last), a.dtype) for a in outs]
@@ -329,23 +349,31 @@ def _run_world_by_world(*leaves, call, batched):
 regions.lowered[_WORLDS] = lambda closed, given: kernels.over_worlds(closed, given, vectors.call, vectors.LOOP)
 
 
-def _has_kernels_of_derivatives(primals, tangents, *, call, batched):
-  """Whether derivatives are tried as kernels: of many worlds, in one direction, and not too large."""
-  if not (call.straight and batched and vectors.is_on() and regions.follow() and _width(primals, True) > 1):
-    return False
-  if any(type(x).__name__ == "BatchTracer" for x in (*primals, *tangents)):  # JAX has no public name for it
-    return False
+def _no_kernels_of_derivatives(primals, tangents, *, call, batched):
+  """The first reason why derivatives are not tried as kernels, "" where they are: of many worlds, and not too large."""
+  if call.slow or vectors.why_off():
+    return call.slow or vectors.why_off()
+  if not regions.follow():
+    return "machine code of derivatives is made in what mjx.jit compiles, on CPU"
+  if not batched or _width(primals, True) == 1:
+    return "derivatives of a single world are no machine code"
+  if workarounds.works(workarounds.BATCHED) and any(map(workarounds.is_batched, (*primals, *tangents))):
+    return "several directions at once (jacfwd, jacrev) are no machine code"
   closed = _trace(call, True, _of_one(primals, batched))
-  return sum(scalars.numbers(e, once=True) for e in closed.jaxpr.eqns) <= vectors.DERIVATIVES
+  size = sum(scalars.numbers(e, once=True) for e in closed.jaxpr.eqns)
+  return f"{size} numbers of a step are more than {vectors.DERIVATIVES}" if size > vectors.DERIVATIVES else ""
 
 
-@interpreter.eased
+@workarounds.eased
 def _jvp(primals, tangents, *, call, batched):
   params = dict(call=call, batched=batched)
-  if _has_kernels_of_derivatives(primals, tangents, **params):
+  slow = _no_kernels_of_derivatives(primals, tangents, **params)
+  width, few = _width(primals, batched), _lanes(call) if regions.follow() else 0
+  other = paths.REGIONS if _tiling(call, width, few).worlds <= few else paths.KERNELS
+  paths.record(paths.Path(f"derivative of {call.name}", width, other if slow else paths.MACHINE_CODE, slow))
+  if not slow:
     return regions.jvp_of(functools.partial(_run_world_by_world, **params), primals, tangents)
-  lanes = _lanes(call) if regions.follow() else 0
-  return regions.jvp_of(functools.partial(_run, **params, differentiated=True, lanes=lanes), primals, tangents)
+  return regions.jvp_of(functools.partial(_run, **params, differentiated=True, lanes=few), primals, tangents)
 
 
 def _batch(args, dims, *, call, batched):
@@ -391,9 +419,9 @@ def _dce(used, eqn):
 def _lowering(run, exported):
   """Lowering on a device; what is exported is loaded by other versions of XLA, or where a kernel's machine code is not."""
 
-  @interpreter.eased
+  @workarounds.eased
   def lower(ctx, *operands, **params):
-    chosen = exported if ctx.module_context.lowering_parameters.for_export else run
+    chosen = exported if workarounds.is_export(ctx) else run
     return mlir.lower_fun(chosen, multiple_results=True)(ctx, *operands, **params)
 
   return lower
@@ -406,4 +434,9 @@ batching.primitive_batchers[native_p] = _batch
 mlir.register_lowering(native_p, mlir.lower_fun(_run, multiple_results=True))
 mlir.register_lowering(native_p, _lowering(_run_on_cpu, _run_in_regions), platform="cpu")
 mlir.register_lowering(native_p, _lowering(_run_on_gpu, _run), platform="cuda")
-pe.dce_rules[native_p] = _dce
+
+
+@functools.cache
+def _register_dead_code() -> None:
+  if workarounds.works(workarounds.DEAD_CODE):
+    workarounds.register_dead_code(native_p, _dce)

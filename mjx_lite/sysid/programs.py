@@ -9,7 +9,7 @@ import jax
 import numpy as np
 
 import mjx_lite as mjx
-from mjx_lite.core import interpreter
+from mjx_lite.core import workarounds
 from mjx_lite.sysid import problem
 
 _WIDEST = 64  # segments in a part: from 16 on a segment takes hardly less time in a wider one
@@ -27,14 +27,14 @@ class Ahead:
     key = form, tuple((np.shape(x), np.dtype(x.dtype)) for x in leaves)
     if key not in self._made:
       like = [jax.ShapeDtypeStruct(*k) for k in key[1]]
-      lower = interpreter.eased(self._jit.lower)
+      lower = workarounds.eased(self._jit.lower)
       lowered = lower(*jax.tree.unflatten(form, like))  # here: other threads have other settings of JAX
       self._made[key] = _pool().submit(lowered.compile)
     return self._made[key]
 
   def shapes(self, *args: Any) -> Any:
     """Shapes of the value."""
-    return interpreter.eased(jax.eval_shape)(self._jit, *args)
+    return workarounds.eased(jax.eval_shape)(self._jit, *args)
 
   def __call__(self, *args: Any) -> Any:
     """The function's value."""

@@ -9,7 +9,7 @@ import mujoco
 import pytest
 
 import mjx_lite as mjx
-from mjx_lite.core import compiling, regions
+from mjx_lite.core import workarounds
 
 XML = "<mujoco><worldbody><body><joint/><geom size='.1'/></body></worldbody></mujoco>"
 
@@ -91,13 +91,14 @@ def test_a_method_and_what_is_equal_are_no_functions():
 
 
 def test_options_that_xla_does_not_know(world, monkeypatch):
-  """With versions of jaxlib that this was not tested with, those that it has not are left out."""
+  """Options that this XLA has not are left out."""
   m, d = world
-  monkeypatch.setattr(regions, "IS_TESTED", False)
-  monkeypatch.setattr(compiling, "_CPU_OPTIONS", {**compiling._CPU_OPTIONS, "xla_cpu_no_such_option": True})
-  compiling._cpu_options.cache_clear()
+  known = workarounds.compiler_options()
+  assert "xla_cpu_prefer_vector_width" in known
+  monkeypatch.setattr(workarounds, "_OPTIONS", {**workarounds._OPTIONS, "xla_cpu_no_such_option": True})
+  workarounds.compiler_options.cache_clear()
   try:
-    assert compiling._cpu_options() == {k: x for k, x in compiling._CPU_OPTIONS.items() if "no_such" not in k}
+    assert workarounds.compiler_options() == known
     assert mjx.jit(lambda m, d: mjx.step(m, d).time)(m, d) > 0
   finally:
-    compiling._cpu_options.cache_clear()
+    workarounds.compiler_options.cache_clear()

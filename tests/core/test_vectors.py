@@ -1,5 +1,6 @@
 """A world in a lane: what a kernel of machine code computes is what XLA computes, and C."""
 
+import contextlib
 import gc
 import os
 import subprocess
@@ -44,7 +45,7 @@ def _kernels(function, *args):
 
 def _by_xla(function, *args):
   with pytest.MonkeyPatch.context() as patch:
-    patch.setattr(vectors, "_IS_ON", False)
+    patch.setattr(vectors, "_IS_WANTED", False)
 
     def again(*a):  # another function: JAX remembers what it made of that one
       return function(*a)
@@ -150,11 +151,13 @@ def test_gradient(how, monkeypatch):
   with pytest.MonkeyPatch.context() as patch:
     if how == "no kernel":
       patch.setattr(vectors, "_MAX_OPERATIONS", 20)
-    lowered = slope(energy).lower(d.qvel, m.body_mass)
+    is_slow = pytest.warns(mjx.SlowPathWarning, match="a kernel of") if how == "no kernel" else contextlib.nullcontext()
+    with is_slow:
+      lowered = slope(energy).lower(d.qvel, m.body_mass)
     assert lowered.as_text().count("custom_call @mjx_lite_") == (0 if how == "no kernel" else 2)
     got = lowered.compile()(d.qvel, m.body_mass)
   assert _traces() == before
-  monkeypatch.setattr(vectors, "_IS_ON", False)
+  monkeypatch.setattr(vectors, "_IS_WANTED", False)
   straight.assert_close(got, slope(energy)(d.qvel, m.body_mass))
 
 
@@ -237,8 +240,9 @@ def test_too_long_a_step_is_xlas(monkeypatch):
   m = mjx.put_model(mujoco.MjModel.from_xml_string(straight.SWING))
   d = jax.tree.map(lambda x: jnp.stack([x] * 3), mjx.make_data(m))
   step = jax.vmap(mjx.step, in_axes=(None, 0))
-  assert _kernels(step, m, d) == 0
-  assert jax.jit(step)(m, d).qpos.shape == (3, 2)
+  with pytest.warns(mjx.SlowPathWarning, match=r"step takes a slower path .* a kernel of \d+ operations"):
+    assert _kernels(step, m, d) == 0
+  assert jax.jit(step)(m, d).qpos.shape == (3, 2)  # it is said once
 
 
 def test_models_that_are_xlas():
@@ -285,6 +289,7 @@ def test_machine_code_is_kept_on_disk(tmp_path):
   code = (
     _CODE
     + """
+  assert vectors.is_on()  # the probe compiles too
   made, make = [], vectors._objects
   vectors._objects = lambda *a: made.append(1) or make(*a)
   for _ in range(20):

@@ -11,7 +11,7 @@ import pytest
 from models import load
 
 import mjx_lite as mjx
-from mjx_lite.core import interpreter, worlds
+from mjx_lite.core import workarounds, worlds
 
 
 @pytest.fixture(scope="module")
@@ -187,7 +187,7 @@ def test_calls_take_no_memory_anew_while_a_step_is_traced():
   def abs_of(x):
     return max(x, -x)
 
-  assert max(interpreter.eased(lambda: [taken(depth) for depth in range(300)])()) < 100
+  assert max(workarounds.eased(lambda: [taken(depth) for depth in range(300)])()) < 100
 
 
 @pytest.mark.parametrize("jit", [jax.jit, mjx.jit])

@@ -1,0 +1,97 @@
+"""Which path a call of the engine takes, and why not a faster one.
+
+Calls are recorded when they are lowered, for `mjx_lite.explain`. Where an operation has no rule, or an exception ends the
+building of a kernel, the call takes a slower path with the same results, and a `SlowPathWarning` says so once for each model
+and reason.
+"""
+
+import traceback
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any, NamedTuple
+
+from mjx_lite.core.errors import SlowPathWarning
+
+MACHINE_CODE = "machine code of the engine's own"
+PTX = "one kernel of the GPU"
+REGIONS = "XLA, as a few functions"
+KERNELS = "XLA, operation by operation"
+
+
+class Path(NamedTuple):
+  """How a call of the engine was lowered.
+
+  Attributes:
+    function: name of the stage; derivatives are named `derivative of step`.
+    worlds: worlds of the call.
+    path: one of the paths above.
+    reason: why no faster path was taken; "" on the fastest.
+    details: the traceback of what failed, "" if nothing did.
+  """
+
+  function: str
+  worlds: int
+  path: str
+  reason: str = ""
+  details: str = ""
+
+
+_recorded: ContextVar[list[Path] | None] = ContextVar("_recorded", default=None)
+_warned: set[Any] = set()
+
+
+@contextmanager
+def recording() -> Iterator[list[Path]]:
+  """Collect the paths of all calls that are lowered in the block."""
+  found: list[Path] = []
+  token = _recorded.set(found)
+  try:
+    yield found
+  finally:
+    _recorded.reset(token)
+
+
+def record(path: Path) -> None:
+  """Add a path to what `recording` collects."""
+  found = _recorded.get()
+  if found is not None and path not in found:
+    # a derivative that was to be machine code, and became none
+    found[:] = [p for p in found if not (path.reason and p.function == path.function and not p.reason)]
+    found.append(path)
+
+
+def fell_back(function: str, worlds: int, path: str, error: BaseException, model: Any) -> None:
+  """Record a call for which a faster path failed, and warn once for each model and reason.
+
+  Args:
+    function: name of the stage.
+    worlds: worlds of the call.
+    path: the path that is taken instead.
+    error: what ended the faster path.
+    model: hashable, what tells models of different structure apart.
+  """
+  cause = error.__cause__ or error
+  details = "".join(traceback.format_exception(cause)) if error.__cause__ is not None or not _is_refusal(error) else ""
+  reason = str(error) or type(error).__name__
+  record(Path(function, worlds, path, reason, details))
+  if (key := (function, model, reason)) not in _warned:
+    _warned.add(key)
+    warnings.warn(
+      SlowPathWarning(
+        f"{function} takes a slower path ({path}): {reason}. The results are the same; it takes several times as long to run. "
+        "mjx_lite.explain(m) shows the path of each function and the traceback of what failed."
+      ),
+      stacklevel=2,
+    )
+
+
+def _is_refusal(error: BaseException) -> bool:
+  """Whether an error says that something is not supported, not that something broke."""
+  return isinstance(error, NotImplementedError)
+
+
+def forget_warnings() -> None:
+  """Warn again of what was warned of; for tests."""
+  _warned.clear()

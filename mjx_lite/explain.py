@@ -1,0 +1,89 @@
+"""Which path a model's step, rollout and gradient take on this device, and why not a faster one."""
+
+import warnings
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from mjx_lite.api import step
+from mjx_lite.core import paths, ptx, regions, vectors, workarounds
+from mjx_lite.core.compiling import jit
+from mjx_lite.core.errors import SlowPathWarning
+from mjx_lite.core.types import Data, Model
+from mjx_lite.io.data import make_data
+from mjx_lite.rollout import rollout
+
+_WORLDS = 16  # of the batches that are lowered; the path does not depend on their number
+
+
+class Explanation(NamedTuple):
+  """What `explain` found; `print` shows it as a table.
+
+  Attributes:
+    device: JAX's default device.
+    paths: for each function, the paths of the engine's calls in it, in order. The first one with a reason tells why it is not
+      the fastest; `details` is the traceback of what failed.
+    borrowed: for each thing that the engine borrows beyond documented interfaces, the traceback of its probe, "" if it passed.
+  """
+
+  device: str
+  paths: dict[str, tuple[paths.Path, ...]]
+  borrowed: dict[str, str]
+
+  def __str__(self) -> str:
+    lines = [f"device: {self.device}"]
+    for function, found in self.paths.items():
+      for p in found:
+        reason = f": {p.reason}" if p.reason else ""
+        lines.append(f"{function}: {p.path}{reason}")
+        lines += [f"    {line}" for line in p.details.splitlines()]
+    for name, failure in self.borrowed.items():
+      lines.append(f"{name}: {'works' if not failure else 'does not work: ' + failure.strip().splitlines()[-1]}")
+    return "\n".join(lines)
+
+
+def explain(m: Model) -> Explanation:
+  """Tell which path step, rollout and gradient of a model take on JAX's default device, and the first reason against a better one.
+
+  A model whose step can be straight code is lowered, which takes seconds; nothing is run. Arguments of other types or a batch
+  of Models raise what `step` raises.
+
+  Args:
+    m: the model.
+
+  Returns:
+    The paths, and the state of everything that the engine borrows from JAX, XLA and LLVM beyond documented interfaces.
+  """
+  one = make_data(m)
+  many = jax.tree.map(lambda x: jnp.broadcast_to(x, (_WORLDS, *x.shape)), one)
+  batch = jax.vmap(step, in_axes=(None, 0))
+
+  def rolled(m: Model, d: Data) -> Any:
+    return jax.vmap(lambda d: rollout(m, d, steps=2)[0].qpos)(d)
+
+  def slope(m: Model, d: Data) -> Any:
+    return jax.grad(lambda ctrl: batch(m, d.replace(ctrl=ctrl)).qpos.sum())(d.ctrl)
+
+  functions: dict[str, tuple[Callable[..., Any], Callable[..., Any], Data]] = {
+    "step of one world": (jax.jit, lambda m, d: step(m, d), one),
+    "step of a batch": (jax.jit, lambda m, d: batch(m, d), many),
+    "rollout of a batch": (jax.jit, rolled, many),
+    "gradient of a batch in mjx.jit": (jit, slope, many),
+    "gradient of a batch in jax.jit": (jax.jit, slope, many),
+  }
+  found = {}
+  for name, (compiler, function, d) in functions.items():
+    with paths.recording() as calls, warnings.catch_warnings():
+      warnings.simplefilter("ignore", SlowPathWarning)  # what it says is in the result
+      traced = compiler(function).trace(m, d)
+      # derivatives are recorded when they are traced, calls of the engine when they are lowered; to lower XLA's takes long
+      if not calls or any(not p.reason for p in calls):
+        traced.lower()
+    found[name] = tuple(calls)
+  backend = jax.default_backend()
+  used = (*workarounds.BORROWED, vectors.KERNELS) if backend == "cpu" else workarounds.BORROWED
+  used = (*used, ptx.KERNELS) if backend == "gpu" else used
+  device = f"{backend}, JAX {jax.__version__}" + (f", {regions.lanes() or 1} world(s) in a region" if backend == "cpu" else "")
+  return Explanation(device, found, {b.name: workarounds.failure(b) for b in used})
