@@ -45,7 +45,7 @@ class Explanation(NamedTuple):
 
 
 def explain(m: Model) -> Explanation:
-  """Tell which path step, rollout and gradient of a model take on JAX's default device, and the first reason against a better one.
+  """Tell which path step, rollout and gradient of a model take on JAX's default device, and why no faster one.
 
   A model whose step can be straight code is lowered, which takes seconds; nothing is run. Arguments of other types or a batch
   of Models raise what `step` raises.

@@ -7,6 +7,7 @@ import jax
 
 from mjx_lite.core import packing, regions, workarounds
 
+
 def jit(function: Callable[..., Any], *, one_world: bool = False, **kwargs: Any) -> Callable[..., Any]:
   """`jax.jit` with the compiler options that suit the engine on JAX's default backend.
 

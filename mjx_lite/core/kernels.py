@@ -171,7 +171,7 @@ def over_worlds(closed: Any, given: Sequence[Any], call: Any, loop: int) -> tupl
     for e in closed.jaxpr.eqns:
       operands = regions.read(e.invars, known)
       is_traced = any(isinstance(x, jax.core.Tracer) for x in operands)
-      if is_traced and e.primitive.name == "jit":  # some of its results may be constant
+      if e.primitive.name == "jit":  # some of its results may be constant
         known.update(zip(e.outvars, evaluated(loop_of, e.params["jaxpr"], operands), strict=True))
       elif is_traced and e.primitive.name == "scan" and _only_adds(e):
         known.update(zip(e.outvars, _summed(e, operands, loop_of), strict=True))

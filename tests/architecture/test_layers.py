@@ -15,12 +15,12 @@ ROOT = pathlib.Path(mjx.__file__).parent
 # layers from the bottom; a module may import from its own package and from those before it
 ORDER = (
   "core", "math", "collision", "smooth", "actuator", "constraint", "solver", "sensor", "integrate", "plan", "forward",
-  "support", "api", "io", "rollout", "derivative", "check_grad", "explain", "__init__", "viz", "envs", "control", "rl", "sysid", "cli",
-  "__main__",
+  "support", "api", "io", "rollout", "derivative", "check_grad", "explain", "__init__", "viz", "envs", "control", "rl",
+  "sysid", "cli", "__main__",
 )  # fmt: skip
 MAY_REPLACE = (
-  "forward.py", "api.py", "rollout.py", "derivative.py", "check_grad.py", "io", "envs", "control", "rl", "sysid", "cli", "viz",
-  "core", "__main__.py",
+  "forward.py", "api.py", "rollout.py", "derivative.py", "check_grad.py", "explain.py", "io", "envs", "control", "rl", "sysid",
+  "cli", "viz", "core", "__main__.py",
 )  # fmt: skip
 MAY_IMPORT_MUJOCO = ("core/enums.py", "io/", "envs/base.py", "viz/", "cli")
 

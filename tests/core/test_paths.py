@@ -13,6 +13,7 @@ from mjx_lite.core import paths, regions, scalars, vectors, workarounds, worlds
 pytestmark = pytest.mark.usefixtures("single_precision")
 
 BALL = "<mujoco><worldbody><body><freejoint/><geom size='.1'/></body></worldbody></mujoco>"
+HINGE = BALL.replace("<freejoint/>", "<joint name='j'/>")
 
 
 @pytest.fixture
@@ -196,8 +197,8 @@ def test_numbers_of_nothing(function, shape):
   BALL.replace("<geom size='.1'/>", "<geom size='.1' contype='0' conaffinity='0'/><site name='a'/>"),
   BALL.replace("<worldbody>", "<worldbody><geom type='plane' size='1 1 1'/>"),
   BALL.replace("<body>", "<body><body pos='1 0 0'><joint/><geom size='.1'/></body>"),
-  BALL.replace("<freejoint/>", "<joint name='j'/>").replace("</mujoco>", "<tendon><fixed><joint joint='j' coef='1'/></fixed></tendon></mujoco>"),
-  BALL.replace("<freejoint/>", "<joint name='j'/>").replace("</mujoco>", "<actuator><motor joint='j'/></actuator></mujoco>"),
+  HINGE.replace("</mujoco>", "<tendon><fixed><joint joint='j' coef='1'/></fixed></tendon></mujoco>"),
+  HINGE.replace("</mujoco>", "<actuator><motor joint='j'/></actuator></mujoco>"),
 ])  # fmt: skip
 @pytest.mark.parametrize("bits", [32, 64])
 def test_minimal_models_with_other_masses(xml, bits):

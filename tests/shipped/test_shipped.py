@@ -40,7 +40,8 @@ STAGES = (
 
 
 HULL = """<mujoco><asset><mesh name="wedge" vertex="0 0 0 .2 0 0 0 .2 0 .2 .2 0 0 0 .15 .1 .1 .2"/></asset><worldbody>
-  <geom type="plane" size="1 1 .1"/><body pos="0 0 .01"><freejoint/><geom type="mesh" mesh="wedge"/></body></worldbody></mujoco>"""
+  <geom type="plane" size="1 1 .1"/><body pos="0 0 .01"><freejoint/><geom type="mesh" mesh="wedge"/></body></worldbody>
+  </mujoco>"""
 
 
 @functools.cache

@@ -1,0 +1,167 @@
+"""Compare this code on several versions of JAX with an earlier commit on one of them: steps/s and time to compile.
+
+    python benchmarks/versions.py --scenes humanoid hopper --rounds 5 --json versions.jsonl
+
+Each version has a virtual environment of its own, which the script makes where it is missing (`--folder`), and each measurement
+is a process of its own on one core, all versions in turn, several rounds. A round's ratios are those of its own measurements;
+medians of these ratios are printed. The exit code is 1 where a step was not one kernel of machine code, or a median misses its
+bound: 0.85 of the baseline's steps/s, 1.25 of its trace + compile.
+"""
+
+import argparse
+import json
+import os
+import pathlib
+import shutil
+import statistics
+import subprocess
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+BASELINE = "32131c9"
+# name -> Python, JAX, NumPy, commit ("" for the files as they are)
+VERSIONS = {
+  "baseline": ("3.11", "0.10.2", "2.4.*", BASELINE),
+  "0.10.2": ("3.11", "0.10.2", "2.4.*", ""),
+  "0.11.2": ("3.12", "0.11.2", "2.4.*", ""),
+  "0.12.0.1": ("3.13", "0.12.0.1", "2.5.*", ""),
+}
+PACKAGES = ("mujoco>=4.0,<4.1", "llvmlite", "tqdm", "rich", "mujoco-mjx==3.17.0", "gymnasium==1.4.0", "myo-sim==0.2.3", "scipy")
+# scenes of the speed table whose step is one kernel
+SCENES = ("humanoid", "shipped", "half_cheetah", "hopper", "walker2d", "ant", "quadruped", "humanoids_1", "myo_elbow")
+LEAST_SPEED, MOST_COMPILE = 0.85, 1.25
+
+
+def _arguments() -> argparse.Namespace:
+  parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+  parser.add_argument("--scenes", nargs="+", default=list(SCENES))
+  parser.add_argument("--versions", nargs="+", default=list(VERSIONS), help="the first is what the others are compared with")
+  parser.add_argument("--rounds", type=int, default=5)
+  parser.add_argument("--worlds", type=int, default=1024)
+  parser.add_argument("--steps", type=int, default=20)
+  parser.add_argument("--core", type=int, default=max(os.sched_getaffinity(0)), help="that all processes run on")
+  parser.add_argument("--folder", type=pathlib.Path, default=ROOT / "build" / "versions", help="of environments, kept")
+  parser.add_argument("--json", type=pathlib.Path, help="file to append one line per measurement to")
+  parser.add_argument("--worker", metavar="SCENE", help=argparse.SUPPRESS)
+  return parser.parse_args()
+
+
+def _python(version: str) -> str:
+  """The interpreter of a version: on the PATH, or of pyenv."""
+  folders = sorted(pathlib.Path(os.environ.get("PYENV_ROOT", pathlib.Path.home() / ".pyenv"), "versions").glob(f"{version}.*"))
+  found = shutil.which(f"python{version}") or next((str(x / "bin" / "python3") for x in reversed(folders)), None)
+  if found is None or subprocess.run([found, "--version"], capture_output=True).returncode:
+    sys.exit(f"Python {version} is not here: install it, or leave its version out with --versions.")
+  return found
+
+
+def _environment(name: str, folder: pathlib.Path) -> tuple[str, pathlib.Path]:
+  """The interpreter of a version's environment, and the folder of its code; made where they are missing."""
+  python, jax, numpy, commit = VERSIONS[name]
+  place = folder / f"jax-{jax}"
+  if not (place / "ready").exists():
+    subprocess.run([_python(python), "-m", "venv", place], check=True)
+    pins = (f"jax=={jax}", f"jaxlib=={jax}", f"numpy=={numpy}")
+    subprocess.run([place / "bin" / "pip", "install", "-q", *pins, *PACKAGES], check=True)
+    (place / "ready").touch()
+  code = folder / commit if commit else ROOT
+  if not code.exists():
+    subprocess.run(["git", "-C", ROOT, "worktree", "add", "--detach", code, commit], check=True, capture_output=True)
+  return str(place / "bin" / "python"), code
+
+
+def _measure(scene: str, args: argparse.Namespace) -> dict[str, float]:
+  """Trace + compile of a batch's step, and steps/s of a rollout, by `mjx.jit` and `jax.jit`; in the worker's process."""
+  import time
+
+  sys.path.insert(0, str(pathlib.Path(os.environ["PYTHONPATH"]) / "benchmarks"))
+  import jax
+  import jax.numpy as jnp
+  import numpy as np
+  import run
+
+  import mjx_lite as mjx
+
+  mj_model, rng = run.load(scene), np.random.default_rng(0)
+  m = mjx.put_model(mj_model)
+  qvel = jnp.asarray(0.1 * rng.normal(size=(args.worlds, mj_model.nv)), jnp.float32)
+  d = jax.vmap(lambda v: mjx.make_data(m).replace(qvel=v))(qvel)
+  ctrl = jnp.asarray(rng.uniform(-0.5, 0.5, (args.worlds, args.steps, mj_model.nu)), jnp.float32)
+  found: dict[str, float] = {}
+  for name, jit in (("mjx.jit", mjx.jit), ("jax.jit", jax.jit)):
+    mjx.core.worlds.clear_caches()
+    start = time.perf_counter()
+    lowered = jit(jax.vmap(lambda m, d: mjx.step(m, d), in_axes=(None, 0))).lower(m, d)
+    lowered.compile()
+    found[f"{name} compile"] = time.perf_counter() - start
+    found[f"{name} kernels"] = lowered.as_text().count("custom_call @mjx_lite_")
+
+    def rolled(m, d, u):
+      return jax.vmap(lambda d, u: mjx.rollout(m, d, u)[1]["qpos"])(d, u)
+
+    rollout, spent = jit(rolled), []
+    jax.block_until_ready(rollout(m, d, ctrl))
+    for _ in range(3):
+      start = time.perf_counter()
+      jax.block_until_ready(rollout(m, d, ctrl))
+      spent.append(time.perf_counter() - start)
+    found[f"{name} speed"] = args.worlds * args.steps / min(spent)
+  return found
+
+
+def _one(name: str, scene: str, python: str, code: pathlib.Path, args: argparse.Namespace) -> dict[str, float]:
+  """A measurement in a process of its own."""
+  given = ["--worker", scene, "--worlds", str(args.worlds), "--steps", str(args.steps)]
+  env = {**os.environ, "PYTHONPATH": str(code), "JAX_PLATFORMS": "cpu", "NPROC": "1"}
+  command = ["taskset", "-c", str(args.core), python, __file__, *given]
+  done = subprocess.run(command, env=env, capture_output=True, text=True)
+  if done.returncode:
+    sys.exit(f"{name}, {scene}:\n{done.stderr[-3000:]}")
+  return json.loads(done.stdout.splitlines()[-1])
+
+
+def _report(scene: str, name: str, rounds: list[tuple[dict[str, float], dict[str, float]]]) -> bool:
+  """Prints the medians of a scene on a version beside the first version; whether they are within bounds."""
+  good = True
+  for jit in ("mjx.jit", "jax.jit"):
+    speed = statistics.median(ours[f"{jit} speed"] / first[f"{jit} speed"] for first, ours in rounds)
+    compile_ = statistics.median(ours[f"{jit} compile"] / first[f"{jit} compile"] for first, ours in rounds)
+    steps = statistics.median(ours[f"{jit} speed"] for _, ours in rounds)
+    seconds = statistics.median(ours[f"{jit} compile"] for _, ours in rounds)
+    kernel = all(ours[f"{jit} kernels"] == 1 for _, ours in rounds)
+    fine = kernel and speed >= LEAST_SPEED and compile_ <= MOST_COMPILE
+    good &= fine
+    path = "" if kernel else ", not one kernel"
+    print(
+      f"| {scene} | {name} | {jit} | {steps:,.0f} | {speed:.2f} | {seconds:.1f} | {compile_:.2f} | "
+      f"{'yes' if fine else 'NO' + path} |", flush=True
+    )  # fmt: skip
+  return good
+
+
+def main() -> int:
+  """Measures and prints; exit code 1 where a bound is missed."""
+  args = _arguments()
+  if args.worker:
+    print(json.dumps(_measure(args.worker, args)))
+    return 0
+  args.folder.mkdir(parents=True, exist_ok=True)
+  places = {name: _environment(name, args.folder) for name in args.versions}
+  first, good = args.versions[0], True
+  print("| scene | JAX | | steps/s | / first | trace + compile s | / first | within bounds |")
+  print("|---|---|---|---|---|---|---|---|")
+  for scene in args.scenes:
+    found: dict[str, list[dict[str, float]]] = {name: [] for name in args.versions}
+    for k in range(args.rounds):
+      for name in args.versions:
+        found[name].append(_one(name, scene, *places[name], args))
+        if args.json:
+          with args.json.open("a") as file:
+            file.write(json.dumps(dict(scene=scene, version=name, round=k, **found[name][-1])) + "\n")
+    for name in args.versions[1:]:
+      good &= _report(scene, name, list(zip(found[first], found[name], strict=True)))
+  return 0 if good else 1
+
+
+if __name__ == "__main__":
+  sys.exit(main())
