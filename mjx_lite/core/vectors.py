@@ -635,8 +635,6 @@ def _host() -> tuple[str, str, int]:
   try:
     features = llvm.get_host_cpu_features()
   except RuntimeError:  # LLVM cannot tell
-    features = {}
-  if not features:  # as on arm64, whose vectors have four numbers
     return name, "", 4
   return name, features.flatten(), 16 if features.get("avx512f") else 8 if features.get("avx") else 4
 
@@ -679,14 +677,19 @@ def _stored(key: str, make: Callable[[], list[bytes]]) -> list[bytes]:
 def _objects(functions: Sequence[str], entry: str) -> list[bytes]:
   """Object files of a kernel, made side by side."""
   workers = min(os.cpu_count() or 1, _MOST_WORKERS)
+  texts = modules(functions, entry, workers)
+  with workarounds.no_scheduler(_llvm()), concurrent.futures.ThreadPoolExecutor(workers) as pool:
+    return list(pool.map(_object, texts))
+
+
+def modules(functions: Sequence[str], entry: str, workers: int) -> list[str]:
+  """LLVM's assembly of a kernel as modules of about equal length, the entry in the first one."""
   shares = [list(functions[k::workers]) for k in range(workers)]
   elsewhere = [k for k in range(len(functions)) if k % workers]
   shares[0] += [entry, *(f"declare void @part{k}(ptr, ptr, ptr, ptr, ptr)" for k in elsewhere)]
   called = set(re.findall(r"call (\S+|<[^>]+>) (@llvm\.[\w.]+)\((\w+|<[^>]+>)", "\n".join((*functions, entry))))
   head = [f"declare {out} {name}({of}{', ' + of if 'umin' in name else ''})" for out, name, of in sorted(called)]
-  texts = ["\n".join((*head, *share, _ATTRIBUTES, "")) for share in shares if share]
-  with workarounds.no_scheduler(_llvm()), concurrent.futures.ThreadPoolExecutor(workers) as pool:
-    return list(pool.map(_object, texts))
+  return ["\n".join((*head, *share, _ATTRIBUTES, "")) for share in shares if share]
 
 
 def _machine() -> Any:

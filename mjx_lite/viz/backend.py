@@ -28,12 +28,16 @@ _CURE = (
 )
 
 
+# operating system -> names that MuJoCo takes there, in the order in which they are tried; elsewhere EGL and OSMesa
+_PLATFORMS = {"darwin": ("cgl", "glfw"), "win32": ("wgl", "glfw")}
+
+
 @dataclasses.dataclass(frozen=True)
 class Backend:
   """The OpenGL platform that works, or why none does.
 
   Attributes:
-    name: 'egl', 'osmesa', 'glfw' or 'cgl'; None if none works
+    name: 'egl', 'osmesa', 'glfw', 'cgl' or 'wgl'; None if none works
     tried: last line of the error of each platform that failed
   """
 
@@ -60,8 +64,8 @@ def gl_environment(name: str) -> dict[str, str]:
 
 @functools.cache
 def choose_backend() -> Backend:
-  """Finds an OpenGL platform that draws: the one named by MUJOCO_GL first, then EGL, OSMesa (on macOS its own)."""
-  names = ["cgl"] if sys.platform == "darwin" else ["egl", "osmesa"]
+  """Find an OpenGL platform that draws: the one named by MUJOCO_GL first, then those of the operating system."""
+  names = list(_PLATFORMS.get(sys.platform, ("egl", "osmesa")))
   wish = os.environ.get("MUJOCO_GL", "").lower()
   if wish in ("off", "disable", "disabled", "false", "0"):
     return Backend(None, (("MUJOCO_GL", f"drawing is switched off by MUJOCO_GL={wish}"),))

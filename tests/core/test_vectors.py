@@ -3,6 +3,7 @@
 import contextlib
 import gc
 import os
+import re
 import subprocess
 import sys
 import textwrap
@@ -259,6 +260,47 @@ def test_models_that_are_xlas():
   assert not mjx.put_model(load("pairs")).is_straight
   with jax.enable_x64(True):
     assert not mjx.put_model(swing).is_straight and not vectors.is_on()
+
+
+@pytest.mark.parametrize("triple, vectors_of_four", [
+  ("aarch64-unknown-linux-gnu", r"fm(ul|la|ls)\s+v\d+\.4s"), ("arm64-apple-macosx", r"fm(ul|la|ls)\.4s\s+v\d+"),
+])  # fmt: skip
+def test_arm64(triple, vectors_of_four, monkeypatch):
+  """The code of a step is not for x86 alone: LLVM makes ARM's vectors of it, and calls only what a C library has."""
+  from llvmlite import binding
+
+  binding.initialize_all_targets()
+  binding.initialize_all_asmprinters()
+  m = mjx.put_model(mujoco.MjModel.from_xml_string(straight.SWING))
+  d = jax.tree.map(lambda x: jnp.stack([x] * 5), mjx.make_data(m))
+  assert vectors.is_on()  # the probe runs here
+  found = []
+  monkeypatch.setattr(vectors, "lanes", lambda: 4)
+  monkeypatch.setattr(vectors, "_target", lambda functions, entry: found.append((functions, entry)) or "mjx_lite_none")
+  assert _kernels(jax.vmap(lambda m, d: mjx.step(m, d), in_axes=(None, 0)), m, d) == 1
+  (text,) = vectors.modules(*found[0], workers=1)
+  machine = binding.Target.from_triple(triple).create_target_machine(opt=1)
+  assembly = machine.emit_assembly(binding.parse_assembly(text, binding.create_context()))
+  assert len(re.findall(vectors_of_four, assembly)) > 100
+  called = {x.lstrip("_") for x in re.findall(r"^\s+bl\s+(\w+)", assembly, re.MULTILINE)}
+  assert {x for x in called if not re.match(r"part|take|give", x)} <= {"fmodf", "memcpy", "memset"}
+
+
+def test_a_processor_of_which_llvm_tells_nothing(monkeypatch):
+  """As on some machines with ARM processors: four numbers in a vector."""
+  llvm = vectors._llvm()
+  vectors._host.cache_clear()
+
+  def silent():
+    raise RuntimeError("no features")
+
+  monkeypatch.setattr(llvm, "get_host_cpu_features", silent)
+  try:
+    assert vectors.lanes() == 4
+    x = np.linspace(-1, 1, 10, dtype=np.float32).reshape(2, 5)
+    np.testing.assert_allclose(_run(lambda x: x * x + 1, x)[0], x * x + 1, rtol=1e-6)
+  finally:
+    vectors._host.cache_clear()
 
 
 def test_exported_steps_have_none():
