@@ -77,7 +77,7 @@ def sweep_rows(dual: Dual, force: jax.Array, order: jax.Array, r: jax.Array) -> 
     row = _at(dual.a, i)
     diagonal = _at(row, i) + _at(r, i)
     rest = vector.total(row * f) + _at(r, i) * _at(f, i) + _at(dual.b, i)
-    wanted = _at(f, i) - rest / jnp.maximum(diagonal, safe.MINVAL)
+    wanted = _at(f, i) - safe.quotient(rest, diagonal)
     return _set(f, i, jnp.clip(wanted, _at(dual.low, i), _at(dual.high, i)))
 
   return jax.lax.fori_loop(0, len(order), visit, force)
@@ -146,7 +146,7 @@ def sweep_edges(dual: Dual, force: jax.Array, order: jax.Array) -> jax.Array:
 
 def _ray(a, own, rest, active):
   """A contact's force (n, W) moved along itself, or along the normal where it is zero."""
-  normal = jnp.where(active, jnp.maximum(own[0] - rest[0] / jnp.maximum(a[0, 0], safe.MINVAL), 0), 0)
+  normal = jnp.where(active, jnp.maximum(own[0] - safe.quotient(rest[0], a[0, 0]), 0), 0)
   bent = vector.total(own * vector.mat_vec(a, own))
   share = jnp.where(bent >= safe.MINVAL, -vector.total(own * rest) / jnp.where(bent >= safe.MINVAL, bent, 1), 0)
   along = own * (1 + jnp.maximum(share, -1))
@@ -175,7 +175,7 @@ def _in_ellipsoid(a, b, mu, normal):
     outside = squared > radius * radius
     bent = jnp.where(outside, vector.total(y * _solve(factor, y)), 1)
     size = jnp.sqrt(jnp.where(outside, squared, 1))
-    return jnp.where(outside, shift + squared / jnp.maximum(bent, safe.MINVAL) * (size - radius) / radius, shift)
+    return jnp.where(outside, shift + safe.quotient(squared, bent) * (size - radius) / radius, shift)
 
   shift = jax.lax.fori_loop(0, _QCQP_ITERATIONS, step, jnp.zeros_like(normal))
   y = -_solve(_factor(h + shift * eye), c)
