@@ -65,7 +65,7 @@ def _primal(method: Callable[[Problem], primal.Method]) -> Callable[[Problem, ja
       grad = primal.gradient(p, s.ma, cost.zones(p.model.plan, p.rows, s.jar))
       moved = safe.normalize(s.qacc - before.qacc)
       slope = p.scale * jnp.abs(vector.total(grad * moved))
-      return _Values(s.improvement, primal.steepness(p, grad), slope, s.neval + 1)
+      return _Values(s.improvement, primal.steepness(p, grad), slope, s.neval)
 
     return _Run(primal.start(p, warmstart, how.start(p)), lambda s: primal.step(p, how, s), lambda s: s.jar, values)
 
