@@ -85,7 +85,9 @@ def search(plan: Any, rows: Rows, zones: cost.Zones, jar, jv, slope, gauss2, gto
     at = line(s.alpha)
     x = _Point(s.alpha, at.cost, at.slope, jnp.maximum(at.curvature, tiny))
     after = _follow(s, x, s.neval + 1, least, iterations)
-    return jax.tree.map(lambda old, new: jnp.where(s.done, old, new), s, after)
+    # the rest of what worlds that are done go on with is not read
+    neval = jnp.where(s.done, s.neval, after.neval)
+    return after._replace(found=_where(s.done, s.found, after.found), neval=neval, done=s.done | after.done)
 
   state = _State(start.newton(), 0 * one, start, start, start, start, start, one, ~(slope < 0))
   state = jax.lax.while_loop(lambda s: ~jnp.all(s.done), step, state)

@@ -39,7 +39,7 @@ def refine(p: Problem, problem: Dual, force: jax.Array) -> NoSlip:
   def sweep(f):
     f = dual.sweep_rows(problem, f, jnp.asarray(friction), none)
     if cost.is_cone(plan):
-      return dual.sweep_cones(problem, f, jnp.arange(c.ncon), contacts, False, none)
+      return dual.sweep_friction(problem, f, contacts)
     return dual.sweep_edges(problem, f, jnp.asarray(edges.ravel()))
 
   def step(carry, count):

@@ -89,3 +89,30 @@ def test_first_iterates_are_those_of_c(solver, cone, ls_iterations):
       assert s.neval[k] == c.solver[k].neval, (i, k)
       hard += c.solver[k].neval > 3
   assert hard > 3
+
+
+@pytest.mark.parametrize("warmstart", [False, True])
+@pytest.mark.parametrize("cone", [PYRAMIDAL, ELLIPTIC])
+def test_sweeps_are_those_of_c(cone, warmstart):
+  """Accelerations after 20 sweeps of the dual solver, and improvement in each, where every constraint is there."""
+  model = mujoco.MjModel.from_xml_string(SCENE)
+  model.opt.solver, model.opt.cone, model.opt.iterations, model.opt.tolerance = S.mjSOL_PGS, cone, 20, 0
+  rng, m, starts = np.random.default_rng(0), mjx.put_model(model), []
+  for _ in range(4):
+    data = mujoco.MjData(model)
+    data.qpos[-2] = np.radians(21)
+    data.qvel[:], data.qfrc_applied[:] = 0.1 * rng.normal(size=model.nv), rng.normal(size=model.nv)
+    if warmstart:
+      mujoco.mj_forward(model, data)
+      data.qacc_warmstart[:] = 0.8 * data.qacc
+    starts.append(data)
+  many = jax.tree.map(lambda *x: np.stack(x), *(mjx.put_data(m, data) for data in starts))
+  d = mjx.jit(jax.vmap(mjx.forward, in_axes=(None, 0)))(m, many)
+  statistics = mjx.jit(jax.vmap(mjx.solver_statistics, in_axes=(None, 0)))(m, d)
+  for i, data in enumerate(starts):
+    theirs = run(model, data)
+    assert theirs.ncon == 4 and theirs.solver_niter[0] == 20 == d.solver_niter[i]
+    assert theirs.nefc == 3 + 2 + 1 + (1 + 3 + 4 + 6 if cone == ELLIPTIC else 1 + 4 + 6 + 10)
+    np.testing.assert_allclose(d.qacc[i], theirs.qacc, rtol=0, atol=1e-9 * np.abs(theirs.qacc).max())
+    gains = [theirs.solver[k].improvement for k in range(20)]
+    np.testing.assert_allclose(statistics.improvement[i], gains, rtol=0, atol=1e-9 * max(gains))
