@@ -112,7 +112,8 @@ def sweep_blocks(dual: Dual, force: jax.Array, order: jax.Array, number: jax.Arr
     own = pick(f[start:].reshape(cones.b.shape), c)
     new = _set_cone(of, own, vector.total(jnp.swapaxes(of.rows * f[None], 0, 1)) + of.r * own + of.b, True)
     here = some & (np.arange(len(cones.b))[:, None] == c)
-    return jnp.concatenate([f[:start], jnp.where(here[:, None], new, f[start:].reshape(cones.b.shape)).reshape(-1, f.shape[-1])])
+    old = f[start:].reshape(cones.b.shape)
+    return jnp.concatenate([f[:start], jnp.where(here[:, None], new, old).reshape(len(f) - start, f.shape[-1])])
 
   def visit(k, f):
     i = jax.lax.dynamic_index_in_dim(order, k, keepdims=False)

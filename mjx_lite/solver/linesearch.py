@@ -1,7 +1,7 @@
 """Exact line search on the convex, piecewise smooth cost along a direction, over the points that C visits.
 
-First Newton's method from step 0, until the slope changes its sign: that brackets the minimum. Then rounds, in each of which the
-bracket's ends move to the best of three points: the middle, and the Newton steps from the two ends.
+First Newton's method from step 0, until the slope changes its sign: that brackets the minimum. Then rounds, in each of which
+the bracket's ends move to the best of three points: the middle, and the Newton steps from the two ends.
 
 The loop has one evaluation of the cost in its body, at whatever point comes next: what stands in a program twice is compiled
 twice, and batched worlds need not be in the same round.

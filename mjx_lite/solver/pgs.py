@@ -13,7 +13,6 @@ from mjx_lite.solver import cost, dual, operator, primal
 from mjx_lite.solver.dual import Dual
 from mjx_lite.solver.primal import Problem, Solution
 
-
 _WORDS = 2**15  # random numbers that are kept
 
 
@@ -22,6 +21,7 @@ class _Iterate(NamedTuple):
   before: jax.Array  # force before the last extrapolation
   momentum: jax.Array  # (W,) iterations since the momentum was dropped
   order: jax.Array  # (n, W) in which the last sweep visited the blocks
+  improvement: jax.Array  # (W,) of the last sweep, from where the momentum led, scaled
   done: jax.Array
   niter: jax.Array
   count: jax.Array
@@ -53,8 +53,8 @@ def start(p: Problem, warmstart: jax.Array) -> tuple[Dual, _Iterate]:
     warm = cost.zones(m.plan, p.rows, primal.point(p, warmstart)[1]).force
     force = jnp.where(dual.cost(problem, warm) > 0, 0, warm)
   width = force.shape[-1]
-  none = jnp.zeros((width,), jnp.int32)
-  return problem, _Iterate(force, force, none, _blocks(p)[0], jnp.zeros((width,), bool), none, jnp.int32(0))
+  none, gain = jnp.zeros((width,), jnp.int32), jnp.zeros((width,), force.dtype)
+  return problem, _Iterate(force, force, none, _blocks(p)[0], gain, jnp.zeros((width,), bool), none, jnp.int32(0))
 
 
 def step(p: Problem, problem: Dual, s: _Iterate) -> _Iterate:
@@ -71,10 +71,10 @@ def step(p: Problem, problem: Dual, s: _Iterate) -> _Iterate:
   gain = -vector.total(change * (0.5 * (dual.residual(problem, ahead) + dual.residual(problem, new))))
   opposed = vector.total(change * (ahead - s.force)) < 0
   niter = s.niter + (~s.done).astype(s.niter.dtype)
-  finished = p.scale * gain < p.model.opt.tolerance
+  improvement = p.scale * gain
   return _Iterate(
     jnp.where(s.done, s.force, new), s.force, jnp.where(opposed & (s.count > 0), 0, s.momentum + 1), order,
-    s.done | finished, niter, s.count + 1,
+    improvement, s.done | (improvement < p.model.opt.tolerance), niter, s.count + 1,
   )  # fmt: skip
 
 

@@ -23,7 +23,9 @@ OTHERS = ((np.float32, "jit"), (np.float64, "eager"), (np.float64, "vmap"))
 SCENE = """
 <mujoco>
   <option integrator="{integrator}" density="{density}" viscosity="{density}"><flag {flags}/></option>
-  <worldbody><body euler="10 20 30">{joint}<inertial pos=".1 .2 -.1" mass="2" diaginertia=".02 .03 .04"/>{geom}</body></worldbody>
+  <worldbody>
+    <body euler="10 20 30">{joint}<inertial pos=".1 .2 -.1" mass="2" diaginertia=".02 .03 .04"/>{geom}</body>
+  </worldbody>
 </mujoco>
 """
 # stages that lead nowhere by themselves: they advance the time

@@ -4,7 +4,6 @@ import jax
 import mujoco
 import numpy as np
 import pytest
-from models import load
 
 import mjx_lite as mjx
 
