@@ -461,7 +461,11 @@ def _tension(m: Model, d: Data) -> jax.Array:
 
 
 def sensor_pos(m: Model, d: Data) -> Data:
-  """Sensors that need positions only, and the energies if sensors read them."""
+  """Sensors that need positions only, and the energies if sensors read them.
+
+  Differs: the sensor of kinetic energy always reads that of the present state. With the flag ENERGY C reads that of the call
+  before: `mj_fwdVelocity`, which marks the energy as old, comes after the sensors that need positions only.
+  """
   d = _sensors(m, d, m.plan.sensor.position)
   if not m.opt.use_sensor or SensorType.E_POTENTIAL not in m.plan.sensor.energies:
     return d

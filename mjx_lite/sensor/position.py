@@ -64,7 +64,7 @@ def potential(m: Model, d: Data, index: np.ndarray) -> jax.Array:
 
 
 def kinetic(m: Model, d: Data, index: np.ndarray) -> jax.Array:
-  """Kinetic energy [J]."""
+  """Kinetic energy [J], that of the present state; C's is that of the call before if the flag ENERGY is on."""
   return rows(energy.kinetic(m, d.cinert, d.cdof, d.M, d.qvel)[None], index * 0)
 
 

@@ -133,7 +133,7 @@ def _follow(s: _State, x: _Point, neval: jax.Array, least: jax.Array, iterations
   to_two = (s.aim == _NEXT_BOTH) | (middle & ~moved_one)
   round_ends = ~to_one & ~to_two
   aim = jnp.where(go_on, _ONWARD, jnp.where(open_ | (middle & ~moved_two), _NEXT_ONE, _NEXT_BOTH))
-  aim = jnp.where(to_one, aim, jnp.where(to_two, _NEXT_TWO, _MIDDLE))
+  aim = jnp.where(to_one, aim, jnp.where(to_two, _NEXT_TWO, _MIDDLE)).astype(s.aim.dtype)
   alpha = jnp.where(to_one, one.newton(), jnp.where(to_two, two.newton(), 0.5 * (one.alpha + two.alpha)))
 
   exhausted = round_ends & spent
