@@ -11,7 +11,8 @@ from mjx_lite.math import safe
 from mjx_lite.smooth import geom_const
 
 MOTOR = """
-<mujoco><worldbody><body><joint name="j" axis="0 1 0"/><geom type="capsule" size=".02" fromto="0 0 0 0 0 -.3"/></body></worldbody>
+<mujoco>
+<worldbody><body><joint name="j" axis="0 1 0"/><geom type="capsule" size=".02" fromto="0 0 0 0 0 -.3"/></body></worldbody>
 <actuator><dcmotor joint="j" motorconst=".05" resistance="2" {motor}/></actuator></mujoco>
 """
 
