@@ -68,17 +68,15 @@ def cost(dual: Dual, force: jax.Array) -> jax.Array:
   return vector.total(force * (0.5 * (residual(dual, force) + dual.b)))
 
 
-def sweep_rows(dual: Dual, force: jax.Array, order: jax.Array, r: jax.Array) -> jax.Array:
-  """Forces after each of the rows in `order` is set to its minimum, with regularisation r (nefc, W)."""
+def sweep_rows(dual: Dual, force: jax.Array, order: jax.Array) -> jax.Array:
+  """Forces after each of the rows in `order` is set to its minimum without regularisation."""
   if not len(order):
     return force
 
   def visit(k, f):
     i = order[k]
     row = _at(dual.a, i)
-    diagonal = _at(row, i) + _at(r, i)
-    rest = vector.total(row * f) + _at(r, i) * _at(f, i) + _at(dual.b, i)
-    wanted = _at(f, i) - safe.quotient(rest, diagonal)
+    wanted = _at(f, i) - safe.quotient(vector.total(row * f) + _at(dual.b, i), _at(row, i))
     return _set(f, i, jnp.clip(wanted, _at(dual.low, i), _at(dual.high, i)))
 
   return jax.lax.fori_loop(0, len(order), visit, force)

@@ -16,7 +16,7 @@ from mjx_lite.constraint.rows import Rows
 from mjx_lite.math import vector
 from mjx_lite.solver import cost
 
-_ROUND_OFF = 3000  # of a slope, in units of the last place of the slope at the start
+ROUND_OFF = 3000  # of a slope, in units of the last place of the slope at the start
 _ONWARD, _NEXT_BOTH, _NEXT_ONE, _NEXT_TWO, _MIDDLE = range(5)  # what the next point is for
 
 
@@ -74,7 +74,7 @@ def search(plan: Any, rows: Rows, zones: cost.Zones, jar, jv, slope, gauss2, gto
   Differs: a slope is also small enough where round-off is all that is left of it.
   """
   eps, tiny = jnp.finfo(jar.dtype).eps, jnp.finfo(jar.dtype).tiny
-  least = jnp.maximum(gtol, _ROUND_OFF * eps * jnp.abs(slope))
+  least = jnp.maximum(gtol, ROUND_OFF * eps * jnp.abs(slope))
   curvature = 2 * gauss2 + vector.total(cost.mul_curvature(plan, zones, jv) * jv)
   zero = jnp.zeros_like(slope)
   start = _Point(zero, zero, slope, jnp.maximum(curvature, tiny))
