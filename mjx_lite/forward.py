@@ -20,7 +20,7 @@ from mjx_lite.collision.shapes import NO_CONTACT
 from mjx_lite.constraint import adhesion, assemble, contact, contact_force, discrete, equality, jacobian, limit, soft
 from mjx_lite.constraint.rows import Jacobian, Rows
 from mjx_lite.core import callbacks as user
-from mjx_lite.core import linear, status
+from mjx_lite.core import linear, pytree, status
 from mjx_lite.core.callbacks import Callbacks
 from mjx_lite.core.enums import MAXVAL, BiasType, ConstraintType, DynType, GainType, IntegratorType, SensorType, Stage
 from mjx_lite.core.select import join, put
@@ -461,7 +461,11 @@ def _tension(m: Model, d: Data) -> jax.Array:
 
 
 def sensor_pos(m: Model, d: Data) -> Data:
-  """Sensors that need positions only, and the energies if sensors read them."""
+  """Sensors that need positions only, and the energies if sensors read them.
+
+  Differs: the sensor of kinetic energy always reads that of the present state. With the flag ENERGY C reads that of the call
+  before: `mj_fwdVelocity`, which marks the energy as old, comes after the sensors that need positions only.
+  """
   d = _sensors(m, d, m.plan.sensor.position)
   if not m.opt.use_sensor or SensorType.E_POTENTIAL not in m.plan.sensor.energies:
     return d
@@ -758,6 +762,8 @@ def rungekutta4(m: Model, d: Data) -> Data:
   Source: `mj_RungeKutta`.
   """
   h = m.opt.timestep
+  # a loop keeps its structure, also of a Data that no stage made: without the fields that stages hand on, all worlds apart
+  lacking = dict.fromkeys(name for name in pytree.handed_names(Data) if name not in pytree.kept(d))
 
   def rates(d, qvel):
     return rk4.Rates(qvel, d.qacc, d.act_dot)
@@ -771,7 +777,8 @@ def rungekutta4(m: Model, d: Data) -> Data:
       qpos=advance.integrate_pos(m, d.qpos, way, 1), qvel=d.qvel + ahead * rate.qacc,
       act=d.act + ahead * rate.act_dot, time=d.time + ahead,
     )  # fmt: skip
-    moved = _forward_unwatched(m, moved)
+    moved = _forward_unwatched(m, moved).replace(**lacking)
+    moved = jax.tree.map(lambda x, like: jnp.broadcast_to(x, like.shape), moved, d)
     rate = rates(moved, rk4.position_rate(m, way, moved.qvel))
     return (moved, rate, jax.tree.map(lambda s, x: s + weight * x, total, rate)), None
 

@@ -94,9 +94,9 @@ def _bristle_rate(m, who, speed):
   """
   (stiffness,) = _columns(m.actuator_dynprm, who, 5)
   coulomb, static, scale = _columns(m.actuator_biasprm, who, 3, 4, 5)
-  ratio = jnp.clip(speed / jnp.maximum(scale, safe.MINVAL), -40, 40)  # beyond it exp(-ratio^2) is 0
+  ratio = jnp.clip(safe.quotient(speed, scale), -40, 40)  # beyond it exp(-ratio^2) is 0
   friction = coulomb + (static - coulomb) * jnp.exp(-ratio * ratio)
-  return -stiffness * jnp.abs(speed) / jnp.maximum(friction, safe.MINVAL)
+  return -safe.quotient(stiffness * jnp.abs(speed), friction)
 
 
 def next_(m: Model, k: Group, act: jax.Array, act_dot: jax.Array, velocity: jax.Array) -> Rates:
@@ -116,7 +116,8 @@ def next_(m: Model, k: Group, act: jax.Array, act_dot: jax.Array, velocity: jax.
 
   adr, has = _slot(m, k, CURRENT)
   if has.size:
-    te = jnp.maximum(_columns(m.actuator_dynprm, k.who[has], 0)[0], safe.MINVAL)
+    te = _columns(m.actuator_dynprm, k.who[has], 0)[0]
+    te = jnp.maximum(te, safe.smallest(te.dtype))
     out.append((adr[has], rows(act, adr[has]) - rows(act_dot, adr[has]) * te * jnp.expm1(-h / te)))
   return out
 
@@ -134,14 +135,14 @@ def gain(m: Model, k: Group, x: State) -> jax.Array:
   stateful = _slot(m, k, CURRENT)[0] >= 0
   if stateful.all():
     return K * rows(x.drive, k.who)
-  direct = K / jnp.maximum(_resistance(m, k, x), safe.MINVAL) * _voltage(m, k, x)
+  direct = safe.quotient(K, _resistance(m, k, x)) * _voltage(m, k, x)
   return jnp.where(stateful[:, None], K * rows(x.drive, k.who), direct)
 
 
 def bias(m: Model, k: Group, x: State) -> jax.Array:
   """Back electromotive force where there is no current state. Source: `mj_fwdActuation`."""
   (K,) = _columns(m.actuator_gainprm, k.who, 1)
-  direct = -K / jnp.maximum(_resistance(m, k, x), safe.MINVAL) * K * rows(x.velocity, k.out)
+  direct = -safe.quotient(K, _resistance(m, k, x)) * K * rows(x.velocity, k.out)
   return jnp.where((_slot(m, k, CURRENT)[0] >= 0)[:, None], 0, direct)
 
 

@@ -51,7 +51,8 @@ def filterexact_next(m: Model, k: Group, act: jax.Array, act_dot: jax.Array, vel
 
 
 def _timeconst(m, k):
-  return jnp.maximum(rows(m.actuator_dynprm, k.who)[:, 0], safe.MINVAL)
+  tau = rows(m.actuator_dynprm, k.who)[:, 0]
+  return jnp.maximum(tau, safe.smallest(tau.dtype))
 
 
 def fixed(m: Model, k: Group, x: State) -> jax.Array:

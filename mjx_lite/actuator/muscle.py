@@ -26,7 +26,7 @@ def dynamics(m: Model, k: Group, x: State) -> Rates:
   up, down, width = prm[:, 0] * shape, prm[:, 1] / shape, prm[:, 2]
   hard = width < safe.MINVAL
   weight = jnp.where(hard, jnp.where(excess > 0, 1, 0), _sigmoid(excess / jnp.where(hard, 1, width) + 0.5))
-  return [(k.act, excess / jnp.maximum(down + (up - down) * weight, safe.MINVAL))]
+  return [(k.act, safe.quotient(excess, down + (up - down) * weight))]
 
 
 def _sigmoid(x):
@@ -45,7 +45,7 @@ def gain(m: Model, k: Group, x: State) -> jax.Array:
   prm = rows(m.actuator_gainprm, k.who)
   lmin, lmax, vmax, fvmax = (prm[:, i] for i in (4, 5, 6, 8))
   optimal, length = _normalised(m, k, x, prm)
-  velocity = rows(x.velocity, k.out) / jnp.maximum(optimal * vmax, safe.MINVAL)
+  velocity = safe.quotient(rows(x.velocity, k.out), optimal * vmax)
   y = fvmax - 1
   rise = fvmax - safe.divide((y - velocity) ** 2, y)
   curve = jnp.where(velocity <= 0, (velocity + 1) ** 2, jnp.where(velocity <= y, rise, fvmax))
@@ -71,7 +71,7 @@ def bias(m: Model, k: Group, x: State) -> jax.Array:
   prm = rows(m.actuator_biasprm, k.who)
   lmax, fpmax = prm[:, 5], prm[:, 7]
   _, length = _normalised(m, k, x, prm)
-  x_ = jnp.maximum(length - 1, 0) / jnp.maximum(0.5 * (lmax - 1), safe.MINVAL)
+  x_ = safe.quotient(jnp.maximum(length - 1, 0), 0.5 * (lmax - 1))
   curve = jnp.where(x_ <= 1, 0.5 * jnp.where(x_ <= 1, x_, 0) ** 2, x_ - 0.5)
   return -_peak(m, k, prm) * fpmax * curve
 
@@ -79,11 +79,11 @@ def bias(m: Model, k: Group, x: State) -> jax.Array:
 def _normalised(m, k, x, prm):
   """Optimal length, and the length in its units."""
   lengthrange = rows(m.actuator_lengthrange, k.out)
-  optimal = (lengthrange[:, 1] - lengthrange[:, 0]) / jnp.maximum(prm[:, 1] - prm[:, 0], safe.MINVAL)
-  return optimal, prm[:, 0] + (rows(x.length, k.out) - lengthrange[:, 0]) / jnp.maximum(optimal, safe.MINVAL)
+  optimal = safe.quotient(lengthrange[:, 1] - lengthrange[:, 0], prm[:, 1] - prm[:, 0])
+  return optimal, prm[:, 0] + safe.quotient(rows(x.length, k.out) - lengthrange[:, 0], optimal)
 
 
 def _peak(m, k, prm):
   """Peak force: given, or scaled by the acceleration that a unit force makes."""
-  scaled = prm[:, 3] / jnp.maximum(rows(m.actuator_acc0, k.out), safe.MINVAL)
+  scaled = safe.quotient(prm[:, 3], rows(m.actuator_acc0, k.out))
   return jnp.where(prm[:, 2] < 0, scaled, prm[:, 2])

@@ -37,7 +37,7 @@ def symmetric(m: Model, packed_d, medium) -> jax.Array:
   if medium is None:
     return packed_d
   p = m.plan.derivative.packing
-  flat = medium.reshape(m.nv * m.nv, -1)
+  flat = medium.reshape(m.nv * m.nv, medium.shape[-1])
   return packed_d + 0.5 * (rows(flat, p.row * m.nv + p.col) + rows(flat, p.col * m.nv + p.row))
 
 
@@ -71,7 +71,7 @@ def free_blocks(m: Model, packed_m, packed_d, medium, qvel, xpos, xmat, subtree_
   block = dof[:, :, None] * m.nv + dof[:, None]
   a = rows(a, p.packing.dense[block])
   if medium is not None:
-    a = a - m.opt.timestep * rows(medium.reshape(m.nv * m.nv, -1), block)
+    a = a - m.opt.timestep * rows(medium.reshape(m.nv * m.nv, medium.shape[-1]), block)
   return a + free_bias(m, qvel, xpos, xmat, subtree_com, crb)
 
 
@@ -86,7 +86,7 @@ def free_bias(m: Model, qvel, xpos, xmat, subtree_com, crb) -> jax.Array:
 def solve_free(m: Model, qacc: jax.Array, blocks: jax.Array, force: jax.Array) -> jax.Array:
   """qacc (nv, W) from `fast` with that of the trees of `free_blocks` replaced."""
   dof = m.plan.derivative.free_dof
-  return put(qacc, dof.ravel(), _solve_blocks(blocks, rows(force, dof)).reshape(dof.size, -1))
+  return put(qacc, dof.ravel(), _flat(_solve_blocks(blocks, rows(force, dof))))
 
 
 def mul_fast(m: Model, packed_m, packed_d, medium, blocks, x) -> jax.Array:
@@ -99,7 +99,12 @@ def mul_fast(m: Model, packed_m, packed_d, medium, blocks, x) -> jax.Array:
 def mul_free(m: Model, out: jax.Array, blocks: jax.Array, x: jax.Array) -> jax.Array:
   """out (nv, W) with the rows of the blocks replaced by their product with x."""
   p = m.plan.derivative
-  return put(out, p.free_dof.ravel(), vector.mat_vec(blocks, rows(x, p.free_dof)).reshape(p.free_dof.size, -1))
+  return put(out, p.free_dof.ravel(), _flat(vector.mat_vec(blocks, rows(x, p.free_dof))))
+
+
+def _flat(x: jax.Array) -> jax.Array:
+  """Vectors (n, 6, W) as rows (6 n, W)."""
+  return x.reshape(6 * x.shape[0], x.shape[-1])
 
 
 def mul_full(m: Model, packed_m, packed_d, trees, x) -> jax.Array:

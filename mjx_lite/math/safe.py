@@ -48,6 +48,17 @@ def divide(num: jax.Array, den: jax.Array, otherwise: float = 0) -> jax.Array:
   return jnp.where(ok, num / jnp.where(ok, den, 1), otherwise)
 
 
+def quotient(num: jax.Array | float, den: jax.Array, least: float = MINVAL) -> jax.Array:
+  """`num / max(den, least)`, where the denominator is not negative; in single precision `least` is at least `smallest`.
+
+  Gradient: below `least` that of the numerator alone. The derivative of the plain expression has the inverse square of the
+  denominator there, which together with a factor of the same size is more than single precision can hold.
+  """
+  least = max(least, smallest(den.dtype))
+  ok = den > least
+  return jnp.where(ok, num / jnp.where(ok, den, 1), num * (1 / least))
+
+
 def norm(x: jax.Array) -> jax.Array:
   """Euclidean norm along the component axis, which is dropped.
 

@@ -209,8 +209,7 @@ def _net(d, t, x, match, size):
   local = jnp.where(match[:, :, None], x.force * t.sign[:, :, None], 0)
   push, torque = (vector.mat_t_vec(x.frame, local[:, :, i]) for i in (slice(0, 3), slice(3, 6)))
   weight = safe.norm(local[:, :, :3])
-  total = jnp.maximum(jnp.sum(weight, axis=1), safe.MINVAL)[:, None]
-  centre = jnp.sum(pos * weight[:, :, None], axis=1) / total
+  centre = safe.quotient(jnp.sum(pos * weight[:, :, None], axis=1), jnp.sum(weight, axis=1)[:, None])
   values = {
     ConDataField.FOUND: x.count[:, None].astype(pos.dtype), ConDataField.FORCE: jnp.sum(push, axis=1),
     ConDataField.TORQUE: jnp.sum(torque + vector.cross(pos - centre[:, None], push), axis=1), ConDataField.POS: centre,

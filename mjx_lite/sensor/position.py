@@ -64,7 +64,7 @@ def potential(m: Model, d: Data, index: np.ndarray) -> jax.Array:
 
 
 def kinetic(m: Model, d: Data, index: np.ndarray) -> jax.Array:
-  """Kinetic energy [J]."""
+  """Kinetic energy [J], that of the present state; C's is that of the call before if the flag ENERGY is on."""
   return rows(energy.kinetic(m, d.cinert, d.cdof, d.M, d.qvel)[None], index * 0)
 
 
@@ -132,8 +132,8 @@ def camprojection(m: Model, d: Data, t: FrameTables) -> jax.Array:
   )
   x, y, z = (frame_pos(m, d, t)[:, k] for k in range(3))
   tiny = jnp.abs(z) < safe.MINVAL
-  z = jnp.where(tiny, jnp.where(z < 0, -safe.MINVAL, safe.MINVAL), z)
-  return jnp.stack([-fx * (x / z) + 0.5 * width, fy * (y / z) + 0.5 * height], axis=1)
+  inverse = jnp.where(tiny, jnp.where(z < 0, -1 / safe.MINVAL, 1 / safe.MINVAL), 1 / jnp.where(tiny, 1, z))
+  return jnp.stack([-fx * (x * inverse) + 0.5 * width, fy * (y * inverse) + 0.5 * height], axis=1)
 
 
 # ----------------------------------------------------------------------------------------------------- inside site

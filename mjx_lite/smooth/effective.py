@@ -87,7 +87,7 @@ def build(m: Model, x: Inputs) -> Effective:
   diagonal, shift = _joints(m, x)
   backbone = x.M + jnp.where(of_m.diagonal[:, None], rows(diagonal, of_m.row), 0)
   if x.drag is not None:
-    flat = x.drag.reshape(m.nv * m.nv, -1)
+    flat = x.drag.reshape(m.nv * m.nv, x.drag.shape[-1])
     backbone = backbone - 0.5 * h * (rows(flat, of_m.row * m.nv + of_m.col) + rows(flat, of_m.col * m.nv + of_m.row))
   matrix = inertia.full(m, backbone)
   coupled = jnp.zeros((len(m.plan.derivative.free_body), x.qvel.shape[-1]), bool)

@@ -127,7 +127,7 @@ def _ellipsoid(m: Model, p: FluidPlan, turn, shift, drag_only):
   """
   prm = rows(m.geom_fluid, p.ellipsoid)
   interaction, blunt, slender, angular, kutta, magnus = (prm[:, k : k + 1] for k in range(6))
-  flat = m.geom_size.reshape(3 * m.ngeom, -1)
+  flat = m.geom_size.reshape(3 * m.ngeom, m.geom_size.shape[-1])
   size = rows(flat, p.semiaxis)
   radius = rows(flat, p.semiaxis[:, 0])[:, None]
   size = size + jnp.where(p.capped[..., None], radius, 0)

@@ -114,9 +114,9 @@ def added_mass(axes: jax.Array) -> jax.Array:
   def inertia(a, b, ka, kb):
     a2, b2 = a * a, b * b
     den = jnp.abs(2 * (a2 - b2) + (a2 + b2) * (ka - kb))
-    return volume / 5 * (a2 - b2) ** 2 * jnp.abs(kb - ka) / jnp.maximum(eps, den)
+    return safe.quotient(volume / 5 * (a2 - b2) ** 2 * jnp.abs(kb - ka), den, eps)
 
-  mass = [volume * k / jnp.maximum(eps, 2 - k) for k in (kx, ky, kz)]
+  mass = [safe.quotient(volume * k, 2 - k, eps) for k in (kx, ky, kz)]
   return jnp.stack([*mass, inertia(y, z, ky, kz), inertia(z, x, kz, kx), inertia(x, y, kx, ky)], axis=-2)
 
 

@@ -31,8 +31,8 @@ def subtree_vel(m: Model, cinert, cvel, subtree_com) -> SubtreeVel:
   # the world's momenta are about many points
   turn, shift = spatial.split(momentum)
   all_spin = vector.total(turn + vector.cross(root - subtree_com[:1], shift))[None]
-  mass = jnp.maximum(safe.MINVAL, m.body_subtreemass)[:, None]
-  return SubtreeVel(jnp.concatenate([vector.total(shift)[None], push]) / mass, jnp.concatenate([all_spin, spin]))
+  speed = safe.quotient(jnp.concatenate([vector.total(shift)[None], push]), m.body_subtreemass[:, None])
+  return SubtreeVel(speed, jnp.concatenate([all_spin, spin]))
 
 
 def dof_momentum(m: Model, crb, cdof, body: jax.Array) -> jax.Array:
@@ -60,5 +60,4 @@ def angmom_mat(m: Model, crb, cdof, subtree_com, body: jax.Array) -> jax.Array:
 
 def jac_subtree_com(m: Model, crb, cdof, body: jax.Array) -> jax.Array:
   """Jacobian (nv, 3, W) of the centre of mass of a body's subtree. Source: `mj_jacSubtreeCom`."""
-  mass = jnp.maximum(safe.MINVAL, pick(m.body_subtreemass, body))
-  return spatial.split(dof_momentum(m, crb, cdof, body))[1] / mass
+  return safe.quotient(spatial.split(dof_momentum(m, crb, cdof, body))[1], pick(m.body_subtreemass, body))

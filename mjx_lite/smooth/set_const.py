@@ -157,7 +157,7 @@ def _inverse_weights(m, p, x, c, t, act, solve) -> _InverseWeights:
   weight = jnp.sum(jac * acc, axis=1)
   of_body = weight[: 6 * nb].reshape(nb, 2, 3, width)
   of_body = (of_body[:, :, 0] + of_body[:, :, 1] + of_body[:, :, 2]) / 3
-  light = 1 / jnp.maximum(safe.MINVAL, rows(m.body_mass, p.slider))
+  light = safe.quotient(1, rows(m.body_mass, p.slider))
   light = jnp.broadcast_to(light, (len(p.slider), width))
   body = jnp.zeros((m.nbody, 2, width), jac.dtype)
   body = put(put(body, p.body, of_body), p.slider, jnp.stack([light, jnp.zeros_like(light)], axis=1))

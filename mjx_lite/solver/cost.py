@@ -198,7 +198,7 @@ def _middle_cost(c: _Cone):
 
 
 def _middle_change(c0: _Cone, c1: _Cone, v: _ConeMove, alpha):
-  """Cost of the middle zone after a step minus that before, and the size of what was subtracted for it.
+  """Cost of the middle zone after a step minus that before.
 
   It is exact to its own round-off where both are in the zone; else to that of the costs.
   """
@@ -206,8 +206,7 @@ def _middle_change(c0: _Cone, c1: _Cone, v: _ConeMove, alpha):
   longer = alpha * (2 * v.start + alpha * v.square)
   longer = longer / jnp.where(both, c0.size + c1.size, 1)
   change = 0.5 * c0.strength * (alpha * v.normal - longer) * (c0.gap + c1.gap)
-  after, before = _middle_cost(c1), _middle_cost(c0)
-  return jnp.where(both, change, after - before), jnp.where(both, 0, jnp.abs(after) + jnp.abs(before))
+  return jnp.where(both, change, _middle_cost(c1) - _middle_cost(c0))
 
 
 def _middle_slope(c: _Cone, v: _ConeMove):
@@ -219,10 +218,9 @@ def _middle_slope(c: _Cone, v: _ConeMove):
 
 
 class Line(NamedTuple):
-  """The cost along a line: value relative to the start and its round-off, slope, curvature; each (W,)."""
+  """The cost along a line: value relative to the start, slope, curvature; each (W,)."""
 
   cost: jax.Array
-  noise: jax.Array
   slope: jax.Array
   curvature: jax.Array
 
@@ -249,16 +247,15 @@ def along(p: Any, rows: Rows, start: Zones, jar, jv, slope, gauss2) -> Callable[
     kinds.append(_cones_along(p, rows, start, jar, jv))
 
   def line(alpha: jax.Array) -> Line:
-    cost, subtracted, rise, bend = (vector.add(parts) for parts in zip(*(kind(alpha) for kind in kinds), strict=True))
-    noise = 8 * jnp.finfo(jar.dtype).eps * (jnp.abs(alpha * slope) + subtracted)
+    cost, rise, bend = (vector.add(parts) for parts in zip(*(kind(alpha) for kind in kinds), strict=True))
     cost = cost + alpha * (slope + alpha * gauss2)
-    return Line(cost, noise, slope + 2 * gauss2 * alpha + rise, 2 * gauss2 + bend)
+    return Line(cost, slope + 2 * gauss2 * alpha + rise, 2 * gauss2 + bend)
 
   return line
 
 
 def _alone_along(p: Any, rows: Rows, start: Zones, jar, jv) -> Callable[[jax.Array], Line]:
-  """What rows that stand alone add to the line; here and below, `noise` is the size of what was subtracted for the cost."""
+  """What rows that stand alone add to the line."""
   alone = _standing(p, rows)
   x0, v, force0 = (_alone(p, x) for x in (jar, jv, start.force))
   inside0 = alone.inside(p, x0)
@@ -271,10 +268,7 @@ def _alone_along(p: Any, rows: Rows, start: Zones, jar, jv) -> Callable[[jax.Arr
     both, cost1, weight = inside0 & inside, alone.cost(inside, x), jnp.where(inside, alone.d, 0)
     cost = vector.total(jnp.where(both, 0.5 * weight0 * step * step, cost1 - cost0 + force0 * step))
     rise = vector.total(jnp.where(both, weight0 * step, force0 - alone.force(inside, x)) * v)
-    subtracted = jnp.zeros_like(cost)
-    if alone.bound is not None:  # of others, one of the two costs is zero
-      subtracted = vector.total(jnp.where(both | ~_is_friction(p, len(x)), 0, jnp.abs(cost0) + jnp.abs(cost1)))
-    return Line(cost, subtracted, rise, vector.total(weight * v * v))
+    return Line(cost, rise, vector.total(weight * v * v))
 
   return line
 
@@ -293,9 +287,9 @@ def _cones_along(p: Any, rows: Rows, start: Zones, jar, jv) -> Callable[[jax.Arr
     both, weight = c0.bottom & c1.bottom, jnp.where(c1.bottom, square, 0)
     cost = jnp.where(both, 0.5 * alpha * alpha * square, _bottom_cost(c1, d) - energy0 + alpha * push)
     rise = jnp.where(both, alpha * square, push + jnp.where(c1.bottom, vector.dot(d * c1.jar, v), 0))
-    change, size = _middle_change(c0, c1, move, alpha)
+    change = _middle_change(c0, c1, move, alpha)
     more, bent = _middle_slope(c1, move)
-    terms = cost + change, size, rise + more, weight + bent
+    terms = cost + change, rise + more, weight + bent
     return Line(*(vector.total(linear.apart(x, c1.size, c1.gap)) for x in terms))
 
   return line

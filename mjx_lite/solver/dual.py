@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from mjx_lite.constraint import jacobian
+from mjx_lite.core.select import pick
 from mjx_lite.math import safe, vector
 from mjx_lite.smooth import mass
 from mjx_lite.solver.primal import Problem
@@ -67,52 +68,132 @@ def cost(dual: Dual, force: jax.Array) -> jax.Array:
   return vector.total(force * (0.5 * (residual(dual, force) + dual.b)))
 
 
-def sweep_rows(dual: Dual, force: jax.Array, order: jax.Array, r: jax.Array) -> jax.Array:
-  """Forces after each of the rows in `order` is set to its minimum, with regularisation r (nefc, W)."""
+def sweep_rows(dual: Dual, force: jax.Array, order: jax.Array) -> jax.Array:
+  """Forces after each of the rows in `order` is set to its minimum without regularisation."""
   if not len(order):
     return force
 
-  def visit(i, f):
-    i = order[i]
+  def visit(k, f):
+    i = order[k]
     row = _at(dual.a, i)
-    diagonal = _at(row, i) + _at(r, i)
-    rest = vector.total(row * f) + _at(r, i) * _at(f, i) + _at(dual.b, i)
-    wanted = _at(f, i) - rest / jnp.maximum(diagonal, safe.MINVAL)
+    wanted = _at(f, i) - safe.quotient(vector.total(row * f) + _at(dual.b, i), _at(row, i))
     return _set(f, i, jnp.clip(wanted, _at(dual.low, i), _at(dual.high, i)))
 
   return jax.lax.fori_loop(0, len(order), visit, force)
 
 
-def sweep_cones(dual: Dual, force: jax.Array, order: jax.Array, start: int, with_normal: bool, r: jax.Array) -> jax.Array:
-  """Forces after each elliptic contact is set to the minimum along its force's ray, then in its friction.
+def sweep_blocks(dual: Dual, force: jax.Array, order: jax.Array, number: jax.Array, start: int) -> jax.Array:
+  """Forces after each block is set to its minimum: the rows before `start`, and from there on an elliptic contact each.
 
   Args:
     dual: the problem.
     force: (nefc, W).
-    order: (ncon,) of the contacts.
-    start: the contacts' first row.
-    with_normal: whether normal forces move; else only friction does.
-    r: (nefc, W) regularisation.
+    order: (n, W) blocks in the order of each world, rows by their number, contacts by theirs plus `start`.
+    number: (W,) how many of them each world has.
+    start: number of rows that stand alone.
   """
-  n = dual.mu.shape[1] + 1
+  if not len(order):
+    return force
+  place = np.arange(len(force))[:, None]
+
+  def rows(f, i, some):
+    row = pick(dual.a, i)
+    diagonal = pick(row, i) + pick(dual.r, i)
+    rest = vector.total(row * f) + pick(dual.r, i) * pick(f, i) + pick(dual.b, i)
+    wanted = pick(f, i) - safe.quotient(rest, diagonal)
+    return jnp.where(some & (place == i), jnp.clip(wanted, pick(dual.low, i), pick(dual.high, i)), f)
+
+  cones = _cones(dual, start)
+
+  def contacts(f, c, some):
+    of = Cone(*(pick(x, c) for x in cones))
+    own = pick(f[start:].reshape(cones.b.shape), c)
+    new = _set_cone(of, own, vector.total(jnp.swapaxes(of.rows * f[None], 0, 1)) + of.r * own + of.b, True)
+    here = some & (np.arange(len(cones.b))[:, None] == c)
+    old = f[start:].reshape(cones.b.shape)
+    return jnp.concatenate([f[:start], jnp.where(here[:, None], new, old).reshape(len(f) - start, f.shape[-1])])
+
+  def visit(k, f):
+    i = jax.lax.dynamic_index_in_dim(order, k, keepdims=False)
+    there = k < number
+    alone, together = there & (i < start), there & (i >= start)
+    if start:
+      f = jax.lax.cond(jnp.any(alone), lambda f: rows(f, jnp.minimum(i, start - 1), alone), lambda f: f, f)
+    if cones is None:
+      return f
+    return jax.lax.cond(jnp.any(together), lambda f: contacts(f, jnp.maximum(i - start, 0), together), lambda f: f, f)
+
+  return jax.lax.fori_loop(0, jnp.max(number), visit, force)
+
+
+def sweep_friction(dual: Dual, force: jax.Array, start: int) -> jax.Array:
+  """Forces after the friction of each elliptic contact is set to its minimum without regularisation, normal forces held.
+
+  Args:
+    dual: the problem.
+    force: (nefc, W).
+    start: the contacts' first row.
+  """
+  cones = _cones(dual, start)
+  if cones is None:
+    return force
+  cones = cones._replace(r=jnp.zeros_like(cones.r), block=cones.block - cones.r[:, :, None] * _eye(cones.b))
 
   def visit(c, f):
-    c = order[c]
-    i = start + c * n
-    block = lambda x: jax.lax.dynamic_slice_in_dim(x, i, n)  # noqa: E731
-    rows_, own, r_own = block(dual.a), block(f), block(r)
-    a = jax.lax.dynamic_slice_in_dim(rows_, i, n, axis=1) + r_own[:, None] * np.eye(n)[..., None].astype(f.dtype)
-    rest = jnp.sum(rows_ * f[None], axis=1) + r_own * own + block(dual.b)
-    new = _ray(a, own, rest, block(dual.high)[0] > 0) if with_normal else own
-    # friction with the normal force held
-    linear = rest[1:] - vector.mat_vec(a[1:, 1:], own[1:]) + a[1:, 0] * (new[0] - own[0])
-    friction = _in_ellipsoid(a[1:, 1:], linear, _at(dual.mu, c), new[0])
-    new = jnp.concatenate([new[:1], jnp.where(new[0] < safe.MINVAL, 0, friction)])
-    step = new - own
-    worse = vector.total(step * (0.5 * vector.mat_vec(a, step) + rest)) > 1e-10
-    return jax.lax.dynamic_update_slice_in_dim(f, jnp.where(worse, own, new), i, axis=0)
+    of = Cone(*(_at(x, c) for x in cones))
+    own = jax.lax.dynamic_slice_in_dim(f, start + c * len(of.b), len(of.b))
+    new = _set_cone(of, own, vector.total(jnp.swapaxes(of.rows * f[None], 0, 1)) + of.b, False)
+    return jax.lax.dynamic_update_slice_in_dim(f, new, start + c * len(of.b), axis=0)
 
-  return jax.lax.fori_loop(0, len(order), visit, force)
+  return jax.lax.fori_loop(0, len(cones.b), visit, force)
+
+
+class Cone(NamedTuple):
+  """What the dual problem says of elliptic contacts (ncon, ..., W), or of one of them."""
+
+  rows: jax.Array  # (ncon, ndir, nefc, W) of A
+  block: jax.Array  # (ncon, ndir, ndir, W) their own in A + R
+  b: jax.Array  # (ncon, ndir, W)
+  r: jax.Array  # (ncon, ndir, W)
+  mu: jax.Array  # (ncon, ndir - 1, W)
+  active: jax.Array  # (ncon, W)
+
+
+def _cones(dual: Dual, start: int) -> Cone | None:
+  """The elliptic contacts, whose rows begin at `start`; None without any."""
+  ncon, n = len(dual.mu), dual.mu.shape[1] + 1
+  if start == len(dual.b) or not ncon:
+    return None
+  of_contacts = lambda x: x[start:].reshape(ncon, n, *x.shape[1:])  # noqa: E731
+  rows, r = of_contacts(dual.a), of_contacts(dual.r)
+  index = start + n * np.arange(ncon)[:, None] + np.arange(n)
+  block = rows[np.arange(ncon)[:, None, None], np.arange(n)[:, None], index[:, None]]
+  return Cone(rows, block + r[:, :, None] * _eye(r), of_contacts(dual.b), r, dual.mu, of_contacts(dual.high)[:, 0] > 0)
+
+
+def _eye(x):
+  """Unit matrices (n, n, 1) for vectors (..., n, W)."""
+  return np.eye(x.shape[-2])[..., None].astype(x.dtype)
+
+
+def _set_cone(of: Cone, own: jax.Array, rest: jax.Array, with_normal: bool) -> jax.Array:
+  """The force (ndir, W) of one elliptic contact at its minimum along the force's ray, then in its friction.
+
+  Args:
+    of: the contact.
+    own: its force.
+    rest: (ndir, W) (A + R) f + b.
+    with_normal: whether the normal force moves; else only friction does.
+  """
+  a = of.block
+  new = _ray(a, own, rest, of.active) if with_normal else own
+  # friction with the normal force held
+  linear = rest[1:] - vector.mat_vec(a[1:, 1:], own[1:]) + a[1:, 0] * (new[0] - own[0])
+  friction = _in_ellipsoid(a[1:, 1:], linear, of.mu, new[0])
+  new = jnp.concatenate([new[:1], jnp.where(new[0] < safe.MINVAL, 0, friction)])
+  step = new - own
+  worse = vector.total(step * (0.5 * vector.mat_vec(a, step) + rest)) > 1e-10
+  return jnp.where(worse, own, new)
 
 
 def sweep_edges(dual: Dual, force: jax.Array, order: jax.Array) -> jax.Array:
@@ -146,7 +227,7 @@ def sweep_edges(dual: Dual, force: jax.Array, order: jax.Array) -> jax.Array:
 
 def _ray(a, own, rest, active):
   """A contact's force (n, W) moved along itself, or along the normal where it is zero."""
-  normal = jnp.where(active, jnp.maximum(own[0] - rest[0] / jnp.maximum(a[0, 0], safe.MINVAL), 0), 0)
+  normal = jnp.where(active, jnp.maximum(own[0] - safe.quotient(rest[0], a[0, 0]), 0), 0)
   bent = vector.total(own * vector.mat_vec(a, own))
   share = jnp.where(bent >= safe.MINVAL, -vector.total(own * rest) / jnp.where(bent >= safe.MINVAL, bent, 1), 0)
   along = own * (1 + jnp.maximum(share, -1))
@@ -175,7 +256,7 @@ def _in_ellipsoid(a, b, mu, normal):
     outside = squared > radius * radius
     bent = jnp.where(outside, vector.total(y * _solve(factor, y)), 1)
     size = jnp.sqrt(jnp.where(outside, squared, 1))
-    return jnp.where(outside, shift + squared / jnp.maximum(bent, safe.MINVAL) * (size - radius) / radius, shift)
+    return jnp.where(outside, shift + safe.quotient(squared, bent) * (size - radius) / radius, shift)
 
   shift = jax.lax.fori_loop(0, _QCQP_ITERATIONS, step, jnp.zeros_like(normal))
   y = -_solve(_factor(h + shift * eye), c)

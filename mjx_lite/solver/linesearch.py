@@ -1,4 +1,11 @@
-"""Exact line search on the convex, piecewise smooth cost along a direction."""
+"""Exact line search on the convex, piecewise smooth cost along a direction, over the points that C visits.
+
+First Newton's method from step 0, until the slope changes its sign: that brackets the minimum. Then rounds, in each of which
+the bracket's ends move to the best of three points: the middle, and the Newton steps from the two ends.
+
+The loop has one evaluation of the cost in its body, at whatever point comes next: what stands in a program twice is compiled
+twice, and batched worlds need not be in the same round.
+"""
 
 from typing import Any, NamedTuple
 
@@ -9,24 +16,39 @@ from mjx_lite.constraint.rows import Rows
 from mjx_lite.math import vector
 from mjx_lite.solver import cost
 
+ROUND_OFF = 3000  # of a slope, in units of the last place of the slope at the start
+_ONWARD, _NEXT_BOTH, _NEXT_ONE, _NEXT_TWO, _MIDDLE = range(5)  # what the next point is for
+
 
 class Search(NamedTuple):
-  """Result: step length, cost drop, number of points that were evaluated, each (W,)."""
+  """Result: step length, cost drop, number of points at which the cost was known, each (W,)."""
 
   alpha: jax.Array
   improvement: jax.Array
   neval: jax.Array
 
 
+class _Point(NamedTuple):
+  """A point of the line, each (W,)."""
+
+  alpha: jax.Array
+  cost: jax.Array  # relative to step 0
+  slope: jax.Array
+  curvature: jax.Array
+
+  def newton(self) -> jax.Array:
+    """Step to which Newton's method goes from here."""
+    return self.alpha - self.slope / self.curvature
+
+
 class _State(NamedTuple):
-  count: jax.Array
   alpha: jax.Array  # next point
-  low: jax.Array  # largest step known to be short of the minimum
-  high: jax.Array  # smallest step known to be beyond it
-  last: jax.Array  # how far the last point was from the one before
-  best: jax.Array
-  best_cost: jax.Array
-  best_slope: jax.Array  # its magnitude
+  aim: jax.Array  # what it is for
+  one: _Point  # end of the bracket; the last point while there is none
+  two: _Point  # the other end; the point before
+  next_one: _Point  # Newton's steps from the ends
+  next_two: _Point
+  found: _Point  # result
   neval: jax.Array
   done: jax.Array
 
@@ -34,9 +56,8 @@ class _State(NamedTuple):
 def search(plan: Any, rows: Rows, zones: cost.Zones, jar, jv, slope, gauss2, gtol, iterations: int) -> Search:
   """Minimise the cost along jv.
 
-  Newton's method from step 0, kept inside the bracket of the slope's sign change and bisecting where it leaves it, or where
-  its steps do not halve. At most `iterations` points are evaluated; of those the best is taken, or none if no point is better
-  than the start.
+  The search ends where |slope| < gtol, or when `iterations` points are known, step 0 among them; then at the better end of the
+  bracket, or at the last point if there is no bracket. The step is zero where that gained nothing.
 
   Args:
     plan: the model's plans.
@@ -46,46 +67,90 @@ def search(plan: Any, rows: Rows, zones: cost.Zones, jar, jv, slope, gauss2, gto
     jv: (nefc, W).
     slope: (W,) at the start: gradient times direction.
     gauss2: (W,) half of the curvature of the smooth part.
-    gtol: (W,) the search ends where |slope| < gtol.
+    gtol: (W,) slope at which the search ends.
     iterations: number of points.
 
-  Source: `PrimalSearch`, with one point per evaluation.
+  Source: `PrimalSearch`.
+  Differs: a slope is also small enough where round-off is all that is left of it.
   """
-  least = jnp.maximum(gtol, jnp.finfo(jar.dtype).eps ** 0.5 * jnp.abs(slope))  # no better than Newton's next direction
-  zero, infinite = jnp.zeros_like(slope), jnp.full_like(slope, jnp.inf)
+  eps, tiny = jnp.finfo(jar.dtype).eps, jnp.finfo(jar.dtype).tiny
+  least = jnp.maximum(gtol, ROUND_OFF * eps * jnp.abs(slope))
   curvature = 2 * gauss2 + vector.total(cost.mul_curvature(plan, zones, jv) * jv)
-  first = -slope / jnp.maximum(curvature, jnp.finfo(jar.dtype).tiny)
-  none = jnp.zeros(slope.shape, jnp.int32)
-  state = _State(jnp.zeros((), jnp.int32), first, zero, infinite, infinite, zero, zero, -slope, none, ~(slope < 0))
-
+  zero = jnp.zeros_like(slope)
+  start = _Point(zero, zero, slope, jnp.maximum(curvature, tiny))
   line = cost.along(plan, rows, zones, jar, jv, slope, gauss2)
+  one = jnp.ones(slope.shape, jnp.int32)
 
   def step(s: _State) -> _State:
     at = line(s.alpha)
-    found = ~s.done & (jnp.abs(at.slope) < least)
-    # costs closer than their round-off are told apart by the slope
-    flatter = (jnp.abs(at.slope) < s.best_slope) & (at.cost <= s.best_cost + at.noise)
-    better = ~s.done & ((at.cost < s.best_cost - at.noise) | flatter)
-    low = jnp.where(at.slope < 0, s.alpha, s.low)
-    high = jnp.where(at.slope < 0, s.high, s.alpha)
-    move = at.slope / jnp.maximum(at.curvature, jnp.finfo(jar.dtype).tiny)
-    newton = s.alpha - move
-    middle = jnp.where(jnp.isinf(high), 2 * s.alpha, 0.5 * (low + high))
-    converges = (newton > low) & (newton < high) & (jnp.abs(move) < 0.5 * s.last)
-    following = jnp.where(converges, newton, middle)
-    stuck = following == s.alpha
-    return _State(
-      s.count + 1,
-      jnp.where(s.done, s.alpha, following),
-      jnp.where(s.done, s.low, low),
-      jnp.where(s.done, s.high, high),
-      jnp.where(s.done, s.last, jnp.abs(following - s.alpha)),
-      jnp.where(better, s.alpha, s.best),
-      jnp.where(better, at.cost, s.best_cost),
-      jnp.where(better, jnp.abs(at.slope), s.best_slope),
-      s.neval + (~s.done).astype(s.neval.dtype),
-      s.done | found | stuck,
-    )
+    x = _Point(s.alpha, at.cost, at.slope, jnp.maximum(at.curvature, tiny))
+    after = _follow(s, x, s.neval + 1, least, iterations)
+    # the rest of what worlds that are done go on with is not read
+    neval = jnp.where(s.done, s.neval, after.neval)
+    return after._replace(found=_where(s.done, s.found, after.found), neval=neval, done=s.done | after.done)
 
-  state = jax.lax.while_loop(lambda s: (s.count < iterations) & ~jnp.all(s.done), step, state)
-  return Search(state.best, -state.best_cost, state.neval)
+  state = _State(start.newton(), 0 * one, start, start, start, start, start, one, ~(slope < 0))
+  state = jax.lax.while_loop(lambda s: ~jnp.all(s.done), step, state)
+  x = state.found
+  # costs within their round-off are told apart by the slope
+  noise = 8 * eps * jnp.abs(x.alpha * slope)
+  alpha = jnp.where((jnp.abs(x.cost) > noise) | (jnp.abs(x.slope) < jnp.abs(slope)), x.alpha, 0)
+  return Search(alpha, -x.cost, state.neval)
+
+
+def _follow(s: _State, x: _Point, neval: jax.Array, least: jax.Array, iterations: int) -> _State:
+  """The state after another point: what it was for, whether the search ends, and where the next one is."""
+  spent = neval >= iterations
+  onward, middle = s.aim == _ONWARD, s.aim == _MIDDLE
+
+  # one side: on while the slope keeps its sign
+  before = _where(s.one.alpha == 0, x, s.one)  # the first point has none before it that counts
+  same_side = (jnp.sign(x.slope) == jnp.sign(before.slope)) & (jnp.abs(x.slope) >= least)
+  hit = onward & (jnp.abs(x.slope) < least) & (x.cost < 0)
+  go_on = onward & same_side & ~spent
+  ends = hit | (onward & spent)
+
+  # the bracket: Newton's steps from its ends
+  next_one = _where((s.aim == _NEXT_BOTH) | (s.aim == _NEXT_ONE), x, s.next_one)
+  next_two = _where(onward, x, _where(s.aim == _NEXT_TWO, x, s.next_two))
+
+  # the middle: the best of three that are flat enough, or the ends move
+  candidates = s.next_one, s.next_two, x
+  flat, best = jnp.zeros_like(spent), x
+  for c in candidates:
+    better = (jnp.abs(c.slope) < least) & (~flat | (c.cost < best.cost))
+    flat, best = flat | better, _where(better, c, best)
+  (one, moved_one), (two, moved_two) = (_closer(p, candidates) for p in (s.one, s.two))
+  still = ~moved_one & ~moved_two
+  found_middle = middle & (flat | still)
+
+  one = _where(onward, x, _where(middle, one, s.one))
+  two = _where(onward, s.one, _where(middle, two, s.two))
+
+  # where to go: from a middle to the Newton steps of the ends that moved, from the last of those to the next middle
+  open_ = onward & ~go_on & ~ends
+  to_one = go_on | open_ | (middle & moved_one)
+  to_two = (s.aim == _NEXT_BOTH) | (middle & ~moved_one)
+  round_ends = ~to_one & ~to_two
+  aim = jnp.where(go_on, _ONWARD, jnp.where(open_ | (middle & ~moved_two), _NEXT_ONE, _NEXT_BOTH))
+  aim = jnp.where(to_one, aim, jnp.where(to_two, _NEXT_TWO, _MIDDLE)).astype(s.aim.dtype)
+  alpha = jnp.where(to_one, one.newton(), jnp.where(to_two, two.newton(), 0.5 * (one.alpha + two.alpha)))
+
+  exhausted = round_ends & spent
+  lower = _where(one.cost <= two.cost, one, two)
+  none = lower._replace(alpha=jnp.zeros_like(lower.alpha), cost=jnp.zeros_like(lower.cost))
+  found = _where(middle, _where(flat, best, x), _where(onward, x, _where(lower.cost < 0, lower, none)))
+  return _State(alpha, aim, one, two, next_one, next_two, found, neval, ends | found_middle | exhausted)
+
+
+def _closer(p: _Point, candidates: tuple[_Point, ...]) -> tuple[_Point, jax.Array]:
+  """An end of the bracket moved to the candidate on its side with the least slope, and whether it moved."""
+  moved = jnp.zeros(p.alpha.shape, bool)
+  for c in candidates:
+    closer = (p.slope * c.slope > 0) & (jnp.abs(c.slope) < jnp.abs(p.slope))
+    moved, p = moved | closer, _where(closer, c, p)
+  return p, moved
+
+
+def _where(condition: jax.Array, a: _Point, b: _Point) -> _Point:
+  return jax.tree.map(lambda x, y: jnp.where(condition, x, y), a, b)

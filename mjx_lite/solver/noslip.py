@@ -34,12 +34,11 @@ def refine(p: Problem, problem: Dual, force: jax.Array) -> NoSlip:
   friction = first + np.arange(plan.jacobian.nfriction)
   c = plan.contact
   edges = contacts + c.nrow * np.flatnonzero(c.frictional)[:, None] + 2 * np.arange((c.nrow if c.ndir > 1 else 0) // 2)
-  none = jnp.zeros_like(problem.r)
 
   def sweep(f):
-    f = dual.sweep_rows(problem, f, jnp.asarray(friction), none)
+    f = dual.sweep_rows(problem, f, jnp.asarray(friction))
     if cost.is_cone(plan):
-      return dual.sweep_cones(problem, f, jnp.arange(c.ncon), contacts, False, none)
+      return dual.sweep_friction(problem, f, contacts)
     return dual.sweep_edges(problem, f, jnp.asarray(edges.ravel()))
 
   def step(carry, count):

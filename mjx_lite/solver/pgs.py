@@ -1,20 +1,27 @@
 """Projected Gauss-Seidel on the dual problem, with Nesterov's momentum."""
 
+import functools
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
+from mjx_lite.core.select import pick
 from mjx_lite.math import vector
 from mjx_lite.solver import cost, dual, operator, primal
 from mjx_lite.solver.dual import Dual
 from mjx_lite.solver.primal import Problem, Solution
+
+_WORDS = 2**15  # random numbers that are kept
 
 
 class _Iterate(NamedTuple):
   force: jax.Array
   before: jax.Array  # force before the last extrapolation
   momentum: jax.Array  # (W,) iterations since the momentum was dropped
+  order: jax.Array  # (n, W) in which the last sweep visited the blocks
+  improvement: jax.Array  # (W,) of the last sweep, from where the momentum led, scaled
   done: jax.Array
   niter: jax.Array
   count: jax.Array
@@ -23,8 +30,9 @@ class _Iterate(NamedTuple):
 def minimize(p: Problem, warmstart: jax.Array) -> Solution:
   """Minimiser by projected Gauss-Seidel, from the forces at warmstart or from none if those cost more.
 
-  Rows are visited in random order, another one than C's, so iterates differ from C's and the solution does not. It converges
-  linearly; Newton's method is faster in all but the smallest problems.
+  It converges linearly; Newton's method is faster in all but the smallest problems.
+
+  Rows are visited in C's order, a random one for each sweep; its random numbers come again after 2^15.
 
   Source: `mj_solPGS`.
   """
@@ -45,8 +53,8 @@ def start(p: Problem, warmstart: jax.Array) -> tuple[Dual, _Iterate]:
     warm = cost.zones(m.plan, p.rows, primal.point(p, warmstart)[1]).force
     force = jnp.where(dual.cost(problem, warm) > 0, 0, warm)
   width = force.shape[-1]
-  none = jnp.zeros((width,), jnp.int32)
-  return problem, _Iterate(force, force, none, jnp.zeros((width,), bool), none, jnp.int32(0))
+  none, gain = jnp.zeros((width,), jnp.int32), jnp.zeros((width,), force.dtype)
+  return problem, _Iterate(force, force, none, _blocks(p)[0], gain, jnp.zeros((width,), bool), none, jnp.int32(0))
 
 
 def step(p: Problem, problem: Dual, s: _Iterate) -> _Iterate:
@@ -55,26 +63,60 @@ def step(p: Problem, problem: Dual, s: _Iterate) -> _Iterate:
   beta = jnp.where(s.count > 0, jnp.maximum((k - 1) / (k + 2), 0), 0)
   ahead = _project(p, problem, s.force + beta * (s.force - s.before))
   ahead = jnp.where(beta > 0, ahead, s.force)
-  new = _sweep(p, problem, ahead, jax.random.fold_in(jax.random.key(0), s.count))
+  number = _blocks(p)[1]
+  order = _shuffled(s.order, number, s.count)
+  start = len(p.model.plan.jacobian.order) if cost.is_cone(p.model.plan) else len(ahead)
+  new = dual.sweep_blocks(problem, ahead, order, number, start)
   change = new - ahead
   gain = -vector.total(change * (0.5 * (dual.residual(problem, ahead) + dual.residual(problem, new))))
   opposed = vector.total(change * (ahead - s.force)) < 0
   niter = s.niter + (~s.done).astype(s.niter.dtype)
-  finished = p.scale * gain < p.model.opt.tolerance
+  improvement = p.scale * gain
   return _Iterate(
-    jnp.where(s.done, s.force, new), s.force, jnp.where(opposed & (s.count > 0), 0, s.momentum + 1),
-    s.done | finished, niter, s.count + 1,
+    jnp.where(s.done, s.force, new), s.force, jnp.where(opposed & (s.count > 0), 0, s.momentum + 1), order,
+    improvement, s.done | (improvement < p.model.opt.tolerance), niter, s.count + 1,
   )  # fmt: skip
 
 
-def _sweep(p: Problem, problem: Dual, force: jax.Array, key: jax.Array) -> jax.Array:
-  """Forces after one sweep."""
-  plan, nrow = p.model.plan, force.shape[0]
-  if not cost.is_cone(plan):
-    return dual.sweep_rows(problem, force, jax.random.permutation(key, nrow), problem.r)
-  contacts = len(plan.jacobian.order)
-  force = dual.sweep_rows(problem, force, jax.random.permutation(key, contacts), problem.r)
-  return dual.sweep_cones(problem, force, jax.random.permutation(key, plan.contact.ncon), contacts, True, problem.r)
+def _blocks(p: Problem) -> tuple[jax.Array, jax.Array]:
+  """The blocks (n, W) as `dual.sweep_blocks` counts them, those that exist first, and the number (W,) of these."""
+  plan, exists = p.model.plan, p.rows.D > 0
+  if cost.is_cone(plan):
+    first = len(plan.jacobian.order)
+    exists = jnp.concatenate([exists[:first], exists[first:: plan.contact.ndir]])
+  return jnp.argsort(~exists, axis=0, stable=True).astype(jnp.int32), jnp.sum(exists, axis=0, dtype=jnp.int32)
+
+
+def _shuffled(order: jax.Array, number: jax.Array, sweep: jax.Array) -> jax.Array:
+  """The order (n, W) with its first `number` (W,) entries shuffled once more, as Fisher and Yates do."""
+  n = len(order)
+  if n < 2:
+    return order
+  words, place = jnp.asarray(_words(_WORDS)), np.arange(n, dtype=np.int32)[:, None]
+
+  def swap(k, order):
+    i = n - 1 - k
+    word = words[(sweep * jnp.maximum(number - 1, 0) + number - 1 - i) % _WORDS]
+    j = jnp.where(i < number, word % (i + 1).astype(word.dtype), i.astype(word.dtype)).astype(jnp.int32)
+    here, there = jax.lax.dynamic_index_in_dim(order, i, keepdims=False), pick(order, j)
+    return jnp.where(place == i, there, jnp.where(place == j, here, order))
+
+  return jax.lax.fori_loop(0, n - 1, swap, order)
+
+
+@functools.cache
+def _words(n: int) -> np.ndarray:
+  """The first n random words of PCG32 from the seed 0, with the increment 1, after one that is thrown away.
+
+  Source: M. O'Neill, PCG: A family of simple fast space-efficient statistically good algorithms for random number generation
+  (2014); `mj_solPGS`.
+  """
+  state, out = 1, []
+  for _ in range(n):
+    word, turn = (((state >> 18) ^ state) >> 27) & 0xFFFFFFFF, state >> 59
+    out.append((word >> turn | word << (-turn & 31)) & 0xFFFFFFFF)
+    state = (state * 6364136223846793005 + 1) & 0xFFFFFFFFFFFFFFFF
+  return np.array(out, np.uint32)
 
 
 def _project(p: Problem, problem: Dual, force: jax.Array) -> jax.Array:

@@ -22,8 +22,7 @@ class SolverStatistics(NamedTuple):
     lineslope: (n,) slope along its direction where the line search ended, scaled alike; zero for the dual solver.
     nactive: (n,) rows that are not satisfied after it.
     nchange: (n,) rows whose state it changed.
-    neval: (n,) points at which its line search knew the cost, the start among them; zero for the dual solver. C's number
-      where the first guess is good enough; else the two search differently.
+    neval: (n,) points at which its line search knew the cost, the start among them; zero for the dual solver.
     nupdate: (n,) rows that it took into the Hessian of Newton's method or out of it, those of cones in their middle zone
       always; zero for the others. So many updates does C make; here the factor is made anew.
     niter: () number of iterations.
@@ -65,7 +64,7 @@ def _primal(method: Callable[[Problem], primal.Method]) -> Callable[[Problem, ja
       grad = primal.gradient(p, s.ma, cost.zones(p.model.plan, p.rows, s.jar))
       moved = safe.normalize(s.qacc - before.qacc)
       slope = p.scale * jnp.abs(vector.total(grad * moved))
-      return _Values(s.improvement, primal.steepness(p, grad), slope, s.neval + 1)
+      return _Values(s.improvement, primal.steepness(p, grad), slope, s.neval)
 
     return _Run(primal.start(p, warmstart, how.start(p)), lambda s: primal.step(p, how, s), lambda s: s.jar, values)
 
@@ -76,8 +75,8 @@ def _dual(p: Problem, warmstart: jax.Array) -> _Run:
   problem, start = pgs.start(p, warmstart)
 
   def values(before, s):
-    gain, none = p.scale * (dual.cost(problem, before.force) - dual.cost(problem, s.force)), jnp.zeros_like(p.scale)
-    return _Values(gain, none, none, none.astype(jnp.int32))
+    none = jnp.zeros_like(p.scale)
+    return _Values(s.improvement, none, none, none.astype(jnp.int32))
 
   def jar(s):
     return primal.point(p, dual.acceleration(p, problem, s.force))[1]
