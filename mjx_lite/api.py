@@ -93,7 +93,7 @@ make_constraint = one_world(native.make_constraint)
 transmission = one_world(native.transmission)
 com_vel = one_world(native.com_vel)
 passive = one_world(native.passive)
-rne = one_world(native.rne)
+_rne = one_world(native.rne)
 tendon_bias = one_world(native.tendon_bias)
 solve = one_world(native.solve)
 energy_pos = one_world(native.energy_pos)
@@ -220,6 +220,19 @@ def contact_force(m: Model, d: Data, contact_id: Any, to_world_frame: bool = Fal
   """
   _check_id(m, contact_id, "ncon")
   return _contact_force(m, d, contact_id, to_world_frame=bool(to_world_frame))
+
+
+def rne(m: Model, d: Data, flg_acc: bool = False) -> Data:
+  """Bias force in `qfrc_bias`.
+
+  Args:
+    m: the model.
+    d: Data after `com_vel`.
+    flg_acc: whether the inertial forces of qacc, without armature, count too; static.
+
+  Source: `mj_rne`.
+  """
+  return _rne(m, d, flg_acc=bool(flg_acc))
 
 
 def object_velocity(m: Model, d: Data, objtype: int, objid: Any, local: bool = False) -> jax.Array:
