@@ -12,6 +12,7 @@ import numpy as np
 from mjx_lite import forward as native
 from mjx_lite import support
 from mjx_lite.core import pytree, worlds
+from mjx_lite.core.errors import check_index
 from mjx_lite.core.types import QUATERNIONS, Data, Model
 from mjx_lite.math import quat
 from mjx_lite.smooth import momentum
@@ -183,8 +184,7 @@ def _by_id(function: Callable[..., Any], size: str) -> Callable[..., Any]:
 def _check_id(m: Model, i: Any, size: str) -> None:
   """Refuse a number that is no id; ids of the trace are clipped to the range."""
   n = m.plan.sizes[size] if size in m.plan.sizes else getattr(m, size)
-  if isinstance(i, int | np.integer) and not 0 <= i < n:
-    raise IndexError(f"id {i} is out of range: the model has {size} = {n}.")
+  check_index(i, n, f"id {{i}} is out of range: the model has {size} = {n}.")
 
 
 jac = _by_id(support.jac, "nbody")

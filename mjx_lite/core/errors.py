@@ -1,6 +1,10 @@
 """Errors: each says what is wrong, where, and what to do."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+import jax
+import jax.core
+import numpy as np
 
 
 class MjxError(ValueError):
@@ -26,3 +30,20 @@ class UnsupportedModelError(NotImplementedError):
     self.problems = problems
     lines = "\n".join(f"  {p}" for p in problems)
     super().__init__(f"the model uses {len(problems)} thing(s) that mjx_lite does not implement:\n{lines}")
+
+
+def check_index(i: Any, n: int, message: str) -> None:
+  """Refuse a number, or an array of them, that is outside 0 <= i < n; what is traced is left alone.
+
+  Raises:
+    TypeError: for what is not whole numbers.
+    IndexError: with the message, in which `{i}` stands for the number.
+  """
+  if any(isinstance(x, jax.core.Tracer) for x in jax.tree.leaves(i)):
+    return
+  i = np.asarray(i)
+  if i.dtype.kind not in "iu":
+    raise TypeError(f"a number of an element has to be a whole number, not {i.dtype}.")
+  wrong = i[(i < 0) | (i >= n)]
+  if wrong.size:
+    raise IndexError(message.format(i=wrong.flat[0]))

@@ -23,7 +23,7 @@ _KINDS = {"int": np.int32, "bool": np.bool_}
 
 def shape_of(m: Any, spec: Mapping[str, Any], sizes: Mapping[str, int]) -> tuple[int, ...]:
   """Shape of a declared field for one world."""
-  return tuple(d if isinstance(d, int) else sizes[d] if d in sizes else getattr(m, d) for d in spec["shape"])
+  return tuple((sizes[d] if d in sizes else getattr(m, d)) if isinstance(d, str) else d for d in spec["shape"])
 
 
 def _zeros(m: Model, spec: Mapping[str, Any]) -> np.ndarray:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import inspect
+import numbers
 from collections.abc import Mapping
 from typing import Any
 
@@ -164,7 +165,7 @@ def _fields(m: mujoco.MjModel) -> dict[str, Any]:
     value = getattr(m, name)
     if isinstance(value, np.ndarray):
       out[name] = value.copy()
-    elif isinstance(value, bool | int | float | bytes):
+    elif isinstance(value, numbers.Number | bytes):
       out[name] = value
   return out
 
