@@ -27,7 +27,7 @@ def static(**kwargs: Any) -> Any:
 
 def pytree(cls: type) -> type:
   """Make a frozen dataclass of a class and register it: `static` fields are metadata, the others are children."""
-  cls = dataclasses.dataclass(frozen=True, eq=False)(cls)
+  cls = dataclasses.dataclass(frozen=True, eq=False, repr=False)(cls)
   fields = dataclasses.fields(cls)
   meta = [f.name for f in fields if f.metadata.get("static")]
   data = [f.name for f in fields if not f.metadata.get("static")]

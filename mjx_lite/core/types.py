@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 
 import jax
 
-from mjx_lite.core import enums
+from mjx_lite.core import describe, enums
 from mjx_lite.core.layout import Layout
 from mjx_lite.core.packing import Lazy
 from mjx_lite.core.pytree import Handed, Replaceable, array, pytree, static
@@ -59,6 +59,8 @@ class Option(Replaceable):
   disableactuator: int = static()
   contact_gradient: str = static()  # not MuJoCo's; see `put_model`
 
+  __repr__ = describe.parts
+
   def _on(self, bit: int) -> bool:
     return not self.disableflags & bit
 
@@ -97,6 +99,8 @@ class Option(Replaceable):
 class Statistic(Replaceable):
   """mjStatistic."""
 
+  __repr__ = describe.parts
+
   meaninertia: jax.Array = array(unit="kg m^2")
   meanmass: jax.Array = array(unit="kg")
   meansize: jax.Array = array(unit="m")
@@ -114,6 +118,8 @@ class Model(Replaceable):
 
   # copy with some parameters changed and everything that follows from them computed again; set by api.py, which can do so
   with_params: ClassVar[Callable[..., "Model"]]
+
+  __repr__ = describe.model
 
   layout: Layout = static()
   opt: Option
@@ -312,6 +318,8 @@ class Contact(Replaceable):
   `efc_address` is the slot's first row.
   """
 
+  __repr__ = describe.contact
+
   dist: jax.Array = array("ncon", unit="m", stage="collision")
   pos: jax.Array = array("ncon", 3, unit="m", stage="collision")
   frame: jax.Array = array("ncon", 3, 3, stage="collision")
@@ -356,6 +364,7 @@ class Data(Lazy):
 
   # rotation matrices (..., 3, 3) of unit quaternions (..., 4); set by api.py, which may import what makes them
   rotation: ClassVar[Callable[[jax.Array], jax.Array]]
+  __repr__ = describe.data
 
   # state
   time: jax.Array = array(unit="s")
