@@ -16,6 +16,7 @@ from mjx_lite.core import enums
 from mjx_lite.core.packing import Packed
 from mjx_lite.core.pytree import kept, specs
 
+_UNNAMED = "MuJoCo Model"  # what the compiler calls a model without a name
 _FEW = 10  # numbers that are written out
 _MODEL_SIZES = ("nq", "nv", "nu", "na", "nbody", "njnt", "ngeom", "nsite", "neq", "ntendon", "nsensor", "nkey")
 _DATA_SIZES = {
@@ -77,7 +78,8 @@ def model(m: Any) -> str:
   batched = [f"{k}={value(x)}" for k, spec in declared.items() if _extra(x := getattr(m, k), spec)]
   some = ", ".join(batched[:4]) + (f" and {len(batched) - 4} of {len(declared) - 4} others" if len(batched) > 4 else "")
   several = [f"batched: {some}"] if batched else []
-  return _listed("Model", repr(name) if name else "", m.layout.dtype, *_given(sizes), *options, *several, size(m))
+  named = repr(name) if name not in ("", _UNNAMED) else ""
+  return _listed("Model", named, m.layout.dtype, *_given(sizes), *options, *several, size(m))
 
 
 def _extra(x: Any, spec: Any) -> bool:
