@@ -13,7 +13,7 @@ import numpy as np
 
 from mjx_lite.core import pytree, status
 from mjx_lite.core.types import Contact, Data, Model
-from mjx_lite.io import _pack, options
+from mjx_lite.io import _pack, _unpack, options
 from mjx_lite.io.model import ARGUMENTS, put_model
 from mjx_lite.sensor import driver as sensor
 from mjx_lite.smooth import plastic, tendon_force
@@ -126,9 +126,9 @@ INPUTS = ("ctrl", "qfrc_applied", "xfrc_applied", "eq_active", "mocap_pos", "moc
 def put_data(
   m: mujoco.MjModel | Model, d: mujoco.MjData, device: Any = None, *, keep: Sequence[str] = (), **mjx_options: Any
 ) -> Data:
-  """Data of a mujoco.MjData: its state, its inputs, and what it computed.
+  """Data of a mujoco.MjData: its state, its inputs, and what it computed, contacts and constraint rows in their slots.
 
-  Constraint rows and contacts live in static slots here; they are filled by the next stage that computes them.
+  Where the model has fewer slots than the MjData has contacts, the last are left out, and the status says CONTACTFULL.
 
   Args:
     m: the model of the data.
@@ -136,6 +136,10 @@ def put_data(
     device: jax.Device where the arrays go.
     keep: as in make_data.
     **mjx_options: as in make_data.
+
+  Raises:
+    ValueError: the MjData is of another model, or has a contact or a constraint row for which the Model has no place.
+    TypeError: d is not a mujoco.MjData, or an argument is known neither here nor in MJX.
   """
   if not isinstance(d, mujoco.MjData):
     raise TypeError(f"put_data takes a mujoco.MjModel and a mujoco.MjData, not {type(d).__name__}.")
@@ -150,6 +154,7 @@ def put_data(
     value = np.array(getattr(d, name), like.dtype)  # a copy: JAX on CPU may alias what it is given
     changes[name] = value.reshape(like.shape)
   changes["actuator_moment"] = np.array(_pack.read_moment(model, d), model.layout.dtype)
+  changes.update(_unpack.read(model, d, out))
   return _put(out.replace(**changes), device)
 
 
