@@ -10,7 +10,6 @@ import pytest
 from models import ELSEWHERE, SCENE_NAMES, load
 
 import mjx_lite as mjx
-from mjx_lite.cli import compare
 from mjx_lite.core import pytree
 from mjx_lite.io import _pack
 
