@@ -98,6 +98,7 @@ from mjx_lite.core.enums import (
   TrnType,
   WrapType,
 )
+from mjx_lite.core.errors import MODULE_NAMES as _MODULE_NAMES
 from mjx_lite.core.errors import MjxError, UnsupportedModelError
 from mjx_lite.core.status import Status, Warning
 from mjx_lite.core.types import Contact, Data, Model, Option, Statistic
@@ -115,6 +116,12 @@ from mjx_lite.rollout import rollout
 
 _install_named_access()
 _register_for_export()
+
+def __getattr__(name):
+  """Names of MJX, and of its earlier versions, that are not here."""
+  advice = f": {_MODULE_NAMES[name]}." if name in _MODULE_NAMES else "."
+  raise AttributeError(f"module 'mjx_lite' has no attribute '{name}'{advice}")
+
 
 __version__ = "0.1.0"
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from mjx_lite import forward as native
 from mjx_lite import support
-from mjx_lite.core import pytree, worlds
+from mjx_lite.core import fit, pytree, worlds
 from mjx_lite.core.errors import check_index
 from mjx_lite.core.types import QUATERNIONS, Data, Model
 from mjx_lite.math import quat
@@ -47,28 +47,25 @@ def _is_data(x: Any) -> bool:
 Data.rotation = staticmethod(jax.jit(lambda q: quat.to_mat(q[..., None])[..., 0]))  # read outside of programs too
 
 
+# state, inputs, and a few fields by which a Data of another model is known
+_CHECKED = (
+  "qpos", "qvel", "time", "act", "history", "plastic", "qacc_warmstart", "ctrl", "qfrc_applied", "xfrc_applied", "eq_active",
+  "mocap_pos", "mocap_quat", "userdata", "xpos", "geom_xpos", "efc_D",
+)  # fmt: skip
+
+
 def _check(m: Model, *args: Any) -> None:
   """Refuse what is not a Model, and a Data that does not belong to it."""
   if not isinstance(m, Model):
     raise TypeError(f"the first argument has to be a Model of mjx_lite, not {type(m).__name__}: use put_model.")
   if args and type(args[0]).__name__ == "MjData":
     raise TypeError("the second argument has to be a Data of mjx_lite, not MjData: use put_data.")
+  m.check()
   if not args or not isinstance(args[0], Data):
     return
-  d = args[0]
-  for field, expected in (
-    ("qpos", (m.nq,)), ("qvel", (m.nv,)), ("act", (m.na,)), ("ctrl", (m.nu,)), ("qfrc_applied", (m.nv,)),
-    ("xfrc_applied", (m.nbody, 6)), ("mocap_pos", (m.nmocap, 3)), ("mocap_quat", (m.nmocap, 4)), ("xpos", (m.nbody, 3)),
-    ("geom_xpos", (m.ngeom, 3)), ("efc_D", (m.plan.sizes["nefc"],)),
-  ):  # fmt: skip
-    value = getattr(d, field)
-    if not hasattr(value, "shape"):
-      raise TypeError(f"Data.{field} has to be an array, not {type(value).__name__}.")
-    if value.shape != expected:
-      raise ValueError(
-        f"Data.{field} has shape {value.shape}, and {expected} in one world of this model: the array does not fit, the Data is "
-        "of another model, or is a batch without jax.vmap."
-      )
+  d, shapes = args[0], fit.shapes(Data, m.layout)
+  for field in _CHECKED:
+    fit.check_shape(f"Data.{field}", getattr(d, field), shapes[field], "it does not fit, or the Data is of another model")
   if not jnp.issubdtype(d.qpos.dtype, jnp.floating):
     raise ValueError(f"Data.qpos has to be of a floating type, as the Model's {m.layout.dtype}, not {d.qpos.dtype}.")
 
@@ -153,7 +150,7 @@ def with_params(m: Model, **changes: Any) -> Model:
     if name in _FOLLOWS:
       raise ValueError(f"Model.{name} follows from other fields: change those, or set it with Model.replace.")
     if not hasattr(m, name):
-      raise ValueError(f"Model has no field '{name}'.")
+      raise ValueError(pytree.unknown(m, name))
     old = getattr(m, name)
     if isinstance(old, jax.Array):
       value = jnp.asarray(value, old.dtype) if value is not old else value

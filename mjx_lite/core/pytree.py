@@ -1,11 +1,14 @@
 """Frozen dataclasses as JAX pytrees, and what a declared field says of itself."""
 
 import dataclasses
+import difflib
 import functools
+import numbers
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
 import jax
+import jax.numpy as jnp
 
 
 def array(*shape: str | int, unit: str = "", stage: str = "", dtype: str = "float") -> Any:
@@ -80,14 +83,46 @@ def kept(x: Any) -> list[str]:
   return [name for name in handed_names(type(x)) if getattr(x, f"_{name}") is not None]
 
 
+def strong(x: Any) -> Any:
+  """An array without weak type, all else as it is: one with and one without are two programs for JAX."""
+  return jax.lax.convert_element_type(x, x.dtype) if getattr(x, "weak_type", False) else x
+
+
+def unknown(owner: Any, name: str) -> str:
+  """Message about a name that is none of a dataclass's fields: with the part that has it, or the nearest name."""
+  cls = type(owner).__name__
+  for f in dataclasses.fields(owner):
+    part = getattr(owner, f.name) if not f.name.startswith("_") else None
+    if dataclasses.is_dataclass(part) and name in {x.name for x in dataclasses.fields(part)}:
+      return f"{cls} has no field '{name}', but {cls}.{f.name} has: tree_replace({{'{f.name}.{name}': ...}}) changes it."
+  near = difflib.get_close_matches(name, _names(type(owner)), 1)
+  return f"{cls} has no field '{name}'" + (f"; did you mean '{near[0]}'?" if near else ".")
+
+
+def _names(cls: type) -> set[str]:
+  """Names of fields as users know them."""
+  return {f.name.removeprefix("_") for f in dataclasses.fields(cls)}
+
+
 class Replaceable:
   """`replace` and MJX's `tree_replace` for a frozen dataclass."""
 
   __dataclass_fields__: ClassVar[dict[str, Any]]  # of the class that inherits this
 
   def replace(self, **changes: Any) -> Any:
-    """Copy with some fields changed."""
-    handed = handed_names(type(self))
+    """Copy with some fields changed; numbers become arrays, and weakly typed arrays those of their type.
+
+    Raises:
+      TypeError: for a name that is no field; the message has the nearest one.
+    """
+    for name in changes.keys() - _names(type(self)):
+      if name not in self.__dataclass_fields__:
+        raise TypeError(unknown(self, name))
+    handed, declared = handed_names(type(self)), specs(type(self))
+    for name, x in changes.items():
+      is_number = isinstance(x, numbers.Number) and name in declared and not declared[name]["shape"]
+      old = getattr(self, name) if is_number else None
+      changes[name] = jnp.asarray(x, old.dtype) if hasattr(old, "dtype") else strong(x)
     return dataclasses.replace(self, **{f"_{k}" if k in handed else k: x for k, x in changes.items()})
 
   def tree_replace(self, changes: Mapping[str, Any]) -> Any:

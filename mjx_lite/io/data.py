@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import mujoco
 import numpy as np
 
-from mjx_lite.core import pytree, status
+from mjx_lite.core import fit, pytree, status
 from mjx_lite.core.types import Contact, Data, Model
 from mjx_lite.io import _pack, _unpack, options
 from mjx_lite.io.model import ARGUMENTS, put_model
@@ -85,6 +85,8 @@ def _model_of(function: str, m: Any, device: Any, given: Mapping[str, Any], stac
 
 def _start(m: Model, keep: Sequence[str]) -> Data:
   """Data at the start: arrays of NumPy, but for what is made of a Model's arrays that are traced."""
+  for name in ("qpos0", "body_pos", "body_quat"):  # what is read
+    fit.check_shape(f"Model.{name}", getattr(m, name), fit.shapes(Model, m.layout)[name])
   d = Data(
     contact=Contact(**_allocate(m, Contact)), status=status.Status(**_allocate(m, status.Status)),
     **_allocate(m, Data, _names(keep)),

@@ -82,7 +82,8 @@ def put_model(
   Raises:
     UnsupportedModelError: the model uses what is not implemented; the message names all of it.
     TypeError: m is not a mujoco.MjModel, or an argument is known neither here nor in MJX.
-    ValueError: the model or a field named in `keep` is not usable.
+    ValueError: the model or a field named in `keep` is not usable; a timestep that is not above 0; a body with joints and
+      without mass.
   """
   options.pass_over("put_model", mjx_options, ARGUMENTS)
   _check_arguments(m, keep)
@@ -92,6 +93,7 @@ def put_model(
       f"not {contact_gradient!r} and {contact_reach}."
     )
   validate.check(m)
+  validate.check_numbers(m)
   kind = np.dtype(dtype or jnp.zeros(()).dtype)
   if kind not in (np.float32, np.float64):
     raise ValueError(f"dtype has to be float32 or float64, not {kind}.")
