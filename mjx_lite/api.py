@@ -129,6 +129,7 @@ def set_const(m: Model) -> Model:
   fields are those that `mj_setConst` of MuJoCo 4.0 writes; `stat`, `actuator_lengthrange`, `tendon_lengthspring` and
   damping ratios stay as they are. The batched form is `jax.vmap(mjx.set_const)`.
   """
+  m = jax.tree.map(pytree.strong, m)
   return m.replace(**_constants(m)._asdict())
 
 

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from mjx_lite import api
-from mjx_lite.core import linear
+from mjx_lite.core import linear, pytree
 from mjx_lite.core.callbacks import Callbacks
 from mjx_lite.core.types import Data, Model
 from mjx_lite.forward import adaptive_step
@@ -74,6 +74,7 @@ def rollout(
     return _divided(
       m, d, ctrl, devices, steps=steps, record=record, checkpoint=checkpoint, callbacks=callbacks, adaptive=adaptive,
     )  # fmt: skip
+  d = jax.tree.map(pytree.strong, d)
   ahead = ctrl is not None and not callable(ctrl)
   if ahead:
     ctrl = jnp.asarray(ctrl, d.ctrl.dtype)

@@ -1,7 +1,5 @@
 """Errors: each says what is wrong, where, and what to do."""
 
-import functools
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -96,22 +94,6 @@ MODULE_NAMES = {
     "use mjx_lite.viz.render",
   ),
 }
-
-
-def explained(function: Callable[..., Any]) -> Callable[..., Any]:
-  """What `jax.jit` made of a function, with a message of our own where an argument is an MjModel or an MjData."""
-
-  @functools.wraps(function)
-  def calling(*args, **kwargs):
-    try:
-      return function(*args, **kwargs)
-    except TypeError:
-      refuse_mujoco(args, kwargs)
-      raise
-
-  names = ("lower", "trace", "eval_shape", "_cache_size", "clear_cache")
-  vars(calling).update({name: getattr(function, name) for name in names if hasattr(function, name)})
-  return calling
 
 
 def refuse_mujoco(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:

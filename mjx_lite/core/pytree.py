@@ -84,7 +84,7 @@ def kept(x: Any) -> list[str]:
 
 
 def strong(x: Any) -> Any:
-  """An array without weak type, all else as it is: one with and one without are two programs for JAX."""
+  """An array without weak type, all else as it is: JAX compiles one program for an array with it, and one without."""
   return jax.lax.convert_element_type(x, x.dtype) if getattr(x, "weak_type", False) else x
 
 
@@ -115,15 +115,20 @@ class Replaceable:
     Raises:
       TypeError: for a name that is no field; the message has the nearest one.
     """
-    for name in changes.keys() - _names(type(self)):
-      if name not in self.__dataclass_fields__:
-        raise TypeError(unknown(self, name))
-    handed, declared = handed_names(type(self)), specs(type(self))
+    handed = handed_names(type(self))
+    changes = self.as_arrays(changes)
+    return dataclasses.replace(self, **{f"_{k}" if k in handed else k: x for k, x in changes.items()})
+
+  def as_arrays(self, changes: Mapping[str, Any]) -> dict[str, Any]:
+    """New values of fields by name, as `replace` takes them: numbers as arrays of the field's type, nothing weakly typed."""
+    own, declared, out = self.__dataclass_fields__, specs(type(self)), {}
     for name, x in changes.items():
+      if name not in own and name not in handed_names(type(self)):
+        raise TypeError(unknown(self, name))
       is_number = isinstance(x, numbers.Number) and name in declared and not declared[name]["shape"]
       old = getattr(self, name) if is_number else None
-      changes[name] = jnp.asarray(x, old.dtype) if hasattr(old, "dtype") else strong(x)
-    return dataclasses.replace(self, **{f"_{k}" if k in handed else k: x for k, x in changes.items()})
+      out[name] = jnp.asarray(x, old.dtype) if hasattr(old, "dtype") else strong(x)
+    return out
 
   def tree_replace(self, changes: Mapping[str, Any]) -> Any:
     """Copy with some fields changed, nested ones named by a dotted path: `{'opt.iterations': 5}`."""

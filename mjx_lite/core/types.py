@@ -414,6 +414,14 @@ class Data(Lazy):
         raise
     raise AttributeError(f"Data has no '{name}': {errors.DATA_NAMES[name]}.")
 
+  def replace(self, **changes: Any) -> "Data":
+    """Copy with some fields changed; numbers become arrays, and weakly typed arrays those of their type.
+
+    Raises:
+      TypeError: for a name that is no field; the message has the nearest one.
+    """
+    return super().replace(**self.as_arrays(changes))
+
   # state
   time: jax.Array = array(unit="s")
   qpos: jax.Array = array("nq", unit="m|rad")

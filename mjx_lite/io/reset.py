@@ -37,7 +37,7 @@ def _where(done: Any, a: Any, b: Any) -> Any:
     x, y = jnp.asarray(x), jnp.asarray(y)
     return jnp.where(done.reshape(done.shape + (1,) * (max(x.ndim, y.ndim) - done.ndim)), x, y)
 
-  return jax.tree.map(choose, a, b)
+  return jax.tree.map(lambda x, y: pytree.strong(choose(x, y)), a, b)
 
 
 def reset(m: Model, d: Data, mask: Any = True, key: Any = None) -> Data:
