@@ -106,6 +106,8 @@ from mjx_lite.derivative import InverseJac, TransitionJac, hvp, inverse_jac, tra
 from mjx_lite.integrate.adaptive import Adaptive
 from mjx_lite.io.bind import install as _install_named_access
 from mjx_lite.io.capacity import SuggestedCapacity, suggest_capacity
+from mjx_lite.io.checkpoint import from_state_dict, to_state_dict
+from mjx_lite.io.checkpoint import register_with_flax as _register_with_flax
 from mjx_lite.io.data import bytes_per_world, get_data, get_data_into, make_data, put_data
 from mjx_lite.io.export import register as _register_for_export
 from mjx_lite.io.model import put_model
@@ -116,6 +118,7 @@ from mjx_lite.rollout import rollout
 
 _install_named_access()
 _register_for_export()
+_register_with_flax()
 
 def __getattr__(name):
   """Names of MJX, and of its earlier versions, that are not here."""
@@ -181,6 +184,7 @@ __all__ = [
   "euler",
   "factor_m",
   "forward",
+  "from_state_dict",
   "full_m",
   "fwd_acceleration",
   "fwd_actuation",
@@ -244,6 +248,7 @@ __all__ = [
   "tendon",
   "tendon_armature",
   "tendon_bias",
+  "to_state_dict",
   "transition_jac",
   "transmission",
   "where",

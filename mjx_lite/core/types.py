@@ -400,6 +400,9 @@ class Data(Lazy):
   Some fields are whole numbers or truth values, with respect to which JAX does not differentiate: say
   `jax.grad(f, allow_int=True)(d)`, whose result has no derivatives there (`float0`), or differentiate with respect to fields:
   `jax.grad(lambda qpos: f(d.replace(qpos=qpos)))(d.qpos)`.
+
+  Files: pickle takes a Data as it is. orbax refuses arrays of size zero, of which most models have some: give it
+  `mjx_lite.to_state_dict(d)`, and what it restores to `from_state_dict`.
   """
 
   # rotation matrices (..., 3, 3) of unit quaternions (..., 4); set by api.py, which may import what makes them

@@ -13,7 +13,7 @@ import numpy as np
 
 from mjx_lite.core import fit, pytree, status
 from mjx_lite.core.types import Contact, Data, Model
-from mjx_lite.io import _pack, _unpack, options
+from mjx_lite.io import _pack, _unpack, checkpoint, options
 from mjx_lite.io.model import ARGUMENTS, put_model
 from mjx_lite.sensor import driver as sensor
 from mjx_lite.smooth import plastic, tendon_force
@@ -115,6 +115,7 @@ def _own(x: jax.Array) -> Any:
 
 def _put(d: Data, device: Any) -> Data:
   """The arrays of NumPy on the device, as constants where something is traced; nothing is compiled for them."""
+  checkpoint.register_with_flax()  # it may have been imported after this package
   with jax.ensure_compile_time_eval():
     d = jax.tree.map(lambda x: jax.device_put(x, device) if isinstance(x, np.ndarray) else x, d)
   return jax.device_put(d, device) if device is not None else d
