@@ -98,6 +98,7 @@ from mjx_lite.core.enums import (
   TrnType,
   WrapType,
 )
+from mjx_lite.core.errors import MODULE_NAMES as _MODULE_NAMES
 from mjx_lite.core.errors import MjxError, SlowPathWarning, UnsupportedModelError
 from mjx_lite.core.status import Status, Warning
 from mjx_lite.core.types import Contact, Data, Model, Option, Statistic
@@ -106,6 +107,8 @@ from mjx_lite.explain import Explanation, explain
 from mjx_lite.integrate.adaptive import Adaptive
 from mjx_lite.io.bind import install as _install_named_access
 from mjx_lite.io.capacity import SuggestedCapacity, suggest_capacity
+from mjx_lite.io.checkpoint import from_state_dict, to_state_dict
+from mjx_lite.io.checkpoint import register_with_flax as _register_with_flax
 from mjx_lite.io.data import bytes_per_world, get_data, get_data_into, make_data, put_data
 from mjx_lite.io.export import register as _register_for_export
 from mjx_lite.io.model import put_model
@@ -116,6 +119,13 @@ from mjx_lite.rollout import rollout
 
 _install_named_access()
 _register_for_export()
+_register_with_flax()
+
+def __getattr__(name):
+  """Names of MJX, and of its earlier versions, that are not here."""
+  advice = f": {_MODULE_NAMES[name]}." if name in _MODULE_NAMES else "."
+  raise AttributeError(f"module 'mjx_lite' has no attribute '{name}'{advice}")
+
 
 __version__ = "0.1.0"
 
@@ -178,6 +188,7 @@ __all__ = [
   "explain",
   "factor_m",
   "forward",
+  "from_state_dict",
   "full_m",
   "fwd_acceleration",
   "fwd_actuation",
@@ -241,6 +252,7 @@ __all__ = [
   "tendon",
   "tendon_armature",
   "tendon_bias",
+  "to_state_dict",
   "transition_jac",
   "transmission",
   "where",

@@ -11,7 +11,8 @@ import numpy as np
 
 from mjx_lite import forward as native
 from mjx_lite import support
-from mjx_lite.core import pytree, worlds
+from mjx_lite.core import fit, pytree, worlds
+from mjx_lite.core.errors import check_index
 from mjx_lite.core.types import QUATERNIONS, Data, Model
 from mjx_lite.math import quat
 from mjx_lite.smooth import momentum
@@ -46,28 +47,25 @@ def _is_data(x: Any) -> bool:
 Data.rotation = staticmethod(jax.jit(lambda q: quat.to_mat(q[..., None])[..., 0]))  # read outside of programs too
 
 
+# state, inputs, and a few fields by which a Data of another model is known
+_CHECKED = (
+  "qpos", "qvel", "time", "act", "history", "plastic", "qacc_warmstart", "ctrl", "qfrc_applied", "xfrc_applied", "eq_active",
+  "mocap_pos", "mocap_quat", "userdata", "xpos", "geom_xpos", "efc_D",
+)  # fmt: skip
+
+
 def _check(m: Model, *args: Any) -> None:
   """Refuse what is not a Model, and a Data that does not belong to it."""
   if not isinstance(m, Model):
     raise TypeError(f"the first argument has to be a Model of mjx_lite, not {type(m).__name__}: use put_model.")
   if args and type(args[0]).__name__ == "MjData":
     raise TypeError("the second argument has to be a Data of mjx_lite, not MjData: use put_data.")
+  m.check()
   if not args or not isinstance(args[0], Data):
     return
-  d = args[0]
-  for field, expected in (
-    ("qpos", (m.nq,)), ("qvel", (m.nv,)), ("act", (m.na,)), ("ctrl", (m.nu,)), ("qfrc_applied", (m.nv,)),
-    ("xfrc_applied", (m.nbody, 6)), ("mocap_pos", (m.nmocap, 3)), ("mocap_quat", (m.nmocap, 4)), ("xpos", (m.nbody, 3)),
-    ("geom_xpos", (m.ngeom, 3)), ("efc_D", (m.plan.sizes["nefc"],)),
-  ):  # fmt: skip
-    value = getattr(d, field)
-    if not hasattr(value, "shape"):
-      raise TypeError(f"Data.{field} has to be an array, not {type(value).__name__}.")
-    if value.shape != expected:
-      raise ValueError(
-        f"Data.{field} has shape {value.shape}, and {expected} in one world of this model: the array does not fit, the Data is "
-        "of another model, or is a batch without jax.vmap."
-      )
+  d, shapes = args[0], fit.shapes(Data, m.layout)
+  for field in _CHECKED:
+    fit.check_shape(f"Data.{field}", getattr(d, field), shapes[field], "it does not fit, or the Data is of another model")
   if not jnp.issubdtype(d.qpos.dtype, jnp.floating):
     raise ValueError(f"Data.qpos has to be of a floating type, as the Model's {m.layout.dtype}, not {d.qpos.dtype}.")
 
@@ -93,7 +91,7 @@ make_constraint = one_world(native.make_constraint)
 transmission = one_world(native.transmission)
 com_vel = one_world(native.com_vel)
 passive = one_world(native.passive)
-rne = one_world(native.rne)
+_rne = one_world(native.rne)
 tendon_bias = one_world(native.tendon_bias)
 solve = one_world(native.solve)
 energy_pos = one_world(native.energy_pos)
@@ -131,6 +129,7 @@ def set_const(m: Model) -> Model:
   fields are those that `mj_setConst` of MuJoCo 4.0 writes; `stat`, `actuator_lengthrange`, `tendon_lengthspring` and
   damping ratios stay as they are. The batched form is `jax.vmap(mjx.set_const)`.
   """
+  m = jax.tree.map(pytree.strong, m)
   return m.replace(**_constants(m)._asdict())
 
 
@@ -152,7 +151,7 @@ def with_params(m: Model, **changes: Any) -> Model:
     if name in _FOLLOWS:
       raise ValueError(f"Model.{name} follows from other fields: change those, or set it with Model.replace.")
     if not hasattr(m, name):
-      raise ValueError(f"Model has no field '{name}'.")
+      raise ValueError(pytree.unknown(m, name))
     old = getattr(m, name)
     if isinstance(old, jax.Array):
       value = jnp.asarray(value, old.dtype) if value is not old else value
@@ -183,8 +182,7 @@ def _by_id(function: Callable[..., Any], size: str) -> Callable[..., Any]:
 def _check_id(m: Model, i: Any, size: str) -> None:
   """Refuse a number that is no id; ids of the trace are clipped to the range."""
   n = m.plan.sizes[size] if size in m.plan.sizes else getattr(m, size)
-  if isinstance(i, int | np.integer) and not 0 <= i < n:
-    raise IndexError(f"id {i} is out of range: the model has {size} = {n}.")
+  check_index(i, n, f"id {{i}} is out of range: the model has {size} = {n}.")
 
 
 jac = _by_id(support.jac, "nbody")
@@ -220,6 +218,19 @@ def contact_force(m: Model, d: Data, contact_id: Any, to_world_frame: bool = Fal
   """
   _check_id(m, contact_id, "ncon")
   return _contact_force(m, d, contact_id, to_world_frame=bool(to_world_frame))
+
+
+def rne(m: Model, d: Data, flg_acc: bool = False) -> Data:
+  """Bias force in `qfrc_bias`.
+
+  Args:
+    m: the model.
+    d: Data after `com_vel`.
+    flg_acc: whether the inertial forces of qacc, without armature, count too; static.
+
+  Source: `mj_rne`.
+  """
+  return _rne(m, d, flg_acc=bool(flg_acc))
 
 
 def object_velocity(m: Model, d: Data, objtype: int, objid: Any, local: bool = False) -> jax.Array:

@@ -220,8 +220,11 @@ def passive(m: Model, d: Data) -> Data:
   return d.replace(qfrc_passive=d.qfrc_passive + user.call(m, d, "passive", m.nv))
 
 
-def rne(m: Model, d: Data) -> Data:
-  """Bias force."""
+def rne(m: Model, d: Data, flg_acc: bool = False) -> Data:
+  """Bias force; with flg_acc the inertial forces of qacc, without armature, count too."""
+  if flg_acc:
+    carried = rne_.rne_postconstraint(m, d.cinert, d.cdof, d.cvel, d.cdof_dot, d.qvel, d.qacc, jnp.zeros_like(d.cvel))
+    return d.replace(qfrc_bias=vector.dot(d.cdof, carried.cfrc_int[m.dof_bodyid]))
   return d.replace(qfrc_bias=rne_.rne(m, d.cinert, d.cdof, d.cvel, d.cdof_dot, d.qvel))
 
 

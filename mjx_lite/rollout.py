@@ -1,5 +1,10 @@
-"""Many steps: a scan that carries the integration state alone, in the engine's layout, and remembers what is asked for."""
+"""Many steps: a scan that carries the integration state, in the engine's layout, and remembers what is asked for.
 
+The computed fields of the last step are carried too, and no step reads them: where nobody reads those of the result, JAX takes
+them out of the loop, and XLA never sees them.
+"""
+
+import dataclasses
 import functools
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -9,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from mjx_lite import api
-from mjx_lite.core import linear
+from mjx_lite.core import linear, pytree
 from mjx_lite.core.callbacks import Callbacks
 from mjx_lite.core.types import Data, Model
 from mjx_lite.forward import adaptive_step
@@ -20,6 +25,9 @@ from mjx_lite.solver.implicit_diff import SOLUTION
 # what a step reads of the step before it: mjSTATE_INTEGRATION without the inputs, and the status
 STATE = ("time", "qpos", "qvel", "act", "history", "plastic", "qacc_warmstart", "status")
 RECORD = ("qpos", "qvel")
+# what stays as it is in the Data at the start
+_INPUTS = ("ctrl", "qfrc_applied", "xfrc_applied", "eq_active", "mocap_pos", "mocap_quat", "userdata")
+_CARRIED = tuple(f.name for f in dataclasses.fields(Data) if f.name not in _INPUTS)
 
 
 def rollout(
@@ -36,8 +44,10 @@ def rollout(
 ) -> tuple[Data, Any]:
   """Take steps from a state, under given controls or under a policy.
 
-  Only the state is carried from step to step, so a step computes no field that nobody reads, and reverse mode stores no
-  more than `checkpoint` says. One world; `jax.vmap` batches, and the whole scan then runs in the engine's layout.
+  A step reads the state alone of the one before, so none computes a field that nobody reads, and reverse mode stores no more
+  than `checkpoint` says. What a compiled function returns counts as read, and is written in every step: return the fields that
+  you need, as `end.qpos`, or the record alone, where time counts. One world; `jax.vmap` batches, and the whole scan then runs
+  in the engine's layout.
 
   Args:
     m: the model.
@@ -56,14 +66,18 @@ def rollout(
       force of a contact begins at zero: a force that jumps has no such derivative.
 
   Returns:
-    the Data after the last step, whose computed fields are those of d, and the record stacked over the steps: a dict by
-    name, or what the function returns.
+    the Data after the last step, with the state there and the computed fields from which that step was taken, as after `step`
+    (d itself if there are no steps; its inputs, `ctrl` among them, are those of d always), and the record stacked over the
+    steps: a dict by name, or what the function returns.
   """
   if devices is not None:
     return _divided(
       m, d, ctrl, devices, steps=steps, record=record, checkpoint=checkpoint, callbacks=callbacks, adaptive=adaptive,
     )  # fmt: skip
-  ahead = isinstance(ctrl, jax.Array | np.ndarray)
+  d = jax.tree.map(pytree.strong, d)
+  ahead = ctrl is not None and not callable(ctrl)
+  if ahead:
+    ctrl = jnp.asarray(ctrl, d.ctrl.dtype)
   if ahead and ctrl.ndim != 2:
     raise ValueError(f"ctrl has to be (steps, nu) for one world, not {ctrl.shape}; batch with jax.vmap.")
   length = ctrl.shape[0] if ahead and steps is None else steps
@@ -79,10 +93,10 @@ def rollout(
     record = record if callable(record) else _recorder(tuple(record))
     options = {k: x for k, x in dict(callbacks=callbacks, accuracy=adaptive).items() if x is not None}
     take = functools.partial(api.step if adaptive is None else _ADAPTIVE_STEP, **options)
-    return _scan(take, m, d, jnp.asarray(ctrl) if ahead else None, policy, record, **static)
+    return _scan(take, m, d, ctrl if ahead else None, policy, record, **static)
   static |= dict(callbacks=callbacks, adaptive=adaptive)
   names = tuple(record)
-  return _NATIVE(m, d, jnp.asarray(ctrl), record=names, **static) if ahead else _NATIVE(m, d, record=names, **static)
+  return _NATIVE(m, d, ctrl, record=names, **static) if ahead else _NATIVE(m, d, record=names, **static)
 
 
 def _native(
@@ -117,16 +131,32 @@ def _recorder(names: tuple[str, ...]) -> Callable[[Model, Data], dict[str, Any]]
 def _scan(step, model, d, ctrl, policy, record, *, steps, checkpoint):
   """The steps, in whatever layout `step` has; ctrl (steps, ...)."""
 
-  def one(state, u):
-    m, now = linear.bound(model, state["qpos"]), d.replace(**state)
+  def one(carry, u):
+    m, now = linear.bound(model, carry["qpos"]), d.replace(**{k: carry[k] for k in STATE})
     if policy is not None:
-      u = policy(m, now)
+      u = jnp.asarray(policy(m, now), d.ctrl.dtype)
     after = step(m, now if u is None else now.replace(ctrl=u))
-    return {k: getattr(after, k) for k in STATE}, record(m, after)
+    return jax.tree.map(_fitted, {k: getattr(after, k) for k in carry}, carry), record(m, after)
 
-  start = {k: getattr(d, k) for k in STATE}
-  state, out = checkpointed_scan(one, start, ctrl, steps, checkpoint)
-  return d.replace(**state), out
+  # a field that d does not have is not there at the end
+  start = {k: x for k in _CARRIED if (x := getattr(d, k)) is not None}
+  end, out = checkpointed_scan(one, start, ctrl, steps, checkpoint)
+  return d.replace(**end), out
+
+
+def _fitted(x: jax.Array, like: jax.Array) -> jax.Array:
+  """An array that is the same in all worlds, once for each."""
+  return x if x.shape == like.shape else jnp.broadcast_to(x, like.shape)
+
+
+def state_of(d: Data, end: Data) -> Data:
+  """A Data with the state of another one: what a step reads of the step before; all else is as it was.
+
+  Args:
+    d: the Data.
+    end: the Data after some steps from it.
+  """
+  return d.replace(**{k: getattr(end, k) for k in STATE})
 
 
 def checkpointed_scan(body: Callable[..., Any], carry: Any, xs: Any, length: int, every: int | None) -> tuple[Any, Any]:
@@ -155,7 +185,7 @@ def _divided(m, d, ctrl, devices, **options):
     raise ValueError(f"with devices= the Data has to have a leading world axis, a multiple of {count} long: {d.qpos.shape}.")
   mesh = jax.sharding.Mesh(np.asarray(devices), ("worlds",))
   shared, split = jax.sharding.PartitionSpec(), jax.sharding.PartitionSpec("worlds")
-  ahead = isinstance(ctrl, jax.Array | np.ndarray)
+  ahead = ctrl is not None and not callable(ctrl)
 
   def part(m, d, *given):
     one = lambda d, *u: rollout(m, d, u[0] if u else ctrl, **options)  # noqa: E731

@@ -14,6 +14,7 @@ from mjx_lite.actuator import history
 from mjx_lite.collision import distance, ray
 from mjx_lite.constraint import contact_force as contact_force_
 from mjx_lite.core.enums import ObjType
+from mjx_lite.core.pytree import strong
 from mjx_lite.core.select import pick, rows
 from mjx_lite.core.types import Data, Model
 from mjx_lite.math import quat, spatial, vector
@@ -275,5 +276,5 @@ def local_to_global(world_pos, world_quat, local_pos, local_quat) -> tuple[jax.A
 
   Source: `mj_local2Global`.
   """
-  pos, turn, shift, inner = (jnp.asarray(x)[..., None] for x in (world_pos, world_quat, local_pos, local_quat))
+  pos, turn, shift, inner = (strong(jnp.asarray(x))[..., None] for x in (world_pos, world_quat, local_pos, local_quat))
   return (pos + quat.rotate(turn, shift))[..., 0], quat.to_mat(quat.mul(turn, inner))[..., 0]

@@ -13,6 +13,7 @@ import rich.console
 import rich.text
 
 import mjx_lite as mjx
+from mjx_lite.rollout import state_of
 
 
 def console(**options: Any) -> rich.console.Console:
@@ -195,11 +196,11 @@ def rollout(m: Any, d: Any, ctrl: jax.Array) -> tuple[Any, jax.Array, jax.Array]
   """Steps many worlds through ctrl (steps, worlds, nu); to be jitted by the caller.
 
   Returns:
-    The last Data, and qpos (steps, worlds, nq) and qvel (steps, worlds, nv) after each step.
+    The last Data, with its state alone, and qpos (steps, worlds, nq) and qvel (steps, worlds, nv) after each step.
   """
   # the only place of the tools that knows the form of the engine's rollout
-  d, record = jax.vmap(mjx.rollout, in_axes=(None, 0, 1), out_axes=(0, 1))(m, d, ctrl)
-  return d, record["qpos"], record["qvel"]
+  end, record = jax.vmap(mjx.rollout, in_axes=(None, 0, 1), out_axes=(0, 1))(m, d, ctrl)
+  return state_of(d, end), record["qpos"], record["qvel"]
 
 
 def status_counts(d: Any) -> dict[str, int]:

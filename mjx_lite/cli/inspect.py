@@ -42,6 +42,9 @@ def run(args: argparse.Namespace) -> int:
   _print_slots(mj_model, m, d)
   common.stdout.print("unsupported: nothing that this model uses")
   if not args.no_times:
+    with common.stdout.status("finding the path of each function"):
+      found = mjx.explain(m)
+    common.stdout.print(str(found), markup=False, highlight=False)
     _print_times(mj_model, m, args.worlds)
   return 0
 

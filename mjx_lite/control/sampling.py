@@ -94,6 +94,7 @@ def improve(
   """
   if method not in METHODS:
     raise ValueError(f"there is no method '{method}'; there are {', '.join(METHODS)}.")
+  plan = Plan(*(jnp.asarray(x, d.qpos.dtype) for x in plan))
   low, high = ctrl_bounds(m)
   noise = jax.random.normal(key, (samples, *plan.mean.shape), plan.mean.dtype).at[0].set(0)
   tried = jnp.clip(plan.mean + plan.std * noise, low, high)

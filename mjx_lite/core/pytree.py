@@ -1,11 +1,14 @@
 """Frozen dataclasses as JAX pytrees, and what a declared field says of itself."""
 
 import dataclasses
+import difflib
 import functools
+import numbers
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
 import jax
+import jax.numpy as jnp
 
 
 def array(*shape: str | int, unit: str = "", stage: str = "", dtype: str = "float") -> Any:
@@ -27,7 +30,7 @@ def static(**kwargs: Any) -> Any:
 
 def pytree(cls: type) -> type:
   """Make a frozen dataclass of a class and register it: `static` fields are metadata, the others are children."""
-  cls = dataclasses.dataclass(frozen=True, eq=False)(cls)
+  cls = dataclasses.dataclass(frozen=True, eq=False, repr=False)(cls)
   fields = dataclasses.fields(cls)
   meta = [f.name for f in fields if f.metadata.get("static")]
   data = [f.name for f in fields if not f.metadata.get("static")]
@@ -80,15 +83,52 @@ def kept(x: Any) -> list[str]:
   return [name for name in handed_names(type(x)) if getattr(x, f"_{name}") is not None]
 
 
+def strong(x: Any) -> Any:
+  """An array without weak type, all else as it is: JAX compiles one program for an array with it, and one without."""
+  return jax.lax.convert_element_type(x, x.dtype) if getattr(x, "weak_type", False) else x
+
+
+def unknown(owner: Any, name: str) -> str:
+  """Message about a name that is none of a dataclass's fields: with the part that has it, or the nearest name."""
+  cls = type(owner).__name__
+  for f in dataclasses.fields(owner):
+    part = getattr(owner, f.name) if not f.name.startswith("_") else None
+    if dataclasses.is_dataclass(part) and name in {x.name for x in dataclasses.fields(part)}:
+      return f"{cls} has no field '{name}', but {cls}.{f.name} has: tree_replace({{'{f.name}.{name}': ...}}) changes it."
+  near = difflib.get_close_matches(name, _names(type(owner)), 1)
+  return f"{cls} has no field '{name}'" + (f"; did you mean '{near[0]}'?" if near else ".")
+
+
+def _names(cls: type) -> set[str]:
+  """Names of fields as users know them."""
+  return {f.name.removeprefix("_") for f in dataclasses.fields(cls)}
+
+
 class Replaceable:
   """`replace` and MJX's `tree_replace` for a frozen dataclass."""
 
   __dataclass_fields__: ClassVar[dict[str, Any]]  # of the class that inherits this
 
   def replace(self, **changes: Any) -> Any:
-    """Copy with some fields changed."""
+    """Copy with some fields changed; numbers become arrays, and weakly typed arrays those of their type.
+
+    Raises:
+      TypeError: for a name that is no field; the message has the nearest one.
+    """
     handed = handed_names(type(self))
+    changes = self.as_arrays(changes)
     return dataclasses.replace(self, **{f"_{k}" if k in handed else k: x for k, x in changes.items()})
+
+  def as_arrays(self, changes: Mapping[str, Any]) -> dict[str, Any]:
+    """New values of fields by name, as `replace` takes them: numbers as arrays of the field's type, nothing weakly typed."""
+    own, declared, out = self.__dataclass_fields__, specs(type(self)), {}
+    for name, x in changes.items():
+      if name not in own and name not in handed_names(type(self)):
+        raise TypeError(unknown(self, name))
+      is_number = isinstance(x, numbers.Number) and name in declared and not declared[name]["shape"]
+      old = getattr(self, name) if is_number else None
+      out[name] = jnp.asarray(x, old.dtype) if hasattr(old, "dtype") else strong(x)
+    return out
 
   def tree_replace(self, changes: Mapping[str, Any]) -> Any:
     """Copy with some fields changed, nested ones named by a dotted path: `{'opt.iterations': 5}`."""

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from mjx_lite.core import describe
 from mjx_lite.core.pytree import Replaceable, array, pytree
 
 
@@ -30,6 +31,8 @@ class Warning(enum.IntEnum):
 @pytree
 class Status(Replaceable):
   """Trouble of one world since its Data was made or reset."""
+
+  __repr__ = describe.parts
 
   bits: jax.Array = array(dtype="int")  # of the last step
   count: jax.Array = array(len(Warning), dtype="int")  # since the last reset by the user

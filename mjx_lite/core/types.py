@@ -13,10 +13,10 @@ from typing import Any, ClassVar
 
 import jax
 
-from mjx_lite.core import enums
+from mjx_lite.core import describe, enums, errors, fit
 from mjx_lite.core.layout import Layout
 from mjx_lite.core.packing import Lazy
-from mjx_lite.core.pytree import Handed, Replaceable, array, pytree, static
+from mjx_lite.core.pytree import Handed, Replaceable, array, pytree, specs, static
 from mjx_lite.core.status import Status
 
 _DISABLE, _ENABLE = enums.DisableBit, enums.EnableBit
@@ -59,6 +59,24 @@ class Option(Replaceable):
   disableactuator: int = static()
   contact_gradient: str = static()  # not MuJoCo's; see `put_model`
 
+  __repr__ = describe.parts
+
+  def replace(self, **changes: Any) -> "Option":
+    """Copy with some options changed.
+
+    Raises:
+      ValueError: for an array whose last axes are not the option's.
+    """
+    declared = specs(Option)
+    for name, value in changes.items():
+      if name in declared:
+        fit.check_change(f"Model.opt.{name}", value, declared[name]["shape"], getattr(self, name))
+    return super().replace(**changes)
+
+  def __getattr__(self, name: str) -> Any:
+    advice = f": {errors.OPTION_NAMES[name]}." if name in errors.OPTION_NAMES else "."
+    raise AttributeError(f"Option has no field '{name}'{advice}")
+
   def _on(self, bit: int) -> bool:
     return not self.disableflags & bit
 
@@ -97,6 +115,8 @@ class Option(Replaceable):
 class Statistic(Replaceable):
   """mjStatistic."""
 
+  __repr__ = describe.parts
+
   meaninertia: jax.Array = array(unit="kg m^2")
   meanmass: jax.Array = array(unit="kg")
   meansize: jax.Array = array(unit="m")
@@ -114,6 +134,8 @@ class Model(Replaceable):
 
   # copy with some parameters changed and everything that follows from them computed again; set by api.py, which can do so
   with_params: ClassVar[Callable[..., "Model"]]
+
+  __repr__ = describe.model
 
   layout: Layout = static()
   opt: Option
@@ -269,10 +291,26 @@ class Model(Replaceable):
         return self.layout.static[name]
       except KeyError:
         pass
-    raise AttributeError(f"'{name}' is neither an array of Model nor a field of mjModel")
+    advice = f": {errors.MODEL_NAMES[name]}." if name in errors.MODEL_NAMES else "."
+    raise AttributeError(f"'{name}' is neither an array of Model nor a field of mjModel{advice}")
 
   def __dir__(self) -> list[str]:
     return [*super().__dir__(), *self.layout.static]
+
+  def check(self) -> None:
+    """Refuse a Model with an array that is not that of one world, or of another model; under jax.vmap it sees one world.
+
+    Raises:
+      TypeError: for a field that is no array.
+      ValueError: for a field with another shape; it is named.
+    """
+    for name, shape in fit.shapes(Model, self.layout).items():
+      value = getattr(self, name)
+      if getattr(value, "shape", None) != shape:
+        fit.check_shape(f"Model.{name}", value, shape)
+    for part in ("opt", "stat"):
+      for name, spec in specs(type(getattr(self, part))).items():
+        fit.check_shape(f"Model.{part}.{name}", getattr(getattr(self, part), name), spec["shape"])
 
   def replace(self, **changes: Any) -> "Model":
     """Copy with some arrays changed and all others as they are, for experts.
@@ -281,8 +319,10 @@ class Model(Replaceable):
     and others are those of the old one. `with_params` computes them again.
 
     Raises:
-      ValueError: for a static field, and for one whose terms were left out because it was zero.
+      ValueError: for a static field, for one whose terms were left out because it was zero, and for an array whose last axes
+        are not those of the field.
     """
+    shapes = fit.shapes(Model, self.layout)
     for name, value in changes.items():
       if name in self.layout.static:
         raise ValueError(
@@ -291,6 +331,8 @@ class Model(Replaceable):
         )
       if name in self.layout.pruned and value is not getattr(self, name):
         raise _left_out(f"Model.{name}", name)
+      if name in shapes:
+        fit.check_change(f"Model.{name}", value, shapes[name], getattr(self, name))
     for name in _OPT_PRUNABLE & self.layout.pruned if "opt" in changes else ():
       if getattr(changes["opt"], name) is not getattr(self.opt, name):
         raise _left_out(f"Model.opt.{name}", name)
@@ -325,6 +367,8 @@ class Contact(Replaceable):
   `exclude` is 0 for a contact with rows, 1 for one in the gap, 3 for one that no dof changes, -1 for an empty slot.
   `efc_address` is the slot's first row.
   """
+
+  __repr__ = describe.contact
 
   dist: jax.Array = array("ncon", unit="m", stage="collision")
   pos: jax.Array = array("ncon", 3, unit="m", stage="collision")
@@ -366,10 +410,34 @@ class Data(Lazy):
   matrices are otherwise made of the quaternions when they are read, `crb`, `qLD`, `qLDiagInv` and `efc_KBIP` are not there, and
   what is computed on demand (`cacc`, `cfrc_int`, `cfrc_ext`, `subtree_linvel`, `subtree_angmom`) is in what
   `rne_postconstraint` and `subtree_vel` return.
+
+  Some fields are whole numbers or truth values, with respect to which JAX does not differentiate: say
+  `jax.grad(f, allow_int=True)(d)`, whose result has no derivatives there (`float0`), or differentiate with respect to fields:
+  `jax.grad(lambda qpos: f(d.replace(qpos=qpos)))(d.qpos)`.
+
+  Files: pickle takes a Data as it is. orbax refuses arrays of size zero, of which most models have some: give it
+  `mjx_lite.to_state_dict(d)`, and what it restores to `from_state_dict`.
   """
 
   # rotation matrices (..., 3, 3) of unit quaternions (..., 4); set by api.py, which may import what makes them
   rotation: ClassVar[Callable[[jax.Array], jax.Array]]
+  __repr__ = describe.data
+
+  def __getattr__(self, name: str) -> Any:
+    try:
+      return super().__getattr__(name)
+    except AttributeError:
+      if name not in errors.DATA_NAMES:
+        raise
+    raise AttributeError(f"Data has no '{name}': {errors.DATA_NAMES[name]}.")
+
+  def replace(self, **changes: Any) -> "Data":
+    """Copy with some fields changed; numbers become arrays, and weakly typed arrays those of their type.
+
+    Raises:
+      TypeError: for a name that is no field; the message has the nearest one.
+    """
+    return super().replace(**self.as_arrays(changes))
 
   # state
   time: jax.Array = array(unit="s")

@@ -16,6 +16,10 @@ from mjx_lite.envs.state import State
 ASSETS = pathlib.Path(__file__).parent / "assets"
 
 
+# of the Data after the substeps: the state, and what sensors showed; all else would be written in each substep
+_KEPT = ("time", "qpos", "qvel", "act", "history", "plastic", "qacc_warmstart", "status", "sensordata")
+
+
 class Env:
   """One world of a task. `jax.vmap` batches; `wrap` adds episodes, resets and the rest.
 
@@ -92,8 +96,8 @@ class Env:
     if action.shape != (self.action_size,):
       raise ValueError(f"an action of one world has shape ({self.action_size},), not {action.shape}.")
     before = state.data.replace(ctrl=self.control(m, action))
-    d, last = mjx.rollout(m, before, steps=self.n_substeps, record=("sensordata",))
-    d = mjx.kinematics(m, d.replace(sensordata=last["sensordata"][-1]))
+    end, _ = mjx.rollout(m, before, steps=self.n_substeps, record=())
+    d = mjx.kinematics(m, before.replace(**{name: getattr(end, name) for name in _KEPT}))
     terms = self.score(m, before, d, action)
     done = self.failed(m, d).astype(d.qpos.dtype)
     return state.replace(

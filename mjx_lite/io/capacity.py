@@ -47,8 +47,17 @@ def suggest_capacity(m: mujoco.MjModel, qpos_samples: Any, headroom: float = 1.5
     qpos_samples: configurations (n, nq) or (nq,).
     headroom: factor on the largest numbers seen.
     spare: added besides.
+
+  Raises:
+    TypeError: m is not a mujoco.MjModel.
+    ValueError: there is no configuration, or not of this model.
   """
-  samples = np.asarray(qpos_samples, float).reshape(-1, m.nq)
+  if not isinstance(m, mujoco.MjModel):
+    raise TypeError(f"suggest_capacity takes a mujoco.MjModel, not {type(m).__name__}: give the model before put_model.")
+  samples = np.asarray(qpos_samples, float)
+  if samples.shape[-1:] != (m.nq,):
+    raise ValueError(f"qpos_samples has shape {samples.shape}, and the model needs (n, {m.nq}).")
+  samples = samples.reshape(-1, m.nq)
   if not len(samples):
     raise ValueError("suggest_capacity needs at least one configuration.")
   data, ncon, pos, mat = mujoco.MjData(m), 0, [], []

@@ -11,10 +11,10 @@ import jax.numpy as jnp
 import mujoco
 import numpy as np
 
-from mjx_lite.core import pytree, status
+from mjx_lite.core import fit, pytree, status
 from mjx_lite.core.types import Contact, Data, Model
-from mjx_lite.io import _pack
-from mjx_lite.io.model import put_model
+from mjx_lite.io import _pack, _unpack, checkpoint, options
+from mjx_lite.io.model import ARGUMENTS, put_model
 from mjx_lite.sensor import driver as sensor
 from mjx_lite.smooth import plastic, tendon_force
 
@@ -23,7 +23,7 @@ _KINDS = {"int": np.int32, "bool": np.bool_}
 
 def shape_of(m: Any, spec: Mapping[str, Any], sizes: Mapping[str, int]) -> tuple[int, ...]:
   """Shape of a declared field for one world."""
-  return tuple(d if isinstance(d, int) else sizes[d] if d in sizes else getattr(m, d) for d in spec["shape"])
+  return tuple((sizes[d] if d in sizes else getattr(m, d)) if isinstance(d, str) else d for d in spec["shape"])
 
 
 def _zeros(m: Model, spec: Mapping[str, Any]) -> np.ndarray:
@@ -60,20 +60,33 @@ def make_data(
     keep: fields that a step does not hand on unless they are named here, or 'all': `crb`, `qLD`, `qLDiagInv`, `efc_KBIP`; what
       `rne_postconstraint` and `subtree_vel` compute; and rotation matrices, which are otherwise made of the quaternions each
       time that they are read. They cost memory and time in every step.
-    **mjx_options: arguments that only mean something to MJX.
+    **mjx_options: arguments of put_model where m is a mujoco model; and those that only mean something to MJX, which warn.
 
   Raises:
     ValueError: for a name in keep that is none of these.
+    TypeError: for an argument that is known neither here nor in MJX.
   """
-  if isinstance(m, mujoco.MjModel):
-    m = put_model(m, device, **mjx_options)
+  m = _model_of("make_data", m, device, mjx_options)
   if not isinstance(m, Model):
     raise TypeError(f"make_data takes a Model or a mujoco.MjModel, not {type(m).__name__}.")
   return _put(_start(m, keep), device)
 
 
+def _model_of(function: str, m: Any, device: Any, given: Mapping[str, Any], stacklevel: int = 4) -> Any:
+  """The Model that a function of this module was given, or put_model of the MjModel with the arguments that are its own."""
+  own = {name: x for name, x in given.items() if name in ARGUMENTS}
+  options.pass_over(function, {name: x for name, x in given.items() if name not in own}, ARGUMENTS, stacklevel)
+  if isinstance(m, mujoco.MjModel):
+    return put_model(m, device, **own)
+  if isinstance(m, Model) and own:
+    raise TypeError(f"{function}: {', '.join(own)} belong to put_model, which made the Model: give them there.")
+  return m
+
+
 def _start(m: Model, keep: Sequence[str]) -> Data:
   """Data at the start: arrays of NumPy, but for what is made of a Model's arrays that are traced."""
+  for name in ("qpos0", "body_pos", "body_quat"):  # what is read
+    fit.check_shape(f"Model.{name}", getattr(m, name), fit.shapes(Model, m.layout)[name])
   d = Data(
     contact=Contact(**_allocate(m, Contact)), status=status.Status(**_allocate(m, status.Status)),
     **_allocate(m, Data, _names(keep)),
@@ -102,6 +115,7 @@ def _own(x: jax.Array) -> Any:
 
 def _put(d: Data, device: Any) -> Data:
   """The arrays of NumPy on the device, as constants where something is traced; nothing is compiled for them."""
+  checkpoint.register_with_flax()  # it may have been imported after this package
   with jax.ensure_compile_time_eval():
     d = jax.tree.map(lambda x: jax.device_put(x, device) if isinstance(x, np.ndarray) else x, d)
   return jax.device_put(d, device) if device is not None else d
@@ -111,34 +125,40 @@ STATE = ("time", "qpos", "qvel", "act", "history", "plastic", "qacc_warmstart")
 INPUTS = ("ctrl", "qfrc_applied", "xfrc_applied", "eq_active", "mocap_pos", "mocap_quat", "userdata")
 
 
+@options.renamed(mj_model="m", mj_data="d")
 def put_data(
-  mj_model: mujoco.MjModel, mj_data: mujoco.MjData, device: Any = None, *, keep: Sequence[str] = (), **options: Any
+  m: mujoco.MjModel | Model, d: mujoco.MjData, device: Any = None, *, keep: Sequence[str] = (), **mjx_options: Any
 ) -> Data:
-  """Data of a mujoco.MjData: its state, its inputs, and what it computed.
+  """Data of a mujoco.MjData: its state, its inputs, and what it computed, contacts and constraint rows in their slots.
 
-  Constraint rows and contacts live in static slots here; they are filled by the next stage that computes them.
+  Where the model has fewer slots than the MjData has contacts, the last are left out, and the status says CONTACTFULL.
 
   Args:
-    mj_model: the model of the data.
-    mj_data: the data.
+    m: the model of the data.
+    d: the data.
     device: jax.Device where the arrays go.
     keep: as in make_data.
-    **options: arguments of put_model.
+    **mjx_options: as in make_data.
+
+  Raises:
+    ValueError: the MjData is of another model, or has a contact or a constraint row for which the Model has no place.
+    TypeError: d is not a mujoco.MjData, or an argument is known neither here nor in MJX.
   """
-  if not isinstance(mj_data, mujoco.MjData):
-    raise TypeError(f"put_data takes a mujoco.MjModel and a mujoco.MjData, not {type(mj_data).__name__}.")
-  m = mj_model if isinstance(mj_model, Model) else put_model(mj_model, device, **options)
-  _check_same_model(m, mj_data)
-  d = _start(m, keep)
+  if not isinstance(d, mujoco.MjData):
+    raise TypeError(f"put_data takes a mujoco.MjModel and a mujoco.MjData, not {type(d).__name__}.")
+  model = _model_of("put_data", m, device, mjx_options, stacklevel=5)
+  _check_same_model(model, d)
+  out = _start(model, keep)
   changes = {}
-  for name in pytree.present(d):
-    if name.startswith(("efc_", "solver_", "actuator_moment")) or not hasattr(mj_data, name):
+  for name in pytree.present(out):
+    if name.startswith(("efc_", "solver_", "actuator_moment")) or not hasattr(d, name):
       continue
-    like = getattr(d, name)
-    value = np.array(getattr(mj_data, name), like.dtype)  # a copy: JAX on CPU may alias what it is given
+    like = getattr(out, name)
+    value = np.array(getattr(d, name), like.dtype)  # a copy: JAX on CPU may alias what it is given
     changes[name] = value.reshape(like.shape)
-  changes["actuator_moment"] = np.array(_pack.read_moment(m, mj_data), m.layout.dtype)
-  return _put(d.replace(**changes), device)
+  changes["actuator_moment"] = np.array(_pack.read_moment(model, d), model.layout.dtype)
+  changes.update(_unpack.read(model, d, out))
+  return _put(out.replace(**changes), device)
 
 
 def _check_same_model(m: Any, d: Any) -> None:
@@ -158,35 +178,43 @@ def _check_types(mj_model: Any, d: Any) -> None:
     )
 
 
-def get_data(mj_model: mujoco.MjModel, d: Data) -> mujoco.MjData | list[mujoco.MjData]:
+@options.renamed(mj_model="m")
+def get_data(m: mujoco.MjModel, d: Data, **mjx_options: Any) -> mujoco.MjData | list[mujoco.MjData]:
   """mujoco.MjData of a Data, or a list of them if it has a leading world axis.
 
   Most of its time are the allocations: `get_data_into` writes into what is there. `efc_J` is written down here, of a Data after
   `step` with the new qpos where a row depends on it: limits of ball joints and couplings of joints.
 
   Args:
-    mj_model: the model of the data.
+    m: the model of the data.
     d: the Data.
+    **mjx_options: arguments that only mean something to MJX; they warn.
   """
-  _check_types(mj_model, d)
+  options.pass_over("get_data", mjx_options, stacklevel=4)
+  _check_types(m, d)
   batch = d.qpos.ndim > 1
-  result = [mujoco.MjData(mj_model) for _ in range(d.qpos.shape[0])] if batch else mujoco.MjData(mj_model)
-  _write(result, mj_model, d)
+  result = [mujoco.MjData(m) for _ in range(d.qpos.shape[0])] if batch else mujoco.MjData(m)
+  _write(result, m, d)
   return result
 
 
-def get_data_into(result: mujoco.MjData | list[mujoco.MjData], mj_model: mujoco.MjModel, d: Data) -> None:
+@options.renamed(mj_model="m")
+def get_data_into(
+  result: mujoco.MjData | list[mujoco.MjData], m: mujoco.MjModel, d: Data, **mjx_options: Any
+) -> None:
   """Write a Data into existing mujoco.MjData, contacts and constraint rows packed as MuJoCo has them.
 
   Args:
     result: one MjData, or a list with one for each world of a Data with a leading world axis.
-    mj_model: the model of the data.
+    m: the model of the data.
     d: the Data.
+    **mjx_options: arguments that only mean something to MJX; they warn.
   """
-  _check_types(mj_model, d)
+  options.pass_over("get_data_into", mjx_options, stacklevel=4)
+  _check_types(m, d)
   if (d.qpos.ndim > 1) != isinstance(result, list):
     raise ValueError("a list of MjData is needed for a Data with a world axis, and one MjData for a Data without.")
-  _write(result, mj_model, d)
+  _write(result, m, d)
 
 
 def _write(result: mujoco.MjData | list[mujoco.MjData], mj_model: mujoco.MjModel, d: Data) -> None:

@@ -1,7 +1,8 @@
 """From mujoco.MjModel to Model."""
 
 import dataclasses
-import warnings
+import inspect
+import numbers
 from collections.abc import Mapping
 from typing import Any
 
@@ -15,7 +16,7 @@ from mjx_lite.constraint.soft import WEIGHTS
 from mjx_lite.core import enums, pytree
 from mjx_lite.core.layout import Layout
 from mjx_lite.core.types import Model, Option, Statistic
-from mjx_lite.io import validate
+from mjx_lite.io import options, validate
 from mjx_lite.plan import Plan, plan
 
 VERSION = "4.0"  # of MuJoCo, whose behaviour is reproduced
@@ -39,7 +40,6 @@ PRUNABLE = {
 }
 CONTACT_GRADIENTS = ("exact", *WEIGHTS)
 _GEOM_WRAPS = (enums.WrapType.SPHERE, enums.WrapType.CYLINDER)  # the parameter of these is the id of a side site
-_IGNORED = ("impl", "graph_mode", "naconmax", "nconmax", "njmax", "nccdmax", "nmaxpolygon", "nmaxpyramid")
 
 
 def put_model(
@@ -81,16 +81,19 @@ def put_model(
 
   Raises:
     UnsupportedModelError: the model uses what is not implemented; the message names all of it.
-    TypeError: m is not a mujoco.MjModel.
-    ValueError: the model or a field named in `keep` is not usable.
+    TypeError: m is not a mujoco.MjModel, or an argument is known neither here nor in MJX.
+    ValueError: the model or a field named in `keep` is not usable; a timestep that is not above 0; a body with joints and
+      without mass.
   """
-  _check_arguments(m, keep, mjx_options)
+  options.pass_over("put_model", mjx_options, ARGUMENTS)
+  _check_arguments(m, keep)
   if contact_gradient not in CONTACT_GRADIENTS or not contact_reach > 0:
     raise ValueError(
       f"contact_gradient has to be one of {', '.join(CONTACT_GRADIENTS)} and contact_reach above 0, "
       f"not {contact_gradient!r} and {contact_reach}."
     )
   validate.check(m)
+  validate.check_numbers(m)
   kind = np.dtype(dtype or jnp.zeros(()).dtype)
   if kind not in (np.float32, np.float64):
     raise ValueError(f"dtype has to be float32 or float64, not {kind}.")
@@ -125,7 +128,11 @@ def put_model(
   return Model(layout=layout, opt=option, stat=_nested(Statistic, m.stat, put), **arrays)
 
 
-def _check_arguments(m, keep, mjx_options):
+# the keyword arguments of put_model
+ARGUMENTS = tuple(name for name, p in inspect.signature(put_model).parameters.items() if p.kind == p.KEYWORD_ONLY)
+
+
+def _check_arguments(m, keep):
   if not isinstance(m, mujoco.MjModel):
     hint = {Model: "it is already a Model of mjx_lite", mujoco.MjSpec: "call .compile() on the MjSpec first"}
     reason = hint.get(type(m), "load one with mujoco.MjModel.from_xml_path")
@@ -138,11 +145,6 @@ def _check_arguments(m, keep, mjx_options):
   unknown = sorted(set(keep) - set(PRUNABLE))
   if unknown:
     raise ValueError(f"keep={unknown}: only {sorted(PRUNABLE)} can be left out, so only those can be kept.")
-  for name, value in mjx_options.items():
-    if name not in _IGNORED:
-      raise TypeError(f"put_model got an unexpected argument '{name}'.")
-    if value is not None:
-      warnings.warn(f"put_model(..., {name}=) has no meaning in mjx_lite and is ignored.", stacklevel=3)
 
 
 def _check_capacity(capacity: Capacity, plans: Plan) -> None:
@@ -165,7 +167,7 @@ def _fields(m: mujoco.MjModel) -> dict[str, Any]:
     value = getattr(m, name)
     if isinstance(value, np.ndarray):
       out[name] = value.copy()
-    elif isinstance(value, bool | int | float | bytes):
+    elif isinstance(value, numbers.Number | bytes):
       out[name] = value
   return out
 

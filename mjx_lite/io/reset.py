@@ -7,6 +7,7 @@ import jax.numpy as jnp
 
 from mjx_lite.core import pytree
 from mjx_lite.core.enums import ObjType
+from mjx_lite.core.errors import check_index
 from mjx_lite.core.types import Data, Model
 from mjx_lite.io.data import make_data
 from mjx_lite.io.names import name2id
@@ -36,17 +37,23 @@ def _where(done: Any, a: Any, b: Any) -> Any:
     x, y = jnp.asarray(x), jnp.asarray(y)
     return jnp.where(done.reshape(done.shape + (1,) * (max(x.ndim, y.ndim) - done.ndim)), x, y)
 
-  return jax.tree.map(choose, a, b)
+  return jax.tree.map(lambda x, y: pytree.strong(choose(x, y)), a, b)
 
 
-def reset(m: Model, d: Data, mask: Any = True, key: int | str | jax.Array | None = None) -> Data:
+def reset(m: Model, d: Data, mask: Any = True, key: Any = None) -> Data:
   """Reset worlds to the start or to a keyframe; what is computed becomes zero, and so do the counters of the status.
 
   Args:
     m: the model.
     d: Data of one world, or with a leading world axis.
     mask: which worlds, all of them by default.
-    key: name or number of a keyframe (of the trace, if it is a number); None for the model's reference configuration.
+    key: name or number of a keyframe, or an array with one number for each world; None for the model's reference
+      configuration. A number that is traced is clipped to the keyframes that there are.
+
+  Raises:
+    KeyError: for a name that no keyframe has.
+    IndexError: for a number that is out of range and not traced.
+    TypeError: for a number that is not whole.
 
   Source: `mj_resetData`, `mj_resetDataKeyframe`.
   """
@@ -57,8 +64,7 @@ def reset(m: Model, d: Data, mask: Any = True, key: int | str | jax.Array | None
       if found < 0:
         raise KeyError(f"the model has no keyframe '{key}'.")
       key = found
-    elif isinstance(key, int) and not 0 <= key < m.nkey:
-      raise IndexError(f"keyframe {key} is out of range: the model has nkey = {m.nkey}.")
+    check_index(key, m.nkey, f"keyframe {{i}} is out of range: the model has nkey = {m.nkey}.")
     number = jnp.asarray(key)
-    start = start.replace(**{k: jnp.take(getattr(m, field), number, axis=0) for k, field in _KEY.items()})
+    start = start.replace(**{k: jnp.take(getattr(m, field), number, axis=0, mode="clip") for k, field in _KEY.items()})
   return where(jnp.broadcast_to(jnp.asarray(mask, bool), d.time.shape), start, d)

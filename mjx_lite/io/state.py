@@ -9,6 +9,7 @@ from mjx_lite.core import pytree
 from mjx_lite.core.enums import State
 from mjx_lite.core.types import Data, Model
 from mjx_lite.io.data import shape_of
+from mjx_lite.io.options import renamed
 
 # bit -> field of Data; components that no accepted model has are absent
 _FIELDS = {
@@ -30,24 +31,27 @@ def _shape(m: Model, name: str) -> tuple[int, ...]:
   return shape_of(m, pytree.specs(Data)[name], {})
 
 
-def state_size(m: Model, sig: int) -> int:
-  """Length of the state vector with the components in sig. Source: `mj_stateSize`."""
-  return sum(math.prod(_shape(m, name)) for name in _components(sig))
+@renamed(sig="spec")
+def state_size(m: Model, spec: int) -> int:
+  """Length of the state vector with the components in spec. Source: `mj_stateSize`."""
+  return sum(math.prod(_shape(m, name)) for name in _components(spec))
 
 
-def get_state(m: Model, d: Data, sig: int) -> jax.Array:
-  """State vector with the components in sig, in bit order. Source: `mj_getState`."""
-  parts = [jnp.ravel(getattr(d, name)).astype(d.qpos.dtype) for name in _components(sig)]
+@renamed(sig="spec")
+def get_state(m: Model, d: Data, spec: int) -> jax.Array:
+  """State vector with the components in spec, in bit order. Source: `mj_getState`."""
+  parts = [jnp.ravel(getattr(d, name)).astype(d.qpos.dtype) for name in _components(spec)]
   return jnp.concatenate(parts) if parts else jnp.zeros((0,), d.qpos.dtype)
 
 
-def set_state(m: Model, d: Data, state: jax.Array, sig: int) -> Data:
-  """Data with the components in sig taken from a state vector. Source: `mj_setState`."""
-  size = state_size(m, sig)
+@renamed(sig="spec")
+def set_state(m: Model, d: Data, state: jax.Array, spec: int) -> Data:
+  """Data with the components in spec taken from a state vector. Source: `mj_setState`."""
+  size = state_size(m, spec)
   if state.shape != (size,):
-    raise ValueError(f"the state has shape {state.shape}, the signature {int(sig)} of this model needs ({size},).")
+    raise ValueError(f"the state has shape {state.shape}, the signature {int(spec)} of this model needs ({size},).")
   changes, start = {}, 0
-  for name in _components(sig):
+  for name in _components(spec):
     old = getattr(d, name)
     n = math.prod(old.shape)
     changes[name] = state[start : start + n].reshape(old.shape).astype(old.dtype)

@@ -11,7 +11,7 @@ from mjx_lite.collision.primitive import COLLIDERS
 from mjx_lite.collision.sdf_mesh import FIELD_COLLIDERS
 from mjx_lite.constraint.equality import EQUALITIES
 from mjx_lite.core import enums
-from mjx_lite.core.errors import Problem, UnsupportedModelError
+from mjx_lite.core.errors import MjxError, Problem, UnsupportedModelError
 from mjx_lite.forward import INTEGRATORS
 from mjx_lite.sensor.table import SENSORS
 from mjx_lite.sensor.tactile import DISTANCES
@@ -39,6 +39,33 @@ def check(m: mujoco.MjModel) -> None:
   problems = find_problems(m)
   if problems:
     raise UnsupportedModelError(problems)
+
+
+def check_numbers(m: mujoco.MjModel) -> None:
+  """Refuse a model whose numbers no motion follows from, as an edit of a compiled model can make them.
+
+  Raises:
+    MjxError: names them.
+  """
+  found = []
+  if not (m.opt.timestep > 0 and np.isfinite(m.opt.timestep)):
+    found.append(f"option: timestep = {m.opt.timestep:g}, has to be above 0")
+  body = mujoco.mjtObj.mjOBJ_BODY
+  for field in ("body_mass", "body_inertia"):
+    x = getattr(m, field).reshape(m.nbody, -1)
+    for b in np.flatnonzero(~np.all((x >= 0) & np.isfinite(x), axis=1)):
+      found.append(f"{name_of(m, body, b)}: {field} = {np.array2string(x[b])}, has to be 0 or more")
+  heavy = (m.body_mass >= mujoco.mjMINVAL) & (m.body_inertia.min(axis=1) >= mujoco.mjMINVAL)
+  carried = {int(w) for w in m.body_weldid[heavy]}
+  for b in np.flatnonzero(m.body_jntnum > 0):
+    if int(m.body_weldid[b]) not in carried:
+      mass, inertia = m.body_mass[b], np.array2string(m.body_inertia[b])
+      found.append(
+        f"{name_of(m, body, b)}: it has joints, mass = {mass:g} and inertia = {inertia}: both have to be above 0, its own or "
+        "those of a body that is fixed to it"
+      )
+  if found:
+    raise MjxError("the model has numbers from which no motion follows:\n" + "\n".join(f"  {x}" for x in found))
 
 
 def find_problems(m: mujoco.MjModel) -> list[Problem]:

@@ -1,5 +1,6 @@
 """What the learners share: the loop over iterations with its progress bar, and checkpoints from which it goes on."""
 
+import math
 import os
 import pathlib
 from collections.abc import Callable
@@ -42,7 +43,8 @@ def run(
     progress: called after each iteration with its number, its entry of the curve, and the learner.
 
   Returns:
-    the learner and the learning curve, one entry for each iteration.
+    the learner and the learning curve, one entry for each iteration; in those without the end of an episode the return is NaN,
+    and the bar shows the last one that is known.
   """
   store = None if checkpoint is None else Checkpoints(checkpoint)
   try:
@@ -56,7 +58,7 @@ def run(
       worlds, learner, report = program(worlds, learner, for_iteration)
       report = {k: float(v) for k, v in jax.device_get(report).items()}
       curve.append({"steps": (i + 1) * steps, **report})
-      bar.set_postfix({"return": f"{report['return']:.3g}", "length": f"{report['length']:.0f}"})
+      bar.set_postfix(_shown(curve))
       if progress is not None:
         progress(i, curve[-1], learner)
       if store and ((i + 1) % every == 0 or i + 1 == iterations):
@@ -65,6 +67,12 @@ def run(
     if store:
       store.close()
   return learner, curve
+
+
+def _shown(curve: list[dict[str, float]]) -> dict[str, str]:
+  """Return and length of the last iteration in which episodes ended; nothing before the first."""
+  last = next((x for x in reversed(curve) if not math.isnan(x["return"])), None)
+  return {} if last is None else {"return": f"{last['return']:.3g}", "length": f"{last['length']:.0f}"}
 
 
 class Checkpoints:

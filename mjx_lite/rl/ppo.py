@@ -117,7 +117,7 @@ class Result(NamedTuple):
 
   policy: Callable[[jax.Array], jax.Array]  # from an observation to the mean action in [-1, 1]
   learner: Learner
-  curve: list[dict[str, float]]  # by iteration: steps, return and length of the episodes that ended, diverged worlds
+  curve: list[dict[str, float]]  # by iteration: steps, return and length of the episodes that ended (NaN: none), ...
 
   def plot(self, axes: Any = None, *, label: str | None = None, path: str | os.PathLike | None = None) -> Any:
     """Draw the learning curve, return over steps, where episodes ended; returns matplotlib's axes.
@@ -175,11 +175,12 @@ def minibatches(key: jax.Array, count: int, number: int, epochs: int) -> jax.Arr
 
 
 def report(data: Unroll, ended: dict[str, jax.Array], diverged: jax.Array) -> dict[str, jax.Array]:
-  """An entry of the learning curve: means over the episodes that ended."""
+  """An entry of the learning curve: means over the episodes that ended, NaN where none did."""
   episodes = jnp.sum(data.done)
 
   def mean(x):
-    return jnp.sum(x * data.done) / jnp.maximum(episodes, 1)
+    total = jnp.sum(jnp.where(data.done > 0, x, 0))
+    return jnp.where(episodes > 0, total / jnp.maximum(episodes, 1), jnp.nan)
 
   return {
     "return": mean(ended["sum_reward"]), "length": mean(ended["length"]), "episodes": episodes,

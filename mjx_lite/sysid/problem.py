@@ -129,7 +129,7 @@ def assembled(p: Structure, z: jax.Array, found: Pushed, t: Tables) -> tuple[jax
   """The residuals and their Jacobian, of all segments' parts."""
   theta, delta = unknowns(p, z, t)
   count, (S, nx) = theta.shape[0], delta.shape
-  r, J = [found.misses.ravel()], [_spread_out(found.slope, count, S, 0)]
+  r, J = [found.misses.ravel()], [_spread_out(found.slope, count, S)]
   if p.link:
     along = jax.vmap(lambda e: jax.jvp(lambda x: _jumps(p, x, delta, t), (found.end,), (e,)), out_axes=(None, 0))
     gap, of_end = along(found.end_slope)  # (L, nx), (n, L, nx)
@@ -146,10 +146,10 @@ def assembled(p: Structure, z: jax.Array, found: Pushed, t: Tables) -> tuple[jax
   return jnp.concatenate(r), jnp.concatenate(J)
 
 
-def _spread_out(slope, count, S, which):
-  """Rows of segments `which`, (L, M, count + nx), as a matrix whose columns are those of all segments' starts."""
+def _spread_out(slope, count, S, which=None):
+  """Rows of segments `which`, (L, M, count + nx), as a matrix whose columns are those of all segments' starts; None: of all."""
   L, M, n = slope.shape
-  which = np.arange(S) if isinstance(which, int) else which
+  which = np.arange(S) if which is None else which
   shared = slope[..., :count].reshape(L * M, count)
   if n == count:
     return shared

@@ -103,6 +103,17 @@ def test_docstrings(path):
       assert ast.get_docstring(node), f"{name_of(path)}:{node.lineno} {node.name} has no docstring"
 
 
+@pytest.mark.parametrize("path", modules(), ids=name_of)
+def test_whole_numbers_of_numpy_are_not_missed(path):
+  """`isinstance(x, int)` is False for NumPy's integers: it stands with `np.integer`, or is written otherwise."""
+  for node in ast.walk(ast.parse(path.read_text())):
+    if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "isinstance":
+      names = {x.id for x in ast.walk(node.args[1]) if isinstance(x, ast.Name)}
+      attributes = {x.attr for x in ast.walk(node.args[1]) if isinstance(x, ast.Attribute)}
+      for plain, numpys in (("int", "integer"), ("float", "floating"), ("bool", "bool_")):
+        assert plain not in names or numpys in attributes, f"{name_of(path)}:{node.lineno}"
+
+
 def test_public_names():
   assert sorted(mjx.__all__) == sorted(set(mjx.__all__))
   for name in mjx.__all__:

@@ -108,6 +108,65 @@ def test_reset_of_some_worlds(scene):
     mjx.reset(m, d, key=1)
 
 
+TWO_KEYS = """
+<mujoco>
+  <worldbody><body><joint type="slide"/><geom size=".1"/></body></worldbody>
+  <keyframe><key qpos="1"/><key qpos="2" time="5"/></keyframe>
+</mujoco>
+"""
+WHOLE = (int, np.int8, np.int32, np.int64, np.uint8, np.array, jnp.asarray)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("kind", WHOLE, ids=lambda k: k.__name__)
+def test_a_keyframe_by_a_number_of_any_kind(kind, dtype):
+  m = mjx.put_model(mujoco.MjModel.from_xml_string(TWO_KEYS), dtype=dtype)
+  d = mjx.make_data(m)
+  many = jax.tree.map(lambda x: jnp.stack([x, x, x]), d)
+  for key in (0, 1):
+    assert mjx.reset(m, d, key=kind(key)).qpos == key + 1
+    assert jax.jit(lambda d: mjx.reset(m, d, key=kind(key)))(d).qpos == key + 1  # noqa: B023
+    assert (jax.vmap(lambda d: mjx.reset(m, d, key=kind(key)))(many).qpos == key + 1).all()  # noqa: B023
+    assert (mjx.reset(m, many, key=kind(key)).qpos == key + 1).all()
+  for key in (-1, 2, 7):
+    if key < 0 and kind is np.uint8:
+      continue
+    number = kind(key)
+    for reset in (lambda d: mjx.reset(m, d, key=number), jax.jit(lambda d: mjx.reset(m, d, key=number))):  # noqa: B023
+      with pytest.raises(IndexError, match=f"keyframe {key} is out of range: the model has nkey = 2"):
+        reset(d)
+
+
+def test_keyframes_by_world_and_of_the_trace():
+  m = mjx.put_model(mujoco.MjModel.from_xml_string(TWO_KEYS))
+  d = mjx.make_data(m)
+  many = jax.tree.map(lambda x: jnp.stack([x, x, x]), d)
+  keys = np.array([1, 0, 1])
+  np.testing.assert_array_equal(mjx.reset(m, many, key=keys).qpos[:, 0], keys + 1)
+  np.testing.assert_array_equal(jax.vmap(lambda d, k: mjx.reset(m, d, key=k))(many, keys).qpos[:, 0], keys + 1)
+  for key, qpos in ((-3, 1), (9, 2)):  # those are clipped
+    assert jax.jit(lambda d, k: mjx.reset(m, d, key=k))(d, key).qpos == qpos
+  with pytest.raises(IndexError, match="keyframe 4"):
+    mjx.reset(m, many, key=np.array([0, 4, 1]))
+  for wrong in (1.0, np.float32(0), True, np.array([0.5])):
+    with pytest.raises(TypeError, match="whole number"):
+      mjx.reset(m, d, key=wrong)
+
+
+@pytest.mark.parametrize("kind", WHOLE, ids=lambda k: k.__name__)
+def test_an_id_of_any_kind(kind):
+  m = mjx.put_model(mujoco.MjModel.from_xml_string(TWO_KEYS))
+  d = mjx.kinematics(m, mjx.make_data(m))
+  calls = (
+    lambda i: mjx.jac_body(m, d, i), lambda i: mjx.jac_geom(m, d, i), lambda i: mjx.object_velocity(m, d, 1, i),
+    lambda i: mjx.geom_distance(m, d, i, i, 1.0),
+  )  # fmt: skip
+  for call in calls:
+    jax.tree.map(np.testing.assert_array_equal, call(kind(0)), call(0))
+    with pytest.raises(IndexError, match="id 7 is out of range"):
+      call(kind(7))
+
+
 @pytest.mark.parametrize("name", ["sensor_delays", "yielding"])
 def test_state_with_history_and_plastic(name):
   model = load(name)

@@ -50,3 +50,17 @@ def test_goes_on_from_a_checkpoint_as_if_nothing_had_been(tmp_path):
   assert len(go(iterations=9, **options)[1]) == 9  # and further, from the last iteration
   with pytest.raises(ValueError, match="not of this task"):
     go(width=1, **options)
+
+
+def test_the_bar_shows_the_last_return_that_is_known(monkeypatch):
+  shown, known = [], iter([np.nan, 3.0, np.nan, np.nan, 5.0])
+
+  class Bar(list):
+    def set_postfix(self, what):
+      shown.append(what)
+
+  monkeypatch.setattr(loop.tqdm, "trange", lambda *args, **options: Bar(range(*args[:2])))
+  step = lambda worlds, learner, key: (worlds, learner, dict.fromkeys(("return", "length"), next(known)))  # noqa: E731
+  curve = loop.run(step, 0, 0, jax.random.key(0), iterations=5, steps=1, starts=lambda w, k: w, renew=9)[1]
+  np.testing.assert_equal([x["return"] for x in curve], [np.nan, 3, np.nan, np.nan, 5])
+  assert [x.get("return") for x in shown] == [None, "3", "3", "3", "5"]

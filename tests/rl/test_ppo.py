@@ -46,7 +46,10 @@ def test_a_few_iterations_change_the_policy_and_can_go_on(tmp_path):
   out = ppo.train(env, **options, progress=lambda i, entry, learner: seen.append((i, learner)))
   assert [i for i, _ in seen] == [0, 1, 2, 3] and [x["steps"] for x in out.curve] == [256, 512, 768, 1024]
   assert sum(x["episodes"] for x in out.curve) > 0
-  assert all(np.isfinite(list(x.values())).all() and x["diverged"] == 0 for x in out.curve)
+  for x in out.curve:
+    assert np.isfinite([v for k, v in x.items() if k not in ("return", "length")]).all() and x["diverged"] == 0
+    assert np.isnan(x["return"]) == np.isnan(x["length"]) == (x["episodes"] == 0)  # nothing is known then
+  assert out.curve[0]["episodes"] == 0 or out.curve[0]["length"] < 16
   first, last = (jax.tree.leaves(x.params) for x in (seen[0][1], out.learner))
   assert all(np.isfinite(b).all() and np.any(a != b) for a, b in zip(first, last, strict=True))
   action = out.policy(jnp.zeros(5))
@@ -57,8 +60,20 @@ def test_a_few_iterations_change_the_policy_and_can_go_on(tmp_path):
   np.testing.assert_array_equal(line.get_xydata(), [(x["steps"], x["return"]) for x in ended])
   assert (tmp_path / "curve.png").stat().st_size > 1000
   again = ppo.train(env, **options)  # all is done already
-  assert again.curve == out.curve
+  np.testing.assert_equal(again.curve, out.curve)  # NaN is NaN, also from a file
   jax.tree.map(np.testing.assert_array_equal, again.learner, out.learner)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_means_are_over_the_episodes_that_ended(dtype):
+  reward, done = np.array([[1, 2], [3, np.nan]], dtype), np.array([[1, 0], [1, 0]], dtype)
+  data = ppo.Unroll(*[None] * 3, jnp.ones((2, 2), dtype), None, jnp.asarray(done), None)
+  ended = {"sum_reward": jnp.asarray(reward), "length": jnp.asarray(2 * reward)}
+  for how in (lambda f: f, jax.jit):
+    entry = how(lambda done: ppo.report(data._replace(done=done), ended, jnp.zeros(2, dtype)))(data.done)
+    assert (entry["return"], entry["length"], entry["episodes"]) == (2, 4, 2)
+    entry = how(lambda done: ppo.report(data._replace(done=done), ended, jnp.zeros(2, dtype)))(0 * data.done)
+    assert np.isnan(entry["return"]) and np.isnan(entry["length"]) and entry["episodes"] == 0 and entry["reward"] == 1
 
 
 # the least return at the end, of as many steps as an episode has, and longest time [s] on two cores that do nothing else

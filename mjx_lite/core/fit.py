@@ -1,0 +1,60 @@
+"""Whether arrays have the shapes that a model gives them: comparisons of shapes alone, which cost no computation."""
+
+import functools
+import numbers
+from typing import Any
+
+from mjx_lite.core.layout import Layout
+from mjx_lite.core.pytree import specs
+
+
+@functools.lru_cache(maxsize=16)
+def shapes(cls: type, layout: Layout) -> dict[str, tuple[int, ...]]:
+  """Shapes in one world of the arrays that a class declares, by name."""
+  sizes = {**layout.static, **layout.plan.sizes}
+  return {k: tuple(sizes[n] if isinstance(n, str) else n for n in s["shape"]) for k, s in specs(cls).items()}
+
+
+def check_change(name: str, value: Any, shape: tuple[int, ...], old: Any = None) -> None:
+  """Refuse an array of another shape than the field has; axes of a batch may come before.
+
+  Args:
+    name: as the message names the field.
+    value: the new array.
+    shape: the shape in one world.
+    old: the array that it replaces; inside the engine there is a world axis after those of the field.
+
+  Raises:
+    ValueError: for another shape; it names the field.
+  """
+  if not hasattr(value, "shape") or not shape:
+    return
+  n = len(shape)
+  is_native = getattr(old, "shape", ())[:-1] == shape and len(value.shape) == n + 1 and value.shape[:n] == shape
+  if value.shape[-n:] != shape and not is_native:
+    raise ValueError(f"{name} has shape {value.shape}, and {shape} in this model, before which axes of a batch may come.")
+
+
+def check_shape(name: str, value: Any, shape: tuple[int, ...], otherwise: str = "the array does not fit") -> None:
+  """Refuse what is not an array of this shape.
+
+  Args:
+    name: as the message names the field.
+    value: the array, or a number where the shape is that of a number.
+    shape: the shape in one world.
+    otherwise: reason that the message gives where the array is not a batch of the right shape.
+
+  Raises:
+    TypeError: for what is no array.
+    ValueError: for another shape.
+  """
+  if not hasattr(value, "shape"):
+    if not shape and isinstance(value, numbers.Number):
+      return
+    raise TypeError(f"{name} has to be an array, not {type(value).__name__}.")
+  if value.shape == shape:
+    return
+  before = len(value.shape) - len(shape)
+  if before > 0 and value.shape[before:] == shape:
+    otherwise = "a batch needs jax.vmap, with an in_axes that says 0 for this field"
+  raise ValueError(f"{name} has shape {value.shape}, and {shape} in one world of this model: {otherwise}.")
