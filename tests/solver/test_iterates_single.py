@@ -1,10 +1,10 @@
-"""As `test_paths`, in single precision and with the kernels that ship: line searches and iterations that are cut short."""
+"""As `test_iterates`, in single precision and with the kernels that ship: line searches and iterations that are cut short."""
 
 import jax
 import mujoco
 import numpy as np
 import pytest
-from test_paths import ELLIPTIC, PYRAMIDAL, SCENE, S, run, states
+from test_iterates import ELLIPTIC, PYRAMIDAL, SCENE, S, run, states
 
 import mjx_lite as mjx
 from mjx_lite.solver import linesearch
