@@ -66,7 +66,9 @@ def put_model(
       'tendon_armature', 'tendon_frictionloss', 'actuator_armature', 'actuator_damping', and of opt 'density', 'viscosity'.
       Needed to change or differentiate them.
     tile: worlds computed at a time; 0 for all at once. By default 128 on CPU, 64 where nv is above 64 and 32 where it is above
-      96; 0 elsewhere. Where `core/regions.py` has lanes it is 16 at most, but for what is differentiated.
+      96; 0 elsewhere. `jax.export` with a symbolic number of worlds needs 0, and the constraint that there are at least 513:
+      `symbolic_shape("b", constraints=["b >= 513"])`. Where `core/regions.py` has lanes it is 16 at most,
+      but for what is differentiated.
     ncon_max: contact slots of a world; a slot for every contact that could be if None. More contacts than that are
       dropped, the last in MuJoCo's order, and marked in `Data.status` as CONTACTFULL.
     pair_max: candidate pairs of geoms of each group ('box-box', 'sphere-capsule', ...) of which contacts are looked for, the
