@@ -106,6 +106,7 @@ def sweep_blocks(dual: Dual, force: jax.Array, order: jax.Array, number: jax.Arr
   cones = _cones(dual, start)
 
   def contacts(f, c, some):
+    assert cones is not None
     of = Cone(*(pick(x, c) for x in cones))
     own = pick(f[start:].reshape(cones.b.shape), c)
     new = _set_cone(of, own, vector.total(jnp.swapaxes(of.rows * f[None], 0, 1)) + of.r * own + of.b, True)
