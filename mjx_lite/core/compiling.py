@@ -6,6 +6,7 @@ from typing import Any
 import jax
 
 from mjx_lite.core import packing, regions, workarounds
+from mjx_lite.core.entrance import entrance
 
 
 def jit(function: Callable[..., Any], *, one_world: bool = False, **kwargs: Any) -> Callable[..., Any]:
@@ -34,4 +35,4 @@ def jit(function: Callable[..., Any], *, one_world: bool = False, **kwargs: Any)
     return out
 
   plain = compiled(function)
-  return packing.call(plain, compiled, function) if one_world and not kwargs else plain
+  return entrance(packing.call(plain, compiled, function) if one_world and not kwargs else plain)

@@ -10,7 +10,6 @@ import pytest
 
 import mjx_lite as mjx
 from mjx_lite import envs
-from mjx_lite.core import entrance
 
 XML = """
 <mujoco>
@@ -87,7 +86,7 @@ def test_old_functions_have_a_new_name(name):
 
 def test_what_was_jitted_names_mujocos_types():
   mj_model, m, d = _scene()
-  step = entrance.entrance(mjx.jit(mjx.step))
+  step = mjx.jit(mjx.step)
   assert step(m, d).time == m.opt.timestep
   with pytest.raises(TypeError, match=r"argument number 1 is a mujoco.MjModel, .* put_model"):
     step(mj_model, d)
