@@ -75,31 +75,29 @@ def rollout(
       m, d, ctrl, devices, steps=steps, record=record, checkpoint=checkpoint, callbacks=callbacks, adaptive=adaptive,
     )  # fmt: skip
   d = jax.tree.map(pytree.strong, d)
-  ahead = ctrl is not None and not callable(ctrl)
-  if ahead:
-    ctrl = jnp.asarray(ctrl, d.ctrl.dtype)
-  if ahead and ctrl.ndim != 2:
-    raise ValueError(f"ctrl has to be (steps, nu) for one world, not {ctrl.shape}; batch with jax.vmap.")
-  length = ctrl.shape[0] if ahead and steps is None else steps
+  policy = ctrl if callable(ctrl) else None
+  ahead = None if ctrl is None or callable(ctrl) else jnp.asarray(ctrl, d.ctrl.dtype)
+  if ahead is not None and ahead.ndim != 2:
+    raise ValueError(f"ctrl has to be (steps, nu) for one world, not {ahead.shape}; batch with jax.vmap.")
+  length = ahead.shape[0] if ahead is not None and steps is None else steps
   if length is None:
     raise ValueError("rollout needs steps= where ctrl is not an array.")
   if not isinstance(length, int | np.integer) or length < 0:
     raise ValueError(f"steps has to be a whole number, 0 or more, not {length}.")
-  if ahead and ctrl.shape != (length, m.nu):
-    raise ValueError(f"ctrl has shape {ctrl.shape}, {length} steps of this model need {(length, m.nu)}.")
+  if ahead is not None and ahead.shape != (length, m.nu):
+    raise ValueError(f"ctrl has shape {ahead.shape}, {length} steps of this model need {(length, m.nu)}.")
   static: dict[str, Any] = dict(steps=int(length), checkpoint=checkpoint)
-  if callable(record) or callable(ctrl):
-    policy = ctrl if callable(ctrl) else None
+  if callable(record) or policy is not None:
     record = record if callable(record) else _recorder(tuple(record))
     options = {k: x for k, x in dict(callbacks=callbacks, accuracy=adaptive).items() if x is not None}
     take = functools.partial(api.step if adaptive is None else _ADAPTIVE_STEP, **options)
-    return _scan(take, m, d, ctrl if ahead else None, policy, record, **static)
+    return _scan(take, m, d, ahead, policy, record, **static)
   static |= dict(callbacks=callbacks, adaptive=adaptive)
   names = tuple(record)
-  return _NATIVE(m, d, ctrl, record=names, **static) if ahead else _NATIVE(m, d, record=names, **static)
+  return _NATIVE(m, d, record=names, **static) if ahead is None else _NATIVE(m, d, ahead, record=names, **static)
 
 
-def _native(
+def _rollout(
   m: Model, d: Data, ctrl: jax.Array | None = None, *, record: tuple[str, ...], callbacks: Callbacks | None,
   adaptive: Adaptive | None, **static
 ) -> tuple[Data, Any]:  # fmt: skip
@@ -107,7 +105,7 @@ def _native(
   return _scan(functools.partial(step, callbacks=callbacks), m, d, ctrl, None, _recorder(record), **static)
 
 
-_NATIVE = api.one_world(_native)
+_NATIVE = api.one_world(_rollout)
 _ADAPTIVE_STEP = api.one_world(adaptive_step)
 
 
@@ -178,7 +176,7 @@ def checkpointed_scan(body: Callable[..., Any], carry: Any, xs: Any, length: int
   return carry, ys
 
 
-def _divided(m, d, ctrl, devices, **options):
+def _divided(m: Model, d: Data, ctrl: Any, devices: Sequence[Any], **options: Any) -> Any:
   """The same on worlds divided among devices, each running by itself."""
   count, n = len(devices), d.qpos.shape[0]
   if d.qpos.ndim != 2 or n % count:

@@ -30,6 +30,14 @@ def pytest_configure(config):
   config.addinivalue_line("filterwarnings", "error::mjx_lite.core.errors.SlowPathWarning")
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items):
+  """What is in these folders is `core`: the engine's compiler, and what users run."""
+  for item in items:
+    if pathlib.Path(item.fspath).parent.name in ("core", "shipped"):
+      item.add_marker(pytest.mark.core)
+
+
 def _forget():
   """Forget traces and programs, also those in cycles: while one lives, JAX has NumPy's constants in its precision."""
   from mjx_lite.core import worlds

@@ -10,6 +10,7 @@ from typing import Any
 
 import jax
 import jax.core
+import jax.numpy as jnp
 import numpy as np
 
 from mjx_lite.core import enums
@@ -35,7 +36,7 @@ def value(x: Any) -> str:
     return repr(x) if isinstance(x, str | bytes | type(None)) or np.isscalar(x) else type(x).__name__
   if isinstance(x, np.ndarray | jax.Array) and not isinstance(x, jax.core.Tracer) and math.prod(x.shape) <= _FEW:
     there = not isinstance(x, jax.Array) or (x.is_fully_addressable and not x.is_deleted())
-    if there and not jax.dtypes.issubdtype(x.dtype, jax.dtypes.extended):
+    if there and not jnp.issubdtype(x.dtype, jax.dtypes.extended):
       return np.array2string(np.asarray(x), separator=", ", max_line_width=1000)
   return f"{x.dtype}[{','.join(map(str, x.shape))}]"
 
@@ -46,7 +47,7 @@ def parts(x: Any) -> str:
   for f in dataclasses.fields(x):
     field, enum = getattr(x, f.name), _ENUMS.get(f.name)
     named = enum is not None and isinstance(field, int | np.integer)
-    shown.append(f"{f.name}={_names(enum, field) if named else value(field)}")
+    shown.append(f"{f.name}={_names(enum, int(field)) if named else value(field)}")
   return f"{type(x).__name__}({', '.join(shown)})"
 
 

@@ -127,7 +127,7 @@ class Replaceable:
         raise TypeError(unknown(self, name))
       is_number = isinstance(x, numbers.Number) and name in declared and not declared[name]["shape"]
       old = getattr(self, name) if is_number else None
-      out[name] = jnp.asarray(x, old.dtype) if hasattr(old, "dtype") else strong(x)
+      out[name] = strong(x) if old is None or not hasattr(old, "dtype") else jnp.asarray(x, old.dtype)
     return out
 
   def tree_replace(self, changes: Mapping[str, Any]) -> Any:

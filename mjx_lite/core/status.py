@@ -32,7 +32,8 @@ class Warning(enum.IntEnum):
 class Status(Replaceable):
   """Trouble of one world since its Data was made or reset."""
 
-  __repr__ = describe.parts
+  def __repr__(self) -> str:
+    return describe.parts(self)
 
   bits: jax.Array = array(dtype="int")  # of the last step
   count: jax.Array = array(len(Warning), dtype="int")  # since the last reset by the user

@@ -59,7 +59,8 @@ class Option(Replaceable):
   disableactuator: int = static()
   contact_gradient: str = static()  # not MuJoCo's; see `put_model`
 
-  __repr__ = describe.parts
+  def __repr__(self) -> str:
+    return describe.parts(self)
 
   def replace(self, **changes: Any) -> "Option":
     """Copy with some options changed.
@@ -115,7 +116,8 @@ class Option(Replaceable):
 class Statistic(Replaceable):
   """mjStatistic."""
 
-  __repr__ = describe.parts
+  def __repr__(self) -> str:
+    return describe.parts(self)
 
   meaninertia: jax.Array = array(unit="kg m^2")
   meanmass: jax.Array = array(unit="kg")
@@ -135,7 +137,8 @@ class Model(Replaceable):
   # copy with some parameters changed and everything that follows from them computed again; set by api.py, which can do so
   with_params: ClassVar[Callable[..., "Model"]]
 
-  __repr__ = describe.model
+  def __repr__(self) -> str:
+    return describe.model(self)
 
   layout: Layout = static()
   opt: Option
@@ -368,7 +371,8 @@ class Contact(Replaceable):
   `efc_address` is the slot's first row.
   """
 
-  __repr__ = describe.contact
+  def __repr__(self) -> str:
+    return describe.contact(self)
 
   dist: jax.Array = array("ncon", unit="m", stage="collision")
   pos: jax.Array = array("ncon", 3, unit="m", stage="collision")
@@ -421,7 +425,9 @@ class Data(Lazy):
 
   # rotation matrices (..., 3, 3) of unit quaternions (..., 4); set by api.py, which may import what makes them
   rotation: ClassVar[Callable[[jax.Array], jax.Array]]
-  __repr__ = describe.data
+
+  def __repr__(self) -> str:
+    return describe.data(self)
 
   def __getattr__(self, name: str) -> Any:
     try:

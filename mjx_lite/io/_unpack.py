@@ -132,11 +132,11 @@ def _is_upper(m: Model, d: mujoco.MjData, r: int) -> bool:
   """Whether a limit's row, the only one or the first of two, is that of the upper bound."""
   i, jac = d.efc_id[r], _jacobian(d, r)
   if d.efc_type[r] == ConstraintType.LIMIT_JOINT:
-    return jac[m.jnt_dofadr[i]] < 0
+    return bool(jac[m.jnt_dofadr[i]] < 0)
   start, count = m.ten_J_rowadr[i], m.ten_J_rownnz[i]
   along = jac[m.ten_J_colind[start : start + count]] @ np.ravel(d.ten_J)[start : start + count]
   if along:
-    return along < 0
+    return bool(along < 0)
   low, high = d.model.tendon_range[i]
   return abs(d.ten_length[i] - low - d.efc_pos[r]) > abs(high - d.ten_length[i] - d.efc_pos[r])
 

@@ -19,7 +19,7 @@ from mjx_lite import envs, sysid
 from mjx_lite.cli import compare
 from mjx_lite.cli.compare import optimal
 
-pytestmark = [pytest.mark.core, pytest.mark.usefixtures("single_precision")]
+pytestmark = pytest.mark.usefixtures("single_precision")
 
 TOL, SOLVED = 2e-3, 2e-2
 # what conftest leaves out of XLA's optimisations, users have
