@@ -183,12 +183,14 @@ def _divided(m: Model, d: Data, ctrl: Any, devices: Sequence[Any], **options: An
     raise ValueError(f"with devices= the Data has to have a leading world axis, a multiple of {count} long: {d.qpos.shape}.")
   mesh = jax.sharding.Mesh(np.asarray(devices), ("worlds",))
   shared, split = jax.sharding.PartitionSpec(), jax.sharding.PartitionSpec("worlds")
-  ahead = ctrl is not None and not callable(ctrl)
+  policy: Any = ctrl if callable(ctrl) else None
 
   def part(m, d, *given):
-    one = lambda d, *u: rollout(m, d, u[0] if u else ctrl, **options)  # noqa: E731
+    def one(d: Data, *u: jax.Array) -> Any:
+      return rollout(m, d, u[0] if u else policy, **options)
+
     return jax.vmap(one)(d, *given)
 
-  given = (jnp.asarray(ctrl),) if ahead else ()
+  given = () if ctrl is None or policy is not None else (jnp.asarray(ctrl),)
   run = jax.shard_map(part, mesh=mesh, in_specs=(shared, split, *(split,) * len(given)), out_specs=split, check_vma=False)
   return jax.jit(run)(m, d, *given)  # without, an eager call takes JAX longer than a step takes XLA
