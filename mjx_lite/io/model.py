@@ -3,6 +3,7 @@
 import dataclasses
 import inspect
 import numbers
+import warnings
 from collections.abc import Mapping
 from typing import Any
 
@@ -116,6 +117,7 @@ def put_model(
   capacity = Capacity(ncon_max, pair_max)
   plans = plan(static, values, pruned, int(m.opt.disableflags), m.opt.cone == enums.ConeType.ELLIPTIC, m.opt.timestep, capacity)
   _check_capacity(capacity, plans)
+  _tell_size(m, plans, kind.itemsize)
   layout = Layout(static, plans, pruned, tile, kind.name)
 
   def put(x: Any) -> jax.Array:
@@ -130,6 +132,7 @@ def put_model(
   return Model(layout=layout, opt=option, stat=_nested(Statistic, m.stat, put), **arrays)
 
 
+_LARGE = 1 << 30  # bytes of a matrix in one world that are warned of
 # the keyword arguments of put_model
 ARGUMENTS = tuple(name for name, p in inspect.signature(put_model).parameters.items() if p.kind == p.KEYWORD_ONLY)
 
@@ -147,6 +150,21 @@ def _check_arguments(m, keep):
   unknown = sorted(set(keep) - set(PRUNABLE))
   if unknown:
     raise ValueError(f"keep={unknown}: only {sorted(PRUNABLE)} can be left out, so only those can be kept.")
+
+
+def _tell_size(m: mujoco.MjModel, plans: Plan, itemsize: int) -> None:
+  """Warn of a model one world of which takes more memory than a machine may have: the step would die without a word."""
+  rows = plans.sizes["nefc"]
+  is_dual = m.opt.solver == mujoco.mjtSolver.mjSOL_PGS or m.opt.noslip_iterations > 0
+  size = itemsize * rows * (rows if is_dual else m.nv)
+  if size > _LARGE:
+    matrix = "rows by rows, as PGS and noslip need them" if is_dual else "rows by dofs"
+    warnings.warn(
+      f"put_model: {plans.sizes['ncon']:,} contact slots and {rows:,} constraint rows in each world, as every pair of geoms that "
+      f"can touch has its own. One matrix of them ({matrix}) takes {size / 1e9:.1f} GB for each world. "
+      "put_model(m, **mjx.suggest_capacity(m, qpos)) makes room for the contacts that exist in configurations qpos.",
+      stacklevel=3,
+    )
 
 
 def _check_capacity(capacity: Capacity, plans: Plan) -> None:

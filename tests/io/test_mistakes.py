@@ -1,6 +1,7 @@
 """What a user gets wrong is named, with what to do."""
 
 import dataclasses
+import warnings
 
 import jax
 import jax.numpy as jnp
@@ -154,3 +155,18 @@ def test_one_key_for_many_worlds(key):
   many = envs.wrap(envs.load("pendulum"), episode_length=10)
   with pytest.raises(ValueError, match="split"):
     many.reset(key(0))
+
+
+@pytest.mark.parametrize("option", ['solver="PGS"', 'noslip_iterations="3"', ""])
+def test_a_model_too_large_for_a_machine_is_told(option):
+  """Pairs of many geoms: rows by rows 1.2 GB in a world, rows by dofs little; with capacities neither."""
+  balls = "".join(f"<body pos='{k} 0 0'><freejoint/><geom size='.1' condim='6'/></body>" for k in range(50))
+  model = mujoco.MjModel.from_xml_string(f"<mujoco><option {option}/><worldbody>{balls}</worldbody></mujoco>")
+  with warnings.catch_warnings(record=True) as found:
+    warnings.simplefilter("always")
+    mjx.put_model(model)
+  told = [str(w.message) for w in found if "contact slots" in str(w.message)]
+  assert len(told) == bool(option) and all("suggest_capacity" in x and "rows by rows" in x and "1.2 GB" in x for x in told)
+  with warnings.catch_warnings():
+    warnings.simplefilter("error")
+    mjx.put_model(model, ncon_max=10)
