@@ -378,7 +378,7 @@ def test_view_refuses_time_that_stands_still(tmp_path, capsys, monkeypatch):
   path = tmp_path / "ball.xml"
   path.write_text(_BALL.replace("<worldbody>", '<option timestep="0"/><worldbody>'))
   assert main(["view", str(path)]) == 2
-  assert "timestep above 0" in capsys.readouterr().err
+  assert "timestep = 0, has to be above 0" in capsys.readouterr().err
 
 
 def test_view_in_a_browser_is_served_to_this_machine_alone(tmp_path, monkeypatch):
