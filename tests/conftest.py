@@ -30,12 +30,26 @@ def pytest_configure(config):
   config.addinivalue_line("filterwarnings", "error::mjx_lite.core.errors.SlowPathWarning")
 
 
+_TESTS = pathlib.Path(__file__).parent
+CORE = ("core", "shipped")  # folders that the newest Python and JAX have to pass: the engine's compiler, and what users run
+# what `.ci/run` has time for, and somebody who tries the README's command has not
+LONG = (
+  "actuator/test_actuator_gradients.py", "collision/test_adhesion.py", "collision/test_capacity.py",
+  "collision/test_cubemap.py", "collision/test_hfield.py", "collision/test_hfield_closed.py", "collision/test_queries.py",
+  "collision/test_sdf.py", "collision/test_single_precision.py", "constraint/test_at_limit.py", "constraint/test_curvature.py",
+  "constraint/test_equality.py", "control/test_control.py", "core/test_ptx.py", "core/test_regions.py", "core/test_vectors.py",
+  "core/test_worlds.py", "gradients", "integrate/test_integrators.py", "integrate/test_stability.py", "io/test_keep.py",
+  "parity/test_inverse.py", "parity/test_random_models.py", "parity/test_random_steps.py", "parity/test_stages_alone.py",
+)  # fmt: skip
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
-  """What is in these folders is `core`: the engine's compiler, and what users run."""
   for item in items:
-    if pathlib.Path(item.fspath).parent.name in ("core", "shipped"):
-      item.add_marker(pytest.mark.core)
+    path = pathlib.Path(item.path).relative_to(_TESTS).as_posix()
+    for marker, places in ((pytest.mark.core, CORE), (pytest.mark.long, LONG)):
+      if path.startswith(places):
+        item.add_marker(marker)
 
 
 def _forget():

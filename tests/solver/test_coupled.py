@@ -72,7 +72,7 @@ def test_accelerations_and_iterations_are_those_of_c(cone, tile):
 
 
 @pytest.mark.parametrize(("worlds", "pairs"), [(5, 4), (5, 99), (40, 4)])
-def test_contacts_of_a_pair_of_bodies_are_one(worlds, pairs):
+def test_contacts_of_a_pair_of_bodies_are_one(worlds, pairs, tiles_in_regions):
   """What they couple in a tile of worlds, and where there is no room for all pairs, or no tile: beside dense products."""
   m = mjx.put_model(heap("elliptic"), dtype=np.float64, ncon_max=12, pair_max=120)
   c, rng = m.plan.contact, np.random.default_rng(0)

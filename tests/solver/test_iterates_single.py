@@ -9,7 +9,11 @@ from test_iterates import ELLIPTIC, PYRAMIDAL, SCENE, S, run, states
 import mjx_lite as mjx
 from mjx_lite.solver import linesearch
 
-pytestmark = pytest.mark.usefixtures("single_precision")
+pytestmark = [
+  pytest.mark.usefixtures("single_precision"),
+  # the dual solver sorts its blocks, which is no machine code
+  pytest.mark.filterwarnings("ignore:forward takes a slower path:mjx_lite.core.errors.SlowPathWarning"),
+]
 
 
 @pytest.mark.parametrize("compiled", [mjx.jit, jax.jit])
