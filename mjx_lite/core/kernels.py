@@ -138,6 +138,22 @@ class Kernels(NamedTuple):
       raise Unsupported(f"building the kernel failed: {type(error).__name__}: {error}") from error
 
 
+def probe(call: Any, widths: Sequence[int], rtol: float) -> None:
+  """Compile a program of three operations, of each of some numbers of worlds, and compare its numbers.
+
+  Raises:
+    RuntimeError: they are others.
+  """
+  for worlds in widths:
+    x = np.linspace(-2, 2, worlds, dtype=np.float32)[None] if worlds > 1 else np.full(1, -2, np.float32)
+    p = Program()
+    (a,) = p.inputs(0, (1,), np.float32, per_world=worlds > 1).tolist()
+    out = np.array([p.make("sqrt", "f", p.make("add", "f", p.make("mul", "f", a, a), p.const(0.25, "f")))])
+    (found,) = jax.jit(lambda y, p=p, out=out, worlds=worlds: call(p, [y], [out], [np.float32], worlds))(x)
+    if not np.allclose(found, np.sqrt(np.float32(0.25) + np.square(x)), rtol=rtol):
+      raise RuntimeError(f"a kernel of three operations gives {found}")
+
+
 def over_worlds(closed: Any, given: Sequence[Any], call: Any, loop: int) -> tuple[Any, list[Any]]:
   """A program with a loop over worlds, as JAX's derivatives of one are, whose turns are lanes of kernels instead.
 

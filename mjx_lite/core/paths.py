@@ -72,8 +72,8 @@ def fell_back(function: str, worlds: int, path: str, error: BaseException, model
     error: what ended the faster path.
     model: hashable, what tells models of different structure apart.
   """
-  cause = error.__cause__ or error
-  details = "".join(traceback.format_exception(cause)) if error.__cause__ is not None or not _is_refusal(error) else ""
+  # what something raised is the cause; without one, the engine itself refused, and the message says all
+  details = "" if error.__cause__ is None else "".join(traceback.format_exception(error.__cause__))
   reason = str(error) or type(error).__name__
   record(Path(function, worlds, path, reason, details))
   if (key := (function, model, reason)) not in _warned:
@@ -85,13 +85,3 @@ def fell_back(function: str, worlds: int, path: str, error: BaseException, model
       ),
       stacklevel=2,
     )
-
-
-def _is_refusal(error: BaseException) -> bool:
-  """Whether an error says that something is not supported, not that something broke."""
-  return isinstance(error, NotImplementedError)
-
-
-def forget_warnings() -> None:
-  """Warn again of what was warned of; for tests."""
-  _warned.clear()

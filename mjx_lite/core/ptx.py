@@ -21,7 +21,7 @@ import jax
 import numpy as np
 
 from mjx_lite.core import workarounds
-from mjx_lite.core.kernels import wide
+from mjx_lite.core.kernels import probe, wide
 from mjx_lite.core.scalars import Load, Loop, Program, Unsupported
 
 _IS_WANTED = os.environ.get("MJX_LITE_KERNELS") != "0"
@@ -445,21 +445,10 @@ def call(p: Program, inputs: Sequence[jax.Array], outs: Sequence[np.ndarray], dt
   return workarounds.ptx_call(text, "step", read, shapes, -(-worlds // _THREADS), _THREADS)
 
 
-def _probe() -> None:
-  """Compile a program of three operations, and compare its numbers."""
-  x = np.linspace(-2, 2, 21, dtype=np.float32)[None]
-  p = Program()
-  (a,) = p.inputs(0, (1,), np.float32, per_world=True).tolist()
-  out = p.make("sqrt", "f", p.make("add", "f", p.make("mul", "f", a, a), p.const(0.25, "f")))
-  (found,) = jax.jit(lambda y: call(p, [y], [np.array([out])], [np.float32], x.size))(x)
-  if not np.allclose(found, np.sqrt(np.float32(0.25) + np.square(x)), rtol=1e-5):
-    raise RuntimeError(f"a kernel of three operations gives {found}")
-
-
 KERNELS = workarounds.Borrowed(
   "one kernel of a step on NVIDIA GPUs",
   "XLA's custom call `__gpu$xla.gpu.ptx`, which takes a kernel's text.",
   "XLA makes hundreds of kernels of a step, which take several times as long.",
   "The custom call can go once `jax.ffi` takes a kernel as text, or the engine brings a handler of its own that launches it.",
-  _probe,
+  lambda: probe(call, (21,), 1e-5),
 )

@@ -31,7 +31,7 @@ import jax
 import numpy as np
 
 from mjx_lite.core import workarounds
-from mjx_lite.core.kernels import wide
+from mjx_lite.core.kernels import probe, wide
 from mjx_lite.core.scalars import Load, Loop, Program, Unsupported
 
 _IS_WANTED = os.environ.get("MJX_LITE_KERNELS") != "0"
@@ -604,26 +604,12 @@ def call(p: Program, inputs: Sequence[jax.Array], outs: Sequence[np.ndarray], dt
   return list(jax.ffi.ffi_call(_target(functions, entry), [*shapes, memory])(*(given[k] for k in used)))[:-1]
 
 
-def _probe() -> None:
-  """Compile a program of three operations, of one world and of several, and compare its numbers."""
-  x = np.linspace(-2, 2, 21, dtype=np.float32)
-  for worlds in (1, len(x)):
-    p = Program()
-    (a,) = p.inputs(0, (1,), np.float32, per_world=worlds > 1).tolist()
-    out = p.make("sqrt", "f", p.make("add", "f", p.make("mul", "f", a, a), p.const(0.25, "f")))
-    given = jax.numpy.asarray(x[None] if worlds > 1 else x[:1])
-    run = jax.jit(lambda y, p=p, out=out, worlds=worlds: call(p, [y], [np.array([out])], [np.float32], worlds))
-    (found,) = run(given)
-    if not np.allclose(found, np.sqrt(np.float32(0.25) + np.square(given)), rtol=1e-6):
-      raise RuntimeError(f"a kernel of three operations gives {found}")
-
-
 KERNELS = workarounds.Borrowed(
   "machine code of the engine's own on CPU",
   "llvmlite, and `jax.ffi` with the binary interface of XLA's handlers: documented, and probed as a whole.",
   "XLA compiles every step: steps of batches take two to five times as long, and to compile them takes twice as long.",
   "Nothing of it is to go.",
-  _probe,
+  lambda: probe(call, (1, 21), 1e-6),
 )
 
 

@@ -66,14 +66,6 @@ def failure(borrowed: Borrowed) -> str:
   return _failures[borrowed.name]
 
 
-def forget_probes() -> None:
-  """Let every probe run again; for tests."""
-  _failures.clear()
-  compiler_options.cache_clear()
-  _call_like.cache_clear()
-  _eager_stack.cache_clear()
-
-
 def _run(probe: Callable[[], None]) -> str:
   """The traceback of a probe, "" where it passes. It runs in a thread of its own, which no trace of the caller reaches."""
   try:
@@ -288,7 +280,7 @@ def eased(function: Callable[..., Any]) -> Callable[..., Any]:
     was_on = gc.isenabled()
     gc.disable()
     try:
-      return _eager_stack()(function, args, kwargs)
+      return _caller()(function, args, kwargs)
     finally:
       if was_on:
         gc.enable()
@@ -305,7 +297,7 @@ def _roomy_call(function, args, kwargs):
 
 
 @functools.cache
-def _eager_stack() -> Callable[..., Any]:
+def _caller() -> Callable[..., Any]:
   """A function that calls another: with a large frame, where CPython lets a function ask for one."""
   try:
     _roomy_call.__code__ = _roomy_call.__code__.replace(co_stacksize=_WORDS)
@@ -316,7 +308,7 @@ def _eager_stack() -> Callable[..., Any]:
 
 
 def _probe_stack() -> None:
-  if _eager_stack() is not _roomy_call:
+  if _caller() is not _roomy_call:
     raise RuntimeError("code objects do not take another stack size")
 
 
