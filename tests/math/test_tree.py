@@ -1,5 +1,7 @@
 """Products with sparse constant matrices, against the dense product."""
 
+import functools
+
 import hypothesis
 import hypothesis.strategies as st
 import jax
@@ -11,9 +13,13 @@ from hypothesis.extra import numpy as hnp
 from mjx_lite.math import tree
 
 SIZES = st.tuples(st.integers(1, 90), st.integers(1, 90))
+pytestmark = pytest.mark.usefixtures("tiles_in_regions")
+settings = functools.partial(
+  hypothesis.settings, deadline=None, suppress_health_check=[hypothesis.HealthCheck.function_scoped_fixture]
+)  # the fixture is the same for all examples
 
 
-@hypothesis.settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @hypothesis.given(SIZES, st.integers(0, 2**32 - 1), st.floats(0, 0.2))
 def test_equals_the_dense_product(shape, seed, density):
   random = np.random.default_rng(seed)
@@ -24,7 +30,7 @@ def test_equals_the_dense_product(shape, seed, density):
   np.testing.assert_array_equal(plan.matrix, mask)
 
 
-@hypothesis.settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @hypothesis.given(SIZES, st.integers(0, 2**32 - 1), st.floats(0, 0.2), st.sampled_from([1, 16, 40]))
 def test_products_summed_equal_their_sums(shape, seed, density, worlds):
   random = np.random.default_rng(seed)
@@ -37,7 +43,7 @@ def test_products_summed_equal_their_sums(shape, seed, density, worlds):
     np.testing.assert_allclose(ours, plain, rtol=1e-12, atol=1e-12)
 
 
-@hypothesis.settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @hypothesis.given(hnp.arrays(int, st.integers(40, 90), elements=st.integers(-1, 39)))
 def test_choices_are_exact(column):
   mask = (column[:, None] == np.arange(40)).astype(float)
@@ -73,7 +79,7 @@ def test_few_products(trees):
 KINDS = st.tuples(st.integers(1, 7), *[st.integers(1, 12)] * 2, st.integers(0, 5), st.integers(0, 3))
 
 
-@hypothesis.settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @hypothesis.given(st.lists(KINDS, max_size=4), st.data())
 def test_equal_parts_are_one_product(kinds, data):
   """Trees that are alike, others between them, empty rows and columns around and within."""
@@ -113,7 +119,7 @@ def test_trees_that_are_alike_are_one_product(gap):
   np.testing.assert_allclose(back, mask.T @ mask[:, :32], rtol=1e-12)
 
 
-@hypothesis.settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @hypothesis.given(
   st.tuples(st.integers(1, 30), st.integers(1, 30)),
   st.sampled_from(["none", "rows", "columns"]),
@@ -136,7 +142,7 @@ def test_few_worlds_add(shape, weighted, worlds, data):
   np.testing.assert_allclose(back(found)[0], np.einsum("nk,n...->k...", mask, found), rtol=1e-12, atol=1e-11)
 
 
-@hypothesis.settings(max_examples=8, deadline=None)
+@settings(max_examples=8)
 @hypothesis.given(st.sampled_from(["chains", "weights", "signs"]), st.integers(1, 3), st.sampled_from([1, 16]), st.data())
 def test_few_worlds_add_many_rows_in_a_loop(kind, count, worlds, data):
   """And fetch rows that are the same; a matrix that is nearly empty, or whose rows have two entries, needs no weights."""
