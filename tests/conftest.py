@@ -35,11 +35,17 @@ CORE = ("core", "shipped")  # folders that the newest Python and JAX have to pas
 # what `.ci/run` has time for, and somebody who tries the README's command has not
 LONG = (
   "actuator/test_actuator_gradients.py", "collision/test_adhesion.py", "collision/test_capacity.py",
-  "collision/test_cubemap.py", "collision/test_hfield.py", "collision/test_hfield_closed.py", "collision/test_queries.py",
-  "collision/test_sdf.py", "collision/test_single_precision.py", "constraint/test_at_limit.py", "constraint/test_curvature.py",
-  "constraint/test_equality.py", "control/test_control.py", "core/test_ptx.py", "core/test_regions.py", "core/test_vectors.py",
-  "core/test_worlds.py", "gradients", "integrate/test_integrators.py", "integrate/test_stability.py", "io/test_keep.py",
+  "collision/test_convex.py", "collision/test_cubemap.py", "collision/test_hfield.py", "collision/test_hfield_closed.py",
+  "collision/test_queries.py", "collision/test_sdf.py", "collision/test_shortest_way.py",
+  "collision/test_single_precision.py", "constraint/test_at_limit.py", "constraint/test_curvature.py",
+  "constraint/test_equality.py", "control/test_control.py", "core/test_paths.py", "core/test_ptx.py", "core/test_regions.py",
+  "core/test_vectors.py", "core/test_worlds.py", "gradients", "integrate/test_integrators.py", "integrate/test_stability.py",
+  "io/test_checkpoint.py", "io/test_keep.py", "io/test_put_data.py", "math/test_quotient.py", "math/test_tree.py",
   "parity/test_inverse.py", "parity/test_random_models.py", "parity/test_random_steps.py", "parity/test_stages_alone.py",
+  "sensor/test_sensors.py", "smooth/test_articulated.py", "solver/test_coupled.py", "solver/test_few_contacts.py",
+  "solver/test_iterates", "solver/test_linalg.py", "sysid/test_fit.py", "tendon", "transforms/test_callbacks.py",
+  "transforms/test_many_devices.py", "transforms/test_rollout.py", "transforms/test_symbolic_export.py",
+  "transforms/test_weak_types.py",
 )  # fmt: skip
 
 

@@ -662,7 +662,7 @@ def _stored(key: str, make: Callable[[], list[bytes]]) -> list[bytes]:
 
 def _objects(functions: Sequence[str], entry: str) -> list[bytes]:
   """Object files of a kernel, made side by side."""
-  workers = min(os.cpu_count() or 1, _MOST_WORKERS)
+  workers = min(os.cpu_count() or 1, _MOST_WORKERS) if workarounds.works(workarounds.EMIT) else 1
   texts = modules(functions, entry, workers)
   with workarounds.no_scheduler(_llvm()), concurrent.futures.ThreadPoolExecutor(workers) as pool:
     return list(pool.map(_object, texts))

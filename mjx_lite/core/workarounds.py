@@ -51,12 +51,12 @@ _failures: dict[str, str] = {}  # traceback of each probe that ran and failed, "
 
 def works(borrowed: Borrowed) -> bool:
   """Whether the probe of a borrowed thing passes. The probe runs once; the first failure is a `SlowPathWarning`."""
-  if borrowed.name not in _failures:
-    _failures[borrowed.name] = failure = _run(borrowed.probe)
-    if failure:
-      reason = failure.strip().splitlines()[-1]
-      warnings.warn(SlowPathWarning(f"{borrowed.name}: {borrowed.without} The probe failed: {reason}"), stacklevel=2)
-  return not _failures[borrowed.name]
+  is_first = borrowed.name not in _failures
+  found = failure(borrowed)
+  if is_first and found:
+    reason = found.strip().splitlines()[-1]
+    warnings.warn(SlowPathWarning(f"{borrowed.name}: {borrowed.without} The probe failed: {reason}"), stacklevel=2)
+  return not found
 
 
 def failure(borrowed: Borrowed) -> str:
@@ -280,7 +280,7 @@ def eased(function: Callable[..., Any]) -> Callable[..., Any]:
     was_on = gc.isenabled()
     gc.disable()
     try:
-      return _caller()(function, args, kwargs)
+      return (_roomy_call if works(STACK) else _plain_call)(function, args, kwargs)
     finally:
       if was_on:
         gc.enable()
@@ -296,20 +296,9 @@ def _roomy_call(function, args, kwargs):
   return function(*args, **kwargs)
 
 
-@functools.cache
-def _caller() -> Callable[..., Any]:
-  """A function that calls another: with a large frame, where CPython lets a function ask for one."""
-  try:
-    _roomy_call.__code__ = _roomy_call.__code__.replace(co_stacksize=_WORDS)
-    _roomy_call(lambda: None, (), {})
-  except (AttributeError, TypeError, ValueError, MemoryError):
-    return _plain_call
-  return _roomy_call
-
-
 def _probe_stack() -> None:
-  if _caller() is not _roomy_call:
-    raise RuntimeError("code objects do not take another stack size")
+  _roomy_call.__code__ = _roomy_call.__code__.replace(co_stacksize=_WORDS)
+  _expect(_roomy_call(lambda: 1, (), {}), 1, "a call with a large frame")
 
 
 # ---------------------------------------------------------------------------------------------------------------- LLVM
@@ -337,10 +326,10 @@ def emit_object(llvm: Any, machine: Any, module: Any) -> bytes:
 
   llvmlite lets one thread at a time into LLVM; the call without its lock is not a public one.
   """
-  emit = getattr(getattr(llvm.ffi.lib, "LLVMPY_TargetMachineEmitToMemory", None), "_cfn", None)
-  if emit is None:
+  if not works(EMIT):
     return machine.emit_object(module)
   lib = llvm.ffi.lib
+  emit = lib.LLVMPY_TargetMachineEmitToMemory._cfn
   with llvm.ffi.OutputString() as error:
     buffer = emit(machine, module, 1, error)
     if not buffer:
@@ -354,7 +343,7 @@ def emit_object(llvm: Any, machine: Any, module: Any) -> bytes:
 def _probe_emit() -> None:
   from llvmlite import binding
 
-  if getattr(getattr(binding.ffi.lib, "LLVMPY_TargetMachineEmitToMemory", None), "_cfn", None) is None:
+  if not callable(binding.ffi.lib.LLVMPY_TargetMachineEmitToMemory._cfn):
     raise RuntimeError("llvmlite has no call without its lock")
 
 

@@ -51,7 +51,8 @@ def broken():
 
 
 @pytest.mark.parametrize("module, name", [
-  (vectors, "KERNELS"), (workarounds, "REGIONS"), (workarounds, "DEAD_CODE"), (workarounds, "BATCHED"),
+  (vectors, "KERNELS"), (workarounds, "REGIONS"), (workarounds, "DEAD_CODE"), (workarounds, "BATCHED"), (workarounds, "STACK"),
+  (workarounds, "EMIT"),
 ])  # fmt: skip
 def test_a_probe_that_fails_is_said_once(module, name, unwarned):
   m, d = pair()
