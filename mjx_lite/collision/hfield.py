@@ -253,7 +253,7 @@ def _search(p: HFieldPlan, a: Shape, b: Shape, margin: jax.Array, near: _Under, 
   def look(lanes, asked):
     first, second = core.taken(prisms, lanes), core.taken(shapes, lanes)
     limit = reach if lanes is None else lanes.take(reach)
-    found = gjk.find(first, second, limit + second.radius, iterations, _ways_out(first, second), asked)
+    found = gjk.find(first, second, limit + second.radius, iterations, asked)
     w = witness.witness(first, second, found, asked)
     dist = w.dist - second.radius
     active = ~found.far & (dist < limit)
