@@ -188,7 +188,8 @@ def find(a: Core, b: Core, reach: jax.Array, iterations: int, asked: jax.Array |
 
   # curved cores only need a start for Newton's method
   lib = np if isinstance(polytopes, np.ndarray) else jnp
-  exact, settles = (lib.where(polytopes, x, y) for x, y in ((16 * tiny, 1e-5), (4 * tiny, 1e-6)))
+  rough = max(tiny**0.6, 16 * tiny)
+  exact, settles = (lib.where(polytopes, x, y) for x, y in ((16 * tiny, rough), (4 * tiny, rough)))
   exact, settles = (jnp.asarray(x, place.dtype) for x in (exact, settles))
 
   def height(depth):
@@ -284,28 +285,34 @@ def find(a: Core, b: Core, reach: jax.Array, iterations: int, asked: jax.Array |
       lambda c: go_on(c[0]) & (c[1] < 6 * iterations), lambda c: (body(c[0]), c[1] + 1), (s, jnp.int32(0))
     )[0]
 
-  def elsewhere(s: _State) -> _State:
+  def elsewhere(s: _State) -> tuple[_State, shortest.Way]:
     """Begin again where the boundary of Y is nearer to the origin."""
     depth = linear.materialized(jnp.max(jnp.where(s.on, vector.dot(s.y, s.normal[:, None]), -jnp.inf), axis=1))
     tolerance = _SHORTER[depth.dtype.itemsize] * size
     look = s.overlap & ~s.far & asked & (depth > tolerance) & ~_is_shortest(a, b, s, depth, furthest(-s.normal)[0], tolerance)
-    nothing = shortest.Way(s.normal, depth, no)
-    way = one_by_one(look, functools.partial(_shortest, a, b, turn, place, s.normal, depth, tolerance), nothing)
-    look &= way.depth < depth - tolerance
-    target = (way.depth + height(way.depth))[:, None] * way.normal
+    nothing = shortest.Way(s.normal, depth, no, no)
+    way = one_by_one(look, functools.partial(_shortest, a, b, turn, place, s.normal, tolerance), nothing)
+    # near to the boundary, and ready with the first foot
+    target = (way.depth + least)[:, None] * way.normal
     first = _first_max(jnp.where(s.on, vector.dot(s.y, way.normal[:, None]), -jnp.inf)) & s.on
     back = jnp.sum(jnp.where(first[:, :, None], s.y, 0), axis=1) - target
-    new = s._replace(on=first, v=back, target=target, normal=way.normal, turn=0 * s.turn, done=no, count=0 * s.count)
-    new = jax.tree.map(lambda old, x: jnp.where(core.over(look, x.ndim), x, old), s, new)
-    return new._replace(lost=s.lost | way.unproved)
+    new = s._replace(on=first, v=back, target=target, normal=way.normal, turn=_TURNS + 0 * s.turn, done=no, count=0 * s.count)
+    new = jax.tree.map(lambda old, x: jnp.where(core.over(way.better, x.ndim), x, old), s, new)
+    return new._replace(lost=s.lost & ~way.better | way.unproved), way
+
+  def pass_(c):
+    s, way, k = c
+    s = settle(s)
+    s, way = jax.lax.cond(k == 0, lambda: elsewhere(s), lambda: (s, way))
+    return s, way, k + 1
 
   # one loop around the search, lest it is compiled twice
-  s, _ = jax.lax.while_loop(
-    lambda c: go_on(c[0]) & (c[1] < 2),
-    lambda c: jax.lax.cond(c[1] == 0, lambda s: (elsewhere(settle(s)), jnp.int32(1)), lambda s: (settle(s), jnp.int32(2)), c[0]),
-    (start, jnp.int32(0)),
-  )
-  return Features(s.normal, s.on, s.index_a, s.index_b, s.a, s.b, s.far, s.overlap, s.passes, s.lost | ~s.done & (asked | ~s.overlap))
+  way = shortest.Way(away, away[:, 0], no, no)
+  s, way, _ = jax.lax.while_loop(lambda c: go_on(c[0]) & (c[2] < 2), pass_, (start, way, jnp.int32(0)))
+  # the search for a foot of curved shapes ends early
+  normal = jnp.where((way.better & ~polytopes)[:, None], way.normal, s.normal)
+  lost = s.lost | ~s.done & (asked | ~s.overlap)
+  return Features(normal, s.on, s.index_a, s.index_b, s.a, s.b, s.far, s.overlap, s.passes, lost)
 
 
 def _is_shortest(a: Core, b: Core, s: _State, depth: jax.Array, below: jax.Array, tolerance: jax.Array) -> jax.Array:
@@ -313,17 +320,19 @@ def _is_shortest(a: Core, b: Core, s: _State, depth: jax.Array, below: jax.Array
 
   Y has the triangle that was found and the farthest point on the other side, `below`: if the other faces of this tetrahedron are
   higher above the origin than the depth, so are those of Y. Where one shape is an ellipsoid, a ball that is in it touches the
-  boundary of Y from inside wherever it is: if the depth is less than the radius, only one such ball has the origin above its centre.
+  boundary of Y at the foot from inside: if the origin is below its centre, Y reaches nowhere less than the ball.
   """
   enough = s.on.all(axis=1)
-  across = s.y - below[:, None]
-  for k in range(3):
-    i, j = (k + 1) % 3, (k + 2) % 3
-    normal = vector.cross(across[:, i], across[:, j])
-    outward = -vector.dot(normal, across[:, k])
-    height = vector.dot(normal, below) * jnp.where(outward < 0, -1, 1)
-    enough &= (height > 0) & (height * height > (depth + tolerance) ** 2 * vector.dot(normal, normal))
-  return enough | (_inner_radius(a) + _inner_radius(b) > depth)
+  corners = [below, *(s.y[:, k] for k in range(3))]
+  for k in range(4):
+    x, y, z, opposite = (corners[(k + i) % 4] for i in range(4))
+    normal = vector.cross(y - x, z - x)
+    height = vector.dot(normal, x) * jnp.where(vector.dot(normal, opposite - x) < 0, 1, -1)
+    least = depth + (-tolerance if k == 1 else tolerance)  # the triangle's own height is the depth
+    enough &= (height > 0) & (height * height >= least * least * vector.dot(normal, normal))
+  foot, over = s.v + s.target, _inner_radius(a) + _inner_radius(b) - depth
+  aside2 = vector.dot(foot, foot) - depth * depth
+  return enough | (over > 0) & (safe.sqrt(over * over + aside2) - over < 4 * tolerance)
 
 
 def _inner_radius(c: Core) -> jax.Array:
@@ -335,7 +344,7 @@ def _inner_radius(c: Core) -> jax.Array:
 
 
 def _shortest(
-  a: Core, b: Core, turn: jax.Array, place: jax.Array, normal: jax.Array, depth: jax.Array, tolerance: jax.Array, *at: jax.Array
+  a: Core, b: Core, turn: jax.Array, place: jax.Array, normal: jax.Array, tolerance: jax.Array, *at: jax.Array
 ) -> shortest.Way:
   """The shortest way out of the pair and the world that are at some place."""
   one_a, one_b = core.one(a, *at), core.one(b, *at)
@@ -344,8 +353,8 @@ def _shortest(
   def furthest(direction):
     return _furthest(one_a, one_b, its_turn, its_place, direction[None])[0][0]
 
-  known, its_depth, least = (core.entry(x, *at)[0, ..., 0] for x in (normal, depth, tolerance))
-  return shortest.shortest(furthest, known, its_depth, least, _ROUNDS[depth.dtype.itemsize])
+  known, least = (core.entry(x, *at)[0, ..., 0] for x in (normal, tolerance))
+  return shortest.shortest(furthest, known, least, _ROUNDS[normal.dtype.itemsize])
 
 
 def _furthest(a: Core, b: Core, turn: jax.Array, place: jax.Array, direction: jax.Array) -> tuple[jax.Array, ...]:

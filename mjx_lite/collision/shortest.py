@@ -32,10 +32,11 @@ _FIRST = np.array([[x, y, z] for x in (0, 1) for y in (2, 3) for z in (4, 5)]).T
 
 
 class Way(NamedTuple):
-  """A direction (3,), how far Y reaches there (), and whether a shorter way was left to look for ()."""
+  """A direction (3,), how far Y reaches there (), whether it is shorter than what was known, and whether there may be a shorter one."""
 
   normal: jax.Array
   depth: jax.Array
+  better: jax.Array
   unproved: jax.Array
 
 
@@ -63,15 +64,12 @@ class _State(NamedTuple):
   round: jax.Array  # ()
 
 
-def shortest(
-  furthest: Callable[[jax.Array], jax.Array], normal: jax.Array, depth: jax.Array, tolerance: jax.Array, rounds: int
-) -> Way:
+def shortest(furthest: Callable[[jax.Array], jax.Array], normal: jax.Array, tolerance: jax.Array, rounds: int) -> Way:
   """The way out that is the shortest, to a tolerance.
 
   Args:
     furthest: the points of Y (3, n) farthest in directions (3, n).
     normal: (3,) the direction of the way out that is known.
-    depth: () how far Y reaches there [m].
     tolerance: () no way is looked for that is shorter by less than this [m].
     rounds: bound of the number of divisions of 8 triangles each.
   """
@@ -88,13 +86,20 @@ def shortest(
     return jnp.full((*x.shape[:-1], size, _COLUMNS), fill, x.dtype).at[..., 0, :].set(x)
 
   found = jnp.pad(jnp.concatenate([directions, points]), ((0, 0), (0, _COLUMNS * rounds)))
-  start = _better(_State(found, jax.tree.map(rows, first), normal[:, 0], depth, jnp.int32(0)), directions, points)
+  known = vector.dot(directions, points)[0]
+  start = _better(_State(found, jax.tree.map(rows, first), normal[:, 0], known, jnp.int32(0)), directions, points)
 
   def goes_on(s):
-    return (s.round < rounds) & (jnp.min(s.triangles.low) < s.depth - tolerance)
+    return (s.round < rounds) & ~_is_proved(s, tolerance)
 
   s = jax.lax.while_loop(goes_on, lambda s: _divide(s, furthest, tolerance), start)
-  return Way(s.normal, s.depth, jnp.min(s.triangles.low) < s.depth - tolerance)
+  better = s.depth < known - tolerance
+  return Way(jnp.where(better, s.normal, normal[:, 0]), jnp.where(better, s.depth, known), better, ~_is_proved(s, tolerance))
+
+
+def _is_proved(s: _State, tolerance: jax.Array) -> jax.Array:
+  """Whether no direction is better by more than a tolerance."""
+  return jnp.min(s.triangles.low) >= s.depth - tolerance
 
 
 def _better(s: _State, directions: jax.Array, points: jax.Array) -> _State:

@@ -108,7 +108,8 @@ def _settle(posed: _Posed, start: jax.Array) -> jax.Array:
       # the normal is where the depth of Y is least: Newton's method must not go elsewhere
       new = _newton(p, p, n)
       before, after = _depth(p, n), _depth(p, new)
-      return jnp.where((after <= before + 1e-9 * jnp.abs(before))[:, None], new, n)
+      slack = 4 * jnp.finfo(n.dtype).eps * jnp.abs(before)
+      return jnp.where((after <= before + slack)[:, None], new, n)
 
     return jax.lax.fori_loop(0, _STEPS, step, n)
 
