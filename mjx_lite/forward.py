@@ -129,6 +129,8 @@ def _collision(m: Model, d: Data) -> Data:
     params["surfacevel"] = surface.velocity(m, geom, d.geom_xpos, d.geom_xmat, c.pos, c.frame)
   if c.full is not None:
     d = d.replace(status=status.mark(d.status, Warning.CONTACTFULL, c.full))
+  if c.lost_search is not None:
+    d = d.replace(status=status.mark(d.status, Warning.CCD, c.lost_search))
   return d.replace(
     contact=d.contact.replace(
       dist=c.dist, pos=c.pos, frame=c.frame, includemargin=c.params.margin, exclude=c.exclude, **params

@@ -27,7 +27,7 @@ from mjx_lite.math.extreme import first_largest
 _APART, _LEAVE, _DESCEND = range(3)
 _TURNS = 5  # of the target above the origin
 _SHORTER = {8: 2e-10, 4: 2e-6}  # of the size of Y, by dtype: no way out is looked for that is shorter by less
-_ROUNDS = {8: 80, 4: 48}  # of the search for a shorter way out, by dtype
+_ROUNDS = {8: 64, 4: 40}  # of the search for a shorter way out, by dtype
 _NARROW = 32.0  # width of a triangle, of the rounding of its corners, from which it has a normal
 _UNFINISHED = 0.01  # part of the squared distance that a support point may still gain
 _LEAST, _GROWTH = 1e-5, 8.0  # least height of a target and first step outside, of the size of Y; growth of that step
@@ -188,7 +188,7 @@ def find(a: Core, b: Core, reach: jax.Array, iterations: int, asked: jax.Array |
 
   # curved cores only need a start for Newton's method
   lib = np if isinstance(polytopes, np.ndarray) else jnp
-  rough = max(tiny**0.6, 16 * tiny)
+  rough = max(1e-7, 16 * tiny)
   exact, settles = (lib.where(polytopes, x, y) for x, y in ((16 * tiny, rough), (4 * tiny, rough)))
   exact, settles = (jnp.asarray(x, place.dtype) for x in (exact, settles))
 
@@ -298,7 +298,7 @@ def find(a: Core, b: Core, reach: jax.Array, iterations: int, asked: jax.Array |
     back = jnp.sum(jnp.where(first[:, :, None], s.y, 0), axis=1) - target
     new = s._replace(on=first, v=back, target=target, normal=way.normal, turn=_TURNS + 0 * s.turn, done=no, count=0 * s.count)
     new = jax.tree.map(lambda old, x: jnp.where(core.over(way.better, x.ndim), x, old), s, new)
-    return new._replace(lost=s.lost & ~way.better | way.unproved), way
+    return new._replace(lost=jnp.where(look, way.unproved, s.lost)), way
 
   def pass_(c):
     s, way, k = c
@@ -310,8 +310,9 @@ def find(a: Core, b: Core, reach: jax.Array, iterations: int, asked: jax.Array |
   way = shortest.Way(away, away[:, 0], no, no)
   s, way, _ = jax.lax.while_loop(lambda c: go_on(c[0]) & (c[2] < 2), pass_, (start, way, jnp.int32(0)))
   # the search for a foot of curved shapes ends early
-  normal = jnp.where((way.better & ~polytopes)[:, None], way.normal, s.normal)
-  lost = s.lost | ~s.done & (asked | ~s.overlap)
+  replaced = way.better & ~polytopes
+  normal = jnp.where(replaced[:, None], way.normal, s.normal)
+  lost = jnp.where(replaced, way.unproved, s.lost | ~s.done & (asked | ~s.overlap))
   return Features(normal, s.on, s.index_a, s.index_b, s.a, s.b, s.far, s.overlap, s.passes, lost)
 
 

@@ -6,6 +6,9 @@ g(n) = max(n . y_i), so the least of g there is a lower bound. It is found where
 same, or on a side where two are. The triangles with the lowest bounds are divided where g is least until no bound is below the
 least f that is known. Where a triangle is long and thin, or would leave such parts, its longest side is halved instead.
 
+The first triangles have the best direction known as their corner, because the bounds are best there; where a much better one is
+found, the search begins again from it.
+
 Y may have faces or be round: the faces of polytopes are found exactly, and round shapes to a tolerance that each division brings
 nearer by a factor. Shapes that are symmetric about a line may have the same depth in infinitely many directions: then the search
 ends with the shortest way, but runs out of rounds before that is proved.
@@ -20,11 +23,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from mjx_lite.collision.shapes import first_min
 from mjx_lite.core import linear
 from mjx_lite.math import safe, vector
 from mjx_lite.math.extreme import first_largest, largest
 
 _COLUMNS = 8  # triangles that are divided at a time
+_ATTEMPTS, _TRIAL = 3, 16  # searches, each from the best direction of the one before, and rounds of the first
 _LONG = 4  # longest side of a triangle, of its height and of the distance from a corner to where it is to be divided
 _FLAT = 64  # roundings, up to which three points lie on a line
 _SIDES = (1, 2), (2, 0), (0, 1)  # corners at the ends of the side that is opposite to each corner
@@ -73,28 +78,44 @@ def shortest(furthest: Callable[[jax.Array], jax.Array], normal: jax.Array, tole
     tolerance: () no way is looked for that is shorter by less than this [m].
     rounds: bound of the number of divisions of 8 triangles each.
   """
+  directions, points = _axes(furthest, normal)
+  known = vector.dot(directions, points)[0]
+
+  def attempt(state):
+    way, k = state
+    s = _begin(*_axes(furthest, way.normal), rounds)
+    most = jnp.where(k == 0, min(_TRIAL, rounds), rounds)
+    s = jax.lax.while_loop(
+      lambda s: (s.round < most) & ~_is_proved(s, tolerance), lambda s: _divide(s, furthest, tolerance), s
+    )
+    found = Way(s.normal, s.depth, s.depth < known - tolerance, ~_is_proved(s, tolerance))
+    return found, k + 1
+
+  start = Way(normal, known, known < known, known == known), jnp.int32(0)
+  way = jax.lax.while_loop(lambda s: s[0].unproved & (s[1] < _ATTEMPTS), attempt, start)[0]
+  return way._replace(normal=jnp.where(way.better, way.normal, normal))
+
+
+def _axes(furthest: Callable, normal: jax.Array) -> tuple[jax.Array, jax.Array]:
+  """The six ends of three axes (3, 6), the first of them the normal (3,), and the farthest points there."""
   normal = normal[:, None]
-  across = safe.normalize(vector.cross(normal, (jnp.abs(normal) <= jnp.min(jnp.abs(normal))).astype(normal.dtype)))
+  across = safe.normalize(vector.cross(normal, first_min(jnp.abs(normal)).astype(normal.dtype)))
   axes = jnp.concatenate([normal, across, vector.cross(normal, across)], axis=1)
-  directions = jnp.stack([axes, -axes], axis=2).reshape(3, 6)
-  points = linear.materialized(furthest(directions))
+  directions = linear.materialized(jnp.stack([axes, -axes], axis=2).reshape(3, 6))
+  return directions, linear.materialized(furthest(directions))
+
+
+def _begin(directions: jax.Array, points: jax.Array, rounds: int) -> _State:
+  """An octahedron."""
   first = _bounded(*(jnp.moveaxis(x[:, _FIRST], 0, 1) for x in (directions, points)), jnp.asarray(_FIRST, jnp.int32))
-  size = 1 + 2 * rounds
+  dtype = directions.dtype
 
   def rows(x):
-    fill = jnp.inf if x.dtype == normal.dtype else 0
-    return jnp.full((*x.shape[:-1], size, _COLUMNS), fill, x.dtype).at[..., 0, :].set(x)
+    return jnp.full((*x.shape[:-1], 1 + 2 * rounds, _COLUMNS), jnp.inf if x.dtype == dtype else 0, x.dtype).at[..., 0, :].set(x)
 
   found = jnp.pad(jnp.concatenate([directions, points]), ((0, 0), (0, _COLUMNS * rounds)))
-  known = vector.dot(directions, points)[0]
-  start = _better(_State(found, jax.tree.map(rows, first), normal[:, 0], known, jnp.int32(0)), directions, points)
-
-  def goes_on(s):
-    return (s.round < rounds) & ~_is_proved(s, tolerance)
-
-  s = jax.lax.while_loop(goes_on, lambda s: _divide(s, furthest, tolerance), start)
-  better = s.depth < known - tolerance
-  return Way(jnp.where(better, s.normal, normal[:, 0]), jnp.where(better, s.depth, known), better, ~_is_proved(s, tolerance))
+  none = _State(found, jax.tree.map(rows, first), directions[:, 0], jnp.asarray(jnp.inf, dtype), jnp.int32(0))
+  return _better(none, directions, points)
 
 
 def _is_proved(s: _State, tolerance: jax.Array) -> jax.Array:
