@@ -26,7 +26,6 @@ from mjx_lite.math.extreme import first_largest
 
 _APART, _LEAVE, _DESCEND = range(3)
 _TURNS = 5  # of the target above the origin
-_SHORTER = {8: 2e-10, 4: 2e-6}  # of the size of Y, by dtype: no way out is looked for that is shorter by less
 _ROUNDS = {8: 64, 4: 40}  # of the search for a shorter way out, by dtype
 _NARROW = 32.0  # width of a triangle, of the rounding of its corners, from which it has a normal
 _UNFINISHED = 0.01  # part of the squared distance that a support point may still gain
@@ -288,10 +287,10 @@ def find(a: Core, b: Core, reach: jax.Array, iterations: int, asked: jax.Array |
   def elsewhere(s: _State) -> tuple[_State, shortest.Way]:
     """Begin again where the boundary of Y is nearer to the origin."""
     depth = linear.materialized(jnp.max(jnp.where(s.on, vector.dot(s.y, s.normal[:, None]), -jnp.inf), axis=1))
-    tolerance = _SHORTER[depth.dtype.itemsize] * size
+    tolerance = shortest.SHORTER[depth.dtype.itemsize] * size
     look = s.overlap & ~s.far & asked & (depth > tolerance) & ~_is_shortest(a, b, s, depth, furthest(-s.normal)[0], tolerance)
     nothing = shortest.Way(s.normal, depth, no, no)
-    way = one_by_one(look, functools.partial(_shortest, a, b, turn, place, s.normal, tolerance), nothing)
+    way = one_by_one(look, functools.partial(_shortest, a, b, turn, place, s.normal, size + 0 * depth), nothing)
     # near to the boundary, and ready with the first foot
     target = (way.depth + least)[:, None] * way.normal
     first = _first_max(jnp.where(s.on, vector.dot(s.y, way.normal[:, None]), -jnp.inf)) & s.on
@@ -345,7 +344,7 @@ def _inner_radius(c: Core) -> jax.Array:
 
 
 def _shortest(
-  a: Core, b: Core, turn: jax.Array, place: jax.Array, normal: jax.Array, tolerance: jax.Array, *at: jax.Array
+  a: Core, b: Core, turn: jax.Array, place: jax.Array, normal: jax.Array, size: jax.Array, *at: jax.Array
 ) -> shortest.Way:
   """The shortest way out of the pair and the world that are at some place."""
   one_a, one_b = core.one(a, *at), core.one(b, *at)
@@ -354,8 +353,8 @@ def _shortest(
   def furthest(direction):
     return _furthest(one_a, one_b, its_turn, its_place, direction[None])[0][0]
 
-  known, least = (core.entry(x, *at)[0, ..., 0] for x in (normal, tolerance))
-  return shortest.shortest(furthest, known, least, _ROUNDS[normal.dtype.itemsize])
+  known, its_size = (core.entry(x, *at)[0, ..., 0] for x in (normal, size))
+  return shortest.shortest(furthest, known, its_size, _ROUNDS[normal.dtype.itemsize])
 
 
 def _furthest(a: Core, b: Core, turn: jax.Array, place: jax.Array, direction: jax.Array) -> tuple[jax.Array, ...]:

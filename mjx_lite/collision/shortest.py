@@ -28,8 +28,10 @@ from mjx_lite.core import linear
 from mjx_lite.math import safe, vector
 from mjx_lite.math.extreme import first_largest, largest
 
+SHORTER = {8: 2e-10, 4: 2e-6}  # of the size of Y, by dtype: no way out is looked for that is shorter by less
+_DOUBT = 1e-6  # of the size of Y: where more than this is left unproved, it is told
 _COLUMNS = 8  # triangles that are divided at a time
-_ATTEMPTS, _TRIAL = 3, 16  # searches, each from the best direction of the one before, and rounds of the first
+_ATTEMPTS, _TRIAL = np.int32(3), 16  # searches, each from the best direction of the one before, and rounds of the first
 _LONG = 4  # longest side of a triangle, of its height and of the distance from a corner to where it is to be divided
 _FLAT = 64  # roundings, up to which three points lie on a line
 _SIDES = (1, 2), (2, 0), (0, 1)  # corners at the ends of the side that is opposite to each corner
@@ -69,15 +71,16 @@ class _State(NamedTuple):
   round: jax.Array  # ()
 
 
-def shortest(furthest: Callable[[jax.Array], jax.Array], normal: jax.Array, tolerance: jax.Array, rounds: int) -> Way:
+def shortest(furthest: Callable[[jax.Array], jax.Array], normal: jax.Array, size: jax.Array, rounds: int) -> Way:
   """The way out that is the shortest, to a tolerance.
 
   Args:
     furthest: the points of Y (3, n) farthest in directions (3, n).
     normal: (3,) the direction of the way out that is known.
-    tolerance: () no way is looked for that is shorter by less than this [m].
+    size: () of Y [m].
     rounds: bound of the number of divisions of 8 triangles each.
   """
+  tolerance = SHORTER[normal.dtype.itemsize] * size
   directions, points = _axes(furthest, normal)
   known = vector.dot(directions, points)[0]
 
@@ -88,11 +91,11 @@ def shortest(furthest: Callable[[jax.Array], jax.Array], normal: jax.Array, tole
     s = jax.lax.while_loop(
       lambda s: (s.round < most) & ~_is_proved(s, tolerance), lambda s: _divide(s, furthest, tolerance), s
     )
-    found = Way(s.normal, s.depth, s.depth < known - tolerance, ~_is_proved(s, tolerance))
-    return found, k + 1
+    found = Way(s.normal, s.depth, s.depth < known - tolerance, ~_is_proved(s, jnp.maximum(tolerance, _DOUBT * size)))
+    return found, jnp.where(_is_proved(s, tolerance), _ATTEMPTS, k + 1)
 
   start = Way(normal, known, known < known, known == known), jnp.int32(0)
-  way = jax.lax.while_loop(lambda s: s[0].unproved & (s[1] < _ATTEMPTS), attempt, start)[0]
+  way = jax.lax.while_loop(lambda s: s[1] < _ATTEMPTS, attempt, start)[0]
   return way._replace(normal=jnp.where(way.better, way.normal, normal))
 
 
@@ -195,8 +198,10 @@ def _bounded(n: jax.Array, y: jax.Array, corner: jax.Array) -> _Triangles:
   long2, longest = first_largest(vector.dot(along, along))
   off, area = place - n, vector.cross(along[0], along[1])
   near2 = -largest(-vector.dot(off, off))
-  thin = (long2 > _LONG**2 * near2) | (long2 * long2 > _LONG**2 * vector.dot(area, area))
-  halved = thin & (whole != longest)
+  area2 = vector.dot(area, area)
+  halved = ((long2 > _LONG**2 * near2) | (long2 * long2 > _LONG**2 * area2)) & (whole != longest)
+  # of two triangles at a side each is divided there: of a sliver between the two nobody has to know
+  low = jnp.where(area2 > SHORTER[n.dtype.itemsize] ** 2 * long2, low, -jnp.inf)
   middle = vector.add(jnp.where(longest == k, 0, n[k]) for k in range(3))
   low, place, whole = linear.materialized((-low, jnp.where(halved, safe.normalize(middle), place), jnp.where(halved, longest, whole)))
   return _Triangles(corner, low, place, whole.astype(jnp.int32))
