@@ -6,8 +6,8 @@ Overlapping: the target leaves the centre of Y through the origin until it is ou
 origin along the last normal until that does not change: c is then the foot of the origin on the boundary of Y, and
 n . c its depth. One loop does all of this; every pass through it asks each shape for one support point.
 
-The foot is the nearest of a neighbourhood. Unless it is known to be the nearest of all, the directions are searched for a shorter
-way out (`shortest`), and where there is one the loop begins again above it.
+The foot is the nearest of a neighbourhood. Unless it is known to be the nearest of all, the directions are searched for a
+shorter way out (`shortest`), and where there is one the loop begins again above it.
 """
 
 import functools
@@ -262,7 +262,8 @@ def find(a: Core, b: Core, reach: jax.Array, iterations: int, asked: jax.Array |
     new = _State(
       y, pa, pb, ia, ib, on, jnp.where(moved[:, None], restart, v), target, step,
       jnp.where((outside & ~(touch & (s.stage == _DESCEND)))[:, None], n, s.normal), stage,
-      s.turn + (outside & (s.stage == _DESCEND)), s.lost | tired & ~(stop | inside | touch), done, s.far | far & ~fresh & ~s.done,
+      s.turn + (outside & (s.stage == _DESCEND)), s.lost | tired & ~(stop | inside | touch), done,
+      s.far | far & ~fresh & ~s.done,
       s.overlap | (stage != _APART), jnp.where(moved, 0, s.count + 1), s.passes + 1,
     )  # fmt: skip
     return jax.tree.map(lambda old, x: jnp.where(core.over(s.done, x.ndim), old, x), s, new)
@@ -318,9 +319,9 @@ def find(a: Core, b: Core, reach: jax.Array, iterations: int, asked: jax.Array |
 def _is_shortest(a: Core, b: Core, s: _State, depth: jax.Array, below: jax.Array, tolerance: jax.Array) -> jax.Array:
   """Whether it is easy to see that no way out is shorter than the one found (P, W): that is where most shapes touch.
 
-  Y has the triangle that was found and the farthest point on the other side, `below`: if the other faces of this tetrahedron are
-  higher above the origin than the depth, so are those of Y. Where one shape is an ellipsoid, a ball that is in it touches the
-  boundary of Y at the foot from inside: if the origin is below its centre, Y reaches nowhere less than the ball.
+  The triangle that was found and the farthest point on the other side, `below`, are in Y: if the other faces of this tetrahedron
+  are higher above the origin than the depth, so are those of Y. Where one shape is an ellipsoid, a ball inside of Y touches its
+  boundary at the foot: if the origin is between the centre of the ball and the foot, Y reaches nowhere less than the ball.
   """
   enough = s.on.all(axis=1)
   corners = [below, *(s.y[:, k] for k in range(3))]

@@ -104,8 +104,8 @@ def plan(s: dict[str, Any], reach: np.ndarray, geom1: np.ndarray, types: list[st
 
 
 class Found(NamedTuple):
-  """Contacts (1, n slots), and the worlds (W,) in which a pair had more than its slots, or more cells than its window, and those
-  in which the search for a contact ran out of iterations or rounds."""
+  """Contacts (1, n slots), the worlds (W,) in which a pair had more than its slots or more cells than its window, and those in
+  which the search for a contact ran out of iterations or rounds."""
 
   contacts: Contacts
   full: jax.Array

@@ -1,19 +1,18 @@
 """The shortest way out of each other of two convex shapes that overlap, of all directions.
 
-The shapes overlap in a direction n by f(n), the height of the farthest point of Y = A - B along n; the depth is the least f. The
-sphere of directions is divided into triangles, of which every corner n_i has its farthest point y_i. In a triangle f is at least
-g(n) = max(n . y_i), so the least of g there is a lower bound. It is found where g can be least: where all three heights are the
-same, or on a side where two are. The triangles with the lowest bounds are divided where g is least until no bound is below the
-least f that is known. Where a triangle is long and thin, or would leave such parts, its longest side is halved instead.
+The shapes overlap in a direction n by f(n), the height of the farthest point of Y = A - B along n; the depth is the least f.
+The sphere of directions is divided into triangles, each corner n_i of which has its farthest point y_i. In a triangle f is at
+least g(n) = max(n . y_i), so the least of g there is a lower bound of f. The least g is where all three heights are the same, or
+on a side where two heights are. The triangles with the lowest bounds are divided where g is least, until no bound is below the
+least f that is known. Where a triangle is long and thin, or its parts would be, its longest side is halved instead.
 
-The first triangles have the best direction known as their corner, because the bounds are best there; where a much better one is
-found, the search begins again from it.
+One corner of the first triangles is the best direction known, because the bounds are best around it. Where a better direction is
+found, the search begins again from that one.
 
-Y may have faces or be round: the faces of polytopes are found exactly, and round shapes to a tolerance that each division brings
-nearer by a factor. Shapes that are symmetric about a line may have the same depth in infinitely many directions: then the search
-ends with the shortest way, but runs out of rounds before that is proved.
+The faces of polytopes are found exactly, the way out of curved shapes to a tolerance. Shapes that are symmetric about a line may
+have the same depth in infinitely many directions: then the search finds the depth, but may run out of rounds before it is proved.
 
-Source: what `epa` does by a polytope inside of Y.
+Source: `epa` answers the same question, by a polytope that grows inside of Y.
 """
 
 from collections.abc import Callable
@@ -39,7 +38,7 @@ _FIRST = np.array([[x, y, z] for x in (0, 1) for y in (2, 3) for z in (4, 5)]).T
 
 
 class Way(NamedTuple):
-  """A direction (3,), how far Y reaches there (), whether it is shorter than what was known, and whether there may be a shorter one."""
+  """A direction (3,), how far Y reaches there (), whether this is less than what was known, and whether there may be less ()."""
 
   normal: jax.Array
   depth: jax.Array
@@ -200,8 +199,8 @@ def _bounded(n: jax.Array, y: jax.Array, corner: jax.Array) -> _Triangles:
   near2 = -largest(-vector.dot(off, off))
   area2 = vector.dot(area, area)
   halved = ((long2 > _LONG**2 * near2) | (long2 * long2 > _LONG**2 * area2)) & (whole != longest)
-  # of two triangles at a side each is divided there: of a sliver between the two nobody has to know
+  # two triangles at one side are divided there at nearly the same place: the slivers between need no search of their own
   low = jnp.where(area2 > SHORTER[n.dtype.itemsize] ** 2 * long2, low, -jnp.inf)
-  middle = vector.add(jnp.where(longest == k, 0, n[k]) for k in range(3))
-  low, place, whole = linear.materialized((-low, jnp.where(halved, safe.normalize(middle), place), jnp.where(halved, longest, whole)))
-  return _Triangles(corner, low, place, whole.astype(jnp.int32))
+  middle = safe.normalize(vector.add(jnp.where(longest == k, 0, n[k]) for k in range(3)))
+  place, whole = jnp.where(halved, middle, place), jnp.where(halved, longest, whole).astype(jnp.int32)
+  return _Triangles(corner, *linear.materialized((-low, place, whole)))

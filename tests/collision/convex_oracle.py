@@ -1,8 +1,8 @@
 """The depth of two convex shapes by their support functions alone, with a proof, and poses in which shapes overlap.
 
-The depth of A and B is the least of f(n) = max over A of n.x - min over B of n.x over all unit vectors n. Of every set of points
-of Y = A - B the hull is inside of Y: the heights of its facets above the origin are lower bounds of the depth, and f of
-their normals are upper bounds. Points are added where the lower bound is below the best upper bound, until both agree.
+The depth of A and B is the least of f(n) = max over A of n.x - min over B of n.x over all unit vectors n. The hull of any points
+of Y = A - B is inside of Y: the least height of its facets above the origin is a lower bound of the depth, and f of their
+normals are upper bounds. Points are added where the lower bound is below the best upper bound, until both agree.
 """
 
 import functools
@@ -72,7 +72,7 @@ def _sphere(count: int = 400) -> np.ndarray:
   z, angle = 1 - 2 * k / count, np.pi * (1 + 5**0.5) * k
   r = np.sqrt(1 - z * z)
   axes = np.array([x for x in np.ndindex(3, 3, 3) if x != (1, 1, 1)], float) - 1
-  return np.concatenate([np.stack([r * np.cos(angle), r * np.sin(angle), z], axis=1), axes / np.linalg.norm(axes, axis=1)[:, None]])
+  return np.concatenate([np.stack([r * np.cos(angle), r * np.sin(angle), z], axis=1), _unit(axes)])
 
 
 class Depth(NamedTuple):
@@ -91,7 +91,7 @@ def exact(a: Body, b: Body) -> Depth:
   return Depth(-equations[k, 3], -equations[k, 3], equations[k, :3])
 
 
-def bracket(a: Body, b: Body, tolerance: float, most: int = 3000) -> Depth:
+def bracket(a: Body, b: Body, tolerance: float, most: int = 800) -> Depth:
   """Depth to a tolerance relative to the size, or as near as so many points let it be known."""
   size = extent(a, b)
   n = np.concatenate([_sphere(), a.mat.T, -a.mat.T, b.mat.T, -b.mat.T])
@@ -127,7 +127,9 @@ def hull(count: int) -> np.ndarray:
   return x / np.linalg.norm(x, axis=1, keepdims=True) * [0.7, 0.5, 0.4]
 
 
-def poses(rng: np.random.Generator, kinds: tuple[str, str], number: int, corners: list[np.ndarray | None]) -> list[tuple[Body, Body]]:
+def poses(
+  rng: np.random.Generator, kinds: tuple[str, str], number: int, corners: list[np.ndarray | None]
+) -> list[tuple[Body, Body]]:
   """Pairs of bodies that overlap: every third deeply, every third a little, every third with axes that are aligned.
 
   Args:
@@ -135,7 +137,8 @@ def poses(rng: np.random.Generator, kinds: tuple[str, str], number: int, corners
     corners: of the meshes among them, None for the others.
   """
   found = []
-  for k in range(number):
+  while len(found) < number:
+    k = len(found)
     aligned = k % 3 == 2
     turns, sizes = [], []
     for _ in range(2):
