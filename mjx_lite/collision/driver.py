@@ -273,7 +273,7 @@ def _shapes(m: Model, group: Group, geom_xpos: jax.Array, geom_xmat: jax.Array) 
 def _narrow(
   m: Model, group: Group, shape1: Shape, shape2: Shape, margin: jax.Array, place: jax.Array | None = None
 ) -> tuple[shapes.Contacts, jax.Array | None]:
-  """Contacts of the pairs of a group, or of those at some places in it (k, W); in which worlds (W,) a search ran out, or None."""
+  """Contacts of the pairs of a group, or of those at some places in it (k, W); where a search ran out (W,), or None."""
   if isinstance(group.how, convex.ConvexPlan):
     multiccd = not m.opt.disableflags & DisableBit.MULTICCD
     return convex.find(group.how, shape1, shape2, margin, m.opt.ccd_iterations, multiccd, place)

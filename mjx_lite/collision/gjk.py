@@ -317,11 +317,12 @@ def find(a: Core, b: Core, reach: jax.Array, iterations: int, asked: jax.Array |
 
 
 def _is_shortest(a: Core, b: Core, s: _State, depth: jax.Array, below: jax.Array, tolerance: jax.Array) -> jax.Array:
-  """Whether it is easy to see that no way out is shorter than the one found (P, W): that is where most shapes touch.
+  """Whether it is easy to see that no way out is shorter than the one found (P, W), as where shapes rest.
 
-  The triangle that was found and the farthest point on the other side, `below`, are in Y: if the other faces of this tetrahedron
-  are higher above the origin than the depth, so are those of Y. Where one shape is an ellipsoid, a ball inside of Y touches its
-  boundary at the foot: if the origin is between the centre of the ball and the foot, Y reaches nowhere less than the ball.
+  The triangle that was found and the farthest point on the other side, `below`, are in Y: if the other faces of this
+  tetrahedron are higher above the origin than the depth, so are those of Y. Where one shape is an ellipsoid, a ball inside of Y
+  touches its boundary at the foot: if the origin is between the centre of the ball and the foot, Y reaches nowhere less than the
+  ball.
   """
   enough = s.on.all(axis=1)
   corners = [below, *(s.y[:, k] for k in range(3))]

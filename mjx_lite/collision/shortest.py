@@ -2,8 +2,8 @@
 
 The shapes overlap in a direction n by f(n), the height of the farthest point of Y = A - B along n; the depth is the least f.
 The sphere of directions is divided into triangles, each corner n_i of which has its farthest point y_i. In a triangle f is at
-least g(n) = max(n . y_i), so the least of g there is a lower bound of f. The least g is where all three heights are the same, or
-on a side where two heights are. The triangles with the lowest bounds are divided where g is least, until no bound is below the
+least g(n) = max(n . y_i), so the least of g there is a lower bound of f. The least g is where all three heights are the same,
+or on a side where two heights are. The triangles with the lowest bounds are divided where g is least, until no bound is below the
 least f that is known. Where a triangle is long and thin, or its parts would be, its longest side is halved instead.
 
 One corner of the first triangles is the best direction known, because the bounds are best around it. Where a better direction is

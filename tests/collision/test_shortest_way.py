@@ -89,8 +89,7 @@ def _found(pairs, dtype, number):
 
 def _wrong(pairs, dtype, number):
   """What differs from the oracle: pair, pose, too deep by, normal too deep by, not deep enough by, of the size."""
-  with jax.enable_x64(dtype == np.float64):
-    depth, normal, _ = _found(pairs, dtype, number)
+  depth, normal, _ = _found(pairs, dtype, number)
   wrong = []
   for i, pair in enumerate(pairs):
     bodies, right, size = _poses(pair, number)
@@ -131,14 +130,14 @@ def test_polytopes_in_general_poses_are_never_lost():
   """Enough rounds for these hulls; every third pose is symmetric."""
   pairs = [p for p in PAIRS if not {'ellipsoid', 'cylinder'} & {*p}]
   for dtype in TOLERANCE:
-    with jax.enable_x64(dtype == np.float64):
-      _, _, lost = _found(pairs, dtype, POSES)
+    _, _, lost = _found(pairs, dtype, POSES)
     assert not lost[np.arange(POSES) % 3 != 2].any()
 
 
 def _case(name):
   model = mujoco.MjModel.from_xml_path(str(SCENES / 'cases' / f'{name}.xml'))
   model.opt.ccd_iterations, model.opt.ccd_tolerance = 1000, 1e-12
+  model.opt.disableflags |= int(mujoco.mjtDisableBit.mjDSBL_MULTICCD)
   data = mujoco.MjData(model)
   mujoco.mj_forward(model, data)
   return model, data
@@ -165,32 +164,27 @@ RUNS = {
 def test_cases_of_real_models(name, dtype, tolerance, run):
   """Contacts of C, searched to the end."""
   model, data = _case(name)
-  with jax.enable_x64(dtype == np.float64):
-    dist, frame, status = _contacts(model, dtype, RUNS[run])
+  dist, frame, status = _contacts(model, dtype, RUNS[run])
   assert len(dist) == data.ncon > 0
   np.testing.assert_allclose(np.sort(dist), np.sort(data.contact.dist), rtol=0, atol=tolerance)
   assert not np.asarray(status.bits).any()
-  if data.ncon == 1 and 'capsule' not in name:
-    np.testing.assert_allclose(frame[0, 0], data.contact.frame[0, :3], rtol=0, atol=1e3 * tolerance)
-
-
-def _two_hulls(iterations=50):
-  model, _ = _case('hull_hull_vertices')
-  model.opt.ccd_iterations = iterations
-  return model
+  if name in ('hull_hull_vertices', 'g1_cyl_mesh'):  # near a least depth a normal is only known to the root of its error
+    np.testing.assert_allclose(frame[0, 0], data.contact.frame[0, :3], rtol=0, atol=tolerance**0.5)
 
 
 @pytest.mark.parametrize('run', RUNS)
 def test_a_search_that_runs_out_of_iterations_is_marked(run):
-  _, _, status = _contacts(_two_hulls(iterations=3), np.float64, RUNS[run])
+  model, _ = _case('g1_cyl_mesh')
+  model.opt.ccd_iterations = 3
+  _, _, status = _contacts(model, np.float64, RUNS[run])
   assert np.all(np.asarray(status.bits) == 1 << mjx.Warning.CCD)
   assert np.all(np.asarray(status.count)[..., mjx.Warning.CCD] == 1)
 
 
 def test_a_search_that_runs_out_of_rounds_is_marked(monkeypatch):
-  assert not _contacts(_two_hulls(), np.float64, mjx.jit)[2].bits
+  model, _ = _case('g1_cyl_mesh')
   monkeypatch.setattr(gjk, '_ROUNDS', {8: 1, 4: 1})
-  assert _contacts(_two_hulls(), np.float64, mjx.jit)[2].bits == 1 << mjx.Warning.CCD
+  assert _contacts(model, np.float64, mjx.jit)[2].bits == 1 << mjx.Warning.CCD
 
 
 def test_a_search_on_a_height_field_that_runs_out_is_marked():
