@@ -321,8 +321,8 @@ def _is_shortest(a: Core, b: Core, s: _State, depth: jax.Array, below: jax.Array
 
   The triangle that was found and the farthest point on the other side, `below`, are in Y: if the other faces of this
   tetrahedron are higher above the origin than the depth, so are those of Y. Where one shape is an ellipsoid, a ball inside of Y
-  touches its boundary at the foot: if the origin is between the centre of the ball and the foot, Y reaches nowhere less than the
-  ball.
+  touches its boundary at the foot: if the origin is between the centre of the ball and the foot, Y reaches nowhere less than
+  the ball.
   """
   enough = s.on.all(axis=1)
   corners = [below, *(s.y[:, k] for k in range(3))]

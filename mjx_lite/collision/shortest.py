@@ -3,14 +3,18 @@
 The shapes overlap in a direction n by f(n), the height of the farthest point of Y = A - B along n; the depth is the least f.
 The sphere of directions is divided into triangles, each corner n_i of which has its farthest point y_i. In a triangle f is at
 least g(n) = max(n . y_i), so the least of g there is a lower bound of f. The least g is where all three heights are the same,
-or on a side where two heights are. The triangles with the lowest bounds are divided where g is least, until no bound is below the
+or on a side where two heights are. The triangles with the lowest bounds are divided where g is least, until no bound is
+below the
 least f that is known. Where a triangle is long and thin, or its parts would be, its longest side is halved instead.
 
-One corner of the first triangles is the best direction known, because the bounds are best around it. Where a better direction is
+One corner of the first triangles is the best direction known, because the bounds are best around it. Where a better
+direction is
 found, the search begins again from that one.
 
-The faces of polytopes are found exactly, the way out of curved shapes to a tolerance. Shapes that are symmetric about a line may
-have the same depth in infinitely many directions: then the search finds the depth, but may run out of rounds before it is proved.
+The faces of polytopes are found exactly, the way out of curved shapes to a tolerance. Shapes that are symmetric about a
+line may
+have the same depth in infinitely many directions: then the search finds the depth, but may run out of rounds before it
+is proved.
 
 Source: `epa` answers the same question, by a polytope that grows inside of Y.
 """
@@ -38,7 +42,7 @@ _FIRST = np.array([[x, y, z] for x in (0, 1) for y in (2, 3) for z in (4, 5)]).T
 
 
 class Way(NamedTuple):
-  """A direction (3,), how far Y reaches there (), whether this is less than what was known, and whether there may be less ()."""
+  """A direction (3,), how far Y reaches there (), whether less than what was known, and whether there may be less ()."""
 
   normal: jax.Array
   depth: jax.Array

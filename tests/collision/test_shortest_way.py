@@ -55,7 +55,7 @@ def _poses(pair, number):
   corners = [None if isinstance(x, str) else tables.vert[tables.start[mesh[x]] :][: tables.count[mesh[x]]] for x in pair]
   rng = np.random.default_rng([number, *map(ord, str(pair))])
   bodies = oracle.poses(rng, tuple(map(_kind, pair)), number, corners)
-  exact = all(x == 'box' or not isinstance(x, str) and x <= 60 for x in pair)
+  exact = all(x == 'box' or (not isinstance(x, str) and x <= 60) for x in pair)
   depths = [oracle.exact(*x) if exact else oracle.bracket(*x, 1e-10) for x in bodies]
   return bodies, depths, np.array([oracle.extent(*x) for x in bodies])
 
