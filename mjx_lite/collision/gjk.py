@@ -232,7 +232,7 @@ def find(a: Core, b: Core, reach: jax.Array, iterations: int, asked: jax.Array |
     # this target is done: what next
     v = linear.materialized(v)
     length = linear.materialized(safe.norm(v))
-    tired = s.count >= iterations - 1
+    tired, doubtful = s.count >= iterations - 1, v2 - ahead > 1e-5 * v2  # not even near to the end
     touch = length <= small
     inside |= touch & (s.stage != _DESCEND)
     end = stop | tired | inside | touch
@@ -262,7 +262,7 @@ def find(a: Core, b: Core, reach: jax.Array, iterations: int, asked: jax.Array |
     new = _State(
       y, pa, pb, ia, ib, on, jnp.where(moved[:, None], restart, v), target, step,
       jnp.where((outside & ~(touch & (s.stage == _DESCEND)))[:, None], n, s.normal), stage,
-      s.turn + (outside & (s.stage == _DESCEND)), s.lost | tired & ~(stop | inside | touch), done,
+      s.turn + (outside & (s.stage == _DESCEND)), s.lost | tired & ~(stop | inside | touch) & doubtful, done,
       s.far | far & ~fresh & ~s.done,
       s.overlap | (stage != _APART), jnp.where(moved, 0, s.count + 1), s.passes + 1,
     )  # fmt: skip

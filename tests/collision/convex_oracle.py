@@ -1,8 +1,9 @@
 """The depth of two convex shapes by their support functions alone, with a proof, and poses in which shapes overlap.
 
-The depth of A and B is the least of f(n) = max over A of n.x - min over B of n.x over all unit vectors n. The hull of any
-points of Y = A - B is inside of Y: the least height of its facets above the origin is a lower bound of the depth, and f of their
-normals are upper bounds. Points are added where the lower bound is below the best upper bound, until both agree.
+The depth of A and B is the least of f(n) = max over A of n.x - min over B of n.x over all unit vectors n. The hull of
+any points of Y = A - B is inside of Y: the least height of its facets above the origin is a lower bound of the depth,
+and f of their normals are upper bounds. Points are added where the lower bound is below the best upper bound, until
+both agree.
 """
 
 import functools
