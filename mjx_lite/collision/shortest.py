@@ -172,19 +172,21 @@ def _bounded(n: jax.Array, y: jax.Array, corner: jax.Array) -> _Triangles:
   """Triangles of directions n with farthest points y (3 corners, 3, m), whose numbers are `corner` (3, m)."""
   tiny = (_FLAT * jnp.finfo(n.dtype).eps) ** 2
   side = jnp.stack([y[k] - y[i] for i, k in _SIDES])
-  length2 = vector.dot(side, side)
 
-  # where all three heights are the same
-  up = vector.cross(side[0], side[1])
-  area2 = vector.dot(up, up)
+  # where all three heights are the same. Small vectors are scaled first: `normalize` replaces what is shorter than MINVAL
+  unit = [safe.normalize(x) for x in side[:2]]
+  up = vector.cross(*unit)
+  flat = vector.dot(up, up) <= tiny
   up = jnp.where(vector.dot(up, vector.add(n))[None] < 0, -up, up)
   planes = jnp.stack([vector.cross(n[i], n[k]) for i, k in _SIDES])
   turn = jnp.where(vector.dot(planes[0], n[0]) < 0, -1, 1)
-  inside = (area2 > tiny * length2[0] * length2[1]) & jnp.all(turn * vector.dot(planes, up[None]) > 0, axis=0)
+  inside = ~flat & jnp.all(turn * vector.dot(planes, up[None]) > 0, axis=0)
 
   # where two are, on a side
   ends = [jnp.stack([n[s[q]] for s in _SIDES])[:, None] for q in (0, 1)]
   rise = [vector.dot(side[None], x) for x in ends]
+  both = jnp.abs(rise[0]) + jnp.abs(rise[1])
+  rise = [x / jnp.where(both > 0, both, 1) for x in rise]
   tied = rise[0] * rise[1] < 0
   on_side = jnp.abs(rise[1])[:, :, None] * ends[0] + jnp.abs(rise[0])[:, :, None] * ends[1]
 
