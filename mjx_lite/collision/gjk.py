@@ -46,7 +46,7 @@ class Features(NamedTuple):
     far: (P, W) whether the cores are known to be farther apart than the reach.
     overlap: (P, W) whether the origin was inside of Y.
     count: (P, W) support points that were asked for.
-    lost: (P, W) whether the search ran out of iterations or rounds, so that there may be a shorter way.
+    lost: (P, W) whether the search ran out of iterations or rounds before its result was known to `shortest.DOUBT`.
   """
 
   normal: jax.Array
@@ -182,6 +182,7 @@ def find(a: Core, b: Core, reach: jax.Array, iterations: int, asked: jax.Array |
   tiny = jnp.finfo(place.dtype).eps
   size = _extent(a) + _extent(b)
   small = size * tiny**0.5 * 0.1  # distance at which shapes count as touching
+  doubt = size * shortest.DOUBT[place.dtype.itemsize]
   least = size * max(_LEAST, tiny**0.5)  # above what counts as touching
   away = safe.normalize(place)  # an axis, if the centres are one
 
@@ -232,7 +233,8 @@ def find(a: Core, b: Core, reach: jax.Array, iterations: int, asked: jax.Array |
     # this target is done: what next
     v = linear.materialized(v)
     length = linear.materialized(safe.norm(v))
-    tired, doubtful = s.count >= iterations - 1, v2 - ahead > 1e-5 * v2  # not even near to the end
+    tired = s.count >= iterations - 1
+    doubtful = v2 - jnp.maximum(ahead, 0) > doubt * safe.sqrt(v2)  # of the distance between |v| and ahead / |v|
     touch = length <= small
     inside |= touch & (s.stage != _DESCEND)
     end = stop | tired | inside | touch
@@ -262,7 +264,7 @@ def find(a: Core, b: Core, reach: jax.Array, iterations: int, asked: jax.Array |
     new = _State(
       y, pa, pb, ia, ib, on, jnp.where(moved[:, None], restart, v), target, step,
       jnp.where((outside & ~(touch & (s.stage == _DESCEND)))[:, None], n, s.normal), stage,
-      s.turn + (outside & (s.stage == _DESCEND)), s.lost | tired & ~(stop | inside | touch) & doubtful, done,
+      s.turn + (outside & (s.stage == _DESCEND)), jnp.where(end, tired & ~(stop | inside | touch) & doubtful, s.lost), done,
       s.far | far & ~fresh & ~s.done,
       s.overlap | (stage != _APART), jnp.where(moved, 0, s.count + 1), s.passes + 1,
     )  # fmt: skip
@@ -285,9 +287,13 @@ def find(a: Core, b: Core, reach: jax.Array, iterations: int, asked: jax.Array |
       lambda c: go_on(c[0]) & (c[1] < 6 * iterations), lambda c: (body(c[0]), c[1] + 1), (s, jnp.int32(0))
     )[0]
 
-  def elsewhere(s: _State) -> tuple[_State, shortest.Way]:
-    """Begin again where the boundary of Y is nearer to the origin."""
-    depth = linear.materialized(jnp.max(jnp.where(s.on, vector.dot(s.y, s.normal[:, None]), -jnp.inf), axis=1))
+  def height_of(s: _State) -> jax.Array:
+    """Of the simplex along the normal."""
+    return linear.materialized(jnp.max(jnp.where(s.on, vector.dot(s.y, s.normal[:, None]), -jnp.inf), axis=1))
+
+  def elsewhere(s: _State) -> tuple[_State, shortest.Way, jax.Array]:
+    """Begin again where the boundary of Y is nearer to the origin; the way there, and whether one was looked for."""
+    depth = height_of(s)
     tolerance = shortest.SHORTER[depth.dtype.itemsize] * size
     look = s.overlap & ~s.far & asked & (depth > tolerance) & ~_is_shortest(a, b, s, depth, furthest(-s.normal)[0], tolerance)
     nothing = shortest.Way(s.normal, depth, no, no)
@@ -297,22 +303,21 @@ def find(a: Core, b: Core, reach: jax.Array, iterations: int, asked: jax.Array |
     first = _first_max(jnp.where(s.on, vector.dot(s.y, way.normal[:, None]), -jnp.inf)) & s.on
     back = jnp.sum(jnp.where(first[:, :, None], s.y, 0), axis=1) - target
     new = s._replace(on=first, v=back, target=target, normal=way.normal, turn=_TURNS + 0 * s.turn, done=no, count=0 * s.count)
-    new = jax.tree.map(lambda old, x: jnp.where(core.over(way.better, x.ndim), x, old), s, new)
-    return new._replace(lost=jnp.where(look, way.unproved, s.lost)), way
+    return jax.tree.map(lambda old, x: jnp.where(core.over(way.better, x.ndim), x, old), s, new), way, look
 
   def pass_(c):
-    s, way, k = c
+    s, way, looked, k = c
     s = settle(s)
-    s, way = jax.lax.cond(k == 0, lambda: elsewhere(s), lambda: (s, way))
-    return s, way, k + 1
+    return *jax.lax.cond(k == 0, lambda: elsewhere(s), lambda: (s, way, looked)), k + 1
 
   # one loop around the search, lest it is compiled twice
   way = shortest.Way(away, away[:, 0], no, no)
-  s, way, _ = jax.lax.while_loop(lambda c: go_on(c[0]) & (c[2] < 2), pass_, (start, way, jnp.int32(0)))
+  s, way, looked, _ = jax.lax.while_loop(lambda c: go_on(c[0]) & (c[3] < 2), pass_, (start, way, no, jnp.int32(0)))
   # the search for a foot of curved shapes ends early
   replaced = way.better & ~polytopes
   normal = jnp.where(replaced[:, None], way.normal, s.normal)
-  lost = jnp.where(replaced, way.unproved, s.lost | ~s.done & (asked | ~s.overlap))
+  missed = ~replaced & (jnp.abs(height_of(s) - way.depth) > doubt)  # not the foot at the end of the way
+  lost = jnp.where(looked, way.unproved | missed, s.lost | ~s.done & (asked | ~s.overlap))
   return Features(normal, s.on, s.index_a, s.index_b, s.a, s.b, s.far, s.overlap, s.passes, lost)
 
 

@@ -14,7 +14,7 @@ found, the search begins again from that one.
 The faces of polytopes are found exactly, the way out of curved shapes to a tolerance. Shapes that are symmetric about a
 line may
 have the same depth in infinitely many directions: then the search finds the depth, but may run out of rounds before it
-is proved.
+is proved. Such a result is marked, because nobody can tell it from a wrong one.
 
 Source: `epa` answers the same question, by a polytope that grows inside of Y.
 """
@@ -32,7 +32,9 @@ from mjx_lite.math import safe, vector
 from mjx_lite.math.extreme import first_largest, largest
 
 SHORTER = {8: 2e-10, 4: 2e-6}  # of the size of Y, by dtype: no way out is looked for that is shorter by less
-_DOUBT = 1e-6  # of the size of Y: where more than this is left unproved, it is told
+# of the size of Y, by dtype: a result that may be wrong by more is marked. Far above rounding and what is looked for, lest a
+# change of rounding changes the mark
+DOUBT = {8: 1e-5, 4: 1e-4}
 _COLUMNS = 8  # triangles that are divided at a time
 _ATTEMPTS, _TRIAL = np.int32(3), 16  # searches, each from the best direction of the one before, and rounds of the first
 _LONG = 4  # longest side of a triangle, of its height and of the distance from a corner to where it is to be divided
@@ -42,7 +44,8 @@ _FIRST = np.array([[x, y, z] for x in (0, 1) for y in (2, 3) for z in (4, 5)]).T
 
 
 class Way(NamedTuple):
-  """A direction (3,), how far Y reaches there (), whether less than what was known, and whether there may be less ()."""
+  """A direction (3,), how far Y reaches there (), whether less than what was known, and whether it may be less by more than
+  `DOUBT` somewhere else ()."""
 
   normal: jax.Array
   depth: jax.Array
@@ -83,23 +86,24 @@ def shortest(furthest: Callable[[jax.Array], jax.Array], normal: jax.Array, size
     size: () of Y [m].
     rounds: bound of the number of divisions of 8 triangles each.
   """
-  tolerance = SHORTER[normal.dtype.itemsize] * size
+  tolerance, doubt = (x[normal.dtype.itemsize] * size for x in (SHORTER, DOUBT))
   directions, points = _axes(furthest, normal)
   known = vector.dot(directions, points)[0]
 
   def attempt(state):
-    way, k = state
-    s = _begin(*_axes(furthest, way.normal), rounds)
+    best, _, low, k = state
+    s = _begin(*_axes(furthest, best), rounds)
     most = jnp.where(k == 0, min(_TRIAL, rounds), rounds)
     s = jax.lax.while_loop(
-      lambda s: (s.round < most) & ~_is_proved(s, tolerance), lambda s: _divide(s, furthest, tolerance), s
+      lambda s: (s.round < most) & (_lowest(s) < s.depth - tolerance), lambda s: _divide(s, furthest, tolerance), s
     )
-    found = Way(s.normal, s.depth, s.depth < known - tolerance, ~_is_proved(s, jnp.maximum(tolerance, _DOUBT * size)))
-    return found, jnp.where(_is_proved(s, tolerance), _ATTEMPTS, k + 1)
+    low = jnp.maximum(low, _lowest(s))
+    return s.normal, s.depth, low, jnp.where(low >= s.depth - tolerance, _ATTEMPTS, k + 1)
 
-  start = Way(normal, known, known < known, known == known), jnp.int32(0)
-  way = jax.lax.while_loop(lambda s: s[1] < _ATTEMPTS, attempt, start)[0]
-  return way._replace(normal=jnp.where(way.better, way.normal, normal))
+  start = normal, known, jnp.full_like(known, -jnp.inf), jnp.int32(0)
+  best, depth, low, _ = jax.lax.while_loop(lambda s: s[-1] < _ATTEMPTS, attempt, start)
+  better = depth < known - tolerance
+  return Way(jnp.where(better, best, normal), depth, better, low < depth - doubt)
 
 
 def _axes(furthest: Callable, normal: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -124,9 +128,9 @@ def _begin(directions: jax.Array, points: jax.Array, rounds: int) -> _State:
   return _better(none, directions, points)
 
 
-def _is_proved(s: _State, tolerance: jax.Array) -> jax.Array:
-  """Whether no direction is better by more than a tolerance."""
-  return jnp.min(s.triangles.low) >= s.depth - tolerance
+def _lowest(s: _State) -> jax.Array:
+  """A lower bound of the depth."""
+  return jnp.min(s.triangles.low)
 
 
 def _better(s: _State, directions: jax.Array, points: jax.Array) -> _State:
