@@ -170,7 +170,7 @@ def _nearest(a: core.Core, b: core.Core, margin: jax.Array, iterations: int) -> 
       return jnp.where(found.on, index, jnp.sum(jnp.where(first, index, 0), axis=1, keepdims=True))
 
     surface = w.point + ca.radius[:, None] * w.normal
-    return _Single(dist, surface, w.normal, used(found.index_a), used(found.index_b), found.lost & ~found.far), ~found.far
+    return _Single(dist, surface, w.normal, used(found.index_a), used(found.index_b), w.lost), ~found.far
 
   wanted = gjk.near(a, b, margin + a.radius + b.radius)
   zero = jnp.zeros((len(wanted), 3, wanted.shape[1]), a.pos.dtype)

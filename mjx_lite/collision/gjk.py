@@ -46,7 +46,9 @@ class Features(NamedTuple):
     far: (P, W) whether the cores are known to be farther apart than the reach.
     overlap: (P, W) whether the origin was inside of Y.
     count: (P, W) support points that were asked for.
-    lost: (P, W) whether the search ran out of iterations or rounds before its result was known to `shortest.DOUBT`.
+    dist: (P, W) the distance that was found, negative where the cores overlap.
+    doubt: (P, W) the error from which a distance counts as lost: `shortest.DOUBT` times the size.
+    lost: (P, W) whether the search ran out of iterations or rounds while the error might be so large.
   """
 
   normal: jax.Array
@@ -58,6 +60,8 @@ class Features(NamedTuple):
   far: jax.Array
   overlap: jax.Array
   count: jax.Array
+  dist: jax.Array
+  doubt: jax.Array
   lost: jax.Array
 
 
@@ -316,9 +320,9 @@ def find(a: Core, b: Core, reach: jax.Array, iterations: int, asked: jax.Array |
   # the search for a foot of curved shapes ends early
   replaced = way.better & ~polytopes
   normal = jnp.where(replaced[:, None], way.normal, s.normal)
-  missed = ~replaced & (jnp.abs(height_of(s) - way.depth) > doubt)  # not the foot at the end of the way
-  lost = jnp.where(looked, way.unproved | missed, s.lost | ~s.done & (asked | ~s.overlap))
-  return Features(normal, s.on, s.index_a, s.index_b, s.a, s.b, s.far, s.overlap, s.passes, lost)
+  lost = jnp.where(looked, way.unproved, s.lost | ~s.done & (asked | ~s.overlap))
+  dist = jnp.where(s.overlap, -jnp.where(looked, way.depth, height_of(s)), safe.norm(s.v))
+  return Features(normal, s.on, s.index_a, s.index_b, s.a, s.b, s.far, s.overlap, s.passes, dist, doubt + 0 * dist, lost)
 
 
 def _is_shortest(a: Core, b: Core, s: _State, depth: jax.Array, below: jax.Array, tolerance: jax.Array) -> jax.Array:

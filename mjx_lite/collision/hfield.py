@@ -260,7 +260,7 @@ def _search(p: HFieldPlan, a: Shape, b: Shape, margin: jax.Array, near: _Under, 
     active = ~found.far & (dist < limit)
     pos = w.point + 0.5 * jnp.where(active, dist, 0)[:, None] * w.normal
     pos = first.pos + vector.mat_vec(first.mat, pos)
-    return (active, dist, pos, vector.mat_vec(first.mat, w.normal), found.lost & ~found.far), ~found.far
+    return (active, dist, pos, vector.mat_vec(first.mat, w.normal), w.lost), ~found.far
 
   wanted = near.exists & gjk.near(prisms, shapes, reach + shapes.radius)
   zero = jnp.zeros_like(prisms.pos)
