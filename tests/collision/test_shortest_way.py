@@ -15,9 +15,10 @@ import pytest
 from models import SCENES
 
 import mjx_lite as mjx
-from mjx_lite.collision import convex, gjk, hulls
+from mjx_lite.collision import convex, gjk, hulls, shortest
 from mjx_lite.collision.hulls import HullOf
 from mjx_lite.collision.shapes import Shape
+from mjx_lite.core import worlds
 from mjx_lite.io.model import _fields
 
 ITERATIONS = 50
@@ -61,17 +62,17 @@ def _poses(pair, number):
 
 
 @functools.cache
-def _collide(pairs):
+def _collide(pairs, iterations):
   tables, mesh = _hulls()
   sides = []
   for side in (0, 1):
     some = [mesh[p[side]] for p in pairs if not isinstance(p[side], str)]
     sides.append(HullOf(tables, tables.start[some], tables.count[some]) if some else None)
   plan = convex.plan([tuple(map(_kind, p)) for p in pairs], *sides)
-  return mjx.jit(lambda a, b, margin: convex.find(plan, a, b, margin, ITERATIONS, False))
+  return mjx.jit(lambda a, b, margin: convex.find(plan, a, b, margin, iterations, False))
 
 
-def _found(pairs, dtype, number):
+def _found(pairs, dtype, number, iterations=ITERATIONS):
   """Depths (pair, pose), normals (pair, pose, 3), and in which poses a search ran out, 50 poses at a time."""
 
   def shape(side, poses):
@@ -80,7 +81,7 @@ def _found(pairs, dtype, number):
 
   depth, normal, lost = [], [], []
   for poses in np.arange(number).reshape(-1, POSES):
-    found, out = _collide(tuple(pairs))(shape(0, poses), shape(1, poses), jnp.zeros((len(pairs), POSES), dtype))
+    found, out = _collide(tuple(pairs), iterations)(shape(0, poses), shape(1, poses), jnp.zeros((len(pairs), POSES), dtype))
     depth.append(-np.asarray(found.dist[:, 0], float))
     normal.append(np.moveaxis(np.asarray(found.normal[:, 0], float), 1, -1))
     lost.append(np.asarray(out))
@@ -134,6 +135,33 @@ def test_polytopes_in_general_poses_are_never_lost():
     assert not lost[np.arange(POSES) % 3 != 2].any()
 
 
+@pytest.mark.parametrize('dtype', TOLERANCE)
+@pytest.mark.parametrize('pair', [('cylinder', 60), (60, 60)], ids=lambda p: '-'.join(map(str, p)))
+def test_what_is_not_marked_is_right(pair, dtype):
+  """Also of a search that has too few iterations; a depth that is not found counts as none."""
+  _, right, size = _poses(pair, POSES)
+  tolerance = shortest.DOUBT[np.dtype(dtype).itemsize]
+  for iterations in (4, 12):
+    depth, _, lost = _found([pair], dtype, POSES, iterations)
+    wrong = np.abs(np.maximum(depth[0], 0) - [x.high for x in right]) > tolerance * size
+    assert not (wrong & ~lost).any()
+    assert wrong.any() or iterations > 4
+
+
+@pytest.mark.parametrize('size', [1, 1e-4])
+@pytest.mark.parametrize('dtype', TOLERANCE)
+def test_the_way_out_of_a_ball_is_proved(dtype, size):
+  """Where Y is a ball, by triangles whose corners come very near to each other."""
+  radius = size * 0.2
+  place = jnp.asarray(np.array([-0.053, 0.304, 0.387]) * radius, dtype)[:, None]
+  start = jnp.array([0, 0, 1], dtype)
+  way = mjx.jit(lambda n: shortest.shortest(lambda d: place + dtype(radius) * d, n, jnp.asarray(2 * radius, dtype), 64))(start)
+  depth = radius - np.linalg.norm(place)
+  assert way.better and not way.unproved
+  np.testing.assert_allclose(way.depth, depth, rtol=0, atol=2 * radius * TOLERANCE[dtype])
+  np.testing.assert_allclose(way.normal, -place[:, 0] / np.linalg.norm(place), rtol=0, atol=4 * TOLERANCE[dtype] ** 0.5)
+
+
 def _case(name):
   model = mujoco.MjModel.from_xml_path(str(SCENES / 'cases' / f'{name}.xml'))
   model.opt.ccd_iterations, model.opt.ccd_tolerance = 1000, 1e-12
@@ -181,9 +209,17 @@ def test_a_search_that_runs_out_of_iterations_is_marked(run):
   assert np.all(np.asarray(status.count)[..., mjx.Warning.CCD] == 1)
 
 
-def test_a_search_that_runs_out_of_rounds_is_marked(monkeypatch):
-  model, _ = _case('g1_cyl_mesh')
+@pytest.fixture
+def one_round(monkeypatch):
+  """A search of one round; other tests must not find its programs, nor the other way round."""
+  worlds.clear_caches()
   monkeypatch.setattr(gjk, '_ROUNDS', {8: 1, 4: 1})
+  yield
+  worlds.clear_caches()
+
+
+def test_a_search_that_runs_out_of_rounds_is_marked(one_round):
+  model, _ = _case('g1_cyl_mesh')
   assert _contacts(model, np.float64, mjx.jit)[2].bits == 1 << mjx.Warning.CCD
 
 
