@@ -4,16 +4,13 @@ The shapes overlap in a direction n by f(n), the height of the farthest point of
 The sphere of directions is divided into triangles, each corner n_i of which has its farthest point y_i. In a triangle f is at
 least g(n) = max(n . y_i), so the least of g there is a lower bound of f. The least g is where all three heights are the same,
 or on a side where two heights are. The triangles with the lowest bounds are divided where g is least, until no bound is
-below the
-least f that is known. Where a triangle is long and thin, or its parts would be, its longest side is halved instead.
+below the least f that is known. Where a triangle is long and thin, or its parts would be, its longest side is halved instead.
 
 One corner of the first triangles is the best direction known, because the bounds are best around it. Where a better
-direction is
-found, the search begins again from that one.
+direction is found, the search begins again from that one.
 
 The faces of polytopes are found exactly, the way out of curved shapes to a tolerance. Shapes that are symmetric about a
-line may
-have the same depth in infinitely many directions: then the search finds the depth, but may run out of rounds before it
+line may have the same depth in infinitely many directions: then the search finds the depth, but may run out of rounds before it
 is proved. Such a result is marked, because nobody can tell it from a wrong one.
 
 Source: `epa` answers the same question, by a polytope that grows inside of Y.
