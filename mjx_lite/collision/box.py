@@ -125,8 +125,9 @@ def _second_weight(
   upward = half > 0
   differs = upward != (corner > 0)
   # along an axis that the segment is perpendicular to, rounding must not decide whether there is a second contact, nor where:
-  # level with a side, it would leave the box after one rounding error divided by another
-  is_open = half * half <= _SCALES[half.dtype.itemsize][2] ** 2 * vector.dot(half, half)[..., None, :]
+  # level with a side, it would leave the box after one rounding error divided by another. An exact zero has no rounding
+  small = half * half <= _SCALES[half.dtype.itemsize][2] ** 2 * vector.dot(half, half)[..., None, :]
+  is_open = small & (half != 0)
   tilt = jnp.where(is_open, 0, half)
   slope = jnp.abs(tilt)
   span = only_where(slope >= safe.MINVAL, safe.divide(2 * size, slope))
@@ -175,7 +176,8 @@ def capsule_box(a: Shape, b: Shape, margin: jax.Array) -> Contacts:
   over the nearest feature of the box, ends or leaves it. Arbitrary in C to round-off: which end comes first where the
   segment is parallel to a face; which of two equally near edges is taken where it passes through the box; whether there
   is a second contact, and where, on a segment perpendicular to an axis of the box whose nearest feature is an edge or
-  corner, or that is level with a side. Here it is there, and the segment does not leave the box along that axis.
+  corner, or that is level with a side. Here it is there, and the segment does not leave the box along that axis. Where the
+  component along that axis is exactly zero there is no round-off, and the contacts are those of C.
 
   Source: `mjraw_CapsuleBox`.
   Gradient: of each sphere as it moves along the segment; the nearest feature is held.
