@@ -24,28 +24,28 @@ from mjx_lite.io.model import _fields
 ITERATIONS = 50
 POSES = 50
 TOLERANCE = {np.float64: 1e-9, np.float32: 1e-5}  # of the size
-ROUND = ('ellipsoid', 'cylinder', 'box')
+ROUND = ("ellipsoid", "cylinder", "box")
 # numbers are meshes with so many corners
 PAIRS = [
   *itertools.combinations_with_replacement(ROUND, 2),
   *itertools.product(ROUND, (20, 60, 500)),
   (8, 8), (8, 20), (20, 60), (60, 60), (60, 500), (500, 500), (20, 5000),
-  *itertools.product(('sphere', 'capsule'), (*ROUND, 20, 500)),
+  *itertools.product(("sphere", "capsule"), (*ROUND, 20, 500)),
 ]  # fmt: skip
-ALONE = [('box', 'box'), (60, 60), ('cylinder', 60), ('ellipsoid', 'box'), ('capsule', 'cylinder')]
+ALONE = [("box", "box"), (60, 60), ("cylinder", 60), ("ellipsoid", "box"), ("capsule", "cylinder")]
 
 
 def _kind(shape):
-  return shape if isinstance(shape, str) else 'mesh'
+  return shape if isinstance(shape, str) else "mesh"
 
 
 @functools.cache
 def _hulls() -> tuple[hulls.Hulls, dict[int, int]]:
   """Tables of all meshes, and the number of the mesh with so many corners."""
   counts = sorted({x for p in PAIRS for x in p if not isinstance(x, str)})
-  asset = ''.join(f'<mesh name="m{n}" vertex="{" ".join(map(repr, oracle.hull(n).ravel().tolist()))}"/>' for n in counts)
-  geoms = ''.join(f'<geom type="mesh" mesh="m{n}"/>' for n in counts)
-  model = mujoco.MjModel.from_xml_string(f'<mujoco><asset>{asset}</asset><worldbody>{geoms}</worldbody></mujoco>')
+  asset = "".join(f'<mesh name="m{n}" vertex="{" ".join(map(repr, oracle.hull(n).ravel().tolist()))}"/>' for n in counts)
+  geoms = "".join(f'<geom type="mesh" mesh="m{n}"/>' for n in counts)
+  model = mujoco.MjModel.from_xml_string(f"<mujoco><asset>{asset}</asset><worldbody>{geoms}</worldbody></mujoco>")
   return hulls.plan(_fields(model), np.arange(model.nmesh), np.zeros(0, int)), {n: k for k, n in enumerate(counts)}
 
 
@@ -56,7 +56,7 @@ def _poses(pair, number):
   corners = [None if isinstance(x, str) else tables.vert[tables.start[mesh[x]] :][: tables.count[mesh[x]]] for x in pair]
   rng = np.random.default_rng([number, *map(ord, str(pair))])
   bodies = oracle.poses(rng, tuple(map(_kind, pair)), number, corners)
-  exact = all(x == 'box' or (not isinstance(x, str) and x <= 60) for x in pair)
+  exact = all(x == "box" or (not isinstance(x, str) and x <= 60) for x in pair)
   depths = [oracle.exact(*x) if exact else oracle.bracket(*x, 1e-10) for x in bodies]
   return bodies, depths, np.array([oracle.extent(*x) for x in bodies])
 
@@ -76,7 +76,7 @@ def _found(pairs, dtype, number, iterations=ITERATIONS):
   """Depths (pair, pose), normals (pair, pose, 3), and in which poses a search ran out, 50 poses at a time."""
 
   def shape(side, poses):
-    fields = [[[getattr(_poses(p, number)[0][k][side], x) for k in poses] for p in pairs] for x in ('pos', 'mat', 'size')]
+    fields = [[[getattr(_poses(p, number)[0][k][side], x) for k in poses] for p in pairs] for x in ("pos", "mat", "size")]
     return Shape(*(jnp.asarray(np.moveaxis(np.array(x), 1, -1), dtype) for x in fields))
 
   depth, normal, lost = [], [], []
@@ -111,32 +111,32 @@ def test_oracles_agree():
     assert found.high - found.low <= 1e-10 * s
 
 
-@pytest.mark.parametrize('dtype', TOLERANCE)
+@pytest.mark.parametrize("dtype", TOLERANCE)
 def test_all_pairs_leave_each_other_by_the_shortest_way(dtype):
   assert _wrong(PAIRS, dtype, POSES) == []
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('dtype', TOLERANCE)
+@pytest.mark.parametrize("dtype", TOLERANCE)
 def test_all_pairs_leave_each_other_by_the_shortest_way_in_many_poses(dtype):
   assert _wrong(PAIRS, dtype, 2000) == []
 
 
-@pytest.mark.parametrize('pair', ALONE, ids=lambda p: '-'.join(map(str, p)))
+@pytest.mark.parametrize("pair", ALONE, ids=lambda p: "-".join(map(str, p)))
 def test_a_pair_alone_leaves_by_the_shortest_way(pair):
   assert _wrong([pair], np.float64, POSES) == []
 
 
 def test_polytopes_in_general_poses_are_never_lost():
   """Enough rounds for these hulls; every third pose is symmetric."""
-  pairs = [p for p in PAIRS if not {'ellipsoid', 'cylinder'} & {*p}]
+  pairs = [p for p in PAIRS if not {"ellipsoid", "cylinder"} & {*p}]
   for dtype in TOLERANCE:
     _, _, lost = _found(pairs, dtype, POSES)
     assert not lost[np.arange(POSES) % 3 != 2].any()
 
 
-@pytest.mark.parametrize('dtype', TOLERANCE)
-@pytest.mark.parametrize('pair', [('cylinder', 60), (60, 60)], ids=lambda p: '-'.join(map(str, p)))
+@pytest.mark.parametrize("dtype", TOLERANCE)
+@pytest.mark.parametrize("pair", [("cylinder", 60), (60, 60)], ids=lambda p: "-".join(map(str, p)))
 def test_what_is_not_marked_is_right(pair, dtype):
   """Also of a search that has too few iterations; a depth that is not found counts as none."""
   _, right, size = _poses(pair, POSES)
@@ -148,8 +148,8 @@ def test_what_is_not_marked_is_right(pair, dtype):
     assert wrong.any() or iterations > 4
 
 
-@pytest.mark.parametrize('size', [1, 1e-4])
-@pytest.mark.parametrize('dtype', TOLERANCE)
+@pytest.mark.parametrize("size", [1, 1e-4])
+@pytest.mark.parametrize("dtype", TOLERANCE)
 def test_the_way_out_of_a_ball_is_proved(dtype, size):
   """Where Y is a ball, by triangles whose corners come very near to each other."""
   radius = size * 0.2
@@ -163,7 +163,7 @@ def test_the_way_out_of_a_ball_is_proved(dtype, size):
 
 
 def _case(name):
-  model = mujoco.MjModel.from_xml_path(str(SCENES / 'cases' / f'{name}.xml'))
+  model = mujoco.MjModel.from_xml_path(str(SCENES / "cases" / f"{name}.xml"))
   model.opt.ccd_iterations, model.opt.ccd_tolerance = 1000, 1e-12
   model.opt.disableflags |= int(mujoco.mjtDisableBit.mjDSBL_MULTICCD)
   data = mujoco.MjData(model)
@@ -180,15 +180,15 @@ def _contacts(model, dtype, run):
 
 
 RUNS = {
-  'eager': lambda f: f,
-  'jit': mjx.jit,
-  'vmap': lambda f: lambda d: jax.vmap(f)(jax.tree.map(lambda x: x[None], d)),
+  "eager": lambda f: f,
+  "jit": mjx.jit,
+  "vmap": lambda f: lambda d: jax.vmap(f)(jax.tree.map(lambda x: x[None], d)),
 }
 
 
-@pytest.mark.parametrize('run', RUNS)
-@pytest.mark.parametrize('dtype, tolerance', [(np.float64, 1e-9), (np.float32, 1e-6)])
-@pytest.mark.parametrize('name', ['capsule_box_exact', 'hull_hull_vertices', 'g1_cyl_mesh', 'hfield_foot_pose'])
+@pytest.mark.parametrize("run", RUNS)
+@pytest.mark.parametrize("dtype, tolerance", [(np.float64, 1e-9), (np.float32, 1e-6)])
+@pytest.mark.parametrize("name", ["capsule_box_exact", "hull_hull_vertices", "g1_cyl_mesh", "hfield_foot_pose"])
 def test_cases_of_real_models(name, dtype, tolerance, run):
   """Contacts of C, searched to the end."""
   model, data = _case(name)
@@ -196,13 +196,13 @@ def test_cases_of_real_models(name, dtype, tolerance, run):
   assert len(dist) == data.ncon > 0
   np.testing.assert_allclose(np.sort(dist), np.sort(data.contact.dist), rtol=0, atol=tolerance)
   assert not np.asarray(status.bits).any()
-  if name in ('hull_hull_vertices', 'g1_cyl_mesh'):  # near a least depth a normal is only known to the root of its error
+  if name in ("hull_hull_vertices", "g1_cyl_mesh"):  # near a least depth a normal is only known to the root of its error
     np.testing.assert_allclose(frame[0, 0], data.contact.frame[0, :3], rtol=0, atol=tolerance**0.5)
 
 
-@pytest.mark.parametrize('run', RUNS)
+@pytest.mark.parametrize("run", RUNS)
 def test_a_search_that_runs_out_of_iterations_is_marked(run):
-  model, _ = _case('g1_cyl_mesh')
+  model, _ = _case("g1_cyl_mesh")
   model.opt.ccd_iterations = 3
   _, _, status = _contacts(model, np.float64, RUNS[run])
   assert np.all(np.asarray(status.bits) == 1 << mjx.Warning.CCD)
@@ -213,17 +213,17 @@ def test_a_search_that_runs_out_of_iterations_is_marked(run):
 def one_round(monkeypatch):
   """A search of one round; other tests must not find its programs, nor the other way round."""
   worlds.clear_caches()
-  monkeypatch.setattr(gjk, '_ROUNDS', {8: 1, 4: 1})
+  monkeypatch.setattr(gjk, "_ROUNDS", {8: 1, 4: 1})
   yield
   worlds.clear_caches()
 
 
 def test_a_search_that_runs_out_of_rounds_is_marked(one_round):
-  model, _ = _case('g1_cyl_mesh')
+  model, _ = _case("g1_cyl_mesh")
   assert _contacts(model, np.float64, mjx.jit)[2].bits == 1 << mjx.Warning.CCD
 
 
 def test_a_search_on_a_height_field_that_runs_out_is_marked():
-  model, _ = _case('hfield_foot_pose')
+  model, _ = _case("hfield_foot_pose")
   model.opt.ccd_iterations = 3
   assert _contacts(model, np.float64, mjx.jit)[2].bits == 1 << mjx.Warning.CCD
