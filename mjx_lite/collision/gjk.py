@@ -20,13 +20,12 @@ import numpy as np
 from mjx_lite.collision import boxes, core, shortest
 from mjx_lite.collision.core import Core
 from mjx_lite.core import linear
-from mjx_lite.core.lanes import one_by_one
+from mjx_lite.core.lanes import search
 from mjx_lite.math import safe, vector
 from mjx_lite.math.extreme import first_largest
 
 _APART, _LEAVE, _DESCEND = range(3)
 _TURNS = 5  # of the target above the origin
-_ROUNDS = {8: 64, 4: 40}  # of the search for a shorter way out, by dtype
 _NARROW = 32.0  # width of a triangle, of the rounding of its corners, from which it has a normal
 _UNFINISHED = 0.01  # part of the squared distance that a support point may still gain
 _LEAST, _GROWTH = 1e-5, 8.0  # least height of a target and first step outside, of the size of Y; growth of that step
@@ -295,13 +294,21 @@ def find(a: Core, b: Core, reach: jax.Array, iterations: int, asked: jax.Array |
     """Of the simplex along the normal."""
     return linear.materialized(jnp.max(jnp.where(s.on, vector.dot(s.y, s.normal[:, None]), -jnp.inf), axis=1))
 
+  def furthest_of(*at):
+    one_a, one_b = core.one(a, *at), core.one(b, *at)
+    its_turn, its_place = core.entry(turn, *at), core.entry(place, *at)
+    return lambda direction: _furthest(one_a, one_b, its_turn, its_place, direction[None])[0][0]
+
+  def known(*numbers):
+    return lambda *at: shortest.Known(*(core.entry(x, *at)[0, ..., 0] for x in numbers))
+
   def elsewhere(s: _State) -> tuple[_State, shortest.Way, jax.Array]:
     """Begin again where the boundary of Y is nearer to the origin; the way there, and whether one was looked for."""
     depth = height_of(s)
-    tolerance = shortest.SHORTER[depth.dtype.itemsize] * size
+    tolerance = jnp.where(core.over(polytopes, 2), shortest.SHORTER[depth.dtype.itemsize] * size, shortest.CURVED[depth.dtype.itemsize] * size) + 0 * depth
     look = s.overlap & ~s.far & asked & (depth > tolerance) & ~_is_shortest(a, b, s, depth, furthest(-s.normal)[0], tolerance)
     nothing = shortest.Way(s.normal, depth, no, no)
-    way = one_by_one(look, functools.partial(_shortest, a, b, turn, place, s.normal, size + 0 * depth), nothing)
+    way = search(look, shortest.search(furthest_of, known(s.normal, depth, size + 0 * depth, tolerance)), nothing)
     # near to the boundary, and ready with the first foot
     target = (way.depth + least)[:, None] * way.normal
     first = _first_max(jnp.where(s.on, vector.dot(s.y, way.normal[:, None]), -jnp.inf)) & s.on
@@ -352,20 +359,6 @@ def _inner_radius(c: Core) -> jax.Array:
     return jnp.zeros_like(c.size[:, 0])
   low, high = (f(f(c.size[:, 0], c.size[:, 1]), c.size[:, 2]) for f in (jnp.minimum, jnp.maximum))
   return jnp.where(core.is_kind(c, core.ELLIPSOID, 2), low * low / high, 0)
-
-
-def _shortest(
-  a: Core, b: Core, turn: jax.Array, place: jax.Array, normal: jax.Array, size: jax.Array, *at: jax.Array
-) -> shortest.Way:
-  """The shortest way out of the pair and the world that are at some place."""
-  one_a, one_b = core.one(a, *at), core.one(b, *at)
-  its_turn, its_place = core.entry(turn, *at), core.entry(place, *at)
-
-  def furthest(direction):
-    return _furthest(one_a, one_b, its_turn, its_place, direction[None])[0][0]
-
-  known, its_size = (core.entry(x, *at)[0, ..., 0] for x in (normal, size))
-  return shortest.shortest(furthest, known, its_size, _ROUNDS[normal.dtype.itemsize])
 
 
 def _furthest(a: Core, b: Core, turn: jax.Array, place: jax.Array, direction: jax.Array) -> tuple[jax.Array, ...]:

@@ -6,8 +6,7 @@ least g(n) = max(n . y_i), so the least of g there is a lower bound of f. The le
 or on a side where two heights are. The triangles with the lowest bounds are divided where g is least, until no bound is
 below the least f that is known. Where a triangle is long and thin, or its parts would be, its longest side is halved instead.
 
-One corner of the first triangles is the best direction known, because the bounds are best around it. Where a better
-direction is found, the search begins again from that one.
+One corner of the first triangles is the best direction known, because the bounds are best around it.
 
 The faces of polytopes are found exactly, the way out of curved shapes to a tolerance. Shapes that are symmetric about a
 line may have the same depth in infinitely many directions: then the search finds the depth, but may run out of rounds before it
@@ -24,16 +23,17 @@ import jax.numpy as jnp
 import numpy as np
 
 from mjx_lite.collision.shapes import first_min
-from mjx_lite.core import linear
+from mjx_lite.core import lanes, linear
 from mjx_lite.math import safe, vector
 from mjx_lite.math.extreme import first_largest, largest
 
 SHORTER = {8: 2e-10, 4: 2e-6}  # of the size of Y, by dtype: no way out is looked for that is shorter by less
+CURVED = {8: 1e-7, 4: 4e-6}
 # of the size of Y, by dtype: a result that may be wrong by more is marked. Far above rounding and what is looked for, lest a
 # change of rounding changes the mark
 DOUBT = {8: 1e-5, 4: 1e-4}
-_COLUMNS = 8  # triangles that are divided at a time
-_ATTEMPTS, _TRIAL = np.int32(3), 16  # searches, each from the best direction of the one before, and rounds of the first
+ROUNDS = {8: 64, 4: 40}  # by dtype
+_ROWS, _COLUMNS = 8, 8  # room for triangles; one of each column is divided at a time
 _LONG = 4  # longest side of a triangle, of its height and of the distance from a corner to where it is to be divided
 _FLAT = 64  # roundings, up to which three points lie on a line
 _SIDES = (1, 2), (2, 0), (0, 1)  # corners at the ends of the side that is opposite to each corner
@@ -50,11 +50,21 @@ class Way(NamedTuple):
   unproved: jax.Array
 
 
+class Known(NamedTuple):
+  """What is known of two shapes: a way out along a direction (3,), how far Y reaches there (), the size of Y (), and by how much
+  a way out has to be shorter to be looked for (), all in m."""
+
+  normal: jax.Array
+  depth: jax.Array
+  size: jax.Array
+  tolerance: jax.Array
+
+
 class _Triangles(NamedTuple):
   """Triangles, one for each entry of the last axes.
 
   Attributes:
-    corner: (3, ...) numbers of the directions at their corners.
+    corner: (2, 3, 3, ...) the directions at their three corners, and the farthest points there.
     low: (...) the least of g; inf for none.
     place: (3, ...) where to divide.
     whole: (...) the corner that is opposite to the side on which that is; 3 for a place inside.
@@ -67,40 +77,42 @@ class _Triangles(NamedTuple):
 
 
 class _State(NamedTuple):
-  found: jax.Array  # (6, n) directions, and the farthest points there
   triangles: _Triangles  # (rows, columns)
-  normal: jax.Array  # (3,) the best of them
+  dropped: jax.Array  # () the least bound of those for which there was no room
+  normal: jax.Array  # (3,) the best of all directions
   depth: jax.Array  # ()
   round: jax.Array  # ()
+  known: Known
+  at: tuple[jax.Array, jax.Array]  # row and world
 
 
-def shortest(furthest: Callable[[jax.Array], jax.Array], normal: jax.Array, size: jax.Array, rounds: int) -> Way:
-  """The way out that is the shortest, to a tolerance.
+def search(
+  furthest: Callable[[jax.Array, jax.Array], Callable[[jax.Array], jax.Array]],
+  known: Callable[[jax.Array, jax.Array], Known],
+) -> lanes.Search:
+  """The search for the shortest way out, to a tolerance; its results are of the type `Way`.
 
   Args:
-    furthest: the points of Y (3, n) farthest in directions (3, n).
-    normal: (3,) the direction of the way out that is known.
-    size: () of Y [m].
-    rounds: bound of the number of divisions of 8 triangles each.
+    furthest: function of a row and a world that returns a function: the points of Y (3, n) farthest in directions (3, n).
+    known: function of a row and a world that returns what is known of them.
   """
-  tolerance, doubt = (x[normal.dtype.itemsize] * size for x in (SHORTER, DOUBT))
-  directions, points = _axes(furthest, normal)
-  known = vector.dot(directions, points)[0]
 
-  def attempt(state):
-    best, _, low, k = state
-    s = _begin(*_axes(furthest, best), rounds)
-    most = jnp.where(k == 0, min(_TRIAL, rounds), rounds)
-    s = jax.lax.while_loop(
-      lambda s: (s.round < most) & (_lowest(s) < s.depth - tolerance), lambda s: _divide(s, furthest, tolerance), s
-    )
-    low = jnp.maximum(low, _lowest(s))
-    return s.normal, s.depth, low, jnp.where(low >= s.depth - tolerance, _ATTEMPTS, k + 1)
+  def start(row, world):
+    k = known(row, world)
+    reach = furthest(row, world)
+    directions, points = _axes(reach, k.normal)
+    return _begin(directions, points, k._replace(depth=vector.dot(directions, points)[0]), row, world)
 
-  start = normal, known, jnp.full_like(known, -jnp.inf), jnp.int32(0)
-  best, depth, low, _ = jax.lax.while_loop(lambda s: s[-1] < _ATTEMPTS, attempt, start)
-  better = depth < known - tolerance
-  return Way(jnp.where(better, best, normal), depth, better, low < depth - doubt)
+  def goes_on(s):
+    return (s.round < ROUNDS[s.depth.dtype.itemsize]) & (_lowest(s) < s.depth - s.known.tolerance)
+
+  def end(s):
+    k = s.known
+    better = s.depth < k.depth - k.tolerance
+    unproved = _lowest(s) < s.depth - DOUBT[s.depth.dtype.itemsize] * k.size
+    return Way(jnp.where(better, s.normal, k.normal), s.depth, better, unproved)
+
+  return lanes.Search(start, goes_on, lambda s: _divide(s, furthest(*s.at)), end)
 
 
 def _axes(furthest: Callable, normal: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -112,22 +124,22 @@ def _axes(furthest: Callable, normal: jax.Array) -> tuple[jax.Array, jax.Array]:
   return directions, linear.materialized(furthest(directions))
 
 
-def _begin(directions: jax.Array, points: jax.Array, rounds: int) -> _State:
+def _begin(directions: jax.Array, points: jax.Array, known: Known, *at: jax.Array) -> _State:
   """An octahedron."""
-  first = _bounded(*(jnp.moveaxis(x[:, _FIRST], 0, 1) for x in (directions, points)), jnp.asarray(_FIRST, jnp.int32))
+  first = _bounded(jnp.moveaxis(jnp.stack([directions, points])[:, :, _FIRST], 1, 2))
   dtype = directions.dtype
 
   def rows(x):
-    return jnp.full((*x.shape[:-1], 1 + 2 * rounds, _COLUMNS), jnp.inf if x.dtype == dtype else 0, x.dtype).at[..., 0, :].set(x)
+    return jnp.full((*x.shape[:-1], _ROWS, _COLUMNS), jnp.inf if x.dtype == dtype else 0, x.dtype).at[..., 0, :].set(x)
 
-  found = jnp.pad(jnp.concatenate([directions, points]), ((0, 0), (0, _COLUMNS * rounds)))
-  none = _State(found, jax.tree.map(rows, first), directions[:, 0], jnp.asarray(jnp.inf, dtype), jnp.int32(0))
-  return _better(none, directions, points)
+  none = jnp.asarray(jnp.inf, dtype)
+  s = _State(jax.tree.map(rows, first), none, directions[:, 0], none, jnp.int32(0), known, at)
+  return _better(s, directions, points)
 
 
 def _lowest(s: _State) -> jax.Array:
   """A lower bound of the depth."""
-  return jnp.min(s.triangles.low)
+  return jnp.minimum(jnp.min(s.triangles.low), s.dropped)
 
 
 def _better(s: _State, directions: jax.Array, points: jax.Array) -> _State:
@@ -138,39 +150,41 @@ def _better(s: _State, directions: jax.Array, points: jax.Array) -> _State:
   return s._replace(normal=jnp.where(better, new, s.normal), depth=jnp.where(better, -low[0], s.depth))
 
 
-def _divide(s: _State, furthest: Callable, tolerance: jax.Array) -> _State:
+def _divide(s: _State, furthest: Callable) -> _State:
   """Divide the lowest triangle of each column."""
-  t, columns = s.triangles, np.arange(_COLUMNS, dtype=np.int32)
+  t, places, columns = s.triangles, np.arange(_ROWS, dtype=np.int32)[:, None], np.arange(_COLUMNS, dtype=np.int32)
   low, row = first_largest(-t.low)
   corner, place, whole = (x.at[..., row, columns].get(mode="promise_in_bounds") for x in (t.corner, t.place, t.whole))
-  corner, place, whole, open_ = linear.materialized((corner, place, whole, -low < s.depth - tolerance))
+  corner, place, whole, is_open = linear.materialized((corner, place, whole, -low < s.depth - s.known.tolerance))
   point = linear.materialized(furthest(place))
-  number = 6 + _COLUMNS * s.round
-  found = jax.lax.dynamic_update_slice_in_dim(s.found, jnp.concatenate([place, point]), number, 1)
 
   # three parts, each with the new direction in the place of a corner; of a division on a side one is flat
-  is_new = np.eye(3, dtype=bool)[:, :, None]
-  corners = jnp.where(is_new, number + columns, corner[:, None])
-  old = found.at[:, corner].get(mode="promise_in_bounds")
-  parts = [jnp.where(is_new[:, None], new[:, None], jnp.moveaxis(x, 0, 1)[:, :, None]) for new, x in (
-    (place, old[:3]), (point, old[3:]))]  # fmt: skip
-  flat = [x.reshape(*x.shape[:-2], 3 * _COLUMNS) for x in (*parts, corners)]
-  new = jax.tree.map(lambda x: x.reshape(*x.shape[:-1], 3, _COLUMNS), _bounded(*flat))
-  new = new._replace(low=jnp.where(open_ & (whole != np.arange(3)[:, None]), new.low, jnp.inf))
+  here = jnp.stack([place, point])[:, None, :, None]
+  parts = jnp.where(np.eye(3, dtype=bool)[:, None, :, None], here, corner[:, :, :, None])
+  new = _bounded(parts.reshape(2, 3, 3, 3 * _COLUMNS))
+  new = jax.tree.map(lambda x: x.reshape(*x.shape[:-1], 3, _COLUMNS), new)
+  new = new._replace(low=jnp.where(is_open & (whole != np.arange(3)[:, None]), new.low, jnp.inf))
 
-  # the first part stays in its place, the others go to other columns, so that none has all the work
-  def put(old, new):
-    mine = np.arange(old.shape[-2], dtype=np.int32)[:, None] == row
-    old = jnp.where(mine, new[..., :1, :], old)
-    others = jnp.stack([jnp.roll(new[..., 1, :], 1, axis=-1), jnp.roll(new[..., 2, :], 3, axis=-1)], axis=-2)
-    return jax.lax.dynamic_update_slice_in_dim(old, others, 1 + 2 * s.round, old.ndim - 2)
+  # the first part stays in its place, the others go to other columns, so that none has all the work, in place of those there
+  # that matter least
+  taken, dropped = places == row, s.dropped
+  for k, by in ((0, 0), (1, 1), (2, 3)):
+    mine = jax.tree.map(lambda x, k=k, by=by: jnp.roll(x[..., k, :], by, axis=-1), new)
+    if k:
+      worst, at = first_largest(jnp.where(taken, -jnp.inf, t.low))
+      here = places == at
+      keep = worst < mine.low
+      dropped = jnp.minimum(dropped, jnp.min(jnp.where(keep, mine.low, worst)))
+      taken, here = taken | here, here & ~keep
+    else:
+      here = taken
+    t = jax.tree.map(lambda old, x, here=here: jnp.where(here, x[..., None, :], old), t, mine)
+  return _better(s._replace(triangles=t, dropped=dropped, round=s.round + 1), place, point)
 
-  s = s._replace(found=found, triangles=jax.tree.map(put, t, new), round=s.round + 1)
-  return _better(s, place, point)
 
-
-def _bounded(n: jax.Array, y: jax.Array, corner: jax.Array) -> _Triangles:
-  """Triangles of directions n with farthest points y (3 corners, 3, m), whose numbers are `corner` (3, m)."""
+def _bounded(corner: jax.Array) -> _Triangles:
+  """Triangles between directions with their farthest points (2, 3 corners, 3, m)."""
+  n, y = corner
   tiny = (_FLAT * jnp.finfo(n.dtype).eps) ** 2
   side = jnp.stack([y[k] - y[i] for i, k in _SIDES])
 
