@@ -492,7 +492,10 @@ def _sensors(m: Model, d: Data, stage: sensor.StagePlan) -> Data:
   if not m.opt.use_sensor or not stage.groups:
     return d
   d = _on_demand(m, d, stage)
-  return d.replace(sensordata=sensor.run(m, d, stage))
+  found = sensor.run(m, d, stage)
+  if found.lost is not None:
+    d = d.replace(status=status.mark(d.status, Warning.CCD, found.lost))
+  return d.replace(sensordata=found.values)
 
 
 def _on_demand(m: Model, d: Data, stage: sensor.StagePlan) -> Data:

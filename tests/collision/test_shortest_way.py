@@ -227,3 +227,19 @@ def test_a_search_on_a_height_field_that_runs_out_is_marked():
   model, _ = _case("hfield_foot_pose")
   model.opt.ccd_iterations = 3
   assert _contacts(model, np.float64, mjx.jit)[2].bits == 1 << mjx.Warning.CCD
+
+
+@pytest.mark.parametrize("kind", ["DIST", "NORMAL", "FROMTO"])
+def test_a_sensor_of_distance_whose_search_runs_out_is_marked(kind):
+  """Where the geoms do not collide."""
+  spec = mujoco.MjSpec.from_file(str(SCENES / "cases" / "g1_cyl_mesh.xml"))
+  one, two = spec.geoms
+  one.name, two.name, one.contype, one.conaffinity = "one", "two", 0, 0
+  kind = getattr(mujoco.mjtSensor, f"mjSENS_GEOM{kind}")
+  geom = mujoco.mjtObj.mjOBJ_GEOM
+  spec.add_sensor(type=kind, objtype=geom, objname="one", reftype=geom, refname="two", cutoff=1)
+  for iterations, bits in ((50, 0), (3, 1 << mjx.Warning.CCD)):
+    spec.option.ccd_iterations = iterations
+    m = mjx.put_model(spec.compile(), dtype=np.float64)
+    d = mjx.jit(lambda d, m=m: mjx.forward(m, d))(mjx.make_data(m))
+    assert d.status.bits == bits and not d.contact.dist.size
