@@ -17,8 +17,8 @@ from mjx_lite.core.types import Model
 
 
 class Distance(NamedTuple):
-  """Signed distance (.., W) [m], the segment (.., 6, W) [m] from the first geom to the second, and in which worlds (W,) a search
-  ran out of iterations or rounds."""
+  """Signed distance (.., W) [m], the segment (.., 6, W) [m] from the first geom to the second, and in which worlds (W,) the
+  search for one ran out of iterations or rounds."""
 
   dist: jax.Array
   fromto: jax.Array

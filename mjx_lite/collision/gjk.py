@@ -305,7 +305,8 @@ def find(a: Core, b: Core, reach: jax.Array, iterations: int, asked: jax.Array |
   def elsewhere(s: _State) -> tuple[_State, shortest.Way, jax.Array]:
     """Begin again where the boundary of Y is nearer to the origin; the way there, and whether one was looked for."""
     depth = height_of(s)
-    tolerance = jnp.where(core.over(polytopes, 2), shortest.SHORTER[depth.dtype.itemsize] * size, shortest.CURVED[depth.dtype.itemsize] * size) + 0 * depth
+    exact, curved = (x[depth.dtype.itemsize] * size for x in (shortest.SHORTER, shortest.CURVED))
+    tolerance = jnp.where(core.over(polytopes, 2), exact, curved) + 0 * depth
     look = s.overlap & ~s.far & asked & (depth > tolerance) & ~_is_shortest(a, b, s, depth, furthest(-s.normal)[0], tolerance)
     nothing = shortest.Way(s.normal, depth, no, no)
     way = search(look, shortest.search(furthest_of, known(s.normal, depth, size + 0 * depth, tolerance)), nothing)

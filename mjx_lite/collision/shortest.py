@@ -27,13 +27,14 @@ from mjx_lite.core import lanes, linear
 from mjx_lite.math import safe, vector
 from mjx_lite.math.extreme import first_largest, largest
 
-SHORTER = {8: 2e-10, 4: 2e-6}  # of the size of Y, by dtype: no way out is looked for that is shorter by less
-CURVED = {8: 1e-7, 4: 4e-6}
+# of the size of Y, by dtype: no way out is looked for that is shorter by less. That of curved shapes is then found by Newton's
+# method, from the direction that the search found
+SHORTER, CURVED = {8: 2e-10, 4: 2e-6}, {8: 1e-7, 4: 4e-6}
 # of the size of Y, by dtype: a result that may be wrong by more is marked. Far above rounding and what is looked for, lest a
 # change of rounding changes the mark
 DOUBT = {8: 1e-5, 4: 1e-4}
 ROUNDS = {8: 64, 4: 40}  # by dtype
-_ROWS, _COLUMNS = 8, 8  # room for triangles; one of each column is divided at a time
+_ROWS, _COLUMNS = 16, 8  # room for triangles; one of each column is divided at a time
 _LONG = 4  # longest side of a triangle, of its height and of the distance from a corner to where it is to be divided
 _FLAT = 64  # roundings, up to which three points lie on a line
 _SIDES = (1, 2), (2, 0), (0, 1)  # corners at the ends of the side that is opposite to each corner
@@ -51,8 +52,8 @@ class Way(NamedTuple):
 
 
 class Known(NamedTuple):
-  """What is known of two shapes: a way out along a direction (3,), how far Y reaches there (), the size of Y (), and by how much
-  a way out has to be shorter to be looked for (), all in m."""
+  """What is known of two shapes: a way out along a direction (3,), how far Y reaches there (), the size of Y (), and the length
+  by which a way out has to be shorter to be looked for (), all in m."""
 
   normal: jax.Array
   depth: jax.Array
@@ -101,7 +102,7 @@ def search(
     k = known(row, world)
     reach = furthest(row, world)
     directions, points = _axes(reach, k.normal)
-    return _begin(directions, points, k._replace(depth=vector.dot(directions, points)[0]), row, world)
+    return _begin(directions, points, k._replace(depth=vector.dot(directions, points)[0]), (row, world))
 
   def goes_on(s):
     return (s.round < ROUNDS[s.depth.dtype.itemsize]) & (_lowest(s) < s.depth - s.known.tolerance)
@@ -124,7 +125,7 @@ def _axes(furthest: Callable, normal: jax.Array) -> tuple[jax.Array, jax.Array]:
   return directions, linear.materialized(furthest(directions))
 
 
-def _begin(directions: jax.Array, points: jax.Array, known: Known, *at: jax.Array) -> _State:
+def _begin(directions: jax.Array, points: jax.Array, known: Known, at: tuple[jax.Array, jax.Array]) -> _State:
   """An octahedron."""
   first = _bounded(jnp.moveaxis(jnp.stack([directions, points])[:, :, _FIRST], 1, 2))
   dtype = directions.dtype

@@ -18,7 +18,6 @@ from mjx_lite.core.select import fetched, next_true
 _FEW = 2  # pairs that are not worth the sorting
 _LEAST = 16  # lanes, and what their number is a multiple of
 _ROUNDS = 32  # if all are wanted
-_SIDE_BY_SIDE = 64  # searches: enough that starting an operation costs little
 _WIDE, _WIDE_ROUNDS = 256, 8  # so many worlds are on a device with lanes to spare, where each round costs its launches
 
 
@@ -77,7 +76,7 @@ def search(wanted: jax.Array, how: Search, others: Any) -> Any:
   if regions.are_few(width):
     return jax.lax.while_loop(lambda s: s[0] < all_, next_one, (next_true(wanted.ravel(), -1), others))[1]
 
-  size = min(all_, _SIDE_BY_SIDE if width <= _WIDE else max(_SIDE_BY_SIDE, -(-all_ // _WIDE_ROUNDS)))
+  size = min(all_, _LEAST if jax.default_backend() == "cpu" else max(_LEAST, -(-all_ // _WIDE_ROUNDS)))
   upto = jnp.cumsum(wanted.ravel().astype(jnp.int32))
   count = upto[-1]
 

@@ -133,7 +133,7 @@ def values(m: Model, d: Data, p: StagePlan) -> Marked:
   Gradient: zero beyond the cutoff.
   """
   parts = [SENSORS[g.kind].run(m, d, g.tables) for g in p.groups]
-  lost = [y.lost for y in parts if isinstance(y, Marked)]
+  lost = [y.lost for y in parts if isinstance(y, Marked) and y.lost is not None]
   parts = [y.values if isinstance(y, Marked) else y for y in parts]
   x = join([y.reshape(-1, y.shape[-1]) for y in parts])
   cutoff = rows(m.sensor_cutoff, p.sensor)

@@ -15,10 +15,10 @@ import pytest
 from models import SCENES
 
 import mjx_lite as mjx
-from mjx_lite.collision import convex, gjk, hulls, shortest
+from mjx_lite.collision import convex, hulls, shortest
 from mjx_lite.collision.hulls import HullOf
 from mjx_lite.collision.shapes import Shape
-from mjx_lite.core import worlds
+from mjx_lite.core import lanes, worlds
 from mjx_lite.io.model import _fields
 
 ITERATIONS = 50
@@ -148,18 +148,30 @@ def test_what_is_not_marked_is_right(pair, dtype):
     assert wrong.any() or iterations > 4
 
 
+@pytest.mark.parametrize("worlds", [1, 40])
 @pytest.mark.parametrize("size", [1, 1e-4])
 @pytest.mark.parametrize("dtype", TOLERANCE)
-def test_the_way_out_of_a_ball_is_proved(dtype, size):
-  """Where Y is a ball, by triangles whose corners come very near to each other."""
-  radius = size * 0.2
-  place = jnp.asarray(np.array([-0.053, 0.304, 0.387]) * radius, dtype)[:, None]
-  start = jnp.array([0, 0, 1], dtype)
-  way = mjx.jit(lambda n: shortest.shortest(lambda d: place + dtype(radius) * d, n, jnp.asarray(2 * radius, dtype), 64))(start)
-  depth = radius - np.linalg.norm(place)
-  assert way.better and not way.unproved
-  np.testing.assert_allclose(way.depth, depth, rtol=0, atol=2 * radius * TOLERANCE[dtype])
-  np.testing.assert_allclose(way.normal, -place[:, 0] / np.linalg.norm(place), rtol=0, atol=4 * TOLERANCE[dtype] ** 0.5)
+def test_the_way_out_of_a_ball_is_proved(dtype, size, worlds):
+  """Where Y is a ball, by triangles whose corners come very near to each other; alone, and side by side with others."""
+  radius, rng = size * 0.2, np.random.default_rng(0)
+  place = rng.normal(size=(worlds, 3))
+  place *= rng.uniform(0.6, 0.8, (worlds, 1)) / np.linalg.norm(place, axis=1, keepdims=True)
+  place = np.asarray(np.array([[-0.053, 0.304, 0.387]]) * radius if worlds == 1 else place * radius, dtype)
+  wanted = np.arange(worlds) % 3 != 1
+
+  def known(_, world):
+    start = jnp.array([0, 0, 1], dtype)
+    return shortest.Known(start, start[0], dtype(2 * radius), dtype(2 * radius * shortest.CURVED[np.dtype(dtype).itemsize]))
+
+  how = shortest.search(lambda _, world: lambda d: jnp.asarray(place)[world][:, None] + dtype(radius) * d, known)
+  no = jnp.zeros((1, worlds), bool)
+  nothing = shortest.Way(jnp.zeros((1, 3, worlds), dtype), jnp.full((1, worlds), 7, dtype), no, no)
+  way = mjx.jit(lambda: lanes.search(jnp.asarray(wanted)[None], how, nothing))()
+  assert way.better[0, wanted].all() and not way.unproved.any() and (way.depth[0, ~wanted] == 7).all()
+  length = np.linalg.norm(place, axis=1)
+  tolerance = TOLERANCE[dtype]
+  np.testing.assert_allclose(way.depth[0, wanted], (radius - length)[wanted], rtol=0, atol=2 * radius * tolerance)
+  np.testing.assert_allclose(way.normal[0, :, wanted], -(place / length[:, None])[wanted], rtol=0, atol=4 * tolerance**0.5)
 
 
 def _case(name):
@@ -213,7 +225,7 @@ def test_a_search_that_runs_out_of_iterations_is_marked(run):
 def one_round(monkeypatch):
   """A search of one round; other tests must not find its programs, nor the other way round."""
   worlds.clear_caches()
-  monkeypatch.setattr(gjk, "_ROUNDS", {8: 1, 4: 1})
+  monkeypatch.setattr(shortest, "ROUNDS", {8: 1, 4: 1})
   yield
   worlds.clear_caches()
 
