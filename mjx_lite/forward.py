@@ -129,6 +129,8 @@ def _collision(m: Model, d: Data) -> Data:
     params["surfacevel"] = surface.velocity(m, geom, d.geom_xpos, d.geom_xmat, c.pos, c.frame)
   if c.full is not None:
     d = d.replace(status=status.mark(d.status, Warning.CONTACTFULL, c.full))
+  if c.lost_search is not None:
+    d = d.replace(status=status.mark(d.status, Warning.CCD, c.lost_search))
   return d.replace(
     contact=d.contact.replace(
       dist=c.dist, pos=c.pos, frame=c.frame, includemargin=c.params.margin, exclude=c.exclude, **params
@@ -490,7 +492,10 @@ def _sensors(m: Model, d: Data, stage: sensor.StagePlan) -> Data:
   if not m.opt.use_sensor or not stage.groups:
     return d
   d = _on_demand(m, d, stage)
-  return d.replace(sensordata=sensor.run(m, d, stage))
+  found = sensor.run(m, d, stage)
+  if found.lost is not None:
+    d = d.replace(status=status.mark(d.status, Warning.CCD, found.lost))
+  return d.replace(sensordata=found.values)
 
 
 def _on_demand(m: Model, d: Data, stage: sensor.StagePlan) -> Data:

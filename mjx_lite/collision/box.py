@@ -103,6 +103,7 @@ def _segment_edge(
 def _second_weight(
   pos: jax.Array,
   half: jax.Array,
+  exact: jax.Array,
   size: jax.Array,
   first: jax.Array,
   on_edge: jax.Array,
@@ -117,6 +118,7 @@ def _second_weight(
 
   Args:
     pos, half, size: (P, 3, W) segment pos ± half, box at the origin.
+    exact: (P, 3, W) components of the half that are zero without a rounding.
     first: (P, W) weight of the first point on the segment.
     on_edge: (P, W) weight of the nearest point on the nearest edge.
     axis, corner: (P, 3, W) one-hot axis of that edge, and the signs of its nearest corner.
@@ -128,6 +130,7 @@ def _second_weight(
   # level with a side, it would leave the box after one rounding error divided by another
   is_open = half * half <= _SCALES[half.dtype.itemsize][2] ** 2 * vector.dot(half, half)[..., None, :]
   tilt = jnp.where(is_open, 0, half)
+  is_open &= ~exact
   slope = jnp.abs(tilt)
   span = only_where(slope >= safe.MINVAL, safe.divide(2 * size, slope))
   inside_edge = (is_edge & ~is_face)[..., None, :] & axis
@@ -175,7 +178,8 @@ def capsule_box(a: Shape, b: Shape, margin: jax.Array) -> Contacts:
   over the nearest feature of the box, ends or leaves it. Arbitrary in C to round-off: which end comes first where the
   segment is parallel to a face; which of two equally near edges is taken where it passes through the box; whether there
   is a second contact, and where, on a segment perpendicular to an axis of the box whose nearest feature is an edge or
-  corner, or that is level with a side. Here it is there, and the segment does not leave the box along that axis.
+  corner, or that is level with a side. Here it is there, and the segment does not leave the box along that axis. Where each
+  product that makes the component along that axis is zero there is no round-off, and the contacts are those of C.
 
   Source: `mjraw_CapsuleBox`.
   Gradient: of each sphere as it moves along the segment; the nearest feature is held.
@@ -184,6 +188,8 @@ def capsule_box(a: Shape, b: Shape, margin: jax.Array) -> Contacts:
   size, radius = b.size, a.size[..., :1, :]
   pos = vector.mat_t_vec(b.mat, a.pos - b.pos)
   half = vector.mat_t_vec(b.mat, a.axis(2)) * a.size[..., 1:2, :]
+  # without an addition: a sum that happens to cancel does so in one program and not in another
+  exact = jnp.all((b.mat == 0) | (a.axis(2)[..., None, :] == 0), axis=-3)
   fixed = jax.lax.stop_gradient((pos, half, size))
 
   # squared distance of the ends from a face or the inside, unless beyond two faces
@@ -213,7 +219,7 @@ def capsule_box(a: Shape, b: Shape, margin: jax.Array) -> Contacts:
   on_seg, on_edge, _, _ = _segment_edge(pos, half, size, axis, side)
   corner = jnp.where(axis, jnp.where(end > 0, 1, -1)[..., None, :], side)
   first = jnp.where(is_tip, jnp.where(is_low, -1, 1), on_seg)
-  second, ok = _second_weight(pos, half, size, first, on_edge, axis, corner, is_tip, end == 0)
+  second, ok = _second_weight(pos, half, exact, size, first, on_edge, axis, corner, is_tip, end == 0)
 
   center = pos[:, None] + jnp.stack([first, second], axis=1)[..., None, :] * half[:, None]
   dist, local, normal = _local_sphere_box(center, radius, size[:, None])

@@ -90,10 +90,25 @@ def _choose(p: ConvexPlan, chosen: jax.Array | None) -> _Chosen:
   )
 
 
+class Found(NamedTuple):
+  """Contacts of P pairs, and in which worlds (W,) the search for one ran out of iterations or rounds."""
+
+  contacts: Contacts
+  lost: jax.Array
+
+
 def collide(
   p: ConvexPlan, a: Shape, b: Shape, margin: jax.Array, iterations: int, multiccd: bool = True,
   chosen: jax.Array | None = None,
 ) -> Contacts:  # fmt: skip
+  """Contacts of convex pairs; arguments as of `find`."""
+  return find(p, a, b, margin, iterations, multiccd, chosen).contacts
+
+
+def find(
+  p: ConvexPlan, a: Shape, b: Shape, margin: jax.Array, iterations: int, multiccd: bool = True,
+  chosen: jax.Array | None = None,
+) -> Found:  # fmt: skip
   """Contacts of convex pairs in 4 slots each.
 
   Args:
@@ -124,18 +139,19 @@ def collide(
     new_normal = jnp.where(use[:, None], more.normal, normal[rows])
     dist, pos, normal = dist.at[rows].set(new_dist), pos.at[rows].set(new_pos), normal.at[rows].set(new_normal)
   world = a.pos[:, None] + vector.mat_vec(a.mat[:, None], pos)
-  return make_contacts(dist, world, vector.mat_vec(a.mat, normal)[:, None])
+  return Found(make_contacts(dist, world, vector.mat_vec(a.mat, normal)[:, None]), jnp.any(single.lost, axis=0))
 
 
 class _Single(NamedTuple):
-  """The nearest points: distance (P, W), the one on the first surface and the normal (P, 3, W) in the frame of the first, and
-  the support indices (P, 3, W) of the three vertices of each core that they are between."""
+  """The nearest points: distance (P, W), the one on the first surface and the normal (P, 3, W) in the frame of the first, the
+  support indices (P, 3, W) of the three vertices of each core that they are between, and whether the search ran out (P, W)."""
 
   dist: jax.Array
   point: jax.Array
   normal: jax.Array
   index_a: jax.Array
   index_b: jax.Array
+  lost: jax.Array
 
 
 def _nearest(a: core.Core, b: core.Core, margin: jax.Array, iterations: int) -> _Single:
@@ -154,12 +170,13 @@ def _nearest(a: core.Core, b: core.Core, margin: jax.Array, iterations: int) -> 
       return jnp.where(found.on, index, jnp.sum(jnp.where(first, index, 0), axis=1, keepdims=True))
 
     surface = w.point + ca.radius[:, None] * w.normal
-    return _Single(dist, surface, w.normal, used(found.index_a), used(found.index_b)), ~found.far
+    return _Single(dist, surface, w.normal, used(found.index_a), used(found.index_b), w.lost), ~found.far
 
   wanted = gjk.near(a, b, margin + a.radius + b.radius)
   zero = jnp.zeros((len(wanted), 3, wanted.shape[1]), a.pos.dtype)
   away, index = zero + np.array([0, 0, 1])[:, None].astype(zero.dtype), jnp.zeros(zero.shape, jnp.int32)
-  return in_lanes(wanted, look, _Single(jnp.full_like(zero[:, 0], NO_CONTACT), zero, away, index, index), sift=True)
+  nothing = _Single(jnp.full_like(zero[:, 0], NO_CONTACT), zero, away, index, index, jnp.zeros(wanted.shape, bool))
+  return in_lanes(wanted, look, nothing, sift=True)
 
 
 def _further(these: _Chosen, a: Shape, b: Shape, single: _Single, margin: jax.Array) -> manifold.Manifold:

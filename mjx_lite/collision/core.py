@@ -273,12 +273,6 @@ def extent(c: Core, direction: jax.Array) -> jax.Array:
   return _or_curved(c, direction, far)
 
 
-def bound(c: Core, direction: jax.Array) -> jax.Array:
-  """How far (P, K, W) it may reach: a curved core so far, of a polytope the box along its axes."""
-  middle, half = (x[:, None] for x in box(c))
-  return _or_curved(c, direction, vector.dot(middle, direction) + vector.dot(half, jnp.abs(direction)))
-
-
 def _or_curved(c: Core, direction: jax.Array, far: jax.Array) -> jax.Array:
   """How far curved cores reach; polytopes `far`."""
   if not c.curved:

@@ -17,16 +17,18 @@ from mjx_lite.core.types import Model
 
 
 class Distance(NamedTuple):
-  """Signed distance [m], and the segment (.., 6, W) [m] from the first geom to the second."""
+  """Signed distance (.., W) [m], the segment (.., 6, W) [m] from the first geom to the second, and in which worlds (W,) the
+  search for one ran out of iterations or rounds."""
 
   dist: jax.Array
   fromto: jax.Array
+  lost: jax.Array
 
 
 def distance(m: Model, xpos: jax.Array, xmat: jax.Array, distmax: jax.Array, geom1: int, geom2: int) -> Distance:
   """Distance (W,) of two geoms, and the segment (6, W). Source: `mj_geomDistance`. Arguments as of `distances`."""
   found = distances(m, xpos, xmat, distmax[None], np.array([geom1]), np.array([geom2]))
-  return Distance(found.dist[0], found.fromto[0])
+  return found._replace(dist=found.dist[0], fromto=found.fromto[0])
 
 
 def distances(
@@ -52,14 +54,16 @@ def distances(
     order.append(some)
     parts.append(_of_types(m, xpos, xmat, rows(distmax, some), kinds, a[some], b[some], flip[some]))
   back = np.argsort(np.concatenate(order))
-  return Distance(*(join(list(x), back) for x in zip(*parts, strict=True)))
+  dist, fromto = (join([getattr(x, k) for x in parts], back) for k in ("dist", "fromto"))
+  return Distance(dist, fromto, jnp.any(jnp.stack([x.lost for x in parts]), axis=0))
 
 
 def _of_types(m, xpos, xmat, distmax, types, a, b, flip) -> Distance:
   """The same of pairs of one type, the lower one first."""
+  lost = jnp.zeros(xpos.shape[-1], bool)
   if types not in COLLIDERS and types not in FIELD_COLLIDERS:
     zero = jnp.zeros_like(rows(xpos, a)[:, 0])
-    return Distance(zero + distmax, jnp.zeros((len(a), 6, zero.shape[-1]), zero.dtype))
+    return Distance(zero + distmax, jnp.zeros((len(a), 6, zero.shape[-1]), zero.dtype), lost)
   hull_a, hull_b = (_hull(m, g, t) for g, t in zip((a, b), types, strict=True))
   shape = lambda g, hull: Shape(rows(xpos, g), rows(xmat, g), rows(m.geom_size, g), hull)  # noqa: E731
   shape_a, shape_b = shape(a, hull_a), shape(b, hull_b)
@@ -68,7 +72,7 @@ def _of_types(m, xpos, xmat, distmax, types, a, b, flip) -> Distance:
     found = how.collide(how.plan(m.layout.static, a, b), shape_a, shape_b, None)
   elif (collider := COLLIDERS[types].fn) is None or types == ("box", "box"):
     p = convex.plan([types] * len(a), hull_a, hull_b)
-    found = convex.collide(p, shape_a, shape_b, distmax, m.opt.ccd_iterations, multiccd=False)
+    found, lost = convex.find(p, shape_a, shape_b, distmax, m.opt.ccd_iterations, multiccd=False)
   else:
     found = collider(shape_a, shape_b, distmax)
   pos, normal = jnp.broadcast_arrays(found.pos, found.frame[:, :, 0])
@@ -79,7 +83,7 @@ def _of_types(m, xpos, xmat, distmax, types, a, b, flip) -> Distance:
   dist = jnp.where(near, dist, distmax)
   half = 0.5 * jnp.where(near, dist, 0)[:, None] * normal * np.where(flip, -1, 1)[:, None, None]
   ends = jnp.concatenate([pos - half, pos + half], axis=1)
-  return Distance(dist, jnp.where(near[:, None], ends, 0))
+  return Distance(dist, jnp.where(near[:, None], ends, 0), lost)
 
 
 def _hull(m: Model, geoms: np.ndarray, kind: str) -> HullOf | None:

@@ -91,6 +91,7 @@ class Contacts(NamedTuple):
   rigid: Any = None  # (ncon, 1 or W) as in the plan
   lost_pair: Any = None  # (W,) candidates within reach did not fit
   lost_contact: Any = None  # (W,) contacts did not fit
+  lost_search: Any = None  # (W,) the search for a convex contact ended at its limit, if there is one
 
 
 def type_name(t: int) -> str:
@@ -218,21 +219,27 @@ def _collide(m: Model, geom_xpos: jax.Array, geom_xmat: jax.Array) -> Contacts:
     empty, nowhere = jnp.full(shape, shapes.NO_CONTACT, dtype), jnp.zeros((shape[0], 3, shape[1]), dtype)
     return Contacts(empty, nowhere, jnp.broadcast_to(jnp.eye(3, dtype=dtype)[..., None], (shape[0], 3, 3, shape[1])), params)
   adhesion = _adhesion(m, _pairs(p))
-  dist, pos, normal, tangent, full = [], [], [], [], None
+  dist, pos, normal, tangent, full, lost = [], [], [], [], None, None
   for group in p.groups:
     both, margin = _shapes(m, group, geom_xpos, geom_xmat), rows(reach, group.pair)
     if isinstance(group.how, hfield.HFieldPlan):
-      found, over = hfield.collide(group.how, *both, margin, m.opt.ccd_iterations)
-      full = over if full is None else full | over
+      found, over, missed = hfield.collide(group.how, *both, margin, m.opt.ccd_iterations)
+      full = _either(full, over)
     else:
-      found = _narrow(m, group, *both, margin)
+      found, missed = _narrow(m, group, *both, margin)
+    lost = _either(lost, missed)
     flat = [x.reshape(-1, *x.shape[2:]) for x in found]
     for part, x in zip((dist, pos, normal, tangent), flat, strict=True):
       part.append(x)
   adhesion = None if adhesion is None else rows(adhesion, p.slot_pair)
   rigid = None if p.rigid is None else p.rigid[p.slot_pair]
   dist, pos, normal, tangent = (join(x, p.slot_row) for x in (dist, pos, normal, tangent))
-  return Contacts(dist, pos, make_frame(normal, tangent), params, full=full, adhesion=adhesion, rigid=rigid)
+  return Contacts(dist, pos, make_frame(normal, tangent), params, full=full, adhesion=adhesion, rigid=rigid, lost_search=lost)
+
+
+def _either(a: jax.Array | None, b: jax.Array | None) -> jax.Array | None:
+  """Worlds in which one or the other holds; None: in none."""
+  return b if a is None else a if b is None else a | b
 
 
 def _pairs(p: CollisionPlan, which: np.ndarray | slice = slice(None)) -> mixing.Pairs:
@@ -265,15 +272,15 @@ def _shapes(m: Model, group: Group, geom_xpos: jax.Array, geom_xmat: jax.Array) 
 
 def _narrow(
   m: Model, group: Group, shape1: Shape, shape2: Shape, margin: jax.Array, place: jax.Array | None = None
-) -> shapes.Contacts:
-  """Contacts of the pairs of a group, or of those at some places in it (k, W)."""
+) -> tuple[shapes.Contacts, jax.Array | None]:
+  """Contacts of the pairs of a group, or of those at some places in it (k, W); where a search ran out (W,), or None."""
   if isinstance(group.how, convex.ConvexPlan):
     multiccd = not m.opt.disableflags & DisableBit.MULTICCD
-    return convex.collide(group.how, shape1, shape2, margin, m.opt.ccd_iterations, multiccd, place)
+    return convex.find(group.how, shape1, shape2, margin, m.opt.ccd_iterations, multiccd, place)
   if isinstance(group.how, FieldPlan):
-    return group.how.collide(group.how.plan, shape1, shape2, place)
+    return group.how.collide(group.how.plan, shape1, shape2, place), None
   assert not isinstance(group.how, hfield.HFieldPlan)
-  return linear.materialized(group.how(shape1, shape2, margin))
+  return linear.materialized(group.how(shape1, shape2, margin)), None
 
 
 def _collide_near(m: Model, geom_xpos: jax.Array, geom_xmat: jax.Array) -> Contacts:
@@ -286,14 +293,15 @@ def _collide_near(m: Model, geom_xpos: jax.Array, geom_xmat: jax.Array) -> Conta
   reaches = [_own_reach(m, g, jax.lax.stop_gradient(m.opt.felt)) if g.budget < len(g.pair) else None for g in p.groups]
   near = _near_trees(m, bounds, reaches)
   lost, width = jnp.zeros(geom_xpos.shape[-1], bool), int(p.compact or 0)
-  parts, full = [], jnp.zeros_like(lost)
+  parts, full, lost_search = [], jnp.zeros_like(lost), None
   for group, own in zip(p.groups, reaches, strict=True):
     if isinstance(group.how, hfield.HFieldPlan):
       owner = np.repeat(np.arange(len(group.pair)), group.how.ncon)
       rank = width * group.pair[owner] + np.concatenate([np.arange(n) for n in group.how.ncon])
       margin = mixing.reach(m, _pairs(p, group.pair))
-      found, over = hfield.collide(group.how, *_shapes(m, group, geom_xpos, geom_xmat), margin, m.opt.ccd_iterations)
+      found, over, missed = hfield.collide(group.how, *_shapes(m, group, geom_xpos, geom_xmat), margin, m.opt.ccd_iterations)
       rank, flat, full = jnp.asarray(rank.astype(np.int32))[:, None], [x[0] for x in found], full | over
+      lost_search = _either(lost_search, missed)
       parts.append([rank, flat[0] < rows(margin, owner), *flat])
       continue
     place, pair, pairs = None, jnp.asarray(group.pair.astype(np.int32))[:, None], _pairs(p, group.pair)
@@ -307,7 +315,8 @@ def _collide_near(m: Model, geom_xpos: jax.Array, geom_xmat: jax.Array) -> Conta
       shape1, shape2 = (Shape(gather(geom_xpos, g), gather(geom_xmat, g), gather(m.geom_size, g)) for g in which)
     else:
       margin, (shape1, shape2) = mixing.reach(m, pairs), _shapes(m, group, geom_xpos, geom_xmat)
-    found = _narrow(m, group, shape1, shape2, margin, place)
+    found, missed = _narrow(m, group, shape1, shape2, margin, place)
+    lost_search = _either(lost_search, missed)
     found = found._replace(dist=jnp.where(margin[:, None] > -_FAR, found.dist, _FAR))
     rank = width * pair[:, None] + np.arange(found.dist.shape[1], dtype=np.int32)[:, None]
     parts.append([x.reshape(-1, *x.shape[2:]) for x in (rank, found.dist < margin[:, None], *found)])
@@ -321,7 +330,7 @@ def _collide_near(m: Model, geom_xpos: jax.Array, geom_xmat: jax.Array) -> Conta
   return Contacts(
     dist, pos, make_frame(normal, tangent), mixing.mix(m, pairs), adhesion=_adhesion(m, pairs),
     geom=jnp.stack([pairs.geom1, pairs.geom2], axis=1), dim=gather(p.condim[:, None].astype(np.int32), pair), lost_pair=lost,
-    lost_contact=chosen.lost | full, rigid=None if p.rigid is None else gather(p.rigid, pair),
+    lost_contact=chosen.lost | full, lost_search=lost_search, rigid=None if p.rigid is None else gather(p.rigid, pair),
   )  # fmt: skip
 
 

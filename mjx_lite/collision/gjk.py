@@ -6,31 +6,26 @@ Overlapping: the target leaves the centre of Y through the origin until it is ou
 origin along the last normal until that does not change: c is then the foot of the origin on the boundary of Y, and
 n . c its depth. One loop does all of this; every pass through it asks each shape for one support point.
 
-The foot is the nearest of a neighbourhood. Shapes that overlap deeply are searched for a shorter way out (`expand`): polytopes
-for the shortest; where one is curved, for a direction in which they overlap less, and the search begins again there.
+The foot is the nearest of a neighbourhood. Unless it is known to be the nearest of all, the directions are searched for a
+shorter way out (`shortest`), and where there is one the loop begins again above it.
 """
 
 import functools
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from mjx_lite.collision import boxes, core, expand
+from mjx_lite.collision import boxes, core, shortest
 from mjx_lite.collision.core import Core
 from mjx_lite.core import linear
-from mjx_lite.core.lanes import one_by_one
+from mjx_lite.core.lanes import search
 from mjx_lite.math import safe, vector
-from mjx_lite.math.extreme import first_largest, largest
+from mjx_lite.math.extreme import first_largest
 
 _APART, _LEAVE, _DESCEND = range(3)
-_TRIED = np.array([x for x in np.ndindex(3, 3, 3) if x != (1, 1, 1)], float) - 1
-_TRIED /= np.linalg.norm(_TRIED, axis=1, keepdims=True)
 _TURNS = 5  # of the target above the origin
-_SHORTER = 1e-4  # of the size of Y, by which a way out has to be shorter, if Y is curved
-_DEEP = 0.002  # depth, of the size of Y, from which the shortest way out is looked for everywhere
 _NARROW = 32.0  # width of a triangle, of the rounding of its corners, from which it has a normal
 _UNFINISHED = 0.01  # part of the squared distance that a support point may still gain
 _LEAST, _GROWTH = 1e-5, 8.0  # least height of a target and first step outside, of the size of Y; growth of that step
@@ -50,6 +45,9 @@ class Features(NamedTuple):
     far: (P, W) whether the cores are known to be farther apart than the reach.
     overlap: (P, W) whether the origin was inside of Y.
     count: (P, W) support points that were asked for.
+    dist: (P, W) the distance that was found, negative where the cores overlap.
+    doubt: (P, W) the error from which a distance counts as lost: `shortest.DOUBT` times the size.
+    lost: (P, W) whether the search ran out of iterations or rounds while the error might be so large.
   """
 
   normal: jax.Array
@@ -61,6 +59,9 @@ class Features(NamedTuple):
   far: jax.Array
   overlap: jax.Array
   count: jax.Array
+  dist: jax.Array
+  doubt: jax.Array
+  lost: jax.Array
 
 
 class _State(NamedTuple):
@@ -78,7 +79,7 @@ class _State(NamedTuple):
   normal: jax.Array
   stage: jax.Array
   turn: jax.Array
-  again: jax.Array
+  lost: jax.Array
   done: jax.Array
   far: jax.Array
   overlap: jax.Array
@@ -166,17 +167,13 @@ def _held(c: Core) -> Core:
   return c._replace(**{k: jax.lax.stop_gradient(getattr(c, k)) for k in ("pos", "mat", "size", "scale")})
 
 
-def find(
-  a: Core, b: Core, reach: jax.Array, iterations: int, ways: jax.Array | None = None, asked: jax.Array | bool = True
-) -> Features:
+def find(a: Core, b: Core, reach: jax.Array, iterations: int, asked: jax.Array | bool = True) -> Features:
   """Features between two cores.
 
   Args:
     a, b: the cores.
     reach: (P, W or 1) distance of the cores beyond which nothing need be known [m].
     iterations: bound of GJK for one target.
-    ways: (P, K, 3, W) directions in the frame of the first, in which overlapping shapes may leave each other by the shortest
-      way; those of a coarse grid if None. The axes of the second are among them always.
     asked: () whether more is asked of those that overlap than that they do.
   """
   a, b, reach = _held(a), _held(b), jax.lax.stop_gradient(reach)
@@ -188,21 +185,20 @@ def find(
   tiny = jnp.finfo(place.dtype).eps
   size = _extent(a) + _extent(b)
   small = size * tiny**0.5 * 0.1  # distance at which shapes count as touching
+  doubt = size * shortest.DOUBT[place.dtype.itemsize]
   least = size * max(_LEAST, tiny**0.5)  # above what counts as touching
-  away = safe.normalize(place)
+  away = safe.normalize(place)  # an axis, if the centres are one
 
   # curved cores only need a start for Newton's method
   lib = np if isinstance(polytopes, np.ndarray) else jnp
-  exact, settles = (lib.where(polytopes, x, y) for x, y in ((16 * tiny, 1e-5), (4 * tiny, 1e-6)))
+  rough = max(1e-7, 16 * tiny)
+  exact, settles = (lib.where(polytopes, x, y) for x, y in ((16 * tiny, rough), (4 * tiny, rough)))
   exact, settles = (jnp.asarray(x, place.dtype) for x in (exact, settles))
 
   def height(depth):
     """Of the target above the surface: as small as what it is to find is, lest it finds something else, but above rounding."""
     return jnp.clip(jnp.abs(depth), least, 0.1 * size)
 
-  tried, tried_depth = _shallowest(a, b, turn, place, ways)
-  concentric = vector.dot(away, away) < 0.5
-  away = jnp.where(concentric[:, None], tried, away)
   a, b = core.laid_out(a), core.laid_out(b)  # boxes, before, are tables of their own
 
   furthest = functools.partial(_furthest, a, b, turn, place)
@@ -241,6 +237,7 @@ def find(
     v = linear.materialized(v)
     length = linear.materialized(safe.norm(v))
     tired = s.count >= iterations - 1
+    doubtful = v2 - jnp.maximum(ahead, 0) > doubt * safe.sqrt(v2)  # of the distance between |v| and ahead / |v|
     touch = length <= small
     inside |= touch & (s.stage != _DESCEND)
     end = stop | tired | inside | touch
@@ -248,8 +245,7 @@ def find(
     n = -v / jnp.where(length > 0, length, 1)[:, None]
     depth = linear.materialized(vector.dot(n, jnp.where(leaves[:, None], w, v + s.target)))
     settled = (s.stage == _DESCEND) & ((vector.dot(n, s.normal) > 1 - settles) | (s.turn >= _TURNS) | inside | touch)
-    again = settled & end & ~s.again & (tried_depth < (1 - 1e-4) * depth - 64 * tiny * size)
-    settled, again = linear.materialized((settled & ~again, again))
+    settled = linear.materialized(settled)
     done = s.done | far & ~fresh | outside & (s.stage == _APART) | end & settled
     known = jnp.where(touch | ~jnp.isfinite(out), 0, out + jnp.where(leaves, s.step, 0))
     step = jnp.maximum(jnp.where(leaves, _GROWTH * s.step, s.step), _BEYOND * known)
@@ -258,21 +254,21 @@ def find(
     stage = jnp.where(end & inside & (s.stage == _APART), _LEAVE, jnp.where(outside & leaves, _DESCEND, s.stage))
     moved = end & ~done
     target = jnp.where((stage == _LEAVE)[:, None], step[:, None] * away, (depth + height(depth))[:, None] * n)
-    target = jnp.where(again[:, None], (tried_depth + height(tried_depth))[:, None] * tried, target)
     target = jnp.where(moved[:, None], target, s.target)
     # begin again with the vertex that is farthest along the way
-    begin = jnp.where((stage == _LEAVE)[:, None], away, jnp.where(again[:, None], tried, n))
+    begin = jnp.where((stage == _LEAVE)[:, None], away, n)
     along = linear.materialized(jnp.where(on, vector.dot(y, begin[:, None]), -jnp.inf))
     first = _first_max(along) & on
     # but with the triangle if the origin's foot is on it: then it is the target's foot too
     side = jnp.stack([vector.dot(n, vector.cross(y[:, k], y[:, (k + 1) % 3])) for k in range(3)], axis=1)
-    above = (stage == _DESCEND) & ~again & on.all(axis=1) & ((side > 0).all(axis=1) | (side < 0).all(axis=1))
+    above = (stage == _DESCEND) & on.all(axis=1) & ((side > 0).all(axis=1) | (side < 0).all(axis=1))
     on = jnp.where((moved & ~above)[:, None], first, on)
     restart = jnp.where(above[:, None], along[:, :1] * n, jnp.sum(jnp.where(first[:, :, None], y, 0), axis=1)) - target
     new = _State(
       y, pa, pb, ia, ib, on, jnp.where(moved[:, None], restart, v), target, step,
       jnp.where((outside & ~(touch & (s.stage == _DESCEND)))[:, None], n, s.normal), stage,
-      jnp.where(again, 0, s.turn + (outside & (s.stage == _DESCEND))), s.again | again, done, s.far | far & ~fresh & ~s.done,
+      s.turn + (outside & (s.stage == _DESCEND)), jnp.where(end, tired & ~(stop | inside | touch) & doubtful, s.lost), done,
+      s.far | far & ~fresh & ~s.done,
       s.overlap | (stage != _APART), jnp.where(moved, 0, s.count + 1), s.passes + 1,
     )  # fmt: skip
     return jax.tree.map(lambda old, x: jnp.where(core.over(s.done, x.ndim), old, x), s, new)
@@ -294,83 +290,76 @@ def find(
       lambda c: go_on(c[0]) & (c[1] < 6 * iterations), lambda c: (body(c[0]), c[1] + 1), (s, jnp.int32(0))
     )[0]
 
-  def deep(s: _State, some) -> tuple[jax.Array, jax.Array]:
-    """Depth, and whether there may be a shorter way out than through the foot."""
-    depth = linear.materialized(jnp.max(jnp.where(s.on, vector.dot(s.y, s.normal[:, None]), -jnp.inf), axis=1))
-    return depth, s.overlap & ~s.far & some & asked & (depth > _DEEP * size)
+  def height_of(s: _State) -> jax.Array:
+    """Of the simplex along the normal."""
+    return linear.materialized(jnp.max(jnp.where(s.on, vector.dot(s.y, s.normal[:, None]), -jnp.inf), axis=1))
 
-  def elsewhere(s: _State, looked: jax.Array) -> _State:
-    """Begin again where the boundary of Y is nearer to the origin."""
-    depth, look = deep(s, ~polytopes & ~looked)
-    nothing = jnp.zeros_like(place), jnp.full_like(depth, jnp.inf)
-    way, low = one_by_one(look, functools.partial(_grown, expand.lowest, a, b, turn, place, s, depth, _SHORTER * size), nothing)
-    look &= low < (1 - 1e-4) * depth - 64 * tiny * size
-    target = (low + height(low))[:, None] * way
-    first = _first_max(jnp.where(s.on, vector.dot(s.y, way[:, None]), -jnp.inf)) & s.on
+  def furthest_of(*at):
+    one_a, one_b = core.one(a, *at), core.one(b, *at)
+    its_turn, its_place = core.entry(turn, *at), core.entry(place, *at)
+    return lambda direction: _furthest(one_a, one_b, its_turn, its_place, direction[None])[0][0]
+
+  def known(*numbers):
+    return lambda *at: shortest.Known(*(core.entry(x, *at)[0, ..., 0] for x in numbers))
+
+  def elsewhere(s: _State) -> tuple[_State, shortest.Way, jax.Array]:
+    """Begin again where the boundary of Y is nearer to the origin; the way there, and whether one was looked for."""
+    depth = height_of(s)
+    exact, curved = (x[depth.dtype.itemsize] * size for x in (shortest.SHORTER, shortest.CURVED))
+    tolerance = jnp.where(core.over(polytopes, 2), exact, curved) + 0 * depth
+    look = s.overlap & ~s.far & asked & (depth > tolerance) & ~_is_shortest(a, b, s, depth, furthest(-s.normal)[0], tolerance)
+    nothing = shortest.Way(s.normal, depth, no, no)
+    way = search(look, shortest.search(furthest_of, known(s.normal, depth, size + 0 * depth, tolerance)), nothing)
+    # near to the boundary, and ready with the first foot
+    target = (way.depth + least)[:, None] * way.normal
+    first = _first_max(jnp.where(s.on, vector.dot(s.y, way.normal[:, None]), -jnp.inf)) & s.on
     back = jnp.sum(jnp.where(first[:, :, None], s.y, 0), axis=1) - target
-    new = s._replace(on=first, v=back, target=target, turn=0 * s.turn, again=~no, done=no, count=0 * s.count)
-    return jax.tree.map(lambda old, x: jnp.where(core.over(look, x.ndim), x, old), s, new)
+    new = s._replace(on=first, v=back, target=target, normal=way.normal, turn=_TURNS + 0 * s.turn, done=no, count=0 * s.count)
+    return jax.tree.map(lambda old, x: jnp.where(core.over(way.better, x.ndim), x, old), s, new), way, look
 
-  if ways is not None or np.all(polytopes if lib is np else False):
-    s = settle(start)
-  else:
-    # one loop around both searches, lest each is compiled
-    s, _ = jax.lax.while_loop(
-      lambda c: go_on(c[0]) & (c[1] < 2), lambda c: (elsewhere(settle(c[0]), c[1] > 0), c[1] + 1), (start, jnp.int32(0))
-    )
-  found = Features(s.normal, s.on, s.index_a, s.index_b, s.a, s.b, s.far, s.overlap, s.passes)
-  if ways is not None or not np.any(polytopes if lib is np else True):
-    return found
+  def pass_(c):
+    s, way, looked, k = c
+    s = settle(s)
+    return *jax.lax.cond(k == 0, lambda: elsewhere(s), lambda: (s, way, looked)), k + 1
 
-  depth, look = deep(s, polytopes)
-  cornered = [c._replace(kind=np.full(len(place), core.CORNERS)) for c in (a, b)]
-  shorter = functools.partial(_grown, expand.shortest, *cornered, turn, place, s, depth, 64 * tiny * size)
-  way = one_by_one(look, shorter, _way(s))
-  return found._replace(normal=way.normal, on=way.on, index_a=way.kept[:, :, 0], index_b=way.kept[:, :, 1])
+  # one loop around the search, lest it is compiled twice
+  way = shortest.Way(away, away[:, 0], no, no)
+  s, way, looked, _ = jax.lax.while_loop(lambda c: go_on(c[0]) & (c[3] < 2), pass_, (start, way, no, jnp.int32(0)))
+  # the search for a foot of curved shapes ends early
+  replaced = way.better & ~polytopes
+  normal = jnp.where(replaced[:, None], way.normal, s.normal)
+  lost = jnp.where(looked, way.unproved, s.lost | ~s.done & (asked | ~s.overlap))
+  dist = jnp.where(s.overlap, -jnp.where(looked, way.depth, height_of(s)), safe.norm(s.v))
+  return Features(normal, s.on, s.index_a, s.index_b, s.a, s.b, s.far, s.overlap, s.passes, dist, doubt + 0 * dist, lost)
 
 
-def _way(s: _State) -> expand.Way:
-  """The way out through the foot."""
-  return expand.Way(s.normal, s.on, jnp.stack([s.index_a, s.index_b], axis=2))
+def _is_shortest(a: Core, b: Core, s: _State, depth: jax.Array, below: jax.Array, tolerance: jax.Array) -> jax.Array:
+  """Whether it is easy to see that no way out is shorter than the one found (P, W), as where shapes rest.
 
-
-def _grown(
-  grow: Callable, a: Core, b: Core, turn: jax.Array, place: jax.Array, s: _State, depth: jax.Array, tolerance: jax.Array,
-  *at: jax.Array,
-) -> Any:  # fmt: skip
-  """What `grow` of `expand` finds for the pair and the world that are at some place."""
-  one_a, one_b = core.one(a, *at), core.one(b, *at)
-  its_turn, its_place = core.entry(turn, *at), core.entry(place, *at)
-
-  def vertex(direction):
-    w, _, _, index_a, index_b = _furthest(one_a, one_b, its_turn, its_place, direction[None])
-    return w[0], jnp.stack([index_a, index_b], axis=1)[0]
-
-  y, way = jax.tree.map(lambda x: core.entry(x, *at)[0, ..., 0], (s.y, _way(s)))
-  return grow(vertex, y, way, core.entry(depth, *at)[0], core.entry(jnp.asarray(tolerance), *at)[0])
-
-
-def _shallowest(
-  a: Core, b: Core, turn: jax.Array, place: jax.Array, ways: jax.Array | None
-) -> tuple[jax.Array, jax.Array]:
-  """Of some directions (P, 3, W) that in which the shapes overlap least, and how much (P, W).
-
-  Of a coarse grid it is chosen by the boxes that hold polytopes: hulls of hundreds of vertices are not asked for dozens of
-  directions each. How much two polytopes overlap there is not said (inf): they are searched everywhere.
+  The triangle that was found and the farthest point on the other side, `below`, are in Y: if the other faces of this
+  tetrahedron are higher above the origin than the depth, so are those of Y. Where one shape is an ellipsoid, a ball inside of Y
+  touches its boundary at the foot: if the origin is between the centre of the ball and the foot, Y reaches nowhere less than
+  the ball.
   """
-  reaches = core.bound if ways is None else core.extent
-  directions = _directions(turn, ways)
+  enough = s.on.all(axis=1)
+  corners = [below, *(s.y[:, k] for k in range(3))]
+  for k in range(4):
+    x, y, z, opposite = (corners[(k + i) % 4] for i in range(4))
+    normal = vector.cross(y - x, z - x)
+    height = vector.dot(normal, x) * jnp.where(vector.dot(normal, opposite - x) < 0, 1, -1)
+    least = depth + (-tolerance if k == 1 else tolerance)  # the triangle's own height is the depth
+    enough &= (height > 0) & (height * height >= least * least * vector.dot(normal, normal))
+  foot, over = s.v + s.target, _inner_radius(a) + _inner_radius(b) - depth
+  aside2 = vector.dot(foot, foot) - depth * depth
+  return enough | (over > 0) & (safe.sqrt(over * over + aside2) - over < 4 * tolerance)
 
-  def overlap(directions, reaches):
-    reach_b = reaches(b, -vector.mat_t_vec(turn[:, None], directions))
-    return reaches(a, directions) + reach_b - vector.dot(directions, place[:, None])
 
-  way, depth = _shortest(directions, overlap(directions, reaches))
-  if reaches is core.extent:
-    return way, depth
-  if not (a.curved or b.curved):
-    return way, jnp.full_like(place[:, 0], jnp.inf)
-  return way, overlap(way[:, None], core.extent)[:, 0]
+def _inner_radius(c: Core) -> jax.Array:
+  """Radius (P, W or 1) of a ball that rolls in the core all over its boundary."""
+  if not c.curved:
+    return jnp.zeros_like(c.size[:, 0])
+  low, high = (f(f(c.size[:, 0], c.size[:, 1]), c.size[:, 2]) for f in (jnp.minimum, jnp.maximum))
+  return jnp.where(core.is_kind(c, core.ELLIPSOID, 2), low * low / high, 0)
 
 
 def _furthest(a: Core, b: Core, turn: jax.Array, place: jax.Array, direction: jax.Array) -> tuple[jax.Array, ...]:
@@ -378,20 +367,6 @@ def _furthest(a: Core, b: Core, turn: jax.Array, place: jax.Array, direction: ja
   point_a, index_a = core.support(a, direction)
   point_b, index_b = core.support(b, -vector.mat_t_vec(turn, direction))
   return point_a - place - vector.mat_vec(turn, point_b), point_a, point_b, index_a, index_b
-
-
-def _directions(turn: jax.Array, ways: jax.Array | None = None) -> jax.Array:
-  """Where a way out is looked for (P, K, 3, W): directions given, or a coarse grid, and the axes of the second shape."""
-  axes = jnp.swapaxes(turn, 1, 2)
-  ways = jnp.asarray(_TRIED, turn.dtype)[None, ..., None] if ways is None else ways
-  ways = jnp.broadcast_to(ways, (len(turn), *ways.shape[1:3], turn.shape[-1]))
-  return jnp.concatenate([ways, axes, -axes], axis=1)
-
-
-def _shortest(n: jax.Array, low: jax.Array) -> tuple[jax.Array, jax.Array]:
-  """Of directions (P, K, 3, W) that (P, 3, W) in which Y reaches least, and how far (P, W)."""
-  best = _first_max(-low)
-  return jnp.sum(jnp.where(best[:, :, None], n, 0), axis=1), -largest(-low)
 
 
 def _first_max(x: jax.Array) -> jax.Array:

@@ -17,14 +17,12 @@ from mjx_lite.core import linear
 from mjx_lite.core.enums import MAXCONPAIR
 from mjx_lite.core.lanes import in_lanes
 from mjx_lite.core.select import join, rows
-from mjx_lite.math import safe, vector
+from mjx_lite.math import vector
 
 CLOSED = ("sphere", "capsule")  # shapes with a closed form, of which a plan has one alone
 SHAPES = ("sphere", "capsule", "ellipsoid", "cylinder", "box", "mesh")
 MAXPRISM = 4096  # prisms of one pair: more would take minutes to compile and gigabytes to run
 
-_UPWARD = np.array([(x, y, 1) for x in (-1, 0, 1) for y in (-1, 0, 1)], float)
-_UPWARD /= np.linalg.norm(_UPWARD, axis=1, keepdims=True)
 # corners of a cell's two prisms as steps of (column, row), in C's order
 _CORNERS = np.array([[(0, 1), (0, 0), (1, 1)], [(0, 0), (1, 1), (1, 0)]])
 # those at the right angle and at the ends of the legs along columns and rows, and the directions of these legs
@@ -106,10 +104,12 @@ def plan(s: dict[str, Any], reach: np.ndarray, geom1: np.ndarray, types: list[st
 
 
 class Found(NamedTuple):
-  """Contacts (1, n slots), and whether a pair had more than its slots, or more cells than its window, (W,)."""
+  """Contacts (1, n slots), the worlds (W,) in which a pair had more than its slots or more cells than its window, and those in
+  which the search for a contact ran out of iterations or rounds."""
 
   contacts: Contacts
   full: jax.Array
+  lost: jax.Array
 
 
 def collide(p: HFieldPlan, a: Shape, b: Shape, margin: jax.Array, iterations: int) -> Found:
@@ -132,7 +132,7 @@ def collide(p: HFieldPlan, a: Shape, b: Shape, margin: jax.Array, iterations: in
   """
   near = _under(p, a, b, margin)
   find = _closed if p.types[0] in CLOSED else _search
-  active, dist, pos, normal = find(p, a, b, margin, near, iterations)
+  active, dist, pos, normal, lost = find(p, a, b, margin, near, iterations)
   dist, wide = only_where(active, dist), near.wide
 
   parts = [[rows(x, p.direct)] for x in (dist, pos, normal)]
@@ -150,7 +150,7 @@ def collide(p: HFieldPlan, a: Shape, b: Shape, margin: jax.Array, iterations: in
     for part, x in zip(parts, few, strict=True):
       part.append(x.reshape(-1, *x.shape[2:]))
   dist, pos, normal = (join(part, p.slot)[None] for part in parts)
-  return Found(make_contacts(dist, pos, normal), wide)
+  return Found(make_contacts(dist, pos, normal), wide, jnp.any(lost, axis=0))
 
 
 class _Under(NamedTuple):
@@ -209,7 +209,7 @@ def _bounds(p: HFieldPlan, a: Shape, b: Shape) -> tuple[jax.Array, jax.Array]:
 
 
 def _closed(p: HFieldPlan, a: Shape, b: Shape, margin: jax.Array, near: _Under, iterations: int) -> tuple[jax.Array, ...]:
-  """Which prisms (P, W) spheres or capsules touch, and distance, position and normal in the world."""
+  """Which prisms (P, W) spheres or capsules touch, and distance, position and normal in the world; no search can run out."""
   del iterations
   prisms, sign, origin = _legs(p, near)
   middle = sign * (rows(vector.mat_t_vec(a.mat, b.pos - a.pos), p.pair) - origin)
@@ -222,7 +222,7 @@ def _closed(p: HFieldPlan, a: Shape, b: Shape, margin: jax.Array, near: _Under, 
   dist, normal = found.dist - radius, jnp.stack(found.normal, axis=1)
   place = origin + sign * (jnp.stack(found.point, axis=1) - (radius + 0.5 * dist)[:, None] * normal)
   pos = rows(a.pos, p.pair) + vector.mat_vec(mat, place)
-  return near.exists & (dist < rows(margin, p.pair)), dist, pos, vector.mat_vec(mat, sign * normal)
+  return near.exists & (dist < rows(margin, p.pair)), dist, pos, vector.mat_vec(mat, sign * normal), jnp.zeros(dist.shape, bool)
 
 
 def _split(x: jax.Array) -> prism.Vec:
@@ -244,7 +244,8 @@ def _legs(p: HFieldPlan, near: _Under) -> tuple[prism.Prisms, jax.Array, jax.Arr
 
 
 def _search(p: HFieldPlan, a: Shape, b: Shape, margin: jax.Array, near: _Under, iterations: int) -> tuple[jax.Array, ...]:
-  """Which prisms (P, W) shapes touch, and distance, position and normal in the world, by the search of the convex path."""
+  """Which prisms (P, W) shapes touch, and distance, position and normal in the world, by the search of the convex path; and
+  where that ran out (P, W)."""
   shape = core.make(list(p.types), b.pos, b.mat, b.size, b.hull)
   prisms = _cores(p, a, near)
   shapes = core.of_rows(shape, p.pair)
@@ -253,17 +254,18 @@ def _search(p: HFieldPlan, a: Shape, b: Shape, margin: jax.Array, near: _Under, 
   def look(lanes, asked):
     first, second = core.taken(prisms, lanes), core.taken(shapes, lanes)
     limit = reach if lanes is None else lanes.take(reach)
-    found = gjk.find(first, second, limit + second.radius, iterations, _ways_out(first, second), asked)
+    found = gjk.find(first, second, limit + second.radius, iterations, asked)
     w = witness.witness(first, second, found, asked)
     dist = w.dist - second.radius
     active = ~found.far & (dist < limit)
     pos = w.point + 0.5 * jnp.where(active, dist, 0)[:, None] * w.normal
     pos = first.pos + vector.mat_vec(first.mat, pos)
-    return (active, dist, pos, vector.mat_vec(first.mat, w.normal)), ~found.far
+    return (active, dist, pos, vector.mat_vec(first.mat, w.normal), w.lost), ~found.far
 
   wanted = near.exists & gjk.near(prisms, shapes, reach + shapes.radius)
   zero = jnp.zeros_like(prisms.pos)
-  return in_lanes(wanted, look, (zero[:, 0] > 0, jnp.full_like(zero[:, 0], NO_CONTACT), zero, zero + 1), sift=True)
+  no = jnp.zeros(wanted.shape, bool)
+  return in_lanes(wanted, look, (no, jnp.full_like(zero[:, 0], NO_CONTACT), zero, zero + 1, no), sift=True)
 
 
 def _cores(p: HFieldPlan, a: Shape, near: _Under) -> Core:
@@ -281,21 +283,3 @@ def _cores(p: HFieldPlan, a: Shape, near: _Under) -> Core:
     rows(a.pos, p.pair) + vector.mat_vec(mat, down), mat, np.full(len(p.pair), core.CORNERS), one, corners - centre[:, None],
     one, one[:, 0] * 0,
   )  # fmt: skip
-
-
-def _ways_out(prisms: Core, shapes: Core) -> jax.Array:
-  """Directions (P, K, 3, W) in the prisms' frames: of their faces, across their upper edges and the shapes' axes, and up."""
-  corner = jnp.asarray(prisms.table)[:, 3:]
-  edge = jnp.roll(corner, -1, axis=1) - corner
-  face = vector.cross(edge[:, 0], edge[:, 1])[:, None]
-  side = vector.cross(edge, jnp.array([0, 0, 1], edge.dtype)[:, None])
-  turn = jax.lax.stop_gradient(vector.mat_mat(vector.transpose(prisms.mat), shapes.mat))
-  across = [vector.cross(edge, turn[:, None, :, k]) for k in range(3)]
-  # a prism's corners go around clockwise or counterclockwise
-  centre = jnp.mean(corner, axis=1, keepdims=True)
-  side = jnp.where((vector.dot(side, corner - centre) < 0)[:, :, None], -side, side)
-  upward = jnp.concatenate([face, *across], axis=1)
-  upward = jnp.where(upward[:, :, 2:] < 0, -upward, upward)
-  found = safe.normalize(jnp.concatenate([upward, side], axis=1))
-  up = np.broadcast_to(_UPWARD[None, ..., None], (found.shape[0], *_UPWARD.shape, found.shape[-1]))
-  return jnp.concatenate([found, up.astype(found.dtype)], axis=1)

@@ -23,14 +23,15 @@ _FLAT = 0.05  # part of a cylinder's radius by which its points spread where it 
 
 
 class Witness(NamedTuple):
-  """Distance of the cores (P, W), normal (P, 3, W) from the first to the second, and the nearest point on the first.
+  """Distance of the cores (P, W), normal (P, 3, W) from the first to the second, and the nearest point (P, 3, W) on the first.
 
-  In the frame of the first core.
+  In the frame of the first core. `lost` (P, W): the search ran out, or the features are not those of the distance it found.
   """
 
   dist: jax.Array
   normal: jax.Array
   point: jax.Array
+  lost: jax.Array
 
 
 class _Posed(NamedTuple):
@@ -55,7 +56,8 @@ def witness(a: Core, b: Core, f: Features, asked: jax.Array | bool = True) -> Wi
   features found; the normal is held where the equations are singular (cores that touch in a point).
   """
   if asked is not True:
-    nothing = Witness(jnp.zeros_like(f.normal[:, 0]), jnp.zeros_like(f.normal), jnp.zeros_like(f.normal))
+    zero = jnp.zeros_like(f.normal)
+    nothing = Witness(zero[:, 0], zero, zero, zero[:, 0] > 0)
     return loops.repeat(lambda _, w: witness(a, b, f), jnp.asarray(asked, jnp.int32), 1, nothing)
   turn = vector.mat_mat(vector.transpose(a.mat), b.mat)
   place = vector.mat_t_vec(a.mat, b.pos - a.pos)
@@ -86,7 +88,8 @@ def witness(a: Core, b: Core, f: Features, asked: jax.Array | bool = True) -> Wi
   both = det > 1e-12 * g00 * g11
   s = jnp.where(both, safe.divide(r0 * g11 - r1 * g01, det), safe.divide(r0, g00))
   t = jnp.where(both, safe.divide(r1 * g00 - r0 * g01, det), 0)
-  return Witness(dist, normal, pa[:, 0] + s[:, None] * ea[0] + t[:, None] * ea[1])
+  lost = f.lost | ~(jnp.abs(jax.lax.stop_gradient(dist) - f.dist) <= f.doubt)
+  return Witness(dist, normal, pa[:, 0] + s[:, None] * ea[0] + t[:, None] * ea[1], lost & ~f.far)
 
 
 def _settle(posed: _Posed, start: jax.Array) -> jax.Array:
@@ -108,7 +111,8 @@ def _settle(posed: _Posed, start: jax.Array) -> jax.Array:
       # the normal is where the depth of Y is least: Newton's method must not go elsewhere
       new = _newton(p, p, n)
       before, after = _depth(p, n), _depth(p, new)
-      return jnp.where((after <= before + 1e-9 * jnp.abs(before))[:, None], new, n)
+      slack = 4 * jnp.finfo(n.dtype).eps * jnp.abs(before)
+      return jnp.where((after <= before + slack)[:, None], new, n)
 
     return jax.lax.fori_loop(0, _STEPS, step, n)
 

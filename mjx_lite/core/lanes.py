@@ -35,37 +35,89 @@ class Lanes(NamedTuple):
     return fetched(x, self.pair, self.world, axes=(0, x.ndim - 1))[None]
 
 
-def one_by_one(wanted: jax.Array, make: Callable[[jax.Array, jax.Array], Any], others: Any) -> Any:
-  """Rows (n, ..., W) of those wanted, where what is made of one has numbers enough for vectors. No gradient.
+class Search(NamedTuple):
+  """A loop for one row of one world, whose numbers are enough for vectors.
 
-  Of few worlds they are made one after the other, else all at once if there are any.
+  Attributes:
+    start: function of a row () and a world () that returns the state, a pytree.
+    goes_on: function of a state: whether the loop goes on ().
+    turn: function of a state that returns the next one.
+    end: function of a state that returns the result, a pytree (...).
+  """
+
+  start: Callable[[jax.Array, jax.Array], Any]
+  goes_on: Callable[[Any], jax.Array]
+  turn: Callable[[Any], Any]
+  end: Callable[[Any], Any]
+
+
+def search(wanted: jax.Array, how: Search, others: Any) -> Any:
+  """Rows (n, ..., W) of those wanted, each the result of a search. No gradient.
+
+  Of few worlds they are searched one after the other, else side by side. Where a quarter of those side by side are ready,
+  the next ones take their places, so that few wait for the longest.
 
   Args:
     wanted: (n, W) which.
-    make: function of a row () and a world () that returns a pytree (...).
     others: the same for all (n, ..., W): what those have that are not wanted.
   """
-  width, each = wanted.shape[1], np.arange(wanted.size, dtype=np.int32)
+  (number, width), all_ = wanted.shape, wanted.size
 
-  def made(k):
-    return make(jax.lax.div(k, jnp.int32(width)), jax.lax.rem(k, jnp.int32(width)))
-
-  def where(mine, new, old):
-    return jnp.where(mine.reshape(-1, *(1,) * (old.ndim - 2), width), new, old)
-
-  def all_at_once():
-    new = jax.vmap(made)(each)
-    rows = (jnp.moveaxis(x.reshape(*wanted.shape, *x.shape[1:]), 1, -1) for x in jax.tree.leaves(new))
-    return jax.tree.map(lambda x, old: where(wanted, x, old), jax.tree.unflatten(jax.tree.structure(new), rows), others)
+  def place_of(k):
+    return jax.lax.div(k, jnp.int32(width)), jax.lax.rem(k, jnp.int32(width))
 
   def next_one(state):
     k, out = state
-    new = jax.tree.map(lambda x, old: where(each == k, x[None, ..., None], old), made(k), out)
-    return next_true(wanted.ravel(), k), new
+    new = how.end(jax.lax.while_loop(how.goes_on, how.turn, how.start(*place_of(k))))
+    mine = np.arange(all_, dtype=np.int32) == k
+    out = jax.tree.map(lambda x, old: _where(mine.reshape(wanted.shape), x[None, ..., None], old), new, out)
+    return next_true(wanted.ravel(), k), out
 
-  if not regions.are_few(width):
-    return jax.lax.cond(jnp.any(wanted), all_at_once, lambda: others)
-  return jax.lax.while_loop(lambda s: s[0] < wanted.size, next_one, (next_true(wanted.ravel(), -1), others))[1]
+  if regions.are_few(width):
+    return jax.lax.while_loop(lambda s: s[0] < all_, next_one, (next_true(wanted.ravel(), -1), others))[1]
+
+  size = min(all_, _LEAST if jax.default_backend() == "cpu" else max(_LEAST, -(-all_ // _WIDE_ROUNDS)))
+  upto = jnp.cumsum(wanted.ravel().astype(jnp.int32))
+  count = upto[-1]
+
+  def started(item):
+    return jax.vmap(lambda k: how.start(*place_of(jnp.minimum(k, all_ - 1))))(item)
+
+  def active(item, states):
+    return (item < all_) & jax.vmap(how.goes_on)(states)
+
+  def some(state):
+    item, begun, states, rows = state
+    free = item == all_
+    rank = begun + jnp.cumsum(free.astype(jnp.int32)) - 1
+    new = jnp.where(rank < count, jnp.searchsorted(upto, rank + 1).astype(jnp.int32), all_)
+    item = jnp.where(free, new, item)
+    begun = jnp.minimum(begun + jnp.sum(free, dtype=jnp.int32), count)
+    states = jax.tree.map(lambda x, old: _where(free, x, old, 0), started(item), states)
+    wait = jnp.where(begun < count, size - size // 4, 0)
+
+    def turn(states):
+      on = active(item, states)
+      return jax.tree.map(lambda x, old: _where(on, x, old, 0), jax.vmap(how.turn)(states), states)
+
+    states = jax.lax.while_loop(lambda x: jnp.sum(active(item, x), dtype=jnp.int32) > wait, turn, states)
+    ready = jnp.where(active(item, states), all_, item)
+    rows = jax.tree.map(lambda old, x: old.at[ready].set(x, mode="drop"), rows, jax.vmap(how.end)(states))
+    return jnp.where(ready < all_, all_, item), begun, states, rows
+
+  item = jnp.full(size, all_, jnp.int32)
+  nothing = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(started, item))
+  rows = jax.tree.map(lambda x: jnp.zeros((all_, *x.shape[1:-1]), x.dtype), others)
+  start = item, jnp.int32(0), nothing, rows
+  rows = jax.lax.while_loop(lambda s: (s[1] < count) | jnp.any(s[0] < all_), some, start)[3]
+  rows = jax.tree.map(lambda x: jnp.moveaxis(x.reshape(number, width, *x.shape[1:]), 1, -1), rows)
+  return jax.tree.map(lambda x, old: _where(wanted, x, old), rows, others)
+
+
+def _where(mine: jax.Array, new: jax.Array, old: jax.Array, last: int = 1) -> jax.Array:
+  """`new` where the mask says, which has the first axis of both, and the last one too if `last` is one."""
+  between = (1,) * (old.ndim - mine.ndim)
+  return jnp.where(mine.reshape(len(mine), *between, *mine.shape[1:][:last]), new, old)
 
 
 def in_lanes(wanted: jax.Array, make: Callable[..., Any], others: Any, sift: bool = False) -> Any:

@@ -26,6 +26,7 @@ class Warning(enum.IntEnum):
   RESET = 7  # the world was reset to qpos0
   PAIRFULL = 8  # more candidate pairs within reach than go to the narrow phase
   SUBSTEPS = 9  # an adaptive step needed more substeps than it may take: its last one was too long
+  CCD = 10  # the search for a convex contact ended at its limit: its distance is not proved to `collision.shortest.DOUBT`
 
 
 @pytree

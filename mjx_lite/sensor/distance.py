@@ -2,7 +2,6 @@
 
 from typing import Any, NamedTuple
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -11,7 +10,7 @@ from mjx_lite.core.enums import ObjType
 from mjx_lite.core.select import rows
 from mjx_lite.core.types import Data, Model
 from mjx_lite.math import safe
-from mjx_lite.sensor.group import Part
+from mjx_lite.sensor.group import Marked, Part
 
 
 class DistanceTables(NamedTuple):
@@ -44,34 +43,36 @@ def _nearest(m: Model, d: Data, t: DistanceTables) -> distance.Distance:
   """Smallest distance of each sensor's pairs (n, W), and its segment (n, 6, W); the cutoff and zero beyond it."""
   limit = rows(m.sensor_cutoff, t.who)
   if not t.pair.size:
-    return distance.Distance(limit, jnp.zeros((len(t.who), 6, 1), limit.dtype))
+    return distance.Distance(limit, jnp.zeros((len(t.who), 6, 1), limit.dtype), jnp.zeros(1, bool))
   found = distance.distances(m, d.geom_xpos, d.geom_xmat, rows(m.sensor_cutoff, t.sensor), t.geom1, t.geom2)
   there = (t.pair >= 0)[..., None]
   dist, fromto = rows(found.dist, np.maximum(t.pair, 0)), rows(found.fromto, np.maximum(t.pair, 0))
   dist = jnp.where(there, dist, limit[:, None])
   best = jnp.argmin(dist, axis=1)[:, None]
   segment = jnp.take_along_axis(jnp.where(there[:, :, None], fromto, 0), best[:, :, None], axis=1)[:, 0]
-  return distance.Distance(jnp.take_along_axis(dist, best, axis=1)[:, 0], segment)
+  return distance.Distance(jnp.take_along_axis(dist, best, axis=1)[:, 0], segment, found.lost)
 
 
-def dist(m: Model, d: Data, t: DistanceTables) -> jax.Array:
+def dist(m: Model, d: Data, t: DistanceTables) -> Marked:
   """Distance of the surfaces, at most the cutoff [m].
 
   Source: `mj_computeSensorPos`, case mjSENS_GEOMDIST.
   """
-  return _nearest(m, d, t).dist
+  found = _nearest(m, d, t)
+  return Marked(found.dist, found.lost)
 
 
-def normal(m: Model, d: Data, t: DistanceTables) -> jax.Array:
+def normal(m: Model, d: Data, t: DistanceTables) -> Marked:
   """Direction from the first surface to the second; zero beyond the cutoff and, with its gradient, where they touch."""
-  segment = _nearest(m, d, t).fromto
-  return safe.normalize(segment[:, 3:] - segment[:, :3]) * _differs(segment)
+  _, segment, lost = _nearest(m, d, t)
+  return Marked(safe.normalize(segment[:, 3:] - segment[:, :3]) * _differs(segment), lost)
 
 
 def _differs(segment):
   return jnp.any(segment[:, 3:] != segment[:, :3], axis=1, keepdims=True).astype(segment.dtype)
 
 
-def fromto(m: Model, d: Data, t: DistanceTables) -> jax.Array:
+def fromto(m: Model, d: Data, t: DistanceTables) -> Marked:
   """Nearest points of the two surfaces [m]; zero beyond the cutoff."""
-  return _nearest(m, d, t).fromto
+  found = _nearest(m, d, t)
+  return Marked(found.fromto, found.lost)

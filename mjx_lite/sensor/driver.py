@@ -11,7 +11,7 @@ from mjx_lite.actuator import history
 from mjx_lite.core.enums import DataType, SensorType, Stage
 from mjx_lite.core.select import join, put, rows, rows_or_zero
 from mjx_lite.core.types import Data, Model
-from mjx_lite.sensor.group import spread
+from mjx_lite.sensor.group import Marked, spread
 from mjx_lite.sensor.table import NEEDS_RNE_POSTCONSTRAINT, NEEDS_SUBTREE_VEL, SENSORS
 
 
@@ -126,29 +126,32 @@ def start(m: Model, timestep: jax.Array) -> jax.Array:
   return history.start(m, timestep) + constant[:, None] + steps[:, None] * timestep
 
 
-def values(m: Model, d: Data, p: StagePlan) -> jax.Array:
-  """Numbers (n, W) of all sensors of a stage, cut off.
+def values(m: Model, d: Data, p: StagePlan) -> Marked:
+  """Numbers (n, W) of all sensors of a stage, cut off, and where a search for one of them ended at its limit.
 
   Source: `mj_computeSensor`.
   Gradient: zero beyond the cutoff.
   """
   parts = [SENSORS[g.kind].run(m, d, g.tables) for g in p.groups]
+  lost = [y.lost for y in parts if isinstance(y, Marked) and y.lost is not None]
+  parts = [y.values if isinstance(y, Marked) else y for y in parts]
   x = join([y.reshape(-1, y.shape[-1]) for y in parts])
   cutoff = rows(m.sensor_cutoff, p.sensor)
   on = cutoff > 0
   high = jnp.where(on & p.high[:, None], cutoff, jnp.inf)
-  return jnp.clip(x, jnp.where(on & p.low[:, None], -cutoff, -jnp.inf), high)
+  x = jnp.clip(x, jnp.where(on & p.low[:, None], -cutoff, -jnp.inf), high)
+  return Marked(x, jnp.any(jnp.stack(jnp.broadcast_arrays(*lost)), axis=0) if lost else None)
 
 
-def run(m: Model, d: Data, p: StagePlan) -> jax.Array:
-  """sensordata (nsensordata, W) with the sensors of a stage written to it.
+def run(m: Model, d: Data, p: StagePlan) -> Marked:
+  """sensordata (nsensordata, W) with the sensors of a stage written to it; and as of `values`.
 
   A sensor with a delay is read from its history, one with an interval is measured when its time has come and read from the
   history otherwise.
 
   Source: `mj_sensorPos`, `mj_sensorVel`, `mj_sensorAcc`.
   """
-  x, late = values(m, d, p), p.late
+  (x, lost), late = values(m, d, p), p.late
   if len(late.who):
     delay, interval = rows(m.sensor_delay, late.who), rows(m.sensor_interval, late.who)[:, 0]
     past = history.read(late.buffers, d.history, d.time - delay, late.interp)
@@ -156,7 +159,7 @@ def run(m: Model, d: Data, p: StagePlan) -> jax.Array:
     now = rows_or_zero(x, late.row)
     read = jnp.where(waits[:, None], past, now).reshape(-1, now.shape[-1])
     x = put(x, late.flat, rows(read, np.flatnonzero(late.row >= 0)))
-  return put(d.sensordata, p.out, x)
+  return Marked(put(d.sensordata, p.out, x), lost)
 
 
 def _is_due(late, past, interval, time):
@@ -172,7 +175,7 @@ def record(m: Model, d: Data, past: jax.Array, p: StagePlan) -> jax.Array:
     return past
   delay, interval = rows(m.sensor_delay, late.who), rows(m.sensor_interval, late.who)[:, 0]
   due = _is_due(late, past, interval, d.time)
-  fresh, shown = rows_or_zero(values(m, d, p), late.row), rows_or_zero(d.sensordata, late.out)
+  fresh, shown = rows_or_zero(values(m, d, p).values, late.row), rows_or_zero(d.sensordata, late.out)
   x = jnp.where((delay > 0)[:, None], fresh, shown)
   past = history.insert(late.buffers, past, d.time, x, due)
   user = rows(past, late.buffers.cursor - 1)

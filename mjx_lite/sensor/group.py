@@ -14,15 +14,22 @@ class Part(NamedTuple):
   tables: Any  # what the function needs
 
 
+class Marked(NamedTuple):
+  """Values of sensors, and the worlds (W,) in which the search for one ended at its limit; None if nothing was searched."""
+
+  values: jax.Array
+  lost: jax.Array | None
+
+
 class Sensor(NamedTuple):
   """A type of sensor: an entry of the table.
 
   `plan(s, who)` cuts the sensors of the type into parts; `run(m, d, tables)` gives the values of one part, (numbers, W) or
-  (sensors, numbers, W).
+  (sensors, numbers, W), `Marked` where they are the result of a search.
   """
 
   plan: Callable[[dict[str, Any], np.ndarray], list[Part]]
-  run: Callable[[Any, Any, Any], jax.Array]
+  run: Callable[[Any, Any, Any], jax.Array | Marked]
 
 
 def split(who: np.ndarray, *keys: np.ndarray) -> list[tuple[tuple[int, ...], np.ndarray]]:

@@ -224,6 +224,29 @@ def test_second_contact_of_a_capsule_perpendicular_to_a_side_does_not_hang_on_ro
     assert both and all(_same(x, y) for y in both)
 
 
+def _batched(f):
+  """The function under vmap, with a batch of one."""
+  return lambda *args: jax.tree.map(lambda x: x[0], jax.vmap(f)(*jax.tree.map(lambda x: x[None], args)))
+
+
+@pytest.mark.parametrize('run', [lambda f: f, jax.jit, _batched], ids=['eager', 'jit', 'vmap'])
+@pytest.mark.parametrize('dtype, tolerance', [(np.float64, 1e-9), (np.float32, 1e-6)])
+def test_a_capsule_exactly_along_an_axis_of_a_box_has_the_contacts_of_mujoco(dtype, tolerance, run):
+  """Where the capsule is perpendicular to an axis with no rounding error, the number of contacts in C is no accident."""
+  rng, n = np.random.default_rng(4), 400
+  axes, signs = itertools.permutations(range(3)), list(itertools.product((-1, 1), repeat=3))
+  signed = np.array([np.diag(s) @ EYE[list(p)] for p in axes for s in signs])
+  mat = signed[np.linalg.det(signed) > 0][rng.integers(24, size=(n, 2))]
+  pos = np.stack([np.zeros((n, 3)), rng.integers(-100, 101, size=(n, 3)) / 128], axis=1)
+  size = rng.integers(8, 64, size=(n, 2, 3)) / 64 + np.arange(3) / 1024  # no two features are equally near
+  poses = pos, mat, size, np.zeros(n)
+  ours, theirs = _rows(run(_fn(('capsule', 'box')))(*_args(*poses, dtype)), poses[3]), oracle.contacts('capsule', 'box', *poses)
+  number = [len(x) for x in theirs]
+  assert min(number.count(k) for k in range(3)) > 20
+  assert [len(x) for x in ours] == number
+  assert all(_same(x, y, tolerance) for x, y in zip(ours, theirs, strict=True))
+
+
 @functools.cache
 def _directions(pair):
   """A tangent of the arguments of each pose: place, turn and size of both shapes."""

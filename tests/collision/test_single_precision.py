@@ -37,7 +37,7 @@ def _found(corners, mat, pos):
   prisms = core.Core(0 * pos, eye, np.full(len(SHAPES), core.CORNERS), one, corners, one, 0 * one[:, 0])
   shapes = core.make(SHAPES, pos, mat, jnp.asarray(SIZE[..., None], pos.dtype), None)
   reach = jnp.ones((len(SHAPES), 1), pos.dtype)
-  w = witness.witness(prisms, shapes, gjk.find(prisms, shapes, reach, ITERATIONS, hfield._ways_out(prisms, shapes)))
+  w = witness.witness(prisms, shapes, gjk.find(prisms, shapes, reach, ITERATIONS))
   return w.dist, w.normal
 
 

@@ -1,0 +1,257 @@
+"""The depth of all convex pairs against an oracle, and that a search that runs out says so.
+
+All pairs go through one compiled call: pairs on the first axis, poses on the world axis. A normal is judged by its own depth.
+"""
+
+import functools
+import itertools
+
+import convex_oracle as oracle
+import jax
+import jax.numpy as jnp
+import mujoco
+import numpy as np
+import pytest
+from models import SCENES
+
+import mjx_lite as mjx
+from mjx_lite.collision import convex, hulls, shortest
+from mjx_lite.collision.hulls import HullOf
+from mjx_lite.collision.shapes import Shape
+from mjx_lite.core import lanes, worlds
+from mjx_lite.io.model import _fields
+
+ITERATIONS = 50
+POSES = 50
+TOLERANCE = {np.float64: 1e-9, np.float32: 1e-5}  # of the size
+ROUND = ("ellipsoid", "cylinder", "box")
+# numbers are meshes with so many corners
+PAIRS = [
+  *itertools.combinations_with_replacement(ROUND, 2),
+  *itertools.product(ROUND, (20, 60, 500)),
+  (8, 8), (8, 20), (20, 60), (60, 60), (60, 500), (500, 500), (20, 5000),
+  *itertools.product(("sphere", "capsule"), (*ROUND, 20, 500)),
+]  # fmt: skip
+ALONE = [("box", "box"), (60, 60), ("cylinder", 60), ("ellipsoid", "box"), ("capsule", "cylinder")]
+
+
+def _kind(shape):
+  return shape if isinstance(shape, str) else "mesh"
+
+
+@functools.cache
+def _hulls() -> tuple[hulls.Hulls, dict[int, int]]:
+  """Tables of all meshes, and the number of the mesh with so many corners."""
+  counts = sorted({x for p in PAIRS for x in p if not isinstance(x, str)})
+  asset = "".join(f'<mesh name="m{n}" vertex="{" ".join(map(repr, oracle.hull(n).ravel().tolist()))}"/>' for n in counts)
+  geoms = "".join(f'<geom type="mesh" mesh="m{n}"/>' for n in counts)
+  model = mujoco.MjModel.from_xml_string(f"<mujoco><asset>{asset}</asset><worldbody>{geoms}</worldbody></mujoco>")
+  return hulls.plan(_fields(model), np.arange(model.nmesh), np.zeros(0, int)), {n: k for k, n in enumerate(counts)}
+
+
+@functools.cache
+def _poses(pair, number):
+  """Pairs of bodies, the depth of each and the size of their difference."""
+  tables, mesh = _hulls()
+  corners = [None if isinstance(x, str) else tables.vert[tables.start[mesh[x]] :][: tables.count[mesh[x]]] for x in pair]
+  rng = np.random.default_rng([number, *map(ord, str(pair))])
+  bodies = oracle.poses(rng, tuple(map(_kind, pair)), number, corners)
+  exact = all(x == "box" or (not isinstance(x, str) and x <= 60) for x in pair)
+  depths = [oracle.exact(*x) if exact else oracle.bracket(*x, 1e-10) for x in bodies]
+  return bodies, depths, np.array([oracle.extent(*x) for x in bodies])
+
+
+@functools.cache
+def _collide(pairs, iterations):
+  tables, mesh = _hulls()
+  sides = []
+  for side in (0, 1):
+    some = [mesh[p[side]] for p in pairs if not isinstance(p[side], str)]
+    sides.append(HullOf(tables, tables.start[some], tables.count[some]) if some else None)
+  plan = convex.plan([tuple(map(_kind, p)) for p in pairs], *sides)
+  return mjx.jit(lambda a, b, margin: convex.find(plan, a, b, margin, iterations, False))
+
+
+def _found(pairs, dtype, number, iterations=ITERATIONS):
+  """Depths (pair, pose), normals (pair, pose, 3), and in which poses a search ran out, 50 poses at a time."""
+
+  def shape(side, poses):
+    fields = [[[getattr(_poses(p, number)[0][k][side], x) for k in poses] for p in pairs] for x in ("pos", "mat", "size")]
+    return Shape(*(jnp.asarray(np.moveaxis(np.array(x), 1, -1), dtype) for x in fields))
+
+  depth, normal, lost = [], [], []
+  for poses in np.arange(number).reshape(-1, POSES):
+    found, out = _collide(tuple(pairs), iterations)(shape(0, poses), shape(1, poses), jnp.zeros((len(pairs), POSES), dtype))
+    depth.append(-np.asarray(found.dist[:, 0], float))
+    normal.append(np.moveaxis(np.asarray(found.normal[:, 0], float), 1, -1))
+    lost.append(np.asarray(out))
+  return np.concatenate(depth, axis=1), np.concatenate(normal, axis=1), np.concatenate(lost)
+
+
+def _wrong(pairs, dtype, number):
+  """What differs from the oracle: pair, pose, too deep by, normal too deep by, not deep enough by, of the size."""
+  depth, normal, _ = _found(pairs, dtype, number)
+  wrong = []
+  for i, pair in enumerate(pairs):
+    bodies, right, size = _poses(pair, number)
+    for k, (a, b) in enumerate(bodies):
+      own = oracle.depth_along(a, b, normal[i, k][None])[0]
+      off = np.array([depth[i, k] - right[k].high, own - right[k].high, right[k].low - depth[i, k]]) / size[k]
+      if not (off <= TOLERANCE[dtype]).all():
+        wrong.append((pair, k, *off))
+  return wrong
+
+
+def test_oracles_agree():
+  """The bracket of the depth has the exact depth of polytopes in it, and closes."""
+  bodies, depths, size = _poses((20, 60), POSES)
+  for x, d, s in zip(bodies, depths, size, strict=True):
+    found = oracle.bracket(*x, 1e-10)
+    assert found.low - 1e-12 * s <= d.high <= found.high + 1e-12 * s
+    assert found.high - found.low <= 1e-10 * s
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
+def test_all_pairs_leave_each_other_by_the_shortest_way(dtype):
+  assert _wrong(PAIRS, dtype, POSES) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", TOLERANCE)
+def test_all_pairs_leave_each_other_by_the_shortest_way_in_many_poses(dtype):
+  assert _wrong(PAIRS, dtype, 2000) == []
+
+
+@pytest.mark.parametrize("pair", ALONE, ids=lambda p: "-".join(map(str, p)))
+def test_a_pair_alone_leaves_by_the_shortest_way(pair):
+  assert _wrong([pair], np.float64, POSES) == []
+
+
+def test_polytopes_in_general_poses_are_never_lost():
+  """Enough rounds for these hulls; every third pose is symmetric."""
+  pairs = [p for p in PAIRS if not {"ellipsoid", "cylinder"} & {*p}]
+  for dtype in TOLERANCE:
+    _, _, lost = _found(pairs, dtype, POSES)
+    assert not lost[np.arange(POSES) % 3 != 2].any()
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
+@pytest.mark.parametrize("pair", [("cylinder", 60), (60, 60)], ids=lambda p: "-".join(map(str, p)))
+def test_what_is_not_marked_is_right(pair, dtype):
+  """Also of a search that has too few iterations; a depth that is not found counts as none."""
+  _, right, size = _poses(pair, POSES)
+  tolerance = shortest.DOUBT[np.dtype(dtype).itemsize]
+  for iterations in (4, 12):
+    depth, _, lost = _found([pair], dtype, POSES, iterations)
+    wrong = np.abs(np.maximum(depth[0], 0) - [x.high for x in right]) > tolerance * size
+    assert not (wrong & ~lost).any()
+    assert wrong.any() or iterations > 4
+
+
+@pytest.mark.parametrize("worlds", [1, 40])
+@pytest.mark.parametrize("size", [1, 1e-4])
+@pytest.mark.parametrize("dtype", TOLERANCE)
+def test_the_way_out_of_a_ball_is_proved(dtype, size, worlds):
+  """Where Y is a ball, by triangles whose corners come very near to each other; alone, and side by side with others."""
+  radius, rng = size * 0.2, np.random.default_rng(0)
+  place = rng.normal(size=(worlds, 3))
+  place *= rng.uniform(0.6, 0.8, (worlds, 1)) / np.linalg.norm(place, axis=1, keepdims=True)
+  place = np.asarray(np.array([[-0.053, 0.304, 0.387]]) * radius if worlds == 1 else place * radius, dtype)
+  wanted = np.arange(worlds) % 3 != 1
+
+  def known(_, world):
+    start = jnp.array([0, 0, 1], dtype)
+    return shortest.Known(start, start[0], dtype(2 * radius), dtype(2 * radius * shortest.CURVED[np.dtype(dtype).itemsize]))
+
+  how = shortest.search(lambda _, world: lambda d: jnp.asarray(place)[world][:, None] + dtype(radius) * d, known)
+  no = jnp.zeros((1, worlds), bool)
+  nothing = shortest.Way(jnp.zeros((1, 3, worlds), dtype), jnp.full((1, worlds), 7, dtype), no, no)
+  way = mjx.jit(lambda: lanes.search(jnp.asarray(wanted)[None], how, nothing))()
+  assert way.better[0, wanted].all() and not way.unproved.any() and (way.depth[0, ~wanted] == 7).all()
+  length = np.linalg.norm(place, axis=1)
+  tolerance = TOLERANCE[dtype]
+  np.testing.assert_allclose(way.depth[0, wanted], (radius - length)[wanted], rtol=0, atol=2 * radius * tolerance)
+  np.testing.assert_allclose(way.normal[0, :, wanted], -(place / length[:, None])[wanted], rtol=0, atol=4 * tolerance**0.5)
+
+
+def _case(name):
+  model = mujoco.MjModel.from_xml_path(str(SCENES / "cases" / f"{name}.xml"))
+  model.opt.ccd_iterations, model.opt.ccd_tolerance = 1000, 1e-12
+  model.opt.disableflags |= int(mujoco.mjtDisableBit.mjDSBL_MULTICCD)
+  data = mujoco.MjData(model)
+  mujoco.mj_forward(model, data)
+  return model, data
+
+
+def _contacts(model, dtype, run):
+  """Contacts of the engine, and the bits of the status."""
+  m = mjx.put_model(model, dtype=dtype)
+  d = run(lambda d: mjx.collision(m, mjx.kinematics(m, d)))(mjx.make_data(m))
+  there = np.asarray(d.contact.exclude).ravel() >= 0
+  return np.asarray(d.contact.dist, float).ravel()[there], np.asarray(d.contact.frame, float).reshape(-1, 3, 3)[there], d.status
+
+
+RUNS = {
+  "eager": lambda f: f,
+  "jit": mjx.jit,
+  "vmap": lambda f: lambda d: jax.vmap(f)(jax.tree.map(lambda x: x[None], d)),
+}
+
+
+@pytest.mark.parametrize("run", RUNS)
+@pytest.mark.parametrize("dtype, tolerance", [(np.float64, 1e-9), (np.float32, 1e-6)])
+@pytest.mark.parametrize("name", ["capsule_box_exact", "hull_hull_vertices", "g1_cyl_mesh", "hfield_foot_pose"])
+def test_cases_of_real_models(name, dtype, tolerance, run):
+  """Contacts of C, searched to the end."""
+  model, data = _case(name)
+  dist, frame, status = _contacts(model, dtype, RUNS[run])
+  assert len(dist) == data.ncon > 0
+  np.testing.assert_allclose(np.sort(dist), np.sort(data.contact.dist), rtol=0, atol=tolerance)
+  assert not np.asarray(status.bits).any()
+  if name in ("hull_hull_vertices", "g1_cyl_mesh"):  # near a least depth a normal is only known to the root of its error
+    np.testing.assert_allclose(frame[0, 0], data.contact.frame[0, :3], rtol=0, atol=tolerance**0.5)
+
+
+@pytest.mark.parametrize("run", RUNS)
+def test_a_search_that_runs_out_of_iterations_is_marked(run):
+  model, _ = _case("g1_cyl_mesh")
+  model.opt.ccd_iterations = 3
+  _, _, status = _contacts(model, np.float64, RUNS[run])
+  assert np.all(np.asarray(status.bits) == 1 << mjx.Warning.CCD)
+  assert np.all(np.asarray(status.count)[..., mjx.Warning.CCD] == 1)
+
+
+@pytest.fixture
+def one_round(monkeypatch):
+  """A search of one round; other tests must not find its programs, nor the other way round."""
+  worlds.clear_caches()
+  monkeypatch.setattr(shortest, "ROUNDS", {8: 1, 4: 1})
+  yield
+  worlds.clear_caches()
+
+
+def test_a_search_that_runs_out_of_rounds_is_marked(one_round):
+  model, _ = _case("g1_cyl_mesh")
+  assert _contacts(model, np.float64, mjx.jit)[2].bits == 1 << mjx.Warning.CCD
+
+
+def test_a_search_on_a_height_field_that_runs_out_is_marked():
+  model, _ = _case("hfield_foot_pose")
+  model.opt.ccd_iterations = 3
+  assert _contacts(model, np.float64, mjx.jit)[2].bits == 1 << mjx.Warning.CCD
+
+
+@pytest.mark.parametrize("kind", ["DIST", "NORMAL", "FROMTO"])
+def test_a_sensor_of_distance_whose_search_runs_out_is_marked(kind):
+  """Where the geoms do not collide."""
+  spec = mujoco.MjSpec.from_file(str(SCENES / "cases" / "g1_cyl_mesh.xml"))
+  one, two = spec.geoms
+  one.name, two.name, one.contype, one.conaffinity = "one", "two", 0, 0
+  kind = getattr(mujoco.mjtSensor, f"mjSENS_GEOM{kind}")
+  geom = mujoco.mjtObj.mjOBJ_GEOM
+  spec.add_sensor(type=kind, objtype=geom, objname="one", reftype=geom, refname="two", cutoff=1)
+  for iterations, bits in ((50, 0), (3, 1 << mjx.Warning.CCD)):
+    spec.option.ccd_iterations = iterations
+    m = mjx.put_model(spec.compile(), dtype=np.float64)
+    d = mjx.jit(lambda d, m=m: mjx.forward(m, d))(mjx.make_data(m))
+    assert d.status.bits == bits and not d.contact.dist.size
