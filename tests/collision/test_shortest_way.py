@@ -169,7 +169,7 @@ def test_the_way_out_of_a_ball_is_proved(dtype, size, worlds):
   way = mjx.jit(lambda: lanes.search(jnp.asarray(wanted)[None], how, nothing))()
   assert way.better[0, wanted].all() and not way.unproved.any() and (way.depth[0, ~wanted] == 7).all()
   length = np.linalg.norm(place, axis=1)
-  tolerance = TOLERANCE[dtype]
+  tolerance = 2 * shortest.CURVED[np.dtype(dtype).itemsize]
   np.testing.assert_allclose(way.depth[0, wanted], (radius - length)[wanted], rtol=0, atol=2 * radius * tolerance)
   np.testing.assert_allclose(way.normal[0, :, wanted], -(place / length[:, None])[wanted], rtol=0, atol=4 * tolerance**0.5)
 
