@@ -42,8 +42,8 @@ _FIRST = np.array([[x, y, z] for x in (0, 1) for y in (2, 3) for z in (4, 5)]).T
 
 
 class Way(NamedTuple):
-  """A direction (3,), how far Y reaches there (), whether less than what was known, and whether it may be less by more than
-  `DOUBT` somewhere else ()."""
+  """Hold the result of a search: the direction (3,) of the shortest way out, how far Y reaches along the direction (), whether
+  this is less than what was known (), and whether another direction may be better by more than `DOUBT` ()."""
 
   normal: jax.Array
   depth: jax.Array
@@ -52,8 +52,8 @@ class Way(NamedTuple):
 
 
 class Known(NamedTuple):
-  """What is known of two shapes: a way out along a direction (3,), how far Y reaches there (), the size of Y (), and the length
-  by which a way out has to be shorter to be looked for (), all in m."""
+  """Hold where a search starts: the direction (3,) of a way out, how far Y reaches along the direction (), the size of Y (), and
+  the least length () by which another way out has to be shorter. Lengths are in m."""
 
   normal: jax.Array
   depth: jax.Array
@@ -91,11 +91,11 @@ def search(
   furthest: Callable[[jax.Array, jax.Array], Callable[[jax.Array], jax.Array]],
   known: Callable[[jax.Array, jax.Array], Known],
 ) -> lanes.Search:
-  """The search for the shortest way out, to a tolerance; its results are of the type `Way`.
+  """Describe the search for the shortest way out. The result of a search is a `Way`.
 
   Args:
-    furthest: function of a row and a world that returns a function: the points of Y (3, n) farthest in directions (3, n).
-    known: function of a row and a world that returns what is known of them.
+    furthest: function of a row and a world. It returns the support function of Y: from directions (3, n) to points (3, n).
+    known: function of a row and a world. It returns where their search starts.
   """
 
   def start(row, world):
@@ -117,7 +117,7 @@ def search(
 
 
 def _axes(furthest: Callable, normal: jax.Array) -> tuple[jax.Array, jax.Array]:
-  """The six ends of three axes (3, 6), the first of them the normal (3,), and the farthest points there."""
+  """Return the six ends (3, 6) of three axes, the first of which is the normal (3,), and the farthest points there."""
   normal = normal[:, None]
   across = safe.normalize(vector.cross(normal, first_min(jnp.abs(normal)).astype(normal.dtype)))
   axes = jnp.concatenate([normal, across, vector.cross(normal, across)], axis=1)
@@ -126,7 +126,7 @@ def _axes(furthest: Callable, normal: jax.Array) -> tuple[jax.Array, jax.Array]:
 
 
 def _begin(directions: jax.Array, points: jax.Array, known: Known, at: tuple[jax.Array, jax.Array]) -> _State:
-  """An octahedron."""
+  """Return the first state: the triangles of an octahedron."""
   first = _bounded(jnp.moveaxis(jnp.stack([directions, points])[:, :, _FIRST], 1, 2))
   dtype = directions.dtype
 
@@ -139,12 +139,12 @@ def _begin(directions: jax.Array, points: jax.Array, known: Known, at: tuple[jax
 
 
 def _lowest(s: _State) -> jax.Array:
-  """A lower bound of the depth."""
+  """Return a lower bound of the depth."""
   return jnp.minimum(jnp.min(s.triangles.low), s.dropped)
 
 
 def _better(s: _State, directions: jax.Array, points: jax.Array) -> _State:
-  """With the best of some directions (3, n)."""
+  """Return the state with the best of the directions (3, n), if it is better than the best before."""
   low, k = first_largest(-vector.dot(directions, points)[:, None])
   better = linear.materialized(-low[0] < s.depth)
   new = directions.at[:, k[0]].get(mode="promise_in_bounds")
@@ -166,8 +166,8 @@ def _divide(s: _State, furthest: Callable) -> _State:
   new = jax.tree.map(lambda x: x.reshape(*x.shape[:-1], 3, _COLUMNS), new)
   new = new._replace(low=jnp.where(is_open & (whole != np.arange(3)[:, None]), new.low, jnp.inf))
 
-  # the first part stays in its place, the others go to other columns, so that none has all the work, in place of those there
-  # that matter least
+  # the first part takes the parent's place. The others go to other columns, so that no column has all the work, and replace
+  # the triangles with the highest bounds there
   taken, dropped = places == row, s.dropped
   for k, by in ((0, 0), (1, 1), (2, 3)):
     mine = jax.tree.map(lambda x, k=k, by=by: jnp.roll(x[..., k, :], by, axis=-1), new)
@@ -184,7 +184,7 @@ def _divide(s: _State, furthest: Callable) -> _State:
 
 
 def _bounded(corner: jax.Array) -> _Triangles:
-  """Triangles between directions with their farthest points (2, 3 corners, 3, m)."""
+  """Return triangles with their bounds, from their corners (2, 3 corners, 3, m): directions and the farthest points there."""
   n, y = corner
   tiny = (_FLAT * jnp.finfo(n.dtype).eps) ** 2
   side = jnp.stack([y[k] - y[i] for i, k in _SIDES])

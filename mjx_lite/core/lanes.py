@@ -36,13 +36,13 @@ class Lanes(NamedTuple):
 
 
 class Search(NamedTuple):
-  """A loop for one row of one world, whose numbers are enough for vectors.
+  """Describe a loop for one row of one world. Its arrays are large enough to fill vectors.
 
   Attributes:
-    start: function of a row () and a world () that returns the state, a pytree.
-    goes_on: function of a state: whether the loop goes on ().
-    turn: function of a state that returns the next one.
-    end: function of a state that returns the result, a pytree (...).
+    start: function of a row () and a world (). It returns the first state, a pytree.
+    goes_on: function of a state. It returns whether the loop goes on, ().
+    turn: function of a state. It returns the next state.
+    end: function of the last state. It returns the result, a pytree (...).
   """
 
   start: Callable[[jax.Array, jax.Array], Any]
@@ -52,14 +52,15 @@ class Search(NamedTuple):
 
 
 def search(wanted: jax.Array, how: Search, others: Any) -> Any:
-  """Rows (n, ..., W) of those wanted, each the result of a search. No gradient.
+  """Search for each wanted row of each world, and return the results (n, ..., W). There is no gradient.
 
-  Of few worlds they are searched one after the other, else side by side. Where a quarter of those side by side are ready,
-  the next ones take their places, so that few wait for the longest.
+  With few worlds the searches run one after the other. With more, 16 searches run side by side (on a GPU an eighth of all
+  rows); as soon as a quarter of these have ended, new searches take their places, so that few wait for the longest one.
 
   Args:
-    wanted: (n, W) which.
-    others: the same for all (n, ..., W): what those have that are not wanted.
+    wanted: (n, W) mask of the rows to search.
+    how: the search.
+    others: results (n, ..., W) for the rows that are not wanted.
   """
   (number, width), all_ = wanted.shape, wanted.size
 
