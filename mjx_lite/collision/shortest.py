@@ -52,8 +52,8 @@ class Way(NamedTuple):
 
 
 class Known(NamedTuple):
-  """Hold where a search starts: the direction (3,) of a way out, how far Y reaches along the direction (), the size of Y (), and
-  the least length () by which another way out has to be shorter. Lengths are in m."""
+  """Hold where a search starts: the direction (3,) of a way out, how far Y reaches along the direction (), the size of Y ()
+  and the least length () by which another way out has to be shorter. Lengths are in m."""
 
   normal: jax.Array
   depth: jax.Array
