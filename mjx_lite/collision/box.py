@@ -51,7 +51,7 @@ def sphere_box(a: Shape, b: Shape, margin: jax.Array) -> Contacts:
 # the 12 edges in C's order: one-hot axis, and the side on which the edge lies (0 along the edge)
 _EDGES = [(j, i) for j in range(3) for i in range(8) if not i >> j & 1]
 _EDGE_AXIS = np.array([[k == j for k in range(3)] for j, _ in _EDGES])[..., None]
-_EDGE_SIDE = np.array([[0 if k == j else 2 * (i >> k & 1) - 1 for k in range(3)] for j, i in _EDGES])[..., None]
+_EDGE_SIDE = np.array([[0 if k == j else 2 * (i >> k & 1) - 1 for k in range(3)] for j, i in _EDGES], np.int32)[..., None]
 
 
 # what single precision makes larger than C's MINVAL, by dtype: squared sine up to which segment and edge are parallel, and

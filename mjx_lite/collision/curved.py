@@ -21,7 +21,7 @@ def plane_ellipsoid(a: Shape, b: Shape, margin: jax.Array) -> Contacts:
 
 
 # the points of plane-cylinder: side of the cap that is lower, weights of the lowest and the sideways radius
-_CAP = np.array([1, -1, 1, 1])[:, None, None]
+_CAP = np.array([1, -1, 1, 1], np.int32)[:, None, None]
 _DOWN = np.array([1, 1, -0.5, -0.5])[:, None, None]
 _ASIDE = np.sqrt(0.75) * np.array([0, 0, 1, -1])[:, None, None]
 

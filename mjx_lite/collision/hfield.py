@@ -24,9 +24,9 @@ SHAPES = ("sphere", "capsule", "ellipsoid", "cylinder", "box", "mesh")
 MAXPRISM = 4096  # prisms of one pair: more would take minutes to compile and gigabytes to run
 
 # corners of a cell's two prisms as steps of (column, row), in C's order
-_CORNERS = np.array([[(0, 1), (0, 0), (1, 1)], [(0, 0), (1, 1), (1, 0)]])
+_CORNERS = np.array([[(0, 1), (0, 0), (1, 1)], [(0, 0), (1, 1), (1, 0)]], np.int32)
 # those at the right angle and at the ends of the legs along columns and rows, and the directions of these legs
-_AT_LEGS, _LEG_SIGN = np.array([(0, 2, 1), (2, 0, 1)]), np.array([(1, -1), (-1, 1)])
+_AT_LEGS, _LEG_SIGN = np.array([(0, 2, 1), (2, 0, 1)], np.int32), np.array([(1, -1), (-1, 1)], np.int32)
 
 
 class HFieldPlan(NamedTuple):

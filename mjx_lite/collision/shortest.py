@@ -38,7 +38,7 @@ _ROWS, _COLUMNS = 16, 8  # room for triangles; one of each column is divided at 
 _LONG = 4  # longest side of a triangle, of its height and of the distance from a corner to where it is to be divided
 _FLAT = 64  # roundings, up to which three points lie on a line
 _SIDES = (1, 2), (2, 0), (0, 1)  # corners at the ends of the side that is opposite to each corner
-_FIRST = np.array([[x, y, z] for x in (0, 1) for y in (2, 3) for z in (4, 5)]).T  # an octahedron
+_FIRST = np.array([[x, y, z] for x in (0, 1) for y in (2, 3) for z in (4, 5)], np.int32).T  # an octahedron
 
 
 class Way(NamedTuple):

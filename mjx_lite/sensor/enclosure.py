@@ -21,10 +21,10 @@ from mjx_lite.math import safe, vector
 from mjx_lite.sensor import solid, zone
 from mjx_lite.sensor.group import Part, split
 
-_SIDES = np.array([(x, y, z) for x in (-1, 0, 1) for y in (-1, 0, 1) for z in (-1, 0, 1) if (x, y, z) != (0, 0, 0)])
+_SIDES = np.array([(x, y, z) for x in (-1, 0, 1) for y in (-1, 0, 1) for z in (-1, 0, 1) if (x, y, z) != (0, 0, 0)], np.int32)
 _ROUNDS = 40  # of following the normal
-_CORNERS = np.array([(x, y, z) for x in (-1, 1) for y in (-1, 1) for z in (-1, 1)])
-_ENDS = np.array([(0, 0, -1), (0, 0, 1)])
+_CORNERS = np.array([(x, y, z) for x in (-1, 1) for y in (-1, 1) for z in (-1, 1)], np.int32)
+_ENDS = np.array([(0, 0, -1), (0, 0, 1)], np.int32)
 
 
 # ------------------------------------------------------------------------------------------------- points of objects
