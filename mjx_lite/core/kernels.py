@@ -27,11 +27,13 @@ class Kernels(NamedTuple):
     call: a kernel's results (..., worlds): of a program, its inputs, numbers of each result, dtypes of these and worlds.
     worlds: how many there are; of a single one everything is computed in kernels.
     loop: numbers that a loop makes, all turns together, above which a turn is a kernel of its own.
+    on_cpu: whether the device is a CPU.
   """
 
   call: Callable[[Program, Sequence[jax.Array], Sequence[np.ndarray], Sequence[Any], int], list[Any]]
   worlds: int
   loop: int
+  on_cpu: bool
 
   def evaluate(self, closed: Any, inputs: Sequence[Any]) -> list[Any]:
     """The results (..., worlds) of a program of one world, of inputs (..., worlds) or, for all worlds, (..., 1).
@@ -47,14 +49,23 @@ class Kernels(NamedTuple):
     last = regions.last_reads(eqns, outvars)
     shared = {v for v, x in known.items() if self._is_shared(x, v.aval)}
 
-    ahead = []
+    ahead, common = [], []
     for k, e in enumerate(eqns):
-      if shared.issuperset(regions.variables([e])):
-        outs = [v for v in e.outvars if v in last]
-        regions.run_part(closed, known, _of_all, [e], outs)
-        shared.update(outs)
-      else:
+      if not shared.issuperset(regions.variables([e])):
         ahead.append((k, e))
+        continue
+      outs = [v for v in e.outvars if v in last]
+      shared.update(outs)
+      try:
+        if not known.keys() >= set(regions.variables([e])):
+          raise Unsupported("operands that are no constants")
+        regions.run_part(closed, known, scalars.constants, [e], outs)
+      except Unsupported:
+        common.append(e)
+    read = {*regions.variables([e for _, e in ahead]), *(v for v in outvars if not isinstance(v, jex_core.Literal))}
+    if common:
+      outs = [v for e in common for v in e.outvars if v in read]
+      regions.run_part(closed, known, self._shared, common, outs)
 
     def rest(others):
       now, part = {**known, **others}, []
@@ -75,6 +86,10 @@ class Kernels(NamedTuple):
       return [self._wide(x, v.aval) for x, v in zip(regions.read(outvars, now), outvars, strict=True)]
 
     return rest
+
+  def _shared(self, closed: Any, inputs: Sequence[jax.Array]) -> list[Any]:
+    """Return the results of what all worlds share: on CPU in regions, which compile faster than one kernel an operation."""
+    return (regions.evaluate if self.on_cpu else regions.evaluate_plainly)(closed, *inputs)
 
   def _is_shared(self, x: Any, aval: Any) -> bool:
     return np.shape(x) == aval.shape and (self.worlds > 1 or not isinstance(x, jax.core.Tracer))
@@ -169,7 +184,7 @@ def over_worlds(closed: Any, given: Sequence[Any], call: Any, loop: int) -> tupl
 
   def in_kernels(inside, shared, rows, worlds):
     rows = [jnp.moveaxis(x, 0, -1).reshape(wide(x.shape[1:], worlds)) for x in rows]
-    out = Kernels(call, worlds, loop).evaluate(inside, [*shared, *rows])
+    out = Kernels(call, worlds, loop, on_cpu=True).evaluate(inside, [*shared, *rows])
     shapes = [a.shape for a in inside.out_avals]
     return [jnp.moveaxis(y.reshape(*_inner(s), worlds), -1, 0).reshape(worlds, *s) for y, s in zip(out, shapes, strict=True)]
 

@@ -87,8 +87,9 @@ _OPTIONS = {
   # XLA's newer code generator takes two to three times as long for the many small kernels of a step, which run no faster
   "xla_cpu_use_fusion_emitters": False,
   "xla_cpu_prefer_vector_width": 512,  # as XLA's library for products: changing between the two costs more than either
-  # small loops are compiled as one function, in which what is written to memory (`linear.materialized`) is not
-  "xla_disable_hlo_passes": "small-while-loop-hoisting",
+  # small loops are compiled as one function, in which what is written to memory (`linear.materialized`) is not; and a
+  # transposition that moves nothing becomes a kernel that copies, where it is wrapped as a fusion before it is simplified
+  "xla_disable_hlo_passes": "small-while-loop-hoisting,fusion-wrapper",
 }
 
 

@@ -166,7 +166,8 @@ def _run_on_cpu(*leaves, call, batched):
   if slow or not width:
     paths.record(paths.Path(call.name, width, other, slow))
   else:
-    out = _by_kernels(leaves, call, batched, kernels.Kernels(vectors.call, width, vectors.LOOP), paths.MACHINE_CODE, other)
+    how = kernels.Kernels(vectors.call, width, vectors.LOOP, on_cpu=True)
+    out = _by_kernels(leaves, call, batched, how, paths.MACHINE_CODE, other)
     if out is not None:
       return out
   return _run_in_regions(*leaves, call=call, batched=batched)
@@ -182,7 +183,7 @@ def _run_on_gpu(*leaves, call, batched):
     paths.record(paths.Path(call.name, width, paths.KERNELS, call.slow or ptx.why_off()))
   else:
     # of a single world two, as what is of a world is known by its shape
-    how = kernels.Kernels(ptx.call, max(width, 2), ptx.LOOP)
+    how = kernels.Kernels(ptx.call, max(width, 2), ptx.LOOP, on_cpu=False)
     out = _by_kernels(leaves, call, batched, how, paths.PTX, paths.KERNELS)
     if out is not None:
       return out
