@@ -100,14 +100,6 @@ class Found(NamedTuple):
 def collide(
   p: ConvexPlan, a: Shape, b: Shape, margin: jax.Array, iterations: int, multiccd: bool = True,
   chosen: jax.Array | None = None,
-) -> Contacts:  # fmt: skip
-  """Contacts of convex pairs; arguments as of `find`."""
-  return find(p, a, b, margin, iterations, multiccd, chosen).contacts
-
-
-def find(
-  p: ConvexPlan, a: Shape, b: Shape, margin: jax.Array, iterations: int, multiccd: bool = True,
-  chosen: jax.Array | None = None,
 ) -> Found:  # fmt: skip
   """Contacts of convex pairs in 4 slots each.
 

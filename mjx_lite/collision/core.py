@@ -16,7 +16,7 @@ from mjx_lite.collision import cubemap
 from mjx_lite.collision.hulls import HullOf, cells_of
 from mjx_lite.core import linear, regions
 from mjx_lite.core.lanes import Lanes
-from mjx_lite.core.select import fetched, gather, rows
+from mjx_lite.core.select import fetched, gather, over, rows
 from mjx_lite.math import safe, vector
 from mjx_lite.math.extreme import first_largest
 
@@ -222,11 +222,6 @@ def is_kind(c: Core, kind: int, ndim: int) -> Any:
   return over(c.kind == kind, ndim)
 
 
-def over(mask: Any, ndim: int) -> Any:
-  """A mask (P,) or (P, W) with `ndim` axes."""
-  return mask.reshape(len(mask), *(1,) * (ndim - mask.ndim), *mask.shape[1:])
-
-
 def _kinds(c: Core, ndim: int) -> tuple[Any, Any]:
   return is_kind(c, ELLIPSOID, ndim), is_kind(c, CYLINDER, ndim)
 
@@ -270,11 +265,6 @@ def extent(c: Core, direction: jax.Array) -> jax.Array:
     far = vector.dot(corner(c, _farthest(c, direction)), direction)
   else:
     far = _first_farthest(c, direction)[0]
-  return _or_curved(c, direction, far)
-
-
-def _or_curved(c: Core, direction: jax.Array, far: jax.Array) -> jax.Array:
-  """How far curved cores reach; polytopes `far`."""
   if not c.curved:
     return far
   ellipsoid, cylinder = _kinds(c, 3)

@@ -72,7 +72,7 @@ def _of_types(m, xpos, xmat, distmax, types, a, b, flip) -> Distance:
     found = how.collide(how.plan(m.layout.static, a, b), shape_a, shape_b, None)
   elif (collider := COLLIDERS[types].fn) is None or types == ("box", "box"):
     p = convex.plan([types] * len(a), hull_a, hull_b)
-    found, lost = convex.find(p, shape_a, shape_b, distmax, m.opt.ccd_iterations, multiccd=False)
+    found, lost = convex.collide(p, shape_a, shape_b, distmax, m.opt.ccd_iterations, multiccd=False)
   else:
     found = collider(shape_a, shape_b, distmax)
   pos, normal = jnp.broadcast_arrays(found.pos, found.frame[:, :, 0])

@@ -276,7 +276,7 @@ def _narrow(
   """Contacts of the pairs of a group, or of those at some places in it (k, W); where a search ran out (W,), or None."""
   if isinstance(group.how, convex.ConvexPlan):
     multiccd = not m.opt.disableflags & DisableBit.MULTICCD
-    return convex.find(group.how, shape1, shape2, margin, m.opt.ccd_iterations, multiccd, place)
+    return convex.collide(group.how, shape1, shape2, margin, m.opt.ccd_iterations, multiccd, place)
   if isinstance(group.how, FieldPlan):
     return group.how.collide(group.how.plan, shape1, shape2, place), None
   assert not isinstance(group.how, hfield.HFieldPlan)

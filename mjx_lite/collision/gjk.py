@@ -21,6 +21,7 @@ from mjx_lite.collision import boxes, core, shortest
 from mjx_lite.collision.core import Core
 from mjx_lite.core import linear
 from mjx_lite.core.lanes import search
+from mjx_lite.core.select import over
 from mjx_lite.math import safe, vector
 from mjx_lite.math.extreme import first_largest
 
@@ -271,7 +272,7 @@ def find(a: Core, b: Core, reach: jax.Array, iterations: int, asked: jax.Array |
       s.far | far & ~fresh & ~s.done,
       s.overlap | (stage != _APART), jnp.where(moved, 0, s.count + 1), s.passes + 1,
     )  # fmt: skip
-    return jax.tree.map(lambda old, x: jnp.where(core.over(s.done, x.ndim), old, x), s, new)
+    return jax.tree.map(lambda old, x: jnp.where(over(s.done, x.ndim), old, x), s, new)
 
   shape = place.shape[0], width
   zero3 = jnp.zeros((shape[0], 3, 3, width), place.dtype)
@@ -306,7 +307,7 @@ def find(a: Core, b: Core, reach: jax.Array, iterations: int, asked: jax.Array |
     """Begin again where the boundary of Y is nearer to the origin; the way there, and whether one was looked for."""
     depth = height_of(s)
     exact, curved = (x[depth.dtype.itemsize] * size for x in (shortest.SHORTER, shortest.CURVED))
-    tolerance = jnp.where(core.over(polytopes, 2), exact, curved) + 0 * depth
+    tolerance = jnp.where(over(polytopes, 2), exact, curved) + 0 * depth
     look = s.overlap & ~s.far & asked & (depth > tolerance) & ~_is_shortest(a, b, s, depth, furthest(-s.normal)[0], tolerance)
     nothing = shortest.Way(s.normal, depth, no, no)
     way = search(look, shortest.search(furthest_of, known(s.normal, depth, size + 0 * depth, tolerance)), nothing)
@@ -315,7 +316,7 @@ def find(a: Core, b: Core, reach: jax.Array, iterations: int, asked: jax.Array |
     first = _first_max(jnp.where(s.on, vector.dot(s.y, way.normal[:, None]), -jnp.inf)) & s.on
     back = jnp.sum(jnp.where(first[:, :, None], s.y, 0), axis=1) - target
     new = s._replace(on=first, v=back, target=target, normal=way.normal, turn=_TURNS + 0 * s.turn, done=no, count=0 * s.count)
-    return jax.tree.map(lambda old, x: jnp.where(core.over(way.better, x.ndim), x, old), s, new), way, look
+    return jax.tree.map(lambda old, x: jnp.where(over(way.better, x.ndim), x, old), s, new), way, look
 
   def pass_(c):
     s, way, looked, k = c

@@ -12,13 +12,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from mjx_lite.collision.core import over
 from mjx_lite.collision.faces import FacesOf
 from mjx_lite.collision.hulls import take
 from mjx_lite.collision.shapes import entries, first_min, only_where
 from mjx_lite.core import linear, loops
 from mjx_lite.core.enums import GeomType
 from mjx_lite.core.lanes import Lanes
+from mjx_lite.core.select import over
 from mjx_lite.math import safe, vector
 from mjx_lite.math.extreme import largest, true_rows
 

@@ -56,11 +56,7 @@ class Kernels(NamedTuple):
         continue
       outs = [v for v in e.outvars if v in last]
       shared.update(outs)
-      try:
-        if not known.keys() >= set(regions.variables([e])):
-          raise Unsupported("operands that are no constants")
-        regions.run_part(closed, known, scalars.constants, [e], outs)
-      except Unsupported:
+      if not _become_constants(closed, known, e, outs):
         common.append(e)
     read = {*regions.variables([e for _, e in ahead]), *(v for v in outvars if not isinstance(v, jex_core.Literal))}
     if common:
@@ -141,7 +137,6 @@ class Kernels(NamedTuple):
     dtypes = [closed.out_avals[k].dtype for k in made]
     new = iter(self._built(p, inputs, [outs[k] for k in made], dtypes) if made else [])
     return [inputs[passed[k]] if k in passed else next(new) for k in range(len(outs))]
-
 
   def _built(self, p: Program, inputs: Sequence[jax.Array], outs: Sequence[np.ndarray], dtypes: Sequence[Any]) -> list[Any]:
     """What `call` returns; whatever fails in it, but for memory, is `Unsupported`."""
@@ -279,6 +274,17 @@ def _inner(shape: tuple[int, ...]) -> tuple[int, ...]:
 def wide(shape: tuple[int, ...], worlds: int) -> tuple[int, ...]:
   """Shape of what each of many worlds has, whose last axis may be that of worlds already."""
   return (*_inner(shape), worlds)
+
+
+def _become_constants(closed: Any, known: dict[Any, Any], eqn: Any, outs: Sequence[Any]) -> bool:
+  """Make results of an equation known if they are constants; return whether they are."""
+  if not known.keys() >= set(regions.variables([eqn])):
+    return False
+  try:
+    regions.run_part(closed, known, scalars.constants, [eqn], outs)
+  except Unsupported:
+    return False
+  return True
 
 
 def _of_all(closed: Any, inputs: Sequence[Any]) -> list[Any]:

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from mjx_lite.core import linear, loops, regions
-from mjx_lite.core.select import fetched, next_true
+from mjx_lite.core.select import fetched, next_true, over
 
 _FEW = 2  # pairs that are not worth the sorting
 _LEAST = 16  # lanes, and what their number is a multiple of
@@ -94,12 +94,12 @@ def search(wanted: jax.Array, how: Search, others: Any) -> Any:
     new = jnp.where(rank < count, jnp.searchsorted(upto, rank + 1).astype(jnp.int32), all_)
     item = jnp.where(free, new, item)
     begun = jnp.minimum(begun + jnp.sum(free, dtype=jnp.int32), count)
-    states = jax.tree.map(lambda x, old: _where(free, x, old, 0), started(item), states)
+    states = jax.tree.map(lambda x, old: _where(free, x, old), started(item), states)
     wait = jnp.where(begun < count, size - size // 4, 0)
 
     def turn(states):
       on = active(item, states)
-      return jax.tree.map(lambda x, old: _where(on, x, old, 0), jax.vmap(how.turn)(states), states)
+      return jax.tree.map(lambda x, old: _where(on, x, old), jax.vmap(how.turn)(states), states)
 
     states = jax.lax.while_loop(lambda x: jnp.sum(active(item, x), dtype=jnp.int32) > wait, turn, states)
     ready = jnp.where(active(item, states), all_, item)
@@ -115,10 +115,9 @@ def search(wanted: jax.Array, how: Search, others: Any) -> Any:
   return jax.tree.map(lambda x, old: _where(wanted, x, old), rows, others)
 
 
-def _where(mine: jax.Array, new: jax.Array, old: jax.Array, last: int = 1) -> jax.Array:
-  """`new` where the mask says, which has the first axis of both, and the last one too if `last` is one."""
-  between = (1,) * (old.ndim - mine.ndim)
-  return jnp.where(mine.reshape(len(mine), *between, *mine.shape[1:][:last]), new, old)
+def _where(mask: jax.Array, new: jax.Array, old: jax.Array) -> jax.Array:
+  """Return `new` where a mask (n,) or (n, W) is true and `old` elsewhere; both are (n, ...) or (n, ..., W)."""
+  return jnp.where(over(mask, old.ndim), new, old)
 
 
 def in_lanes(wanted: jax.Array, make: Callable[..., Any], others: Any, sift: bool = False) -> Any:
@@ -184,8 +183,4 @@ def in_lanes(wanted: jax.Array, make: Callable[..., Any], others: Any, sift: boo
     lane = (upto - 1).reshape(wanted.shape)
   lane = jnp.maximum(lane, 0)
 
-  def found(x, other):
-    mine = wanted.reshape(number, *(1,) * (other.ndim - 2), width)
-    return jnp.where(mine, fetched(x, lane, axes=(x.ndim - 1,)), other)
-
-  return jax.tree.map(found, rows, others)
+  return jax.tree.map(lambda x, other: _where(wanted, fetched(x, lane, axes=(x.ndim - 1,)), other), rows, others)

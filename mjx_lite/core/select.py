@@ -10,6 +10,11 @@ import numpy as np
 from mjx_lite.core import linear
 
 
+def over(mask: Any, ndim: int) -> Any:
+  """Give a mask (n,) or (n, W) `ndim` axes, the new ones between the first axis and the world axis."""
+  return mask.reshape(len(mask), *(1,) * (ndim - mask.ndim), *mask.shape[1:])
+
+
 def rows(x: jax.Array, index: np.ndarray) -> jax.Array:
   """`x[index]` along the first axis for a constant NumPy index of any rank."""
   index = np.asarray(index)

@@ -45,7 +45,7 @@ def _plan():
 
 
 def _fn(a, b, margin):
-  return convex.collide(_plan(), a, b, margin, ITERATIONS)
+  return convex.collide(_plan(), a, b, margin, ITERATIONS).contacts
 
 
 @functools.cache
@@ -244,7 +244,7 @@ def test_hulls_that_overlap_deeply_leave_each_other_by_the_shortest_way(dtype, t
   p = convex.plan([('mesh', 'mesh')], *(HullOf(*h) for h in hulls))
   args = [jnp.asarray(np.moveaxis(x, 0, -1)[None], dtype) for x in (pos[:, 0], pos[:, 1], mat[:, 0], mat[:, 1], size[:, 0])]
   shapes = Shape(args[0], args[2], args[4]), Shape(args[1], args[3], args[4])
-  found = mjx.jit(lambda a, b, margin: convex.collide(p, a, b, margin, ITERATIONS, False))(*shapes, 0 * args[0][:, 0])
+  found = mjx.jit(lambda a, b, margin: convex.collide(p, a, b, margin, ITERATIONS, False).contacts)(*shapes, 0 * args[0][:, 0])
   deep = depth > 0.02
   assert deep.sum() > 40
   np.testing.assert_allclose(-found.dist[0, 0, deep], depth[deep], rtol=0, atol=tolerance)
@@ -266,7 +266,7 @@ def test_a_hull_that_pierces_a_thin_plate_leaves_it_by_the_shortest_way():
     Shape(*(jnp.asarray(np.moveaxis(x, 0, -1)[None]) for x in (*place, np.broadcast_to(size, (n, 3)))))
     for place, size in (((0 * pos, plate_mat), half), ((pos, mat[:, 1]), np.ones(3)))
   ]
-  found = mjx.jit(lambda a, b, margin: convex.collide(p, a, b, margin, ITERATIONS, False))(*shapes, jnp.zeros((1, n)))
+  found = mjx.jit(lambda a, b, margin: convex.collide(p, a, b, margin, ITERATIONS, False).contacts)(*shapes, jnp.zeros((1, n)))
   np.testing.assert_allclose(-found.dist[0, 0], depth, rtol=0, atol=1e-12)
 
 
@@ -277,7 +277,7 @@ def test_curved_shapes_that_overlap_deeply_leave_each_other_by_as_short_a_way_as
   p = convex.plan([pair], *(None if h is None else HullOf(*h) for h in oracle.hulls(*pair)))
   shapes = [Shape(*(jnp.asarray(np.moveaxis(x[:, k], 0, -1)[None]) for x in (pos, mat, size))) for k in (0, 1)]
   none = jnp.zeros((1, len(pos)))
-  found = mjx.jit(lambda a, b, margin: convex.collide(p, a, b, margin, ITERATIONS, False))(*shapes, none)
+  found = mjx.jit(lambda a, b, margin: convex.collide(p, a, b, margin, ITERATIONS, False).contacts)(*shapes, none)
   opt = oracle.model(*pair).opt
   given, flags = (opt.ccd_tolerance, opt.ccd_iterations), opt.disableflags
   opt.ccd_tolerance, opt.ccd_iterations, opt.disableflags = 1e-12, 500, flags | mujoco.mjtDisableBit.mjDSBL_MULTICCD

@@ -46,7 +46,7 @@ def _collider(pair, turned=False, multiccd=True):
   if fn is None:
     types, sides = (pair[::-1], hulls[::-1]) if turned else (pair, hulls)
     p = convex.plan([types], *(_alone(x) for x in sides))
-    return _fast(lambda a, b, margin: convex.collide(p, a, b, margin, ITERATIONS, multiccd))
+    return _fast(lambda a, b, margin: convex.collide(p, a, b, margin, ITERATIONS, multiccd).contacts)
   return _fast(lambda a, b, margin: fn(*(s._replace(hull=h) for s, h in zip((a, b), hulls, strict=True)), margin))
 
 

@@ -69,7 +69,7 @@ def _collide(pairs, iterations):
     some = [mesh[p[side]] for p in pairs if not isinstance(p[side], str)]
     sides.append(HullOf(tables, tables.start[some], tables.count[some]) if some else None)
   plan = convex.plan([tuple(map(_kind, p)) for p in pairs], *sides)
-  return mjx.jit(lambda a, b, margin: convex.find(plan, a, b, margin, iterations, False))
+  return mjx.jit(lambda a, b, margin: convex.collide(plan, a, b, margin, iterations, False))
 
 
 def _found(pairs, dtype, number, iterations=ITERATIONS):
