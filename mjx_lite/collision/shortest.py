@@ -168,18 +168,17 @@ def _divide(s: _State, furthest: Callable) -> _State:
 
   # the first part takes the parent's place. The others go to other columns, so that no column has all the work, and replace
   # the triangles with the highest bounds there
+  def put(t, here, part):
+    return jax.tree.map(lambda old, x: jnp.where(here, x[..., None, :], old), t, part)
+
   taken, dropped = places == row, s.dropped
-  for k, by in ((0, 0), (1, 1), (2, 3)):
-    mine = jax.tree.map(lambda x, k=k, by=by: jnp.roll(x[..., k, :], by, axis=-1), new)
-    if k:
-      worst, at = first_largest(jnp.where(taken, -jnp.inf, t.low))
-      here = places == at
-      keep = worst < mine.low
-      dropped = jnp.minimum(dropped, jnp.min(jnp.where(keep, mine.low, worst)))
-      taken, here = taken | here, here & ~keep
-    else:
-      here = taken
-    t = jax.tree.map(lambda old, x, here=here: jnp.where(here, x[..., None, :], old), t, mine)
+  t = put(t, taken, jax.tree.map(lambda x: x[..., 0, :], new))
+  for k, by in ((1, 1), (2, 3)):
+    part = jax.tree.map(lambda x, k=k, by=by: jnp.roll(x[..., k, :], by, axis=-1), new)
+    worst, at = first_largest(jnp.where(taken, -jnp.inf, t.low))
+    here, keep = places == at, worst < part.low
+    dropped = jnp.minimum(dropped, jnp.min(jnp.where(keep, part.low, worst)))
+    t, taken = put(t, here & ~keep, part), taken | here
   return _better(s._replace(triangles=t, dropped=dropped, round=s.round + 1), place, point)
 
 

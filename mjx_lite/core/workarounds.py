@@ -298,6 +298,7 @@ def _roomy_call(function, args, kwargs):
 
 
 def _probe_stack() -> None:
+  """Give `_roomy_call` its large frame, which it keeps, and call it."""
   _roomy_call.__code__ = _roomy_call.__code__.replace(co_stacksize=_WORDS)
   _expect(_roomy_call(lambda: 1, (), {}), 1, "a call with a large frame")
 
