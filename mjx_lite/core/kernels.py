@@ -24,7 +24,7 @@ class Kernels(NamedTuple):
   """How kernels are made for some worlds.
 
   Attributes:
-    call: a kernel's results (..., worlds): of a program, its inputs, numbers of each result, dtypes of these and worlds.
+    call: a kernel's results: of a program, its inputs, numbers of each result, dtypes of these and worlds.
     worlds: how many there are; of a single one everything is computed in kernels.
     loop: numbers that a loop makes, all turns together, above which a turn is a kernel of its own.
     on_cpu: whether the device is a CPU.
@@ -35,8 +35,13 @@ class Kernels(NamedTuple):
   loop: int
   on_cpu: bool
 
+  @property
+  def axis(self) -> int:
+    """The axis of worlds: on a CPU the first one, as users have it, on a GPU the last one, as threads read it."""
+    return 0 if self.on_cpu and self.worlds > 1 else -1
+
   def evaluate(self, closed: Any, inputs: Sequence[Any]) -> list[Any]:
-    """The results (..., worlds) of a program of one world, of inputs (..., worlds) or, for all worlds, (..., 1).
+    """The results, for each world, of a program of one world, of inputs for each world or, for all worlds, (..., 1).
 
     Raises:
       Unsupported: an operation is not written as numbers, or there are too many.
@@ -105,22 +110,32 @@ class Kernels(NamedTuple):
     if eqn.params["length"] == 1 and any(a.shape[-1:] != (1,) for a in rows):
       raise Unsupported("a loop of one turn")  # whether its rows are the worlds' cannot be told by their shapes
     first = [self._wide(x, a) for x, a in zip(given[nconst:], inside.in_avals[nconst : nconst + ncarry], strict=False)]
+    # the axis of turns comes first in a loop, that of worlds in arrays of worlds
+    own = [(x, v.aval.shape) for x, v in zip(given, eqn.invars, strict=True)][nconst + ncarry :]
+    xs = [x if x.shape == shape else self._swapped(x) for x, shape in own]
 
     def trace(step):
       def turn(carry, row):
         out = step(*carry, *row)
         return out[:ncarry], out[ncarry:]
 
-      carry, made = jax.lax.scan(turn, first, given[nconst + ncarry :], eqn.params["length"], eqn.params["reverse"])
-      return [*carry, *made]
+      carry, made = jax.lax.scan(turn, first, xs, eqn.params["length"], eqn.params["reverse"])
+      return [*carry, *map(self._swapped, made)]
 
-    return _ended(trace, step, [jax.ShapeDtypeStruct(wide(a.shape, self.worlds), a.dtype) for a in inside.out_avals])
+    return _ended(trace, step, [jax.ShapeDtypeStruct(self._shape(a), a.dtype) for a in inside.out_avals])
+
+  def _swapped(self, x: jax.Array) -> jax.Array:
+    """The array, the axes of worlds and of a loop's turns swapped where worlds come first."""
+    return jnp.swapaxes(x, 0, 1) if self.axis == 0 else x
 
   def _wide(self, x: Any, aval: Any) -> jax.Array:
-    x, shape = jnp.asarray(x), wide(aval.shape, self.worlds)
+    x, shape = jnp.asarray(x), self._shape(aval)
     if x.shape == shape:
       return x
-    return jnp.broadcast_to(x if aval.shape[-1:] == (1,) else x[..., None], shape)
+    return jnp.broadcast_to(jnp.expand_dims(x.reshape(_inner(aval.shape)), self.axis), shape)
+
+  def _shape(self, aval: Any) -> tuple[int, ...]:
+    return wide(aval.shape, self.worlds, self.axis)
 
   def _together(self, closed: Any, inputs: Sequence[jax.Array]) -> list[Any]:
     """Results of one kernel."""
@@ -132,11 +147,20 @@ class Kernels(NamedTuple):
       for k, (x, a) in enumerate(zip(inputs, closed.in_avals, strict=True))
     ]
     outs = p.run(closed, given)
-    passed = {k: i for k, out in enumerate(outs) for i in _whole(p, out, inputs, self.worlds)}
+    passed = {k: i for k, out in enumerate(outs) for i in self._whole(p, out, inputs)}
     made = [k for k in range(len(outs)) if k not in passed]
     dtypes = [closed.out_avals[k].dtype for k in made]
     new = iter(self._built(p, inputs, [outs[k] for k in made], dtypes) if made else [])
     return [inputs[passed[k]] if k in passed else next(new) for k in range(len(outs))]
+
+  def _whole(self, p: Program, out: np.ndarray, inputs: Sequence[jax.Array]) -> list[int]:
+    """The input that numbers are, if they are one."""
+    order = out.ravel().tolist()
+    if not order or p.op[order[0]] != "load":
+      return []
+    k = p.of[order[0]].buffer
+    is_whole = k >= 0 and inputs[k].shape == wide(out.shape, self.worlds, self.axis)
+    return [k] if is_whole and all(p.of.get(n) == (k, i, self.worlds > 1) for i, n in enumerate(order)) else []
 
   def _built(self, p: Program, inputs: Sequence[jax.Array], outs: Sequence[np.ndarray], dtypes: Sequence[Any]) -> list[Any]:
     """What `call` returns; whatever fails in it, but for memory, is `Unsupported`."""
@@ -148,19 +172,19 @@ class Kernels(NamedTuple):
       raise Unsupported(f"building the kernel failed: {type(error).__name__}: {error}") from error
 
 
-def probe(call: Any, widths: Sequence[int], rtol: float) -> None:
-  """Compile a program of three operations, of each of some numbers of worlds, and compare its numbers.
+def probe(call: Any, widths: Sequence[int], axis: int, rtol: float) -> None:
+  """Compile a program of three operations, of each of some numbers of worlds along an axis, and compare its numbers.
 
   Raises:
     RuntimeError: they are others.
   """
   for worlds in widths:
-    x = np.linspace(-2, 2, worlds, dtype=np.float32)[None] if worlds > 1 else np.full(1, -2, np.float32)
+    x = np.linspace(-2, 2, 2 * worlds, dtype=np.float32).reshape(wide((2,), worlds, axis))
     p = Program()
-    (a,) = p.inputs(0, (1,), np.float32, per_world=worlds > 1).tolist()
-    out = np.array([p.make("sqrt", "f", p.make("add", "f", p.make("mul", "f", a, a), p.const(0.25, "f")))])
+    numbers = p.inputs(0, (2, 1), np.float32, per_world=worlds > 1).ravel().tolist()
+    out = np.array([p.make("sqrt", "f", p.make("add", "f", p.make("mul", "f", a, a), p.const(0.25, "f"))) for a in numbers])
     (found,) = jax.jit(lambda y, p=p, out=out, worlds=worlds: call(p, [y], [out], [np.float32], worlds))(x)
-    if not np.allclose(found, np.sqrt(np.float32(0.25) + np.square(x)), rtol=rtol):
+    if not np.allclose(np.ravel(found), np.ravel(np.sqrt(np.float32(0.25) + np.square(x))), rtol=rtol):
       raise RuntimeError(f"a kernel of three operations gives {found}")
 
 
@@ -178,10 +202,9 @@ def over_worlds(closed: Any, given: Sequence[Any], call: Any, loop: int) -> tupl
   constant: list[Any] = []
 
   def in_kernels(inside, shared, rows, worlds):
-    rows = [jnp.moveaxis(x, 0, -1).reshape(wide(x.shape[1:], worlds)) for x in rows]
+    rows = [x.reshape(wide(x.shape[1:], worlds, 0)) for x in rows]
     out = Kernels(call, worlds, loop, on_cpu=True).evaluate(inside, [*shared, *rows])
-    shapes = [a.shape for a in inside.out_avals]
-    return [jnp.moveaxis(y.reshape(*_inner(s), worlds), -1, 0).reshape(worlds, *s) for y, s in zip(out, shapes, strict=True)]
+    return [y.reshape(worlds, *a.shape) for y, a in zip(out, inside.out_avals, strict=True)]
 
   def in_blocks(inside, shared, rows, worlds):
     together = jax.vmap(lambda *row: jex_core.jaxpr_as_fun(inside)(*shared, *row))
@@ -271,9 +294,12 @@ def _inner(shape: tuple[int, ...]) -> tuple[int, ...]:
   return shape[:-1] if shape[-1:] == (1,) else shape
 
 
-def wide(shape: tuple[int, ...], worlds: int) -> tuple[int, ...]:
-  """Shape of what each of many worlds has, whose last axis may be that of worlds already."""
-  return (*_inner(shape), worlds)
+def wide(shape: tuple[int, ...], worlds: int, axis: int) -> tuple[int, ...]:
+  """Shape of what each of many worlds has, the worlds along its first axis (0) or its last one (-1).
+
+  The last axis of the given shape may be that of one world.
+  """
+  return (worlds, *_inner(shape)) if axis == 0 else (*_inner(shape), worlds)
 
 
 def _become_constants(closed: Any, known: dict[Any, Any], eqn: Any, outs: Sequence[Any]) -> bool:
@@ -293,13 +319,3 @@ def _of_all(closed: Any, inputs: Sequence[Any]) -> list[Any]:
     return scalars.constants(closed, inputs)
   except Unsupported:
     return jex_core.jaxpr_as_fun(closed)(*inputs)
-
-
-def _whole(p: Program, out: np.ndarray, inputs: Sequence[jax.Array], worlds: int) -> list[int]:
-  """The input that numbers are, if they are one."""
-  order = out.ravel().tolist()
-  if not order or p.op[order[0]] != "load":
-    return []
-  k = p.of[order[0]].buffer
-  is_whole = k >= 0 and inputs[k].shape == wide(out.shape, worlds)
-  return [k] if is_whole and all(p.of.get(n) == (k, i, worlds > 1) for i, n in enumerate(order)) else []

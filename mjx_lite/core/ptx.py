@@ -437,9 +437,12 @@ def _bytes(kind: str) -> int:
 
 
 def call(p: Program, inputs: Sequence[jax.Array], outs: Sequence[np.ndarray], dtypes: Sequence[Any], worlds: int) -> list[Any]:
-  """The results (..., worlds) of a program of numbers, by its kernel, on an NVIDIA GPU."""
+  """The results (..., worlds) of a program of numbers, by its kernel, on an NVIDIA GPU.
+
+  The axis of worlds is the last one, so that neighbouring threads read neighbouring numbers.
+  """
   text, used = kernel(p, len(inputs), outs, worlds)
-  shapes = [jax.ShapeDtypeStruct(wide(x.shape, worlds), dtype) for x, dtype in zip(outs, dtypes, strict=True)]
+  shapes = [jax.ShapeDtypeStruct(wide(x.shape, worlds, -1), dtype) for x, dtype in zip(outs, dtypes, strict=True)]
   given = [*inputs, *p.tables]
   read = [given[k] for k in used if k < len(given)]
   return workarounds.ptx_call(text, "step", read, shapes, -(-worlds // _THREADS), _THREADS)
@@ -450,5 +453,5 @@ KERNELS = workarounds.Borrowed(
   "XLA's custom call `__gpu$xla.gpu.ptx`, which takes a kernel's text.",
   "XLA makes hundreds of kernels of a step, which take several times as long.",
   "The custom call can go once `jax.ffi` takes a kernel as text, or the engine brings a handler of its own that launches it.",
-  lambda: probe(call, (21,), 1e-5),
+  lambda: probe(call, (21,), -1, 1e-5),
 )

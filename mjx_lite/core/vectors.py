@@ -42,6 +42,7 @@ _MAX_OPERATIONS = 150_000  # of a kernel: some ten seconds to write and to compi
 _BLOCK = 16  # worlds whose inputs are fetched together: float32 numbers of a line of the cache
 _PART = 500  # operations of a function
 _FFI = 0, 3  # version of XLA's interface
+_CHUNK = 4  # rows that are moved together
 _FEW = 8  # numbers of which one is chosen by comparing
 
 _TYPES = {"f": "float", "i": "i32", "u": "i32", "p": "i1"}
@@ -89,15 +90,19 @@ class _Rows(NamedTuple):
   kind: str
   first: int  # byte of its first row
   count: int
+  stride: int  # numbers that a world has in the array
 
 
-def kernel(p: Program, inputs: int, outs: Sequence[np.ndarray], lanes: int) -> tuple[list[str], str, int, list[int]]:
+def kernel(
+  p: Program, sizes: Sequence[int], outs: Sequence[np.ndarray], lanes: int
+) -> tuple[list[str], str, int, list[int]]:
   """LLVM's assembly of the parts of a kernel and of its entry, `@step`; bytes of memory that it needs, inputs that it reads.
 
-  The entry is a handler of XLA's FFI, with the arrays that it reads, of the inputs and the program's tables, and the results
-  (n, worlds) one after the other, the last of which is its memory. `lanes` worlds go through the code at a time.
+  The entry is a handler of XLA's FFI, with the arrays (worlds, n) that it reads, of the inputs, in which a world has `sizes`
+  numbers, and the program's tables, and the results (worlds, n) one after the other, the last of which is its memory. `lanes`
+  worlds go through the code at a time.
   """
-  w = _Writer(p, inputs, outs, lanes)
+  w = _Writer(p, sizes, outs, lanes)
   w.run([(int(k), ("row", b, row)) for b, x in enumerate(outs) for row, k in enumerate(x.ravel())], 0)
   return w.functions, w.entry(), w.bytes, w.used
 
@@ -105,8 +110,8 @@ def kernel(p: Program, inputs: int, outs: Sequence[np.ndarray], lanes: int) -> t
 class _Writer:
   """Functions of the straight code, the calls of these, and where the numbers are that several of them want."""
 
-  def __init__(self, p: Program, inputs: int, outs: Sequence[np.ndarray], lanes: int):
-    self.p, self.inputs, self.lanes = p, inputs, lanes
+  def __init__(self, p: Program, sizes: Sequence[int], outs: Sequence[np.ndarray], lanes: int):
+    self.p, self.inputs, self.lanes = p, len(sizes), lanes
     self.block = _BLOCK if lanes > 1 else 1
     self.vector = {kind: f"<{lanes} x {t}>" for kind, t in _TYPES.items()}
     self.functions: list[str] = []
@@ -122,14 +127,14 @@ class _Writer:
       if where.per_world:
         rows[where.buffer] = kind, max(where.row + 1, rows.get(where.buffer, (kind, 0))[1])
     self.bytes = 0
-    self.read = {b: self._rows(self.at[b], kind, count) for b, (kind, count) in rows.items()}
+    self.read = {b: self._rows(self.at[b], kind, count, sizes[b]) for b, (kind, count) in rows.items()}
     kinds = [(p.kind[int(x.flat[0])], x.size) if x.size else ("f", 0) for x in outs]
-    self.written = [self._rows(k, *x) for k, x in enumerate(kinds)]
+    self.written = [self._rows(k, kind, size, size) for k, (kind, size) in enumerate(kinds)]
     self.own = self.bytes  # where the code's own numbers begin
 
-  def _rows(self, buffer: int, kind: str, count: int) -> _Rows:
+  def _rows(self, buffer: int, kind: str, count: int, stride: int) -> _Rows:
     self.bytes += -self.bytes % 64
-    found = _Rows(buffer, kind, self.bytes, count)
+    found = _Rows(buffer, kind, self.bytes, count, stride)
     self.bytes += _bytes(kind) * self.block * count
     return found
 
@@ -255,7 +260,7 @@ class _Writer:
       name: [
         f"%{name}{x.buffer} = getelementptr i8, ptr %h{outs}, i64 {x.first}\n"
         f"call void @{name}{_bytes(x.kind)}(ptr %{name}{x.buffer}, ptr %{data}{x.buffer}, i64 {x.count}, "
-        "i64 %w, i64 %n, i64 %worlds)"
+        f"i64 %w, i64 %n, i64 {x.stride})"
         for x in rows
         if x.count
       ]
@@ -264,7 +269,8 @@ class _Writer:
     line = "\n".join
     own = self.own + -self.own % 64
     self.bytes = own + 4 * self.lanes * self.slots + 64
-    return f"""{line(_move(name, size, self.block) for name in ("take", "give") for size in (1, 4))}
+    movers = [_move(name, size, self.block) for name in ("take", "give") for size in (1, 4)]
+    return f"""{line(movers)}
 define ptr @step(ptr %frame) {{
 %ahead = getelementptr i8, ptr %frame, i64 8
 %extension = load ptr, ptr %ahead
@@ -286,13 +292,9 @@ begin:
 %rets_at = getelementptr i8, ptr %frame, i64 112
 %rets = load ptr, ptr %rets_at
 {line(lines)}
-%rank_at = getelementptr i8, ptr %f0, i64 32
-%rank = load i64, ptr %rank_at
 %dims_at = getelementptr i8, ptr %f0, i64 40
 %dims = load ptr, ptr %dims_at
-%axis = sub i64 %rank, 1
-%worlds_at = getelementptr i64, ptr %dims, i64 %axis
-%worlds = load i64, ptr %worlds_at
+%worlds = {"load i64, ptr %dims" if self.lanes > 1 else "add i64 0, 1"}
 %own = getelementptr i8, ptr %h{outs}, i64 {own}
 br label %block
 block:
@@ -326,43 +328,97 @@ ret ptr null
 
 
 def _move(name: str, size: int, block: int) -> str:
-  """A function that moves rows of a block's worlds to its memory or from it; lanes without a world get the last one's."""
-  rows = f"<{block} x i{8 * size}>"
-  here, there = ("there", "here") if name == "take" else ("here", "there")
-  limit = f"i64 {block}" if name == "take" else "i64 %n"
-  return f"""define internal void @{name}{size}(ptr %block, ptr %array, i64 %rows, i64 %w, i64 %n, i64 %worlds) #0 {{
-%is_full = icmp eq i64 %n, {block}
+  """A function that moves a block's worlds from an array (worlds, n) to rows of its memory, or back.
+
+  It moves the first `%rows` of the `%stride` numbers that a world has. Lanes without a world get the last one's.
+  """
+  is_take, t = name == "take", f"i{8 * size}"
+  here, there = ("there", "here") if is_take else ("here", "there")
+  is_chunked = size == 4 and block % _CHUNK == 0
+  return f"""define internal void @{name}{size}(ptr %block, ptr %array, i64 %rows, i64 %w, i64 %n, i64 %stride) #0 {{
+%before = mul i64 %w, %stride
+%begin = getelementptr {t}, ptr %array, i64 %before
 %most = sub i64 %n, 1
-br label %row
-row:
-%r = phi i64 [0, %0], [%r_next, %row_end]
-%r_next = add i64 %r, 1
-%r_here = mul i64 %r, {block * size}
-%here = getelementptr i8, ptr %block, i64 %r_here
-%r_there = mul i64 %r, %worlds
-%first = add i64 %r_there, %w
-%there = getelementptr i{8 * size}, ptr %array, i64 %first
-br i1 %is_full, label %full, label %some
-full:
-%all = load {rows}, ptr %{here}, align {size}
-store {rows} %all, ptr %{there}, align {size}
-br label %row_end
-some:
-%j = phi i64 [0, %row], [%j_next, %some]
+{_moved_in_chunks(is_take, block) if is_chunked else "br label %world"}
+world:
+%j = phi i64 [0, {"%choice" if is_chunked else "%0"}], [%j_next, %world_end]
 %j_next = add i64 %j, 1
 %k = call i64 @llvm.umin.i64(i64 %j, i64 %most)
-%j_here = getelementptr i{8 * size}, ptr %here, i64 %j
-%k_there = getelementptr i{8 * size}, ptr %there, i64 %k
-%x = load i{8 * size}, ptr %{"k_there" if name == "take" else "j_here"}
-store i{8 * size} %x, ptr %{"j_here" if name == "take" else "k_there"}
-%is_more = icmp ult i64 %j_next, {limit[4:]}
-br i1 %is_more, label %some, label %row_end
-row_end:
+%k_before = mul i64 %k, %stride
+%world_there = getelementptr {t}, ptr %begin, i64 %k_before
+%world_here = getelementptr {t}, ptr %block, i64 %j
+br label %row
+row:
+%r = phi i64 [0, %world], [%r_next, %row]
+%r_next = add i64 %r, 1
+%r_here = mul i64 %r, {block}
+%here = getelementptr {t}, ptr %world_here, i64 %r_here
+%there = getelementptr {t}, ptr %world_there, i64 %r
+%x = load {t}, ptr %{here}
+store {t} %x, ptr %{there}
 %is_row = icmp ult i64 %r_next, %rows
-br i1 %is_row, label %row, label %return
+br i1 %is_row, label %row, label %world_end
+world_end:
+%is_world = icmp ult i64 %j_next, {block if is_take else "%n"}
+br i1 %is_world, label %world, label %return
 return:
 ret void
 }}"""
+
+
+def _moved_in_chunks(is_take: bool, block: int) -> str:
+  """How `_move` moves a full block of float32 numbers: a few rows at a time, the last of which may be moved twice."""
+  lines: list[str] = []
+
+  def new(text):
+    lines.append(f"%v{len(lines)} = {text}")
+    return f"%v{len(lines) - 1}"
+
+  def picked(a, b, n, order):
+    lanes = ", ".join(f"i32 {k}" for k in order)
+    return new(f"shufflevector <{n} x i32> {a}, <{n} x i32> {b}, <{len(order)} x i32> <{lanes}>")
+
+  def joined(parts, n):
+    while len(parts) > 1:
+      parts = [picked(a, b, n, range(2 * n)) for a, b in zip(parts[::2], parts[1::2], strict=True)]
+      n *= 2
+    return parts[0]
+
+  few, many = f"<{_CHUNK} x i32>", f"<{block} x i32>"
+  places = [new("getelementptr i32, ptr %begin, i64 %chunk_row")]
+  for _ in range(block - 1):
+    places.append(new(f"getelementptr i32, ptr {places[-1]}, i64 %stride"))
+  first = new(f"mul i64 %chunk_row, {block}")
+  rows = [new(f"getelementptr i32, ptr %block, i64 {new(f'add i64 {first}, {k * block}')}") for k in range(_CHUNK)]
+  if is_take:
+    worlds = [new(f"load {few}, ptr {x}, align 4") for x in places]
+    fours, n = [joined(worlds[k : k + _CHUNK], _CHUNK) for k in range(0, block, _CHUNK)], _CHUNK**2
+    for i, row in enumerate(rows):
+      pairs = [picked(a, b, n, range(i, 2 * n, _CHUNK)) for a, b in zip(fours[::2], fours[1::2], strict=True)]
+      lines.append(f"store {many} {joined(pairs, 2 * _CHUNK)}, ptr {row}, align 4")
+  else:
+    a, b, c, d = (new(f"load {many}, ptr {x}, align 4") for x in rows)
+    halves = range(block // 2), range(block // 2, block)
+    pairs = [[picked(x, y, block, [i for k in half for i in (k, k + block)]) for half in halves] for x, y in ((a, b), (c, d))]
+    for k, place in enumerate(places):
+      half, i = divmod(2 * k, block)
+      x = picked(pairs[0][half], pairs[1][half], block, (i, i + 1, i + block, i + block + 1))
+      lines.append(f"store {few} {x}, ptr {place}, align 4")
+  body = "\n".join(lines)
+  return f"""br label %choice
+choice:
+%is_full = icmp eq i64 %n, {block}
+%is_long = icmp uge i64 %rows, {_CHUNK}
+%is_both = and i1 %is_full, %is_long
+%last = sub i64 %rows, {_CHUNK}
+br i1 %is_both, label %chunk, label %world
+chunk:
+%from = phi i64 [0, %choice], [%to, %chunk]
+%to = add i64 %from, {_CHUNK}
+%chunk_row = call i64 @llvm.umin.i64(i64 %from, i64 %last)
+{body}
+%is_chunk = icmp ult i64 %to, %rows
+br i1 %is_chunk, label %chunk, label %return"""
 
 
 class _Code:
@@ -597,9 +653,14 @@ _making = threading.Lock()
 
 
 def call(p: Program, inputs: Sequence[jax.Array], outs: Sequence[np.ndarray], dtypes: Sequence[Any], worlds: int) -> list[Any]:
-  """The results, of many worlds, of a program of numbers, by its kernel, on CPU."""
-  functions, entry, size, used = kernel(p, len(inputs), outs, 1 if worlds == 1 else lanes())
-  shapes = [jax.ShapeDtypeStruct(wide(x.shape, worlds), dtype) for x, dtype in zip(outs, dtypes, strict=True)]
+  """The results of a program of numbers, by its kernel, on CPU.
+
+  Of many worlds arrays are (worlds, ...), as users have them, so that XLA moves nothing before and after; of one (..., 1).
+  """
+  sizes = [x.size // worlds for x in inputs]
+  functions, entry, size, used = kernel(p, sizes, outs, 1 if worlds == 1 else lanes())
+  axis = 0 if worlds > 1 else -1
+  shapes = [jax.ShapeDtypeStruct(wide(x.shape, worlds, axis), dtype) for x, dtype in zip(outs, dtypes, strict=True)]
   given, memory = [*inputs, *p.tables], jax.ShapeDtypeStruct((size,), np.uint8)
   return list(jax.ffi.ffi_call(_target(functions, entry), [*shapes, memory])(*(given[k] for k in used)))[:-1]
 
@@ -609,7 +670,7 @@ KERNELS = workarounds.Borrowed(
   "llvmlite, and `jax.ffi` with the binary interface of XLA's handlers: documented, and probed as a whole.",
   "XLA compiles every step: steps of batches take two to five times as long, and to compile them takes twice as long.",
   "Nothing of it is to go.",
-  lambda: probe(call, (1, 21), 1e-6),
+  lambda: probe(call, (1, 21), 0, 1e-6),
 )
 
 

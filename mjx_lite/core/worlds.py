@@ -197,12 +197,15 @@ def _by_kernels(leaves, call, batched, how, path, other):
   if width < how.worlds:
     arrays = [x if i < call.nshared else jnp.repeat(x, how.worlds, -1) for i, x in enumerate(arrays)]
   closed = _trace(call, True, _of_one(leaves, batched))  # what the user's functions raise is raised here
+  is_shared = [x.shape == a.shape for x, a in zip(arrays, closed.in_avals, strict=True)]
+  arrays = [x if same else jnp.moveaxis(x, -1, how.axis) for x, same in zip(arrays, is_shared, strict=True)]
   try:
     out = how.evaluate(closed, arrays)
   except scalars.Unsupported as error:
     paths.fell_back(call.name, width, other, error, call.in_tree)
     return None
   paths.record(paths.Path(call.name, width, path))
+  out = [jnp.moveaxis(x, how.axis, -1) for x in out]
   return [x[..., :width] if batched else x[..., 0] for x in out]
 
 

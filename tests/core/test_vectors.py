@@ -20,7 +20,7 @@ from models import load
 
 import mjx_lite as mjx
 from mjx_lite.cli.compare import optimal
-from mjx_lite.core import scalars, vectors
+from mjx_lite.core import kernels, scalars, vectors
 
 pytestmark = pytest.mark.usefixtures("single_precision")
 
@@ -198,7 +198,13 @@ def _run(function, *args):
   p = scalars.Program()
   width = args[0].shape[-1]
   outs = p.run(closed, [p.inputs(k, (*x.shape[:-1], 1), x.dtype, width > 1) for k, x in enumerate(args)])
-  return jax.jit(lambda *x: vectors.call(p, x, outs, [a.dtype for a in closed.out_avals], width))(*args)
+  axis = 0 if width > 1 else -1
+
+  def run(*args):
+    made = vectors.call(p, [jnp.moveaxis(x, -1, axis) for x in args], outs, [a.dtype for a in closed.out_avals], width)
+    return [jnp.moveaxis(x, axis, -1) for x in made]
+
+  return jax.jit(run)(*args)
 
 
 def _run_one_by_one(function, x):
@@ -223,6 +229,58 @@ def test_numbers_that_other_parts_want(monkeypatch, lanes):
   x = np.random.default_rng(0).normal(0, 1, (24, 33)).astype(np.float32)
   for a, b in zip(_run(straight.put_away, x), straight.alone(straight.put_away, x), strict=True):
     np.testing.assert_allclose(a, b, rtol=2e-5, atol=2e-5)
+
+
+@pytest.mark.parametrize("lanes", [4, 8, 16])
+@pytest.mark.parametrize("worlds", [2, 15, 16, 17, 48])
+def test_arrays_of_any_size_come_and_go(lanes, worlds, monkeypatch):
+  """A block is moved a few rows at a time where it is full, and number by number where it is not; flags are bytes."""
+  monkeypatch.setattr(vectors, "lanes", lambda: lanes)
+  rng = np.random.default_rng(worlds)
+  xs = [rng.normal(size=(n, worlds)).astype(np.float32) for n in (1, 3, 4, 5, 8, 31, 0)]
+  xs += [rng.integers(0, 9, (n, 2, worlds)).astype(np.int32) for n in (1, 5)]
+
+  def function(*xs):  # the first half of each too: of an array some numbers are read
+    return [y for x in xs for y in (x[::-1] + 1, x[: (len(x) + 1) // 2] * 2, x > 0.5)]
+
+  for a, b in zip(_run(function, *xs), function(*xs), strict=True):
+    np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+def test_loops_of_kernels(reverse):
+  """A loop whose turns are kernels: what its turns read and make may be of each world or of all."""
+  rng = np.random.default_rng(0)
+  worlds, turns = 20, 3
+  start, rows, force = (rng.normal(size=(worlds, *s)).astype(np.float32) for s in ((2,), (turns, 4), (2, 3)))
+  table = rng.normal(size=(turns, 2)).astype(np.float32)
+
+  def one(table, start, rows, force):  # of one world, whose axis comes last
+    def turn(x, row):
+      y = jnp.sqrt(jnp.abs(x)) + row[0][:, None] + row[1][:2] + jnp.sum(force, 1)
+      return y, (y * 2, row[1][1:])
+
+    return jax.lax.scan(turn, start, (table, rows), reverse=reverse)
+
+  wide = [table, *(x[..., None] for x in (start[0], rows[0], force[0]))]
+  closed = jax.make_jaxpr(lambda *x: jax.tree.leaves(one(*x)))(*wide)
+  how = kernels.Kernels(vectors.call, worlds, loop=1, on_cpu=True)
+  got = jax.jit(lambda *x: how.evaluate(closed, x))
+  assert got.lower(table, start, rows, force).as_text().count("stablehlo.while") == 1
+  want = jax.vmap(lambda *x: [y[..., 0] for y in jax.tree.leaves(one(table, *(z[..., None] for z in x)))])(start, rows, force)
+  for a, b in zip(got(table, start, rows, force), want, strict=True):
+    np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.core
+@pytest.mark.parametrize("jit", [jax.jit, mjx.jit])
+def test_nothing_is_moved_before_or_after(jit):
+  """A kernel reads and writes arrays as users have them: XLA transposes none, which it would compile one by one."""
+  mj_model = load("humanoid_mjx")
+  m = mjx.put_model(mj_model)
+  d, _ = _states(mj_model, m, 17, every=1)
+  text = jit(jax.vmap(mjx.step, in_axes=(None, 0))).lower(m, d).compile().as_text()
+  assert "custom-call" in text and not re.findall(r"(?<!\w)(transpose\(|\w*transpose\w* = )", text)
 
 
 def test_what_is_not_a_number_stays_that():
