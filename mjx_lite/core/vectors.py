@@ -4,8 +4,9 @@ XLA makes a loop over worlds of each operation, which LLVM has to understand bef
 loop writes the next one reads. Here all operations are of vectors to begin with, one for each number, in straight code: nothing
 is left for LLVM to find out but which registers to use. The code is cut into functions of a few hundred operations, as the
 time that LLVM takes for one grows faster than its length, and they hand numbers over in memory of their own, in the cache. A
-kernel goes through the worlds by blocks of as many as a line of the cache has numbers, whose inputs it fetches first: rows of
-arrays that are a power of two apart would push each other out of the cache. A single world is a lane by itself.
+kernel goes through the worlds by blocks of as many as a line of the cache has numbers. Inputs are (worlds, n), as users have
+them: a kernel turns those of a block, so that a number's lanes are next to each other, and turns its results back. A single
+world is a lane by itself.
 
 What has an operation that is not written as numbers, or too many, XLA computes, with the same results; and so does it
 numbers of double precision, worlds that may be divided among devices, and derivatives, but for those of many worlds together in
