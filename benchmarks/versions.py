@@ -120,26 +120,29 @@ def _one(name: str, scene: str, python: str, code: pathlib.Path, args: argparse.
   return json.loads(done.stdout.splitlines()[-1])
 
 
-def _report(scene: str, name: str, rounds: list[tuple[dict[str, float], dict[str, float]]]) -> bool:
-  """Prints the medians of a scene on a version beside the first version; whether they are within bounds."""
-  good = True
+HEAD = (
+  "| scene | JAX | | steps/s | / first | trace + compile [s] | / first | within bounds |\n|---|---|---|---|---|---|---|---|"
+)
+
+
+def report(scene: str, name: str, rounds: list[tuple[dict[str, float], dict[str, float]]]) -> tuple[list[str], bool]:
+  """Return lines with the medians of a scene on a version beside the first version, and whether they are within bounds."""
+  lines, good = [], True
   for jit in ("mjx.jit", "jax.jit"):
     speed = statistics.median(ours[f"{jit} speed"] / first[f"{jit} speed"] for first, ours in rounds)
     compile_ = statistics.median(ours[f"{jit} compile"] / first[f"{jit} compile"] for first, ours in rounds)
     steps = statistics.median(ours[f"{jit} speed"] for _, ours in rounds)
     seconds = statistics.median(ours[f"{jit} compile"] for _, ours in rounds)
-    key = f"{jit} kernels"
-    wanted, kernels = rounds[0][0][key], {ours[key] for _, ours in rounds}
+    wanted, kernels = rounds[0][0][f"{jit} kernels"], {ours[f"{jit} kernels"] for _, ours in rounds}
     is_bound = wanted == 1
     fine = kernels == {wanted} and (not is_bound or (speed >= LEAST_SPEED and compile_ <= MOST_COMPILE))
     good &= fine
     verdict = ("yes" if is_bound else f"no bound: {wanted} kernels") if fine else "NO"
     path = "" if kernels == {wanted} else f", {max(kernels)} kernels for {wanted}"
-    print(
-      f"| {scene} | {name} | {jit} | {steps:,.0f} | {speed:.2f} | {seconds:.1f} | {compile_:.2f} | "
-      f"{verdict}{path} |", flush=True
-    )  # fmt: skip
-  return good
+    lines.append(
+      f"| {scene} | {name} | {jit} | {steps:,.0f} | {speed:.2f} | {seconds:.1f} | {compile_:.2f} | {verdict}{path} |"
+    )
+  return lines, good
 
 
 def main() -> int:
@@ -151,8 +154,7 @@ def main() -> int:
   args.folder.mkdir(parents=True, exist_ok=True)
   places = {name: _environment(name, args.folder) for name in args.versions}
   first, good = args.versions[0], True
-  print("| scene | JAX | | steps/s | / first | trace + compile s | / first | within bounds |")
-  print("|---|---|---|---|---|---|---|---|")
+  print(HEAD, flush=True)
   for scene in args.scenes:
     found: dict[str, list[dict[str, float]]] = {name: [] for name in args.versions}
     for k in range(args.rounds):
@@ -162,7 +164,9 @@ def main() -> int:
           with args.json.open("a") as file:
             file.write(json.dumps(dict(scene=scene, version=name, round=k, **found[name][-1])) + "\n")
     for name in args.versions[1:]:
-      good &= _report(scene, name, list(zip(found[first], found[name], strict=True)))
+      lines, fine = report(scene, name, list(zip(found[first], found[name], strict=True)))
+      print("\n".join(lines), flush=True)
+      good &= fine
   return 0 if good else 1
 
 

@@ -416,6 +416,8 @@ def _problem(m: Model, d: Data, rows: Rows, in_metric: effective.Effective | Non
 def solver_statistics(m: Model, d: Data) -> statistics.SolverStatistics:
   """What each iteration of the solver does in the state of d; the solver runs again, a step does not pay for this.
 
+  Differs: C writes the statistics into MjData in every step.
+
   Args:
     m: the model.
     d: after forward, which leaves the warm start as it was.
@@ -919,8 +921,8 @@ def _check_state(m: Model, d: Data) -> Data:
 def _check_acc(m: Model, d: Data) -> Data:
   """Mark worlds whose acceleration is bad, and reset them unless told not to. Source: `mj_checkAcc`.
 
-  Differs: C runs forward again after the reset and integrates; here the world rests for this step, and the next one is its
-  first. A loop around forward would cost every step what one in a million needs (benchmarks/README.md, log).
+  Differs: C runs forward again after the reset and integrates. Here the world rests for this step, and the next step is its
+  first; status and time are C's. A loop around forward would cost every step what one in a million needs (benchmarks/log.md).
   """
   bad = _bad(d.qacc)
   return _reset_where(m, d.replace(status=status.mark(d.status, Warning.BADQACC, bad)), bad)

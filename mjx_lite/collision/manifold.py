@@ -3,6 +3,9 @@
 Given the normal and the features of the single contact, look for two faces that face each other, or an edge that lies
 in a face; the part of one above the other gives up to four contacts.
 
+Differs: where a cylinder meets a shape with its cap, C may take the contacts of a generator of the cylinder and of a face that
+looks sideways, which report a graze. Here the single contact stays.
+
 Source: `multicontact`, 4.0's after MuJoCo Warp's `collision_gjk.py`.
 """
 

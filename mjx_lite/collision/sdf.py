@@ -3,6 +3,8 @@
 Each point descends by itself from a place of its own, with a line search as in C, so what is found depends on the number of
 points and iterations, and is not exact. The lengths of the steps are searched without derivatives; the steps themselves are
 differentiated.
+
+Differs: where round-off decides about the way of a point, a few contacts are elsewhere than C's.
 """
 
 from collections.abc import Callable

@@ -72,7 +72,7 @@ class TendonLimitPlan(NamedTuple):
 def plan_tendon(s: dict[str, Any], movable: np.ndarray) -> TendonLimitPlan:
   """Rows of the tendons whose length can change.
 
-  Differs: C with a sparse Jacobian has rows of zeros for the tendons within one body.
+  Differs: with a sparse Jacobian C has rows of zeros for limited tendons whose sites are all on one body; here there are none.
   """
   tendon = movable[s["tendon_limited"][movable].astype(bool)]
   return TendonLimitPlan(np.repeat(tendon, 2), np.tile([1, -1], len(tendon)))

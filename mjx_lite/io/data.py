@@ -54,6 +54,9 @@ def make_data(
 ) -> Data:
   """Data of one world at the model's reference configuration; computed fields are zero.
 
+  Differs: MjData always has `crb`, `qLD`, `qLDiagInv` and `efc_KBIP`; a Data has these fields only where `keep` names them.
+  `rne_postconstraint` and `subtree_vel` return `cacc`, `cfrc_int`, `cfrc_ext`, `subtree_linvel` and `subtree_angmom` on demand.
+
   Args:
     m: a Model, or a mujoco model (put_model is called on it, as in MJX).
     device: jax.Device where the arrays go.

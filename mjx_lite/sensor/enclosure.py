@@ -172,8 +172,9 @@ def _vertices(s, mesh, is_geom):
 def protrusion(m: Model, d: Data, t: EnclosureTables) -> jax.Array:
   """By how much objects stick out of sites (n, W) [m]; negative where they are inside, by the least gap.
 
-  It is exact, where C's search may end at another point than the farthest: C's number is not larger. Their signs differ only
-  where the object just sticks out.
+  Differs: the sensor `enclosed` reports the point that is farthest out. C's search may end at a nearer point: never for
+  ellipsoids, for boxes and spheres in 3 % of random poses, for cylinders in a quarter, for meshes in four of ten. C's number is
+  then less by up to a tenth of the site's size. The signs differ only where the object sticks out by no more than that.
 
   Source: `mjc_hausdorff`.
   Gradient: of the point that is farthest out.

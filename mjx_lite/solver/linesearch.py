@@ -71,7 +71,7 @@ def search(plan: Any, rows: Rows, zones: cost.Zones, jar, jv, slope, gauss2, gto
     iterations: number of points.
 
   Source: `PrimalSearch`.
-  Differs: a slope is also small enough where round-off is all that is left of it.
+  Differs: the search also ends where round-off is all that is left of the slope; C goes on to its last iteration.
   """
   eps, tiny = jnp.finfo(jar.dtype).eps, jnp.finfo(jar.dtype).tiny
   least = jnp.maximum(gtol, ROUND_OFF * eps * jnp.abs(slope))

@@ -11,7 +11,7 @@ import sys
 
 import pytest
 
-README = pathlib.Path(__file__).parents[2] / "README.md"
+PAGE = pathlib.Path(__file__).parents[2] / "docs" / "reference.md"
 MODULES = ("mjx_lite", "mjx_lite.envs", "mjx_lite.control", "mjx_lite.sysid", "mjx_lite.viz")
 # modules that are meant to be read as they are have no list of names: these functions of them are for users
 MORE = {
@@ -56,7 +56,7 @@ def test_public_functions_say_what_they_take():
 # the extra `test` brings pdoc, so CI runs this; an older environment may lack it
 @pytest.mark.skipif(not importlib.util.find_spec("pdoc"), reason="pdoc is not installed: pip install -e '.[docs]'")
 def test_pdoc_makes_the_pages(tmp_path):
-  command = re.search(r"^(PDOC_ALLOW_EXEC=1 )pdoc (.*) -o site$", README.read_text(), re.M)
+  command = re.search(r"^(PDOC_ALLOW_EXEC=1 )pdoc (.*) -o site$", PAGE.read_text(), re.M)
   words = command[2].split()
   done = subprocess.run(
     [sys.executable, "-m", "pdoc", *words, "-o", str(tmp_path)], capture_output=True, text=True,

@@ -1,10 +1,15 @@
-"""What the README has from elsewhere: kinds from the engine's tables, speed from the benchmarks.
+"""Write what documents have from elsewhere: kinds from the engine's tables, speed from data, differences from docstrings.
 
-`python tests/features.py` writes it.
+    python tools/write_docs.py
+
+A part of a page stands between two comments, `<!-- NAME: written by tools/write_docs.py -->` and `<!-- end of NAME -->`.
 """
 
+import ast
 import pathlib
 import re
+import sys
+from collections.abc import Iterator
 
 from mjx_lite.actuator.table import BIASES, DYNAMICS, GAINS
 from mjx_lite.collision import hfield
@@ -22,7 +27,9 @@ from mjx_lite.smooth.transmission import TRANSMISSIONS
 from mjx_lite.solver.table import SOLVERS
 
 ROOT = pathlib.Path(__file__).parents[1]
-README = ROOT / "README.md"
+sys.path.append(str(ROOT / "benchmarks"))
+
+import tables  # noqa: E402
 
 # what MuJoCo has of a kind, and the table that says what there is here
 OF_MUJOCO = {
@@ -66,21 +73,49 @@ def _names(members) -> str:
 
 def speed() -> str:
   """The benchmarks' table of scenes without its last column, bytes."""
-  scenes = re.search(r"^## Scenes\n.*?\n(\|.*?)\n\n", (ROOT / "benchmarks" / "README.md").read_text(), re.S | re.M)[1]
-  return "".join("|".join(line.split("|")[:-2]) + "|\n" for line in scenes.splitlines())
+  return tables.speed(with_bytes=False)
 
 
-PARTS = {"features": features, "speed": speed}
+def _docstrings() -> Iterator[tuple[str, str]]:
+  """Yield the name and the docstring of each module, class and function of the package, in order."""
+  package = ROOT / "mjx_lite"
+  for file in sorted(package.rglob("*.py")):
+    module = ".".join(file.relative_to(package).with_suffix("").parts).removesuffix(".__init__")
+    tree = ast.parse(file.read_text())
+    for node in ast.walk(tree):
+      if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef):
+        name = "" if isinstance(node, ast.Module) else f".{node.name}"
+        yield f"{module}{name}", ast.get_docstring(node) or ""
+
+
+def differences() -> str:
+  """Return all `Differs:` paragraphs of docstrings, as a list in Markdown."""
+  lines = []
+  for name, text in _docstrings():
+    for found in re.findall(r"^Differs: (.*?)(?=\n\n|\n[A-Z]\w*: |\Z)", text, re.S | re.M):
+      words = " ".join(found.split())
+      lines.append(f"* `{name}`: {words[0].upper()}{words[1:]}\n")
+  return "".join(lines)
+
+
+# name of a part -> page, and what makes the part
+PARTS = {
+  "features": (ROOT / "docs" / "features.md", features),
+  "speed": (ROOT / "docs" / "performance.md", speed),
+  "differences": (ROOT / "docs" / "differences.md", differences),
+}
 
 
 def marked(part: str) -> str:
-  """Where a part is in the README, as a regular expression with three groups."""
-  return f"(<!-- {part}: written by tests/features.py -->\n)(.*?)(<!-- end of {part} -->\n)"
+  """Return where a part is in its page: a regular expression with three groups."""
+  return f"(<!-- {part}: written by tools/write_docs.py -->\n)(.*?)(<!-- end of {part} -->\n)"
+
+
+def main() -> None:
+  """Write every part."""
+  for part, (page, text) in PARTS.items():
+    page.write_text(re.sub(marked(part), lambda m, text=text: m[1] + text() + m[3], page.read_text(), flags=re.S))
 
 
 if __name__ == "__main__":
-  page = README.read_text()
-  for part, text in PARTS.items():
-    begin, old, end = re.search(marked(part), page, re.S).groups()
-    page = page.replace(begin + old + end, begin + text() + end)
-  README.write_text(page)
+  main()

@@ -1,0 +1,73 @@
+"""Write the tables of README.md in this folder from the data in `results/`.
+
+    python benchmarks/tables.py
+
+`results/speed.jsonl` holds one line per scene, `results/versions.jsonl` what `versions.py --json` wrote.
+"""
+
+import json
+import pathlib
+import re
+from collections.abc import Callable
+from typing import Any
+
+import versions
+
+FOLDER = pathlib.Path(__file__).resolve().parent
+README = FOLDER / "README.md"
+
+
+def read(name: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+  """Read a file of results: the first line, which says how they were measured, and the others."""
+  about, *rows = map(json.loads, (FOLDER / "results" / f"{name}.jsonl").read_text().splitlines())
+  return about, rows
+
+
+def speed(with_bytes: bool = True) -> str:
+  """Return the table of scenes, in Markdown."""
+  head = ["scene", "worlds", "steps/s", "/ MJX", "/ C", "trace + compile [s]", "/ MJX's"]
+  if with_bytes:
+    head.append("bytes per world, ours / MJX's")
+  lines = []
+  for row in read("speed")[1]:
+    note = f" ({row['note']})" if "note" in row else ""
+    name = f"`{row['scene']}`{note}{', capacity' if row['capacity'] else ''}"
+    sizes = [f"{row[k]:,}" for k in ("bytes_per_world", "mjx_bytes_per_world") if k in row]
+    line = [
+      name, f"{row['worlds']:,}", f"{row['steps_per_s']:,}", str(row.get("per_mjx", "")), f"{row['per_c']:.2f}",
+      f"{row['compile_s']:.1f}", f"{row['compile_per_mjx']:.2f}" if "compile_per_mjx" in row else "", " / ".join(sizes),
+    ]  # fmt: skip
+    lines.append(line[: len(head)])
+  return "".join(f"| {' | '.join(line)} |\n" for line in [head, *lines]).replace("\n", f"\n|{'---|' * len(head)}\n", 1)
+
+
+def by_version() -> str:
+  """Return the table of versions of JAX, in Markdown: medians of the ratios of each round."""
+  rows = read("versions")[1]
+  first, *others = dict.fromkeys(row["version"] for row in rows)
+  lines = [versions.HEAD]
+  for scene in dict.fromkeys(row["scene"] for row in rows):
+    of = {v: [row for row in rows if (row["scene"], row["version"]) == (scene, v)] for v in (first, *others)}
+    for version in others:
+      lines += versions.report(scene, version, list(zip(of[first], of[version], strict=True)))[0]
+  return "\n".join(lines) + "\n"
+
+
+TABLES: dict[str, Callable[[], str]] = {"speed": speed, "versions": by_version}
+
+
+def marked(name: str) -> str:
+  """Return where a table is in the README: a regular expression with three groups."""
+  return f"(<!-- {name}: written by benchmarks/tables.py -->\n)(.*?)(<!-- end of {name} -->\n)"
+
+
+def main() -> None:
+  """Write every table."""
+  page = README.read_text()
+  for name, table in TABLES.items():
+    page = re.sub(marked(name), lambda m, table=table: m[1] + table() + m[3], page, flags=re.S)
+  README.write_text(page)
+
+
+if __name__ == "__main__":
+  main()

@@ -1,0 +1,66 @@
+"""Documents are as short as they should be, what they name is there, and what is written from data is as the data are."""
+
+import pathlib
+import re
+import sys
+
+import pytest
+
+ROOT = pathlib.Path(__file__).parents[2]
+sys.path += [str(ROOT / "tools"), str(ROOT / "benchmarks")]
+
+import tables  # noqa: E402
+import write_docs  # noqa: E402
+
+
+@pytest.mark.parametrize("part", write_docs.PARTS)
+def test_what_is_written_from_tables_is_as_they_are(part):
+  page, text = write_docs.PARTS[part]
+  assert re.search(write_docs.marked(part), page.read_text(), re.S)[2] == text(), "run `python tools/write_docs.py`"
+
+
+def test_every_line_of_differences_is_found():
+  """A paragraph that is not at the beginning of its line would be left out silently."""
+  lines = [x for file in (ROOT / "mjx_lite").rglob("*.py") for x in file.read_text().splitlines() if "Differs:" in x]
+  assert len(lines) == len(write_docs.differences().splitlines())
+
+
+def test_the_readme_is_short():
+  """At most 700 words, as somebody reads who decides whether to go on."""
+  assert len((ROOT / "README.md").read_text().split()) <= 700
+
+
+def test_links_lead_somewhere():
+  for page in (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")):
+    for target in re.findall(r"\]\(([^)#\s]+)", page.read_text()):
+      assert target.startswith("https://") or (page.parent / target).exists(), (page.name, target)
+
+
+def test_every_page_is_in_the_site():
+  site = (ROOT / "mkdocs.yml").read_text()
+  for page in (ROOT / "docs").rglob("*.md"):
+    assert page.relative_to(ROOT / "docs").as_posix() in site, page
+
+
+@pytest.mark.parametrize("name", tables.TABLES)
+def test_tables_of_benchmarks_are_those_of_the_data(name):
+  assert re.search(tables.marked(name), tables.README.read_text(), re.S)[2] == tables.TABLES[name](), (
+    "run `python benchmarks/tables.py`"
+  )
+
+
+def test_the_page_of_benchmarks_is_short():
+  assert len(tables.README.read_text().splitlines()) <= 150
+
+
+def test_every_file_that_a_page_of_benchmarks_names_is_there():
+  folder = tables.FOLDER
+  for page in (tables.README, *folder.glob("reports/*.md")):
+    for name in re.findall(r"`((?:\.\./|reports/|results/|log)[\w./*-]*)`", page.read_text()):
+      assert list(page.parent.glob(name)), (page.name, name)
+
+
+def test_files_that_documents_name_are_there():
+  for page in (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")):
+    for name in re.findall(r"`((?:benchmarks|tests|tools|notebooks|docs)/[\w./]+)`", page.read_text()):
+      assert (ROOT / name).exists(), (page.name, name)
