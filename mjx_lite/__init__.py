@@ -122,7 +122,7 @@ _register_for_export()
 _register_with_flax()
 
 def __getattr__(name):
-  """Names of MJX, and of its earlier versions, that are not here."""
+  """Refuse names of MJX, and of its earlier versions, that do not exist here."""
   advice = f": {_MODULE_NAMES[name]}." if name in _MODULE_NAMES else "."
   raise AttributeError(f"module 'mjx_lite' has no attribute '{name}'{advice}")
 

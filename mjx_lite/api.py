@@ -1,4 +1,4 @@
-"""The public functions of the engine: one-world shapes, batched by `jax.vmap`."""
+"""Public functions of the engine: one-world shapes, batched by `jax.vmap`."""
 
 import functools
 import inspect
@@ -21,9 +21,9 @@ from mjx_lite.smooth import set_const as constants
 
 
 def one_world(function: Callable[..., Any], adds: tuple[str, ...] = ()) -> Callable[..., Any]:
-  """The public form of a native function of a Model and, mostly, its Data.
+  """Return the public form of a native function of a Model and, mostly, its Data.
 
-  Native code always has rotation matrices. A Data that comes out has the fields of the one that went in, and those that
+  Native code always has rotation matrices. The returned Data has the optional fields of the Data argument, and the fields that
   the function `adds`.
   """
 
@@ -44,10 +44,10 @@ def _is_data(x: Any) -> bool:
   return isinstance(x, Data)
 
 
-Data.rotation = staticmethod(jax.jit(lambda q: quat.to_mat(q[..., None])[..., 0]))  # read outside of programs too
+Data.rotation = staticmethod(jax.jit(lambda q: quat.to_mat(q[..., None])[..., 0]))  # also called outside of programs
 
 
-# state, inputs, and a few fields by which a Data of another model is known
+# state, inputs, and fields whose shapes reveal a Data of another model
 _CHECKED = (
   "qpos", "qvel", "time", "act", "history", "plastic", "qacc_warmstart", "ctrl", "qfrc_applied", "xfrc_applied", "eq_active",
   "mocap_pos", "mocap_quat", "userdata", "xpos", "geom_xpos", "efc_D",
@@ -55,7 +55,7 @@ _CHECKED = (
 
 
 def _check(m: Model, *args: Any) -> None:
-  """Refuse what is not a Model, and a Data that does not belong to it."""
+  """Refuse a first argument that is not a Model, and a Data that does not belong to the Model."""
   if not isinstance(m, Model):
     raise TypeError(f"the first argument has to be a Model of mjx_lite, not {type(m).__name__}: use put_model.")
   if args and type(args[0]).__name__ == "MjData":
@@ -122,29 +122,29 @@ _constants = one_world(constants.constants)
 
 
 def set_const(m: Model) -> Model:
-  """The Model with every field that follows from others computed again, at qpos0.
+  """Return the Model with every dependent field computed again, at qpos0.
 
-  Call it after `replace` of masses, inertias, sizes, positions, qpos0, armature or gears; `with_params` does both. Pure and
-  differentiable: gradients with respect to a mass then include what the mass does to the constraints' impedance. The
-  fields are those that `mj_setConst` of MuJoCo 4.0 writes; `stat`, `actuator_lengthrange`, `tendon_lengthspring` and
-  damping ratios stay as they are. The batched form is `jax.vmap(mjx.set_const)`.
+  Call it after `replace` of masses, inertias, sizes, positions, qpos0, armature or gears; `with_params` does both. It is pure
+  and differentiable: gradients with respect to a mass then include the effect of the mass on the constraints' impedance. It
+  writes the fields that `mj_setConst` of MuJoCo 4.0 writes; `stat`, `actuator_lengthrange`, `tendon_lengthspring` and damping
+  ratios stay as they are. The batched form is `jax.vmap(mjx.set_const)`.
   """
   m = jax.tree.map(pytree.strong, m)
   return m.replace(**_constants(m)._asdict())
 
 
 def with_params(m: Model, **changes: Any) -> Model:
-  """A copy of a Model with some parameters changed, and everything that follows from them computed again (`set_const`).
+  """Return a copy of a Model with some parameters changed, and every dependent field computed again (`set_const`).
 
-  Also a method: `m.with_params(body_mass=mass, geom_size=size)`, `m.with_params(opt=m.opt.replace(timestep=h))`.
+  It is also a method: `m.with_params(body_mass=mass, geom_size=size)`, `m.with_params(opt=m.opt.replace(timestep=h))`.
 
   Args:
     m: the model.
-    **changes: arrays by Model's names, in the shapes that they have there, and `opt`.
+    **changes: arrays by the names of Model's fields, in the shapes of these fields, and `opt`.
 
   Raises:
-    ValueError: for a field that follows from others (change those, or use `Model.replace`), for a name or shape that is not
-      Model's, and for what `Model.replace` refuses.
+    ValueError: for a dependent field (change the fields that it depends on, or use `Model.replace`), for a name or shape that
+      is not Model's, and for a change that `Model.replace` refuses.
   """
   given = {}
   for name, value in changes.items():
@@ -161,13 +161,13 @@ def with_params(m: Model, **changes: Any) -> Model:
   return set_const(m.replace(**given))
 
 
-# what `set_const` writes, but for fields of which a part is the user's
+# fields that `set_const` writes, without fields of which a part is the user's
 _FOLLOWS = frozenset(constants.Constants._fields) - {"eq_data", "geom_fluid", "geom_aabb", "geom_rbound"}
 Model.with_params = with_params
 
 
 def _by_id(function: Callable[..., Any], size: str) -> Callable[..., Any]:
-  """The public form of a support function whose last argument is an id below the model's `size`."""
+  """Return the public form of a support function whose last argument is an id below the model's `size`."""
   call, signature = one_world(function), inspect.signature(function)
 
   @functools.wraps(function)
@@ -180,7 +180,7 @@ def _by_id(function: Callable[..., Any], size: str) -> Callable[..., Any]:
 
 
 def _check_id(m: Model, i: Any, size: str) -> None:
-  """Refuse a number that is no id; ids of the trace are clipped to the range."""
+  """Refuse a number that is not a valid id. Traced ids are clipped to the range."""
   n = m.plan.sizes[size] if size in m.plan.sizes else getattr(m, size)
   check_index(i, n, f"id {{i}} is out of range: the model has {size} = {n}.")
 
@@ -208,25 +208,25 @@ _read_ctrl = one_world(support.read_ctrl)
 
 
 def contact_force(m: Model, d: Data, contact_id: Any, to_world_frame: bool = False) -> jax.Array:
-  """Force and torque (6,) of a contact on its second geom, at the contact's position; zero where there is no contact.
+  """Return force and torque (6,) of a contact on its second geom, at the contact's position; zero without a contact.
 
   Args:
     m: the model.
     d: Data after `solve`.
     contact_id: slot in `d.contact`.
-    to_world_frame: write the result in the axes of the world, not of the contact (normal first); static.
+    to_world_frame: express the result in the axes of the world, not of the contact (normal first); static.
   """
   _check_id(m, contact_id, "ncon")
   return _contact_force(m, d, contact_id, to_world_frame=bool(to_world_frame))
 
 
 def rne(m: Model, d: Data, flg_acc: bool = False) -> Data:
-  """Bias force in `qfrc_bias`.
+  """Compute the bias force `qfrc_bias`.
 
   Args:
     m: the model.
     d: Data after `com_vel`.
-    flg_acc: whether the inertial forces of qacc, without armature, count too; static.
+    flg_acc: whether to include the inertial forces of qacc, without armature; static.
 
   Source: `mj_rne`.
   """
@@ -234,42 +234,42 @@ def rne(m: Model, d: Data, flg_acc: bool = False) -> Data:
 
 
 def object_velocity(m: Model, d: Data, objtype: int, objid: Any, local: bool = False) -> jax.Array:
-  """Velocity (6,), rotation first, of an object's frame at its origin.
+  """Return the velocity (6,), rotation first, of an object's frame at its origin.
 
   Args:
     m: the model.
     d: Data after `com_vel`.
     objtype: ObjType.BODY (the inertial frame), XBODY, GEOM, SITE or CAMERA; static.
     objid: id of the object.
-    local: write the result in the axes of the object, not of the world; static.
+    local: express the result in the axes of the object, not of the world; static.
   """
   _check_id(m, objid, _size_of(objtype))
   return _object_velocity(m, d, objid, objtype=int(objtype), local=bool(local))
 
 
 def object_acceleration(m: Model, d: Data, objtype: int, objid: Any, local: bool = False) -> jax.Array:
-  """Acceleration against free fall (6,), rotation first, of an object's frame at its origin.
+  """Return the acceleration relative to free fall (6,), rotation first, of an object's frame at its origin.
 
   Args:
     m: the model.
-    d: Data after `solve`; `cacc` is taken as it is where d has it, and computed where not.
+    d: Data after `solve`. Its `cacc` is used if present, and computed otherwise.
     objtype: as for `object_velocity`.
     objid: id of the object.
-    local: write the result in the axes of the object, not of the world; static.
+    local: express the result in the axes of the object, not of the world; static.
   """
   _check_id(m, objid, _size_of(objtype))
   return _object_acceleration(m, d, objid, objtype=int(objtype), local=bool(local))
 
 
 def geom_distance(m: Model, d: Data, geom1: int, geom2: int, distmax: Any) -> tuple[jax.Array, jax.Array]:
-  """Signed distance of two geoms [m], negative where they overlap, and the segment (6,) from the first to the second.
+  """Return the signed distance of two geoms [m], negative where they overlap, and the segment (6,) from geom1 to geom2.
 
   Args:
     m: the model.
     d: Data after `kinematics`.
     geom1: id of the first geom; static.
     geom2: id of the second geom; static.
-    distmax: distance beyond which nothing is looked for [m]: the result is distmax then, and the segment zero.
+    distmax: largest distance of the search [m]. For a larger distance the result is distmax, and the segment is zero.
   """
   for g in (geom1, geom2):
     _check_id(m, int(g), "ngeom")
@@ -277,24 +277,24 @@ def geom_distance(m: Model, d: Data, geom1: int, geom2: int, distmax: Any) -> tu
 
 
 def read_sensor(m: Model, d: Data, sensor: int, time: Any, interp: int = -1) -> jax.Array:
-  """What a sensor with a history shows at a time, its delay before that; `sensordata` of a sensor without.
+  """Return a sensor's value at a time minus its delay, from its history; `sensordata` if it has no history.
 
   Args:
     m: the model.
     d: the Data.
     sensor: id; static.
     time: [s].
-    interp: between samples 0 the older, 1 linear, 2 cubic, -1 as the model says; static.
+    interp: value between samples: 0 of the older sample, 1 linear, 2 cubic, -1 as in the model; static.
 
   Source: `mj_readSensor`.
-  Gradient: with respect to the time, of the piece in which it lies.
+  Gradient: with respect to the time, the slope of the interpolation piece that contains the time.
   """
   _check_id(m, int(sensor), "nsensor")
   return _read_sensor(m, d, jnp.asarray(time, d.qpos.dtype), sensor=int(sensor), interp=int(interp))
 
 
 def read_ctrl(m: Model, d: Data, actuator: int, time: Any, interp: int = -1) -> jax.Array:
-  """The controls (n,) that an actuator with a history obeys at a time; `ctrl` of one without. As `read_sensor`.
+  """Return an actuator's controls (n,) at a time minus its delay, from its history; `ctrl` if it has no history.
 
   Args:
     m: the model.
@@ -313,16 +313,16 @@ def ray(
   m: Model, d: Data, pnt: jax.Array, vec: jax.Array, geomgroup: Sequence[int] = (), flg_static: bool = True,
   bodyexclude: Sequence[int] | int = -1,
 ) -> tuple[jax.Array, jax.Array]:  # fmt: skip
-  """The first geom that a ray meets: length in units of vec, and geom id; -1 and -1 if there is none.
+  """Return the first geom that a ray meets: distance in units of vec, and geom id; -1 and -1 if the ray meets no geom.
 
   Args:
     m: the model.
     d: Data after `kinematics`.
     pnt: start of the ray (3,) [m].
-    vec: its direction (3,).
-    geomgroup: six flags, which groups of geoms are visible; all if empty; static.
-    flg_static: whether geoms of the world are visible; static.
-    bodyexclude: bodies whose geoms are not; static.
+    vec: direction of the ray (3,).
+    geomgroup: six flags, which say which groups of geoms are visible; all groups if empty; static.
+    flg_static: whether geoms fixed to the world are visible; static.
+    bodyexclude: bodies whose geoms are not visible; static.
   """
   dist, geom = multi_ray(m, d, pnt, jnp.asarray(vec)[None], geomgroup, flg_static, bodyexclude)
   return dist[0], geom[0]
@@ -332,16 +332,16 @@ def multi_ray(
   m: Model, d: Data, pnt: jax.Array, vec: jax.Array, geomgroup: Sequence[int] = (), flg_static: bool = True,
   bodyexclude: Sequence[int] | int = -1,
 ) -> tuple[jax.Array, jax.Array]:  # fmt: skip
-  """The first geoms that rays (n, 3) from one point (3,) meet: lengths (n,) and geom ids (n,); -1 and -1 where there is none.
+  """Return the first geoms that rays (n, 3) from one point (3,) meet: distances (n,) and geom ids (n,), or -1 and -1.
 
   Args:
     m: the model.
     d: Data after `kinematics`.
     pnt: start of all rays (3,) [m].
-    vec: their directions (n, 3).
-    geomgroup: as of `ray`.
-    flg_static: as of `ray`.
-    bodyexclude: as of `ray`.
+    vec: directions of the rays (n, 3).
+    geomgroup: as for `ray`.
+    flg_static: as for `ray`.
+    bodyexclude: as for `ray`.
   """
   exclude = (bodyexclude,) if isinstance(bodyexclude, int | np.integer) else tuple(bodyexclude)
   group = tuple(int(x) for x in geomgroup)

@@ -1,4 +1,4 @@
-"""Autodiff against central differences, block of inputs by block, with a word on what looks wrong."""
+"""Comparison of autodiff with central differences, per block of inputs, with flags for suspicious derivatives."""
 
 import functools
 from collections.abc import Callable, Iterable, Sequence
@@ -28,20 +28,20 @@ _OF_OPTION = ("timestep", "gravity")
 
 
 class BlockCheck(NamedTuple):
-  """What was found for one block of inputs, along one random direction."""
+  """Result of the check for one block of inputs, along one random direction."""
 
   block: str
   field: str
   autodiff: float  # derivative of the loss along the direction, by reverse mode
   difference: float  # the same by central differences
   error: float  # |autodiff - difference| / max(|difference|, 1e-3 of the largest over all blocks)
-  direction: np.ndarray  # in the block
+  direction: np.ndarray  # of the shape of the block
   flags: tuple[str, ...]  # of 'wrong', 'not finite', 'no sensitivity', 'not smooth', 'stiff'
-  steps: int = 1  # that the loss looks through
+  steps: int = 1  # number of steps before the loss
 
   @property
   def ok(self) -> bool:
-    """Whether autodiff is finite and, where the step is smooth, agrees."""
+    """Whether autodiff is finite and, where the step is smooth, agrees with the differences."""
     return "wrong" not in self.flags and "not finite" not in self.flags
 
 
@@ -58,20 +58,20 @@ def check_grad(
   """Compare gradients of steps from a state with central differences, and print a line per block of inputs.
 
   The loss is a random linear function of the next state (positions in tangent coordinates, velocities, activations).
-  Parameters go through `with_params`, so that what follows from them does. Use 64 bits and a model whose solver converges
+  Parameters change by `with_params`, so dependent fields change too. Use 64 bits and a model whose solver converges
   (tolerance 1e-10 or less, enough iterations): otherwise the differences see the solver's error. Two programs are compiled,
-  whatever the number of blocks and of horizons: a gradient, and a rollout with a world for every place of a difference.
+  whatever the number of blocks and of horizons: a gradient, and a rollout with one world per point of the differences.
 
   Flags: *not smooth* where one-sided differences disagree with each other (a contact or a limit begins or ends nearby: the
-  derivative there is that of one side, or their mean); *no sensitivity* where derivative and differences are zero; *stiff*
-  where the derivative with respect to a relative change of the input is above 1e4 times that of the other blocks' median;
-  *wrong* where the two disagree though the step is smooth; *not finite* where autodiff is.
+  derivative there is that of one side, or the mean of both); *no sensitivity* where derivative and differences are zero;
+  *stiff* where the derivative with respect to a relative change of the input is above 1e4 times the blocks' median;
+  *wrong* where autodiff and differences disagree though the step is smooth; *not finite* where autodiff is not finite.
 
   Args:
     m: the model.
     d: the state.
-    steps: number of steps that the loss looks through, or several such numbers, each checked.
-    blocks: labels of BLOCKS; all that the model has if None.
+    steps: number of steps before the loss, or several numbers of steps, each of which is checked.
+    blocks: labels of BLOCKS; all blocks that the model has if None.
     seed: of the directions and of the loss.
     tolerance: largest relative error.
     write: called with each line; None for silence.
@@ -92,17 +92,17 @@ def check_grad(
 
 
 class Problem(NamedTuple):
-  """A loss, where its derivatives are looked at, and along what."""
+  """A loss, the point where its derivatives are compared, and the directions."""
 
-  fields: dict[str, str]  # of Data, Model or Model.opt, by block
+  fields: dict[str, str]  # block -> field of Data, Model or Model.opt
   at: dict[str, jax.Array]
   direction: dict[str, jax.Array]
-  losses: Callable[..., jax.Array]  # of at and rest; one for each number of steps
+  losses: Callable[..., jax.Array]  # function of at and rest: one loss for each number of steps
   rest: tuple[Any, ...]
 
 
 def pose(m: Model, d: Data, horizons: tuple[int, ...], blocks: Iterable[str] | None = None, seed: int = 0) -> Problem:
-  """The problem of `check_grad`, of the blocks that the model has."""
+  """Return the problem of `check_grad` for the blocks that the model has."""
   fields = {k: BLOCKS[k] for k in (BLOCKS if blocks is None else blocks)}
   fields = {k: f for k, f in fields.items() if _value(m, d, f).size and f not in m.layout.pruned}
   if not fields:
@@ -115,14 +115,14 @@ def pose(m: Model, d: Data, horizons: tuple[int, ...], blocks: Iterable[str] | N
 
 
 def gradients(p: Problem) -> list[dict[str, jax.Array]]:
-  """The gradient of each loss with respect to each block, by one program."""
+  """Return the gradient of each loss with respect to each block, from one program."""
   gradient = jit(jax.grad(lambda at, pick, *rest: jnp.vdot(pick, p.losses(at, *rest))))
   n = len(jax.eval_shape(p.losses, p.at, *p.rest))
   return [gradient(p.at, pick, *p.rest) for pick in jnp.eye(n, dtype=p.rest[1].qpos.dtype)]
 
 
 def _judged(p, gradient, differences, tolerance, steps):
-  """What the derivatives and the differences of a number of steps say, block by block."""
+  """Compare derivatives with differences for one number of steps, block by block."""
   size = [abs(x.central) for x in differences.values()]
   largest = max((x for x in size if np.isfinite(x)), default=0.0)
   middle = float(np.median([x for x in size if x])) if any(size) else 0.0
@@ -147,7 +147,7 @@ def _judged(p, gradient, differences, tolerance, steps):
 
 
 def loss_weights(m: Model, seed: int = 0) -> tuple[np.ndarray, ...]:
-  """Coefficients of the loss: of the motion from the first position, of the last velocity, of the last activations."""
+  """Return coefficients of the loss: of the motion from the first position, the last velocity, the last activations."""
   rng = np.random.default_rng(seed + 1)
   return tuple(rng.normal(size=n) for n in (m.nv, m.nv, m.na))
 
@@ -159,13 +159,13 @@ def _value(m, d, field):
 
 
 def _direction(rng, x, field):
-  """Random direction: relative for parameters, of order one for the state."""
+  """Return a random direction: relative for parameters, of order one for the state."""
   noise = rng.normal(size=x.shape)
   return jnp.asarray(noise if field in (*_OF_DATA, "body_ipos") else noise * np.abs(x), x.dtype)
 
 
 def _losses(at, m, d, weights, *, fields, horizons):
-  """Random linear functions of the states after some numbers of steps."""
+  """Return random linear functions of the states after several numbers of steps."""
   data, option, model = {}, {}, {}
   names = dict(fields)
   for k, x in at.items():
@@ -190,21 +190,21 @@ def _loss(m, d, after, weights):
 
 class _Difference(NamedTuple):
   central: float
-  jump: float  # between the two one-sided differences, beyond what curvature explains
+  jump: float  # between the two one-sided differences, beyond the effect of curvature
 
 
-_WIDTHS = (0.25, 0.29, 0.33, 0.37)  # powers of the machine's precision
+_WIDTHS = (0.25, 0.29, 0.33, 0.37)  # of differences, as powers of the machine epsilon
 _ENDS = (-2, -1, 1, 2)
 
 
 def _differences(p):
-  """Differences along the directions for each number of steps, of the width at which they are smoothest.
+  """Return differences along the directions for each number of steps, at the width where they are smoothest.
 
-  The wide ones see less of the solver's round-off, the narrow ones cross fewer switches.
+  Wide differences see less of the solver's round-off; narrow differences cross fewer switches.
   """
   eps, n = float(jnp.finfo(p.rest[1].qpos.dtype).eps), len(p.at)
   place = np.array([end * eps**power for power in _WIDTHS for end in _ENDS])
-  shift = np.zeros((n, 1 + n * len(place)))  # of each block in each world; the first world stays
+  shift = np.zeros((n, 1 + n * len(place)))  # (block, world); the first world has no shift
   for i, row in enumerate(shift):
     row[1 + i * len(place) : 1 + (i + 1) * len(place)] = place
   moved = {
@@ -227,7 +227,7 @@ def _roughness(x):
 
 
 def _difference(ends, here, h):
-  """Central difference at 0, extrapolated from two widths; and how much the slope jumps."""
+  """Return the central difference at 0, extrapolated from two widths, and the jump of the slope."""
   low2, low, high, high2 = ends
   near, wide = (high - low) / (2 * h), (high2 - low2) / (4 * h)
   # second differences are proportional to the square of the width where the function is smooth

@@ -1,4 +1,4 @@
-"""Derivatives of whole steps: linearisation in tangent coordinates, Hessian-vector products."""
+"""Derivatives of whole steps: linearization in tangent coordinates, and Hessian-vector products."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -12,9 +12,10 @@ from mjx_lite.forward import differentiate_pos, fwd_actuation, integrate_pos, in
 
 
 class TransitionJac(NamedTuple):
-  """x' = A x + B u, s = C x + D u in tangent coordinates x = (dqpos (nv), dqvel (nv), dact (na)), u = dctrl (nu).
+  """Linearized step: x' = A x + B u, s = C x + D u.
 
-  s is sensordata (nsensordata), as it is computed within the step, before the integration.
+  x = (dqpos (nv), dqvel (nv), dact (na)) are tangent coordinates, and u = dctrl (nu). s is sensordata (nsensordata), computed
+  within the step, before the integration.
   """
 
   A: jax.Array
@@ -24,7 +25,10 @@ class TransitionJac(NamedTuple):
 
 
 class InverseJac(NamedTuple):
-  """Rows are outputs: f is `qfrc_inverse` (nv), s is sensordata (nsensordata); columns (nv) are tangent coordinates."""
+  """Linearized inverse dynamics. Rows are outputs, and columns (nv) are tangent coordinates.
+
+  f is `qfrc_inverse` (nv), s is sensordata (nsensordata).
+  """
 
   DfDq: jax.Array  # with respect to position
   DfDv: jax.Array  # velocity
@@ -35,7 +39,7 @@ class InverseJac(NamedTuple):
 
 
 def _columns(function: Callable[[jax.Array], jax.Array], n: int, d: Data) -> jax.Array:
-  """Jacobian (outputs, n, W) at 0; the columns are an axis before the world axis, so each primal value is computed once."""
+  """Return the Jacobian (outputs, n, W) at 0. Columns are an axis before the world axis, so each primal is computed once."""
   width = d.qpos.shape[-1]
   _, linear = jax.linearize(function, jnp.zeros((n, width), d.qpos.dtype))
   columns = jnp.broadcast_to(jnp.eye(n, dtype=d.qpos.dtype)[..., None], (n, n, width))
@@ -73,12 +77,12 @@ _NATIVE, _NATIVE_INVERSE = one_world(_transition_jac), one_world(_inverse_jac)
 
 
 def transition_jac(m: Model, d: Data) -> TransitionJac:
-  """Exact derivative of a step with respect to state and control.
+  """Return the exact derivative of a step with respect to state and control.
 
-  Batched by `jax.vmap`, in the engine's layout; the columns are computed together. The position at the end is compared
-  with the one that is reached (`differentiate_pos`), positions at the start move along velocities (`integrate_pos`), so A is
-  square of size 2 nv + na. A step from a state outside its own range of controls has no derivative with respect to these
-  (one-sided differences of `mjd_transitionFD` at the ends of the range show the inner one).
+  `jax.vmap` batches it in the engine's layout, and all columns are computed together. The start position moves along a velocity
+  (`integrate_pos`), and the end position is compared with the reached position (`differentiate_pos`), so A is square of size
+  2 nv + na. The derivative with respect to a control outside its range is zero (at the ends of the range, the one-sided
+  differences of `mjd_transitionFD` show the inner derivative).
 
   Source: `mjd_transitionFD`.
   """
@@ -86,15 +90,15 @@ def transition_jac(m: Model, d: Data) -> TransitionJac:
 
 
 def inverse_jac(m: Model, d: Data, *, actuation: bool = False) -> InverseJac:
-  """Exact derivative of inverse dynamics with respect to position, velocity and acceleration.
+  """Return the exact derivative of inverse dynamics with respect to position, velocity and acceleration.
 
-  Batched by `jax.vmap`, in the engine's layout, as `transition_jac`. Positions move along velocities (`integrate_pos`), so
+  `jax.vmap` batches it in the engine's layout, as `transition_jac`. Positions move along velocities (`integrate_pos`), so
   every part has nv columns; C stores the transposes.
 
   Args:
     m: the model.
     d: the Data: qpos, qvel, qacc and the inputs.
-    actuation: subtract the actuators' forces, so that the derivative is that of the force that has to come from elsewhere.
+    actuation: subtract the actuators' forces. The derivative is then that of the force that other sources have to supply.
 
   Source: `mjd_inverseFD`.
   """
@@ -102,11 +106,13 @@ def inverse_jac(m: Model, d: Data, *, actuation: bool = False) -> InverseJac:
 
 
 def hvp(function: Callable[..., jax.Array], primal: Any, tangent: Any) -> Any:
-  """Hessian of a scalar function times a direction, by forward mode over reverse mode; any number of steps inside.
+  """Return the Hessian of a scalar function times a direction, by forward mode over reverse mode.
+
+  The function may take any number of steps.
 
   Args:
     function: from a pytree to a scalar.
-    primal: where.
+    primal: the pytree at which the Hessian is taken.
     tangent: direction, a pytree like primal.
   """
   return jax.jvp(jax.grad(function), (primal,), (tangent,))[1]

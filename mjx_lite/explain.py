@@ -1,4 +1,4 @@
-"""Which path a model's step, rollout and gradient take on this device, and why not a faster one."""
+"""Report of the paths that a model's step, rollout and gradient take on this device, and of why no faster path is taken."""
 
 import warnings
 from collections.abc import Callable
@@ -15,17 +15,17 @@ from mjx_lite.core.types import Data, Model
 from mjx_lite.io.data import make_data
 from mjx_lite.rollout import rollout
 
-_WORLDS = 16  # of the batches that are lowered; the path does not depend on their number
+_WORLDS = 16  # batch size that is lowered; the path does not depend on it
 
 
 class Explanation(NamedTuple):
-  """What `explain` found; `print` shows it as a table.
+  """Result of `explain`; `print` shows it as a table.
 
   Attributes:
     device: JAX's default device.
-    paths: for each function, the paths of the engine's calls in it, in order. The first one with a reason tells why it is not
-      the fastest; `details` is the traceback of what failed.
-    borrowed: for each thing that the engine borrows beyond documented interfaces, the traceback of its probe, "" if it passed.
+    paths: for each function, the paths of the engine's calls in it, in order. The first path with a reason says why it is not
+      the fastest path; `details` is the traceback of the failure.
+    borrowed: for each undocumented feature that the engine uses, the traceback of its probe, "" if the probe passed.
   """
 
   device: str
@@ -45,16 +45,16 @@ class Explanation(NamedTuple):
 
 
 def explain(m: Model) -> Explanation:
-  """Tell which path step, rollout and gradient of a model take on JAX's default device, and why no faster one.
+  """Report which path step, rollout and gradient of a model take on JAX's default device, and why no faster path.
 
-  A model whose step can be straight code is lowered, which takes seconds; nothing is run. Arguments of other types or a batch
-  of Models raise what `step` raises.
+  A model whose step can be straight-line machine code is lowered, which takes seconds; no step is run. Arguments of other types
+  or a batch of Models raise the same errors as in `step`.
 
   Args:
     m: the model.
 
   Returns:
-    The paths, and the state of everything that the engine borrows from JAX, XLA and LLVM beyond documented interfaces.
+    The paths, and the state of every undocumented feature of JAX, XLA, LLVM and CPython that the engine uses.
   """
   one = make_data(m)
   many = jax.tree.map(lambda x: jnp.broadcast_to(x, (_WORLDS, *x.shape)), one)
@@ -76,9 +76,9 @@ def explain(m: Model) -> Explanation:
   found = {}
   for name, (compiler, function, d) in functions.items():
     with paths.recording() as calls, warnings.catch_warnings():
-      warnings.simplefilter("ignore", SlowPathWarning)  # what it says is in the result
+      warnings.simplefilter("ignore", SlowPathWarning)  # the result has the warning's text
       traced = compiler(function).trace(m, d)
-      # derivatives are recorded when they are traced, calls of the engine when they are lowered; to lower XLA's takes long
+      # derivatives record paths at tracing, engine calls at lowering; lowering for XLA takes long, so it is skipped if possible
       if not calls or any(not p.reason for p in calls):
         traced.lower()
     found[name] = tuple(calls)

@@ -1,8 +1,8 @@
 """The step and its stages, on the native layout (world axis last).
 
-Each stage takes arrays from Data, calls one algorithm, and stores the record that it returns: this file is the list of
-who reads and writes what. What is too big for Data (the factor of M, the constraint Jacobian) is handed on in `Work`; a
-stage called alone rebuilds it from Data.
+Each stage reads arrays from Data, calls one algorithm, and stores the returned record: this file lists which stage reads and
+writes which field. Values that are too large for Data (the factor of M, the constraint Jacobian) are passed on in `Work`. A
+stage that is called alone computes these values again from Data.
 """
 
 import functools
@@ -54,7 +54,7 @@ from mjx_lite.solver import cost, dual, implicit_diff, noslip, operator, primal,
 
 
 class Work(NamedTuple):
-  """What the stages of one step hand over besides Data."""
+  """Values that the stages of one step pass on besides Data."""
 
   factor: Any  # of M
   rows: Rows
@@ -64,22 +64,22 @@ class Work(NamedTuple):
 
 
 def kinematics(m: Model, d: Data) -> Data:
-  """Poses of bodies, joints, geoms and sites."""
+  """Compute poses of bodies, joints, geoms and sites."""
   return d.replace(**kinematics_.kinematics(m, d.qpos, d.mocap_pos, d.mocap_quat)._asdict())
 
 
 def com_pos(m: Model, d: Data) -> Data:
-  """Centres of mass, inertias and dof axes about them."""
+  """Compute centres of mass, and inertias and dof axes about the tree's centre of mass."""
   return d.replace(**com.com_pos(m, d.xipos, d.ximat, d.xmat, d.xanchor, d.xaxis)._asdict())
 
 
 def camlight(m: Model, d: Data) -> Data:
-  """Poses of cameras and lights."""
+  """Compute poses of cameras and lights."""
   return d.replace(**com.camlight(m, d.xpos, d.xquat, d.subtree_com)._asdict())
 
 
 def tendon(m: Model, d: Data) -> Data:
-  """Tendon lengths and their Jacobian."""
+  """Compute tendon lengths and their Jacobian."""
   if not m.ntendon:
     return d
   t = tendon_.tendon(m, d.qpos, d.site_xpos, d.geom_xpos, d.geom_xmat, d.subtree_com, d.cdof)
@@ -87,12 +87,12 @@ def tendon(m: Model, d: Data) -> Data:
 
 
 def crb(m: Model, d: Data) -> Data:
-  """Composite inertias and M."""
+  """Compute composite inertias and M."""
   return d.replace(**inertia.crb(m, d.cinert, d.cdof)._asdict())
 
 
 def composite(m: Model, d: Data) -> jax.Array:
-  """Composite inertias (nbody, 10, W), computed again where Data does not keep them."""
+  """Return composite inertias (nbody, 10, W), computed again if Data does not keep them."""
   return d.crb if hasattr(d, "crb") else inertia.crb(m, d.cinert, d.cdof).crb
 
 
@@ -102,12 +102,12 @@ def tendon_armature(m: Model, d: Data) -> Data:
 
 
 def factor_m(m: Model, d: Data) -> Data:
-  """Sparse factor of M."""
+  """Compute the sparse factor of M."""
   return d.replace(**mass.packed(m, _factor(m, d), d.cdof)._asdict())
 
 
 def collision(m: Model, d: Data) -> Data:
-  """Contacts."""
+  """Compute contacts."""
   d = _collision(m, d)
   if m.layout.callbacks.contact is None or not m.plan.sizes["ncon"]:
     return d
@@ -139,17 +139,17 @@ def _collision(m: Model, d: Data) -> Data:
 
 
 def make_constraint(m: Model, d: Data) -> Data:
-  """Constraint rows."""
+  """Compute constraint rows."""
   return _make_constraint(m, d)[0]
 
 
 def _has_rows(m: Model) -> bool:
-  """Whether there may be constraint rows that are active: without dofs C has contacts, but no rows."""
+  """Return whether constraint rows can be active. Without dofs, C has contacts but no rows."""
   return bool(m.plan.sizes["nefc"] and m.nv)
 
 
 def _make_constraint(m: Model, d: Data, factor: Any = None) -> tuple[Data, Rows]:
-  """Rows; factor is that of M if it is known."""
+  """Compute constraint rows. `factor` is the factor of M, if it is known."""
   solve = None
   if m.opt.use_diagexact and _has_rows(m):
     factor = _factor(m, d) if factor is None else factor
@@ -165,7 +165,7 @@ def _make_constraint(m: Model, d: Data, factor: Any = None) -> tuple[Data, Rows]
 
 
 def _row_types(m: Model, d: Data) -> jax.Array:
-  """Types of the rows where those of the contacts follow from what touches."""
+  """Return the types of the rows (nefc, W), where the types of contact rows depend on the geoms in contact."""
   first = m.plan.contact_force.first_row
   frictional = jnp.repeat(d.contact.dim > 1, m.plan.contact.nrow, axis=0)
   cone = m.plan.rows.type[first:, None]
@@ -175,7 +175,7 @@ def _row_types(m: Model, d: Data) -> jax.Array:
 
 
 def transmission(m: Model, d: Data) -> Data:
-  """Actuator lengths and moments."""
+  """Compute actuator lengths and moments."""
   c = d.contact
   t = transmission_.transmission(
     m,
@@ -188,7 +188,7 @@ def transmission(m: Model, d: Data) -> Data:
 
 
 def fwd_position(m: Model, d: Data) -> Data:
-  """All that depends on positions only, but for the constraint rows, which need velocities too."""
+  """Compute everything that depends on positions only, without constraint rows, which need velocities too."""
   d = tendon(m, camlight(m, com_pos(m, kinematics(m, d))))
   d = factor_m(m, tendon_armature(m, crb(m, d)))
   return transmission(m, collision(m, d))
@@ -198,12 +198,12 @@ def fwd_position(m: Model, d: Data) -> Data:
 
 
 def com_vel(m: Model, d: Data) -> Data:
-  """Body velocities."""
+  """Compute body velocities."""
   return d.replace(**com.com_vel(m, d.cdof, d.qvel)._asdict())
 
 
 def passive(m: Model, d: Data) -> Data:
-  """Passive forces."""
+  """Compute passive forces."""
   f = passive_.passive(m, d.qpos, d.qvel, d.cdof, d.xipos, d.subtree_com, d.plastic)
   if m.ntendon:
     t = tendon_force.forces(m, d.ten_length, d.ten_velocity, d.ten_J, d.plastic)
@@ -223,7 +223,7 @@ def passive(m: Model, d: Data) -> Data:
 
 
 def rne(m: Model, d: Data, flg_acc: bool = False) -> Data:
-  """Bias force; with flg_acc the inertial forces of qacc, without armature, count too."""
+  """Compute the bias force; with flg_acc, include the inertial forces of qacc, without armature."""
   if flg_acc:
     carried = rne_.rne_postconstraint(m, d.cinert, d.cdof, d.cvel, d.cdof_dot, d.qvel, d.qacc, jnp.zeros_like(d.cvel))
     return d.replace(qfrc_bias=vector.dot(d.cdof, carried.cfrc_int[m.dof_bodyid]))
@@ -239,17 +239,17 @@ def tendon_bias(m: Model, d: Data) -> Data:
 
 
 def energy_pos(m: Model, d: Data) -> Data:
-  """Potential energy."""
+  """Compute the potential energy."""
   return d.replace(energy=jnp.stack([energy.potential(m, d.qpos, d.xipos, d.ten_length, d.plastic), d.energy[1]]))
 
 
 def energy_vel(m: Model, d: Data) -> Data:
-  """Kinetic energy."""
+  """Compute the kinetic energy."""
   return d.replace(energy=jnp.stack([d.energy[0], energy.kinetic(m, d.cinert, d.cdof, d.M, d.qvel)]))
 
 
 def fwd_velocity(m: Model, d: Data) -> Data:
-  """All that depends on positions and velocities only."""
+  """Compute everything that depends on positions and velocities only."""
   return _fwd_velocity(m, d)[0]
 
 
@@ -265,7 +265,7 @@ def _fwd_velocity(m: Model, d: Data, factor: Any = None) -> tuple[Data, Rows]:
 
 
 def fwd_actuation(m: Model, d: Data) -> Data:
-  """Actuator forces and the rates of activations."""
+  """Compute actuator forces and the time derivatives of activations."""
   if not m.opt.use_actuation or not m.nactuator:
     return d.replace(**{k: jnp.zeros_like(getattr(d, k)) for k in ("act_dot", "actuator_force", "qfrc_actuator")})
   ctrl, bad = actuator_force.effective_ctrl(m, d.time, d.ctrl, d.history)
@@ -278,24 +278,24 @@ def fwd_actuation(m: Model, d: Data) -> Data:
 
 
 def _user_laws(m: Model, d: Data) -> UserLaws:
-  """What the user's functions say of the actuators of type USER."""
+  """Return the values of the user's functions for the actuators of type USER."""
   kinds = (m.actuator_dyntype == DynType.USER, m.actuator_gaintype == GainType.USER, m.actuator_biastype == BiasType.USER)
   sizes = ("act_dyn", m.na), ("act_gain", m.nactuator), ("act_bias", m.nactuator)
   return UserLaws(*(user.call(m, d, *x) if k.any() else None for k, x in zip(kinds, sizes, strict=True)))
 
 
 def _control(m: Model, d: Data) -> Data:
-  """The controls of the user's function, if there is one."""
+  """Set the controls by the user's function, if there is one."""
   return d if m.layout.callbacks.control is None else d.replace(ctrl=user.call(m, d, "control", m.nu).astype(d.ctrl.dtype))
 
 
 def fwd_acceleration(m: Model, d: Data) -> Data:
-  """Smooth force and the acceleration without constraints."""
+  """Compute the smooth force and the acceleration without constraints."""
   return _fwd_acceleration(m, d, _factor(m, d), _effective(m, d))
 
 
 def _effective(m: Model, d: Data) -> effective.Effective | None:
-  """The metric of the discrete integrator; None with the others."""
+  """Return the metric of the discrete integrator; None for other integrators."""
   if not (m.opt.is_discrete and m.nv):
     return None
   slopes = drag = None
@@ -316,7 +316,7 @@ def _effective(m: Model, d: Data) -> effective.Effective | None:
 
 
 def _in_metric(m: Model, d: Data, rows: Rows, metric: effective.Effective) -> tuple[Data, Rows, jax.Array]:
-  """Rows as `make_constraint` gave them, measured in the effective metric; and the dofs (nv, W) that they act on."""
+  """Convert the rows of `make_constraint` to the effective metric. Also return the mask (nv, W) of dofs that rows act on."""
   if not _has_rows(m):
     return d, rows, jnp.zeros(d.qvel.shape, bool)
   pull = adhesion.share(m, d.contact.adhesion, d.contact.dim) if m.plan.contact.adhesive else None
@@ -325,7 +325,7 @@ def _in_metric(m: Model, d: Data, rows: Rows, metric: effective.Effective) -> tu
 
 
 def _shrinkage(m: Model, d: Data, rows: Rows, metric: effective.Effective) -> jax.Array:
-  """How much smaller (nefc, W) the rows' inverse inertia is in the effective metric: by diagonals, or exactly."""
+  """Return the factor (nefc, W) of the rows' inverse inertia in the effective metric: from diagonals, or exact."""
   if not m.opt.use_diagexact:
     diagonal = d.M[m.plan.inertia.diagonal_entry], jnp.diagonal(metric.matrix).T
     return discrete.shrinkage(m, rows, d.cdof, *diagonal)
@@ -336,7 +336,7 @@ def _shrinkage(m: Model, d: Data, rows: Rows, metric: effective.Effective) -> ja
 
 
 def _turn_freely(m: Model, d: Data, metric: effective.Effective, touched: jax.Array) -> Data:
-  """Make the gyroscopic force of the free bodies that nothing touches implicit. Source: `mjd_freeGyro`."""
+  """Make the gyroscopic force implicit for the free bodies that no row acts on. Source: `mjd_freeGyro`."""
   p = m.plan.derivative
   if not len(p.free_body):
     return d
@@ -348,14 +348,14 @@ def _turn_freely(m: Model, d: Data, metric: effective.Effective, touched: jax.Ar
 
 
 def _free_effective(m: Model, d: Data, metric: effective.Effective) -> jax.Array:
-  """The metric's blocks (n, 6, 6, W) of the trees with one free joint and no other, the bias force in them."""
+  """Return the metric's blocks (n, 6, 6, W) of trees with one free joint only, with their bias force included."""
   dof = m.plan.derivative.free_dof
   block = metric.matrix[dof[:, :, None], dof[:, None]]
   return block + implicit_.free_bias(m, d.qvel, d.xpos, d.xmat, d.subtree_com, composite(m, d))
 
 
 def _turns_freely(m: Model, metric: effective.Effective, touched: jax.Array) -> jax.Array:
-  """Dofs (nv, W) of the free bodies on which no row acts, and nothing in the metric that couples."""
+  """Return the mask (nv, W) of dofs of free bodies that no row acts on and that the metric does not couple."""
   dof = m.plan.derivative.free_dof
   alone = ~metric.coupled & ~jnp.any(touched[dof], axis=1)
   spread = np.zeros((m.nv, 1), bool)
@@ -363,7 +363,7 @@ def _turns_freely(m: Model, metric: effective.Effective, touched: jax.Array) -> 
 
 
 def _remade(m: Model, d: Data) -> tuple[Data, Rows]:
-  """Rows rebuilt from Data; with the discrete integrator as they were before they were measured in its metric."""
+  """Return rows rebuilt from Data; with the discrete integrator, the rows before the conversion to its metric."""
   return _make_constraint(m, d) if m.opt.is_discrete else (d, _rows(m, d))
 
 
@@ -378,7 +378,7 @@ def _fwd_acceleration(m: Model, d: Data, factor: Any, metric: effective.Effectiv
 
 
 def solve(m: Model, d: Data) -> Data:
-  """Constraint forces and the acceleration."""
+  """Compute constraint forces and the acceleration."""
   return _solve(m, d, _rows(m, d), _effective(m, d))
 
 
@@ -403,7 +403,7 @@ def _solve(m: Model, d: Data, rows: Rows, in_metric: effective.Effective | None 
 
 
 def _problem(m: Model, d: Data, rows: Rows, in_metric: effective.Effective | None) -> primal.Problem:
-  """What the solver has to minimise."""
+  """Return the solver's minimization problem."""
   metric, smooth = operator.Metric(d.cinert, d.cdof, d.M), d.qfrc_smooth
   if in_metric is not None:
     metric, smooth = metric._replace(effective=in_metric.matrix, backbone=in_metric.backbone), smooth + in_metric.shift
@@ -414,13 +414,13 @@ def _problem(m: Model, d: Data, rows: Rows, in_metric: effective.Effective | Non
 
 
 def solver_statistics(m: Model, d: Data) -> statistics.SolverStatistics:
-  """What each iteration of the solver does in the state of d; the solver runs again, a step does not pay for this.
+  """Return what each iteration of the solver does in the state of d. The solver runs again; a step does not pay for this.
 
   Differs: C writes the statistics into MjData in every step.
 
   Args:
     m: the model.
-    d: after forward, which leaves the warm start as it was.
+    d: Data after forward, which leaves the warm start unchanged.
   """
   if not _has_rows(m):
     return statistics.none(m.opt.iterations, d.solver_niter * 0, d.qpos.dtype)
@@ -431,12 +431,12 @@ def solver_statistics(m: Model, d: Data) -> statistics.SolverStatistics:
 
 
 def subtree_vel(m: Model, d: Data) -> Data:
-  """Velocities of the subtrees' centres of mass, and angular momenta about them."""
+  """Compute velocities of the subtrees' centres of mass, and angular momenta about these centres."""
   return d.replace(**momentum.subtree_vel(m, d.cinert, d.cvel, d.subtree_com)._asdict())
 
 
 def rne_postconstraint(m: Model, d: Data) -> Data:
-  """Accelerations of the bodies against free fall, external and internal wrenches; all about the trees' centres of mass."""
+  """Compute body accelerations relative to free fall, external and internal wrenches, all about the trees' centres of mass."""
   c = d.contact
   is_world = (np.arange(m.nbody) == 0)[:, None, None]
   ext = jnp.where(is_world, 0, applied.about_tree(m, d.xipos, d.subtree_com, d.xfrc_applied))
@@ -452,7 +452,7 @@ def rne_postconstraint(m: Model, d: Data) -> Data:
 
 
 def _tension(m: Model, d: Data) -> jax.Array:
-  """Everything that pulls on the tendons (ntendon, W)."""
+  """Return the sum of all forces along the tendons (ntendon, W)."""
   out = tendon_force.tension(m, d.ten_length, d.ten_velocity, d.plastic) + jacobian.on_tendons(m, d.efc_force)
   if len(m.plan.tendon_force.actuator):
     out = out + tendon_force.of_actuators(m, d.actuator_force)
@@ -468,10 +468,10 @@ def _tension(m: Model, d: Data) -> jax.Array:
 
 
 def sensor_pos(m: Model, d: Data) -> Data:
-  """Sensors that need positions only, and the energies if sensors read them.
+  """Compute sensors that need positions only, and the energies if sensors read them.
 
-  Differs: the sensor of kinetic energy always reads that of the present state. With the flag ENERGY C reads that of the call
-  before: `mj_fwdVelocity`, which marks the energy as old, comes after the sensors that need positions only.
+  Differs: the sensor of kinetic energy always reads the energy of the present state. With the flag ENERGY, C reads that of the
+  previous call: `mj_fwdVelocity`, which marks the energy as old, comes after the sensors that need positions only.
   """
   d = _sensors(m, d, m.plan.sensor.position)
   if not m.opt.use_sensor or SensorType.E_POTENTIAL not in m.plan.sensor.energies:
@@ -481,12 +481,12 @@ def sensor_pos(m: Model, d: Data) -> Data:
 
 
 def sensor_vel(m: Model, d: Data) -> Data:
-  """Sensors that need velocities."""
+  """Compute sensors that need velocities."""
   return _sensors(m, d, m.plan.sensor.velocity)
 
 
 def sensor_acc(m: Model, d: Data) -> Data:
-  """Sensors that need accelerations or forces."""
+  """Compute sensors that need accelerations or forces."""
   return _sensors(m, d, m.plan.sensor.acceleration)
 
 
@@ -501,7 +501,7 @@ def _sensors(m: Model, d: Data, stage: sensor.StagePlan) -> Data:
 
 
 def _on_demand(m: Model, d: Data, stage: sensor.StagePlan) -> Data:
-  """What the sensors of a stage read that no other stage needs."""
+  """Compute fields that the sensors of a stage read and that no other stage needs."""
   d = subtree_vel(m, d) if "subtree_vel" in stage.needs else d
   return rne_postconstraint(m, d) if "rne_postconstraint" in stage.needs else d
 
@@ -510,9 +510,9 @@ def _on_demand(m: Model, d: Data, stage: sensor.StagePlan) -> Data:
 
 
 def inverse(m: Model, d: Data, *, callbacks: Callbacks | None = None) -> Data:
-  """The force `qfrc_inverse` that makes `qacc`, and the constraint forces that go with it.
+  """Compute the force `qfrc_inverse` that produces `qacc`, and the constraint forces at that acceleration.
 
-  With the flag INVDISCRETE `qacc` is the difference of two velocities over the timestep, as the integrator would make it.
+  With the flag INVDISCRETE, `qacc` is the difference of two velocities over the timestep, as the integrator would make it.
 
   Args:
     m: the model.
@@ -527,7 +527,7 @@ def inverse(m: Model, d: Data, *, callbacks: Callbacks | None = None) -> Data:
 
 
 def _inverse(m: Model, d: Data, work: Work, sensors: bool = False) -> Data:
-  """The part of `inverse` that depends on acceleration; rows as `make_constraint` gives them."""
+  """Compute the part of `inverse` that depends on acceleration, from the rows of `make_constraint`."""
   if m.opt.is_discrete and m.nv:
     return _inverse_discrete(m, d, work, sensors)
   qacc = _continuous(m, d, work.factor) if m.opt.use_invdiscrete and m.nv else d.qacc
@@ -539,7 +539,7 @@ def _inverse(m: Model, d: Data, work: Work, sensors: bool = False) -> Data:
 
 
 def _inverse_discrete(m: Model, d: Data, work: Work, sensors: bool) -> Data:
-  """`_inverse` with the discrete integrator, whose acceleration is a difference of velocities by itself."""
+  """Compute `_inverse` with the discrete integrator, whose acceleration always is a difference of velocities."""
   metric: Any = _effective(m, d)
   d, rows, touched = _in_metric(m, d, work.rows, metric)
   d = _inverse_constraint(m, d, d.qacc, rows)
@@ -552,7 +552,7 @@ def _inverse_discrete(m: Model, d: Data, work: Work, sensors: bool) -> Data:
 
 
 def _inverse_constraint(m: Model, d: Data, qacc: jax.Array, rows: Rows) -> Data:
-  """Constraint forces at an acceleration (nv, W). Source: `mj_invConstraint`."""
+  """Compute constraint forces at an acceleration (nv, W). Source: `mj_invConstraint`."""
   if not _has_rows(m):
     return d.replace(qfrc_constraint=jnp.zeros_like(qacc))
   jar = jacobian.mul(m, rows.jacobian, d.cdof, qacc) - rows.aref
@@ -563,7 +563,7 @@ def _inverse_constraint(m: Model, d: Data, qacc: jax.Array, rows: Rows) -> Data:
 
 
 def _continuous(m: Model, d: Data, factor: Any) -> jax.Array:
-  """Acceleration that leads to the change of velocity `qacc` by the model's integrator. Source: `mj_discreteAcc`."""
+  """Return the acceleration for which the model's integrator gives the change of velocity `qacc`. Source: `mj_discreteAcc`."""
   if m.opt.integrator == IntegratorType.EULER:
     if not euler_.is_damped(m):
       return d.qacc
@@ -584,7 +584,7 @@ def _continuous(m: Model, d: Data, factor: Any) -> jax.Array:
 
 
 def _compare_inverse(m: Model, d: Data) -> Data:
-  """`solver_fwdinv`: by how much inverse dynamics misses constraint forces and inputs; zero where nothing is constrained.
+  """Compute `solver_fwdinv`: errors of inverse dynamics in constraint forces and inputs; zero without active constraints.
 
   Source: `mj_compareFwdInv`.
   """
@@ -604,13 +604,13 @@ def _compare_inverse(m: Model, d: Data) -> Data:
 def forward(
   m: Model, d: Data, *, skip_stage: int = Stage.NONE, skip_sensor: bool = False, callbacks: Callbacks | None = None
 ) -> Data:
-  """Everything that the state and the inputs determine; time stands still.
+  """Compute everything that the state and the inputs determine, without a change of time.
 
   Args:
     m: the model.
     d: the Data.
-    skip_stage: Stage.POS if d has what depends on positions already, Stage.VEL if it has what depends on positions and
-      velocities; static.
+    skip_stage: Stage.POS if d already has all results that depend on positions, Stage.VEL if it has all results that depend
+      on positions and velocities; static.
     skip_sensor: leave sensordata as it is; static.
     callbacks: the user's functions in the loop; static.
 
@@ -622,7 +622,7 @@ def forward(
 
 
 def _forward_unwatched(m: Model, d: Data) -> Data:
-  """Forward without what is computed for the user's eyes only: energies, sensors."""
+  """Run forward without energies and sensors, which only the user reads."""
   d, work = _forward_velocity(m, d, skip_sensor=True, energies=False)
   return _forward_acceleration(m, _control(m, d) if m.opt.use_actuation else d, work, skip_sensor=True)
 
@@ -662,7 +662,7 @@ def _forward_acceleration(m: Model, d: Data, work: Work, skip_sensor: bool = Fal
 
 
 def step(m: Model, d: Data, *, callbacks: Callbacks | None = None) -> Data:
-  """One timestep.
+  """Advance the state by one timestep.
 
   Args:
     m: the model.
@@ -674,7 +674,7 @@ def step(m: Model, d: Data, *, callbacks: Callbacks | None = None) -> Data:
 
 
 def step1(m: Model, d: Data, *, callbacks: Callbacks | None = None) -> Data:
-  """The part of a step before the control is needed; a control function is called at its end.
+  """Run the part of a step before the control is needed. A control function of the user is called at its end.
 
   Args:
     m: the model.
@@ -686,7 +686,7 @@ def step1(m: Model, d: Data, *, callbacks: Callbacks | None = None) -> Data:
 
 
 def step2(m: Model, d: Data, *, callbacks: Callbacks | None = None) -> Data:
-  """The rest of the step, with the control now set; Euler's where the integrator is RK4, as in C.
+  """Run the rest of the step, with the control now set. If the integrator is RK4, Euler's method is used, as in C.
 
   Args:
     m: the model.
@@ -710,7 +710,7 @@ def euler(m: Model, d: Data) -> Data:
 
 
 def implicit(m: Model, d: Data) -> Data:
-  """Advance the state implicitly in velocity, by `implicit` or `implicitfast` as the option says. Source: `mj_implicit`."""
+  """Advance the state implicitly in velocity, by the option `implicit` or `implicitfast`. Source: `mj_implicit`."""
   if not m.nv:
     return _advance(m, d, d.qacc)
   force = d.qfrc_smooth + d.qfrc_constraint
@@ -728,12 +728,12 @@ def _free_blocks(m: Model, d: Data, packed: jax.Array, medium: Any) -> jax.Array
 
 
 def deriv_smooth_vel(m: Model, d: Data, bias: bool = True) -> jax.Array:
-  """Derivative (nv, nv) of the smooth forces over velocity, within the sparsity of the trees.
+  """Return the derivative (nv, nv) of the smooth forces with respect to velocity, within the sparsity of the trees.
 
   Args:
     m: the model.
-    d: after forward.
-    bias: whether qfrc_bias counts.
+    d: Data after forward.
+    bias: whether to include qfrc_bias.
 
   Source: `mjd_smooth_vel`.
   """
@@ -743,7 +743,7 @@ def deriv_smooth_vel(m: Model, d: Data, bias: bool = True) -> jax.Array:
 
 
 def _smooth_vel(m: Model, d: Data, bias: bool) -> tuple[jax.Array, Any]:
-  """Derivative of the smooth forces: of dampers and actuators packed, of the medium and the bias force by tree or None."""
+  """Return derivatives of smooth forces: of dampers and actuators packed; of medium and bias force per tree, or None."""
   slope = None
   if derivative.with_actuators(m):
     ctrl, _ = actuator_force.effective_ctrl(m, d.time, d.ctrl, d.history)
@@ -763,16 +763,16 @@ def step_map(m: Model, d: Data) -> Data:
 
 
 def rungekutta4(m: Model, d: Data) -> Data:
-  """Advance the state by Runge-Kutta of order 4; three more times forward, without sensors.
+  """Advance the state by Runge-Kutta of order 4, with three more evaluations of forward, without sensors.
 
-  All that is computed is left as at the last of the four places, as C leaves it; but lengths and velocities as at the first
-  one, where the end of the step needs them. C leaves `ten_J` so too; here it is of the last place, as the constraint rows are,
-  which are written out with it.
+  Derived fields are those of the fourth stage, as in C. But actuator lengths and velocities and tendon lengths are those of the
+  first stage if the end of the step reads them. C leaves `ten_J` of the first stage too; here it is of the fourth stage, as are
+  the constraint rows, which are written out with it.
 
   Source: `mj_RungeKutta`.
   """
   h = m.opt.timestep
-  # a loop keeps its structure, also of a Data that no stage made: without the fields that stages hand on, all worlds apart
+  # the scan's carry needs a constant structure: without optional fields, and with shared arrays broadcast to all worlds
   lacking = dict.fromkeys(name for name in pytree.handed_names(Data) if name not in pytree.kept(d))
 
   def rates(d, qvel):
@@ -803,14 +803,17 @@ def rungekutta4(m: Model, d: Data) -> Data:
   left["actuator_length"] = jnp.where(activation.reads_length(m), d.actuator_length, last.actuator_length)
   began = {k: getattr(d, k) for k in left}
   start = last.replace(qpos=d.qpos, qvel=d.qvel, act=d.act, time=d.time, act_dot=mean.act_dot, **began)
-  past = _record(m, d)  # what sensors measured at the first place
+  past = _record(m, d)  # sensor values of the first stage
   return _advance(m, start, mean.qacc, mean.qvel, past).replace(qacc=mean.qacc, act_dot=last.act_dot, **left)
 
 
 def _advance(
   m: Model, d: Data, qacc: jax.Array, qvel: jax.Array | None = None, past: jax.Array | None = None
 ) -> Data:
-  """Advance the state with an acceleration (nv, W); positions with the new velocity, history from d if none is given.
+  """Advance the state with an acceleration (nv, W).
+
+  Positions move with the velocity `qvel` (nv, W), or with the new velocity if `qvel` is None. The new history is `past`, or the
+  history recorded from d if `past` is None.
 
   Source: `mj_advance`.
   """
@@ -827,9 +830,9 @@ def _advance(
 
 
 def _record(m: Model, d: Data) -> jax.Array:
-  """The history with the controls and the sensors of this step.
+  """Return the history with the controls and the sensors of this step.
 
-  A world that was reset for its bad acceleration records no sensors: what they read is still of the bad state.
+  A world that was reset for its bad acceleration records no sensors, because the sensors were read in the bad state.
   """
   past, p = history.record(m, d.history, d.time, d.ctrl), m.plan.sensor
   stages = [x for x in (p.position, p.velocity, p.acceleration) if len(x.late.who)]
@@ -841,7 +844,7 @@ def _record(m: Model, d: Data) -> jax.Array:
   return jnp.where(d.status.bits & (1 << int(Warning.BADQACC)) != 0, past, new)
 
 
-# what changes from substep to substep: the state, its rates, and what else `_advance` reads
+# fields that change between substeps: the state, its rates, and other fields that `_advance` reads
 _CARRIED = (
   "time", "qpos", "qvel", "act", "plastic", "qacc_warmstart", "status",
   "qacc", "act_dot", "actuator_length", "actuator_velocity", "ten_length", "ten_J",
@@ -850,14 +853,15 @@ _MOVED = ("qpos", "qvel", "act", "plastic", "qacc_warmstart")
 
 
 def adaptive_step(m: Model, d: Data, *, accuracy: adaptive.Adaptive, callbacks: Callbacks | None = None) -> Data:
-  """One timestep in substeps of controlled error, whatever the model's integrator; all but the state as after `step`.
+  """Advance the state by one timestep in substeps of controlled error, whatever the model's integrator.
 
-  Controls and other inputs are held; contact parameters that are bounded by the timestep keep that bound.
+  All fields but the state are as after `step`. Controls and other inputs are constant during the step. Contact parameters that
+  are bounded by the timestep keep that bound.
 
   Args:
     m: the model.
     d: the Data.
-    accuracy: of the substeps; static.
+    accuracy: error control of the substeps; static.
     callbacks: the user's functions in the loop; static.
   """
   if m.opt.is_discrete:
@@ -873,7 +877,7 @@ def adaptive_step(m: Model, d: Data, *, accuracy: adaptive.Adaptive, callbacks: 
 
 
 def _substep(m: Model, d: Data, state: dict[str, Any], h: jax.Array, tolerance: float) -> tuple[dict[str, Any], jax.Array]:
-  """State after a length h (W,), and its estimated error (W,) in units of the tolerance."""
+  """Return the state after a substep of length h (W,) [s], and its estimated error (W,) in units of the tolerance."""
   base = d.replace(**state)
 
   def pack(qvel, d):
@@ -910,7 +914,7 @@ INTEGRATORS = {
 
 
 def _check_state(m: Model, d: Data) -> Data:
-  """Mark worlds whose state is bad, and reset them unless told not to. Source: `mj_checkPos`, `mj_checkVel`."""
+  """Mark worlds with a bad state, and reset them unless autoreset is off. Source: `mj_checkPos`, `mj_checkVel`."""
   d = d.replace(status=status.clear_bits(d.status))
   bad_pos, bad_vel = _bad(d.qpos), _bad(d.qvel)
   s = status.mark(d.status, Warning.BADQPOS, bad_pos)
@@ -919,10 +923,11 @@ def _check_state(m: Model, d: Data) -> Data:
 
 
 def _check_acc(m: Model, d: Data) -> Data:
-  """Mark worlds whose acceleration is bad, and reset them unless told not to. Source: `mj_checkAcc`.
+  """Mark worlds with a bad acceleration, and reset them unless autoreset is off. Source: `mj_checkAcc`.
 
-  Differs: C runs forward again after the reset and integrates. Here the world rests for this step, and the next step is its
-  first; status and time are C's. A loop around forward would cost every step what one in a million needs (benchmarks/log.md).
+  Differs: C runs forward again after the reset and integrates. Here a reset world rests for this step, and the next step is its
+  first step; status and time are C's. A loop around forward would cost every step what one step in a million needs
+  (benchmarks/log.md).
   """
   bad = _bad(d.qacc)
   return _reset_where(m, d.replace(status=status.mark(d.status, Warning.BADQACC, bad)), bad)
@@ -941,7 +946,7 @@ _RESET_FIELDS = (
 
 
 def _reset_where(m: Model, d: Data, bad: jax.Array) -> Data:
-  """Reset the state, the inputs and the accelerations of the worlds where bad (W,) holds."""
+  """Reset the state, the inputs and the accelerations of the worlds where the mask `bad` (W,) is true."""
   if not m.opt.use_autoreset:
     return d
   d = d.replace(status=status.mark(d.status, Warning.RESET, bad))
@@ -950,7 +955,10 @@ def _reset_where(m: Model, d: Data, bad: jax.Array) -> Data:
 
 
 def reset(m: Model, d: Data) -> Data:
-  """State and inputs as at the start; what is computed and counted becomes zero, constants stay. Source: `mj_resetData`."""
+  """Reset state and inputs to their initial values. Computed fields and counters become zero, constants stay.
+
+  Source: `mj_resetData`.
+  """
 
   def full(x, like):
     return jnp.broadcast_to(x, like.shape).astype(like.dtype)
@@ -973,12 +981,12 @@ def reset(m: Model, d: Data) -> Data:
 
 
 def _factor(m: Model, d: Data) -> Any:
-  """Factor of M."""
+  """Return the factor of M."""
   return mass.factor(m, d.cinert, d.cdof, d.M)
 
 
 def _contacts(m: Model, d: Data) -> driver.Contacts:
-  """Contacts as collision made them."""
+  """Return the contacts of Data as the record that collision returned."""
   c = d.contact
   params = mixing.Params(c.includemargin, c.includemargin * 0, c.friction, c.solref, c.solreffriction, c.solimp)
   pull = c.adhesion if m.plan.contact.adhesive else None
@@ -988,7 +996,7 @@ def _contacts(m: Model, d: Data) -> driver.Contacts:
 
 
 def _jacobian(m: Model, d: Data) -> Jacobian:
-  """The constraint Jacobian."""
+  """Return the constraint Jacobian."""
   _, axis = limit.rows_joint(m, m.plan.rows.limit, d.qpos)
   c = contact.rows_contact(m, m.plan.contact, _contacts(m, d), d.subtree_com)
   e = equality.rows_equality(m, m.plan.rows.equality, _equality_state(d))
@@ -996,14 +1004,14 @@ def _jacobian(m: Model, d: Data) -> Jacobian:
 
 
 def _equality_state(d: Data) -> equality.State:
-  """What equality constraints depend on."""
+  """Return the fields on which equality constraints depend."""
   return equality.State(
     d.qpos, d.qvel, d.xpos, d.xquat, d.xmat, d.subtree_com, d.cdof, d.cvel, d.cdof_dot, d.ten_length, d.ten_J, d.eq_active
   )
 
 
 def _rows(m: Model, d: Data) -> Rows:
-  """The constraint rows."""
+  """Return the constraint rows."""
   law = d.efc_KBIP if hasattr(d, "efc_KBIP") else _make_constraint(m, d)[1].KBIP
   return Rows(
     _jacobian(m, d), d.efc_D, d.efc_R, d.efc_aref, d.efc_vel, d.efc_pos, d.efc_margin, d.efc_frictionloss, d.efc_diagA,
@@ -1012,17 +1020,17 @@ def _rows(m: Model, d: Data) -> Rows:
 
 
 def constraint_jacobian(m: Model, d: Data) -> jax.Array:
-  """Dense J (nefc, nv); rows that are not active are as they are, not zero."""
+  """Return the dense constraint Jacobian J (nefc, nv). Inactive rows keep their values; they are not zero."""
   return jacobian.dense(m, _jacobian(m, d), d.cdof)
 
 
 def full_m(m: Model, d: Data) -> jax.Array:
-  """Dense M (nv, nv)."""
+  """Return the dense mass matrix M (nv, nv)."""
   return inertia.full(m, d.M)
 
 
 def mul_m(m: Model, d: Data, vec: jax.Array) -> jax.Array:
-  """M times a vector (nv,).
+  """Return M times a vector (nv,).
 
   Args:
     m: the model.
@@ -1033,7 +1041,7 @@ def mul_m(m: Model, d: Data, vec: jax.Array) -> jax.Array:
 
 
 def solve_m(m: Model, d: Data, vec: jax.Array) -> jax.Array:
-  """M^-1 times a vector (nv,).
+  """Return M^-1 times a vector (nv,).
 
   Args:
     m: the model.
@@ -1044,12 +1052,12 @@ def solve_m(m: Model, d: Data, vec: jax.Array) -> jax.Array:
 
 
 def xfrc_accumulate(m: Model, d: Data) -> jax.Array:
-  """Joint-space force (nv,) of xfrc_applied."""
+  """Return the joint-space force (nv,) of xfrc_applied."""
   return applied.xfrc_accumulate(m, d.cdof, d.xipos, d.subtree_com, d.xfrc_applied)
 
 
 def integrate_pos(m: Model, qpos: jax.Array, qvel: jax.Array, dt: Any) -> jax.Array:
-  """qpos (nq,) after moving with velocity qvel (nv,) for dt [s].
+  """Return qpos (nq,) after moving with velocity qvel (nv,) for dt [s].
 
   Args:
     m: the model.
@@ -1061,12 +1069,12 @@ def integrate_pos(m: Model, qpos: jax.Array, qvel: jax.Array, dt: Any) -> jax.Ar
 
 
 def differentiate_pos(m: Model, dt: Any, qpos1: jax.Array, qpos2: jax.Array) -> jax.Array:
-  """Velocity (nv,) that takes qpos1 to qpos2 in dt [s].
+  """Return the velocity (nv,) that takes qpos1 to qpos2 in dt [s].
 
   Args:
     m: the model.
     dt: [s].
-    qpos1: (nq,) where to start from.
-    qpos2: (nq,) where to get.
+    qpos1: start position (nq,).
+    qpos2: end position (nq,).
   """
   return advance.differentiate_pos(m, qpos1, qpos2, dt)

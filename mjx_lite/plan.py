@@ -1,4 +1,4 @@
-"""All index tables of a model, made once by `put_model`."""
+"""All index tables of a model, which `put_model` makes once."""
 
 from typing import Any, NamedTuple
 
@@ -73,16 +73,16 @@ def plan(
   timestep: float,
   capacity: Capacity = NO_BOUND,
 ) -> Plan:
-  """Plan every subsystem.
+  """Make the index tables of every subsystem.
 
   Args:
     s: static fields of the model, by mjModel's names.
-    values: float fields as they are when the model is put, by mjModel's names.
+    values: float fields with their values in put_model, by mjModel's names.
     pruned: float fields whose terms are left out.
-    disableflags: of opt, some of which decide which geoms can collide.
+    disableflags: opt.disableflags, some of which decide which geoms can collide.
     elliptic: whether friction cones are elliptic.
-    timestep: as it is when the model is put [s].
-    capacity: how much may touch at a time.
+    timestep: timestep in put_model [s].
+    capacity: limits on simultaneous contacts and on candidate pairs.
   """
   collision = driver.plan(s, values, disableflags, capacity)
   contacts = contact.plan(s, collision, elliptic, "geom_adhesion" not in pruned)
@@ -104,6 +104,6 @@ def plan(
 
 
 def _pairs_of_bodies(s: dict[str, Any], c: driver.CollisionPlan, chosen: bool) -> dict[str, Any]:
-  """Which bodies can touch."""
+  """Return the tables of bodies that can touch."""
   pair_body = s["geom_bodyid"][np.stack([c.geom1, c.geom2], axis=-1)].astype(int).reshape(-1, 2)
   return dict(slot_body=c.slot_body, slot_chosen=chosen, pair_body=pair_body)

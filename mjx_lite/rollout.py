@@ -1,7 +1,7 @@
-"""Many steps: a scan that carries the integration state, in the engine's layout, and remembers what is asked for.
+"""Rollouts: a scan over steps that carries the integration state, in the engine's layout, and records chosen fields.
 
-The computed fields of the last step are carried too, and no step reads them: where nobody reads those of the result, JAX takes
-them out of the loop, and XLA never sees them.
+The scan also carries the computed fields of the last step, which no step reads. If nobody reads these fields of the result,
+JAX removes them from the loop, and XLA never sees them.
 """
 
 import dataclasses
@@ -22,10 +22,10 @@ from mjx_lite.forward import step as native_step
 from mjx_lite.integrate.adaptive import SIZES, Adaptive
 from mjx_lite.solver.implicit_diff import SOLUTION
 
-# what a step reads of the step before it: mjSTATE_INTEGRATION without the inputs, and the status
+# fields that a step reads of the step before: mjSTATE_INTEGRATION without the inputs, and the status
 STATE = ("time", "qpos", "qvel", "act", "history", "plastic", "qacc_warmstart", "status")
 RECORD = ("qpos", "qvel")
-# what stays as it is in the Data at the start
+# fields that keep their values of the start
 _INPUTS = ("ctrl", "qfrc_applied", "xfrc_applied", "eq_active", "mocap_pos", "mocap_quat", "userdata")
 _CARRIED = tuple(f.name for f in dataclasses.fields(Data) if f.name not in _INPUTS)
 
@@ -44,31 +44,31 @@ def rollout(
 ) -> tuple[Data, Any]:
   """Take steps from a state, under given controls or under a policy.
 
-  A step reads the state alone of the one before, so none computes a field that nobody reads, and reverse mode stores no more
-  than `checkpoint` says. What a compiled function returns counts as read, and is written in every step: return the fields that
-  you need, as `end.qpos`, or the record alone, where time counts. One world; `jax.vmap` batches, and the whole scan then runs
-  in the engine's layout.
+  A step reads only the state of the step before. So no step computes a field that nobody reads, and reverse mode stores no
+  more than `checkpoint` says. Every field that a compiled function returns counts as read, and every step writes it. Where time
+  counts, return only the fields that you need, as `end.qpos`, or only the record. Shapes are those of one world; `jax.vmap`
+  batches, and the whole scan then runs in the engine's layout.
 
   Args:
     m: the model.
-    d: where to start; its other inputs (applied forces, mocap poses, ...) stay as they are.
-    ctrl: (steps, nu), or a function of the Model and the Data before a step that returns (nu,), or None for those in d.
+    d: the Data at the start; its other inputs (applied forces, mocap poses, ...) stay as they are.
+    ctrl: (steps, nu), or a policy: a function of the Model and the Data before a step that returns (nu,), or None for d.ctrl.
     steps: number of steps; the length of ctrl if None.
     record: names of Data's fields ('contact.dist' works), or a function of the Model and the Data after a step. Fields
-      other than state are those from which the step was taken, as after `step`.
-    checkpoint: reverse mode keeps the state at every so many steps and computes what is between them again, then one step
-      at a time; 1 keeps every state and nothing else, None keeps all intermediate values of all steps.
-    devices: divide the worlds among these jax.Devices. d, a ctrl array, and what is returned then have a leading world axis
-      (do not use jax.vmap), whose length is a multiple of the number of devices; ctrl (worlds, steps, nu).
+      other than state belong to the state at the start of the step, as after `step`.
+    checkpoint: reverse mode stores the state at every `checkpoint`-th step, and computes the steps between again, then one
+      step at a time. 1 stores every state and nothing else; None stores all intermediate values of all steps.
+    devices: divide the worlds among these jax.Devices. d, a ctrl array and the results then have a leading world axis, whose
+      length is a multiple of the number of devices; ctrl is (worlds, steps, nu). Do not use jax.vmap with this option.
     callbacks: the user's functions that every step calls.
-    adaptive: take each step in substeps of controlled error (Runge-Kutta of order 3, whatever the model's integrator), so that
-      derivatives through stiff impacts are those of the motion, not of a coarse step. Set solimp[0] = 0, with which the
+    adaptive: take each step in substeps of controlled error (Runge-Kutta of order 3, whatever the model's integrator).
+      Derivatives through stiff impacts are then those of the motion, not of a coarse step. Set solimp[0] = 0, so that the
       force of a contact begins at zero: a force that jumps has no such derivative.
 
   Returns:
-    the Data after the last step, with the state there and the computed fields from which that step was taken, as after `step`
-    (d itself if there are no steps; its inputs, `ctrl` among them, are those of d always), and the record stacked over the
-    steps: a dict by name, or what the function returns.
+    the Data after the last step, and the record. The Data has the final state, and computed fields of the state at the start of
+    the last step, as after `step`. Its inputs, including `ctrl`, are always those of d; without steps, the Data is d itself.
+    The record is stacked over the steps: a dict by name, or the results of the function.
   """
   if devices is not None:
     return _divided(
@@ -110,7 +110,7 @@ _ADAPTIVE_STEP = api.one_world(adaptive_step)
 
 
 def _recorder(names: tuple[str, ...]) -> Callable[[Model, Data], dict[str, Any]]:
-  """Function that reads fields by name."""
+  """Return a function that reads fields by name."""
 
   def read(m, d):
     out = {}
@@ -127,7 +127,7 @@ def _recorder(names: tuple[str, ...]) -> Callable[[Model, Data], dict[str, Any]]
 
 
 def _scan(step, model, d, ctrl, policy, record, *, steps, checkpoint):
-  """The steps, in whatever layout `step` has; ctrl (steps, ...)."""
+  """Scan over the steps, in the layout of `step`; ctrl is (steps, ...)."""
 
   def one(carry, u):
     m, now = linear.bound(model, carry["qpos"]), d.replace(**{k: carry[k] for k in STATE})
@@ -136,32 +136,32 @@ def _scan(step, model, d, ctrl, policy, record, *, steps, checkpoint):
     after = step(m, now if u is None else now.replace(ctrl=u))
     return jax.tree.map(_fitted, {k: getattr(after, k) for k in carry}, carry), record(m, after)
 
-  # a field that d does not have is not there at the end
+  # optional fields that d lacks are missing at the end too
   start = {k: x for k in _CARRIED if (x := getattr(d, k)) is not None}
   end, out = checkpointed_scan(one, start, ctrl, steps, checkpoint)
   return d.replace(**end), out
 
 
 def _fitted(x: jax.Array, like: jax.Array) -> jax.Array:
-  """An array that is the same in all worlds, once for each."""
+  """Broadcast an array that all worlds share to one copy per world."""
   return x if x.shape == like.shape else jnp.broadcast_to(x, like.shape)
 
 
 def state_of(d: Data, end: Data) -> Data:
-  """A Data with the state of another one: what a step reads of the step before; all else is as it was.
+  """Return a Data with the state of another Data, which is what a step reads of the step before. Other fields stay.
 
   Args:
     d: the Data.
-    end: the Data after some steps from it.
+    end: the Data after some steps from d.
   """
   return d.replace(**{k: getattr(end, k) for k in STATE})
 
 
 def checkpointed_scan(body: Callable[..., Any], carry: Any, xs: Any, length: int, every: int | None) -> tuple[Any, Any]:
-  """`jax.lax.scan` whose reverse mode stores the carry at every `every` steps; None stores what JAX stores."""
+  """Run `jax.lax.scan` with reverse mode that stores every `every`-th carry; None stores JAX's own choice."""
   if every is None:
     return jax.lax.scan(body, carry, xs, length=length)
-  # what iterations found is kept: accelerations, and the lengths of substeps
+  # results of iterations are stored: accelerations, and lengths of substeps
   one = jax.checkpoint(body, prevent_cse=False, policy=jax.checkpoint_policies.save_only_these_names(SIZES, SOLUTION))
   if every == 1:
     return jax.lax.scan(one, carry, xs, length=length)
@@ -177,7 +177,7 @@ def checkpointed_scan(body: Callable[..., Any], carry: Any, xs: Any, length: int
 
 
 def _divided(m: Model, d: Data, ctrl: Any, devices: Sequence[Any], **options: Any) -> Any:
-  """The same on worlds divided among devices, each running by itself."""
+  """Run `rollout` on worlds divided among devices. Each device runs by itself."""
   count, n = len(devices), d.qpos.shape[0]
   if d.qpos.ndim != 2 or n % count:
     raise ValueError(f"with devices= the Data has to have a leading world axis, a multiple of {count} long: {d.qpos.shape}.")
@@ -193,4 +193,4 @@ def _divided(m: Model, d: Data, ctrl: Any, devices: Sequence[Any], **options: An
 
   given = () if ctrl is None or policy is not None else (jnp.asarray(ctrl),)
   run = jax.shard_map(part, mesh=mesh, in_specs=(shared, split, *(split,) * len(given)), out_specs=split, check_vma=False)
-  return jax.jit(run)(m, d, *given)  # without, an eager call takes JAX longer than a step takes XLA
+  return jax.jit(run)(m, d, *given)  # without jit, an eager call takes longer than a step

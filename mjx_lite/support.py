@@ -1,6 +1,6 @@
-"""Support functions on the native layout: Jacobians, frames' velocities, contact forces.
+"""Support functions on the native layout: Jacobians, velocities of frames, contact forces.
 
-Ids are integers of the trace with a world axis, (W,) or (1,); keyword arguments are static.
+Ids are traced integers with a world axis, (W,) or (1,). Keyword arguments are static.
 """
 
 from typing import NamedTuple
@@ -23,58 +23,58 @@ from mjx_lite.smooth import jacobian, momentum
 
 
 def jac(m: Model, d: Data, point: jax.Array, body_id: jax.Array) -> tuple[jax.Array, jax.Array]:
-  """Jacobians (nv, 3) of a global point (3,) [m] on a body: of its position, and of the body's rotation.
+  """Return Jacobians (nv, 3) of a global point (3,) [m] on a body: of its position, and of the body's rotation.
 
   Args:
     m: the model.
     d: Data after `com_pos`.
     point: (3,) [m], global.
-    body_id: number of the body.
+    body_id: id of the body.
   """
   position, rotation = jacobian.jac(m, d.cdof, d.subtree_com, point, body_id)
   return position, rotation
 
 
 def jac_body(m: Model, d: Data, body_id: jax.Array) -> tuple[jax.Array, jax.Array]:
-  """Jacobians (nv, 3) of a body's frame: of its position, and of its rotation.
+  """Return Jacobians (nv, 3) of a body's frame: of its position, and of its rotation.
 
   Args:
     m: the model.
     d: Data after `com_pos`.
-    body_id: number of the body.
+    body_id: id of the body.
   """
   return _jac_frame(m, d, ObjType.XBODY, body_id)
 
 
 def jac_body_com(m: Model, d: Data, body_id: jax.Array) -> tuple[jax.Array, jax.Array]:
-  """Jacobians (nv, 3) of a body's inertial frame: of its position, and of its rotation.
+  """Return Jacobians (nv, 3) of a body's inertial frame: of its position, and of its rotation.
 
   Args:
     m: the model.
     d: Data after `com_pos`.
-    body_id: number of the body.
+    body_id: id of the body.
   """
   return _jac_frame(m, d, ObjType.BODY, body_id)
 
 
 def jac_geom(m: Model, d: Data, geom_id: jax.Array) -> tuple[jax.Array, jax.Array]:
-  """Jacobians (nv, 3) of a geom's frame: of its position, and of its rotation.
+  """Return Jacobians (nv, 3) of a geom's frame: of its position, and of its rotation.
 
   Args:
     m: the model.
     d: Data after `com_pos`.
-    geom_id: number of the geom.
+    geom_id: id of the geom.
   """
   return _jac_frame(m, d, ObjType.GEOM, geom_id)
 
 
 def jac_site(m: Model, d: Data, site_id: jax.Array) -> tuple[jax.Array, jax.Array]:
-  """Jacobians (nv, 3) of a site's frame: of its position, and of its rotation.
+  """Return Jacobians (nv, 3) of a site's frame: of its position, and of its rotation.
 
   Args:
     m: the model.
     d: Data after `com_pos`.
-    site_id: number of the site.
+    site_id: id of the site.
   """
   return _jac_frame(m, d, ObjType.SITE, site_id)
 
@@ -85,12 +85,12 @@ def _jac_frame(m, d, objtype, objid):
 
 
 def jac_subtree_com(m: Model, d: Data, body_id: jax.Array) -> jax.Array:
-  """Jacobian (nv, 3) of the centre of mass of a body's subtree.
+  """Return the Jacobian (nv, 3) of the centre of mass of a body's subtree.
 
   Args:
     m: the model.
     d: Data after `crb`.
-    body_id: number of the body.
+    body_id: id of the body.
   """
   return momentum.jac_subtree_com(m, forward.composite(m, d), d.cdof, body_id)
 
@@ -98,39 +98,39 @@ def jac_subtree_com(m: Model, d: Data, body_id: jax.Array) -> jax.Array:
 def jac_point_axis(
   m: Model, d: Data, point: jax.Array, axis: jax.Array, body_id: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
-  """Jacobians (nv, 3) of a global point (3,) [m] and of a global axis (3,) that ride on a body.
+  """Return Jacobians (nv, 3) of a global point (3,) [m] and of a global axis (3,) that are fixed to a body.
 
   Args:
     m: the model.
     d: Data after `com_pos`.
     point: (3,) [m], global.
     axis: (3,), global.
-    body_id: number of the body.
+    body_id: id of the body.
   """
   position, rotation = jac(m, d, point, body_id)
   return position, vector.cross(rotation, axis[None])
 
 
 def jac_dot(m: Model, d: Data, point: jax.Array, body_id: jax.Array) -> tuple[jax.Array, jax.Array]:
-  """Rates of change (nv, 3) of the Jacobians of a global point (3,) [m] that rides on a body.
+  """Return time derivatives (nv, 3) of the Jacobians of a global point (3,) [m] that is fixed to a body.
 
   Args:
     m: the model.
     d: Data after `com_vel`.
     point: (3,) [m], global.
-    body_id: number of the body.
+    body_id: id of the body.
   """
   position, rotation = jacobian.jac_dot(m, d.cdof, d.cdof_dot, d.cvel, d.subtree_com, point, body_id)
   return position, rotation
 
 
 def angmom_mat(m: Model, d: Data, body_id: jax.Array) -> jax.Array:
-  """Matrix (nv, 3) A of a body's subtree: its angular momentum about its centre of mass is A' qvel [kg m^2/s].
+  """Return the matrix A (nv, 3) of a body's subtree: its angular momentum about its centre of mass is A' qvel [kg m^2/s].
 
   Args:
     m: the model.
     d: Data after `crb`.
-    body_id: number of the body.
+    body_id: id of the body.
   """
   return momentum.angmom_mat(m, forward.composite(m, d), d.cdof, d.subtree_com, body_id)
 
@@ -138,7 +138,7 @@ def angmom_mat(m: Model, d: Data, body_id: jax.Array) -> jax.Array:
 def apply_ft(
   m: Model, d: Data, force: jax.Array, torque: jax.Array, point: jax.Array, body_id: jax.Array
 ) -> jax.Array:
-  """Joint-space force (nv,) of a force (3,) [N] and a torque (3,) [N m] that act on a body at a global point (3,) [m].
+  """Return the joint-space force (nv,) of a force (3,) [N] and a torque (3,) [N m] on a body at a global point (3,) [m].
 
   Args:
     m: the model.
@@ -146,33 +146,33 @@ def apply_ft(
     force: (3,) [N], global.
     torque: (3,) [N m], global.
     point: (3,) [m], global.
-    body_id: number of the body.
+    body_id: id of the body.
   """
   return jacobian.apply_ft(m, d.cdof, d.subtree_com, force, torque, point, body_id)
 
 
 def object_velocity(m: Model, d: Data, objid: jax.Array, *, objtype: int, local: bool) -> jax.Array:
-  """Velocity (6,), rotation first, of an object's frame."""
+  """Return the velocity (6,), rotation first, of an object's frame."""
   pos, mat, body = _frame(m, d, objtype, objid)
   return jacobian.velocity(m, d.cvel, d.subtree_com, pos, mat if local else None, body)
 
 
 def object_acceleration(m: Model, d: Data, objid: jax.Array, *, objtype: int, local: bool) -> jax.Array:
-  """Acceleration against free fall (6,), rotation first, of an object's frame; `rne_postconstraint` has run or runs now."""
+  """Return the acceleration relative to free fall (6,), rotation first, of an object's frame; `cacc` is computed if missing."""
   d = d if hasattr(d, "cacc") else forward.rne_postconstraint(m, d)
   pos, mat, body = _frame(m, d, objtype, objid)
   return jacobian.acceleration(m, d.cacc, d.cvel, d.subtree_com, pos, mat if local else None, body)
 
 
 def _frame(m, d, objtype, objid):
-  """Position, orientation and body of an object."""
+  """Return position, orientation and body id of an object."""
   owner, pos, mat, _ = FRAMES[ObjType(objtype)]
   body = objid if owner is None else pick(getattr(m, owner)[:, None], objid)
   return pick(getattr(d, pos), objid), pick(getattr(d, mat), objid), body
 
 
 def contact_force(m: Model, d: Data, contact_id: jax.Array, *, to_world_frame: bool) -> jax.Array:
-  """Force and torque (6,) of a contact slot on its second geom, at the contact's position; zero without a contact."""
+  """Return force and torque (6,) of a contact slot on its second geom, at the contact's position; zero without a contact."""
   force = pick(contact_force_.local(m, d.efc_force, d.contact), contact_id)
   if not to_world_frame:
     return force
@@ -181,19 +181,19 @@ def contact_force(m: Model, d: Data, contact_id: jax.Array, *, to_world_frame: b
 
 
 class Contacts(NamedTuple):
-  """The contacts of a world, one entry per slot; the entries of empty slots mean nothing but their zero forces."""
+  """Contacts of a world, one entry per slot. The entries of empty slots have no meaning, but their forces are zero."""
 
-  active: jax.Array  # (ncon,) there is a contact, and it has constraint rows
+  active: jax.Array  # (ncon,) mask of contacts that have constraint rows
   geom: jax.Array  # (ncon, 2)
   dist: jax.Array  # (ncon,) [m], negative where the geoms penetrate
   pos: jax.Array  # (ncon, 3) [m]
   frame: jax.Array  # (ncon, 3, 3) axes in rows, the normal (from the first geom to the second) first
   force: jax.Array  # (ncon, 6) force [N] and torque [N m] on the second geom at pos, in the contact's frame
-  force_world: jax.Array  # (ncon, 6) the same in the axes of the world
+  force_world: jax.Array  # (ncon, 6) the same forces and torques in world axes
 
 
 def contacts(m: Model, d: Data) -> Contacts:
-  """All contacts with their forces, for the user; needs `solve`."""
+  """Return all contacts with their forces. d is Data after `solve`."""
   c = d.contact
   force = _contact_forces(m, d)
   turned = jnp.concatenate([vector.mat_t_vec(c.frame, force[:, k : k + 3]) for k in (0, 3)], axis=1)
@@ -207,9 +207,10 @@ def _contact_forces(m, d):
 
 
 def net_contact_force(m: Model, d: Data) -> jax.Array:
-  """Sum of the contact forces on every body (nbody, 6): force [N], and torque [N m] about the centre of mass, world axes.
+  """Return the sum of contact forces on every body (nbody, 6): force [N], then torque [N m] about its centre of mass.
 
-  In other words the `xfrc_applied` that would do the same; that of the world is zero. Needs `solve`.
+  The result is in world axes. It is the `xfrc_applied` of equal effect; the entry of the world body is zero. d is Data after
+  `solve`.
   """
   if not m.plan.contact.ncon:
     return jnp.zeros_like(d.xfrc_applied)
@@ -220,27 +221,27 @@ def net_contact_force(m: Model, d: Data) -> jax.Array:
 
 
 def geom_distance(m: Model, d: Data, distmax: jax.Array, *, geom1: int, geom2: int) -> tuple[jax.Array, jax.Array]:
-  """Signed distance of two geoms, and the segment (6,) between them."""
+  """Return the signed distance [m] of two geoms, and the segment (6,) between them."""
   found = distance.distance(m, d.geom_xpos, d.geom_xmat, distmax, geom1, geom2)
   return found.dist, found.fromto
 
 
 def read_sensor(m: Model, d: Data, time: jax.Array, *, sensor: int, interp: int) -> jax.Array:
-  """Values (n,) of a sensor at a time, less its delay."""
+  """Return the values (n,) of a sensor at a time minus its delay."""
   adr = slice(m.sensor_adr[sensor], m.sensor_adr[sensor] + m.sensor_dim[sensor])
   buffer = _Buffer(*(getattr(m, f"sensor_{k}")[sensor] for k in ("history", "historyadr", "dim", "delay")))
   return _read(d, d.sensordata[adr], buffer, time, interp)
 
 
 def read_ctrl(m: Model, d: Data, time: jax.Array, *, actuator: int, interp: int) -> jax.Array:
-  """Controls (n,) of an actuator at a time, less its delay."""
+  """Return the controls (n,) of an actuator at a time minus its delay."""
   adr = slice(m.actuator_ctrladr[actuator], m.actuator_ctrladr[actuator] + m.actuator_ctrlnum[actuator])
   buffer = _Buffer(*(getattr(m, f"actuator_{k}")[actuator] for k in ("history", "historyadr", "ctrlnum", "delay")))
   return _read(d, d.ctrl[adr], buffer, time, interp)
 
 
 class _Buffer(NamedTuple):
-  """A delay line: its samples and how they are read, where it starts, numbers of a sample, delay [s]."""
+  """Delay line: number of samples and interpolation order, address of its start, length of a sample, delay [s]."""
 
   history: np.ndarray
   adr: int
@@ -260,13 +261,13 @@ def multi_ray(
   m: Model, d: Data, pnt: jax.Array, vec: jax.Array, *, geomgroup: tuple[int, ...], flg_static: bool,
   bodyexclude: tuple[int, ...],
 ) -> tuple[jax.Array, jax.Array]:  # fmt: skip
-  """Lengths (n,) and geoms (n,) that rays (n, 3) from a point (3,) meet."""
+  """Return lengths (n,) and ids (n,) of the first geoms that rays (n, 3) from a point (3,) meet."""
   hit = ray.cast(m, d.geom_xpos, d.geom_xmat, pnt[None], vec, geomgroup, flg_static, bodyexclude)
   return hit.dist, hit.geom
 
 
 def local_to_global(world_pos, world_quat, local_pos, local_quat) -> tuple[jax.Array, jax.Array]:
-  """Position (3,) [m] and rotation matrix (3, 3) in the world of a pose in a body's frame.
+  """Return position (3,) [m] and rotation matrix (3, 3) in the world of a pose that is given in a body's frame.
 
   Args:
     world_pos: position of the body (3,) [m].

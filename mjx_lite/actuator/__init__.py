@@ -1,1 +1,1 @@
-"""Actuators: what they do with a control."""
+"""Actuator model: activation dynamics, gains, biases, limits and delays."""

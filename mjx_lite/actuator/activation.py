@@ -16,7 +16,9 @@ _ANCHORED = (DynType.INTEGRATOR, DynType.FILTER, DynType.FILTEREXACT)
 
 
 def next_activation(m: Model, act: jax.Array, act_dot: jax.Array, velocity: jax.Array) -> jax.Array:
-  """Activations (na, W) after a step: by Euler, exactly where there is a formula, clamped to their range.
+  """Compute the activations (na, W) after a step, clamped to their range.
+
+  The step is an Euler step, or exact where a formula exists.
 
   Args:
     act: (na, W).
@@ -40,10 +42,10 @@ def next_activation(m: Model, act: jax.Array, act_dot: jax.Array, velocity: jax.
 
 
 def advance(m: Model, act: jax.Array, act_dot: jax.Array, length: jax.Array, velocity: jax.Array) -> jax.Array:
-  """Activations (na, W) at the end of a step.
+  """Compute the activations (na, W) at the end of a step.
 
-  Those of disabled actuators have the rate zero. Setpoints on a circle are replaced by the representative nearest to the
-  length before the step.
+  The activations of disabled actuators have rate zero. A setpoint on a circle is replaced by the equivalent value nearest to
+  the length before the step.
 
   Args:
     act: (na, W).
@@ -68,7 +70,7 @@ def advance(m: Model, act: jax.Array, act_dot: jax.Array, length: jax.Array, vel
 
 
 def _anchored(m):
-  """Actuators whose activation is a setpoint that may be on a circle, by kind, and where it is."""
+  """Yield, by kind, the actuators whose activation is a setpoint that may be on a circle, and the addresses in act."""
   for k in m.plan.actuator.dynamics:
     if k.kind in _ANCHORED:
       single = np.flatnonzero(m.actuator_outnum[k.who] == 1)
@@ -76,17 +78,17 @@ def _anchored(m):
 
 
 def reads_length(m: Model) -> jax.Array:
-  """Whether `advance` looks at lengths (W or 1): whether a setpoint is on a circle."""
+  """Return whether `advance` reads lengths (W or 1): whether a setpoint is on a circle."""
   none = jnp.zeros(1, bool)
   return functools.reduce(jnp.logical_or, ((circle.period(m, who) > 0).any(axis=0) for who, _ in _anchored(m)), none)
 
 
 def reads_velocity(m: Model) -> bool:
-  """Whether `advance` looks at velocities: whether a motor has states."""
+  """Return whether `advance` reads velocities: whether a motor has states."""
   return any(k.kind == DynType.DCMOTOR for k in m.plan.actuator.dynamics)
 
 
 def disabled(m: Model) -> np.ndarray:
-  """(nactuator,) whether an actuator's group is switched off. Source: `mj_actuatorDisabled`."""
+  """Return the mask (nactuator,) of the actuators whose group is disabled. Source: `mj_actuatorDisabled`."""
   group = m.actuator_group
   return (group >= 0) & (group <= 30) & ((m.opt.disableactuator >> np.clip(group, 0, 30)) & 1 == 1)

@@ -1,4 +1,4 @@
-"""Setpoints of rotational transmissions: a length and a length a turn further mean the same."""
+"""Setpoints of rotational transmissions: lengths that differ by a full rotation are equivalent."""
 
 import jax
 import jax.numpy as jnp
@@ -12,12 +12,12 @@ from mjx_lite.math import safe
 
 
 def wrap(m: Model, who: np.ndarray, x: jax.Array, anchor: jax.Array) -> jax.Array:
-  """Setpoints x (n, W) of the actuators `who`, each by its representative nearest to an anchor (n, W).
+  """Replace setpoints x (n, W) of the actuators `who` by the equivalent values nearest to an anchor (n, W).
 
-  Those of actuators that are no servo on a rotational transmission stay as they are.
+  Setpoints of actuators that are no servo on a rotational transmission do not change.
 
   Source: `wrapSetpoint`.
-  Gradient: the number of turns is constant.
+  Gradient: the number of full rotations is constant.
   """
   round_ = np.flatnonzero(m.plan.actuator.circle[who] != NO_CIRCLE)
   if not round_.size:
@@ -25,12 +25,15 @@ def wrap(m: Model, who: np.ndarray, x: jax.Array, anchor: jax.Array) -> jax.Arra
   length = period(m, who[round_])
   some, to = rows(x, round_), rows(anchor, round_)
   turns = (some - to) / jnp.where(length > 0, length, 1)
-  whole = jax.lax.stop_gradient(jnp.trunc(turns + jnp.copysign(0.5, turns)))  # half away from zero
+  whole = jax.lax.stop_gradient(jnp.trunc(turns + jnp.copysign(0.5, turns)))  # round half away from zero
   return put(x, round_, jnp.where(length > 0, some - length * whole, some))
 
 
 def period(m: Model, who: np.ndarray) -> jax.Array:
-  """Length of a turn (n, W or 1), 0 for those on no circle or whose parameters make them no servo. Source: `wrapPeriod`."""
+  """Return the length (n, W or 1) of a full rotation. Source: `wrapPeriod`.
+
+  The length is 0 for actuators on no circle, and for actuators whose parameters make them no servo.
+  """
   gear = rows(m.actuator_gear, m.actuator_outadr[who])
   kind = m.plan.actuator.circle[who][:, None]
   linear = jnp.any(gear[:, :3] != 0, axis=1)

@@ -1,7 +1,7 @@
-"""DC motors with a controller on board, winding current and temperature, cogging and friction with bristles.
+"""DC motors with an on-board controller, winding current and temperature, cogging, and friction by bristles.
 
-Parameters: gain (R, K, alpha, T0, kp, ki, kd, Vmax); dynamics (te, dimax, RT, C, Ta, sigma0, sigma1, slew, Imax); bias
-(cogging amplitude, poles, phase, F_C, F_S, v_S). Which states a motor has is fixed when the model is put.
+Parameters: gain (R, K, alpha, T0, kp, ki, kd, Vmax); dynamics (te, dimax, RT, C, Ta, sigma0, sigma1, slew, Imax); bias (cogging
+amplitude, poles, phase, F_C, F_S, v_S). The states that a motor has are fixed when the model is put.
 """
 
 import jax
@@ -23,13 +23,13 @@ def _columns(prm, who, *columns):
 
 
 def _slot(m, k, which):
-  """Addresses of a state of the group's motors, and which of them have it."""
+  """Return the addresses of a state of the group's motors, and the indices of the motors that have the state."""
   adr = m.plan.actuator.slot[k.who, which]
   return adr, np.flatnonzero(adr >= 0)
 
 
 def _voltage(m, k, x):
-  """Terminal voltage: the controller's, limited by the supply, plus the raw input. Source: `dcmotorVoltage`."""
+  """Compute the terminal voltage: the controller's, limited by the supply, plus the raw input. Source: `dcmotorVoltage`."""
   controlled = (m.plan.actuator.input[k.who, :3] >= 0).any(axis=1)
   position, velocity, feed, volts = setpoint.inputs(m, k.who, x.ctrl)
   if not controlled.any():
@@ -43,7 +43,7 @@ def _voltage(m, k, x):
 
 
 def _resistance(m, k, x):
-  """Resistance of the winding at its temperature."""
+  """Compute the resistance of the winding at its temperature."""
   R, alpha, reference = _columns(m.actuator_gainprm, k.who, 0, 2, 3)
   adr, has = _slot(m, k, TEMPERATURE)
   if not has.size:
@@ -54,7 +54,10 @@ def _resistance(m, k, x):
 
 
 def dynamics(m: Model, k: Group, x: State) -> Rates:
-  """Rates of the integral of the position error, of temperature, bristles and current. Source: `mj_fwdActuation`."""
+  """Compute the rates of the integral of the position error, of temperature, bristles and current.
+
+  Source: `mj_fwdActuation`.
+  """
   speed, resistance, volts = rows(x.velocity, k.out), _resistance(m, k, x), _voltage(m, k, x)
   (K,) = _columns(m.actuator_gainprm, k.who, 1)
   steady = safe.divide(volts - K * speed, resistance)
@@ -88,19 +91,22 @@ def dynamics(m: Model, k: Group, x: State) -> Rates:
 
 
 def _bristle_rate(m, who, speed):
-  """Rate a <= 0 at which bristles yield at a speed. Source: `mj_lugreStribeck`.
+  """Compute the rate a <= 0 at which bristles yield at a speed. Source: `mj_lugreStribeck`.
 
   Gradient: zero at rest.
   """
   (stiffness,) = _columns(m.actuator_dynprm, who, 5)
   coulomb, static, scale = _columns(m.actuator_biasprm, who, 3, 4, 5)
-  ratio = jnp.clip(safe.quotient(speed, scale), -40, 40)  # beyond it exp(-ratio^2) is 0
+  ratio = jnp.clip(safe.quotient(speed, scale), -40, 40)  # beyond this range exp(-ratio^2) is 0
   friction = coulomb + (static - coulomb) * jnp.exp(-ratio * ratio)
   return -safe.quotient(stiffness * jnp.abs(speed), friction)
 
 
 def next_(m: Model, k: Group, act: jax.Array, act_dot: jax.Array, velocity: jax.Array) -> Rates:
-  """States after a step: exact for the current and the bristles, clamped for the integral. Source: `mj_nextActivation`."""
+  """Compute the states after a step: exact for the current and the bristles, clamped for the integral.
+
+  Source: `mj_nextActivation`.
+  """
   h, out = m.opt.timestep, []
   adr, has = _slot(m, k, INTEGRAL)
   if has.size:
@@ -123,14 +129,17 @@ def next_(m: Model, k: Group, act: jax.Array, act_dot: jax.Array, velocity: jax.
 
 
 def _relative_growth(x):
-  """`(exp(x) - 1) / x` for x <= 0, smooth through zero."""
+  """Compute `(exp(x) - 1) / x` for x <= 0, smooth through zero."""
   small = x > -1e-3
   y = jnp.where(small, -1, x)
   return jnp.where(small, 1 + x / 2 * (1 + x / 3 * (1 + x / 4 * (1 + x / 5))), jnp.expm1(y) / y)
 
 
 def gain(m: Model, k: Group, x: State) -> jax.Array:
-  """Electrical torque of the current, or of the voltage where there is no current state. Source: `mj_fwdActuation`."""
+  """Compute the electrical torque of the current, or of the voltage where there is no current state.
+
+  Source: `mj_fwdActuation`.
+  """
   (K,) = _columns(m.actuator_gainprm, k.who, 1)
   stateful = _slot(m, k, CURRENT)[0] >= 0
   if stateful.all():
@@ -140,20 +149,20 @@ def gain(m: Model, k: Group, x: State) -> jax.Array:
 
 
 def bias(m: Model, k: Group, x: State) -> jax.Array:
-  """Back electromotive force where there is no current state. Source: `mj_fwdActuation`."""
+  """Compute the torque of the back electromotive force where there is no current state. Source: `mj_fwdActuation`."""
   (K,) = _columns(m.actuator_gainprm, k.who, 1)
   direct = -safe.quotient(K, _resistance(m, k, x)) * K * rows(x.velocity, k.out)
   return jnp.where((_slot(m, k, CURRENT)[0] >= 0)[:, None], 0, direct)
 
 
 def cogging_slope(m: Model, k: Group, length: jax.Array) -> jax.Array:
-  """Derivative (n, W) of the cogging force over length (n, W)."""
+  """Compute the derivative (n, W) of the cogging force with respect to the length (n, W)."""
   amplitude, poles, phase = _columns(m.actuator_biasprm, k.who, 0, 1, 2)
   return amplitude * poles * trig.cos_sin(poles * length + phase)[0]
 
 
 def mechanical(m: Model, k: Group, x: State, act_dot: jax.Array) -> jax.Array:
-  """Cogging and friction (n, W), which no limit of the actuator holds back. Source: `mj_fwdActuation`."""
+  """Compute cogging and friction (n, W), which no limit of the actuator reduces. Source: `mj_fwdActuation`."""
   amplitude, poles, phase = _columns(m.actuator_biasprm, k.who, 0, 1, 2)
   force = amplitude * trig.cos_sin(poles * rows(x.length, k.out) + phase)[1]
   adr, has = _slot(m, k, BRISTLE)

@@ -26,10 +26,10 @@ class Actuation(NamedTuple):
 
 
 def effective_ctrl(m: Model, time, ctrl, past) -> tuple[jax.Array, jax.Array]:
-  """Controls (nu, W) that take effect at a time, and whether they were bad (W,).
+  """Return the controls (nu, W) that take effect at a time, and the mask (W,) of worlds with a bad control.
 
-  They are read from the history where there is a delay, and clamped to their range; if any then is NaN, infinite or beyond
-  1e10 all of the world's are taken as zero.
+  Controls with a delay are read from the history. Controls are clamped to their range. If any control of a world then is NaN,
+  infinite or beyond 1e10, all controls of that world are set to zero.
 
   Source: `mj_fwdActuation`.
   """
@@ -41,10 +41,10 @@ def effective_ctrl(m: Model, time, ctrl, past) -> tuple[jax.Array, jax.Array]:
 
 
 def actuation(m: Model, ctrl, act, length, velocity, moment, qfrc_gravcomp, user: UserLaws) -> Actuation:
-  """Rates of activations, output forces, and the joint force that they make.
+  """Compute the rates of activations, the output forces, and the joint force of these outputs.
 
   The order is C's: limits of setpoint rates, activation dynamics, gain times input plus bias, limits of tendons, of the
-  output, mechanical forces of motors, limits of joints.
+  outputs, mechanical forces of motors, limits of joints.
 
   Args:
     m: the model.
@@ -70,9 +70,9 @@ def actuation(m: Model, ctrl, act, length, velocity, moment, qfrc_gravcomp, user
 
 
 def _without_limits(m, ctrl, act, length, velocity, user, hold_integrals=False):
-  """Output forces (nout, W) before any limit and without the mechanical part of motors, act_dot, and the laws' state.
+  """Compute the output forces (nout, W) before any limit and without the motors' mechanical part, act_dot, and the laws' state.
 
-  With hold_integrals the rates of controllers' integrals have no derivative.
+  With `hold_integrals`, the rates of the controllers' integrals have no derivative.
   """
   p = m.plan.actuator
   ctrl, slewed = setpoint.slew(m, ctrl, act)
@@ -92,11 +92,11 @@ def _without_limits(m, ctrl, act, length, velocity, user, hold_integrals=False):
 
 
 def velocity_slope(m: Model, ctrl, act, length, velocity, qfrc_actuator, user: UserLaws) -> jax.Array:
-  """Derivative (nout, W) of each output's force with respect to its velocity.
+  """Compute the derivative (nout, W) of each output's force with respect to its velocity.
 
-  It is zero where a limit of the actuator, its tendon or its joint holds the force. Of the bristles of a motor only the
-  damping counts, not what their yielding changes. Beside a bad control C takes some slopes at the controls as given and some at
-  the zeros in effect; here all are taken at the zeros.
+  The derivative is zero where a limit of the actuator, its tendon or its joint determines the force. Of the bristles of a
+  motor, only the damping counts, not the change of their yield rate. If a control is bad, C takes some slopes at the controls
+  as given and some at the zeros in effect; here all slopes are taken at the zeros.
 
   Args:
     m: the model.
@@ -120,9 +120,9 @@ def velocity_slope(m: Model, ctrl, act, length, velocity, qfrc_actuator, user: U
 
 
 def length_slope(m: Model, ctrl, act, length, velocity, qfrc_actuator, user: UserLaws) -> jax.Array:
-  """Derivative (nout, W) of each output's force with respect to its length, zero where a limit holds the force.
+  """Compute the derivative (nout, W) of each output's force with respect to its length.
 
-  Arguments are those of `velocity_slope`.
+  The derivative is zero where a limit determines the force. The arguments are those of `velocity_slope`.
 
   Source: `mjd_effActuation`.
   """
@@ -137,7 +137,7 @@ def length_slope(m: Model, ctrl, act, length, velocity, qfrc_actuator, user: Use
 
 
 def _held(m, force):
-  """Outputs (nout, W) whose force a limit of the actuator or its tendon holds, from the force without limits."""
+  """Return the mask (nout, W) of outputs at a limit of their actuator or tendon, from the force without limits."""
   owner = m.plan.actuator.owner
   tendons = _limit_tendons(m, force)
   held = tendons != force
@@ -154,7 +154,7 @@ def _held(m, force):
 
 
 def _held_by_joint(m, qfrc_actuator):
-  """Outputs (nout, W) on joints whose actuator force is at its limit."""
+  """Return the mask (nout, W) of outputs on joints whose actuator force is at its limit."""
   owner = m.plan.actuator.owner
   on_joint = np.isin(m.actuator_trntype, (TrnType.JOINT, TrnType.JOINTINPARENT))
   joint = np.where(on_joint, m.actuator_trnid[:, 0], 0)[owner]
@@ -166,13 +166,13 @@ def _held_by_joint(m, qfrc_actuator):
 
 
 def _early(m, x, act_dot):
-  """act, for actuators with `actearly` that of the next step."""
+  """Return act, with the activations of the next step for actuators with `actearly`."""
   early = m.actuator_actearly.astype(bool)[m.plan.actuator.act_owner]
   return jnp.where(early[:, None], next_activation(m, x.act, act_dot, x.velocity), x.act) if early.any() else x.act
 
 
 def _limit_tendons(m, force):
-  """Scale the forces on a tendon so that their sum is in its range; a sum of zero stays."""
+  """Scale the forces on a tendon so that their sum is in its range; forces with sum zero do not change."""
   p = m.plan.actuator
   if not p.tendon.size:
     return force
@@ -185,7 +185,7 @@ def _limit_tendons(m, force):
 
 
 def _limit(m, force):
-  """Clamp the outputs of limited actuators to their range, the norm of three that belong together."""
+  """Clamp the outputs of limited actuators to their range; of an actuator with three outputs, clamp the norm."""
   limited = m.actuator_forcelimited.astype(bool)
   triple = limited & (m.actuator_gaintype == GainType.SO3)
   owner = m.plan.actuator.owner
@@ -197,7 +197,7 @@ def _limit(m, force):
 
 
 def _to_joints(m, moment, force, qfrc_gravcomp):
-  """Joint force of the outputs and of the gravity compensation that actuators deliver, within the limits of the joints."""
+  """Compute the joint force of outputs and of gravity compensation by actuators, within the limits of the joints."""
   qfrc = transmission.to_joints(m, moment, force)
   if m.ngravcomp:
     qfrc = qfrc + jnp.where(m.jnt_actgravcomp[m.dof_jntid].astype(bool)[:, None], qfrc_gravcomp, 0)

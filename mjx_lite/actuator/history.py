@@ -1,8 +1,8 @@
-"""Delay lines: ring buffers of past samples, read between the samples.
+"""Delay lines: ring buffers of past samples, with interpolation between the samples.
 
-A buffer lies in `Data.history` as [user, cursor, times (n), values (n, dim)]; the cursor is the place of the newest sample.
-All buffers are handled at once, padded to the longest. Which sample is asked for is found by comparing times, not by
-counting from the cursor: the order of the samples in memory does not matter.
+A buffer lies in `Data.history` as [user, cursor, times (n), values (n, dim)]; the cursor is the index of the newest sample. All
+buffers are handled at once, padded to the longest. A sample is found by comparing times, not by counting from the cursor, so
+the order of the samples in memory does not matter.
 """
 
 from typing import NamedTuple
@@ -15,23 +15,23 @@ from mjx_lite.core.select import put, rows, rows_or_zero
 from mjx_lite.core.types import Model
 from mjx_lite.math import safe
 
-HOLD, LINEAR, CUBIC = range(3)  # how a buffer is read between samples
+HOLD, LINEAR, CUBIC = range(3)  # interpolation between samples
 
 
 class HistoryPlan(NamedTuple):
-  """Addresses of some buffers in the history; what is padded has address 0 and is not valid."""
+  """Addresses of buffers in the history; padded entries have address 0 and are not valid."""
 
   size: np.ndarray  # (n,) samples of a buffer
   cursor: np.ndarray  # (n,)
   time: np.ndarray  # (n, longest)
   value: np.ndarray  # (n, longest, widest)
-  next: np.ndarray  # (n, longest) place after a place, round the ring
+  next: np.ndarray  # (n, longest) next index in the ring
   valid: np.ndarray  # (n, longest)
   valid_value: np.ndarray  # (n, longest, widest)
 
 
 def plan(size: np.ndarray, adr: np.ndarray, dim: np.ndarray) -> HistoryPlan:
-  """Addresses of the buffers that start at adr (n,) and hold size (n,) samples of dim (n,) numbers."""
+  """Build the addresses of the buffers that start at adr (n,) and hold size (n,) samples of dim (n,) numbers."""
   place, column = np.arange(max(size, default=0)), np.arange(max(dim, default=0))
   size, adr, dim = (np.asarray(x, int)[:, None] for x in (size, adr, dim))
   valid = place < size
@@ -44,12 +44,12 @@ def plan(size: np.ndarray, adr: np.ndarray, dim: np.ndarray) -> HistoryPlan:
 
 
 def initial(p: HistoryPlan, nhistory: int, values: np.ndarray) -> np.ndarray:
-  """History before the first step as (nhistory, 2), a constant and a multiple of the timestep.
+  """Return the history before the first step as (nhistory, 2): a constant and a multiple of the timestep.
 
   The samples are those of the steps before time zero.
 
   Args:
-    p: the buffers; the rest of the history is zero.
+    p: the buffers; all other entries of the history are zero.
     nhistory: size of the history.
     values: (n, widest) value of all samples of a buffer.
 
@@ -63,13 +63,13 @@ def initial(p: HistoryPlan, nhistory: int, values: np.ndarray) -> np.ndarray:
 
 
 def _tolerance(t: jax.Array) -> jax.Array | float:
-  """Times that differ by less are the same: MuJoCo's in 64 bits, where it can be resolved; some round-off in 32."""
+  """Return the difference below which times are equal: MuJoCo's tolerance in 64 bits, a multiple of round-off in 32 bits."""
   eps = float(jnp.finfo(t.dtype).eps)
   return safe.MINVAL if eps < safe.MINVAL else 8 * eps * jnp.maximum(jnp.abs(t), 1)
 
 
 def _latest(times, among):
-  """The one place with the largest time among those given, none if there are none."""
+  """Return the mask of the sample with the largest time among the samples in `among`; empty if `among` is empty."""
   return among & (times == jnp.max(jnp.where(among, times, -jnp.inf), axis=1, keepdims=True))
 
 
@@ -78,13 +78,13 @@ def _earliest(times, among):
 
 
 def read(p: HistoryPlan, history: jax.Array, t: jax.Array, interp: np.ndarray) -> jax.Array:
-  """Values (n, widest, W) of the buffers at the times t (n, W).
+  """Read the values (n, widest, W) of the buffers at the times t (n, W).
 
-  Before the oldest sample it is the oldest, after the newest the newest. The cubic has the slope of the two neighbours at a
-  sample, zero at the ends of the buffer.
+  Before the oldest sample, the value is that of the oldest; after the newest sample, that of the newest. The slope of the cubic
+  at a sample is that between the sample's two neighbours, and zero at the ends of the buffer.
 
   Source: `mju_historyRead`.
-  Gradient: with respect to time, of a hold zero; of the others that of the piece in which t lies.
+  Gradient: with respect to time, zero for a hold, else that of the piece in which t lies.
   """
   times, values = rows(history, p.time), rows(history, p.value)
   t = t[:, None]
@@ -116,7 +116,7 @@ def read(p: HistoryPlan, history: jax.Array, t: jax.Array, interp: np.ndarray) -
 
 
 def _hermite(x, dt, lo, hi, slope_lo, slope_hi):
-  """Cubic on [0, 1] with given ends and slopes."""
+  """Evaluate the cubic on [0, 1] with given end values and slopes."""
   y = 1 - x
   return y * y * (1 + 2 * x) * lo + x * x * (1 + 2 * y) * hi + x * y * dt * (y * slope_lo - x * slope_hi)
 
@@ -124,10 +124,10 @@ def _hermite(x, dt, lo, hi, slope_lo, slope_hi):
 def insert(
   p: HistoryPlan, history: jax.Array, time: jax.Array, values: jax.Array, where: jax.Array | None = None
 ) -> jax.Array:
-  """The history after values (n, widest, W) were recorded at a time (W,), in the buffers where (n, W) holds, or in all.
+  """Record values (n, widest, W) at a time (W,) in the buffers where `where` (n, W) holds, or in all; return the history.
 
-  A sample of the same time is overwritten. A newer one takes the place of the oldest, and so does one older than all;
-  one in between drops the oldest and moves those before it.
+  A sample of the same time is overwritten. A newer sample replaces the oldest sample, and so does a sample older than all. A
+  sample in between drops the oldest sample and shifts the samples before it.
 
   Source: `mju_historyInsert`.
   """
@@ -138,7 +138,7 @@ def insert(
   found = jnp.any(valid & ~older & (times - time < _tolerance(time)), axis=1)
   append = (count == size) & ~found
   between = ~found & ~append & (count > 0)
-  # age: number of samples that are older, were they all in order
+  # age: number of older samples, if all were in order
   age = (np.arange(p.time.shape[1])[:, None] - cursor[:, None] - 1) % size[:, None]
   target = jnp.where(found, count, jnp.where(between, count - 1, 0))
   write = valid & (age == target[:, None])
@@ -158,18 +158,18 @@ def insert(
 
 
 def _flat(x, mask):
-  """The rows that a mask over all but the last axis selects."""
+  """Return the rows that a mask over all but the last axis selects."""
   return rows(x.reshape(-1, x.shape[-1]), np.flatnonzero(mask))
 
 
 def start(m: Model, timestep: jax.Array) -> jax.Array:
-  """The history (nhistory, W) before the first step, for a timestep (W,)."""
+  """Return the history (nhistory, W) before the first step, for a timestep (W,)."""
   constant, steps = jnp.asarray(m.plan.actuator.history0, m.layout.dtype).T
   return constant[:, None] + steps[:, None] * timestep
 
 
 def delayed_ctrl(m: Model, history: jax.Array, time: jax.Array, ctrl: jax.Array) -> jax.Array:
-  """Controls (nu, W) with those of actuators that have a delay read from their history. Source: `mj_readCtrl`."""
+  """Return the controls (nu, W); read those of actuators with a delay from the history. Source: `mj_readCtrl`."""
   p = m.plan.actuator
   if not len(p.delayed):
     return ctrl
@@ -182,7 +182,7 @@ def delayed_ctrl(m: Model, history: jax.Array, time: jax.Array, ctrl: jax.Array)
 
 
 def record(m: Model, history: jax.Array, time: jax.Array, ctrl: jax.Array) -> jax.Array:
-  """The history (nhistory, W) with the controls of the step at time (W,), as they are given. Source: `mj_advance`."""
+  """Record the controls of the step at time (W,), as given, in the history (nhistory, W). Source: `mj_advance`."""
   p = m.plan.actuator
   if not len(p.delayed):
     return history

@@ -1,7 +1,7 @@
 """The simple laws: constant and affine gains and biases, integrators and filters.
 
-A dynamics returns pairs (addresses in act, rates of change there); a gain returns the force that the input makes, a bias
-the force without input, both for the outputs of the group.
+A dynamics function returns pairs (addresses in act, rates of change there). A gain function returns the force that the input
+makes, a bias function the force without input; both are forces of the group's outputs.
 """
 
 import jax
@@ -19,17 +19,17 @@ Rates = list[tuple[np.ndarray, jax.Array]]
 
 
 def no_rate(m: Model, k: Group, x: State) -> Rates:
-  """No states."""
+  """Return no rates, for actuators without states."""
   return []
 
 
 def no_force(m: Model, k: Group, x: State) -> jax.Array:
-  """No force."""
+  """Return a force of zero."""
   return jnp.zeros((len(k.out), 1), x.length.dtype)
 
 
 def integrator(m: Model, k: Group, x: State) -> Rates:
-  """Each state is the integral of a control."""
+  """Return the rates of integrators: each state is the integral of a control."""
   num = m.actuator_ctrlnum[k.who]
   ctrl = np.concatenate([a + np.arange(n) for a, n in zip(k.ctrl, num, strict=True)])
   act = np.concatenate([a + 1 + np.arange(-n, 0) for a, n in zip(k.act, num, strict=True)])
@@ -37,14 +37,14 @@ def integrator(m: Model, k: Group, x: State) -> Rates:
 
 
 def filter_(m: Model, k: Group, x: State) -> Rates:
-  """First-order filter of the control; round a circle it takes the shorter way."""
+  """Return the rates of a first-order filter of the control; on a circle, the state moves along the shorter arc."""
   act = rows(x.act, k.act)
   ctrl = circle.wrap(m, k.who, rows(x.ctrl, k.ctrl), act)
   return [(k.act, (ctrl - act) / _timeconst(m, k))]
 
 
 def filterexact_next(m: Model, k: Group, act: jax.Array, act_dot: jax.Array, velocity: jax.Array) -> Rates:
-  """States of filters after a step in which the control is constant."""
+  """Return the states of filters after a step in which the control is constant."""
   tau = _timeconst(m, k)
   decay = -jnp.expm1(-m.opt.timestep / tau)
   return [(k.act, rows(act, k.act) + rows(act_dot, k.act) * tau * decay)]
@@ -56,18 +56,18 @@ def _timeconst(m, k):
 
 
 def fixed(m: Model, k: Group, x: State) -> jax.Array:
-  """Constant gain; the setpoint of a servo on a circle is the one nearest to the length."""
+  """Apply a constant gain; the setpoint of a servo on a circle is the equivalent value nearest to the length."""
   drive = circle.wrap(m, k.who, rows(x.drive, k.who), rows(x.length, k.out))
   return rows(m.actuator_gainprm, k.who)[:, 0] * drive
 
 
 def affine_gain(m: Model, k: Group, x: State) -> jax.Array:
-  """Gain affine in length and velocity."""
+  """Apply a gain that is affine in length and velocity."""
   return _affine(rows(m.actuator_gainprm, k.who), k, x) * rows(x.drive, k.who)
 
 
 def affine_bias(m: Model, k: Group, x: State) -> jax.Array:
-  """Force affine in length and velocity."""
+  """Return a force that is affine in length and velocity."""
   return _affine(rows(m.actuator_biasprm, k.who), k, x)
 
 
@@ -76,19 +76,19 @@ def _affine(prm, k, x):
 
 
 def user_rates(m: Model, k: Group, x: State) -> Rates:
-  """Rates of the user's function."""
+  """Return the rates of the user's function."""
   act = np.concatenate([m.actuator_actadr[i] + np.arange(m.actuator_actnum[i]) for i in k.who])
   assert x.user.rates is not None
   return [(act, rows(x.user.rates, act))]
 
 
 def user_gain(m: Model, k: Group, x: State) -> jax.Array:
-  """Gain of the user's function."""
+  """Apply the gain of the user's function."""
   assert x.user.gain is not None
   return rows(x.user.gain * x.drive, k.who)
 
 
 def user_bias(m: Model, k: Group, x: State) -> jax.Array:
-  """Force of the user's function."""
+  """Return the force of the user's function."""
   assert x.user.bias is not None
   return rows(x.user.bias, k.who)

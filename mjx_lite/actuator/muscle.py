@@ -16,9 +16,9 @@ from mjx_lite.math import safe
 
 
 def dynamics(m: Model, k: Group, x: State) -> Rates:
-  """Activation follows excitation, faster up than down. Source: `mju_muscleDynamics`.
+  """Compute the rate of activation, which follows excitation faster up than down. Source: `mju_muscleDynamics`.
 
-  Gradient: where excitation equals activation that of the slower branch, at a bound of the excitation half the one-sided.
+  Gradient: that of the slower branch where excitation equals activation; half the one-sided one at an excitation bound.
   """
   prm, act = rows(m.actuator_dynprm, k.who), rows(x.act, k.act)
   excess = jnp.clip(rows(x.ctrl, k.ctrl), 0, 1) - act
@@ -30,17 +30,17 @@ def dynamics(m: Model, k: Group, x: State) -> Rates:
 
 
 def _sigmoid(x):
-  """Quintic step from 0 to 1 on [0, 1]. Source: `mju_sigmoid`."""
+  """Compute a quintic step from 0 to 1 on [0, 1]. Source: `mju_sigmoid`."""
   x = jnp.clip(x, 0, 1)
   return x * x * x * (3 * x * (2 * x - 5) + 10)
 
 
 def gain(m: Model, k: Group, x: State) -> jax.Array:
-  """Active force, which pulls: peak force times activation times a curve of length times one of velocity.
+  """Compute the active force, which pulls: peak force times activation times a curve of length times a curve of velocity.
 
   Source: `mju_muscleGain`.
-  Gradient: continuous but at the edges of the pieces of the velocity curve with fvmax <= 1 and of a length curve without width,
-  where it is that of the lower piece.
+  Gradient: continuous, except at the edges of the pieces of the velocity curve with fvmax <= 1 and of a length curve without
+  width; there it is that of the lower piece.
   """
   prm = rows(m.actuator_gainprm, k.who)
   lmin, lmax, vmax, fvmax = (prm[:, i] for i in (4, 5, 6, 8))
@@ -54,7 +54,7 @@ def gain(m: Model, k: Group, x: State) -> jax.Array:
 
 
 def _length_curve(length, lmin, lmax):
-  """Bump of four parabolas over [lmin, lmax] with its maximum at 1. Source: `mju_muscleGainLength`."""
+  """Compute a bump of four parabolas over [lmin, lmax] with its maximum at 1. Source: `mju_muscleGainLength`."""
   left = length <= 1
   end, width = jnp.where(left, lmin, lmax), 0.5 * jnp.where(left, 1 - lmin, lmax - 1)
   outer = jnp.where(left, length <= 1 - width, length > 1 + width)
@@ -64,7 +64,7 @@ def _length_curve(length, lmin, lmax):
 
 
 def bias(m: Model, k: Group, x: State) -> jax.Array:
-  """Passive force beyond the optimal length, first quadratic, then linear. Source: `mju_muscleBias`.
+  """Compute the passive force beyond the optimal length, first quadratic, then linear. Source: `mju_muscleBias`.
 
   Gradient: continuous.
   """
@@ -77,13 +77,13 @@ def bias(m: Model, k: Group, x: State) -> jax.Array:
 
 
 def _normalised(m, k, x, prm):
-  """Optimal length, and the length in its units."""
+  """Return the optimal length, and the length in units of the optimal length."""
   lengthrange = rows(m.actuator_lengthrange, k.out)
   optimal = safe.quotient(lengthrange[:, 1] - lengthrange[:, 0], prm[:, 1] - prm[:, 0])
   return optimal, prm[:, 0] + safe.quotient(rows(x.length, k.out) - lengthrange[:, 0], optimal)
 
 
 def _peak(m, k, prm):
-  """Peak force: given, or scaled by the acceleration that a unit force makes."""
+  """Return the peak force: as given, or scale / acc0 with the acceleration acc0 that a unit force makes."""
   scaled = safe.quotient(prm[:, 3], rows(m.actuator_acc0, k.out))
   return jnp.where(prm[:, 2] < 0, scaled, prm[:, 2])

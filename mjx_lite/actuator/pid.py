@@ -1,7 +1,7 @@
 """PID controllers.
 
-Parameters: gain (ki), bias (0, -kp, -kv), dynamics (imax, slewmax). The terms of the state are the affine bias; here are
-those of the inputs.
+Parameters: gain (ki), bias (0, -kp, -kv), dynamics (imax, slewmax). The terms of length and velocity are the affine bias; this
+file has the terms of the inputs.
 """
 
 import jax
@@ -16,7 +16,7 @@ from mjx_lite.core.types import Model
 
 
 def dynamics(m: Model, k: Group, x: State) -> Rates:
-  """Integral of the position error. Source: `mj_fwdActuation`."""
+  """Return the rate of the integral of the position error. Source: `mj_fwdActuation`."""
   adr = m.plan.actuator.slot[k.who, INTEGRAL]
   has = np.flatnonzero(adr >= 0)
   if not has.size:
@@ -28,7 +28,7 @@ def dynamics(m: Model, k: Group, x: State) -> Rates:
 
 
 def gain(m: Model, k: Group, x: State) -> jax.Array:
-  """Force of setpoints, feed-forward and integral. Source: `mj_fwdActuation`."""
+  """Compute the force of setpoints, feed-forward and integral. Source: `mj_fwdActuation`."""
   position, velocity, feed, _ = setpoint.inputs(m, k.who, x.ctrl)
   prm = rows(m.actuator_biasprm, k.who)
   position = circle.wrap(m, k.who, position, rows(x.length, k.out))

@@ -1,7 +1,7 @@
-"""Index tables of the actuators: who has which law, and where its inputs, states and outputs are.
+"""Index tables of the actuators: the actuators of each law, and the addresses of their inputs, states and outputs.
 
-Three index spaces: actuators (nactuator), their controls (nu) and their outputs (nout); an actuator has none or several
-controls, several states, and one output or three.
+There are three index spaces: actuators (nactuator), controls (nu) and outputs (nout). An actuator has any number of controls
+and of states, and one output or three.
 """
 
 from collections.abc import Mapping
@@ -25,9 +25,9 @@ class Group(NamedTuple):
 
   kind: int
   who: np.ndarray  # actuators
-  ctrl: np.ndarray  # their first controls, -1 for none
-  act: np.ndarray  # their last states, -1 for none
-  out: np.ndarray  # their outputs, all of them, in order
+  ctrl: np.ndarray  # address of each actuator's first control, -1 for none
+  act: np.ndarray  # address of each actuator's last state, -1 for none
+  out: np.ndarray  # all outputs of these actuators, in order
 
 
 class ActuatorPlan(NamedTuple):
@@ -38,26 +38,26 @@ class ActuatorPlan(NamedTuple):
   biases: tuple[Group, ...]
   slot: np.ndarray  # (nactuator, 5) addresses of the states slew, integral, temperature, bristle, current
   input: np.ndarray  # (nactuator, 4) addresses of the controls position, velocity, feed-forward, voltage
-  source: np.ndarray  # what the gain multiplies: an address in (ctrl, act)
-  circle: np.ndarray  # whether a setpoint means a point on a circle, and whose
+  source: np.ndarray  # address in (ctrl, act) of the gain's input
+  circle: np.ndarray  # kind of circle on which a setpoint is: NO_CIRCLE, BALL_CIRCLE or SITE_CIRCLE
   owner: np.ndarray  # (nout,) actuator of an output
   act_owner: np.ndarray  # (na,) actuator of a state
   ctrl0: np.ndarray  # (nu,) controls after a reset
   tendon_out: np.ndarray  # outputs on tendons whose total force is limited
-  tendon: np.ndarray  # their tendons
+  tendon: np.ndarray  # tendons of these outputs
   delayed: np.ndarray  # actuators with a history
-  delayed_ctrl: np.ndarray  # (n, d) their controls
+  delayed_ctrl: np.ndarray  # (n, d) controls of these actuators
   history: history.HistoryPlan
   history0: np.ndarray  # (nhistory, 2) initial history: a constant, and a multiple of the timestep
 
 
 def plan(s: Mapping[str, Any], values: Mapping[str, np.ndarray]) -> ActuatorPlan:
-  """Index tables.
+  """Build the index tables.
 
   Args:
     s: static fields of the model.
-    values: its float fields as they are when the model is put. Which states an actuator has follows from which of its
-      parameters are positive, so that is fixed then.
+    values: float fields of the model when it is put. Positive parameters determine the states of an actuator, so these states
+      are fixed then.
   """
   owner = np.repeat(np.arange(s["nactuator"]), s["actuator_outnum"])
   slot = slots(s, values)
@@ -76,7 +76,7 @@ def plan(s: Mapping[str, Any], values: Mapping[str, np.ndarray]) -> ActuatorPlan
 
 
 def slots(s: Mapping[str, Any], values: Mapping[str, np.ndarray]) -> np.ndarray:
-  """Addresses of the states of motors and controllers, -1 for none. Source: `mj_dcmotorSlots`."""
+  """Return the addresses (nactuator, 5) of the states of motors and controllers, -1 for none. Source: `mj_dcmotorSlots`."""
   dyn, gain = values["actuator_dynprm"], values["actuator_gainprm"]
   has = np.zeros((s["nactuator"], 5), bool)
   motor, pid = s["actuator_dyntype"] == DynType.DCMOTOR, s["actuator_dyntype"] == DynType.PID
@@ -100,14 +100,17 @@ def _groups(s, kinds, ignored) -> tuple[Group, ...]:
 
 
 def _inputs(s) -> np.ndarray:
-  """Controls of controllers in the order of INPUTS; those that are absent do not take a place."""
+  """Return the controls of controllers in the order of INPUTS; absent controls take no address."""
   has = (s["actuator_ctrlspec"][:, None] & np.array(INPUTS)) > 0
   has &= np.isin(s["actuator_gaintype"], (GainType.PID, GainType.DCMOTOR))[:, None]
   return np.where(has, s["actuator_ctrladr"][:, None] + has.cumsum(axis=1) - 1, -1)
 
 
 def _source(s, slot) -> np.ndarray:
-  """What the gain multiplies: the last state if there is one, the control otherwise."""
+  """Return the address in (ctrl, act) of the gain's input, -1 for none.
+
+  A PID controller reads its integral, a DC motor its current; any other actuator reads its last state, or else its control.
+  """
   ctrl = np.where(s["actuator_ctrlnum"] > 0, s["actuator_ctrladr"], -1)
   act = np.where(s["actuator_actnum"] > 0, s["actuator_actadr"] + s["actuator_actnum"] - 1, -1)
   pid, motor = s["actuator_gaintype"] == GainType.PID, s["actuator_gaintype"] == GainType.DCMOTOR
@@ -116,7 +119,7 @@ def _source(s, slot) -> np.ndarray:
 
 
 def _circle(s) -> np.ndarray:
-  """Servos and controllers whose transmission can turn all the way round. Source: `wrapPeriod`."""
+  """Find the servos and controllers whose transmission can make a full rotation. Source: `wrapPeriod`."""
   dyn = (DynType.NONE, DynType.INTEGRATOR, DynType.FILTER, DynType.FILTEREXACT)
   servo = (s["actuator_gaintype"] == GainType.FIXED) & (s["actuator_biastype"] == BiasType.AFFINE)
   servo = servo & np.isin(s["actuator_dyntype"], dyn) | (s["actuator_gaintype"] == GainType.PID)
@@ -134,7 +137,7 @@ def _limited_tendons(s) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _initial_ctrl(s) -> np.ndarray:
-  """Zero, but a commanded quaternion is the identity. Source: `mj_resetCtrl`."""
+  """Return zero controls, with the identity for commanded quaternions. Source: `mj_resetCtrl`."""
   ctrl = np.zeros(s["nu"])
   quat = (s["actuator_gaintype"] == GainType.SO3) & (s["actuator_ctrlspec"] == CtrlChart.QUAT)
   ctrl[s["actuator_ctrladr"][quat]] = 1

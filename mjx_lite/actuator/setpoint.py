@@ -1,4 +1,4 @@
-"""What the controllers on board have in common: inputs, limits of the rate of a setpoint and of an integral."""
+"""Common parts of on-board controllers: inputs, and limits of the rate of a setpoint and of an integral."""
 
 import jax
 import jax.numpy as jnp
@@ -13,9 +13,9 @@ from mjx_lite.core.types import Model
 
 
 def slew(m: Model, ctrl: jax.Array, act: jax.Array) -> tuple[jax.Array, Rates]:
-  """Controls (nu, W) with the rate of setpoints limited, and the rates of the states that remember them.
+  """Limit the rate of setpoints; return the controls (nu, W), and the rates of the states that store the setpoints.
 
-  It is the first control of an actuator that is limited, whatever it means.
+  The first control of an actuator is limited, whatever its meaning.
 
   Source: `slewLimit`.
   """
@@ -34,11 +34,11 @@ def slew(m: Model, ctrl: jax.Array, act: jax.Array) -> tuple[jax.Array, Rates]:
 
 
 def inputs(m: Model, who: np.ndarray, ctrl: jax.Array) -> list[jax.Array]:
-  """Controls of the actuators `who` by what they mean: position, velocity, feed-forward, voltage; absent ones are zero."""
+  """Return the controls of the actuators `who` by meaning: position, velocity, feed-forward, voltage; absent ones are zero."""
   return [rows_or_zero(ctrl, adr) for adr in m.plan.actuator.input[who].T]
 
 
 def hold_integral(error: jax.Array, integral: jax.Array, limit: jax.Array) -> jax.Array:
-  """Rate of an integral that stops at its limits (none if not positive)."""
+  """Return the rate of an integral that stops at its limits; a limit that is not positive is no limit."""
   high, low = (limit > 0) & (integral >= limit), (limit > 0) & (integral <= -limit)
   return jnp.where(high & (error > 0) | low & (error < 0), 0, error)

@@ -1,6 +1,6 @@
 """Orientation servos: one actuator with three outputs, along the geodesic to a target orientation.
 
-The lengths of the outputs are the rotation vector of the current orientation, the velocities the local angular velocity.
+The lengths of the outputs are the rotation vector of the current orientation. The velocities are the local angular velocity.
 """
 
 import jax
@@ -16,12 +16,12 @@ from mjx_lite.math import quat, safe
 
 
 def _blocks(x, adr, width):
-  """(n, width, W) of the blocks of consecutive rows that start at adr."""
+  """Return the blocks (n, width, W) of consecutive rows that start at adr."""
   return rows(x, adr[:, None] + np.arange(width))
 
 
 def _target(m, k, x):
-  """Quaternions (n, 4, W) that are asked for: a control or a state, as a rotation vector or as a quaternion."""
+  """Return the target quaternions (n, 4, W), from a control or a state that is a rotation vector or a quaternion."""
   stateful = m.actuator_actnum[k.who] > 0
   as_quat = ~stateful & (m.actuator_ctrlspec[k.who] == CtrlChart.QUAT)
   adr = m.actuator_ctrladr[k.who]
@@ -38,10 +38,10 @@ def _target(m, k, x):
 
 
 def gain(m: Model, k: Group, x: State) -> jax.Array:
-  """kp times the rotation vector from the current orientation to the target, in the local frame.
+  """Compute kp times the rotation vector from the current orientation to the target, in the local frame.
 
   Source: `mj_fwdActuation`.
-  Gradient: at a target opposite to the orientation one-sided.
+  Gradient: one-sided at a target opposite to the orientation.
   """
   n = len(k.who)
   current = quat.from_rotvec(_blocks(x.length, m.actuator_outadr[k.who], 3))
@@ -51,19 +51,19 @@ def gain(m: Model, k: Group, x: State) -> jax.Array:
 
 
 def bias(m: Model, k: Group, x: State) -> jax.Array:
-  """Constant and damping, the same for each output. Source: `mj_fwdActuation`."""
+  """Compute the constant and damping force, with the same parameters for each output. Source: `mj_fwdActuation`."""
   prm = rows(m.actuator_biasprm, m.plan.actuator.owner[k.out])
   return prm[:, 0] + prm[:, 2] * rows(x.velocity, k.out)
 
 
 def size(force: jax.Array) -> jax.Array:
-  """Norm of the three forces that belong together (3n, W), at each of them."""
+  """Return the norm of the three forces of an actuator (3n, W), repeated for each of the three."""
   f = force.reshape(-1, 3, force.shape[-1])
   return jnp.broadcast_to(safe.norm(f)[:, None], f.shape).reshape(force.shape)
 
 
 def limit(m: Model, who: np.ndarray, force: jax.Array) -> jax.Array:
-  """Forces (3n, W) of the actuators `who`, scaled to the upper end of their force range."""
+  """Scale the forces (3n, W) of the actuators `who` to at most the upper end of their force range."""
   f = force.reshape(len(who), 3, force.shape[-1])
   size, most = safe.norm(f), rows(m.actuator_forcerange, who)[:, 1]
   over = size > most
@@ -71,7 +71,7 @@ def limit(m: Model, who: np.ndarray, force: jax.Array) -> jax.Array:
 
 
 def reanchor(m: Model, k: Group, act: jax.Array) -> jax.Array:
-  """States (na, W) with targets beyond half a turn replaced by the same rotation the other way round. Source: `mj_advance`."""
+  """Replace targets beyond half a rotation in the states (na, W) by the shorter equivalent rotation. Source: `mj_advance`."""
   who = k.who[m.actuator_actnum[k.who] > 0]
   if not who.size:
     return act

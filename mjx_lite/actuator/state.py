@@ -1,4 +1,4 @@
-"""What the laws of the actuators see."""
+"""State that the laws of the actuators read."""
 
 from typing import NamedTuple
 
@@ -21,5 +21,5 @@ class State(NamedTuple):
   length: jax.Array  # (nout, W)
   velocity: jax.Array  # (nout, W)
   act_used: jax.Array  # (na, W) act, or the next act of actuators with `actearly`
-  drive: jax.Array  # (nactuator, W) what the gain multiplies: a control or one of act_used
+  drive: jax.Array  # (nactuator, W) input of the gain: a control or an entry of act_used
   user: UserLaws = UserLaws()

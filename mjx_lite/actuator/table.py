@@ -15,7 +15,7 @@ DYNAMICS = {
   DynType.USER: laws.user_rates,
 }
 
-# function (m, group, act, act_dot, velocity) -> pairs (addresses in act, next act), where it is not a step of Euler
+# function (m, group, act, act_dot, velocity) -> pairs (addresses in act, next act); kinds without one take an Euler step
 NEXT = {DynType.FILTEREXACT: laws.filterexact_next, DynType.DCMOTOR: dcmotor.next_}
 
 # function (m, group, state) -> force that the input makes, of the group's outputs

@@ -1,7 +1,7 @@
 """Command line: `mjx-lite demo | bench | check | inspect | view`, also `python -m mjx_lite`.
 
-Each command is a module with `HELP`, `add_arguments(parser)` and `run(args) -> exit code`. They are imported when they
-are asked for, so that `--help` answers at once.
+Each command is a module with `add_arguments(parser)` and `run(args) -> exit code`. `main` imports only the module of the
+requested command, so that `--help` answers at once.
 """
 
 import argparse
@@ -10,7 +10,7 @@ import importlib.metadata
 import sys
 from collections.abc import Sequence
 
-# the first line of each command's help, in the order of the help text
+# help line of each command, in the order of the help text
 COMMANDS = {
   "demo": "many humanoids fall and flail under random control; a report and a picture",
   "bench": "steps per second and compile time of a model",
@@ -21,7 +21,7 @@ COMMANDS = {
 
 
 class _Version(argparse.Action):
-  """Tells versions and ends."""
+  """Action that prints versions and exits."""
 
   def __call__(self, parser, *_):
     told = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in ("mjx_lite", "mujoco", "jax"))
@@ -30,10 +30,10 @@ class _Version(argparse.Action):
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-  """Runs one command.
+  """Run one command.
 
   Args:
-    argv: the words after the program's name; by default those of this process
+    argv: the arguments after the program's name; by default the arguments of this process
 
   Returns:
     The exit code: 0 good, 1 a difference was found, 2 bad input.
@@ -49,7 +49,7 @@ def main(argv: Sequence[str] | None = None) -> int:
       command = importlib.import_module(f"mjx_lite.cli.{name}")
       command.add_arguments(subparser)
   args, unknown = parser.parse_known_args(argv)
-  if unknown:  # told with the command's own usage
+  if unknown:  # report with the usage of the command
     subparsers.choices[args.command].error(f"unrecognized arguments: {' '.join(unknown)}")
 
   from mjx_lite.cli import common

@@ -1,4 +1,4 @@
-"""`mjx-lite bench MODEL`: steps per second and compile time, beside MuJoCo C's batch on request."""
+"""`mjx-lite bench MODEL`: steps per second and compile time, on request compared with MuJoCo C's batch."""
 
 import argparse
 import json
@@ -15,7 +15,7 @@ from mjx_lite.cli.common import mjx
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-  """Declares the command's arguments."""
+  """Declare the command's arguments."""
   parser.add_argument("model", metavar="MODEL.xml", help="MJCF, URDF or MJB file, or 'humanoid'")
   parser.add_argument("--worlds", type=common.positive_int, default=1024, help="number of worlds (1024)")
   parser.add_argument("--steps", type=common.positive_int, default=100, help="steps of a rollout (100)")
@@ -26,14 +26,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-  """Times rollouts that carry the state and record qpos and qvel."""
+  """Time rollouts that carry the state and record qpos and qvel."""
   mj_model = common.load_model(args.model)
   m = mjx.put_model(mj_model)
   qpos, qvel = common.random_state(mj_model, args.worlds, args.seed)
   d = common.batched_data(mj_model, m, qpos, qvel)
   ctrl = common.random_control(mj_model, args.steps, args.worlds, args.seed)
   controls = jnp.asarray(ctrl)
-  # no cache on disk here: the time to compile is a result
+  # no compilation cache on disk: the compile time is a result
   with common.stdout.status("tracing and compiling"):
     program = timing.compile_program(common.rollout, m, d, controls)
   batch = _batch(mj_model, args.worlds) if args.batch else None
@@ -79,19 +79,19 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _rate(args: argparse.Namespace, times: list[float]) -> float:
-  """Steps per second, by the median time."""
+  """Compute steps per second from the median time."""
   return args.worlds * args.steps / statistics.median(times)
 
 
 def _batch(mj_model: mujoco.MjModel, worlds: int):
-  """C's batch on all cores."""
+  """Make MuJoCo C's batch, which runs on all cores."""
   import mujoco.batch
 
   return mujoco.batch.Batch(mj_model, worlds)
 
 
 def _time_batch(batch, qpos: np.ndarray, qvel: np.ndarray, ctrl: np.ndarray) -> float:
-  """Time of C's rollout from the same states under the same controls [s]."""
+  """Measure the time of C's rollout from the same states under the same controls [s]."""
   batch.reset(stage=int(mujoco.mjtStage.mjSTAGE_NONE))
   batch.qpos, batch.qvel = qpos, qvel
   control = np.ascontiguousarray(ctrl.transpose(1, 0, 2), np.float64)

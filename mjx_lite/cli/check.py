@@ -1,4 +1,4 @@
-"""`mjx-lite check MODEL`: every stage field against MuJoCo C along a trajectory; `--grad`: gradients against differences."""
+"""`mjx-lite check MODEL`: compare every stage field with MuJoCo C along a trajectory; `--grad`: gradients with differences."""
 
 import argparse
 
@@ -12,7 +12,7 @@ from mjx_lite.cli import common, compare
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-  """Declares the command's arguments."""
+  """Declare the command's arguments."""
   parser.add_argument("model", metavar="MODEL.xml", help="MJCF, URDF or MJB file, or 'humanoid'")
   parser.add_argument("--steps", type=common.positive_int, default=200, help="length of C's trajectory (200)")
   parser.add_argument("--seed", type=common.natural_int, default=0, help="of the controls and the first state (0)")
@@ -21,9 +21,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-  """Compares along the trajectory, prints a table; exit code 1 on a difference."""
+  """Compare along the trajectory and print a table; exit code 1 on a difference."""
   mj_model = common.load_model(args.model)
-  # both sides in double precision and at the solver's optimum, so that only errors are left
+  # both engines in double precision and at the solver's optimum, so that any difference is an error
   jax.config.update("jax_enable_x64", True)
   common.use_compilation_cache()
   mj_model = compare.optimal(mj_model)
@@ -45,7 +45,7 @@ def run(args: argparse.Namespace) -> int:
         worst[error.field] = step, error
       if first is None and not error.ok:
         first = step, error
-    # the trajectory is C's own, so one difference does not make the next
+    # step with C, so that one difference does not cause differences in later steps
     common.quiet(mujoco.mj_step, mj_model, d)
     most_contacts, most_rows = max(most_contacts, d.ncon), max(most_rows, d.nefc)
 
@@ -64,7 +64,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _check_gradients(mj_model: mujoco.MjModel, args: argparse.Namespace) -> int:
-  """Prints a line per block of inputs; exit code 1 where autodiff is wrong."""
+  """Check gradients and print a line per block of inputs; exit code 1 if a gradient is wrong."""
   d = common.initial_data(mj_model)
   for ctrl in common.random_control(mj_model, args.steps, 1, args.seed)[:, 0]:
     d.ctrl[:] = ctrl
@@ -81,7 +81,7 @@ def _check_gradients(mj_model: mujoco.MjModel, args: argparse.Namespace) -> int:
 
 
 def _print_table(worst: dict[str, tuple[int, compare.FieldError]], everything: bool) -> None:
-  """One line per field: its worst relative error, where and when."""
+  """Print one line per field: its worst relative error, the element and the step."""
   table = rich.table.Table(box=None, header_style="bold")
   table.add_column("stage")
   table.add_column("field")

@@ -1,4 +1,4 @@
-"""What the commands share: the engine, models from files, random controls, rollouts, the console."""
+"""Functions shared by the commands: models from files, random states and controls, rollouts, the console."""
 
 import os
 import pathlib
@@ -17,54 +17,54 @@ from mjx_lite.rollout import state_of
 
 
 def console(**options: Any) -> rich.console.Console:
-  """A console that shows words as they are: the brackets and colons of names, paths and messages are no marks for rich."""
+  """Make a console that prints text literally: rich does not interpret brackets and colons in names, paths and messages."""
   return rich.console.Console(markup=False, emoji=False, highlight=False, **options)
 
 
-# tables keep their form in a file or a pipe
+# fixed width for tables in a file or a pipe
 stdout = console(width=None if sys.stdout.isatty() else 120)
 stderr = console(stderr=True)
 
-# what the engine raises for a model that it cannot take; shown without a traceback
+# errors that the engine raises for an unsupported model; shown without a traceback
 ENGINE_ERRORS = (NotImplementedError, mjx.MjxError)
-# what NumPy and JAX raise where memory does not suffice, JAX elsewhere too
+# errors that NumPy and JAX raise when memory runs out; JAX raises JaxRuntimeError for other causes too
 MEMORY_ERRORS = (MemoryError, jax.errors.JaxRuntimeError)
 
 HUMANOID = pathlib.Path(__file__).parent.parent / "models" / "humanoid.xml"
 
 
 class BadInput(Exception):
-  """A mistake of the user; its message is all that is shown."""
+  """Error for a mistake of the user; only the message is shown."""
 
 
 def positive_int(text: str) -> int:
-  """A whole number above zero, for argparse."""
+  """Parse a whole number above zero, for argparse."""
   return _within(int(text), 1, np.inf)
 
 
 def natural_int(text: str) -> int:
-  """A whole number, zero or above, for argparse."""
+  """Parse a whole number, zero or above, for argparse."""
   return _within(int(text), 0, np.inf)
 
 
 def port(text: str) -> int:
-  """A TCP port, or 0 for any, for argparse."""
+  """Parse a TCP port, or 0 for any port, for argparse."""
   return _within(int(text), 0, 65535)
 
 
 def seconds(text: str) -> float:
-  """A time [s] that is not negative, for argparse."""
+  """Parse a nonnegative time [s], for argparse."""
   return _within(float(text), 0, np.inf)
 
 
 def _within(value, low, high):
-  """The value, if it is a number between both."""
+  """Return the value if it is in [low, high]; raise ValueError otherwise."""
   if not low <= value <= high:
     raise ValueError(f"{value} is not between {low} and {high}")
   return value
 
 
-# argparse shows these names
+# argparse shows these names in its messages
 positive_int.__name__ = "whole number above zero"
 natural_int.__name__ = "whole number from zero on"
 port.__name__ = "port from 0 to 65535"
@@ -72,22 +72,22 @@ seconds.__name__ = "number of seconds"
 
 
 def headed(word: str, style: str, text: str) -> rich.text.Text:
-  """A line whose first words have a style."""
+  """Return a line that starts with a styled word."""
   return rich.text.Text.assemble((word, style), text)
 
 
 def one_line(error: Exception) -> str:
-  """An error's message without its line breaks."""
+  """Return an error's message without line breaks."""
   return " ".join(str(error).split())
 
 
 def out_of_memory(error: Exception) -> bool:
-  """Whether that is what an error of NumPy's or JAX's says."""
+  """Return whether an error of NumPy or JAX means that memory ran out."""
   return isinstance(error, MemoryError) or "RESOURCE_EXHAUSTED" in str(error)
 
 
 def load_model(path: str | os.PathLike) -> mujoco.MjModel:
-  """Reads a model from MJCF, URDF or MJB; `humanoid` is the one that this package ships."""
+  """Read a model from MJCF, URDF or MJB; `humanoid` is the model in this package."""
   if str(path) == "humanoid" and not pathlib.Path("humanoid").exists():
     path = HUMANOID
   path = pathlib.Path(path)
@@ -103,7 +103,7 @@ def load_model(path: str | os.PathLike) -> mujoco.MjModel:
 
 
 def make_folder(path: pathlib.Path) -> None:
-  """Makes a folder for results before anything is computed that could be lost."""
+  """Make a folder for results; call this before the computation, so that a failure loses no results."""
   try:
     path.mkdir(parents=True, exist_ok=True)
   except OSError as error:
@@ -111,19 +111,19 @@ def make_folder(path: pathlib.Path) -> None:
 
 
 def use_compilation_cache() -> None:
-  """Keeps compiled programs under the user's cache directory, so that a command compiles once per model."""
+  """Enable JAX's compilation cache in the user's cache directory, so that a command compiles once per model."""
   root = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache")
   folder = root / "mjx_lite" / "jax"
   try:
     folder.mkdir(parents=True, exist_ok=True)
   except OSError:
-    return  # a read-only home costs time only
+    return  # without a cache only time is lost
   jax.config.update("jax_compilation_cache_dir", str(folder))
   jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)
 
 
 def count_cache_hits() -> Callable[[], int]:
-  """Begins to count programs that are taken from the cache on disk; returns a function that tells the number."""
+  """Start to count the programs taken from the cache on disk; return a function that returns the count."""
   hits = []
   jax.monitoring.register_event_listener(
     lambda event, **_: hits.append(event) if event == "/jax/compilation_cache/cache_hits" else None
@@ -132,7 +132,7 @@ def count_cache_hits() -> Callable[[], int]:
 
 
 def initial_data(mj_model: mujoco.MjModel) -> mujoco.MjData:
-  """The state in which trajectories begin: the first keyframe if there is one, otherwise qpos0."""
+  """Return the initial state of trajectories: the first keyframe if there is one, otherwise qpos0."""
   d = mujoco.MjData(mj_model)
   if mj_model.nkey:
     mujoco.mj_resetDataKeyframe(mj_model, d, 0)
@@ -140,10 +140,12 @@ def initial_data(mj_model: mujoco.MjModel) -> mujoco.MjData:
 
 
 def random_state(mj_model: mujoco.MjModel, worlds: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
-  """Random states around the first: joints moved by up to 30 % of their range, free bodies turned about z and spun.
+  """Draw random states around the initial state, with normal velocities of standard deviation 0.3.
+
+  Limited hinges and slides move by up to 30 % of their range; free bodies rotate about z.
 
   Returns:
-    qpos (worlds, nq) and qvel (worlds, nv), rounded to float32 so that both precisions start from the same numbers.
+    qpos (worlds, nq) and qvel (worlds, nv). Both are rounded to float32, so that both precisions start from the same numbers.
   """
   rng = np.random.default_rng(seed)
   qpos = np.tile(initial_data(mj_model).qpos, (worlds, 1))
@@ -159,14 +161,16 @@ def random_state(mj_model: mujoco.MjModel, worlds: int, seed: int) -> tuple[np.n
 
 
 def _turned(quat: np.ndarray, angle: np.ndarray) -> np.ndarray:
-  """Quaternions (n, 4) turned about the world's z axis by angles (n,) [rad]."""
+  """Rotate quaternions (n, 4) about the world's z axis by angles (n,) [rad]."""
   c, s = np.cos(angle / 2), np.sin(angle / 2)
   w, x, y, z = quat.T
   return np.stack([c * w - s * z, c * x - s * y, c * y + s * x, c * z + s * w], -1)
 
 
 def random_control(mj_model: mujoco.MjModel, steps: int, worlds: int, seed: int, deviation: float = 0.5) -> np.ndarray:
-  """Smooth noise with a correlation time of 0.1 s and a deviation in parts of the control range (-2 to 2 where there is none).
+  """Draw smooth noise with a correlation time of 0.1 s.
+
+  The standard deviation is `deviation` times the width of the control range; the range is [-2, 2] for unlimited controls.
 
   Returns:
     ctrl (steps, worlds, nu), float32, inside the control range.
@@ -185,7 +189,7 @@ def random_control(mj_model: mujoco.MjModel, steps: int, worlds: int, seed: int,
 
 
 def batched_data(mj_model: mujoco.MjModel, m: Any, qpos: np.ndarray, qvel: np.ndarray) -> Any:
-  """Data of many worlds: the first state with qpos (worlds, nq) and qvel (worlds, nv) put in."""
+  """Return the Data of a batch of worlds: the initial state with the given qpos (worlds, nq) and qvel (worlds, nv)."""
   d = mjx.put_data(mj_model, initial_data(mj_model))
   worlds = qpos.shape[0]
   d = jax.tree.map(lambda x: jax.numpy.broadcast_to(x, (worlds, *x.shape)), d)
@@ -193,18 +197,18 @@ def batched_data(mj_model: mujoco.MjModel, m: Any, qpos: np.ndarray, qvel: np.nd
 
 
 def rollout(m: Any, d: Any, ctrl: jax.Array) -> tuple[Any, jax.Array, jax.Array]:
-  """Steps many worlds through ctrl (steps, worlds, nu); to be jitted by the caller.
+  """Step a batch of worlds under ctrl (steps, worlds, nu); the caller compiles this function.
 
   Returns:
-    The last Data, with its state alone, and qpos (steps, worlds, nq) and qvel (steps, worlds, nv) after each step.
+    The Data d with the state after the last step, and qpos (steps, worlds, nq) and qvel (steps, worlds, nv) after each step.
   """
-  # the only place of the tools that knows the form of the engine's rollout
+  # the only function of the commands that depends on the signature of the engine's rollout
   end, record = jax.vmap(mjx.rollout, in_axes=(None, 0, 1), out_axes=(0, 1))(m, d, ctrl)
   return state_of(d, end), record["qpos"], record["qvel"]
 
 
 def status_counts(d: Any) -> dict[str, int]:
-  """How many worlds had trouble of each kind, from the Data of many worlds; empty if the engine keeps no status."""
+  """Count the worlds with each kind of warning in a batch of Data; empty if there are none or Data has no status."""
   status = getattr(d, "status", None)
   if status is None:
     return {}
@@ -215,12 +219,12 @@ def status_counts(d: Any) -> dict[str, int]:
 
 
 def number(x: float) -> str:
-  """A number for a report: thousands separated, three significant digits below a hundred."""
+  """Format a number for a report: separators of thousands, three significant digits below 100."""
   return f"{x:,.0f}" if abs(x) >= 100 else f"{x:.3g}"
 
 
 def quiet(function: Callable[..., Any], *args: Any) -> Any:
-  """Calls a function of MuJoCo without its warnings on the console, which trajectories of random control provoke."""
+  """Call a MuJoCo function without printing MuJoCo's warnings, which random controls cause."""
   handler = mujoco.get_mju_user_warning()
   mujoco.set_mju_user_warning(lambda _: None)
   try:

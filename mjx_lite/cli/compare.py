@@ -1,7 +1,7 @@
-"""Every stage field against MuJoCo C: one step from one state on both sides, differences named by the model's names.
+"""Compare every stage field with MuJoCo C after one step from the same state; differences carry the model's names.
 
-`mjx-lite check` and the parity tests use this. Both sides get the state alone, so a field that a stage forgot to write
-cannot be right by chance. Contacts and constraint rows are compared in C's packed order, as `get_data` returns them.
+`mjx-lite check` and the parity tests use this module. Both engines receive only the state, so a field that a stage does not
+write cannot be right by chance. Contacts and constraint rows are compared in C's packed order, as `get_data` returns them.
 """
 
 from collections.abc import Iterable, Iterator
@@ -12,7 +12,7 @@ import numpy as np
 
 from mjx_lite.cli.common import mjx
 
-# stages in the order in which a step runs them, with MuJoCo's names of what they write
+# stages in the order of a step, with MuJoCo's names of the fields that each stage writes
 STAGE_FIELDS: dict[str, tuple[str, ...]] = {
   "kinematics": (
     *("xpos", "xquat", "xmat", "xipos", "ximat", "xanchor", "xaxis"),
@@ -47,7 +47,7 @@ STAGE_FIELDS: dict[str, tuple[str, ...]] = {
 }
 
 TOLERANCE = 1e-10
-# what depends on the solver's optimum is known less well than it
+# fields that depend on the solver's optimum have a larger tolerance
 SOLVED = frozenset(
   ["qacc", "efc_force", "qfrc_constraint", "sensordata", "time", "act", "history", "qvel", "qpos", "plastic", "qacc_warmstart"]
 )
@@ -60,8 +60,8 @@ class FieldError(NamedTuple):
   stage: str  # the function that writes the field
   field: str  # MuJoCo's name
   worst: float  # relative error as `relative_error` defines it; inf for NaN or another size
-  index: tuple[int, ...]  # of the worst element in the field
-  name: str  # of that element, by the names of the model
+  index: tuple[int, ...]  # index of the worst element in the field
+  name: str  # description of the worst element with the names of the model
   ours: float
   theirs: float
 
@@ -83,9 +83,9 @@ class FieldError(NamedTuple):
 
 
 class Engine:
-  """A model put on the device once, with one compiled step; hand it to `compare_stages` when there are many states.
+  """A Model with one compiled step. Pass the same Engine to `compare_stages` for many states.
 
-  Options are those of put_model.
+  The options are those of `put_model`.
   """
 
   def __init__(self, mj_model: mujoco.MjModel, **options: Any):
@@ -94,21 +94,21 @@ class Engine:
     self._step = mjx.jit(mjx.step)
 
   def step(self, state: mujoco.MjData) -> mujoco.MjData:
-    """One step of the engine; returns an MjData in C's packed order, derived fields from before the integration."""
+    """Take one step; return an MjData in C's packed order, with derived fields of the state before the integration."""
     before = mjx.put_data(self.m, state, keep="all")
     after = self._step(self.m, before)
-    # rows are packed by the configuration that they were made in
+    # get_data packs rows by qpos: use the qpos at which the rows were computed
     result: Any = mjx.get_data(self.mj_model, after.replace(qpos=before.qpos))
     result.qpos[:] = after.qpos
     return result
 
 
 def optimal(mj_model: mujoco.MjModel) -> mujoco.MjModel:
-  """A copy of a model whose solver runs to the optimum, where qacc is unique and can be compared."""
+  """Return a copy of a model whose solver runs to the optimum, where qacc is unique and comparable."""
   import copy
 
   m = copy.deepcopy(mj_model)
-  m.opt.tolerance = 0  # no early end: every iteration that still gains is made
+  m.opt.tolerance = 0  # no early termination
   m.opt.ls_tolerance = 1e-6
   m.opt.iterations = 50
   # C leaves stale entries in efc_state when it solves by islands
@@ -124,19 +124,19 @@ def compare_stages(
   *,
   engine: Engine | None = None,
 ) -> list[FieldError]:
-  """Takes one step with C and one with the engine, and compares every stage field.
+  """Take one step with C and one step with the engine, and compare every stage field.
 
-  Derived fields are those of the state before the integration, as after `mj_step`; time, act, qvel, qpos and
-  qacc_warmstart are those of the next state. Call this with 64 bits enabled, and with a model from `optimal`.
+  Derived fields are those of the state before the integration, as after `mj_step`. The fields of the stage 'integrate' (time,
+  act, qvel, qpos, ...) are those of the next state. Call this function with 64 bits enabled, and with a model from `optimal`.
 
   Args:
     mj_model: the model
-    mj_data: only its integration state is read
-    fields: names to compare, such as 'xpos' or 'contact.dist'; by default all in `STAGE_FIELDS`
-    engine: made from the same model before, saves its compilation
+    mj_data: only the integration state is read
+    fields: names of the fields to compare, such as 'xpos' or 'contact.dist'; by default all fields in `STAGE_FIELDS`
+    engine: an Engine of the same model, to compile only once
 
   Returns:
-    One entry per field that has elements, in the order of the stages, good ones included (`entry.ok`).
+    One entry per field that has elements, in the order of the stages, equal fields included (`entry.ok`).
   """
   known = [field for stage in STAGE_FIELDS.values() for field in stage]
   wanted = set(known if fields is None else fields)
@@ -150,29 +150,29 @@ def compare_stages(
 
 
 def relative_error(ours: np.ndarray, theirs: np.ndarray) -> np.ndarray:
-  """Elementwise |ours - theirs| over the largest of |theirs|, a hundredth of the field's largest, and 1e-3.
+  """Compute elementwise |ours - theirs| / max(|theirs|, 0.01 max |theirs| of the field, 1e-3).
 
-  The floors are there because an element that is zero by cancellation carries the round-off of its terms.
-  Whole numbers count as equal or as infinitely different.
+  The last two terms are floors: an element that is zero by cancellation carries the round-off of its terms.
+  Whole numbers have the error 0 if they are equal, otherwise inf.
   """
   if theirs.dtype.kind in "iub":
     return np.where(ours == theirs, 0.0, np.inf)
   size = np.where(np.isfinite(theirs), np.abs(theirs), 0)
   scale = np.maximum(np.maximum(size, 1e-2 * size.max(initial=0)), 1e-3)
-  with np.errstate(invalid="ignore"):  # infinite on both sides
+  with np.errstate(invalid="ignore"):  # inf - inf
     error = np.abs(ours - theirs) / scale
   same = (ours == theirs) | (np.isnan(ours) & np.isnan(theirs))
   return np.where(same, 0.0, np.where(np.isnan(error), np.inf, error))
 
 
 def _errors_by_sensor(mj_model: mujoco.MjModel, ours: np.ndarray, theirs: np.ndarray) -> np.ndarray:
-  """`relative_error` of sensordata, each sensor a field of its own: they have different units."""
+  """Compute `relative_error` of sensordata for each sensor separately, because sensors have different units."""
   cuts = mj_model.sensor_adr[1:]
   return np.concatenate([relative_error(a, b) for a, b in zip(np.split(ours, cuts), np.split(theirs, cuts), strict=True)])
 
 
 def element_name(mj_model: mujoco.MjModel, d: mujoco.MjData, field: str, index: tuple[int, ...]) -> str:
-  """Names an element of a field as a user knows it, for example "body 'left_foot' component 2"."""
+  """Describe an element of a field with the names of the model, for example "body 'left_foot' component 2"."""
   if not index:
     return "the model"
   kind, rest = _kind(mj_model, field), index[1:]
@@ -203,7 +203,7 @@ def element_name(mj_model: mujoco.MjModel, d: mujoco.MjData, field: str, index: 
   return f"element {index if rest else i}"
 
 
-# what the first axis of a field counts, by the field's name or its prefix
+# the kind of element on the first axis of a field, by the field's name or its prefix
 _KIND_OF_FIELD: dict[str, Any] = {
   **dict.fromkeys(("M", "qLD"), "M"),
   **dict.fromkeys(("cdof", "cdof_dot", "qLDiagInv", "qacc", "qacc_smooth", "qacc_warmstart", "qvel"), "dof"),
@@ -226,14 +226,14 @@ _KIND_OF_PREFIX: dict[str, Any] = {
 
 
 def _kind(mj_model: mujoco.MjModel, field: str) -> Any:
-  """What the first axis of a field counts."""
+  """Return the kind of element on the first axis of a field."""
   if field in _KIND_OF_FIELD:
     return _KIND_OF_FIELD[field]
   return next((kind for prefix, kind in _KIND_OF_PREFIX.items() if field.startswith(prefix)), None)
 
 
 def _state_only(mj_model: mujoco.MjModel, mj_data: mujoco.MjData) -> mujoco.MjData:
-  """A new MjData with the integration state of another and nothing else."""
+  """Return a new MjData with the integration state of `mj_data`; all other fields have their initial values."""
   d = mujoco.MjData(mj_model)
   signature = mujoco.mjtState.mjSTATE_INTEGRATION
   state = np.empty(mujoco.mj_stateSize(mj_model, signature))
@@ -245,14 +245,14 @@ def _state_only(mj_model: mujoco.MjModel, mj_data: mujoco.MjData) -> mujoco.MjDa
 def _differences(
   mj_model: mujoco.MjModel, ours: mujoco.MjData, theirs: mujoco.MjData, wanted: set[str]
 ) -> Iterator[FieldError]:
-  """The worst difference of each wanted field, stage by stage."""
+  """Yield the worst difference of each wanted field, in the order of the stages."""
   for stage, fields in STAGE_FIELDS.items():
     for field in fields:
       if field not in wanted:
         continue
       a, b = read_field(mj_model, ours, field), read_field(mj_model, theirs, field)
       if a.shape != b.shape:
-        # the counts ncon and nefc stand before the fields that they size, and say the same thing better
+        # ncon and nefc come before the fields of this size, and report the difference more clearly
         text = f"its size: {a.shape}, in C {b.shape}"
         yield FieldError(stage, field, np.inf, (), text, float(a.size), float(b.size))
         continue
@@ -265,10 +265,10 @@ def _differences(
 
 
 def read_field(mj_model: mujoco.MjModel, d: mujoco.MjData, field: str) -> np.ndarray:
-  """A field of MjData as an array whose first axis counts things; sparse matrices are filled in."""
+  """Return a field of MjData as an array with elements on the first axis; sparse matrices are converted to dense ones."""
   if field == "efc_J":
     if not mujoco.mj_isSparse(mj_model):
-      # C keeps room for rows that it drops; a model without dofs has no rows
+      # C allocates memory for rows that it drops; a model without dofs has no rows
       return d.efc_J.reshape(-1, mj_model.nv)[: d.nefc] if mj_model.nv else np.zeros((0, 0))
     return _dense(mj_model.nv, d.efc_J, d.efc_J_rownnz, d.efc_J_rowadr, d.efc_J_colind)
   if field == "actuator_moment":
@@ -281,7 +281,7 @@ def read_field(mj_model: mujoco.MjModel, d: mujoco.MjData, field: str) -> np.nda
 
 
 def _dense(nv: int, value: np.ndarray, rownnz: np.ndarray, rowadr: np.ndarray, colind: np.ndarray) -> np.ndarray:
-  """A matrix in MuJoCo's row-compressed form as a full one."""
+  """Convert a matrix (n, nv) from MuJoCo's compressed row format to a dense matrix."""
   full = np.zeros((len(rownnz), nv))
   for row, (count, start) in enumerate(zip(rownnz, rowadr, strict=True)):
     full[row, colind[start : start + count]] = value.ravel()[start : start + count]
@@ -289,26 +289,26 @@ def _dense(nv: int, value: np.ndarray, rownnz: np.ndarray, rowadr: np.ndarray, c
 
 
 def _name(mj_model: mujoco.MjModel, kind: mujoco.mjtObj, i: int) -> str:
-  """An element's kind with its name, or its number if it has none."""
+  """Return an element's kind with its name, or with its id if it has no name."""
   name = mujoco.mj_id2name(mj_model, kind, i)
   word = kind.name.removeprefix("mjOBJ_").lower()
   return f"{word} '{name}'" if name else f"{word} {i}"
 
 
 def _dof_name(mj_model: mujoco.MjModel, dof: int) -> str:
-  """A degree of freedom by its joint."""
+  """Describe a degree of freedom by its joint."""
   joint = int(mj_model.dof_jntid[dof])
   return f"{_name(mj_model, mujoco.mjtObj.mjOBJ_JOINT, joint)} dof {dof - mj_model.jnt_dofadr[joint]}"
 
 
 def _contact_name(mj_model: mujoco.MjModel, d: mujoco.MjData, i: int) -> str:
-  """A contact by its two geoms."""
+  """Describe a contact by its two geoms."""
   geoms = [_name(mj_model, mujoco.mjtObj.mjOBJ_GEOM, int(g)).removeprefix("geom ") for g in d.contact.geom[i]]
   return f"contact {i} of {geoms[0]} and {geoms[1]}"
 
 
 def _row_name(mj_model: mujoco.MjModel, d: mujoco.MjData, row: int) -> str:
-  """A constraint row by what it constrains."""
+  """Describe a constraint row by the constrained element."""
   kind, i = mujoco.mjtConstraint(int(d.efc_type[row])), int(d.efc_id[row])
   constraint = mujoco.mjtConstraint
   if kind == constraint.mjCNSTR_EQUALITY:

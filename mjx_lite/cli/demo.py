@@ -1,4 +1,4 @@
-"""`mjx-lite demo`: many worlds of the shipped humanoid fall and flail under random control; a report and a picture."""
+"""`mjx-lite demo`: many worlds of the package's humanoid fall and flail under random control; a report and a picture."""
 
 import argparse
 import pathlib
@@ -17,7 +17,7 @@ from mjx_lite.cli import common, timing
 from mjx_lite.cli.common import mjx
 
 _CHUNK = 20  # steps per call; the progress bar moves once per call
-_COMPARED = 8  # worlds that C steps too
+_COMPARED = 8  # number of worlds that are also stepped with C
 _PICTURE_WORLDS = 64
 _FILM_WORLDS = 16
 _FILM_FPS = 24
@@ -25,7 +25,7 @@ _FILM_FRAMES = 60
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-  """Declares the command's arguments."""
+  """Declare the command's arguments."""
   parser.add_argument("--worlds", type=common.positive_int, default=1024, help="number of worlds (1024)")
   parser.add_argument("--steps", type=common.positive_int, default=200, help="steps of each world (200)")
   parser.add_argument("--seed", type=common.natural_int, default=0, help="of the controls and the first states (0)")
@@ -34,24 +34,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 class Run(NamedTuple):
-  """What a run of the worlds left behind."""
+  """Recorded trajectories of all worlds."""
 
-  qpos: np.ndarray  # (steps + 1, worlds, nq), the first state included
-  qvel: np.ndarray
+  qpos: np.ndarray  # (steps + 1, worlds, nq), the initial state included
+  qvel: np.ndarray  # (steps + 1, worlds, nv)
   ctrl: np.ndarray  # (steps, worlds, nu)
-  last: Any  # Data of all worlds
-  seconds: float
+  last: Any  # Data of all worlds after the last step
+  seconds: float  # run time [s]
 
 
 def run(args: argparse.Namespace) -> int:
-  """Runs the demo; exit code 0 also when no picture can be drawn here."""
+  """Run the demo; exit code 0 also if no picture can be drawn here."""
   if not args.no_render:
     common.make_folder(args.out)
   mj_model = common.load_model(common.HUMANOID)
   common.use_compilation_cache()
   cached = common.count_cache_hits()
   chunk = min(_CHUNK, args.steps)
-  steps = -(-args.steps // chunk) * chunk  # whole chunks, so that one program does it all
+  steps = -(-args.steps // chunk) * chunk  # whole chunks, so that one compiled program is enough
 
   m = mjx.put_model(mj_model)
   qpos, qvel = common.random_state(mj_model, args.worlds, args.seed)
@@ -74,7 +74,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _run_worlds(program, m, d, qpos, qvel, ctrl, chunk) -> Run:
-  """Steps all worlds, chunk by chunk."""
+  """Step all worlds, chunk by chunk."""
   steps, worlds = ctrl.shape[:2]
   record_qpos, record_qvel, seconds = [qpos[None]], [qvel[None]], 0.0
   last = d
@@ -90,12 +90,12 @@ def _run_worlds(program, m, d, qpos, qvel, ctrl, chunk) -> Run:
 
 
 def _one_step_deviation(mj_model, program, m, d, result: Run, chunk: int) -> tuple[int, float, float]:
-  """One step of both sides from the same states, taken from all of the run, both with a cold start of the solver.
+  """Compare one step of the engine and of C from the same states of the run, both with a cold start of the solver.
 
-  The compiled program takes as many states as there are worlds, so it is fed with the worlds' states at random times.
+  The compiled program takes one state per world. So each world starts from its state at a random time of the run.
 
   Returns:
-    Number of states, and the largest deviation of qpos and of qvel.
+    The number of states, and the largest deviations of qpos and of qvel.
   """
   steps, worlds = result.ctrl.shape[:2]
   rng = np.random.default_rng(0)
@@ -121,7 +121,7 @@ def _one_step_deviation(mj_model, program, m, d, result: Run, chunk: int) -> tup
 
 
 def _rollout_deviation(mj_model: mujoco.MjModel, result: Run) -> dict[int, float]:
-  """The worst deviation of qpos from C after some numbers of steps, for the worlds that C steps too."""
+  """Return the largest deviation of qpos from C by number of steps, over the worlds that are also stepped with C."""
   steps, worlds = result.ctrl.shape[:2]
   worst = np.zeros(steps + 1)
   for world in range(min(_COMPARED, worlds)):
@@ -131,18 +131,18 @@ def _rollout_deviation(mj_model: mujoco.MjModel, result: Run) -> dict[int, float
       c.ctrl[:] = result.ctrl[step, world]
       common.quiet(mujoco.mj_step, mj_model, c)
       worst[step + 1] = max(worst[step + 1], _worst(result.qpos[step + 1, world] - c.qpos))
-  # the worst up to that step, not at it
+  # the largest deviation up to each step
   worst = np.maximum.accumulate(worst)
   return {step: float(worst[step]) for step in sorted({1, 10, 50, steps}) if step <= steps}
 
 
 def _worst(difference: np.ndarray) -> float:
-  """The largest component; inf where there is a NaN."""
+  """Return the largest absolute component; inf if there is a NaN."""
   return float(np.abs(np.nan_to_num(difference, nan=np.inf, posinf=np.inf, neginf=np.inf)).max(initial=0))
 
 
 def _report(mj_model, program: timing.Program, cached: int, result: Run, one_step, along: dict[int, float]) -> None:
-  """Prints the numbers."""
+  """Print the table of results."""
   steps, worlds = result.ctrl.shape[:2]
   rate = steps * worlds / result.seconds
   precision = result.qpos.dtype
@@ -171,7 +171,7 @@ def _report(mj_model, program: timing.Program, cached: int, result: Run, one_ste
 
 
 def _status(result: Run) -> str:
-  """Trouble that the engine flagged, and values that are not finite."""
+  """Format the warnings of the engine, and the number of worlds with values that are not finite."""
   flags = [f"{name} in {count:,} worlds" for name, count in common.status_counts(result.last).items()]
   bad = int((~np.isfinite(result.qpos[-1])).any(-1).sum())
   if bad:
@@ -180,7 +180,7 @@ def _status(result: Run) -> str:
 
 
 def _draw(mj_model: mujoco.MjModel, result: Run, folder: pathlib.Path) -> None:
-  """Writes the PNG of the last state and, where ffmpeg is, the MP4; says so if nothing can be drawn."""
+  """Write the PNG of the last state and, if ffmpeg is available, the MP4; print a message if nothing can be drawn."""
   worlds = result.ctrl.shape[1]
   try:
     with common.stdout.status("drawing"):
@@ -189,7 +189,7 @@ def _draw(mj_model: mujoco.MjModel, result: Run, folder: pathlib.Path) -> None:
       shown = min(worlds, _PICTURE_WORLDS)
       common.stdout.print(f"picture of {shown} worlds: {folder / 'demo.png'}", soft_wrap=True)
       if (why := viz.why_no_mp4()) is None:
-        # half speed, because a fall takes one second; faster for a long run, because drawing in software takes time
+        # half speed, because a fall takes one second; a long run plays faster, to limit the time of software rendering
         steps = len(result.qpos)
         every = max(round(0.5 / (_FILM_FPS * mj_model.opt.timestep)), -(-steps // _FILM_FRAMES), 1)
         film = viz.render_grid(mj_model, result.qpos[::every, :_FILM_WORLDS], width=640, height=360)

@@ -14,7 +14,7 @@ from mjx_lite.cli.common import mjx
 
 _SIZES = ("nq", "nv", "nu", "na", "nbody", "njnt", "ngeom", "nsite", "ncam", "nmocap", "ntree")
 
-# stages in the order in which a step runs them; the last line is the whole
+# stages in the order of a step; the last entry is the whole step
 STAGES = (
   *("kinematics", "com_pos", "camlight", "crb", "factor_m", "collision", "transmission", "make_constraint"),
   *("com_vel", "passive", "rne", "fwd_actuation", "fwd_acceleration", "solve", "euler", "step"),
@@ -22,14 +22,14 @@ STAGES = (
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-  """Declares the command's arguments."""
+  """Declare the command's arguments."""
   parser.add_argument("model", metavar="MODEL.xml", help="MJCF, URDF or MJB file, or 'humanoid'")
   parser.add_argument("--worlds", type=common.positive_int, default=128, help="worlds in the timed stages (128)")
   parser.add_argument("--no-times", action="store_true", help="compile and time nothing")
 
 
 def run(args: argparse.Namespace) -> int:
-  """Prints what there is to know; exit code 1 if the model is not supported."""
+  """Print sizes, slots, memory, paths and stage times; exit code 1 if the model is not supported."""
   mj_model = common.load_model(args.model)
   sizes = ", ".join(f"{x} {getattr(mj_model, x)}" for x in _SIZES)
   common.stdout.print(common.headed(args.model, "bold", f": {sizes}"))
@@ -50,7 +50,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _print_unsupported(error: NotImplementedError) -> None:
-  """Lists what the engine refused."""
+  """Print the unsupported elements of the model."""
   problems = getattr(error, "problems", None)
   if problems is None:
     common.stdout.print(common.headed("unsupported:", "bold red", f" {error}"))
@@ -64,8 +64,8 @@ def _print_unsupported(error: NotImplementedError) -> None:
 
 
 def _print_slots(mj_model: mujoco.MjModel, m: Any, d: Any) -> None:
-  """Candidate pairs, contact slots and rows, by the types of the two geoms; memory."""
-  # explicit pairs and mask rules are resolved already: the slots say which geoms they belong to
+  """Print candidate pairs, contact slots and rows by the types of the two geoms, and memory."""
+  # the plan has resolved explicit pairs and contact masks already: each slot has its two geoms
   slots = m.plan.collision
   kinds = [tuple(int(mj_model.geom_type[g]) for g in geoms) for geoms in slots.slot_geom]
   is_contact = m.plan.rows.type >= int(mujoco.mjtConstraint.mjCNSTR_CONTACT_FRICTIONLESS)
@@ -93,7 +93,7 @@ def _print_slots(mj_model: mujoco.MjModel, m: Any, d: Any) -> None:
 
 
 def _print_times(mj_model: mujoco.MjModel, m: Any, worlds: int) -> None:
-  """Times every stage by itself, from random states."""
+  """Time every stage separately from random states, and print a table."""
   qpos, qvel = common.random_state(mj_model, worlds, 0)
   d = common.batched_data(mj_model, m, qpos, qvel)
   table = rich.table.Table(box=None, header_style="bold")

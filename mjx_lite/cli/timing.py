@@ -1,4 +1,4 @@
-"""What a program costs: seconds to trace and to compile, and the size of what XLA made of it."""
+"""Cost of a compiled program: seconds to trace and to compile, and the size of XLA's optimised program."""
 
 import dataclasses
 import functools
@@ -12,7 +12,7 @@ import jax
 import mjx_lite as mjx
 from mjx_lite.core import worlds
 
-# instructions that move or name values and start no work of their own
+# instructions that launch no kernel
 _FREE = frozenset(
   ["parameter", "constant", "tuple", "get-tuple-element", "bitcast", "opt-barrier", "after-all", "partition-id", "replica-id"]
 )
@@ -28,17 +28,18 @@ _COMPUTATION = re.compile(r"^(?:ENTRY )?%?([\w.\-]+) .*\{\s*$")
 
 @dataclasses.dataclass(frozen=True)
 class Program:
-  """A compiled function and what it cost.
+  """A compiled function and its cost.
 
   Attributes:
     call: the compiled function
-    trace_s: tracing and lowering [s]
-    compile_s: XLA's compilation [s]
-    instructions: HLO instructions of the optimised program, those inside fusions included
-    fusions: fusion instructions
-    kernels: instructions outside fusions that start work; a loop's body counts once
-    launches: kernels that one call starts, a loop's as often as it runs where that is known, else once
-    peak_bytes: of results and what is kept between kernels, arguments aside
+    trace_s: time of tracing and lowering [s]
+    compile_s: time of XLA's compilation [s]
+    instructions: number of HLO instructions of the optimised program, including instructions inside fusions
+    fusions: number of fusion instructions
+    kernels: number of instructions outside fusions that launch a kernel; the body of a loop counts once
+    launches: number of kernels that one call launches; the body of a loop counts once per trip if the trip count is known,
+      otherwise once
+    peak_bytes: bytes of results and temporary buffers, without arguments
   """
 
   call: Callable[..., Any]
@@ -52,7 +53,7 @@ class Program:
 
 
 def compile_program(function: Callable[..., Any], *args: Any, jit: Callable[..., Any] = mjx.jit) -> Program:
-  """Traces and compiles a function for the given arguments, the two timed apart; nothing is left from earlier calls."""
+  """Trace and compile a function for the given arguments, timed separately; clears caches of earlier calls first."""
   worlds.clear_caches()
   start = time.perf_counter()
   lowered = jit(function).lower(*args)
@@ -65,7 +66,7 @@ def compile_program(function: Callable[..., Any], *args: Any, jit: Callable[...,
 
 
 def count_hlo(text: str) -> tuple[int, int, int]:
-  """Counts instructions, fusions and kernels in the text of an optimised HLO module."""
+  """Count instructions, fusions and kernels in the text of an optimised HLO module."""
   entry, bodies = _computations(text)
   operations = [operation for body in bodies.values() for operation, _ in body]
   kernels, seen, ahead = 0, set(), [entry]
@@ -81,9 +82,10 @@ def count_hlo(text: str) -> tuple[int, int, int]:
 
 
 def count_launches(text: str) -> int:
-  """Counts the kernels that a call of an optimised HLO module starts: those of loops times their trips, where these are known.
+  """Count the kernels that one call of an optimised HLO module launches.
 
-  Of a conditional the dearest branch counts.
+  The kernels of a loop count once per trip if the trip count is known, otherwise once. Of a conditional, the branch with the
+  most kernels counts.
   """
   entry, bodies = _computations(text)
 
@@ -105,7 +107,7 @@ def count_launches(text: str) -> int:
 
 
 def _computations(text: str) -> tuple[str, dict[str, list[tuple[str, str]]]]:
-  """The entry of an HLO module, and its computations: operation and line of each instruction."""
+  """Parse an HLO module; return the entry's name and, by computation, operation and line of each instruction."""
   bodies: dict[str, list[tuple[str, str]]] = {"": []}
   entry = name = ""
   for line in text.splitlines():
@@ -121,7 +123,7 @@ def _computations(text: str) -> tuple[str, dict[str, list[tuple[str, str]]]]:
 
 
 def _called(operation: str, line: str) -> list[str]:
-  """The computations whose kernels an instruction starts; none where it is a kernel itself, whatever that calls."""
+  """Return the computations whose kernels an instruction launches; none if the instruction itself is a kernel."""
   if operation not in _CALLS or 'xla_cpu_small_call="true"' in line:
     return []
   named = " ".join(one or many for key, one, many in _NAMED.findall(line) if key in _CALLS[operation])
@@ -129,12 +131,12 @@ def _called(operation: str, line: str) -> list[str]:
 
 
 def timed(function: Callable[..., Any], *args: Any) -> tuple[Any, float]:
-  """Calls a function and waits for its results; returns them and the time taken [s]."""
+  """Call a function and wait for its results; return the results and the elapsed time [s]."""
   start = time.perf_counter()
   result = jax.block_until_ready(function(*args))
   return result, time.perf_counter() - start
 
 
 def leaf_bytes(tree: Any) -> int:
-  """Bytes of all arrays of a pytree."""
+  """Sum the bytes of all arrays of a pytree."""
   return sum(leaf.nbytes for leaf in jax.tree.leaves(tree) if hasattr(leaf, "nbytes"))

@@ -1,4 +1,4 @@
-"""`mjx-lite view MODEL`: MuJoCo's viewer, in which mjx_lite moves the world; in a browser with `--web`."""
+"""`mjx-lite view MODEL`: MuJoCo's viewer with a world stepped by mjx_lite; in a browser with `--web`."""
 
 import argparse
 import copy
@@ -17,7 +17,7 @@ from mjx_lite.cli import common
 from mjx_lite.cli.common import mjx
 
 FPS = 60.0
-# what the viewer's mouse and sliders write, and what a step moves
+# fields that the viewer's mouse and sliders write, and fields that a step changes
 INPUTS = ("ctrl", "qfrc_applied", "xfrc_applied", "mocap_pos", "mocap_quat", "eq_active")
 STATE = ("time", "qpos", "qvel", "act")
 
@@ -28,7 +28,7 @@ _ELSEWHERE = (
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-  """Declares the command's arguments."""
+  """Declare the command's arguments."""
   parser.add_argument("model", metavar="MODEL.xml", help="MJCF, URDF or MJB file, or 'humanoid'")
   parser.add_argument(
     "--seconds", type=common.seconds, default=float("inf"), help="close after so long (when the window is closed)"
@@ -41,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-  """Opens the viewer and steps until it is closed."""
+  """Open the viewer and step until the viewer is closed."""
   mj_model = common.load_model(args.model)
   m = mjx.put_model(mj_model)
   if not args.web and (why := why_no_window()) is not None:
@@ -55,13 +55,13 @@ def run(args: argparse.Namespace) -> int:
 
 
 def in_window(world: "World", args: argparse.Namespace) -> int:
-  """Steps until the window is closed."""
+  """Step until the window is closed."""
   import mujoco.viewer
 
   others = set(threading.enumerate())
   try:
     viewer = mujoco.viewer.launch_passive(world.mj_model, world.mj_data)
-  except RuntimeError as error:  # of the OpenGL platform, or of macOS without mjpython
+  except RuntimeError as error:  # for example no OpenGL platform, or macOS without mjpython
     raise common.BadInput(f"MuJoCo's viewer does not open: {error}\n{_ELSEWHERE}") from error
   drawing = set(threading.enumerate()) - others
   try:
@@ -72,34 +72,34 @@ def in_window(world: "World", args: argparse.Namespace) -> int:
           world.step(world.steps)
         viewer.sync()
   finally:
-    _join(drawing)  # if Python ended GLFW during a last picture, it could hang
+    _join(drawing)  # Python could hang at exit while GLFW still draws
   return 0
 
 
 def _join(threads: set[threading.Thread], patience: float = 5.0) -> None:
-  """Waits until the threads have ended, for `patience` seconds at most."""
+  """Wait until the threads have ended, at most `patience` seconds."""
   end = time.perf_counter() + patience
   for thread in threads:
     thread.join(max(0.0, end - time.perf_counter()))
 
 
 def in_browser(world: "World", args: argparse.Namespace) -> int:
-  """Steps until interrupted, and serves the page."""
+  """Serve the page and step until interrupted."""
   from mujoco.studio import app, launch_thread, step_control, viewer_protocol, web_viewer
 
   class OnLoopback(web_viewer.WebViewer):
-    """MuJoCo's, which would listen to the whole network and asks nobody for a password."""
+    """MuJoCo's web viewer on the loopback address: MuJoCo's own listens to the whole network without a password."""
 
     _host = property(lambda self: "127.0.0.1", lambda self, _: None)
 
   class Buttons(step_control.StepControl):
-    """MuJoCo's, without its steps, which would be C's."""
+    """MuJoCo's step control without its own steps, which C would compute."""
 
     _on_step = None
     _owed = 0.0
 
     def due(self, steps: int) -> int:
-      """How many of the `steps` of a picture the page's pause, speed and single step ask for."""
+      """Return how many of the `steps` of a picture to take, by the page's pause, speed and single-step controls."""
       if self.step_control.get_pause_state() != step_control.sim.PauseState.UNPAUSED:
         return int(self.step_control.consume_single_step_request())
       owed = self._owed + steps * self.step_control.get_speed() / 100
@@ -117,38 +117,41 @@ def in_browser(world: "World", args: argparse.Namespace) -> int:
       handle.set_model(world.mj_model, data=world.mj_data)
       pace = Pace(args.seconds)
       while handle.is_running() and pace.wait(world.span):
-        if handle.model is not world.mj_model:  # another one was dropped on the page
+        if handle.model is not world.mj_model:  # the user dropped another model on the page
           world = World(handle.model, mjx.put_model(handle.model), handle.data)
         world.step(buttons.due(world.steps))
         handle.sync()
-  except RuntimeError as error:  # of the port
+  except RuntimeError as error:  # for example a taken port
     raise common.BadInput(f"MuJoCo's web viewer does not start: {error}") from error
   return 0
 
 
 class Pace:
-  """Real time: says when the next picture is due, and when the time of all is up."""
+  """Real-time clock: waits for the next picture, and ends after a total time."""
 
   def __init__(self, seconds: float):
     self._due = time.perf_counter()
     self._end = self._due + seconds
 
   def wait(self, span: float) -> bool:
-    """Waits until `span` seconds after the last picture was due; up to 0.1 s of being late are made up for."""
+    """Wait until `span` seconds after the previous due time; return False when the total time is over.
+
+    A delay of up to 0.1 s is made up by shorter waits.
+    """
     self._due = max(self._due + span, time.perf_counter() - 0.1)
     time.sleep(max(0.0, self._due - time.perf_counter()))
     return time.perf_counter() < self._end
 
 
 def why_no_window() -> str | None:
-  """What is missing for a window, or None."""
+  """Return a message if no window can open here, otherwise None."""
   if sys.platform.startswith("linux") and not (os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")):
     return "There is no display here: neither DISPLAY nor WAYLAND_DISPLAY is set."
   return None
 
 
 class World:
-  """MjData whose steps are taken by mjx_lite; whatever anyone else writes into it counts."""
+  """MjData stepped by mjx_lite. The next step uses the values that the viewer has written into the MjData."""
 
   def __init__(self, mj_model: mujoco.MjModel, m: Any, mj_data: mujoco.MjData):
     self.mj_model, self.m, self.mj_data = mj_model, m, mj_data
@@ -157,11 +160,11 @@ class World:
     self._d = mjx.put_data(mj_model, mj_data)
     self._written = self._read(STATE)
     self._go = mjx.jit(_steps)
-    self._go(m, self._d, 0)  # compiles before a window opens
+    self._go(m, self._d, 0)  # compile before a window opens
 
   def step(self, steps: int) -> None:
-    """So many steps, and all that is drawn after them: poses, contacts, forces."""
-    if self._opt != self.mj_model.opt:  # the viewer's panel of physics
+    """Take `steps` steps, then compute the drawn quantities: poses, contacts, forces."""
+    if self._opt != self.mj_model.opt:  # changed in the viewer's physics panel
       self._follow_options()
     if steps > 0:
       self._move(steps)
@@ -171,21 +174,21 @@ class World:
     h = self.mj_model.opt.timestep
     if not h > 0:
       raise common.BadInput(f"the viewer needs a timestep above 0, not {h:g}.")
-    self.steps = max(1, round(1 / (FPS * h)))  # of a picture
-    self.span = self.steps * h  # [s] of a picture
+    self.steps = max(1, round(1 / (FPS * h)))  # steps per picture
+    self.span = self.steps * h  # simulated time per picture [s]
 
   def _follow_options(self) -> None:
     self._opt = copy.copy(self.mj_model.opt)
     try:
       m = mjx.put_model(self.mj_model)
       self._set_pace()
-      self.m, self._d = m, mjx.put_data(self.mj_model, self.mj_data)  # contacts switched on or off change its shapes
+      self.m, self._d = m, mjx.put_data(self.mj_model, self.mj_data)  # enabling contacts changes array shapes
     except (common.BadInput, *common.ENGINE_ERRORS) as error:
       common.stderr.print(f"The world goes on with the options it had: {error}")
 
   def _move(self, steps: int) -> None:
     state = self._read(STATE)
-    if any(np.any(state[k] != self._written[k]) for k in STATE):  # the viewer's reset, or a key
+    if any(np.any(state[k] != self._written[k]) for k in STATE):  # the viewer changed the state: a reset, or a keyframe
       self._d = mjx.put_data(self.mj_model, self.mj_data)
     given = {k: jnp.asarray(x, getattr(self._d, k).dtype) for k, x in self._read(INPUTS).items()}
     self._d = self._go(self.m, self._d.replace(**given), steps)
@@ -201,5 +204,5 @@ class World:
 
 
 def _steps(m, d, steps):
-  """So many steps, a number of the trace: fewer than a picture's in slow motion."""
+  """Take `steps` steps. The number is traced, because slow motion takes fewer steps per picture."""
   return jax.lax.fori_loop(0, steps, lambda _, x: mjx.step(m, x), d)

@@ -1,1 +1,1 @@
-"""Contacts: which geoms can touch, where they do, with what parameters."""
+"""Contact detection: candidate pairs of geoms, broad phase, narrow phase, contact parameters."""

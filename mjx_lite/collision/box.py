@@ -8,22 +8,22 @@ from mjx_lite.collision.shapes import Contacts, Shape, first_min, make_contacts,
 from mjx_lite.core import linear
 from mjx_lite.math import safe, vector
 
-_LEVEL = {8: 1e-10, 4: 1e-5}  # relative height over a side, by dtype, up to which a centre is level with it
+_LEVEL = {8: 1e-10, 4: 1e-5}  # by dtype: a centre up to this relative height above a side is level with the side
 
 
 def _local_sphere_box(
   center: jax.Array, radius: jax.Array, size: jax.Array
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-  """Distance (..., W), position and normal (..., 3, W) of a sphere and a box, all in the frame of the box."""
-  # centre outside: towards the nearest point of the box. Level with a side to round-off counts as inside of it: a capsule's
-  # second sphere is so where the capsule leaves a face. Derivatives by size and by centre cancel there, but not if XLA, which
-  # compares anew in each kernel, rounds one comparison up and another down
+  """Return distance (..., W), position and normal (..., 3, W) of a sphere and a box, all in the frame of the box."""
+  # centre outside: towards the nearest point of the box. A centre that is level with a side to round-off counts as inside: the
+  # second sphere of a capsule is level where the capsule leaves a face. The derivatives by size and by centre cancel there only
+  # if all kernels decide the same, and each XLA kernel repeats the comparison with its own rounding
   side = size * (1 + _LEVEL[center.dtype.itemsize])
   nearest = jnp.where(center > side, size, jnp.where(center < -side, -size, center))
   toward, gap = safe.normalize_with_norm(nearest - center)
 
-  # centre inside: away from the nearest face, the lower one where two are equally near. Which one is decided once: in the
-  # middle of a box it is round-off, and distance and normal must go by the same face
+  # centre inside: away from the nearest face, or the face of lower index if two faces are equally near. In the middle of a box
+  # round-off decides, so the choice is computed once: distance and normal must use the same face
   depth = size - jnp.abs(jax.lax.stop_gradient(center))
   upper, lowest = linear.materialized((center > 0, first_min(depth)))
   inward = jnp.where(upper, -1, 1) * lowest.astype(center.dtype)
@@ -34,12 +34,12 @@ def _local_sphere_box(
 
 
 def sphere_box(a: Shape, b: Shape, margin: jax.Array) -> Contacts:
-  """Sphere and box, 1 contact.
+  """Compute the contact of a sphere and a box: 1 slot.
 
-  Where the centre is inside and two faces are equally near to round-off, C's choice between them is arbitrary.
+  Where the centre is inside the box and two faces are equally near to round-off, C's choice between the two faces is arbitrary.
 
   Source: `mjraw_SphereBox`.
-  Gradient: inside the box and on its surface that of the nearest face.
+  Gradient: inside the box and on its surface, the derivative for the nearest face.
   """
   del margin
   center = vector.mat_t_vec(b.mat, a.pos - b.pos)
@@ -48,35 +48,36 @@ def sphere_box(a: Shape, b: Shape, margin: jax.Array) -> Contacts:
   return make_contacts(dist[:, None], pos[:, None], vector.mat_vec(b.mat, normal)[:, None])
 
 
-# the 12 edges in C's order: one-hot axis, and the side on which the edge lies (0 along the edge)
+# the 12 edges in C's order: the one-hot axis of the edge, and the signs of its coordinates (0 along the edge)
 _EDGES = [(j, i) for j in range(3) for i in range(8) if not i >> j & 1]
 _EDGE_AXIS = np.array([[k == j for k in range(3)] for j, _ in _EDGES])[..., None]
 _EDGE_SIDE = np.array([[0 if k == j else 2 * (i >> k & 1) - 1 for k in range(3)] for j, i in _EDGES], np.int32)[..., None]
 
 
-# what single precision makes larger than C's MINVAL, by dtype: squared sine up to which segment and edge are parallel, and
-# relative difference of equal distances
+# tolerances by dtype; single precision needs more than C's MINVAL. Squared sine of the angle up to which segment and edge are
+# parallel, and relative difference up to which two distances are equal
 _TIES = {8: (0.0, 0.0), 4: (1e-10, 2e-6)}
 
 
 def _over(x: jax.Array) -> jax.Array:
-  """Sign of x where it is outside of [-1, 1], else 0."""
+  """Return the sign of x where x is outside of [-1, 1], else 0."""
   return jnp.where(jnp.abs(x) > 1, jnp.sign(x), 0)
 
 
 def _segment_edge(
   pos: jax.Array, half: jax.Array, size: jax.Array, axis: jax.Array, side: jax.Array
 ) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
-  """Closest points of the segment pos ± half and an edge of the box at the origin.
+  """Compute the closest points of the segment pos ± half and an edge of the box at the origin.
 
   Args:
-    pos, half, size: (..., 3, W).
+    pos, half, size: (..., 3, W) centre and half vector of the segment, half sizes of the box [m].
     axis: (..., 3, W) one-hot, the axis of the edge.
     side: (..., 3, W) signs of the two coordinates across the edge.
 
   Returns:
-    Four arrays (..., W): weights in [-1, 1] on segment and edge; the end ±1 of the edge to which its weight was last
-    clipped, 0 if never; squared distance, `NO_CONTACT` if they are parallel.
+    Four arrays (..., W): the weight in [-1, 1] on the segment; the weight in [-1, 1] on the edge; the end ±1 of the edge to
+    which the weight was last clipped, 0 if it was never clipped; the squared distance [m^2], `NO_CONTACT` if segment and edge
+    are parallel.
   """
   reach = vector.dot(axis, size)
   apart = side * size - pos
@@ -85,7 +86,7 @@ def _segment_edge(
   across = jnp.where(axis, 0, half)
   det = aa * vector.dot(across, across)
 
-  # nearest on the infinite lines, then clip the weight on the edge, then that on the segment
+  # nearest points of the infinite lines; then clip the weight on the edge, then the weight on the segment
   on_edge, on_seg = safe.divide(bb * u - ab * v, det), safe.divide(aa * v - ab * u, det)
   end = _over(on_edge)
   on_seg = jnp.where(end == 0, on_seg, safe.divide(v - ab * end, bb))
@@ -112,22 +113,22 @@ def _second_weight(
   is_face: jax.Array,
   is_edge: jax.Array,
 ) -> tuple[jax.Array, jax.Array]:
-  """Where on its segment a capsule touches a box a second time, and whether it does.
+  """Compute the weight (P, W) of a capsule's second contact on its segment, and whether there is a second contact (P, W).
 
-  From the first point one goes along the segment until it ends or leaves the face or edge of the box.
+  The second point is found from the first point: follow the segment until it ends or leaves the face or edge of the box.
 
   Args:
-    pos, half, size: (P, 3, W) segment pos ± half, box at the origin.
-    exact: (P, 3, W) components of the half that are zero without a rounding.
+    pos, half, size: (P, 3, W) segment pos ± half, half sizes of the box at the origin [m].
+    exact: (P, 3, W) mask of the components of `half` that are zero without rounding.
     first: (P, W) weight of the first point on the segment.
     on_edge: (P, W) weight of the nearest point on the nearest edge.
-    axis, corner: (P, 3, W) one-hot axis of that edge, and the signs of its nearest corner.
-    is_face, is_edge: (P, W) whether the nearest feature is a face or an edge; else it is a corner.
+    axis, corner: (P, 3, W) one-hot axis of the nearest edge, and the signs of its nearest corner.
+    is_face, is_edge: (P, W) whether the nearest feature is a face or an edge; else the nearest feature is a corner.
   """
   upward = half > 0
   differs = upward != (corner > 0)
-  # along an axis that the segment is perpendicular to, rounding must not decide whether there is a second contact, nor where:
-  # level with a side, it would leave the box after one rounding error divided by another
+  # an axis is open if the segment is perpendicular to it: rounding must not decide there whether and where there is a second
+  # contact. A segment level with a side would leave the box after one rounding error divided by another
   is_open = half * half <= _SCALES[half.dtype.itemsize][2] ** 2 * vector.dot(half, half)[..., None, :]
   tilt = jnp.where(is_open, 0, half)
   is_open &= ~exact
@@ -137,7 +138,7 @@ def _second_weight(
   none_differs = ~jnp.any(differs & ~is_open & ~inside_edge, axis=-2)
   differs = jnp.where(is_open, none_differs[..., None, :], differs)
 
-  # face: an end is above it; go to where the segment leaves its sides
+  # face: one end of the segment is above the face; go to the point where the segment leaves the sides of the face
   end = pos + first[..., None, :] * half
   outside = jnp.abs(end) > size
   toward = -first
@@ -145,7 +146,7 @@ def _second_weight(
   face_limit = jnp.min(jnp.where((exits > 0) & ~outside[:, None], exits, 2), axis=(1, 2))
   face_ok = jnp.any(outside, axis=-2)
 
-  # edge, crossed by the segment: go over the adjacent face to which the segment is flatter
+  # edge, crossed by the segment: go over that adjacent face with which the segment makes the smaller angle
   across = differs & ~axis
   next1, next2 = jnp.roll(axis, 1, axis=-2), jnp.roll(axis, 2, axis=-2)
   flat = jnp.where((vector.dot(next1, slope) > vector.dot(next2, slope))[..., None, :], next1, next2)
@@ -156,7 +157,7 @@ def _second_weight(
   edge_limit = jnp.minimum(vector.dot(flat, span), along)
   edge_ok = jnp.sum(across, axis=-2) == 1
 
-  # corner: follow the edge to which the segment is nearly parallel, else go over the face across it
+  # corner: follow the edge to which the segment is nearly parallel, else go over the face across that edge
   count = jnp.sum(differs, axis=-2)
   one = count == 1
   special = differs == one[..., None, :]
@@ -172,34 +173,37 @@ def _second_weight(
 
 
 def capsule_box(a: Shape, b: Shape, margin: jax.Array) -> Contacts:
-  """Capsule and box, at most 2 contacts: two spheres of the capsule against the box.
+  """Compute the contacts of a capsule and a box: at most 2, from two spheres of the capsule against the box.
 
-  The first sphere is at the point of the segment nearest to the box, the second where the segment, followed from there
-  over the nearest feature of the box, ends or leaves it. Arbitrary in C to round-off: which end comes first where the
-  segment is parallel to a face; which of two equally near edges is taken where it passes through the box; whether there
-  is a second contact, and where, on a segment perpendicular to an axis of the box whose nearest feature is an edge or
-  corner, or that is level with a side. Here it is there, and the segment does not leave the box along that axis. Where each
-  product that makes the component along that axis is zero there is no round-off, and the contacts are those of C.
+  The first sphere is at the point of the segment nearest to the box. From this point the segment is followed over the nearest
+  feature of the box; the second sphere is where the segment ends or leaves the feature. Round-off decides in C:
+
+  * which end comes first, where the segment is parallel to a face;
+  * which of two equally near edges is used, where the segment passes through the box;
+  * whether and where there is a second contact, for a segment perpendicular to an axis of the box, if the nearest feature is an
+    edge or a corner, or if the segment is level with a side. Here this second contact exists, and the segment does not leave
+    the box along that axis. Where each product in the component along that axis is zero, there is no round-off, and the
+    contacts are those of C.
 
   Source: `mjraw_CapsuleBox`.
-  Gradient: of each sphere as it moves along the segment; the nearest feature is held.
+  Gradient: of each sphere as the sphere moves along the segment; the choice of the nearest feature is constant.
   """
   del margin
   size, radius = b.size, a.size[..., :1, :]
   pos = vector.mat_t_vec(b.mat, a.pos - b.pos)
   half = vector.mat_t_vec(b.mat, a.axis(2)) * a.size[..., 1:2, :]
-  # without an addition: a sum that happens to cancel does so in one program and not in another
+  # decided without an addition: whether a sum cancels exactly differs between programs
   exact = jnp.all((b.mat == 0) | (a.axis(2)[..., None, :] == 0), axis=-3)
   fixed = jax.lax.stop_gradient((pos, half, size))
 
-  # squared distance of the ends from a face or the inside, unless beyond two faces
+  # squared distance of the ends from the box; only ends that are beyond at most one face count
   tip_sign = np.array([-1, 1])
   tip = fixed[0][:, None] + tip_sign[:, None, None] * fixed[1][:, None]
   beyond = jnp.maximum(jnp.abs(tip) - fixed[2][:, None], 0)
   tip_dist = only_where(jnp.sum(beyond > 0, axis=-2) <= 1, vector.dot(beyond, beyond))
   best_tip = jnp.min(tip_dist, axis=1)
 
-  # squared distance of the edges; near-ties go to the first, and to an end rather than an edge
+  # squared distance of the edges; of nearly equal edges the first is used, and an end is preferred to an edge
   pos_0, half_0, size_0 = (x[:, None] for x in fixed)
   _, _, end, edge_dist = _segment_edge(pos_0, half_0, size_0, jnp.asarray(_EDGE_AXIS), jnp.asarray(_EDGE_SIDE))
   best_edge = jnp.min(edge_dist, axis=1)
@@ -207,13 +211,14 @@ def capsule_box(a: Shape, b: Shape, margin: jax.Array) -> Contacts:
   tie = safe.MINVAL + _TIES[pos.dtype.itemsize][1] * reach * jnp.sqrt(jnp.minimum(best_edge, best_tip))
   chosen = first_min(jnp.maximum(edge_dist, (best_edge + tie)[:, None]))
   end = jnp.sum(jnp.where(chosen, end, 0), axis=1)
-  # edges that meet in a corner are equally near to it: each gives the same derivative, but not parts of one and of another
+  # edges that meet in a corner are equally near to the segment. Each edge gives the same derivative, a mixture of edges does
+  # not: so the choice is computed once
   masks = (*(chosen[:, k] for k in range(12)), best_edge >= best_tip - tie, tip_dist[:, 0] <= tip_dist[:, 1], end > 0, end < 0)
   *chosen, is_tip, is_low, is_high_end, is_low_end = linear.materialized(masks)
   chosen = jnp.stack(chosen, axis=1)
   end = jnp.where(is_high_end, 1, jnp.where(is_low_end, -1, 0))
 
-  # the nearest edge, which side of it, and the weights again with their gradient
+  # axis and side of the nearest edge, and the weights again, now with gradient
   axis = jnp.any(chosen[..., None, :] & _EDGE_AXIS, axis=1)
   side = jnp.sum(jnp.where(chosen[..., None, :], _EDGE_SIDE, 0), axis=1).astype(pos.dtype)
   on_seg, on_edge, _, _ = _segment_edge(pos, half, size, axis, side)
@@ -228,24 +233,28 @@ def capsule_box(a: Shape, b: Shape, margin: jax.Array) -> Contacts:
   return make_contacts(dist, point, vector.mat_vec(b.mat[:, None], normal))
 
 
-# rounding scales of box-box by dtype: separation in units of the summed half-sizes, squared sine below which edges are
-# parallel, component of a unit axis below which its sign is open, squared relative distance of duplicates
+# rounding scales of box-box by dtype: separation relative to the summed half sizes; squared sine below which edges are
+# parallel; component of a unit axis below which its sign is undecided; squared relative distance of duplicate points
 _SCALES = {8: (1e-13, 1e-16, 1e-9, 1e-14), 4: (1e-6, 1e-7, 1e-5, 1e-10)}
 _EDGE_BIAS = 1e-6  # relative amount by which an edge axis must beat a face axis
 _MAXVERT = 8  # a rectangle clipped by four half planes
 
 
 def _next(x: jax.Array, k: int, axis: int = -2) -> jax.Array:
-  """Cyclic shift of a coordinate axis: element i of the result is element i + k of x."""
+  """Shift x cyclically along a coordinate axis: element i of the result is element i + k of x."""
   return jnp.roll(x, -k, axis=axis)
 
 
 def _clip(poly: jax.Array, count: jax.Array, coord: int, sign: int, limit: jax.Array) -> tuple[jax.Array, jax.Array]:
-  """Part of a convex polygon with `sign * vertex[coord] <= limit`, in a list longer by one.
+  """Clip a convex polygon to the half space `sign * vertex[coord] <= limit`.
 
   Args:
-    poly: (P, n, 3, W) vertices in cyclic order, of which the first `count` (P, W) exist.
-    limit: (P, W).
+    poly: (P, n, 3, W) vertices in cyclic order; the first `count` (P, W) vertices exist.
+    coord, sign: coordinate and sign of the half space's normal.
+    limit: (P, W) [m].
+
+  Returns:
+    vertices (P, n + 1, 3, W) of the clipped polygon and their number (P, W).
 
   Source: `clipHalfPlane` (Sutherland-Hodgman).
   """
@@ -254,7 +263,7 @@ def _clip(poly: jax.Array, count: jax.Array, coord: int, sign: int, limit: jax.A
   last = index == count[:, None] - 1
   following = jnp.where(last[..., None, :], poly[:, :1], _next(poly, 1, axis=1))
 
-  # a vertex level with the plane to round-off is in it, or an edge along the plane would cross it anywhere
+  # a vertex level with the plane to round-off counts as in the plane; else an edge along the plane would cross it anywhere
   def above(x):
     height = sign * x[..., coord, :] - limit[:, None]
     return jnp.where(jnp.abs(height) <= _SCALES[height.dtype.itemsize][0] * limit[:, None], 0, height)
@@ -262,7 +271,7 @@ def _clip(poly: jax.Array, count: jax.Array, coord: int, sign: int, limit: jax.A
   over, over_next = above(poly), above(following)
   crossing = poly + safe.divide(over, over - over_next)[..., None, :] * (following - poly)
 
-  # every vertex offers itself and the crossing behind it; those that hold move up
+  # candidates: every vertex and the crossing behind it. The valid candidates are moved to the front
   crosses = ((over < 0) & (over_next > 0)) | ((over > 0) & (over_next < 0))
   offers = linear.materialized(jnp.stack([poly, crossing], axis=2).reshape(poly.shape[0], 2 * n, *poly.shape[2:]))
   holds = jnp.stack([over <= 0, crosses], axis=2) & (index < count[:, None])[:, :, None]
@@ -277,16 +286,17 @@ def _clip(poly: jax.Array, count: jax.Array, coord: int, sign: int, limit: jax.A
 def _separating_axis(
   rot: jax.Array, pos_a: jax.Array, pos_b: jax.Array, size_a: jax.Array, size_b: jax.Array, limit: jax.Array
 ) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
-  """The axis along which two boxes are farthest apart, a face where an edge pair is hardly better.
+  """Find the axis of largest separation of two boxes; a face is preferred to an edge pair that is hardly better.
 
   Args:
     rot: (P, 3, 3, W) axes of b in the frame of a.
-    pos_a, pos_b: (P, 3, W) centre of b in the frame of a, and of a in the frame of b.
-    limit: (P, W) separation above which there is no contact.
+    pos_a, pos_b: (P, 3, W) centre of b in the frame of a, and centre of a in the frame of b [m].
+    size_a, size_b: (P, 3, W) half sizes [m].
+    limit: (P, W) separation above which there is no contact [m].
 
   Returns:
-    One-hot masks of the best face (P, 6, W), of a then of b, and of the best edge pair (P, 3, 3, W); whether the edge
-    pair is to be used, and whether some axis separates the boxes (P, W).
+    a one-hot mask of the best face (P, 6, W), first the faces of a, then the faces of b; a one-hot mask of the best edge pair
+    (P, 3, 3, W); whether to use the edge pair (P, W); whether some axis separates the boxes (P, W).
 
   Source: stage 1 of `mjc_BoxBox`.
   """
@@ -297,8 +307,8 @@ def _separating_axis(
   best = jnp.max(face, axis=-2)
   chosen = first_min(-face)
 
-  # axis i of a times axis j of b is (-rot[i + 2, j], rot[i + 1, j]) along axes (i + 1, i + 2) of a, and
-  # (rot[i, j + 2], -rot[i, j + 1]) along axes (j + 1, j + 2) of b; of parallel edges it is zero and a face is as good
+  # the cross product of axis i of a and axis j of b is (-rot[i + 2, j], rot[i + 1, j]) along axes (i + 1, i + 2) of a, and
+  # (rot[i, j + 2], -rot[i, j + 1]) along axes (j + 1, j + 2) of b. For parallel edges it is zero, and a face serves as well
   rot1, rot2 = _next(rot, 1, axis=-3), _next(rot, 2, axis=-3)
   (pos1, pos2), (size_a1, size_a2) = ([_next(x, k)[..., :, None, :] for k in (1, 2)] for x in (pos_a, size_a))
   size_b1, size_b2 = (_next(size_b, k)[..., None, :, :] for k in (1, 2))
@@ -309,14 +319,14 @@ def _separating_axis(
   edge = -only_where(length * length >= _SCALES[rot.dtype.itemsize][1], -edge)
   edge = edge.reshape(edge.shape[0], 9, -1)
 
-  # an edge pair must clearly beat the faces, a later pair the earlier ones
+  # an edge pair must be clearly better than the faces, and a later pair clearly better than an earlier pair
   beats = edge - _EDGE_BIAS * jnp.abs(edge) > best[:, None]
   better = -only_where(beats, -edge)
   best_edge = jnp.max(better, axis=1)
   pair = first_min(-jnp.minimum(better, (best_edge - _EDGE_BIAS * jnp.abs(best_edge))[:, None]))
   pair = pair.reshape(pair.shape[0], 3, 3, -1)
 
-  # within 8 degrees of the best face it must be better by five percent
+  # an edge axis within 8 degrees of the best face's normal must be better by 5 percent
   axis = _edge_axis(rot, jnp.any(pair, axis=2), jnp.any(pair, axis=1), pos_a)
   normal = jnp.where(chosen[:, :3], 1, 0) + vector.mat_vec(rot, jnp.where(chosen[:, 3:], 1, 0).astype(rot.dtype))
   alias = jnp.abs(vector.dot(axis, normal)) > 0.99
@@ -327,7 +337,7 @@ def _separating_axis(
 
 
 def _edge_axis(rot: jax.Array, edge_a: jax.Array, edge_b: jax.Array, pos: jax.Array) -> jax.Array:
-  """Unit normal (P, 3, W) of an edge pair in the frame of a, from a to b at pos; edges one-hot (P, 3, W)."""
+  """Return the unit normal (P, 3, W) of an edge pair in the frame of a, from a to b at `pos`; edges are one-hot (P, 3, W)."""
   axis = safe.normalize(vector.cross(edge_a.astype(rot.dtype), vector.mat_vec(rot, edge_b.astype(rot.dtype))))
   return jnp.where(vector.dot(axis, pos)[..., None, :] < 0, -1, 1) * axis
 
@@ -335,12 +345,13 @@ def _edge_axis(rot: jax.Array, edge_a: jax.Array, edge_b: jax.Array, pos: jax.Ar
 def _edge_contact(
   rot: jax.Array, pos: jax.Array, size_a: jax.Array, size_b: jax.Array, edge_a: jax.Array, edge_b: jax.Array
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-  """Distance (P, W), position and normal (P, 3, W) of two edges, in the frame of a.
+  """Compute distance (P, W), position and normal (P, 3, W) of two edges, in the frame of a.
 
-  Where a component of the normal vanishes, two parallel edges of that box touch; the nearer one counts.
+  Where a component of the normal vanishes, two parallel edges of that box are candidates; the nearer edge is used.
 
   Args:
     rot, pos: axes (P, 3, 3, W) and centre (P, 3, W) of b.
+    size_a, size_b: (P, 3, W) half sizes [m].
     edge_a, edge_b: (P, 3, W) one-hot axes of the edges.
 
   Source: stage 2a of `mjc_BoxBox`.
@@ -349,7 +360,7 @@ def _edge_contact(
   axis = _edge_axis(rot, edge_a, edge_b, pos)
   axis_b = vector.mat_t_vec(rot, axis)
 
-  # middles of the candidate edges: both signs of an open component, on either box
+  # midpoints of the candidate edges: both signs of an undecided component, on either box
   def middles(toward, size, edge, flip):
     side = jnp.where(toward >= 0, size, -size)[:, None]
     side = jnp.where((jnp.abs(toward) < tiny)[:, None] & flip[:, None, None], -side, side)
@@ -379,7 +390,7 @@ def _edge_contact(
 
 
 def _face_basis(mat: jax.Array, axis: jax.Array) -> jax.Array:
-  """Axes of a box (P, 3, 3, W), in columns, shifted cyclically so that the one-hot axis (P, 3, W) is the last."""
+  """Shift the axes of a box (P, 3, 3, W), in columns, cyclically so that the axis of a one-hot mask (P, 3, W) is the last."""
   columns = [jnp.where(jnp.roll(axis, k, axis=-2)[:, None], mat, 0).sum(axis=-2) for k in (1, 2, 3)]
   return jnp.stack(columns, axis=-2)
 
@@ -387,12 +398,12 @@ def _face_basis(mat: jax.Array, axis: jax.Array) -> jax.Array:
 def _face_contacts(
   a: Shape, b: Shape, face: jax.Array, margin: jax.Array
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-  """Distances (P, 8, W), positions (P, 8, 3, W) and normal (P, 3, W) of a face of one box against the other box.
+  """Compute distances (P, 8, W), positions (P, 8, 3, W) and normal (P, 3, W) of a face of one box against the other box.
 
-  The opposite face of the other (incident) box is clipped by the sides of the (reference) face.
+  The face is the reference face. The opposite face of the other box, the incident face, is clipped by the reference's sides.
 
   Args:
-    face: (P, 6, W) one-hot, faces of a then of b.
+    face: (P, 6, W) one-hot mask of the reference face, first the faces of a, then the faces of b.
 
   Source: stage 2b of `mjc_BoxBox`.
   """
@@ -402,7 +413,7 @@ def _face_contacts(
   mat, mat_inc = jnp.where(a_mat, a.mat, b.mat), jnp.where(a_mat, b.mat, a.mat)
   size, size_inc = jnp.where(a_vec, a.size, b.size), jnp.where(a_vec, b.size, a.size)
 
-  # reference face: axes x, y in its plane and z out of it
+  # reference face: axes x and y are in its plane, z is its outward normal
   axis = face[:, :3] | face[:, 3:]
   basis = _face_basis(mat, axis)
   out = jnp.where(vector.dot(basis[..., 2, :], pos_inc - pos) >= 0, 1, -1).astype(pos.dtype)
@@ -418,14 +429,14 @@ def _face_contacts(
   top = size[..., 2, :]
   center = center - top[..., None, :] * np.array([0, 0, 1])[:, None]
 
-  # clip it by the four sides
+  # clip the incident face by the four sides
   u_sign, v_sign = (np.array(x)[:, None, None] for x in ((1, -1, -1, 1), (1, 1, -1, -1)))
   poly = center[:, None] + u_sign * u[:, None] + v_sign * v[:, None]
   count = jnp.full(of_a.shape, 4, jnp.int32)
   for coord, sign in ((0, 1), (0, -1), (1, 1), (1, -1)):
     poly, count = _clip(poly, count, coord, sign, size[..., coord, :])
 
-  # drop what is above the margin, and duplicates of what is kept
+  # drop points above the margin and duplicate points
   dist = poly[..., 2, :]
   keep = (count[:, None] > np.arange(_MAXVERT, dtype=np.int32)[:, None]) & (dist <= margin[:, None])
   flat = jax.lax.stop_gradient(poly)[..., :2, :]
@@ -434,20 +445,20 @@ def _face_contacts(
   same = (linear.materialized(spread) < radius[:, None, None]) & keep[:, None] & np.tri(_MAXVERT, k=-1, dtype=bool)[..., None]
   dist = only_where(keep & ~vector.fold(jnp.logical_or, same, 2), dist)
 
-  # midway between the faces
+  # contact points are midway between the faces
   point = jnp.stack([poly[..., 0, :], poly[..., 1, :], 0.5 * poly[..., 2, :] + top[:, None]], axis=-2)
   return dist, pos[:, None] + vector.mat_vec(basis[:, None], point), jnp.where(a_vec, 1, -1) * basis[..., 2, :]
 
 
 def box_box(a: Shape, b: Shape, margin: jax.Array) -> Contacts:
-  """Two boxes, at most 8 contacts: an edge against an edge (slot 0), or a face clipped by a face.
+  """Compute the contacts of two boxes, at most 8: an edge against an edge (slot 0), or a face clipped by a face.
 
-  Arbitrary in C to round-off: which of several equally separating axes is taken (and with it the reference face, the
-  incident face and the edges), and on which side of a clipping plane a vertex in that plane lies (a duplicate may
-  remain or vanish, and the list may start elsewhere).
+  Round-off decides in C which of several equally separating axes is used, and with the axis the reference face, the incident
+  face and the edges. It also decides on which side of a clipping plane a vertex in that plane lies: a duplicate point may
+  remain or vanish, and the list of points may start elsewhere.
 
   Source: `mjc_BoxBox`.
-  Gradient: of the chosen features; the choice is held.
+  Gradient: of the chosen features; the choice is constant.
   """
   rot = vector.mat_mat(vector.transpose(a.mat), b.mat)
   pos_a, pos_b = vector.mat_t_vec(a.mat, b.pos - a.pos), vector.mat_t_vec(b.mat, a.pos - b.pos)

@@ -1,4 +1,4 @@
-"""Distance of two boxes from below."""
+"""Lower bound of the distance of two boxes, by separating axes."""
 
 import functools
 
@@ -8,18 +8,19 @@ import jax.numpy as jnp
 from mjx_lite.core import linear
 from mjx_lite.math import safe
 
-_PARALLEL = 0.05  # sine of the angle below which two edges are left to the faces' normals
+_PARALLEL = 0.05  # sine of the angle below which two edges count as parallel: their cross product is then no axis
 
 
 def separation(offset: jax.Array, turn: jax.Array, half_a: jax.Array, half_b: jax.Array) -> jax.Array:
-  """How far apart (n, W) two boxes are at least, along the normals of their faces and across their edges; negative in overlap.
+  """Return a lower bound (n, W) of the distance of two boxes [m], negative where the boxes overlap.
 
-  Component by component, which makes a single kernel without reductions.
+  The bound is the largest gap along the separating axes: the face normals and the cross products of edges. The code is written
+  component by component, so that XLA makes one kernel without reductions.
 
   Args:
-    offset: (n, 3, W) centre of the second in the frame of the first [m].
-    turn: (n, 3, 3, W) orientation of the second in that frame.
-    half_a, half_b: (n, 3, W or 1) half sizes [m].
+    offset: (n, 3, W) centre of the second box in the frame of the first box [m].
+    turn: (n, 3, 3, W) rotation of the second box relative to the first box.
+    half_a, half_b: (n, 3, W or 1) half sizes of the first and the second box [m].
   """
   offset, turn = linear.materialized((offset, turn))
   t, a, b = ([x[:, i] for i in range(3)] for x in (offset, half_a, half_b))
@@ -33,7 +34,7 @@ def separation(offset: jax.Array, turn: jax.Array, half_a: jax.Array, half_b: ja
     gaps.append(jnp.abs(t[0] * r[0][i] + t[1] * r[1][i] + t[2] * r[2][i]) - reach)
   for i in range(3):
     for n in range(3):
-      # the cross product of axis i of the first with axis n of the second, not of unit length
+      # cross product of axis i of the first box and axis n of the second box; its length is not 1
       (j, k), (p, q) = ((i + 1) % 3, (i + 2) % 3), ((n + 1) % 3, (n + 2) % 3)
       length = safe.sqrt(jnp.maximum(1 - r[i][n] * r[i][n], 0))
       reach = a[j] * size[k][n] + a[k] * size[j][n] + b[p] * size[i][q] + b[q] * size[i][p]

@@ -1,7 +1,8 @@
-"""Capacities of contacts: which candidates the narrow phase treats, and which of its slots are kept.
+"""Broad phase and capacities: which candidate pairs go to the narrow phase, and which contacts are kept.
 
-Where a group of candidates has a budget, the nearest ones by their bounds are chosen, world by world. The contacts of all
-groups then move up into few slots, in MuJoCo's order. What does not fit is counted, and marked in Data's status.
+Where a group of candidates has a budget, the candidates whose bounds overlap most are chosen, world by world. The contacts of
+all groups are then compacted into the slots that the capacity allows, in MuJoCo's order. Candidates and contacts that do not
+fit are dropped, and the status of Data says so.
 """
 
 from collections.abc import Callable, Mapping
@@ -18,24 +19,24 @@ from mjx_lite.core.select import gather, next_true, rows
 from mjx_lite.core.types import Model
 from mjx_lite.math import extreme, safe, vector
 
-ROUND = frozenset(("sphere-sphere", "sphere-capsule", "capsule-capsule"))  # groups of shapes around segments
-_AT_A_TIME = 16  # candidates that are looked at, or not, in one go
-_FEW_OF_TREES = 8  # candidates of two trees, on average, from which on to look at the trees first costs nothing
-_FEW_PARTS = 4  # of `_AT_A_TIME`, which are looked at straight away
-_BITS = 31  # of an integer
-_GROUP = 32  # candidates of which the largest is looked at first
-_FEW_CONTACTS = 12  # of a world; fewer are sought one by one
+ROUND = frozenset(("sphere-sphere", "sphere-capsule", "capsule-capsule"))  # groups whose shapes are segments with a radius
+_AT_A_TIME = 16  # candidates in a part: a part is tested, or skipped, as a whole
+_FEW_OF_TREES = 8  # average number of candidates of two trees from which testing the trees first costs nothing
+_FEW_PARTS = 4  # with at most so many parts, all candidates are tested directly
+_BITS = 31  # usable bits of an integer
+_GROUP = 32  # candidates whose maximum is compared first
+_FEW_CONTACTS = 12  # contacts of a world: fewer are selected one by one
 _EXACT = 1 << 24  # integers below are exact in float32, whose `top_k` is faster
 
 
 class Capacity(NamedTuple):
-  """How much may touch at a time; None: all that can."""
+  """Limits of simultaneous contacts and of candidates in the narrow phase; None means no limit."""
 
   ncon_max: int | None = None
   pair_max: int | Mapping[str, int] | None = None
 
   def budget(self, group: str, size: int) -> int:
-    """How many of the candidates of a group, of which there are `size`, go to the narrow phase."""
+    """Return how many of the `size` candidates of a group go to the narrow phase."""
     bound = self.pair_max.get(group) if isinstance(self.pair_max, Mapping) else self.pair_max
     return size if bound is None else min(int(bound), size)
 
@@ -44,15 +45,15 @@ NO_BOUND = Capacity()
 
 
 class Balls(NamedTuple):
-  """Bounding spheres of all geoms; those of planes mean nothing."""
+  """Bounding spheres of all geoms. The spheres of planes have no meaning."""
 
   pos: jax.Array
   radius: jax.Array
-  reach: jax.Array  # with the other geom's, how far from each other two may be; not of explicit pairs
+  reach: jax.Array  # a geom's share of margin + gap + slack [m]; shares of two geoms add up; not for explicit pairs
 
 
 class Boxes(NamedTuple):
-  """Boxes along the geoms' axes."""
+  """Boxes that are aligned with the axes of the geoms."""
 
   center: jax.Array
   half: jax.Array
@@ -60,16 +61,16 @@ class Boxes(NamedTuple):
 
 
 class Segments(NamedTuple):
-  """What spheres and capsules are around; the segments of spheres are points."""
+  """Segments and radii of spheres and capsules. The segment of a sphere is a point."""
 
   pos: jax.Array
   axis: jax.Array
-  length: jax.Array  # half of it
-  thick: jax.Array  # radius around it
+  length: jax.Array  # half length of the segment
+  thick: jax.Array  # radius around the segment
 
 
 class Bounds(NamedTuple):
-  """Of all geoms; a geom has segments or boxes, or both, whatever its type, and those that are right are taken."""
+  """Bounds of all geoms. Every geom has a segment and a box; the group of a pair decides which of the two is used."""
 
   balls: Balls
   boxes: Boxes
@@ -77,7 +78,7 @@ class Bounds(NamedTuple):
 
 
 def bounds(m: Model, geom_xpos: jax.Array, geom_xmat: jax.Array, slack: jax.Array | float = 0.0) -> Bounds:
-  """Bounds from poses, `geom_rbound`, `geom_aabb` and `geom_size`, and how far geoms reach, with a slack. Gradient: none."""
+  """Compute bounds from poses, `geom_rbound`, `geom_aabb` and `geom_size`, and reaches enlarged by a slack. Gradient: none."""
   given = geom_xpos, geom_xmat, m.geom_aabb, m.geom_size, m.geom_rbound, mixing.reach_of_geoms(m) + slack / 2
   pos, mat, aabb, size, radius, reach = jax.lax.stop_gradient(given)
   length = size[:, 1] * (m.geom_type == GeomType.CAPSULE)[:, None]
@@ -90,23 +91,24 @@ class Candidates(NamedTuple):
 
   geom1: np.ndarray  # (n,)
   geom2: np.ndarray
-  group: str  # name of the pairs' types
-  tree: np.ndarray  # (ngeom,) a number for the tree that a geom belongs to
+  group: str  # names of the two geom types, or "convex"
+  tree: np.ndarray  # (ngeom,) id of each geom's kinematic tree
 
 
 def overlap(b: Bounds, c: Candidates, reach: jax.Array | None = None) -> jax.Array:
-  """How far candidates are within reach of each other at most (n, W) [m]; negative of others.
+  """Compute an upper bound (n, W) of reach minus distance for each candidate [m]; negative where a contact is impossible.
 
-  Reach (n, W or 1) is given where it is not as the geoms have it: some are explicit pairs. By bounding spheres and by the
-  shapes. Source: `mj_filterSphere`, `mj_collideOBB`.
+  The bound uses the bounding spheres and the boxes or segments. `reach` (n, W or 1) replaces the sum of the two geoms' reaches
+  if the group contains explicit pairs. Source: `mj_filterSphere`, `mj_collideOBB`.
   """
   return _overlaps(b, c, reach)(lambda x, axis=0: x, False)
 
 
 def _overlaps(b: Bounds, c: Candidates, reach: jax.Array | None) -> Callable[..., jax.Array]:
-  """The function (take, lazy) that returns `overlap` of those that `take(x, axis=0)` cuts out of an array of all candidates.
+  """Return a function (take, lazy) that computes `overlap` for some candidates.
 
-  Lazy: where all spheres of all worlds are apart, by these alone.
+  `take(x, axis=0)` selects these candidates from an array x of all candidates. If `lazy` is true and no bounding spheres
+  overlap in any world, the result is based on the spheres only.
   """
   shapes, better = (b.segments, _of_segments) if c.group in ROUND else (b.boxes, _of_boxes)
   index, flat = np.stack([c.geom1, c.geom2]).astype(np.int32), _Flat(b.balls, shapes)
@@ -126,7 +128,7 @@ def _overlaps(b: Bounds, c: Candidates, reach: jax.Array | None) -> Callable[...
 
 
 class _Flat:
-  """All that bounds have of geoms, each array once and side by side: those of each world, and those that all have in common."""
+  """All arrays of bounds, each stored once, concatenated: one array per world width (per-world or shared)."""
 
   def __init__(self, *parts: NamedTuple):
     leaves, self._form = jax.tree.flatten(list(parts))
@@ -138,11 +140,11 @@ class _Flat:
     self._arrays = [vector.join([flat[k] for k in keys]) for keys in self._alike]
 
   def rows(self, index: jax.Array) -> list[jax.Array]:
-    """The arrays at geoms (..., n), a row (..., n, k, W or 1) of each."""
+    """Gather the rows (..., n, k, W or 1) of geoms (..., n) from each array."""
     return [x.at[index].get(mode="promise_in_bounds") for x in self._arrays]
 
   def parts(self, arrays: list[jax.Array]) -> list:
-    """What this was made of, of the geoms that the rows are of."""
+    """Split gathered rows into bounds of the same structure as the arguments of the constructor."""
     found = {}
     for keys, x in zip(self._alike, arrays, strict=True):
       leaves = [self._leaves[k] for k in keys]
@@ -153,7 +155,7 @@ class _Flat:
 
 
 def worth_trees(c: Candidates) -> bool:
-  """Whether it pays to look first at which geoms are near which trees: enough candidates for each two trees."""
+  """Decide whether to test geoms against trees first: this pays if there are enough candidates per pair of trees."""
   one, two = c.tree[np.stack([c.geom1, c.geom2])]
   between = {frozenset(x) for x in zip(one.tolist(), two.tolist(), strict=True) if x[0] != x[1]}
   number = int(np.sum(one != two))
@@ -161,16 +163,16 @@ def worth_trees(c: Candidates) -> bool:
 
 
 def near_trees(b: Balls, tree: np.ndarray, reach: jax.Array) -> jax.Array:
-  """In which worlds geoms are within reach of the box around all geoms of a tree.
+  """Find the worlds in which a geom is within reach of the bounding box of all geoms of a tree.
 
   Args:
-    b: of all geoms.
-    tree: (ngeom,) a number for the tree that a geom belongs to.
-    reach: () the largest of all pairs.
+    b: bounding spheres of all geoms.
+    tree: (ngeom,) id of each geom's kinematic tree.
+    reach: () the largest reach of all pairs [m].
 
   Returns:
-    (ngeom, number of trees) integers, trees in the order of their numbers: a bit for each world, or for those that are a
-    multiple of `_BITS` apart.
+    integers (ngeom, number of trees), trees in the order of their ids. Bit w modulo `_BITS` is set if the geom is near the tree
+    in world w, so several worlds may share a bit.
   """
   members = [np.flatnonzero(tree == t) for t in np.unique(tree)]
   index = np.stack([np.resize(g, max(map(len, members))) for g in members])
@@ -183,13 +185,17 @@ def near_trees(b: Balls, tree: np.ndarray, reach: jax.Array) -> jax.Array:
 
 
 def _near_each_other(near: jax.Array, c: Candidates) -> tuple[jax.Array, jax.Array]:
-  """Candidates whose geoms are near each other's trees in some world: places (n + some,), in order, and their number ()."""
+  """Find the candidates whose geoms are near each other's trees in some world.
+
+  Returns:
+    the ascending indices of these candidates, padded to n rounded up to a multiple of `_AT_A_TIME`, and their number ().
+  """
   n, size = len(c.geom1), _AT_A_TIME
   pair = np.stack([c.geom1, c.geom2])
   tree = np.unique(c.tree, return_inverse=True)[1][pair]
-  beside = pair * near.shape[1] + tree[::-1]  # of a geom and the other's tree, both ways
+  beside = pair * near.shape[1] + tree[::-1]  # flat indices (geom 1, tree of geom 2) and (geom 2, tree of geom 1) into `near`
   start = np.arange(0, n, size)
-  ahead = [np.unique(beside[0, k : k + size]) for k in start]  # few, where those with the same first geom follow each other
+  ahead = [np.unique(beside[0, k : k + size]) for k in start]  # few ids, where candidates of one geom are consecutive
   ahead = np.stack([np.resize(x, max(map(len, ahead))) for x in ahead])
   near = near.reshape(-1)
   some = jnp.any(rows(near, ahead) != 0, axis=1)
@@ -213,20 +219,21 @@ def _near_each_other(near: jax.Array, c: Candidates) -> tuple[jax.Array, jax.Arr
 
 
 def _of_boxes(one: Boxes, two: Boxes) -> jax.Array:
-  """Lower bound (n, W) of the distance of boxes."""
+  """Return a lower bound (n, W) of the distance of two boxes [m]."""
   turn, offset = vector.mat_mat(vector.transpose(one.mat), two.mat), vector.mat_t_vec(one.mat, two.center - one.center)
   return boxes.separation(offset, turn, one.half, two.half)
 
 
 def _of_segments(one: Segments, two: Segments) -> jax.Array:
-  """Distance (n, W) of spheres and capsules.
+  """Compute the distance (n, W) of spheres and capsules [m].
 
-  The nearest point of the one's line to the other's, moved into its segment; then, in turn, the other's nearest to it and its
-  own nearest to that. Source: Ericson, Real-Time Collision Detection, section 5.1.9.
+  Take the point of the first line nearest to the second line and clamp it to the first segment. Then find the nearest point on
+  the second segment, then the point on the first segment nearest to that point. Source: Ericson, Real-Time Collision Detection,
+  section 5.1.9.
   """
   u, v, offset = one.axis, two.axis, two.pos - one.pos
   uv, along_u, along_v = vector.dot(u, v), vector.dot(u, offset), vector.dot(v, offset)
-  lines = (along_u - uv * along_v) / jnp.maximum(1 - uv * uv, jnp.finfo(uv.dtype).eps)  # of parallel ones any point will do
+  lines = (along_u - uv * along_v) / jnp.maximum(1 - uv * uv, jnp.finfo(uv.dtype).eps)  # of parallel lines any point will do
   t = jnp.clip(uv * jnp.clip(lines, -one.length, one.length) - along_v, -two.length, two.length)
   s = jnp.clip(uv * t + along_u, -one.length, one.length)
   s, t = linear.materialized((s, t))
@@ -234,23 +241,23 @@ def _of_segments(one: Segments, two: Segments) -> jax.Array:
 
 
 class Chosen(NamedTuple):
-  """Candidates of a group, or rows of contacts."""
+  """A selection of candidates of a group, or of rows of contacts."""
 
-  place: jax.Array  # (k, W) in the group
-  there: jax.Array  # (k, W) whether it is one; the others, where there are less than k, may be the same as these
-  lost: jax.Array  # (W,) whether some within reach were left out
+  place: jax.Array  # (k, W) index of the candidate in its group, or of the row
+  there: jax.Array  # (k, W) whether the entry is valid; invalid entries, where there are fewer than k, may repeat valid ones
+  lost: jax.Array  # (W,) whether some candidates or contacts within reach were left out
 
 
 def nearest(overlap: jax.Array, budget: int, slack: jax.Array | float = 0.0) -> Chosen:
-  """The candidates of largest overlap (n, W), of which there are more than the budget. Gradient: none.
+  """Choose the candidates of largest overlap (n, W); there are more candidates than the budget. Gradient: none.
 
-  One that is left out counts as lost if its overlap is above the slack.
+  A candidate that is left out counts as lost if its overlap is above the slack [m].
   """
   overlap, wanted = jax.lax.stop_gradient(overlap).astype(jnp.float32).T, budget + 1
   count = -(-overlap.shape[1] // _GROUP)
   if count <= 2 * wanted:
     value, place = _largest(overlap, wanted)
-  else:  # they are in the groups with the largest entries; a group's members lie `count` apart
+  else:  # the chosen candidates are in the groups with the largest maxima; members of a group have stride `count`
     pad = count * _GROUP - overlap.shape[1]
     overlap = jnp.pad(overlap, ((0, 0), (0, pad)), constant_values=-jnp.inf).reshape(-1, _GROUP, count)
     group = jnp.sort(_largest(vector.fold(jnp.maximum, overlap, 1), wanted)[1])
@@ -269,10 +276,10 @@ def nearest_of_few(
   slack: jax.Array | float = 0.0,
   near: jax.Array | None = None,
 ) -> Chosen:
-  """The same where worlds are few at a time (tiles): part after part of the candidates, looked at no closer than needed.
+  """Choose as `nearest` does, in tiles of few worlds: a loop over parts of `_AT_A_TIME` candidates, with cheap tests first.
 
-  Few of them have candidates within reach, which are kept if they are among the nearest so far. With `near_trees`, only those
-  are looked at whose geoms are near each other's trees. Gradient: none.
+  Few parts have candidates within reach; these candidates are kept if they are among the nearest so far. With `near`, the
+  result of `near_trees`, only candidates whose geoms are near each other's trees are tested. Gradient: none.
   """
   n, size = len(c.geom1), _AT_A_TIME
   places, count = jnp.asarray(np.pad(np.arange(n, dtype=np.int32), (0, -n % size))), jnp.int32(n)
@@ -299,20 +306,20 @@ def _row(n: int) -> np.ndarray:
 
 
 def _nothing(number: int, like: jax.Array) -> tuple[jax.Array, jax.Array]:
-  """No values yet, for so many and one more, and their places."""
+  """Return empty values (number + 1, W), -inf, and their indices, zero."""
   shape = (number + 1, like.shape[-1])
   return jnp.full(shape, -jnp.inf, like.dtype), jnp.zeros(shape, jnp.int32)
 
 
 def _kept(value: jax.Array, place: jax.Array, more: jax.Array, its_place: jax.Array) -> tuple[jax.Array, jax.Array]:
-  """The largest positive values, and their places, as many of both (k, W) as there were, of these and of more (n, W)."""
+  """Merge values and indices (k, W) with more values and indices (n, W), and return the k largest positive values."""
   left, where = jnp.concatenate([value, more]), jnp.concatenate([place, its_place])
   row = _row(len(left))
   return _sorted(left, len(value), lambda at: vector.fold(jnp.add, jnp.where(row == at, where, 0), 0))
 
 
 def _sorted(left: jax.Array, number: int, place_of: Callable[[jax.Array], jax.Array]) -> tuple[jax.Array, jax.Array]:
-  """The largest positive values (number, W) of those left (n, W), and the places of their rows."""
+  """Select the largest positive values (number, W) of `left` (n, W), and their indices, which `place_of` computes from rows."""
   row = _row(len(left))
 
   def take(state):
@@ -325,26 +332,26 @@ def _sorted(left: jax.Array, number: int, place_of: Callable[[jax.Array], jax.Ar
 
   def some_are_left(state):
     k, left, *_ = state
-    return (k < number) & jnp.any(vector.fold(jnp.logical_or, left > 0, 0))  # a reduction of all would be in no region
+    return (k < number) & jnp.any(vector.fold(jnp.logical_or, left > 0, 0))  # two reductions: one would end the region
 
   none = jnp.full((number, left.shape[-1]), -jnp.inf, left.dtype), jnp.zeros((number, left.shape[-1]), jnp.int32)
   return jax.lax.while_loop(some_are_left, take, (jnp.int32(0), left, *none))[2:]
 
 
 def _largest(x: jax.Array, number: int) -> list[jax.Array]:
-  """`top_k`; a slice of what it returns would make XLA sort all."""
+  """Return `top_k` in buffers: if its result is sliced directly, XLA sorts the whole array."""
   return linear.written(jax.lax.top_k(x, number))
 
 
 def first_contacts(touches: jax.Array, rank: jax.Array, number: int, size: int, others: bool) -> Chosen:
-  """Rows (number, W) of contacts in MuJoCo's order.
+  """Choose the first rows (number, W) that are contacts, in MuJoCo's order.
 
   Args:
     touches: (n, W) whether a row is a contact.
-    rank: (n, W) or (n, 1) place of a row among all that there could be.
-    number: of rows kept.
-    size: above all ranks.
-    others: whether what follows them has to be rows without a contact; if not it may be any.
+    rank: (n, W) or (n, 1) position of a row in MuJoCo's order of all possible contacts.
+    number: number of rows kept.
+    size: upper bound of the ranks, exclusive.
+    others: whether the remaining entries have to be rows without a contact. If not, the remaining entries may be any rows.
   """
   exact = size < _EXACT
   if not others and regions.are_few(touches.shape[-1]):
@@ -360,9 +367,9 @@ def first_contacts(touches: jax.Array, rank: jax.Array, number: int, size: int, 
 
 
 def _first_contacts_of_few(touches: jax.Array, rank: jax.Array, number: int, size: int) -> Chosen:
-  """Contacts of a tile of worlds one after the other, each put where it belongs among the first ones so far."""
+  """Choose the first contacts of a tile of worlds by insertion sort: one row after another is inserted into the sorted list."""
   n, nothing = len(touches), jnp.int32(size * len(touches))
-  key = linear.materialized(jnp.where(touches, rank * n + _row(n), nothing))  # its remainder is the row
+  key = linear.materialized(jnp.where(touches, rank * n + _row(n), nothing))  # the row is the key modulo n
   some = linear.materialized(jnp.any(touches, axis=1))
 
   def insert(state):
@@ -371,7 +378,7 @@ def _first_contacts_of_few(touches: jax.Array, rank: jax.Array, number: int, siz
     first = jnp.concatenate([first[:1], jnp.minimum(first[1:], jnp.maximum(first[:-1], more))])
     return next_true(some, k), first
 
-  begin = jnp.full((number + 2, touches.shape[-1]), nothing).at[0].set(-1)  # the first below all, the last for a lost one
+  begin = jnp.full((number + 2, touches.shape[-1]), nothing).at[0].set(-1)  # first entry: sentinel; last: a lost contact
   _, first = jax.lax.while_loop(lambda s: s[0] < n, insert, (next_true(some, -1), begin))
   found = linear.materialized(first[1:])
   return Chosen(jax.lax.rem(found[:number], jnp.int32(n)), found[:number] < nothing, found[number] < nothing)

@@ -1,7 +1,7 @@
-"""The collider of all convex pairs: one body for every two shapes that have support points.
+"""The collider of all convex pairs: one program for all pairs of shapes with a support function.
 
-The contact between the features nearest to each other comes from `gjk` and `witness`, further ones of faces and edges from
-`manifold`. Shapes are inflated by half of the margin each, as in C, which adds a constant to the distance.
+`gjk` and `witness` find the contact between the nearest features; `manifold` adds further contacts of faces and edges. Each
+shape is inflated by half of the margin, as in C, which adds a constant to the distance.
 """
 
 from typing import NamedTuple
@@ -19,7 +19,7 @@ from mjx_lite.core.select import gather
 from mjx_lite.math import vector
 
 NCON = 4
-# contacts of each pair of types
+# maximum number of contacts of each pair of types
 PAIRS = {
   ("sphere", "ellipsoid"): 1, ("sphere", "mesh"): 1, ("capsule", "ellipsoid"): 1, ("capsule", "cylinder"): 2,
   ("capsule", "mesh"): 2, ("ellipsoid", "ellipsoid"): 1, ("ellipsoid", "cylinder"): 1, ("ellipsoid", "box"): 1,
@@ -29,14 +29,14 @@ PAIRS = {
 
 
 class ConvexPlan(NamedTuple):
-  """Types, hulls and faces of P pairs."""
+  """Geom types, hulls and faces of P pairs."""
 
   types_a: np.ndarray
   types_b: np.ndarray
   hull_a: HullOf | None
   hull_b: HullOf | None
-  several: np.ndarray  # pairs that may have more than one contact
-  faces_a: faces.FacesOf  # of these pairs
+  several: np.ndarray  # indices of the pairs that may have more than one contact
+  faces_a: faces.FacesOf  # faces of the pairs in `several`
   faces_b: faces.FacesOf
 
 
@@ -44,8 +44,8 @@ def plan(types: list[tuple[str, str]], hull_a: HullOf | None, hull_b: HullOf | N
   """Plan the pairs.
 
   Args:
-    types: geom types of each pair, the lower one first.
-    hull_a, hull_b: hulls of the meshes among the first and the second geoms, in order.
+    types: geom types of each pair, the lower type first.
+    hull_a, hull_b: hulls of the meshes among the first geoms, and among the second geoms, in order.
   """
   several = np.array([k for k, t in enumerate(types) if PAIRS.get(t, 1) > 1], int)
   sides = []
@@ -61,7 +61,7 @@ def plan(types: list[tuple[str, str]], hull_a: HullOf | None, hull_b: HullOf | N
 
 
 class _Chosen(NamedTuple):
-  """What the manifold needs of the pairs that may have several contacts: their rows, types and faces."""
+  """Rows, types and faces of the pairs that may have several contacts: the input of the manifold."""
 
   rows: np.ndarray | slice
   several: jax.Array | bool
@@ -72,7 +72,7 @@ class _Chosen(NamedTuple):
 
 
 def _choose(p: ConvexPlan, chosen: jax.Array | None) -> _Chosen:
-  """Tables of all pairs, or of those that are chosen: any of these may then have several contacts."""
+  """Return the tables of all pairs of the plan, or of the chosen pairs (k, W). Any chosen pair may have several contacts."""
   if chosen is None:
     return _Chosen(p.several, True, p.types_a[p.several], p.types_b[p.several], p.faces_a, p.faces_b)
   several = np.isin(np.arange(len(p.types_a)), p.several)
@@ -91,7 +91,7 @@ def _choose(p: ConvexPlan, chosen: jax.Array | None) -> _Chosen:
 
 
 class Found(NamedTuple):
-  """Contacts of P pairs, and in which worlds (W,) the search for one ran out of iterations or rounds."""
+  """Contacts of P pairs, and a mask (W,) of the worlds in which a search ran out of iterations or rounds."""
 
   contacts: Contacts
   lost: jax.Array
@@ -101,18 +101,18 @@ def collide(
   p: ConvexPlan, a: Shape, b: Shape, margin: jax.Array, iterations: int, multiccd: bool = True,
   chosen: jax.Array | None = None,
 ) -> Found:  # fmt: skip
-  """Contacts of convex pairs in 4 slots each.
+  """Compute the contacts of convex pairs, 4 slots for each pair.
 
   Args:
     p: the plan.
     a, b: the shapes.
     margin: margin + gap (P, W or 1) [m].
-    iterations: bound of the iterations that find one nearest point.
+    iterations: maximum number of iterations for one nearest point.
     multiccd: whether faces and edges have several contacts.
-    chosen: (k, W) which pairs of the plan the shapes are; all of them, in order, if None.
+    chosen: (k, W) indices of the plan's pairs to which the shapes belong; None for all pairs, in order.
 
   Source: `mjc_Convex`, `mjc_ccd`.
-  Gradient: of the features found; where these are not unique, that of some of them.
+  Gradient: of the features found; where the nearest features are not unique, the derivative for one choice of them.
   """
   ca = core.make(list(p.types_a), a.pos, a.mat, a.size, p.hull_a, chosen)
   cb = core.make(list(p.types_b), b.pos, b.mat, b.size, p.hull_b, chosen)
@@ -135,8 +135,15 @@ def collide(
 
 
 class _Single(NamedTuple):
-  """The nearest points: distance (P, W), the one on the first surface and the normal (P, 3, W) in the frame of the first, the
-  support indices (P, 3, W) of the three vertices of each core that they are between, and whether the search ran out (P, W)."""
+  """The nearest points of P pairs, in the frame of the first geom.
+
+  Attributes:
+    dist: (P, W) distance [m].
+    point: (P, 3, W) nearest point on the first surface [m].
+    normal: (P, 3, W) from the first geom to the second.
+    index_a, index_b: (P, 3, W) support indices of the three vertices of each core that span the nearest feature.
+    lost: (P, W) whether the search ran out of iterations or rounds.
+  """
 
   dist: jax.Array
   point: jax.Array
@@ -147,7 +154,7 @@ class _Single(NamedTuple):
 
 
 def _nearest(a: core.Core, b: core.Core, margin: jax.Array, iterations: int) -> _Single:
-  """The nearest points of cores, where they are within the margin."""
+  """Compute the nearest points of two cores where they are within the margin; elsewhere the distance is `NO_CONTACT`."""
 
   def look(lanes, asked):
     ca, cb = core.taken(a, lanes), core.taken(b, lanes)
@@ -158,7 +165,7 @@ def _nearest(a: core.Core, b: core.Core, margin: jax.Array, iterations: int) -> 
     dist = only_where(~found.far & (dist < limit), dist)
     first = jnp.argmax(found.on, axis=1)[:, None] == np.arange(3)[:, None]
 
-    def used(index):  # in place of those that are not
+    def used(index):  # unused vertices repeat the first used vertex
       return jnp.where(found.on, index, jnp.sum(jnp.where(first, index, 0), axis=1, keepdims=True))
 
     surface = w.point + ca.radius[:, None] * w.normal
@@ -172,7 +179,7 @@ def _nearest(a: core.Core, b: core.Core, margin: jax.Array, iterations: int) -> 
 
 
 def _further(these: _Chosen, a: Shape, b: Shape, single: _Single, margin: jax.Array) -> manifold.Manifold:
-  """Contacts of faces and edges at the nearest points of those that may have several."""
+  """Compute the contacts of faces and edges of the pairs that may have several contacts."""
   rows, width = these.rows, margin.shape[-1]
   place, turn = vector.mat_t_vec(a.mat, b.pos - a.pos), vector.mat_mat(vector.transpose(a.mat), b.mat)
   place, turn = (jnp.broadcast_to(x, (*x.shape[:-1], width))[rows] for x in (place, turn))

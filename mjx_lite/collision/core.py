@@ -1,7 +1,8 @@
-"""Cores: what the convex path knows of a geom. A geom is all points within a radius of its core.
+"""Convex cores and their support functions. A geom is the set of all points within a radius of its core.
 
-Sphere: a point. Capsule: a segment. Box, mesh and prism: their corners. Ellipsoid and cylinder: themselves. Corners are rows of
-a constant table, times a scale that carries the gradient.
+The core of a sphere is a point, and of a capsule a segment. The core of a box, a mesh or a prism is the convex hull of its
+corners. Ellipsoids and cylinders are their own cores. Corners are rows of a constant table, times a scale that carries the
+gradient.
 """
 
 import functools
@@ -21,25 +22,25 @@ from mjx_lite.math import safe, vector
 from mjx_lite.math.extreme import first_largest
 
 CORNERS, ELLIPSOID, CYLINDER = range(3)
-_FEW = 32  # tables
+_FEW = 32  # up to this number of tables, a table is selected by comparisons
 
 
 class Tables(NamedTuple):
-  """Corners of K polytopes, one after another, before scaling."""
+  """Corners of K polytopes, concatenated, before scaling."""
 
   corner: np.ndarray  # (n, 3)
-  first: np.ndarray  # (K,)
-  count: np.ndarray  # (K,)
-  cells: cubemap.CubeMap | None  # if some have many
+  first: np.ndarray  # (K,) row of the first corner
+  count: np.ndarray  # (K,) number of corners
+  cells: cubemap.CubeMap | None  # present if a hull has more than `cubemap.MANY` corners
 
   def padded(self) -> np.ndarray:
-    """Corners (K, n, 3); the first one is repeated up to the number of the largest."""
+    """Return the corners (K, n, 3); n is the largest number of corners, and the first corner pads the smaller polytopes."""
     k = np.arange(self.count.max())
     return self.corner[self.first[:, None] + np.where(k < self.count[:, None], k, 0)]
 
 
 class Picked(NamedTuple):
-  """One of a few tables for each of P cores; (P, W) where the geoms are chosen at run time, else (P, 1)."""
+  """A table for each of P cores: `which` is the index of the table, (P, W) for geoms chosen at run time, else (P, 1)."""
 
   tables: Tables
   which: Any
@@ -49,12 +50,12 @@ class Core(NamedTuple):
   """Cores of one geom of each of P pairs.
 
   Attributes:
-    pos, mat: pose (P, 3, W), (P, 3, 3, W).
+    pos, mat: pose (P, 3, W) [m], (P, 3, 3, W).
     kind: (P,) CORNERS, ELLIPSOID or CYLINDER; (P, W) where the geoms are chosen at run time.
-    size: (P, 3, W or 1) `geom_size`.
-    table: corners before scaling; (P, n, 3, W or 1) of prisms, and while a loop goes through them.
-    scale: (P, 3, W or 1).
-    radius: (P, W or 1).
+    size: (P, 3, W or 1) `geom_size` [m].
+    table: corners before scaling: a `Picked` table, or an array (P, n, 3, W or 1) for prisms and inside of loops over corners.
+    scale: (P, 3, W or 1) factor of the corners.
+    radius: (P, W or 1) radius around the core [m].
   """
 
   pos: jax.Array
@@ -67,7 +68,7 @@ class Core(NamedTuple):
 
   @property
   def curved(self) -> bool:
-    """Whether some core may be no polytope."""
+    """Return whether some core may be an ellipsoid or a cylinder."""
     return not isinstance(self.kind, np.ndarray) or bool((self.kind != CORNERS).any())
 
 
@@ -79,13 +80,13 @@ _CORNERS = {"box": _BOX, "capsule": _SEGMENT, "sphere": np.zeros((1, 3))}
 def make(
   types: list[str], pos: jax.Array, mat: jax.Array, size: jax.Array, hull: HullOf | None, chosen: jax.Array | None = None
 ) -> Core:
-  """Cores of geoms.
+  """Make the cores of geoms.
 
   Args:
     types: geom types of the P geoms.
-    pos, mat, size: as `shapes.Shape` has them.
-    hull: hulls of the meshes among them, in order.
-    chosen: (k, W) which of the P geoms `pos`, `mat` and `size` are of; all of them, in order, if None.
+    pos, mat, size: poses and sizes as in `shapes.Shape`.
+    hull: hulls of the meshes among the geoms, in order.
+    chosen: (k, W) indices of the geoms to which `pos`, `mat` and `size` belong; None for all P geoms, in order.
   """
   mesh = iter(zip(hull.first, hull.count, strict=True) if hull is not None else [])
   keys = [next(mesh) if t == "mesh" else t if t in _CORNERS else "sphere" for t in types]
@@ -96,7 +97,7 @@ def make(
   kind = np.where(is_type["ellipsoid"], ELLIPSOID, np.where(is_type["cylinder"], CYLINDER, CORNERS))[:, 0]
   if chosen is not None:
     which = gather(which, chosen) if len(distinct) > 1 else np.zeros((len(chosen), 1), np.int32)
-    # what all have in common stays constant
+    # values that all geoms share stay constant
     is_type = {k: x[:1] if (x == x[0]).all() else gather(x, chosen) for k, x in is_type.items()}
     kind = np.repeat(kind[:1], len(chosen)) if (kind == kind[0]).all() else gather(kind[:, None], chosen)
   fixed = ~(is_type["box"] | is_type["capsule"])
@@ -107,7 +108,7 @@ def make(
 
 
 def _tables(keys: list[Any], hull: HullOf | None) -> Tables:
-  """Of the types in `_CORNERS`, or of hulls by their first vertex and number of vertices."""
+  """Make tables for keys: a type in `_CORNERS`, or the first vertex and the number of vertices of a hull."""
   vert = hull.tables.vert if hull is not None else np.zeros((0, 3))
   corners = [_CORNERS[k] if isinstance(k, str) else vert[k[0] : k[0] + k[1]] for k in keys]
   count, cells = np.array([len(x) for x in corners]), None
@@ -118,18 +119,18 @@ def _tables(keys: list[Any], hull: HullOf | None) -> Tables:
 
 
 def of_rows(c: Core, index: np.ndarray) -> Core:
-  """Some of the cores, which are not chosen at run time."""
+  """Return the cores at a constant index; the cores are not chosen at run time."""
   assert isinstance(c.table, Picked)
   return _some(c, lambda x: rows(x, index), c.kind[index], Picked(c.table.tables, c.table.which[index]))
 
 
 def _some(c: Core, take: Callable[[jax.Array], jax.Array], kind: Any, table: Any) -> Core:
-  """Some of the cores, of a kind and with a table of their own: what they take of each other array."""
+  """Apply `take` to every array of the cores except kind and table, and replace these two."""
   return Core(take(c.pos), take(c.mat), kind, take(c.size), table, take(c.scale), take(c.radius))
 
 
 def taken(c: Core, lanes: Lanes | None) -> Core:
-  """The cores that lanes have."""
+  """Gather the cores of the lanes' pairs and worlds; `lanes` None keeps all cores."""
   if lanes is None:
     return c
   if isinstance(c.table, Picked):
@@ -143,7 +144,7 @@ def taken(c: Core, lanes: Lanes | None) -> Core:
 
 
 def one(c: Core, row: jax.Array, world: jax.Array) -> Core:
-  """The core (1, ..., 1) of one pair in one world."""
+  """Return the core (1, ..., 1) of one pair in one world."""
   if isinstance(c.table, Picked):
     table: Any = Picked(c.table.tables, entry(c.table.which, row, world))
   else:
@@ -153,7 +154,7 @@ def one(c: Core, row: jax.Array, world: jax.Array) -> Core:
 
 
 def entry(x: jax.Array | np.ndarray, row: jax.Array, world: jax.Array) -> jax.Array:
-  """x (P or 1, ..., W or 1) of one pair in one world (1, ..., 1)."""
+  """Slice x (P or 1, ..., W or 1) at one pair and one world: (1, ..., 1)."""
   x = jnp.asarray(x)
   for axis, k in ((0, row), (x.ndim - 1, world)):
     if x.shape[axis] > 1:
@@ -162,9 +163,10 @@ def entry(x: jax.Array | np.ndarray, row: jax.Array, world: jax.Array) -> jax.Ar
 
 
 def laid_out(c: Core) -> Core:
-  """The same with its corners side by side, for loops that go through all of them; those of polytopes of many stay as they are.
+  """Materialize the corners of each core as an array (P, n, 3, W or 1) for loops over all corners.
 
-  In a tile of worlds one of few tables is chosen by comparing with each, in vectors; to fetch is a load for each number.
+  Tables with a cube map stay as they are. In a tile of worlds a table is selected by comparison with each index, which uses
+  vector instructions; a gather would be one load for each number.
   """
   if not isinstance(c.table, Picked) or c.table.tables.cells is not None:
     return c
@@ -180,7 +182,7 @@ def laid_out(c: Core) -> Core:
 
 
 def box(c: Core) -> tuple[jax.Array, jax.Array]:
-  """Centre and half sizes (P, 3, W or 1) of a box along the axes of the frame that holds the core."""
+  """Compute centre and half sizes (P, 3, W or 1) of the bounding box of each core, in the core's own frame [m]."""
   if isinstance(c.table, Picked):
     tables, which = c.table
     ends = [end.reduceat(tables.corner, tables.first).astype(c.pos.dtype)[..., None] for end in (np.minimum, np.maximum)]
@@ -194,7 +196,7 @@ def box(c: Core) -> tuple[jax.Array, jax.Array]:
 
 
 def corner(c: Core, index: jax.Array) -> jax.Array:
-  """Corners (P, ..., 3, W) at indices (P, ..., W)."""
+  """Return the scaled corners (P, ..., 3, W) at indices (P, ..., W)."""
   if isinstance(c.table, Picked):
     tables, which = c.table
     first = tables.first.astype(np.int32)
@@ -207,7 +209,7 @@ def corner(c: Core, index: jax.Array) -> jax.Array:
 
 
 def _in_world(table: jax.Array, index: jax.Array) -> jax.Array:
-  """Rows (P, ..., 3, W) of tables (P, n, 3, W) at indices (P, ..., W)."""
+  """Gather rows (P, ..., 3, W) of tables (P, n, 3, W) at indices (P, ..., W)."""
   if table.shape[1] <= 8:
     hit = index[..., None, :] == np.arange(table.shape[1])[:, None]
     table = table.reshape(table.shape[0], *[1] * (index.ndim - 2), *table.shape[1:])
@@ -218,7 +220,7 @@ def _in_world(table: jax.Array, index: jax.Array) -> jax.Array:
 
 
 def is_kind(c: Core, kind: int, ndim: int) -> Any:
-  """Which cores are of a kind, for an array of `ndim` axes, the first of them the pairs'."""
+  """Return a mask of the cores of a kind, for an array of `ndim` axes whose first axis is the pairs."""
   return over(c.kind == kind, ndim)
 
 
@@ -227,9 +229,10 @@ def _kinds(c: Core, ndim: int) -> tuple[Any, Any]:
 
 
 def support(c: Core, direction: jax.Array) -> tuple[jax.Array, jax.Array]:
-  """The farthest point (P, 3, W) of each core in a direction (P, 3, W), in its own frame, and its index (P, W).
+  """Return the support point (P, 3, W) of each core in a direction (P, 3, W), in the core's own frame, and its index (P, W).
 
-  The index is that of the corner; of a cylinder 0 for the cap at +z and 1 for that at -z; of an ellipsoid 0.
+  The index of a polytope is the corner. The index of a cylinder is 0 for the cap at +z and 1 for the cap at -z. The index of an
+  ellipsoid is 0.
   """
   index = _farthest(c, direction)
   point = corner(c, index)
@@ -240,19 +243,19 @@ def support(c: Core, direction: jax.Array) -> tuple[jax.Array, jax.Array]:
 
 
 def _farthest(c: Core, direction: jax.Array) -> jax.Array:
-  """Of the corners the index of the first that is farthest (..., W) in directions (P, ..., 3, W)."""
+  """Return the index (P, ..., W) of the farthest corner in directions (P, ..., 3, W); ties go to the first corner."""
   if isinstance(c.table, Picked) and c.table.tables.cells is not None:
     return cubemap.farthest(c.table.tables.cells, c.table.which, _along(c, direction))
   return _first_farthest(c, direction)[1]
 
 
 def _along(c: Core, direction: jax.Array) -> jax.Array:
-  """Directions (P, ..., 3, W) for corners before scaling."""
+  """Scale directions (P, ..., 3, W), for dot products with corners before scaling."""
   return direction * c.scale.reshape(c.scale.shape[0], *[1] * (direction.ndim - 3), *c.scale.shape[1:])
 
 
 def _first_farthest(c: Core, direction: jax.Array) -> tuple[jax.Array, jax.Array]:
-  """How far the corners reach, and the first that does, where all are gone through."""
+  """Return the largest dot product of directions and corners, and the first corner that has it, by a loop over all corners."""
   along, table = _along(c, direction)[..., None, :, :], laid_out(c).table
   assert not isinstance(table, Picked)
   table = table.reshape(table.shape[0], *[1] * (direction.ndim - 3), *table.shape[1:])
@@ -260,7 +263,7 @@ def _first_farthest(c: Core, direction: jax.Array) -> tuple[jax.Array, jax.Array
 
 
 def extent(c: Core, direction: jax.Array) -> jax.Array:
-  """How far (P, K, W) each core reaches in K directions (P, K, 3, W) of its own frame."""
+  """Compute the support function (P, K, W) of each core for K directions (P, K, 3, W) in the core's own frame."""
   if isinstance(c.table, Picked) and c.table.tables.cells is not None:
     far = vector.dot(corner(c, _farthest(c, direction)), direction)
   else:
@@ -274,12 +277,12 @@ def extent(c: Core, direction: jax.Array) -> jax.Array:
 
 
 def curved_point(c: Core, direction: jax.Array, index: jax.Array, otherwise: jax.Array) -> jax.Array:
-  """Point with an outward normal, on the rim that the index says where the core is a cylinder.
+  """Return the surface point with a given outward normal; on a cylinder, the point of the rim of the cap `index`.
 
   Args:
-    direction: (..., 3, W).
-    index: (..., W).
-    otherwise: (..., 3, W) what polytopes have.
+    direction: (..., 3, W) outward normal.
+    index: (..., W) support index.
+    otherwise: (..., 3, W) points of cores that are polytopes.
 
   Gradient: zero with respect to the direction where it is the axis of a cylinder.
   """

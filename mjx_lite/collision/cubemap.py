@@ -1,9 +1,10 @@
-"""The corner of a polytope that is farthest in a direction, at a cost that does not grow with their number.
+"""Support function of polytopes with many corners, by a cube map: the cost does not grow with the number of corners.
 
-Directions are points of a cube's surface, which is divided into cells. A corner can only be the farthest in a cell if no other
-is farther all over it: few are left, of a hull of thousands some four on average (the Gauss map takes the directions of a small
-cell to a few corners, unless it looks at the rim of a flat face). A crowded cell is divided once more. What is left of the
-cells is written in blocks, and a look goes through those of one cell. It finds what going through all corners finds.
+Directions are points of a cube's surface, and the surface is divided into cells. A cell keeps a corner only if no other corner
+is farther for all directions of the cell. Few corners are left: about four on average for a hull of thousands. (The Gauss map
+takes the directions of a small cell to a few corners, except near the rim of a flat face.) A crowded cell is divided once more
+into parts. The corners of each part are stored in blocks, and a query goes through the blocks of one part. The result is the
+same as for a loop over all corners.
 """
 
 import functools
@@ -18,33 +19,34 @@ from mjx_lite.core.select import fetched
 from mjx_lite.math import vector
 from mjx_lite.math.extreme import first_largest
 
-MANY = 128  # corners from which a look is cheaper than going through all of them
+MANY = 128  # number of corners above which a query is cheaper than a loop over all corners
 _SIDE = 8  # cells along a side of the cube
-_HALVINGS = 4  # of a crowded cell, at most
-_BLOCK = 4  # corners that are looked at together
-_ROUNDING = 1e-5, 2e-6  # directions so far outside count as in a cell; corners so little lower as the farthest, of the size
+_HALVINGS = 4  # a crowded cell has at most 2**4 parts along each side
+_BLOCK = 4  # corners that are compared in one iteration
+# directions so far outside count as in a cell; corners lower by so much, relative to the size, count as the farthest
+_ROUNDING = 1e-5, 2e-6
 
 
 class CubeMap(NamedTuple):
-  """The cells of K polytopes, one after another."""
+  """The cells of K polytopes, concatenated."""
 
-  cell: np.ndarray  # (K * 6 * _SIDE**2,) its first part
-  split: np.ndarray  # (K * 6 * _SIDE**2,) parts along one of its sides
-  first: np.ndarray  # (nparts,) first block of a part
-  count: np.ndarray  # (nparts,) number of its blocks, at least 1
-  corner: np.ndarray  # (nblocks * _BLOCK,) which corner of the polytope, ascending in a part, whose first pads its last block
-  vert: np.ndarray  # (nblocks * _BLOCK, 3) where that is
+  cell: np.ndarray  # (K * 6 * _SIDE**2,) first part of each cell
+  split: np.ndarray  # (K * 6 * _SIDE**2,) number of parts along a side of the cell
+  first: np.ndarray  # (nparts,) first block of each part
+  count: np.ndarray  # (nparts,) number of blocks of each part, at least 1
+  corner: np.ndarray  # (nblocks * _BLOCK,) index of a corner, ascending in a part; the part's first corner pads its last block
+  vert: np.ndarray  # (nblocks * _BLOCK, 3) coordinates of the corner
 
 
 def of(vert: np.ndarray) -> CubeMap:
-  """The cells of one polytope with corners (n, 3); one cell for all directions, if these are few."""
+  """Make the cells of one polytope with corners (n, 3). A polytope of few corners has one cell for all directions."""
   if len(vert) <= 2 * _BLOCK:
     return _written(np.asarray(vert, float), [[np.arange(len(vert))]], np.zeros(6 * _SIDE**2, int))
   return _of(np.ascontiguousarray(vert, float).tobytes())
 
 
 def join(maps: list[CubeMap]) -> CubeMap:
-  """The cells of several polytopes."""
+  """Concatenate the cells of several polytopes."""
   parts = np.cumsum([0, *(len(x.first) for x in maps)])
   blocks = np.cumsum([0, *(len(x.corner) // _BLOCK for x in maps)])
   shifted = [x._replace(cell=x.cell + p, first=x.first + b) for x, p, b in zip(maps, parts, blocks, strict=False)]
@@ -66,9 +68,13 @@ def _of(data: bytes) -> CubeMap:
 def _divided(
   vert: np.ndarray, face: int, low: tuple[float, float], size: float, found: np.ndarray, number: int
 ) -> list[tuple[tuple[float, float], np.ndarray]]:
-  """A square on a face of the cube as rows of smaller ones: where each begins, and which of the corners may be farthest in it.
+  """Divide a square on a face of the cube into `number` x `number` smaller squares, row by row.
 
-  Heights of corners are linear in a square, so where one is nowhere above another its four corners tell.
+  Heights of the polytope's corners are linear in a square. So the four corners of the square decide whether one height is
+  nowhere above another.
+
+  Returns:
+    for each small square its lower corner, and the indices of the polytope's corners that may be farthest in the square.
   """
   grow, tie = _ROUNDING
   u, v = (x + size / number * np.add.outer(np.arange(number), [0, 1]) + [-grow, grow] for x in low)  # (number, 2)
@@ -85,12 +91,12 @@ def _divided(
 
 
 def _written(vert: np.ndarray, cells: list[list[np.ndarray]], number: np.ndarray) -> CubeMap:
-  """Cells as blocks.
+  """Write cells as blocks.
 
   Args:
     vert: (n, 3) corners.
-    cells: the parts of each cell.
-    number: (6 * _SIDE**2,) which of the cells.
+    cells: the parts of each cell: indices of corners.
+    number: (6 * _SIDE**2,) index into `cells` for each cell of the cube.
   """
   padded = [np.concatenate([x, np.repeat(x[:1], -len(x) % _BLOCK)]) for parts in cells for x in parts]
   count = np.array([len(x) // _BLOCK for x in padded])
@@ -102,15 +108,15 @@ def _written(vert: np.ndarray, cells: list[list[np.ndarray]], number: np.ndarray
 
 
 def farthest(cells: CubeMap, which: Any, along: jax.Array) -> jax.Array:
-  """The first of the farthest corners.
+  """Find the farthest corner of polytopes in given directions; ties go to the first corner. No gradient.
 
   Args:
-    cells: of K polytopes.
-    which: (P, W or 1) which of them.
+    cells: the cells of K polytopes.
+    which: (P, W or 1) index of the polytope.
     along: directions (P, ..., 3, W).
 
   Returns:
-    indices (P, ..., W).
+    indices (P, ..., W) of corners.
   """
   along = linear.materialized(jax.lax.stop_gradient(along))
   part = _part(cells, jnp.asarray(which).reshape(len(which), *(1,) * (along.ndim - 3), -1), along)
@@ -133,7 +139,7 @@ def _at(table: np.ndarray, index: jax.Array) -> jax.Array:
 
 
 def _part(cells: CubeMap, which: jax.Array, along: jax.Array) -> jax.Array:
-  """The part (P, ..., W) of a cell that a direction is in."""
+  """Compute the index (P, ..., W) of the part that contains a direction."""
   x, y, z = (along[..., k, :] for k in range(3))
   size = [jnp.abs(c) for c in (x, y, z)]
   by_x = (size[0] >= size[1]) & (size[0] >= size[2])
@@ -143,7 +149,7 @@ def _part(cells: CubeMap, which: jax.Array, along: jax.Array) -> jax.Array:
   scale = 0.5 * _SIDE / jnp.where(major == 0, 1, jnp.abs(major))
 
   def of(t, number):
-    """Which of a number of intervals of [0, 1) it is in; of what is no number, the first."""
+    """Return which of `number` equal intervals of [0, 1) contains t; NaN counts as in the first."""
     return jnp.clip((t * number).astype(jnp.int32), 0, number - 1)
 
   row, column = (x * scale + 0.5 * _SIDE for x in (u, v))

@@ -10,7 +10,7 @@ from mjx_lite.math import safe, vector
 
 
 def plane_ellipsoid(a: Shape, b: Shape, margin: jax.Array) -> Contacts:
-  """Plane and ellipsoid, 1 contact: the lowest point of the ellipsoid. Source: `mjc_PlaneConvex`."""
+  """Compute the contact of a plane and an ellipsoid: 1 slot, the lowest point. Source: `mjc_PlaneConvex`."""
   del margin
   normal = a.axis(2)
   toward = safe.normalize(vector.mat_t_vec(b.mat, normal) * b.size)
@@ -20,25 +20,26 @@ def plane_ellipsoid(a: Shape, b: Shape, margin: jax.Array) -> Contacts:
   return make_contacts(dist[:, None], pos[:, None], normal[:, None])
 
 
-# the points of plane-cylinder: side of the cap that is lower, weights of the lowest and the sideways radius
+# the 4 points of plane-cylinder: sign of the cap (1 is the lower cap), weights of the lowest and of the sideways radius vector
 _CAP = np.array([1, -1, 1, 1], np.int32)[:, None, None]
 _DOWN = np.array([1, 1, -0.5, -0.5])[:, None, None]
 _ASIDE = np.sqrt(0.75) * np.array([0, 0, 1, -1])[:, None, None]
 
 
 def plane_cylinder(a: Shape, b: Shape, margin: jax.Array) -> Contacts:
-  """Plane and cylinder, 4 contacts: the lowest points of the lower and the upper cap, then two more of the lower cap.
+  """Compute the 4 contacts of a plane and a cylinder.
 
-  The points of the lower cap are the corners of an equilateral triangle.
+  These are the lowest points of the lower and the upper cap, then two more points of the lower cap. The three points of the
+  lower cap are the corners of an equilateral triangle.
 
   Source: `mjc_PlaneCylinder`.
-  Gradient: where the axis is normal to the plane (within 1e-6), the triangle turns with the cylinder.
+  Gradient: where the axis is normal to the plane (within 1e-6), the triangle rotates with the cylinder.
   """
   del margin
   normal, radius, half = a.axis(2), b.size[..., :1, :], b.size[..., 1:2, :]
   axis = b.axis(2)
   slope = vector.dot(normal, axis)[..., None, :]
-  # which cap is lower is round-off where a cylinder lies: computed once, so that all parts of the derivative are of one choice
+  # round-off decides which cap is lower where a cylinder lies on its side: compute once, so that all derivatives use one choice
   turned = linear.materialized(slope > 0)
   axis = jnp.where(turned, -axis, axis)
   down = slope * b.axis(2) - normal
@@ -53,7 +54,7 @@ def plane_cylinder(a: Shape, b: Shape, margin: jax.Array) -> Contacts:
 
 
 def sphere_cylinder(a: Shape, b: Shape, margin: jax.Array) -> Contacts:
-  """Sphere and cylinder, 1 contact, with the side, a cap or a rim.
+  """Compute the contact of a sphere and a cylinder: 1 slot, with the side, a cap or a rim.
 
   Source: `mjc_SphereCylinder`.
   Gradient: of the nearest feature; zero for distance and normal where the centre is on the axis or the rim.
@@ -67,11 +68,11 @@ def sphere_cylinder(a: Shape, b: Shape, margin: jax.Array) -> Contacts:
   outward, away = safe.normalize_with_norm(radial)
   within, inside = jnp.abs(along) < half, vector.dot(radial, radial) < radius_b * radius_b
   use_cap = inside & (~within | (half - jnp.abs(along) < radius_b - away))
-  # inside, which of them is nearest may be round-off: decided once, for distance and normal
+  # inside, round-off may decide which feature is nearest: compute once, for distance and normal
   upper, use_cap, use_side = linear.materialized((along > 0, use_cap, within & ~use_cap))
   up = jnp.where(upper, 1, -1).astype(along.dtype)
 
-  # side: a sphere of the cylinder's radius at the same height; rim: a point; cap: a plane
+  # the feature is, for the side, a sphere of the cylinder's radius at the same height; for the rim a point; for a cap a plane
   on_axis = away < safe.MINVAL
   across = jax.lax.stop_gradient(safe.normalize(vector.cross(a.axis(2), axis)))
   side = jnp.where(on_axis[..., None, :], across, -outward)

@@ -17,8 +17,13 @@ from mjx_lite.core.types import Model
 
 
 class Distance(NamedTuple):
-  """Signed distance (.., W) [m], the segment (.., 6, W) [m] from the first geom to the second, and in which worlds (W,) the
-  search for one ran out of iterations or rounds."""
+  """Signed distances of geoms.
+
+  Attributes:
+    dist: (..., W) signed distance [m].
+    fromto: (..., 6, W) the two ends of the segment from the first geom to the second [m].
+    lost: (W,) mask of the worlds in which a search ran out of iterations or rounds.
+  """
 
   dist: jax.Array
   fromto: jax.Array
@@ -26,7 +31,7 @@ class Distance(NamedTuple):
 
 
 def distance(m: Model, xpos: jax.Array, xmat: jax.Array, distmax: jax.Array, geom1: int, geom2: int) -> Distance:
-  """Distance (W,) of two geoms, and the segment (6, W). Source: `mj_geomDistance`. Arguments as of `distances`."""
+  """Compute the distance (W,) of two geoms and its segment (6, W). Source: `mj_geomDistance`. Arguments: see `distances`."""
   found = distances(m, xpos, xmat, distmax[None], np.array([geom1]), np.array([geom2]))
   return found._replace(dist=found.dist[0], fromto=found.fromto[0])
 
@@ -34,16 +39,19 @@ def distance(m: Model, xpos: jax.Array, xmat: jax.Array, distmax: jax.Array, geo
 def distances(
   m: Model, xpos: jax.Array, xmat: jax.Array, distmax: jax.Array, geom1: np.ndarray, geom2: np.ndarray
 ) -> Distance:
-  """Distances (n, W) of pairs of geoms, negative where they overlap; distmax and a zero segment where they are farther apart.
+  """Compute the distances (n, W) of pairs of geoms, negative where the geoms overlap [m].
+
+  Geoms that are farther apart than `distmax` have distance `distmax` and a zero segment. For two boxes the result is the exact
+  distance, not the separation of their contacts. For distance fields only penetration depths are found.
 
   Args:
-    xpos, xmat: poses of all geoms.
-    distmax: (n, W or 1) [m].
+    m: the model.
+    xpos, xmat: poses of all geoms, (ngeom, 3, W) [m] and (ngeom, 3, 3, W).
+    distmax: (n, W or 1) largest distance of interest [m].
     geom1, geom2: ids (n,).
 
-  Source: `mj_geomDistance`. Of two boxes the exact distance is meant, not the separating axis of their contacts; with distance
-  fields only depths are found.
-  Gradient: of the nearest features; zero where the distance is distmax.
+  Source: `mj_geomDistance`.
+  Gradient: of the nearest features; zero where the distance is `distmax`.
   """
   flip = m.geom_type[geom1] > m.geom_type[geom2]
   a, b = np.where(flip, geom2, geom1), np.where(flip, geom1, geom2)
@@ -59,7 +67,7 @@ def distances(
 
 
 def _of_types(m, xpos, xmat, distmax, types, a, b, flip) -> Distance:
-  """The same of pairs of one type, the lower one first."""
+  """Compute the distances of pairs of one geom-type pair, the lower type first; `flip` says which pairs were swapped."""
   lost = jnp.zeros(xpos.shape[-1], bool)
   if types not in COLLIDERS and types not in FIELD_COLLIDERS:
     zero = jnp.zeros_like(rows(xpos, a)[:, 0])

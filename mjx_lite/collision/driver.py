@@ -1,4 +1,7 @@
-"""Contacts of all candidate pairs: in a slot for each that could be, or in the few slots that a capacity leaves."""
+"""Contacts of all candidate pairs: the plan of pairs and slots, and the run over all groups of pairs.
+
+Without a capacity every possible contact has its own slot. With a capacity the contacts share a smaller number of slots.
+"""
 
 import functools
 from collections.abc import Callable
@@ -24,34 +27,34 @@ _FAR = shapes.NO_CONTACT
 
 
 class FieldPlan(NamedTuple):
-  """The plan of pairs with distance fields, and the function that takes it."""
+  """The plan of pairs with distance fields, and the collider that uses the plan."""
 
   collide: Callable[[Any, Shape, Shape, jax.Array | None], shapes.Contacts]
   plan: Any
 
 
 class Group(NamedTuple):
-  """Candidate pairs of one geom-type pair, all convex pairs, or all with height fields: one collider body for all of them."""
+  """Candidate pairs that share one collider: pairs of one geom-type pair, all convex pairs, or all pairs with height fields."""
 
   pair: np.ndarray  # indices into the candidate list
   geom1: np.ndarray
   geom2: np.ndarray
-  hull1: HullOf | None  # of the meshes among the geoms, in order
+  hull1: HullOf | None  # hulls of the meshes among the geoms, in order
   hull2: HullOf | None
-  # their own collider, or the convex way, or that of height fields or distance fields
+  # the closed-form collider of the type pair, or the plan of the convex path, of height fields or of distance fields
   how: Callable[[Shape, Shape, jax.Array], shapes.Contacts] | convex.ConvexPlan | hfield.HFieldPlan | FieldPlan
-  name: str  # by which its capacity is given
-  bounded: bool  # whether the candidates can be chosen by their bounds
-  budget: int  # pairs that are looked at closely; the nearest, where there are more
+  name: str  # name of the group in `Capacity.pair_max`
+  bounded: bool  # whether candidates can be chosen by their bounds
+  budget: int  # number of pairs in the narrow phase; the nearest pairs, where there are more
 
 
 NO_DOFS = 3  # contact.exclude of a contact that no dof changes
 
 
 class CollisionPlan(NamedTuple):
-  """Candidates by type, and the slots in MuJoCo's order."""
+  """Candidates grouped by type, and the slots in MuJoCo's order."""
 
-  enabled: bool  # whether there may be contacts at all
+  enabled: bool  # whether contacts are enabled
   groups: tuple[Group, ...]
   geom1: np.ndarray  # (npair,) candidates
   geom2: np.ndarray
@@ -62,12 +65,12 @@ class CollisionPlan(NamedTuple):
   slot_geom: np.ndarray  # (ncon, 2)
   slot_dim: np.ndarray  # (ncon,) condim
   slot_body: np.ndarray  # (ncon, 2)
-  rigid: np.ndarray | None  # (npair, 1) 1 if no dof moves one geom against the other, where there are such pairs
-  compact: int | None  # slots of one pair at most, if slots are filled at run time; the tables of slots are then examples
+  rigid: np.ndarray | None  # (npair, 1) 1 if no dof moves the geoms relative to each other; None without such pairs
+  compact: int | None  # maximum number of slots per pair, if slots are filled at run time; `slot_*` are then only examples
 
   @property
   def is_closed(self) -> bool:
-    """Whether closed forms find all contacts, each of which has its slot."""
+    """Return whether closed forms find all contacts and every possible contact has its own slot."""
     searched = any(isinstance(g.how, convex.ConvexPlan | FieldPlan) or g.name == "-".join(_FIELDS) for g in self.groups)
     return self.compact is None and not searched and all(g.budget == len(g.pair) for g in self.groups)
 
@@ -75,47 +78,54 @@ class CollisionPlan(NamedTuple):
 class Contacts(NamedTuple):
   """Result of `collide`: geometry and parameters of every slot.
 
-  What is not chosen at run time is None.
+  A field is None if it does not exist in the model, or if it is not chosen at run time and its value is in the plan.
   """
 
   dist: jax.Array
   pos: jax.Array
   frame: jax.Array
   params: mixing.Params
-  surfacevel: jax.Array | None = None  # (ncon, 3, W) where some surface has a velocity
-  adhesion: jax.Array | None = None  # (ncon, W) force that pulls [N], where some contact has it
-  exclude: Any = None  # (ncon, W) as Data has it
-  full: jax.Array | None = None  # (W,) slots are missing, if any can be
+  surfacevel: jax.Array | None = None  # (ncon, 3, W) surface velocity, if some surface has a velocity
+  adhesion: jax.Array | None = None  # (ncon, W) attracting force [N], if some contact has adhesion
+  exclude: Any = None  # (ncon, W) as in Data
+  full: jax.Array | None = None  # (W,) whether slots of height fields are missing, if any can be missing
   geom: Any = None  # (ncon, 2, W)
   dim: Any = None  # (ncon, W)
   rigid: Any = None  # (ncon, 1 or W) as in the plan
-  lost_pair: Any = None  # (W,) candidates within reach did not fit
-  lost_contact: Any = None  # (W,) contacts did not fit
-  lost_search: Any = None  # (W,) the search for a convex contact ended at its limit, if there is one
+  lost_pair: Any = None  # (W,) whether candidates within reach did not fit
+  lost_contact: Any = None  # (W,) whether contacts did not fit
+  lost_search: Any = None  # (W,) whether the search for a convex contact ended at its limit, if there is a search
 
 
 def type_name(t: int) -> str:
-  """Name of a geom type as the tables write it."""
+  """Return the name of a geom type as in the tables, in lower case."""
   return GeomType(int(t)).name.lower()
 
 
 def reach(pair: pairs.Pair, values: dict[str, np.ndarray]) -> float:
-  """Radius of a ball about the second geom of a pair that holds all that it can touch [m]."""
+  """Return the radius [m] of a ball around the second geom of a pair: outside of the ball the geom touches nothing."""
   k, geoms = pair.explicit, [pair.geom1, pair.geom2]
   between = [values[f"pair_{x}"][k] if k >= 0 else values[f"geom_{x}"][geoms].sum() for x in ("margin", "gap")]
   return float(values["geom_rbound"][pair.geom2] + sum(between))
 
 
-_FIELDS = ("hfield", "*")  # key of all pairs with height fields that share one body
+_FIELDS = ("hfield", "*")  # key of all pairs with height fields that share one collider
 
 
 def _body_of_field(types: tuple[str, str]) -> tuple[str, str]:
-  """Key of the body of a pair with a height field."""
+  """Return the key of the collider of a pair with a height field."""
   return types if types[1] in hfield.CLOSED else _FIELDS
 
 
 def plan(s: dict[str, Any], values: dict[str, np.ndarray], disableflags: int, capacity: Capacity = NO_BOUND) -> CollisionPlan:
-  """Candidates and slots from the static fields of the model, and its float fields now; what may touch at a time."""
+  """Plan candidates and slots.
+
+  Args:
+    s: static fields of the model.
+    values: the model's float fields at the time of planning.
+    disableflags: the option's flags.
+    capacity: limits of contacts and of candidates in the narrow phase.
+  """
   found = pairs.candidates(s, disableflags)
   geom1, geom2 = (np.array([getattr(p, k) for p in found], int) for k in ("geom1", "geom2"))
   condim, explicit = (np.array([getattr(p, k) for p in found], int) for k in ("condim", "explicit"))
@@ -160,7 +170,7 @@ def plan(s: dict[str, Any], values: dict[str, np.ndarray], disableflags: int, ca
   slot_pair, within = slot_pair[:kept], within[:kept]
   slot_geom = np.stack([geom1[slot_pair], geom2[slot_pair]], axis=-1)
   enabled = not disableflags & (DisableBit.CONTACT | DisableBit.CONSTRAINT)
-  rigid = pairs.are_rigid(s, *s["geom_bodyid"][np.stack([geom1, geom2])]) & (s["nv"] > 0)  # C looks at this for the rows
+  rigid = pairs.are_rigid(s, *s["geom_bodyid"][np.stack([geom1, geom2])]) & (s["nv"] > 0)  # as C tests for the rows
   return CollisionPlan(
     enabled, tuple(groups), geom1, geom2, explicit, condim, first_row[slot_pair] + within, slot_pair, slot_geom,
     condim[slot_pair], s["geom_bodyid"][slot_geom].astype(int), rigid[:, None].astype(np.int32) if rigid.any() else None,
@@ -169,12 +179,12 @@ def plan(s: dict[str, Any], values: dict[str, np.ndarray], disableflags: int, ca
 
 
 def _has_bounds(types: tuple[str, str] | None) -> bool:
-  """Whether candidates can be chosen by their bounds; planes have none, and height fields have slots of their own."""
+  """Return whether candidates can be chosen by their bounds: planes have no bounds, and height fields have their own slots."""
   return types is None or not {"plane", "hfield"} & {*types}
 
 
 def _compacted(groups, ncon, capacity) -> tuple[int, int | None]:
-  """How many slots there are, and if not all those that could be used, how many a pair has at most."""
+  """Compute the number of slots, and the maximum number of slots per pair; the latter is None if every contact has a slot."""
   total = int(ncon.sum())
   widths = [convex.NCON if isinstance(g.how, convex.ConvexPlan) else int(ncon[g.pair].max()) for g in groups]
   found = sum(g.budget * n for g, n in zip(groups, widths, strict=True))
@@ -184,7 +194,7 @@ def _compacted(groups, ncon, capacity) -> tuple[int, int | None]:
 
 
 def collide(m: Model, geom_xpos: jax.Array, geom_xmat: jax.Array) -> Contacts:
-  """Contacts of all candidates. A slot is a contact where `dist < margin + gap`.
+  """Compute the contacts of all candidates. A slot is a contact where `dist < margin + gap`.
 
   Source: `mj_collision`.
   """
@@ -192,9 +202,9 @@ def collide(m: Model, geom_xpos: jax.Array, geom_xmat: jax.Array) -> Contacts:
 
 
 def _decided(m: Model, c: Contacts) -> Contacts:
-  """With which contacts have rows; one that pulls has its normal's in the gap too.
+  """Set `exclude`: which contacts have constraint rows. A contact with adhesion has its normal row in the gap too.
 
-  Source: `mj_setContact`; `mj_instantiateContact` of contacts that no dof changes.
+  Source: `mj_setContact`; `mj_instantiateContact` for contacts that no dof changes.
   """
   touches, near = c.dist < c.params.margin, c.dist <= c.params.margin + c.params.gap
   active = touches
@@ -238,17 +248,17 @@ def _collide(m: Model, geom_xpos: jax.Array, geom_xmat: jax.Array) -> Contacts:
 
 
 def _either(a: jax.Array | None, b: jax.Array | None) -> jax.Array | None:
-  """Worlds in which one or the other holds; None: in none."""
+  """Combine two masks (W,) of worlds by or; None is the empty mask."""
   return b if a is None else a if b is None else a | b
 
 
 def _pairs(p: CollisionPlan, which: np.ndarray | slice = slice(None)) -> mixing.Pairs:
-  """All candidates, or some."""
+  """Return all candidates of the plan, or the candidates at an index."""
   return mixing.Pairs(p.geom1[which], p.geom2[which], p.explicit[which])
 
 
 def _chosen(pairs: mixing.Pairs, place: jax.Array) -> mixing.Pairs:
-  """Those at some places (k, W)."""
+  """Gather pairs at indices (k, W)."""
 
   def at(x):
     return jnp.asarray(x.astype(np.int32))[place]
@@ -257,12 +267,12 @@ def _chosen(pairs: mixing.Pairs, place: jax.Array) -> mixing.Pairs:
 
 
 def _adhesion(m: Model, pairs: mixing.Pairs) -> jax.Array | None:
-  """That of pairs (n, W), if some have it."""
+  """Return the adhesion (n, W) of pairs [N]; None if no contact of the model has adhesion."""
   return mixing.adhesion(m, pairs) if m.plan.contact.adhesive else None
 
 
 def _shapes(m: Model, group: Group, geom_xpos: jax.Array, geom_xmat: jax.Array) -> tuple[Shape, Shape]:
-  """The two shapes of all pairs of a group."""
+  """Return the two shapes of all pairs of a group."""
   first, second = (
     Shape(rows(geom_xpos, g), rows(geom_xmat, g), rows(m.geom_size, g), hull)
     for g, hull in ((group.geom1, group.hull1), (group.geom2, group.hull2))
@@ -273,7 +283,11 @@ def _shapes(m: Model, group: Group, geom_xpos: jax.Array, geom_xmat: jax.Array) 
 def _narrow(
   m: Model, group: Group, shape1: Shape, shape2: Shape, margin: jax.Array, place: jax.Array | None = None
 ) -> tuple[shapes.Contacts, jax.Array | None]:
-  """Contacts of the pairs of a group, or of those at some places in it (k, W); where a search ran out (W,), or None."""
+  """Compute the contacts of the pairs of a group, or of the pairs at indices (k, W) of the group.
+
+  Returns:
+    the contacts, and a mask (W,) of the worlds in which a search ran out, or None if there is no search.
+  """
   if isinstance(group.how, convex.ConvexPlan):
     multiccd = not m.opt.disableflags & DisableBit.MULTICCD
     return convex.collide(group.how, shape1, shape2, margin, m.opt.ccd_iterations, multiccd, place)
@@ -284,9 +298,9 @@ def _narrow(
 
 
 def _collide_near(m: Model, geom_xpos: jax.Array, geom_xmat: jax.Array) -> Contacts:
-  """Contacts of the candidates that are near, in as many slots as the plan has.
+  """Compute the contacts of the candidates that are near, in the plan's number of slots.
 
-  Gradient: of the contacts found; which ones these are has none.
+  Gradient: of the contacts found; the selection of the contacts has no gradient.
   """
   p: CollisionPlan = m.plan.collision
   bounds = broadphase.bounds(m, geom_xpos, geom_xmat, m.opt.felt)
@@ -309,7 +323,7 @@ def _collide_near(m: Model, geom_xpos: jax.Array, geom_xmat: jax.Array) -> Conta
       chosen = _nearest(m, group, bounds, own, near)
       place, lost = chosen.place, lost | chosen.lost
       pair, pairs = gather(pair, place), _chosen(pairs, place)
-      # what is in the place of none is within reach of nothing, so that no search begins
+      # an invalid entry gets a margin below every distance, so that no search begins
       margin = jnp.where(chosen.there, mixing.reach(m, pairs), -_FAR)
       which = pairs.geom1, pairs.geom2
       shape1, shape2 = (Shape(gather(geom_xpos, g), gather(geom_xmat, g), gather(m.geom_size, g)) for g in which)
@@ -321,7 +335,7 @@ def _collide_near(m: Model, geom_xpos: jax.Array, geom_xmat: jax.Array) -> Conta
     rank = width * pair[:, None] + np.arange(found.dist.shape[1], dtype=np.int32)[:, None]
     parts.append([x.reshape(-1, *x.shape[2:]) for x in (rank, found.dist < margin[:, None], *found)])
   rank, touches, dist, *vectors = (join(x) for x in zip(*parts, strict=True))
-  felt = m.opt.contact_gradient != "exact"  # some of what does not touch, where there is room
+  felt = m.opt.contact_gradient != "exact"  # keep pairs that do not touch yet, where there is room
   chosen = broadphase.first_contacts(touches, rank, len(p.slot_pair), width * len(p.geom1), felt)
   pair = linear.materialized(jax.lax.div(gather(rank, chosen.place), jnp.int32(width)))
   dist, pos, normal, tangent = (gather(x, chosen.place) for x in (dist, *vectors))
@@ -339,18 +353,18 @@ def _candidates(m: Model, group: Group) -> broadphase.Candidates:
 
 
 def _trees(m: Model) -> np.ndarray:
-  """A number for the tree of each geom (ngeom,)."""
+  """Return the id (ngeom,) of each geom's kinematic tree: its root body."""
   return m.body_rootid[m.geom_bodyid]
 
 
 def _own_reach(m: Model, group: Group, slack: jax.Array | float) -> jax.Array | None:
-  """How far the pairs of a group reach, with a slack, if some are explicit."""
+  """Return the reaches (n, W or 1) of the pairs of a group plus a slack [m]; None if no pair is explicit."""
   pairs = _pairs(m.plan.collision, group.pair)
   return mixing.reach(m, pairs) + slack if pairs.may_be_explicit else None
 
 
 def _near_trees(m: Model, bounds: broadphase.Bounds, reaches: list[jax.Array | None]) -> jax.Array | None:
-  """`broadphase.near_trees`, where some of the groups that are chosen from have use for it; with their own reaches."""
+  """Compute `broadphase.near_trees` if some group with a budget needs it, else None; `reaches` is for explicit pairs."""
   groups = [g for g in m.plan.collision.groups if g.budget < len(g.pair)]
   if m.tile == 0 or not any(broadphase.worth_trees(_candidates(m, g)) for g in groups):
     return None
@@ -361,7 +375,7 @@ def _near_trees(m: Model, bounds: broadphase.Bounds, reaches: list[jax.Array | N
 def _nearest(
   m: Model, group: Group, bounds: broadphase.Bounds, reach: jax.Array | None, near: jax.Array | None
 ) -> broadphase.Chosen:
-  """The candidates of a group that go to the narrow phase; those that derivatives alone feel, if there is room for them."""
+  """Choose the candidates of a group for the narrow phase; pairs that only derivatives need are taken if there is room."""
   candidates, slack = _candidates(m, group), jax.lax.stop_gradient(m.opt.felt)
   if m.tile > 0:
     return broadphase.nearest_of_few(bounds, candidates, reach, group.budget, slack, near)
@@ -369,7 +383,7 @@ def _nearest(
 
 
 def count_near(m: Model, geom_xpos: jax.Array, geom_xmat: jax.Array) -> jax.Array:
-  """Number (ngroup, W) of the candidates of each group whose bounds are within reach; zero of those without bounds."""
+  """Count the candidates (ngroup, W) of each group whose bounds are within reach; the count of groups without bounds is 0."""
   p: CollisionPlan = m.plan.collision
   bounds = broadphase.bounds(m, geom_xpos, geom_xmat)
   none = jnp.zeros(geom_xpos.shape[-1], jnp.int32)

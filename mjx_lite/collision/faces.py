@@ -1,4 +1,4 @@
-"""Faces of boxes, cylinders and hulls in one set of constant tables, for the contacts of faces and edges."""
+"""Constant tables of the faces of boxes, cylinders and hulls, for the contacts of faces and edges (`manifold`)."""
 
 from typing import Any, NamedTuple
 
@@ -8,19 +8,19 @@ from mjx_lite.collision.hulls import HullOf
 
 
 class Faces(NamedTuple):
-  """Polygons of all shapes, one shape after another; -1 pads. Corners are scaled by the size of the geom."""
+  """Polygons of all shapes, concatenated; -1 pads. At run time, corners are scaled by the size of the geom."""
 
   corner: np.ndarray  # (ncorner, 3)
-  at: np.ndarray  # (nindex, degree) faces at a support index
-  side: np.ndarray  # (nindex, edges) corners at the other ends of the edges at a support index
-  here: np.ndarray  # (nindex,) corner at a support index
+  at: np.ndarray  # (nindex, degree) faces at each support index
+  side: np.ndarray  # (nindex, edges) corners at the other ends of the edges at each support index
+  here: np.ndarray  # (nindex,) corner at each support index
   normal: np.ndarray  # (nface, 3)
-  polygon: np.ndarray  # (nface, corners), clockwise seen from outside
-  count: np.ndarray  # (nface,)
+  polygon: np.ndarray  # (nface, corners) corners, clockwise seen from outside
+  count: np.ndarray  # (nface,) number of corners
 
 
 class FacesOf(NamedTuple):
-  """Faces of P geoms: the tables, and the support index (P,) or (P, W) at which each begins, -1 for one without faces."""
+  """Faces of P geoms: the tables, and the first support index (P,) or (P, W) of each geom, -1 for a geom without faces."""
 
   tables: Faces
   first: Any
@@ -57,7 +57,7 @@ def _cylinder() -> _Shape:
 
 
 def plan(types: list[str], hull: HullOf | None) -> FacesOf:
-  """Faces of some geoms; hull has those of the meshes among them, in order."""
+  """Plan the faces of geoms of given types; `hull` has the hulls of the meshes among the geoms, in order."""
   shapes: list[_Shape] = []
   begin: dict[object, int] = {}
   total = 0

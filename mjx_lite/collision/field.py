@@ -1,8 +1,8 @@
-"""Signed distance fields: of the simple shapes in closed form, of meshes interpolated in their octrees.
+"""Signed distance fields: of simple shapes in closed form, of meshes by interpolation in octrees.
 
-A field takes points (P, n, 3, W) in the frames of P geoms and gives distances (P, n, W), negative inside, and gradients
-(P, n, 3, W). Both are MuJoCo's, which are not everywhere distance and gradient: inside a box and off the surface of an
-ellipsoid they are estimates.
+A field takes points (P, n, 3, W) in the frames of P geoms and returns distances (P, n, W) [m], negative inside, and gradients
+(P, n, 3, W). Both are MuJoCo's values, which are only estimates of distance and gradient inside a box and off the surface of an
+ellipsoid.
 """
 
 from collections.abc import Callable
@@ -16,27 +16,27 @@ from mjx_lite.collision.hulls import take
 from mjx_lite.core.enums import GeomType
 from mjx_lite.math import safe, vector
 
-_DENSE = 6  # levels of an octree that a dense grid replaces, at most
-_INSET = 1e-6  # how deep [m] a point outside is put into the octree
+_DENSE = 6  # maximum number of octree levels that a dense grid replaces
+_INSET = 1e-6  # a point outside is projected so far [m] into the octree's box
 
 
 class Octrees(NamedTuple):
-  """Octrees of all meshes that are looked at as distance fields.
+  """Octrees of all meshes that are used as distance fields.
 
-  A dense grid says which node a point is in, so that the tree is only descended where it is deeper than the grid.
+  A dense grid maps a point to its node. So the tree is only descended where the tree is deeper than the grid.
   """
 
-  place: np.ndarray  # (nmesh,) row of each mesh in `root` and `grid`, -1 for none
-  root: np.ndarray  # (k, 6) centre and half size [m]
-  grid: np.ndarray | jax.Array  # (k, g^3) node at each cell
-  side: int  # g
-  deeper: int  # levels below the grid
-  child: np.ndarray | jax.Array  # (n, 8) -1 for none; none at all if no tree is deeper
-  node: np.ndarray | jax.Array  # (n, 14) corner, size [m], distance at the corners [m]
+  place: np.ndarray  # (nmesh,) row of each mesh in `root` and `grid`, -1 for a mesh without octree
+  root: np.ndarray  # (k, 6) centre and half sizes of each octree's box [m]
+  grid: np.ndarray | jax.Array  # (k, g^3) node of each cell
+  side: int  # g, cells along a side of the grid
+  deeper: int  # number of tree levels below the grid
+  child: np.ndarray | jax.Array  # (n, 8) children of each node, -1 for none; no rows if no tree is deeper than the grid
+  node: np.ndarray | jax.Array  # (n, 14) lower corner [m], size [m], distance at the 8 corners [m]
 
 
 def octrees(s: dict[str, Any], meshes: np.ndarray) -> Octrees:
-  """Tables of some meshes, from the static fields of the model."""
+  """Make the tables of some meshes from the static fields of the model."""
   ids = sorted({int(x) for x in meshes})
   place = np.full(s["nmesh"], -1)
   place[ids] = np.arange(len(ids))
@@ -52,19 +52,19 @@ def octrees(s: dict[str, Any], meshes: np.ndarray) -> Octrees:
   grid = np.array([_grid(child, b, levels).ravel() for b in begin[:-1]], int).reshape(len(ids), 8**levels)
   node = np.concatenate([box[:, :3] - box[:, 3:], 2 * box[:, 3:], coeff], axis=1)
   root = box[begin[:-1]] if ids else box
-  if depth == levels:  # only what the grid names is needed
+  if depth == levels:  # only nodes in the grid are needed
     used, inverse = np.unique(grid, return_inverse=True)
     grid, child, node = inverse.reshape(grid.shape), child[:0], node[used]
   return Octrees(place, root, grid.astype(np.int32), 2**levels, depth - levels, child.astype(np.int32), node)
 
 
 def ready(t: Octrees, dtype: Any) -> Octrees:
-  """The same as one set of arrays in the trace, however often they are used."""
+  """Convert the tables to JAX arrays once, so that the trace contains each constant once, however often it is used."""
   return t._replace(grid=jnp.asarray(t.grid), child=jnp.asarray(t.child), node=jnp.asarray(t.node, dtype))
 
 
 def _grid(child: np.ndarray, root: int, levels: int) -> np.ndarray:
-  """Nodes (g, g, g) of a tree at the cells of its finest dense level."""
+  """Return the nodes (g, g, g) of a tree for the cells of a dense grid with g = 2**levels."""
   nodes = np.full((1, 1, 1), root)
   for _ in range(levels):
     nodes = nodes.repeat(2, 0).repeat(2, 1).repeat(2, 2)
@@ -75,15 +75,15 @@ def _grid(child: np.ndarray, root: int, levels: int) -> np.ndarray:
 
 
 def interpolate(t: Octrees, which: np.ndarray | jax.Array, p: jax.Array) -> tuple[jax.Array, jax.Array]:
-  """Distances and gradients of octrees; outside their boxes those of the box are added.
+  """Interpolate distances (P, n, W) and gradients (P, n, 3, W) in octrees; outside of its box, add the distance to the box.
 
   Args:
     t: tables.
-    which: (P,), or (P, W) where the geoms are chosen at run time: rows of `root`.
-    p: points.
+    which: row of `root` for each geom, (P,), or (P, W) where the geoms are chosen at run time.
+    p: points (P, n, 3, W) [m].
 
-  Source: `oct_distance`, `oct_gradient`; outside the box C has differences over 1e-8 for the gradient.
-  Gradient: inside a cell; of the distance along its gradient, of that as it turns in the cell.
+  Source: `oct_distance`, `oct_gradient`; outside the box C computes the gradient by finite differences with step 1e-8.
+  Gradient: of the interpolation in the cell, with the cell constant, for the distance and for its gradient.
   """
   which = which[:, None] if which.ndim == 1 else which
   root = take(t.root, which, p.dtype)[:, None]
@@ -175,10 +175,13 @@ def _cylinder(p, size):
 
 
 def _box(p, size):
-  """Inside, the distance to the surface along a unit field that turns from radial to the normals of the faces.
+  """Compute distance and gradient of a box.
 
-  Gradient: within a thousandth of the size of a face, where it would grow without bound, the field does not turn with that
-  depth.
+  Inside, the distance is measured to the surface along a unit vector field. The field is a diagonal at the centre and
+  approaches the face normals at the surface.
+
+  Gradient: the derivative of the field by the depth below a face would be unbounded at the face. So it is zero within a
+  thousandth of the size.
   """
   a = jnp.abs(p) - size
   sign = jnp.where(p < 0, -1, 1).astype(p.dtype)
@@ -191,7 +194,7 @@ def _box(p, size):
   return jnp.where(inside, safe.largest(a / field, axis=a.ndim - 2), far), sign * slope
 
 
-# shape of a geom -> its field, from points and `geom_size` (P or 1, 1, 3, W)
+# geom type -> field: a function of points (P, n, 3, W) and `geom_size` (P or 1, 1, 3, W)
 FIELDS: dict[int, Callable[[jax.Array, jax.Array], tuple[jax.Array, jax.Array]]] = {
   GeomType.PLANE: _plane,
   GeomType.SPHERE: _sphere,

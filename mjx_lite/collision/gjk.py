@@ -1,13 +1,15 @@
-"""Signed distance of two convex cores, and the features that it is between.
+"""Signed distance of two convex cores by GJK, and the nearest features.
 
-The difference Y = A - B of two shapes contains the origin where they overlap. GJK finds the point c of Y that is nearest to
-a target p outside; n = (p - c) / |p - c| is normal to Y there. Apart: the target is the origin, and |c| the distance.
-Overlapping: the target leaves the centre of Y through the origin until it is outside, and is then placed above the
-origin along the last normal until that does not change: c is then the foot of the origin on the boundary of Y, and
-n . c its depth. One loop does all of this; every pass through it asks each shape for one support point.
+The Minkowski difference Y = A - B of two shapes contains the origin if the shapes overlap. GJK finds the point c of Y that is
+nearest to a target p outside of Y; n = (p - c) / |p - c| is normal to Y at c.
 
-The foot is the nearest of a neighbourhood. Unless it is known to be the nearest of all, the directions are searched for a
-shorter way out (`shortest`), and where there is one the loop begins again above it.
+If the shapes do not overlap, the target is the origin, and |c| is the distance. If the shapes overlap, the target moves along
+the line from the centre of Y through the origin until the target is outside of Y. Then the target is placed above the origin
+along the last normal, again and again, until the normal does not change. Now c is the foot of the origin on the boundary of Y,
+and n . c is the depth. One loop does all of this; each iteration evaluates the support function of each shape once.
+
+The foot is a local minimum of the depth. Unless the foot is known to be the global minimum, `shortest` searches all directions
+for a smaller depth. If there is one, the loop restarts above that point of the boundary.
 """
 
 import functools
@@ -26,29 +28,29 @@ from mjx_lite.math import safe, vector
 from mjx_lite.math.extreme import first_largest
 
 _APART, _LEAVE, _DESCEND = range(3)
-_TURNS = 5  # of the target above the origin
-_NARROW = 32.0  # width of a triangle, of the rounding of its corners, from which it has a normal
-_UNFINISHED = 0.01  # part of the squared distance that a support point may still gain
-_LEAST, _GROWTH = 1e-5, 8.0  # least height of a target and first step outside, of the size of Y; growth of that step
-_BEYOND = 4.0  # length of that step, of what is known to be inside
-_ROUGH = 0.3  # part of the squared distance that may be missing where a target has just been found to be outside
+_TURNS = 5  # maximum number of placements of the target above the origin
+_NARROW = 32.0  # a triangle has a normal if its width is above this multiple of the rounding of its corners
+_UNFINISHED = 0.01  # relative gap of the squared distance above which a step may increase it by this part
+_LEAST, _GROWTH = 1e-5, 8.0  # least height of a target and first step outside, relative to the size of Y; growth of the step
+_BEYOND = 4.0  # length of the step, relative to the length that is known to be inside of Y
+_ROUGH = 0.3  # relative gap of the squared distance that suffices to decide that a target is outside
 
 
 class Features(NamedTuple):
-  """Where two cores are nearest, or overlap least; in the frame of the first. Without gradient.
+  """Nearest features of two cores, or the features of least depth, in the frame of the first core. Without gradient.
 
   Attributes:
-    normal: (P, 3, W) from the first to the second.
-    on: (P, 3, W) which of three vertices of Y are used.
+    normal: (P, 3, W) from the first core to the second.
+    on: (P, 3, W) mask of the vertices of Y that span the feature, at most three.
     index_a, index_b: (P, 3, W) support indices of these vertices in the two cores.
-    point_a: (P, 3, 3, W) their points on the first core; of polytopes the indices count.
-    point_b: (P, 3, 3, W) and on the second, in its own frame.
-    far: (P, W) whether the cores are known to be farther apart than the reach.
+    point_a: (P, 3, 3, W) the vertices' points on the first core; for polytopes the indices define the points.
+    point_b: (P, 3, 3, W) the vertices' points on the second core, in the frame of the second core.
+    far: (P, W) whether the distance of the cores is known to be above the reach.
     overlap: (P, W) whether the origin was inside of Y.
-    count: (P, W) support points that were asked for.
-    dist: (P, W) the distance that was found, negative where the cores overlap.
-    doubt: (P, W) the error from which a distance counts as lost: `shortest.DOUBT` times the size.
-    lost: (P, W) whether the search ran out of iterations or rounds while the error might be so large.
+    count: (P, W) number of evaluated support points.
+    dist: (P, W) distance, negative where the cores overlap [m].
+    doubt: (P, W) error above which a distance counts as lost: `shortest.DOUBT` times the size [m].
+    lost: (P, W) whether the search ran out of iterations or rounds while the error might exceed `doubt`.
   """
 
   normal: jax.Array
@@ -66,7 +68,7 @@ class Features(NamedTuple):
 
 
 class _State(NamedTuple):
-  """`Features` in the making; v (P, 3, W) from the target to the nearest point of the simplex y (P, 3, 3, W)."""
+  """Loop state of `find`; v (P, 3, W) points from the target to the nearest point of the simplex y (P, 3, 3, W)."""
 
   y: jax.Array
   a: jax.Array
@@ -89,25 +91,26 @@ class _State(NamedTuple):
 
 
 def _nearest(y: jax.Array, on: jax.Array, w: jax.Array, away: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
-  """Point nearest to the origin of the simplex of w and y, which w is part of.
+  """Find the point nearest to the origin on the simplex of w and y, among the faces that contain w.
 
   Args:
-    y: (P, 3, 3, W) vertices, of which those exist that are on (P, 3, W).
-    w: (P, 3, W).
+    y: (P, 3, 3, W) vertices.
+    on: (P, 3, W) mask of the vertices that exist.
+    w: (P, 3, W) the new vertex.
     away: (P, 3, W) a direction.
 
   Returns:
-    the point (P, 3, W), which vertices besides w span it (P, 3, W), whether the origin is inside, and if so how far it is
-    from there to the outside in that direction (P, W).
+    the point (P, 3, W); a mask (P, 3, W) of the vertices that span its face together with w; whether the origin is inside of
+    the tetrahedron (P, W); if so, the distance (P, W) from the origin to the outside in direction `away`.
   """
   e = linear.materialized(y - w[:, None])
   n = [vector.cross(e[:, (k + 1) % 3], e[:, (k + 2) % 3]) for k in range(3)]
-  n = linear.materialized(jnp.stack(n, axis=1))  # of the triangle without vertex k
+  n = linear.materialized(jnp.stack(n, axis=1))  # normal of the triangle of w and y without vertex k
   length2, area2 = ([vector.dot(x[:, k], x[:, k]) for k in range(3)] for x in (e, n))
   w2 = vector.dot(w, w)
   tiny = jnp.finfo(w.dtype).eps
 
-  # every simplex of two or three vertices with w: the bits of the vertices, and how near its plane is
+  # every edge and triangle with w: the bits of its other vertices, and the squared distance of its line or plane
   best2, best = w2, jnp.zeros(w2.shape, jnp.int32)
   for i in range(3):
     t = _ratio(-vector.dot(e[:, i], w), length2[i])
@@ -129,12 +132,12 @@ def _nearest(y: jax.Array, on: jax.Array, w: jax.Array, away: jax.Array) -> tupl
   edge, normal = (vector.add(jnp.where((best == b)[:, None], x[:, k], 0) for k, b in enumerate(bits))
                   for x, bits in ((e, (1, 2, 4)), (n, (6, 5, 3))))  # fmt: skip
   foot = w - _ratio(vector.dot(edge, w), vector.dot(edge, edge))[:, None] * edge
-  # along the normal: in the plane of a narrow triangle, sums of its edges have errors many times its width
+  # for a triangle, use the normal: for a narrow triangle, sums of its edges have errors of many times the width
   above = _ratio(vector.dot(normal, w), vector.dot(normal, normal))[:, None] * normal
-  several = (best & (best - 1)) > 0  # bits
+  several = (best & (best - 1)) > 0  # more than one bit: a triangle
   point = jnp.where(several[:, None], above, foot)
 
-  # inside of the tetrahedron: on the inner side of all its faces
+  # the origin is inside of the tetrahedron if it is on the inner side of all faces
   volume = vector.dot(e[:, 0], n[:, 0])
   weight = [-vector.dot(w, n[:, k]) for k in range(3)]
   sign = jnp.where(volume < 0, -1, 1)
@@ -150,17 +153,17 @@ def _nearest(y: jax.Array, on: jax.Array, w: jax.Array, away: jax.Array) -> tupl
 
 
 def _ratio(x: jax.Array, y: jax.Array) -> jax.Array:
-  """x / y, or x where y, which is not negative, is zero."""
+  """Return x / y, or x where y is zero; y is not negative."""
   return x / jnp.where(y > 0, y, 1)
 
 
 def near(a: Core, b: Core, reach: jax.Array) -> jax.Array:
-  """Which pairs (P, W) may be within reach (P, W or 1), by boxes around them. Without gradient."""
+  """Return a mask (P, W) of the pairs that may be within reach (P, W or 1) [m], by bounding boxes. Without gradient."""
   a, b, reach = _held(a), _held(b), jax.lax.stop_gradient(reach)
   turn = vector.mat_mat(vector.transpose(a.mat), b.mat)
   (middle_a, half_a), (middle_b, half_b) = core.box(a), core.box(b)
   offset = vector.mat_t_vec(a.mat, b.pos - a.pos) + vector.mat_vec(turn, middle_b) - middle_a
-  slack = 1e-5 * jnp.max(half_a + half_b, axis=1)  # of rounding
+  slack = 1e-5 * jnp.max(half_a + half_b, axis=1)  # for rounding
   return boxes.separation(offset, turn, half_a, half_b) <= reach + slack
 
 
@@ -169,13 +172,13 @@ def _held(c: Core) -> Core:
 
 
 def find(a: Core, b: Core, reach: jax.Array, iterations: int, asked: jax.Array | bool = True) -> Features:
-  """Features between two cores.
+  """Find the nearest features of two cores.
 
   Args:
     a, b: the cores.
-    reach: (P, W or 1) distance of the cores beyond which nothing need be known [m].
-    iterations: bound of GJK for one target.
-    asked: () whether more is asked of those that overlap than that they do.
+    reach: (P, W or 1) distance of the cores above which the result is not needed [m].
+    iterations: maximum number of GJK iterations for one target.
+    asked: () whether depth and features of overlapping cores are needed; if not, only `overlap` is.
   """
   a, b, reach = _held(a), _held(b), jax.lax.stop_gradient(reach)
   width = max(x.shape[-1] for x in (a.pos, b.pos, a.mat, b.mat, a.size, b.size, reach))
@@ -185,10 +188,10 @@ def find(a: Core, b: Core, reach: jax.Array, iterations: int, asked: jax.Array |
   polytopes = core.is_kind(a, core.CORNERS, 2) & core.is_kind(b, core.CORNERS, 2)
   tiny = jnp.finfo(place.dtype).eps
   size = _extent(a) + _extent(b)
-  small = size * tiny**0.5 * 0.1  # distance at which shapes count as touching
+  small = size * tiny**0.5 * 0.1  # distance below which shapes count as touching
   doubt = size * shortest.DOUBT[place.dtype.itemsize]
-  least = size * max(_LEAST, tiny**0.5)  # above what counts as touching
-  away = safe.normalize(place)  # an axis, if the centres are one
+  least = size * max(_LEAST, tiny**0.5)  # above `small`
+  away = safe.normalize(place)  # a coordinate axis, if the centres coincide
 
   # curved cores only need a start for Newton's method
   lib = np if isinstance(polytopes, np.ndarray) else jnp
@@ -197,10 +200,10 @@ def find(a: Core, b: Core, reach: jax.Array, iterations: int, asked: jax.Array |
   exact, settles = (jnp.asarray(x, place.dtype) for x in (exact, settles))
 
   def height(depth):
-    """Of the target above the surface: as small as what it is to find is, lest it finds something else, but above rounding."""
+    """Choose the target's height above the surface: as small as the depth, to find the same foot, but above rounding."""
     return jnp.clip(jnp.abs(depth), least, 0.1 * size)
 
-  a, b = core.laid_out(a), core.laid_out(b)  # boxes, before, are tables of their own
+  a, b = core.laid_out(a), core.laid_out(b)  # last: the bounding boxes above use the constant tables
 
   furthest = functools.partial(_furthest, a, b, turn, place)
 
@@ -216,9 +219,9 @@ def find(a: Core, b: Core, reach: jax.Array, iterations: int, asked: jax.Array |
     close = v2 - ahead <= jnp.where(leaves, _ROUGH, exact) * v2
     stop = ~fresh & (same | close)
 
-    # a better simplex, or none
+    # find a better simplex
     point, span, inside, out = _nearest(y_rel, s.on, rel, away)
-    # rounding may hide the progress of a step that turns the simplex on the way to a farther one
+    # rounding may hide the progress of a step that only rotates the simplex, on the way to a farther vertex
     slack = jnp.where(v2 - ahead > _UNFINISHED * v2, jnp.asarray(1 + _UNFINISHED, v2.dtype), 1)
     stop |= ~fresh & ~inside & (vector.dot(point, point) >= slack * v2)
     stop, inside, far = linear.materialized((stop, inside, far))
@@ -234,11 +237,11 @@ def find(a: Core, b: Core, reach: jax.Array, iterations: int, asked: jax.Array |
     on = jnp.where(keep[:, None], s.on, span | slot)
     v = jnp.where(keep[:, None], s.v, point)
 
-    # this target is done: what next
+    # decide whether this target is done, and choose the next target
     v = linear.materialized(v)
     length = linear.materialized(safe.norm(v))
     tired = s.count >= iterations - 1
-    doubtful = v2 - jnp.maximum(ahead, 0) > doubt * safe.sqrt(v2)  # of the distance between |v| and ahead / |v|
+    doubtful = v2 - jnp.maximum(ahead, 0) > doubt * safe.sqrt(v2)  # the distance is between ahead / |v| and |v|
     touch = length <= small
     inside |= touch & (s.stage != _DESCEND)
     end = stop | tired | inside | touch
@@ -256,11 +259,11 @@ def find(a: Core, b: Core, reach: jax.Array, iterations: int, asked: jax.Array |
     moved = end & ~done
     target = jnp.where((stage == _LEAVE)[:, None], step[:, None] * away, (depth + height(depth))[:, None] * n)
     target = jnp.where(moved[:, None], target, s.target)
-    # begin again with the vertex that is farthest along the way
+    # restart with the vertex that is farthest in the direction of the new target
     begin = jnp.where((stage == _LEAVE)[:, None], away, n)
     along = linear.materialized(jnp.where(on, vector.dot(y, begin[:, None]), -jnp.inf))
     first = _first_max(along) & on
-    # but with the triangle if the origin's foot is on it: then it is the target's foot too
+    # but keep the whole triangle if the foot of the origin is on the triangle: the foot of the target is the same
     side = jnp.stack([vector.dot(n, vector.cross(y[:, k], y[:, (k + 1) % 3])) for k in range(3)], axis=1)
     above = (stage == _DESCEND) & on.all(axis=1) & ((side > 0).all(axis=1) | (side < 0).all(axis=1))
     on = jnp.where((moved & ~above)[:, None], first, on)
@@ -292,7 +295,7 @@ def find(a: Core, b: Core, reach: jax.Array, iterations: int, asked: jax.Array |
     )[0]
 
   def height_of(s: _State) -> jax.Array:
-    """Of the simplex along the normal."""
+    """Return the height (P, W) of the simplex along the normal [m]."""
     return linear.materialized(jnp.max(jnp.where(s.on, vector.dot(s.y, s.normal[:, None]), -jnp.inf), axis=1))
 
   def furthest_of(*at):
@@ -304,14 +307,14 @@ def find(a: Core, b: Core, reach: jax.Array, iterations: int, asked: jax.Array |
     return lambda *at: shortest.Known(*(core.entry(x, *at)[0, ..., 0] for x in numbers))
 
   def elsewhere(s: _State) -> tuple[_State, shortest.Way, jax.Array]:
-    """Begin again where the boundary of Y is nearer to the origin; the way there, and whether one was looked for."""
+    """Restart where the boundary of Y is nearer to the origin; return state, search result and a mask of the searches."""
     depth = height_of(s)
     exact, curved = (x[depth.dtype.itemsize] * size for x in (shortest.SHORTER, shortest.CURVED))
     tolerance = jnp.where(over(polytopes, 2), exact, curved) + 0 * depth
     look = s.overlap & ~s.far & asked & (depth > tolerance) & ~_is_shortest(a, b, s, depth, furthest(-s.normal)[0], tolerance)
     nothing = shortest.Way(s.normal, depth, no, no)
     way = search(look, shortest.search(furthest_of, known(s.normal, depth, size + 0 * depth, tolerance)), nothing)
-    # near to the boundary, and ready with the first foot
+    # the target is near the boundary, and the first foot is final
     target = (way.depth + least)[:, None] * way.normal
     first = _first_max(jnp.where(s.on, vector.dot(s.y, way.normal[:, None]), -jnp.inf)) & s.on
     back = jnp.sum(jnp.where(first[:, :, None], s.y, 0), axis=1) - target
@@ -323,10 +326,10 @@ def find(a: Core, b: Core, reach: jax.Array, iterations: int, asked: jax.Array |
     s = settle(s)
     return *jax.lax.cond(k == 0, lambda: elsewhere(s), lambda: (s, way, looked)), k + 1
 
-  # one loop around the search, lest it is compiled twice
+  # one loop of two passes around the search, so that `body` is compiled once
   way = shortest.Way(away, away[:, 0], no, no)
   s, way, looked, _ = jax.lax.while_loop(lambda c: go_on(c[0]) & (c[3] < 2), pass_, (start, way, no, jnp.int32(0)))
-  # the search for a foot of curved shapes ends early
+  # for curved shapes the loop ends before the normal is exact; keep the normal of the search
   replaced = way.better & ~polytopes
   normal = jnp.where(replaced[:, None], way.normal, s.normal)
   lost = jnp.where(looked, way.unproved, s.lost | ~s.done & (asked | ~s.overlap))
@@ -335,12 +338,12 @@ def find(a: Core, b: Core, reach: jax.Array, iterations: int, asked: jax.Array |
 
 
 def _is_shortest(a: Core, b: Core, s: _State, depth: jax.Array, below: jax.Array, tolerance: jax.Array) -> jax.Array:
-  """Whether it is easy to see that no way out is shorter than the one found (P, W), as where shapes rest.
+  """Return a mask (P, W) of the pairs whose depth is proved to be the least depth by a cheap test, as for resting shapes.
 
-  The triangle that was found and the farthest point on the other side, `below`, are in Y: if the other faces of this
-  tetrahedron are higher above the origin than the depth, so are those of Y. Where one shape is an ellipsoid, a ball inside of Y
-  touches its boundary at the foot: if the origin is between the centre of the ball and the foot, Y reaches nowhere less than
-  the ball.
+  The triangle that was found and the farthest point on the other side, `below`, are in Y. They span a tetrahedron: if the other
+  faces of the tetrahedron are farther from the origin than the depth, then so is the rest of Y's boundary. Where one shape is
+  an ellipsoid, a ball inside of Y touches the boundary of Y at the foot. If the origin is between the centre of the ball and
+  the foot, Y extends in every direction at least as far as the ball.
   """
   enough = s.on.all(axis=1)
   corners = [below, *(s.y[:, k] for k in range(3))]
@@ -348,7 +351,7 @@ def _is_shortest(a: Core, b: Core, s: _State, depth: jax.Array, below: jax.Array
     x, y, z, opposite = (corners[(k + i) % 4] for i in range(4))
     normal = vector.cross(y - x, z - x)
     height = vector.dot(normal, x) * jnp.where(vector.dot(normal, opposite - x) < 0, 1, -1)
-    least = depth + (-tolerance if k == 1 else tolerance)  # the triangle's own height is the depth
+    least = depth + (-tolerance if k == 1 else tolerance)  # k = 1: the height of the triangle itself is the depth
     enough &= (height > 0) & (height * height >= least * least * vector.dot(normal, normal))
   foot, over = s.v + s.target, _inner_radius(a) + _inner_radius(b) - depth
   aside2 = vector.dot(foot, foot) - depth * depth
@@ -356,7 +359,7 @@ def _is_shortest(a: Core, b: Core, s: _State, depth: jax.Array, below: jax.Array
 
 
 def _inner_radius(c: Core) -> jax.Array:
-  """Radius (P, W or 1) of a ball that rolls in the core all over its boundary."""
+  """Return the radius (P, W or 1) of a ball inside of the core that can touch every point of the boundary [m]."""
   if not c.curved:
     return jnp.zeros_like(c.size[:, 0])
   low, high = (f(f(c.size[:, 0], c.size[:, 1]), c.size[:, 2]) for f in (jnp.minimum, jnp.maximum))
@@ -364,19 +367,19 @@ def _inner_radius(c: Core) -> jax.Array:
 
 
 def _furthest(a: Core, b: Core, turn: jax.Array, place: jax.Array, direction: jax.Array) -> tuple[jax.Array, ...]:
-  """The farthest point (P, 3, W) of Y in a direction, those of the cores it is the difference of, and their indices (P, W)."""
+  """Return the support point (P, 3, W) of Y in a direction, the support points of the two cores, and their indices (P, W)."""
   point_a, index_a = core.support(a, direction)
   point_b, index_b = core.support(b, -vector.mat_t_vec(turn, direction))
   return point_a - place - vector.mat_vec(turn, point_b), point_a, point_b, index_a, index_b
 
 
 def _first_max(x: jax.Array) -> jax.Array:
-  """One-hot mask of the first largest element along the second axis."""
+  """Return a one-hot mask of the first largest element along the second axis."""
   return first_largest(x)[1][:, None] == np.arange(x.shape[1])[:, None]
 
 
 def _extent(c: Core) -> jax.Array:
-  """Radius (P, W or 1) of a ball about the centre that holds the core."""
+  """Return the radius (P, W or 1) of a ball around the centre that contains the core [m]."""
   middle, half = core.box(c)
   corners = safe.norm(jnp.abs(middle) + half)
   x, y, z = (c.size[:, k] for k in range(3))

@@ -1,7 +1,8 @@
-"""Height fields against convex shapes, prism by prism: spheres and capsules in closed form, others by the convex path.
+"""Height fields against convex shapes, prism by prism: spheres and capsules in closed form, other shapes by the convex path.
 
-A cell of the grid is two prisms, from the base up to a triangle of the surface. The cells under a shape are a window of the
-grid: its place is found in the trace, its size is static, the most cells that the shape's bounding sphere can lie over.
+A cell of the grid consists of two prisms, each from the base up to a triangle of the surface. The cells under a shape are a
+window of the grid. The position of the window is computed at run time. The size of the window is static: the maximum number of
+cells that the shape's bounding sphere can cover.
 """
 
 from typing import Any, NamedTuple
@@ -19,48 +20,49 @@ from mjx_lite.core.lanes import in_lanes
 from mjx_lite.core.select import join, rows
 from mjx_lite.math import vector
 
-CLOSED = ("sphere", "capsule")  # shapes with a closed form, of which a plan has one alone
+CLOSED = ("sphere", "capsule")  # shapes with a closed form; a plan with such a shape has no other shapes
 SHAPES = ("sphere", "capsule", "ellipsoid", "cylinder", "box", "mesh")
 MAXPRISM = 4096  # prisms of one pair: more would take minutes to compile and gigabytes to run
 
-# corners of a cell's two prisms as steps of (column, row), in C's order
+# corners of a cell's two prisms as offsets (column, row), in C's order
 _CORNERS = np.array([[(0, 1), (0, 0), (1, 1)], [(0, 0), (1, 1), (1, 0)]], np.int32)
-# those at the right angle and at the ends of the legs along columns and rows, and the directions of these legs
+# indices of the corners at the right angle, at the end of the leg along columns and at the end of the leg along rows; the signs
+# of the directions of these legs
 _AT_LEGS, _LEG_SIGN = np.array([(0, 2, 1), (2, 0, 1)], np.int32), np.array([(1, -1), (-1, 1)], np.int32)
 
 
 class HFieldPlan(NamedTuple):
-  """Windows of B pairs, their P prisms, and their slots."""
+  """Windows of B pairs, the P prisms of the windows, and the contact slots."""
 
-  types: tuple[str, ...]  # of the second geoms
+  types: tuple[str, ...]  # geom types of the second geoms
   size: np.ndarray  # (B, 4) hfield_size
   count: np.ndarray  # (B, 2) columns and rows of grid points
   window: np.ndarray  # (B, 2) columns and rows of cells
   first: np.ndarray  # (B,) first grid point in `height`
-  height: np.ndarray  # of all grid points [m]
+  height: np.ndarray  # heights of all grid points [m]
   pair: np.ndarray  # (P,) pair of each prism
-  half: np.ndarray  # (P,) which of its cell's two it is
-  step: np.ndarray  # (P, 2) its cell in the window
+  half: np.ndarray  # (P,) 0 or 1, which of the cell's two prisms
+  step: np.ndarray  # (P, 2) column and row of the prism's cell in the window
   point: np.ndarray  # (G, 3) grid points of the windows: pair, column and row in the window
-  at: np.ndarray  # (P, 3) which of these the corners are
-  direct: np.ndarray  # prisms whose pairs have a slot for each of them
+  at: np.ndarray  # (P, 3) indices into `point` of the prism's corners
+  direct: np.ndarray  # prisms with their own slot: prisms of pairs with at most MAXCONPAIR prisms
   crowded: np.ndarray  # (B2, n) prisms of the other pairs, -1 pads
-  slot: np.ndarray  # order of the slots: index into those of `direct`, then MAXCONPAIR of each crowded pair
-  ncon: np.ndarray  # (B,) slots of each pair
+  slot: np.ndarray  # order of the slots: index into the slots of `direct`, then MAXCONPAIR slots of each crowded pair
+  ncon: np.ndarray  # (B,) number of slots of each pair
 
   @property
   def width(self) -> np.ndarray:
-    """Sides (P, 2) of the prisms' cells [m]."""
+    """Return the side lengths (P, 2) of the prisms' cells [m]."""
     return (2 * self.size[:, :2] / (self.count - 1))[self.pair]
 
 
 def cells(s: dict[str, Any], reach: np.ndarray, geom1: np.ndarray) -> np.ndarray:
-  """Columns and rows (B, 2) of cells that second geoms can lie over.
+  """Compute the number of columns and rows (B, 2) of cells that the second geoms can cover.
 
   Args:
     s: static fields of the model.
-    reach: (B,) `geom_rbound` of the second geoms and the pairs' margin + gap when the model is put [m].
-    geom1: (B,) height fields.
+    reach: (B,) `geom_rbound` of the second geom plus margin + gap of the pair, at the time of `put_model` [m].
+    geom1: (B,) geom ids of the height fields.
   """
   data = np.asarray(s["geom_dataid"])[geom1]
   count = np.stack([np.asarray(s[k])[data] for k in ("hfield_ncol", "hfield_nrow")], axis=1) - 1
@@ -69,7 +71,7 @@ def cells(s: dict[str, Any], reach: np.ndarray, geom1: np.ndarray) -> np.ndarray
 
 
 def plan(s: dict[str, Any], reach: np.ndarray, geom1: np.ndarray, types: list[str]) -> HFieldPlan:
-  """Plan pairs of a height field and a convex geom, whose type is given; arguments as of `cells`."""
+  """Plan pairs of a height field and a convex geom of a given type; for the arguments see `cells`."""
   data = np.asarray(s["geom_dataid"])[geom1]
   sizes, rows_of, cols_of = (np.asarray(s[k]) for k in ("hfield_size", "hfield_nrow", "hfield_ncol"))
   scale = np.repeat(sizes[:, 2].astype(float), rows_of * cols_of)
@@ -91,7 +93,7 @@ def plan(s: dict[str, Any], reach: np.ndarray, geom1: np.ndarray, types: list[st
   crowded = np.where(k < number[many][:, None], start[many][:, None] + k, -1)
   direct = np.flatnonzero(~many[pair])
   ncon = np.minimum(number, MAXCONPAIR)
-  # where each pair's slots are among those that the collider makes
+  # first slot of each pair among the slots that the collider makes
   begin = np.zeros(len(data), int)
   begin[~many] = np.concatenate([[0], np.cumsum(number[~many])])[:-1]
   begin[many] = len(direct) + MAXCONPAIR * np.arange(many.sum())
@@ -104,8 +106,13 @@ def plan(s: dict[str, Any], reach: np.ndarray, geom1: np.ndarray, types: list[st
 
 
 class Found(NamedTuple):
-  """Contacts (1, n slots), the worlds (W,) in which a pair had more than its slots or more cells than its window, and those in
-  which the search for a contact ran out of iterations or rounds."""
+  """Contacts (1, number of slots) and two masks of worlds.
+
+  Attributes:
+    contacts: contacts of all pairs.
+    full: (W,) whether a pair had more contacts than slots, or covered more cells than its window.
+    lost: (W,) whether a search ran out of iterations or rounds.
+  """
 
   contacts: Contacts
   full: jax.Array
@@ -113,22 +120,22 @@ class Found(NamedTuple):
 
 
 def collide(p: HFieldPlan, a: Shape, b: Shape, margin: jax.Array, iterations: int) -> Found:
-  """Contacts of height fields with convex shapes: one for each prism that is nearer than the margin.
+  """Compute the contacts of height fields with convex shapes: one contact for each prism that is nearer than the margin.
 
   Args:
     p: the plan.
     a: poses of the height fields.
     b: the shapes.
     margin: margin + gap (B, W or 1) [m].
-    iterations: bound of the iterations that find one nearest point.
+    iterations: maximum number of iterations for one nearest point.
 
-  Differs: the depth is that of the way out of a prism that is shortest, to round-off. For boxes and meshes without a margin
-  and a gap, C ends its search as soon as a corner of theirs comes up again, for the corners of prisms have no numbers there
-  (`mjc_prism_support`, `epa`); in one prism of ten it then reports less, down to nothing, along another normal. With a gap of
-  1e-9 in the model it does not, and agrees.
+  Differs: the depth is the least penetration depth of shape and prism, to round-off. For boxes and meshes without a margin and
+  a gap, C ends its search as soon as a corner of the shape is found a second time, because corners of prisms have no index in
+  C (`mjc_prism_support`, `epa`). For one prism in ten, C then reports a smaller depth, down to zero, along another normal. With
+  a gap of 1e-9 in the model C does not end its search early, and agrees.
 
   Source: `mjc_ConvexHField`.
-  Gradient: of the prism's and the shape's nearest features; the heights are constants.
+  Gradient: of the nearest features of prism and shape; the heights are constants.
   """
   near = _under(p, a, b, margin)
   find = _closed if p.types[0] in CLOSED else _search
@@ -154,13 +161,14 @@ def collide(p: HFieldPlan, a: Shape, b: Shape, margin: jax.Array, iterations: in
 
 
 class _Under(NamedTuple):
-  """What lies under the shapes, in the frames of their height fields; without gradient.
+  """Prisms under the shapes, in the frames of the height fields; without gradient.
 
   Attributes:
-    corner: (P, 3, 2, W) x and y of the upper corners of the prisms, and z (P, 3, W).
-    exists: (P, W) which prisms are under the shape.
-    wide: (W,) where a window is too small.
-    size: (B, W) of everything [m].
+    corner: (P, 3, 2, W) x and y of the upper corners of the prisms [m].
+    z: (P, 3, W) heights of the upper corners [m].
+    exists: (P, W) mask of the prisms that are under the shape.
+    wide: (W,) mask of the worlds in which a window is too small.
+    size: (B, W) upper bound of all lengths [m].
   """
 
   corner: jax.Array
@@ -171,7 +179,7 @@ class _Under(NamedTuple):
 
 
 def _under(p: HFieldPlan, a: Shape, b: Shape, margin: jax.Array) -> _Under:
-  """The prisms in the windows under shapes."""
+  """Compute the prisms in the windows under the shapes."""
   a, b = (x._replace(**{k: jax.lax.stop_gradient(getattr(x, k)) for k in ("pos", "mat", "size")}) for x in (a, b))
   dtype, margin = b.pos.dtype, jax.lax.stop_gradient(margin)
   place = vector.mat_t_vec(a.mat, b.pos - a.pos)
@@ -186,7 +194,7 @@ def _under(p: HFieldPlan, a: Shape, b: Shape, margin: jax.Array) -> _Under:
   cell = rows(begin, p.pair) + p.step[..., None].astype(np.int32)
   exists = jnp.all(cell < rows(end, p.pair), axis=1)
   of = p.point[:, 0]
-  grid = jnp.minimum(rows(begin, of) + p.point[:, 1:, None].astype(np.int32), last[of].astype(np.int32))  # column and row
+  grid = jnp.minimum(rows(begin, of) + p.point[:, 1:, None].astype(np.int32), last[of].astype(np.int32))  # column, row
   first, stride = (x[of].astype(np.int32)[:, None] for x in (p.first, p.count[:, 0]))
   z = jnp.asarray(p.height, dtype).at[first + grid[:, 0] + stride * grid[:, 1]].get(mode="promise_in_bounds")
   z = rows(linear.materialized(z), p.at)
@@ -197,7 +205,7 @@ def _under(p: HFieldPlan, a: Shape, b: Shape, margin: jax.Array) -> _Under:
 
 
 def _bounds(p: HFieldPlan, a: Shape, b: Shape) -> tuple[jax.Array, jax.Array]:
-  """How far (B, 3, W or 1) the shapes reach against and along the axes of the height fields."""
+  """Compute the extents (B, 3, W or 1) of the shapes against and along the axes of the height fields [m]."""
   if p.types[0] == "sphere":
     return b.size[:, :1], b.size[:, :1]
   if p.types[0] == "capsule":
@@ -209,7 +217,7 @@ def _bounds(p: HFieldPlan, a: Shape, b: Shape) -> tuple[jax.Array, jax.Array]:
 
 
 def _closed(p: HFieldPlan, a: Shape, b: Shape, margin: jax.Array, near: _Under, iterations: int) -> tuple[jax.Array, ...]:
-  """Which prisms (P, W) spheres or capsules touch, and distance, position and normal in the world; no search can run out."""
+  """Find the prisms (P, W) that spheres or capsules touch, in closed form; the results are those of `_search`, none is lost."""
   del iterations
   prisms, sign, origin = _legs(p, near)
   middle = sign * (rows(vector.mat_t_vec(a.mat, b.pos - a.pos), p.pair) - origin)
@@ -226,12 +234,12 @@ def _closed(p: HFieldPlan, a: Shape, b: Shape, margin: jax.Array, near: _Under, 
 
 
 def _split(x: jax.Array) -> prism.Vec:
-  """Components (P, W)."""
+  """Split a vector (P, 3, W) into its components (P, W)."""
   return x[:, 0], x[:, 1], x[:, 2]
 
 
 def _legs(p: HFieldPlan, near: _Under) -> tuple[prism.Prisms, jax.Array, jax.Array]:
-  """Prisms in coordinates along their legs, the signs (P, 3, 1) of these, and their origins (P, 3, W)."""
+  """Return prisms in coordinates along their legs, the signs (P, 3, 1) of these coordinates, and their origins (P, 3, W)."""
   dtype = near.z.dtype
   width = p.width.astype(dtype)
   right = (p.half == 0)[:, None]
@@ -244,8 +252,8 @@ def _legs(p: HFieldPlan, near: _Under) -> tuple[prism.Prisms, jax.Array, jax.Arr
 
 
 def _search(p: HFieldPlan, a: Shape, b: Shape, margin: jax.Array, near: _Under, iterations: int) -> tuple[jax.Array, ...]:
-  """Which prisms (P, W) shapes touch, and distance, position and normal in the world, by the search of the convex path; and
-  where that ran out (P, W)."""
+  """Find the prisms (P, W) that shapes touch, by the convex path; return distance, position and normal in the world, and a mask
+  (P, W) of the searches that ran out."""
   shape = core.make(list(p.types), b.pos, b.mat, b.size, b.hull)
   prisms = _cores(p, a, near)
   shapes = core.of_rows(shape, p.pair)
@@ -269,12 +277,12 @@ def _search(p: HFieldPlan, a: Shape, b: Shape, margin: jax.Array, near: _Under, 
 
 
 def _cores(p: HFieldPlan, a: Shape, near: _Under) -> Core:
-  """Prisms as cores."""
+  """Make convex cores of the prisms."""
   dtype, z = near.z.dtype, near.z
   base = jnp.broadcast_to(-p.size[p.pair, 3][:, None, None].astype(dtype), z.shape)
   corners = jnp.concatenate([jnp.concatenate([near.corner, x[:, :, None]], axis=2) for x in (base, z)], axis=1)
   centre = jnp.mean(corners, axis=1)
-  # what is not under the shape is put far below, where it is done with at once
+  # prisms that are not under the shape are moved far below, so that their search ends at once
   away = jnp.where(near.exists, 0, 100 * rows(near.size, p.pair)).astype(dtype)
   mat = rows(a.mat, p.pair)
   down = centre - away[:, None] * np.array([0, 0, 1], dtype)[:, None]

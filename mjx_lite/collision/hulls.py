@@ -17,27 +17,27 @@ from mjx_lite.math.extreme import first_largest
 class Hulls(NamedTuple):
   """Vertices and polygons of the hulls of all colliding meshes, one after another.
 
-  Polygons are as mjModel has them: in cyclic order, counterclockwise seen from outside. An index of -1 pads.
+  The corners of a polygon are in mjModel's cyclic order, counterclockwise seen from outside. An index of -1 is padding.
   """
 
-  start: np.ndarray  # (nmesh,) first vertex of each mesh, -1 for one that does not collide
-  count: np.ndarray  # (nmesh,) its number of vertices
+  start: np.ndarray  # (nmesh,) first vertex of each mesh, -1 for a mesh that does not collide
+  count: np.ndarray  # (nmesh,) number of vertices of each mesh, 0 for a mesh that does not collide
   vert: np.ndarray  # (nvert, 3) [m]
-  vert_poly: np.ndarray  # (nvert, degree) polygons at a vertex
-  vert_quad: np.ndarray  # (nvert, degree, 4) at most four vertices of that polygon, this one first
-  vert_prev: np.ndarray  # (nvert, degree) vertex before this one in that polygon
-  poly_normal: np.ndarray  # (npoly, 3)
-  poly_vert: np.ndarray  # (npoly, corners)
-  cells: tuple[CubeMap, ...]  # of each mesh that collides, in order, if one of them has many vertices
+  vert_poly: np.ndarray  # (nvert, degree) polygons that share a vertex
+  vert_quad: np.ndarray  # (nvert, degree, 4) at most four corners of each of these polygons, the vertex first
+  vert_prev: np.ndarray  # (nvert, degree) vertex before this vertex in each of these polygons
+  poly_normal: np.ndarray  # (npoly, 3) outward
+  poly_vert: np.ndarray  # (npoly, corners) vertices
+  cells: tuple[CubeMap, ...]  # of each colliding mesh, in order; empty if no mesh has many vertices
 
 
 def plan(s: dict[str, Any], meshes: np.ndarray, flat: np.ndarray | None = None) -> Hulls:
-  """Tables of some meshes.
+  """Build the tables of the colliding meshes.
 
   Args:
     s: static fields of the model.
     meshes: ids of the meshes that collide.
-    flat: ids of those that collide with planes, for which alone `vert_quad` is; all if None.
+    flat: ids of the meshes that collide with planes; only these get `vert_quad`. None: all colliding meshes.
   """
   start, count = np.full(s["nmesh"], -1), np.zeros(s["nmesh"], int)
   verts: list[np.ndarray] = []
@@ -64,7 +64,7 @@ def plan(s: dict[str, Any], meshes: np.ndarray, flat: np.ndarray | None = None) 
 
 
 def _hull_vertices(s: dict[str, Any], mesh: int) -> np.ndarray:
-  """Vertices of the hull, in the mesh's numbering; all vertices where the compiler made no hull."""
+  """Return the vertices of the hull, in the mesh's numbering; all vertices of the mesh if the compiler made no hull."""
   adr = int(s["mesh_graphadr"][mesh])
   if adr < 0:
     return np.arange(int(s["mesh_vertnum"][mesh]))
@@ -82,7 +82,7 @@ def _pad(lists: list[list[int]]) -> np.ndarray:
 def _vertex_tables(
   vert: np.ndarray, polys: list[list[int]], wide: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-  """Polygons at every vertex, what plane-mesh takes of them at some, and the vertices before it."""
+  """Return for each vertex its polygons, their `vert_quad` (only where `wide`), and the previous vertex in each polygon."""
   at: list[list[tuple[int, int]]] = [[] for _ in vert]
   for k, poly in enumerate(polys):
     for i, v in enumerate(poly):
@@ -101,7 +101,7 @@ def _vertex_tables(
 
 
 def _widest(points: np.ndarray, a: int) -> list[int]:
-  """At most four corners of a convex polygon: corner a, and three more while the area of the quadrilateral grows.
+  """Choose at most four corners of a convex polygon: corner a, and three corners that widen the quadrilateral.
 
   Source: 4.0's plane-mesh collider after MuJoCo Warp's `_hull4`.
   """
@@ -117,7 +117,7 @@ def _widest(points: np.ndarray, a: int) -> list[int]:
     return math.hypot(b * z - c * y, c * x - a * z, a * y - b * x)
 
   def advance(corner):
-    """Move a corner on while the area grows; after every step those before it may move."""
+    """Move a corner on while the area grows; after every step the corners before it may move too."""
     while True:
       tried = list(chosen)
       tried[corner] = (chosen[corner] + 1) % n
@@ -132,14 +132,14 @@ def _widest(points: np.ndarray, a: int) -> list[int]:
 
 
 class HullOf(NamedTuple):
-  """The hulls of P geoms."""
+  """Hulls of P geoms."""
 
   tables: Hulls
-  first: np.ndarray  # (P,) first vertex
-  count: np.ndarray  # (P,)
+  first: np.ndarray  # (P,) first vertex of each hull in the tables
+  count: np.ndarray  # (P,) number of vertices
 
   def farthest(self, direction: jax.Array) -> jax.Array:
-    """The vertices (P, W), as rows of the tables, that are the first of the farthest in directions (P, 3, W)."""
+    """Return the vertex (row of the tables, (P, W)) farthest in each direction (P, 3, W); on a tie the first such vertex."""
     if self.count.max(initial=1) > cubemap.MANY:
       start, which = np.unique(self.first, return_inverse=True)
       found = cubemap.farthest(cubemap.join([cells_of(self.tables, k) for k in start]), which.reshape(-1, 1), direction)
@@ -151,10 +151,10 @@ class HullOf(NamedTuple):
 
 
 def cells_of(tables: Hulls, first: int) -> CubeMap:
-  """Those of the hull with a first vertex."""
+  """Return the cube map of the hull that starts at row `first` of the tables."""
   return tables.cells[int(np.searchsorted(np.sort(tables.start[tables.start >= 0]), first))]
 
 
 def take(table: np.ndarray | jax.Array, index: np.ndarray | jax.Array, dtype: Any = None) -> jax.Array:
-  """Rows of a constant table (n, ...) at an index (P, ..., W): (P, ..., rest, W)."""
+  """Gather rows of a constant table (n, rest) at an index (P, ..., W): (P, ..., rest, W)."""
   return fetched(jnp.asarray(table, dtype), jnp.asarray(index), mode="clip")

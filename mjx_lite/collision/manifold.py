@@ -1,10 +1,10 @@
-"""Several contacts of two cores: a face clipped by a face, or an edge by a face.
+"""Contact manifold of two cores: up to four contacts, from a face clipped by a face or an edge clipped by a face.
 
-Given the normal and the features of the single contact, look for two faces that face each other, or an edge that lies
-in a face; the part of one above the other gives up to four contacts.
+The search starts from the normal and the features of the single contact. It looks for two faces that face each other, or for an
+edge that lies in a face. The part of the incident polygon or edge above the reference face gives up to four contacts.
 
-Differs: where a cylinder meets a shape with its cap, C may take the contacts of a generator of the cylinder and of a face that
-looks sideways, which report a graze. Here the single contact stays.
+Differs: where the cap of a cylinder touches a shape, C may build contacts from a generator of the cylinder and a face that
+looks sideways. These contacts report a graze. Here the single contact stays.
 
 Source: `multicontact`, 4.0's after MuJoCo Warp's `collision_gjk.py`.
 """
@@ -25,20 +25,20 @@ from mjx_lite.core.select import over
 from mjx_lite.math import safe, vector
 from mjx_lite.math.extreme import largest, true_rows
 
-_FACE_TOL, _EDGE_TOL = 0.996, 0.0888  # cosine between faces that face each other, slope of an edge in a face
+_FACE_TOL, _EDGE_TOL = 0.996, 0.0888  # least |cosine| of facing faces, largest |slope| of an edge in a face
 _HALFSPACE = -1e-10
-_FACING = 1e-6  # cosine above which a face looks along the normal, whatever rounding does
+_FACING = 1e-6  # cosine of a face and the normal, above which the sign is not due to rounding
 
 
 class Side(NamedTuple):
-  """One geom of each pair, in the frame of the first.
+  """One geom of each pair, in the frame of the first geom.
 
   Attributes:
-    size, faces: its size (P, 3, W or 1), and its faces.
-    types: (P,) names of its type; (P, W) numbers (GeomType) where the geoms are chosen at run time.
-    mat, pos: its pose (P, 3, 3, W), (P, 3, W).
-    index: (P, 3, W) support indices of the three vertices found, unused ones repeated.
-    point: (P, 3, W) its witness on the surface.
+    size, faces: size (P, 3, W or 1) [m] and faces of the geom.
+    types: (P,) names of the geom types; (P, W) numbers (GeomType) where the geoms are chosen at run time.
+    mat, pos: pose of the geom (P, 3, 3, W), (P, 3, W).
+    index: (P, 3, W) support indices of the three vertices found; an unused vertex repeats a used one.
+    point: (P, 3, W) witness point on the surface of the geom [m].
   """
 
   size: jax.Array
@@ -51,7 +51,7 @@ class Side(NamedTuple):
 
 
 def taken(s: Side, lanes: Lanes | None) -> Side:
-  """The sides that lanes have."""
+  """Gather the sides of the pairs in the lanes, (1, ..., lanes); None keeps all pairs."""
   if lanes is None:
     return s
   numbers = s.types
@@ -63,7 +63,7 @@ def taken(s: Side, lanes: Lanes | None) -> Side:
 
 
 class Manifold(NamedTuple):
-  """Contacts in the frame of the first geom: distances (P, 4, W), positions (P, 4, 3, W), normal (P, 3, W), number (P, W)."""
+  """Contacts in the frame of the first geom: distances (P, 4, W), positions (P, 4, 3, W), normal (P, 3, W), count (P, W)."""
 
   dist: jax.Array
   pos: jax.Array
@@ -72,19 +72,19 @@ class Manifold(NamedTuple):
 
 
 class _Found(NamedTuple):
-  """Faces and edges of one geom at its features; `sign` of the normal is outward."""
+  """Faces and edges of one geom at its features. Normals point outward."""
 
-  dim: jax.Array  # (P, W) 1 vertex, 2 edge, 3 face
+  dim: jax.Array  # (P, W) number of distinct vertices: 1 vertex, 2 edge, 3 face
   face: jax.Array  # (P, degree, W) ids
-  ok: jax.Array  # (P, degree, W)
+  ok: jax.Array  # (P, degree, W) which entries of `face` are valid
   normal: jax.Array  # (P, degree, 3, W)
-  begin: jax.Array  # (P, 3, W)
+  begin: jax.Array  # (P, 3, W) common start of the edges
   end: jax.Array  # (P, edges, 3, W)
   edge_ok: jax.Array  # (P, edges, W)
 
 
 def _is(s: Side, name: str, ndim: int) -> Any:
-  """Which geoms are of a type, for an array of `ndim` axes."""
+  """Return a mask of the geoms of a type, broadcastable to an array of `ndim` axes."""
   return over(s.types == (name if isinstance(s.types, np.ndarray) else int(GeomType[name.upper()])), ndim)
 
 
@@ -101,7 +101,7 @@ def _scale(s: Side) -> jax.Array:
 
 
 def _world(s: Side, local: jax.Array) -> jax.Array:
-  """Points (P, n, 3, W) of the geom's frame in the common frame."""
+  """Transform points (P, n, 3, W) from the geom's frame to the common frame."""
   return s.pos[:, None] + vector.mat_vec(s.mat[:, None], local)
 
 
@@ -115,7 +115,7 @@ def _features(s: Side, dtype) -> _Found:
   dim = jnp.where((i1 == i0) & (i2 == i0), 1, jnp.where((i1 == i0) | (i2 == i0) | (i1 == i2), 2, 3))
   dim = jnp.where(capsule, 1, dim)
 
-  # faces that all vertices are on
+  # faces that contain all three vertices
   at = take(t.at, index)  # (P, 3, degree, W)
   face = at[:, 0]
   ok = (face >= 0) & has
@@ -123,7 +123,7 @@ def _features(s: Side, dtype) -> _Found:
     ok &= vector.fold(jnp.logical_or, face[:, :, None] == at[:, k][:, None], 2)
   normal = vector.mat_vec(s.mat[:, None], take(t.normal, face, dtype))
 
-  # edges: to the other vertex, or all at the vertex
+  # edges: the edge to the other vertex, or all edges at the vertex
   scale = _scale(s)[:, None]
   begin = take(t.corner, take(t.here, i0), dtype)
   other = jnp.where(i1 == i0, i2, i1)
@@ -133,7 +133,7 @@ def _features(s: Side, dtype) -> _Found:
   end = jnp.where((dim == 2)[:, None, None], take(t.corner, take(t.here, other), dtype)[:, None], end)
   edge_ok = jnp.where((dim == 2)[:, None], one, sides >= 0) & has
   begin, end = _world(s, begin[:, None] * scale)[:, 0], _world(s, end * scale)
-  # of round sides: the generator through the witness
+  # capsules and cylinders: the generator through the witness point
   axis, half = s.mat[..., 2, :], s.size[:, 1]
   along = vector.dot(s.point - s.pos, axis)
   low, high = (s.point + (sign * half - along)[:, None] * axis for sign in (-1, 1))
@@ -146,13 +146,13 @@ def _features(s: Side, dtype) -> _Found:
 
 
 def _pick(mask: jax.Array, x: jax.Array) -> jax.Array:
-  """The element of x (P, n, ..., W) that the one-hot mask (P, n, W) names."""
+  """Return the element of x (P, n, ..., W) that the one-hot mask (P, n, W) selects."""
   mask = mask.reshape(*mask.shape[:2], *[1] * (x.ndim - 3), mask.shape[-1])
   return jnp.sum(jnp.where(mask, x, 0), axis=1)
 
 
 def _edge_in_face(edges: _Found, faces: _Found, outward: jax.Array):
-  """The first face, and first edge of the other geom, that are parallel: whether found, and one-hot masks."""
+  """Find the first face parallel to an edge of the other geom, and its first such edge: whether found, and one-hot masks."""
   along = safe.normalize(edges.end - edges.begin[:, None])
   slope = jnp.abs(vector.dot(along[:, None], faces.normal[:, :, None]))
   ok = faces.ok & (vector.dot(faces.normal, outward[:, None]) > _FACING)
@@ -164,18 +164,18 @@ def _edge_in_face(edges: _Found, faces: _Found, outward: jax.Array):
 
 
 def _polygon(s: Side, face: jax.Array, dtype) -> tuple[jax.Array, jax.Array]:
-  """Corners (P, n, 3, W) of faces, and their number (P, W)."""
+  """Return the corners (P, n, 3, W) of faces, and the number of corners (P, W)."""
   t = s.faces.tables
   corner = take(t.polygon, face)
   return _world(s, take(t.corner, corner, dtype) * _scale(s)[:, None]), take(t.count, face)
 
 
 def manifold(a: Side, b: Side, normal: jax.Array, limit: jax.Array, close: jax.Array) -> Manifold:
-  """Contacts of faces and edges; none where there is no such pair.
+  """Compute the contacts of two faces, or of an edge and a face; their count is 0 where there is no such pair.
 
-  An edge may be parallel to a face that looks sideways. There the distance is that of the two, as in C, which may be a graze
-  where shapes overlap deeply. But for a generator of a cylinder that meets the other geom with its cap: any of them could be
-  meant, C's choice is arbitrary, and the single contact stays, as it mostly does in C.
+  An edge may be parallel to a face that looks sideways. The distance is then that of the edge and the face, as in C; where
+  shapes overlap deeply, this may be a graze. The exception is a cylinder that touches the other geom with its cap: all its
+  generators are equally good, and C's choice is arbitrary. There the single contact stays, as it mostly does in C.
 
   Args:
     normal: (P, 3, W) of the single contact, from a to b.
@@ -183,7 +183,7 @@ def manifold(a: Side, b: Side, normal: jax.Array, limit: jax.Array, close: jax.A
     close: (P, W) whether there is a contact at all.
   """
   dtype = normal.dtype
-  # capsules are inflated by their part of the margin along the normal, all else along that of the face
+  # capsules are inflated by half the limit along the contact normal, other geoms along the normal of the face
   swell = jnp.where(_is(a, "capsule", 2), 0.5 * limit, 0)
   a = a._replace(point=a.point + swell[:, None] * normal)
   fixed_a, fixed_b, n = jax.lax.stop_gradient((_features(a, dtype), _features(b, dtype), normal))
@@ -209,7 +209,7 @@ def manifold(a: Side, b: Side, normal: jax.Array, limit: jax.Array, close: jax.A
   pick_a = jnp.where(two_faces[:, None], pick_a, face_a)
   pick_b = jnp.where(two_faces[:, None], pick_b, face_b)
 
-  # reference polygon and the one that it clips, with gradient
+  # reference polygon, and the incident polygon that it clips, with gradient
   ga, gb = _features(a, dtype), _features(b, dtype)
   id_a, id_b = (jnp.maximum(_pick(p, f.face), 0) for p, f in ((pick_a, fa), (pick_b, fb)))
   normal_a, normal_b = _pick(pick_a, ga.normal), _pick(pick_b, gb.normal)
@@ -230,7 +230,7 @@ def manifold(a: Side, b: Side, normal: jax.Array, limit: jax.Array, close: jax.A
   toward = jnp.where(edge_of_a[:, None], -normal_b, jnp.where(edge_of_b[:, None], -normal_a, normal_b))
   contact_normal = jnp.where(edge_of_b[:, None], normal_a, -normal_b)
 
-  # where there is nothing to clip there are no sides
+  # no sides where there is nothing to clip
   have = close & (two_faces | is_edge) & ~(edge_of_a & _on_cap(a, n)) & ~(edge_of_b & _on_cap(b, n))
   points, count = _clip(reference, jnp.where(have, nreference, 0), incident, nincident, out, limit - swell)
   points, count = _reduce(points, jnp.where(have, count, 0), is_edge, edge[:, 1] - edge[:, 0])
@@ -245,12 +245,12 @@ def manifold(a: Side, b: Side, normal: jax.Array, limit: jax.Array, close: jax.A
 
 
 def _on_cap(s: Side, normal: jax.Array) -> jax.Array:
-  """Which geoms (P, W) are cylinders that are met at a cap."""
+  """Return a mask (P, W) of the cylinders whose cap is the contact feature."""
   return _is(s, "cylinder", 2) & (jnp.abs(vector.dot(normal, s.mat[..., 2, :])) > 1 - _FACING)
 
 
 def _clip(reference, nreference, incident, nincident, out, limit):
-  """Part of a polygon above another one, not higher than the limit: points (P, n, 3, W) and their number."""
+  """Clip the incident polygon to the part above the reference polygon, up to the limit: points (P, n, 3, W) and their count."""
   nref = reference.shape[1]
   reference, incident = linear.materialized((reference, incident))
   size = reference.shape[1] + incident.shape[1]
@@ -263,7 +263,7 @@ def _clip(reference, nreference, incident, nincident, out, limit):
   exists = np.arange(nref, dtype=np.int32)[:, None] < nreference[:, None]
 
   sides = tuple(jnp.moveaxis(x, 1, 0) for x in (reference, plane, exists))
-  number = jnp.sum(jnp.any(exists, axis=(0, 2)), dtype=jnp.int32)  # few faces have as many sides as there may be
+  number = jnp.sum(jnp.any(exists, axis=(0, 2)), dtype=jnp.int32)  # most faces have fewer sides than the tables allow
 
   def cut(k, state):
     poly, count = state
@@ -271,7 +271,7 @@ def _clip(reference, nreference, incident, nincident, out, limit):
 
   poly, count = loops.repeat(cut, number, nref, (poly, nincident + jnp.zeros_like(nreference)))
 
-  # drop what is too high; what stays moves up
+  # drop the points that are too high, and close the gaps
   keep = (place < count[:, None]) & (vector.dot(poly - reference[:, :1], out[:, None]) <= limit[:, None])
   number = vector.fold(jnp.add, keep.astype(jnp.int32), 1)
   source = true_rows(jnp.moveaxis(keep, 1, 0).reshape(size, -1), size, jnp.max(number))
@@ -280,7 +280,7 @@ def _clip(reference, nreference, incident, nincident, out, limit):
 
 
 def _cut(poly, count, side):
-  """What of polygons is inside a side: a point on it, its normal, and whether it exists."""
+  """Cut polygons by the half space of a side, given as a point on it, its inward normal, and whether it exists."""
   size = poly.shape[1]
   place = np.arange(size, dtype=np.int32)[:, None]
   point, normal, real = side
@@ -290,7 +290,7 @@ def _cut(poly, count, side):
   after = jnp.where(wrap[:, :, None], poly[:, :1], jnp.roll(poly, -1, axis=1))
   change = jnp.where(wrap, inside[:, :1], jnp.roll(inside, -1, axis=1)) != inside
   change &= place < count[:, None]
-  # the corners inside are one run; where rounding makes it several, those between them are on the side
+  # the corners inside form one run; where rounding splits it, the corners between the parts lie on the side
   begins_inside = inside[:, 0]
   leaves = largest(jnp.where(change & inside, place + 1, 0)) - 1
   enters = largest(jnp.where(change & ~inside, jnp.where(begins_inside[:, None], place + 1, size - place), 0))
@@ -305,7 +305,7 @@ def _cut(poly, count, side):
 
   enters, leaves = (jnp.where(some, x, k)[:, None] for x, k in ((enters, size), (leaves, size)))
   some, apart = some[:, None], apart[:, None]
-  first = jnp.where(apart, leaves + 1, 0)  # place of the corner where the polygon enters
+  first = jnp.where(apart, leaves + 1, 0)  # index of the corner where the polygon enters
   source = jnp.where(some & (place >= first), enters + jnp.maximum(place - first - 1, 0), place)
   new = entries(after, linear.materialized(jnp.minimum(source, size - 1)))
   new = jnp.where((some & (place == first))[:, :, None], enter[:, None], new)
@@ -317,7 +317,7 @@ def _cut(poly, count, side):
 
 
 def _reduce(points: jax.Array, count: jax.Array, is_edge: jax.Array, along: jax.Array) -> tuple[jax.Array, jax.Array]:
-  """At most four of the points: of an edge, which goes along (P, 3, W), its ends; of a polygon a wide quadrilateral."""
+  """Choose at most four points: the two ends of an edge along a direction (P, 3, W), or a wide quadrilateral of a polygon."""
   fixed = jax.lax.stop_gradient(points)
   size = points.shape[1]
   have = np.arange(size)[:, None] < count[:, None]
@@ -339,7 +339,7 @@ def _reduce(points: jax.Array, count: jax.Array, is_edge: jax.Array, along: jax.
 
 
 def _wide(points, count, is_edge):
-  """Corners of a wide quadrilateral in a polygon. Source: `polygonQuad`, whose rotating search this is, step by step."""
+  """Find the corners of a wide quadrilateral in a polygon. Source: `polygonQuad`, the same rotating search step by step."""
   n = jnp.maximum(count, 1)
   zero = jnp.zeros_like(count)
 

@@ -1,4 +1,4 @@
-"""Parameters of a contact from those of its two geoms, or from its explicit pair."""
+"""Contact parameters, mixed from those of the two geoms or read from the explicit pair."""
 
 from typing import Any, NamedTuple
 
@@ -24,7 +24,7 @@ class Params(NamedTuple):
 
 
 class Pairs(NamedTuple):
-  """Pairs of geoms: arrays (n,) if known beforehand, (n, W) of the trace if chosen world by world."""
+  """Pairs of geoms: NumPy arrays (n,) if planned, traced arrays (n, W) if chosen per world at run time."""
 
   geom1: Any
   geom2: Any
@@ -32,19 +32,19 @@ class Pairs(NamedTuple):
 
   @property
   def may_be_explicit(self) -> bool:
-    """Whether some are explicit, or could be for all that is known beforehand."""
+    """Whether some pair is explicit, or may be explicit because the pairs are chosen at run time."""
     return not isinstance(self.explicit, np.ndarray) or bool((self.explicit >= 0).any())
 
 
 def mix(m: Model, pairs: Pairs) -> Params:
-  """Contact parameters of pairs.
+  """Mix the contact parameters of pairs.
 
-  The geom of higher priority decides; at equal priority friction is the larger, solver parameters are averaged with the
-  weights solmix (direct solref: the smaller). Margins and gaps add up. An explicit pair has its own. With the flag OVERRIDE
-  the option's `o_` fields stand for all but the gap.
+  The geom of higher priority decides. At equal priority friction is the larger of both, and solver parameters are averaged with
+  the weights solmix (direct solref: the smaller of both). Margins and gaps add up. An explicit pair has its own parameters.
+  With the flag OVERRIDE the option's `o_` fields replace all parameters except the gap.
 
   Source: `mj_contactParam`, `mj_setContact`.
-  Gradient: at equal frictions that of the first geom and the second, half each.
+  Gradient: at equal frictions half of the gradient goes to each geom.
   """
   own = m.pair_margin, m.pair_gap, m.pair_friction, m.pair_solref, m.pair_solreffriction, m.pair_solimp
   out = Params(*(_or_own(x, y, pairs) for x, y in zip(_from_geoms(m, pairs), own, strict=True)))
@@ -56,20 +56,20 @@ def mix(m: Model, pairs: Pairs) -> Params:
 
 
 def reach(m: Model, pairs: Pairs) -> jax.Array:
-  """Margin and gap (n, W) of pairs, as `mix` has them [m]."""
+  """Return margin plus gap (n, W) of pairs, by the rules of `mix` [m]."""
   margin = m.opt.o_margin if m.opt.use_override else m.pair_margin
   return _or_own(vector.add(_both(reach_of_geoms(m), pairs)), margin + m.pair_gap, pairs)
 
 
 def reach_of_geoms(m: Model) -> jax.Array:
-  """What geoms (ngeom, W) have part in the `reach` of pairs that are not explicit [m]."""
+  """Return what each geom (ngeom, W) adds to the `reach` of its pairs that are not explicit [m]."""
   return (m.opt.o_margin / 2 if m.opt.use_override else m.geom_margin) + m.geom_gap
 
 
 def adhesion(m: Model, pairs: Pairs) -> jax.Array:
-  """Force (n, W) by which contacts of pairs pull [N].
+  """Return the adhesive force (n, W) of the contacts of pairs [N].
 
-  The sum of both geoms', or that of the geom of higher priority. An explicit pair has its own.
+  The force is the sum over both geoms, or that of the geom of higher priority. An explicit pair has its own force.
 
   Source: `mj_contactParam`.
   """
@@ -79,7 +79,7 @@ def adhesion(m: Model, pairs: Pairs) -> jax.Array:
 
 
 def _both(x, pairs):
-  """Rows of the two geoms."""
+  """Return the rows of the first geoms and those of the second geoms."""
   return _rows(x, pairs.geom1), _rows(x, pairs.geom2)
 
 
@@ -90,7 +90,7 @@ def _rows(x, index) -> Any:
 
 
 def _or_own(x, own, pairs):
-  """x, but for explicit pairs their own."""
+  """Return x, with the values of explicit pairs replaced by the pairs' own values."""
   if not pairs.may_be_explicit:
     return x
   theirs = _rows(own, pairs.explicit * (pairs.explicit >= 0))

@@ -11,15 +11,15 @@ class Pair(NamedTuple):
   geom1: int
   geom2: int
   condim: int
-  explicit: int  # index of the <pair>, -1 for a pair that the filters let through
+  explicit: int  # index of the <pair>, -1 for a pair that passed the filters
 
 
 def candidates(s: dict[str, Any], disableflags: int) -> list[Pair]:
-  """All pairs that can touch, in MuJoCo's contact order; none where contacts or constraints are disabled.
+  """List all pairs that can touch, in MuJoCo's contact order; none where contacts or constraints are disabled.
 
-  Ascending in the two bodies; the explicit pairs of two bodies come before their other pairs, and those in the order
-  (geom of the first body, geom of the second); or, where C looks for them in trees of bounds, (geom of the lower type, the
-  other geom). An explicit pair is never filtered, and stands for its two geoms.
+  Pairs ascend in the two bodies. The explicit pairs of two bodies come before their other pairs. The other pairs ascend in
+  (geom of the first body, geom of the second body); where C searches in trees of bounds (midphase), in (geom of the lower
+  type, other geom). An explicit pair is never filtered, and replaces the other pair of its two geoms.
 
   Source: `mj_collision`, `contactcompare`, `filterBodyPair`, `filterCollisionPair`.
   """
@@ -62,13 +62,13 @@ def _ordered(s, g1, g2, condim, explicit):
 
 
 def are_rigid(s: dict[str, Any], body1: Any, body2: Any) -> Any:
-  """Whether no dof moves bodies, or each of two arrays of them, against each other: welded together, or both without dofs."""
+  """Return whether no dof moves two bodies (ids or arrays) against each other: they are welded together, or none has dofs."""
   weld1, weld2, dofnum = s["body_weldid"][body1], s["body_weldid"][body2], s["body_dofnum"]
   return (weld1 == weld2) | ((dofnum[weld1] == 0) & (dofnum[weld2] == 0))
 
 
 def _filter_bodies(s, b1, b2, filter_parent):
-  """True if the bodies cannot collide: no dof moves them against each other, or parent and child."""
+  """Return True if the bodies cannot collide: no dof moves them against each other, or they are parent and child."""
   if are_rigid(s, b1, b2):
     return True
   w1, w2 = int(s["body_weldid"][b1]), int(s["body_weldid"][b2])

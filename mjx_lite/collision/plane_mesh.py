@@ -9,10 +9,10 @@ from mjx_lite.math import vector
 
 
 def plane_mesh(a: Shape, b: Shape, margin: jax.Array) -> Contacts:
-  """Plane and mesh, at most 4 contacts: the lowest vertex, then corners of the polygon at it that faces the plane most.
+  """Collide a plane with a mesh, at most 4 contacts: the lowest vertex, then corners of its polygon that faces the plane most.
 
-  The corners span a wide quadrilateral (`hulls.Hulls.vert_quad`); those above the mesh's centre do not count. Arbitrary in
-  C: which of several equally low vertices comes first.
+  The corners span a wide quadrilateral (`hulls.Hulls.vert_quad`). Corners above the mesh's centre do not count. In C the choice
+  among equally low vertices is arbitrary.
 
   Source: 4.0's `mjc_PlaneConvex` after MuJoCo Warp's `plane_convex`.
   """
@@ -23,7 +23,7 @@ def plane_mesh(a: Shape, b: Shape, margin: jax.Array) -> Contacts:
   down = jax.lax.stop_gradient(-vector.mat_t_vec(b.mat, normal))
   index = hull.farthest(down)
 
-  # the polygon at it that faces down most
+  # the polygon at the lowest vertex that faces down most
   polys = take(tables.vert_poly, index)
   facing = vector.dot(take(tables.poly_normal, polys, down.dtype), down[:, None])
   chosen = first_min(only_where(polys >= 0, -facing), axis=1)

@@ -1,7 +1,7 @@
 """Closed-form colliders of planes, spheres and capsules, and the table of all colliders.
 
-The first shape always has the lower MuJoCo geom type (plane, sphere, capsule, box). Which feature touches is decided
-by comparisons, which carry no gradient; distance, point and normal are then differentiable functions of that feature.
+The first shape always has the lower MuJoCo geom type (plane, sphere, capsule, box). Comparisons without
+gradient decide which feature touches. Distance, point and normal are then differentiable functions of that feature.
 """
 
 import jax
@@ -18,7 +18,7 @@ from mjx_lite.math import safe, vector
 def _spheres(
   a: jax.Array, radius_a: jax.Array, b: jax.Array, radius_b: jax.Array, otherwise: jax.Array
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-  """Distance (..., W), position and normal (..., 3, W) of spheres with centres a and b.
+  """Return distance (..., W) [m], position and normal (..., 3, W) of spheres with centres a and b.
 
   Args:
     otherwise: normal where the centres coincide.
@@ -30,18 +30,18 @@ def _spheres(
 
 
 def _across(a: Shape, b: Shape) -> jax.Array:
-  """Normal of coincident spheres: the product of the z axes, or x where those are parallel; no gradient."""
+  """Return the normal of coincident spheres: the cross product of the z axes, or x where they are parallel; no gradient."""
   return jax.lax.stop_gradient(safe.normalize(vector.cross(a.axis(2), b.axis(2))))
 
 
 def _capsule_ends(c: Shape, signs: tuple[int, ...]) -> jax.Array:
-  """Ends (P, n, 3, W) of the segment of a capsule."""
+  """Return the ends (P, n, 3, W) of the segment of a capsule."""
   sign = jnp.asarray(signs, c.pos.dtype)[:, None, None]
   return c.pos[:, None] + sign * (c.axis(2) * c.size[..., 1:2, :])[:, None]
 
 
 def plane_sphere(a: Shape, b: Shape, margin: jax.Array) -> Contacts:
-  """Plane and sphere, 1 contact. Source: `mjc_PlaneSphere`."""
+  """Collide a plane with a sphere, 1 contact. Source: `mjc_PlaneSphere`."""
   del margin
   normal, radius = a.axis(2), b.size[..., 0, :]
   dist = vector.dot(b.pos - a.pos, normal) - radius
@@ -50,12 +50,12 @@ def plane_sphere(a: Shape, b: Shape, margin: jax.Array) -> Contacts:
 
 
 def plane_capsule(a: Shape, b: Shape, margin: jax.Array) -> Contacts:
-  """Plane and capsule, 2 contacts: the end at +z, then the end at -z. The first tangent is along the capsule.
+  """Collide a plane with a capsule, 2 contacts: the end at +z, then the end at -z. The first tangent is along the capsule.
 
-  Where the capsule stands on the plane to round-off, the tangents are noise in C.
+  Where the capsule is perpendicular to the plane up to round-off, the tangents are noise in C.
 
   Source: `mjc_PlaneCapsule`.
-  Gradient: where the capsule stands on the plane (within 1e-6), the tangents do not turn with the capsule.
+  Gradient: where the capsule is perpendicular to the plane (within 1e-6), the tangents do not rotate with the capsule.
   """
   del margin
   normal, axis, radius = a.axis(2), b.axis(2), b.size[..., :1, :]
@@ -69,10 +69,10 @@ def plane_capsule(a: Shape, b: Shape, margin: jax.Array) -> Contacts:
 
 
 def plane_box(a: Shape, b: Shape, margin: jax.Array) -> Contacts:
-  """Plane and box, 4 contacts: of the corners below the centre, the first four within the margin.
+  """Collide a plane with a box, 4 contacts: of the corners below the centre, the first four within the margin.
 
-  Corner i has the sign of bit k of i along axis k. Where an edge or a face is perpendicular to the plane and level with
-  the centre to round-off, more than four corners may qualify and C takes an arbitrary four.
+  Bit k of i is the sign of corner i along axis k (1: positive). Where corners have the height of the centre up to round-off,
+  more than four corners may qualify, and C chooses an arbitrary four.
 
   Source: `mjc_PlaneBox`.
   """
@@ -95,7 +95,7 @@ def plane_box(a: Shape, b: Shape, margin: jax.Array) -> Contacts:
 
 
 def sphere_sphere(a: Shape, b: Shape, margin: jax.Array) -> Contacts:
-  """Two spheres, 1 contact.
+  """Collide two spheres, 1 contact.
 
   Source: `mjc_SphereSphere`.
   Gradient: zero for distance and normal where the centres coincide.
@@ -106,7 +106,7 @@ def sphere_sphere(a: Shape, b: Shape, margin: jax.Array) -> Contacts:
 
 
 def sphere_capsule(a: Shape, b: Shape, margin: jax.Array) -> Contacts:
-  """Sphere and capsule, 1 contact: the sphere against the nearest sphere of the capsule.
+  """Collide a sphere with a capsule, 1 contact: the sphere against the nearest sphere of the capsule.
 
   Source: `mjc_SphereCapsule`.
   Gradient: zero for distance and normal where the sphere's centre is on the capsule's segment.
@@ -122,9 +122,9 @@ def sphere_capsule(a: Shape, b: Shape, margin: jax.Array) -> Contacts:
 def _segment_weights(
   start_a: jax.Array, a: jax.Array, start_b: jax.Array, b: jax.Array
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-  """Weights (P, 2, W) of the closest points of two segments, start + weight * vector, and whether they are parallel.
+  """Return weights (P, 2, W) of the closest points of two segments, start + weight * vector, and whether they are parallel.
 
-  Parallel segments (sine below 1e-4) give the two ends of their overlap, others the same pair twice.
+  Parallel segments (sine below 1e-4) give the two ends of their overlap, other segments the same pair of points twice.
 
   Source: 4.0's `mjc_segWeights` after MuJoCo Warp's `_segment_weights`.
   """
@@ -140,7 +140,7 @@ def _segment_weights(
   ends = jnp.stack([-a_between, ab - a_between], axis=1)
   ends = jnp.clip(safe.divide(ends, aa[:, None]), 0, 1)
 
-  # nearest on the infinite lines, or the ends of a; then b's weight in [0, 1] decides
+  # nearest points of the infinite lines, or the ends of a; where b's weight is not in [0, 1], an end of b
   det = jnp.where(det <= 1e-8 * aa * bb, 0, det)
   lines = jnp.clip(safe.divide(vector.dot(normal, vector.cross(b, between)), det), 0, 1)
   s = jnp.where(point_a, 0, jnp.where(point_b, ends[:, 0], lines))[:, None]
@@ -151,12 +151,12 @@ def _segment_weights(
 
 
 def capsule_capsule(a: Shape, b: Shape, margin: jax.Array) -> Contacts:
-  """Two capsules, 1 contact, or 2 at the ends of the overlap where they are parallel (sine below 1e-4).
+  """Collide two capsules, 1 contact, or 2 at the ends of the overlap where they are parallel (sine below 1e-4).
 
-  Where the segments meet to round-off but not exactly, the normal is noise in C; on one line, both contacts coincide.
+  Where the segments meet up to round-off but not exactly, the normal is noise in C. On one line, both contacts coincide.
 
   Source: 4.0's `mjc_CapsuleCapsule` after MuJoCo Warp's `capsule_capsule`.
-  Gradient: zero for distance and normal where the segments meet; of parallel capsules that of the two fixed ends.
+  Gradient: zero for distance and normal where the segments meet; for parallel capsules that of the two ends, held fixed.
   """
   del margin
   half_a, half_b = a.axis(2) * a.size[..., 1:2, :], b.axis(2) * b.size[..., 1:2, :]

@@ -1,11 +1,12 @@
-"""The nearest features of a height field's prism and a point or a segment, in closed form.
+"""Nearest features of a height-field prism and a point or a segment, in closed form.
 
-A prism stands on a right triangle in the plane z = -base and ends in a triangle of the surface. All prisms look alike in
-coordinates whose origin lies below the right angle, u and v along the legs: corner 0 at the right angle, 1 at the end of u, 2
-at that of v; edge 0 from corner 0 to 1, edge 1 from 0 to 2, edge 2 from 1 to 2; wall i below edge i, post i below corner i.
+A prism stands on a right triangle in the plane z = -base and ends in a triangle of the surface. All prisms use the same
+coordinates: the origin lies below the right angle, u and v run along the legs. Corner 0 is at the right angle, corner 1 at the
+end of u, corner 2 at the end of v. Edge 0 joins corners 0 and 1, edge 1 corners 0 and 2, edge 2 corners 1 and 2. Wall i is
+below edge i, post i (a vertical edge) below corner i.
 
-Which feature it is, is decided by comparisons, which carry no gradient; distance, place and normal are then differentiable
-functions of that feature. Everything is in components (P, W): a vector that is put together would be taken apart again.
+Comparisons without gradient decide which feature is nearest. Distance, position and normal are then differentiable functions of
+that feature. A vector is a tuple of components (P, W): a stacked array would only be split again.
 """
 
 from collections.abc import Callable, Sequence
@@ -21,13 +22,13 @@ from mjx_lite.math import safe, vector
 
 Vec = Sequence[Any]  # three components (P, W)
 
-# kinds of features, each with the number of a wall, an edge, a post or a corner
+# kinds of features; a feature is a kind and the number of its wall, edge, post or corner
 _TOP, _BOTTOM, _WALL, _TOP_EDGE, _BOTTOM_EDGE, _POST, _TOP_CORNER, _BOTTOM_CORNER = range(8)
 _FACES = [(_TOP, 0), (_BOTTOM, 0), (_WALL, 0), (_WALL, 1), (_WALL, 2)]
 _EDGES = [(kind, i) for kind in (_TOP_EDGE, _BOTTOM_EDGE, _POST) for i in range(3)]
 _CORNERS = [(kind, i) for kind in (_TOP_CORNER, _BOTTOM_CORNER) for i in range(3)]
 _ENDS = ((0, 1), (0, 2), (1, 2))  # corners at the ends of the edges
-_SMALL = 64  # roundings of the size of a prism, up to which a shape counts as touching it
+_SMALL = 64  # units of round-off of the prism's size; a shape at less distance counts as touching
 
 
 class Prisms(NamedTuple):
@@ -36,7 +37,7 @@ class Prisms(NamedTuple):
   Attributes:
     leg: lengths (P, 1) along u and v [m]; constant.
     height: z of the upper corners (P, W) [m]; without gradient.
-    base: (P, 1) how far the base is below z = 0 [m]; constant.
+    base: depth (P, 1) of the base below z = 0 [m]; constant.
   """
 
   leg: tuple[np.ndarray, np.ndarray]
@@ -45,35 +46,35 @@ class Prisms(NamedTuple):
 
   @property
   def corners(self) -> list[Vec]:
-    """The upper corners."""
+    """The three upper corners, (u, v, z) [m]."""
     du, dv = self.leg
     return [(0 * du, 0 * dv, self.height[0]), (du, 0 * dv, self.height[1]), (0 * du, dv, self.height[2])]
 
   @property
   def long(self) -> np.ndarray:
-    """Length of the longest edge of the base."""
+    """Length (P, 1) of the longest edge of the base [m]."""
     return np.hypot(*self.leg)
 
   @property
   def top(self) -> Vec:
-    """Normal of the surface."""
+    """Upward unit normal of the surface triangle."""
     su, sv = ((h - self.height[0]) * (1 / d) for h, d in zip(self.height[1:], self.leg, strict=True))
     up = jax.lax.rsqrt(1 + su * su + sv * sv)
     return -su * up, -sv * up, up
 
   @property
   def epsilon(self) -> float:
-    """Share of a number that is rounding."""
+    """Relative error that counts as rounding."""
     return _SMALL * float(jnp.finfo(self.height[0].dtype).eps)
 
   @property
   def rounding(self) -> np.ndarray:
-    """Distance that is none [m]."""
+    """Distance (P, 1) that counts as zero [m]."""
     return self.epsilon * (self.long + self.base)
 
 
 class Nearest(NamedTuple):
-  """Signed distance (P, W) from a prism, negative inside, the normal there, outwards, and the point that is nearest to it."""
+  """Signed distance (P, W) from a prism [m], negative inside; outward normal of the prism; nearest point of the other shape."""
 
   dist: jax.Array
   normal: Vec
@@ -81,33 +82,33 @@ class Nearest(NamedTuple):
 
 
 def point(prisms: Prisms, p: Vec) -> Nearest:
-  """Distance of points from prisms; inside, from the face that is nearest.
+  """Compute the distance of points from prisms; inside a prism, from its nearest face.
 
   Args:
     prisms: the prisms.
     p: (u, v, z) of the points.
 
-  Gradient: of the feature that is nearest; on the surface that of a face.
+  Gradient: that of the nearest feature; on the surface, that of a face.
   """
   code = linear.materialized(_nearest(prisms, _held(p)).code)
   return _from_point(_geometry(prisms, code & 7, code >> 3 & 3), p)
 
 
 def segment(prisms: Prisms, c: Vec, a: Vec) -> Nearest:
-  """Distance of segments from prisms; of those that overlap, along the shortest way out.
+  """Compute the distance of segments from prisms; where they overlap, along the direction of least overlap.
 
   Args:
     prisms: the prisms.
-    c: (u, v, z) of the middles.
-    a: from there to an end; not zero.
+    c: (u, v, z) of the midpoints.
+    a: vector from the midpoint to an end; not zero.
 
-  Gradient: of the features that are nearest; of a segment parallel to a face or an edge an end or a corner counts.
+  Gradient: that of the nearest features; where a segment is parallel to a face or an edge, that of an end or a corner.
   """
   code = linear.materialized(_features(prisms, _held(c), _held(a)))
   kind, end = code & 7, (code >> 5 & 3) - 1
   g, inner = _geometry(prisms, kind, code >> 3 & 3), end == 0
 
-  # the place on the segment: an end, or that nearest to the line of an edge, or to a corner
+  # the point on the segment: an end, or the point nearest to the line of an edge or to a corner
   off, across = _minus(c, g.start), vector.cross_parts(g.edge, a)
   square = _dot(across, across)
   is_line = inner & g.is_edge & (square > 0)
@@ -115,7 +116,7 @@ def segment(prisms: Prisms, c: Vec, a: Vec) -> Nearest:
   along = jnp.where(is_line, ae * eo - ee * ao, -ao) / jnp.where(is_line, square, aa)
   p = _plus(c, a, jnp.where(inner, along, end.astype(aa.dtype)))
 
-  # two lines have one normal, also where they meet
+  # two lines have a common normal, even where they intersect
   near = _from_point(g, p)
   turned = jnp.where(code >= _APART, _dot(_held(across), _held(off)) < 0, _is_inward(prisms, kind, g.start, across))
   length = jnp.sqrt(jnp.where(is_line, square, 1))
@@ -124,28 +125,28 @@ def segment(prisms: Prisms, c: Vec, a: Vec) -> Nearest:
   return Nearest(jnp.where(is_line, _dot(normal, off), near.dist), normal, p)
 
 
-_END = 32  # in a code, of the end -1 or 1 of a segment, or 0 for a place between them
-_APART = 128  # in the code of such a place, for a segment that does not overlap
+_END = 32  # in a code, factor of the point on a segment: end -1, end 1, or 0 for an interior point
+_APART = 128  # added to the code of an interior point if segment and prism do not overlap
 
 
 def _code(kind: Any, number: Any, end: Any = 0) -> Any:
-  """A feature, and a place on a segment, as one number."""
+  """Encode a feature of the prism and a point on the segment as one integer."""
   return kind + 8 * number + _END * (end + 1)
 
 
 class _Feature(NamedTuple):
-  """The feature nearest to a point, and the square of the distance [m^2], zero inside."""
+  """Code of the feature nearest to a point, and squared distance [m^2], zero inside."""
 
   code: jax.Array
   square: jax.Array
 
 
 def _nearest(prisms: Prisms, p: Vec) -> _Feature:
-  """The feature nearest to a point; inside, the nearest face."""
+  """Return the feature nearest to a point; inside the prism, the nearest face."""
   (du, dv), (u, v, z) = prisms.leg, p
   planes, top = _planes(prisms, p), prisms.top
 
-  # seen from above: the nearest point of the triangle, and whether the surface is below the point there
+  # seen from above: the nearest point of the triangle, and whether p is above the surface at that point
   flat = _nearest_edge([(x, y, 0) for x, y, _ in prisms.corners], (u, v, 0))
   within = (planes[2] <= 0) & (planes[3] <= 0) & (planes[4] <= 0)
   over = jnp.where(within, planes[0], z - flat.between(prisms.height)) > 0
@@ -162,33 +163,33 @@ def _nearest(prisms: Prisms, p: Vec) -> _Feature:
   square = jnp.where(within, 0, flat.square) + jnp.where(under, (z + prisms.base) ** 2, 0)
   square = jnp.where(over, jnp.where(on_top, planes[0] ** 2, tall.square), square)
 
-  # inside, and so near to an edge that the way to it is rounding: the face that is nearest
+  # inside, or nearer to the surface than round-off: the nearest face
   nearest, face = _first(planes, jnp.greater, [_code(*f) for f in _FACES])
   inside = (nearest <= 0) | (square < prisms.rounding**2)
   return _Feature(jnp.where(inside, face, _code(kind, jnp.where(over, tall.number, flat.number))), square)
 
 
 def _along_normals(prisms: Prisms, x: Vec) -> list[jax.Array]:
-  """Components of a vector along the normals of the faces: top, bottom and walls."""
+  """Return the components of a vector along the normals of the faces: top, bottom and walls."""
   (du, dv), (u, v, z) = prisms.leg, x
   return [_dot(prisms.top, x), -z, -v, -u, (u * dv + v * du) * (1 / prisms.long)]
 
 
 def _planes(prisms: Prisms, p: Vec) -> list[jax.Array]:
-  """Signed distances of a point from the faces' planes."""
+  """Return the signed distances of a point from the planes of the faces [m]."""
   (du, dv), (_, bottom, *walls) = prisms.leg, _along_normals(prisms, p)
   top = _dot(prisms.top, (p[0], p[1], p[2] - prisms.height[0]))
   return [top, bottom - prisms.base, *walls[:2], walls[2] - du * dv / prisms.long]
 
 
 class _Edge(NamedTuple):
-  """The edge of a triangle that is nearest to a point, or the corner at its end.
+  """Edge of a triangle nearest to a point, or the corner at the end of that edge.
 
   Attributes:
-    number: of the edge, or of the corner.
-    at_corner: whether it is one.
-    square: of the distance [m^2].
-    edge, share: which edge it is, and how far along it the nearest point is, from 0 to 1.
+    number: number of the edge, or of the corner.
+    at_corner: whether the nearest point is a corner.
+    square: squared distance [m^2].
+    edge, share: number of the edge, and position of the nearest point along the edge, from 0 to 1.
   """
 
   number: jax.Array
@@ -198,12 +199,12 @@ class _Edge(NamedTuple):
   share: jax.Array
 
   def between(self, values: Vec) -> jax.Array:
-    """Value at the nearest point of what is linear along the edges, from its values at the corners."""
+    """Interpolate values at the corners to the nearest point, linearly along the edge."""
     return _pick([values[i] + self.share * (values[k] - values[i]) for i, k in _ENDS], self.edge)
 
 
 def _nearest_edge(corner: Sequence[Vec], p: Vec) -> _Edge:
-  """The edge of a triangle nearest to a point."""
+  """Return the edge of a triangle nearest to a point."""
   squares, shares = [], []
   for i, k in _ENDS:
     e, off = _minus(corner[k], corner[i]), _minus(p, corner[i])
@@ -219,7 +220,7 @@ def _nearest_edge(corner: Sequence[Vec], p: Vec) -> _Edge:
 
 
 class _Geometry(NamedTuple):
-  """Of a feature: a point of it, its direction if it is an edge or a post (else zero), the outward normal if it is a face."""
+  """A feature: one of its points, its direction if it is an edge or a post (else zero), its outward normal if it is a face."""
 
   start: Vec
   edge: Vec
@@ -229,7 +230,7 @@ class _Geometry(NamedTuple):
 
 
 def _geometry(prisms: Prisms, kind: jax.Array, number: jax.Array) -> _Geometry:
-  """That of features of prisms."""
+  """Return the geometry of features of prisms."""
   is_post, is_wall = kind == _POST, kind == _WALL
   is_edge = (kind == _TOP_EDGE) | (kind == _BOTTOM_EDGE)
   low = (kind == _BOTTOM) | (kind == _BOTTOM_EDGE) | (kind == _BOTTOM_CORNER)
@@ -249,7 +250,7 @@ def _geometry(prisms: Prisms, kind: jax.Array, number: jax.Array) -> _Geometry:
 
 
 def _from_point(g: _Geometry, p: Vec) -> Nearest:
-  """Distance of points from features."""
+  """Compute the distance of points from features."""
   off = _minus(p, g.start)
   away = _plus(off, g.edge, -_dot(g.edge, off) / jnp.where(g.is_edge, _dot(g.edge, g.edge), 1))
   square = _dot(away, away)
@@ -260,17 +261,17 @@ def _from_point(g: _Geometry, p: Vec) -> Nearest:
 
 
 def _features(prisms: Prisms, c: Vec, a: Vec) -> jax.Array:
-  """The features of a prism and a segment that are nearest to each other, as a code."""
+  """Return the code of the nearest features of a prism and a segment."""
   crossed, slopes = _crossings(prisms, c, a), _along_normals(prisms, a)
   facing = [x - jnp.abs(y) for x, y in zip(_planes(prisms, c), slopes, strict=True)]
 
-  # overlapping: the axis along which they do so least; a face's, where another is as good
+  # overlapping: the axis of least overlap; on a tie a face normal
   codes = [_code(*f, jnp.where(slope > 0, -1, 1)) for f, slope in zip(_FACES, slopes, strict=True)]
   face, by_face = _first(facing, jnp.greater, codes)
   edge, by_edge = _first(list(crossed.separation), jnp.greater, [_code(*f) for f in _EDGES])
   overlapping = jnp.where(edge > face + prisms.rounding, by_edge, by_face)
 
-  # apart: an end, or an edge or a corner that is nearest to a place between the ends
+  # separate: an end, or the edge or corner nearest to an interior point
   ends = _nearest(prisms, tuple(jnp.stack([x - y, x + y]) for x, y in zip(c, a, strict=True)))
   square, by_end = _first(list(ends.square), jnp.less, [ends.code[0] - _END, ends.code[1] + _END])
   inner, by_inner = _first(list(crossed.square), jnp.less, [_code(*f) + _APART for f in _EDGES + _CORNERS])
@@ -279,11 +280,11 @@ def _features(prisms: Prisms, c: Vec, a: Vec) -> jax.Array:
 
 
 class _Crossings(NamedTuple):
-  """Of a segment and the edges and corners of a prism.
+  """Distances between a segment and the edges and corners of a prism.
 
   Attributes:
-    separation: (9, P, W) along the normals of the segment and the edges, negative where they overlap [m].
-    square: (15, P, W) of the distance of these lines and of the corners, where it is the nearest of both [m^2].
+    separation: (9, P, W) along the common normals of segment and edges, negative where the shapes overlap [m].
+    square: (15, P, W) squared distance to each edge and corner [m^2]; `NO_CONTACT` where the nearest points are end points.
   """
 
   separation: jax.Array
@@ -291,12 +292,12 @@ class _Crossings(NamedTuple):
 
 
 def _crossings(prisms: Prisms, c: Vec, a: Vec) -> _Crossings:
-  """How edges and corners lie to a segment."""
+  """Compute the distances between a segment and all edges and corners."""
   (du, dv), (h0, h1, h2) = prisms.leg, prisms.height
   low, zero, far = jnp.broadcast_to(-prisms.base, h0.shape), jnp.zeros_like(h0), jnp.asarray(NO_CONTACT, h0.dtype)
   us, vs = (0 * du, du, 0 * du), (0 * dv, 0 * dv, dv)
 
-  # the edges of the top, of the bottom, and the posts, from below
+  # the edges of the top, the edges of the bottom, and the posts from bottom to top
   ends = [*_ENDS, *_ENDS, *((i, i) for i in range(3))]
   start = *(np.stack([x[i] for i, _ in ends]) for x in (us, vs)), jnp.stack([h0, h0, h1, *[low] * 6])
   rise = jnp.stack([h1 - h0, h2 - h0, h2 - h1, zero, zero, zero, h0 - low, h1 - low, h2 - low])
@@ -310,7 +311,7 @@ def _crossings(prisms: Prisms, c: Vec, a: Vec) -> _Crossings:
   dist = _dot(across, off) * inverse
   corners = [(us[k], vs[k], jnp.stack([prisms.height[k]] * 3 + [low] * 6)) for k in range(3)]
   reach = [_dot(across, _minus(x, start)) * inverse for x in corners]
-  # a normal counts where no corner is farther along it than the edge
+  # a normal counts where no corner lies farther along the normal than the edge
   counts = crosses & (jnp.maximum(jnp.maximum(*reach[:2]), reach[2]) <= prisms.rounding)
   separation = jnp.where(counts, dist, -far)
   on_segment, on_edge = ae * eo - ee * ao, aa * eo - ae * ao
@@ -325,14 +326,14 @@ def _crossings(prisms: Prisms, c: Vec, a: Vec) -> _Crossings:
 
 
 def _is_inward(prisms: Prisms, kind: Any, start: Vec, across: Vec) -> jax.Array:
-  """Whether a normal of an edge and a segment points to the inner side of the edge."""
+  """Return whether the common normal of an edge and a segment points into the prism."""
   (du, dv), (x, y, z) = prisms.leg, across
   inward = x * (du / 3 - start[0]) + y * (dv / 3 - start[1])
   return jnp.where(kind == _TOP_EDGE, -z, jnp.where(kind == _BOTTOM_EDGE, z, inward)) > 0
 
 
 def _held(x: Vec) -> Vec:
-  """The same without derivative."""
+  """Stop the gradient of a vector."""
   return tuple(jax.lax.stop_gradient(y) for y in x)
 
 
@@ -341,7 +342,7 @@ def _minus(a: Vec, b: Vec) -> Vec:
 
 
 def _plus(a: Vec, b: Vec, t: Any) -> Vec:
-  """a + t b."""
+  """Return a + t b."""
   return tuple(x + t * y for x, y in zip(a, b, strict=True))
 
 
@@ -350,7 +351,7 @@ def _dot(a: Vec, b: Vec) -> jax.Array:
 
 
 def _pick(options: Sequence[Any], number: jax.Array) -> jax.Array:
-  """The option of a number; the last for all that are too large."""
+  """Return the option with a number; the last option for all larger numbers."""
   found = options[-1]
   for k in range(len(options) - 2, -1, -1):
     found = jnp.where(number == k, options[k], found)
@@ -358,7 +359,7 @@ def _pick(options: Sequence[Any], number: jax.Array) -> jax.Array:
 
 
 def _first(values: Sequence[jax.Array], better: Callable[..., Any], labels: Sequence[Any]) -> tuple[jax.Array, jax.Array]:
-  """The best of some values, and the label of the first that is."""
+  """Return the best of some values, and the label of the first value that attains the best."""
   best, found = values[0], labels[0]
   for x, label in zip(values[1:], labels[1:], strict=True):
     found, best = jnp.where(better(x, best), label, found), jnp.where(better(x, best), x, best)

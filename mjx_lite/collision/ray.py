@@ -1,7 +1,7 @@
-"""Where rays meet geoms.
+"""Intersections of rays with geoms.
 
-Rays are (n, 3, W), the geoms' axis comes first: every function takes points (G, n, 3, W) and vectors (G, n, 3, W) in the
-frames of G geoms and returns (G, n, W) lengths in units of the vector, infinite where the ray misses.
+Rays are (n, 3, W); the axis of the geoms comes first. Every function takes points (G, n, 3, W) and vectors (G, n, 3, W) in the
+frames of G geoms, and returns lengths (G, n, W) in units of the vector, infinite where the ray misses.
 """
 
 from collections.abc import Callable
@@ -18,12 +18,12 @@ from mjx_lite.core.select import fetched, join
 from mjx_lite.core.types import Model
 from mjx_lite.math import safe, vector
 
-_CHUNK = 64  # triangles at a time
-_STEPS, _NEAR = 40, 1e-7  # along a ray to a distance field: how many, and how near [m] the surface is met
+_CHUNK = 64  # triangles per iteration
+_STEPS, _NEAR = 40, 1e-7  # sphere tracing of a distance field: most steps, and distance [m] that counts as a hit
 
 
 def _first(*ok_and_length: tuple[jax.Array, jax.Array]) -> jax.Array:
-  """The smallest length that is not negative and whose condition holds."""
+  """Return the smallest nonnegative length whose condition holds; infinity if there is none."""
   best = None
   for ok, x in ok_and_length:
     x = jnp.where(ok & (x >= 0), x, jnp.inf)
@@ -33,7 +33,7 @@ def _first(*ok_and_length: tuple[jax.Array, jax.Array]) -> jax.Array:
 
 
 def _roots(a: jax.Array, b: jax.Array, c: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-  """Whether a x^2 + 2 b x + c = 0 has real roots, and its roots in ascending order."""
+  """Return whether a x^2 + 2 b x + c = 0 has real roots, and the roots in ascending order."""
   det = b * b - a * c
   root = safe.sqrt(det)
   return (det >= 0) & (a >= safe.MINVAL), safe.divide(-b - root, a), safe.divide(-b + root, a)
@@ -59,7 +59,7 @@ def _ellipsoid(p, v, size):
 
 
 def _side(p, v, size):
-  """Candidates on the side of a cylinder: C looks at the first root ahead only."""
+  """Return the candidate on the side of a cylinder; as in C, only the first root ahead of the ray's start."""
   p2, v2 = p[..., :2, :], v[..., :2, :]
   ok, x, y = _roots(vector.dot(v2, v2), vector.dot(v2, p2), vector.dot(p2, p2) - size[..., 0, :] ** 2)
   x = jnp.where(x >= 0, x, y)
@@ -138,7 +138,7 @@ NORMALS: dict[str, Callable[[jax.Array, jax.Array], jax.Array]] = {
 
 
 def _fields(m: Model, geoms: np.ndarray, dtype: Any):
-  """Functions as those of the two tables for some distance fields."""
+  """Return the ray function and the normal function of distance fields, as in `RAYS` and `NORMALS`."""
   trees = field.ready(field.octrees(m.layout.static, m.geom_dataid[geoms]), dtype)
   which = trees.place[m.geom_dataid[geoms]]
 
@@ -146,7 +146,7 @@ def _fields(m: Model, geoms: np.ndarray, dtype: Any):
     return field.interpolate(trees, which, x)
 
   def cast(p, v, size):
-    """Steps as long as the surface is far. Source: `mj_raySdf`. Gradient: of the surface that is met."""
+    """Step along the rays by the distance to the surface. Source: `mj_raySdf`. Gradient: that of the surface hit."""
     along, scale = safe.normalize_with_norm(v)
     fixed, ahead = jax.lax.stop_gradient((p, along))
     meets = jnp.isfinite(jax.lax.stop_gradient(_box(p, v, size)))
@@ -167,9 +167,9 @@ def _fields(m: Model, geoms: np.ndarray, dtype: Any):
 
 
 class Hit(NamedTuple):
-  """Lengths (n, W) in units of the rays' vectors and geom ids (n, W), -1 where a ray meets nothing.
+  """Lengths (n, W) in units of the rays' vectors and geom ids (n, W); both are -1 where a ray hits nothing.
 
-  The outward normals (n, 3, W) of the surfaces that are met are there if they were asked for; zero without a hit.
+  The outward normals (n, 3, W) of the surfaces hit are present if requested; zero where a ray hits nothing.
   """
 
   dist: jax.Array
@@ -180,7 +180,7 @@ class Hit(NamedTuple):
 def visible(
   m: Model, geomgroup: tuple[int, ...], flg_static: bool, bodyexclude: tuple[int, ...]
 ) -> np.ndarray:
-  """Ids of the geoms that rays can meet. Source: `ray_eliminate`."""
+  """Return the ids of the geoms that rays can hit. Source: `ray_eliminate`."""
   alpha = m.geom_rgba[:, 3] != 0
   if m.nmat:
     alpha = np.where(m.geom_matid < 0, alpha, m.mat_rgba[m.geom_matid, 3] != 0)
@@ -202,17 +202,17 @@ def cast(
   flg_static: bool,
   bodyexclude: tuple[int, ...],
 ) -> Hit:
-  """The first visible geom that each ray meets; a mesh by its triangles, not its hull.
+  """Find the first visible geom that each ray hits; a mesh is its triangles, not its hull.
 
   Args:
     xpos, xmat: poses of all geoms.
     point: (n or 1, 3, W) [m]; vec: (n, 3, W).
-    geomgroup: which of the six groups are visible, all if empty.
-    flg_static: whether geoms of the world are.
-    bodyexclude: bodies whose geoms are not.
+    geomgroup: which of the six groups are visible; all if empty.
+    flg_static: whether static geoms are visible: those of bodies welded to the world.
+    bodyexclude: bodies whose geoms are invisible.
 
   Source: `mj_ray`, `mj_multiRay`.
-  Gradient: of the length to the surface that is met.
+  Gradient: that of the length to the surface hit.
   """
   return first_hit(m, xpos, xmat, point, vec, visible(m, geomgroup, flg_static, bodyexclude))
 
@@ -227,16 +227,16 @@ def first_hit(
   blind: np.ndarray | None = None,
   normals: bool = False,
 ) -> Hit:
-  """The first of some geoms that each ray meets.
+  """Find the first of the given geoms that each ray hits.
 
   Args:
     xpos, xmat: poses of all geoms.
     point: (n or 1, 3, W) [m]; vec: (n, 3, W).
     geoms: ids (g,).
-    blind: (ngeom, n) geoms that a ray does not see; None if each sees all.
-    normals: whether the surfaces' normals are wanted.
+    blind: (ngeom, n) mask of the geoms that a ray ignores; None: no ray ignores any geom.
+    normals: whether to return the normals of the surfaces.
 
-  Gradient: of the surface that is met.
+  Gradient: that of the surface hit.
   """
   kinds = np.array([type_name(m.geom_type[g]) for g in geoms])
 
@@ -287,7 +287,7 @@ def first_hit(
     return Hit(none, none.astype(jnp.int32), jnp.zeros((vec.shape[0], 3, 1), xpos.dtype) if normals else None)
   every = join(lengths)
   best = jnp.argmin(every, axis=0)
-  dist = jnp.take_along_axis(every, best[None], axis=0)[0]  # not jnp.min, whose derivative looks for equality
+  dist = jnp.take_along_axis(every, best[None], axis=0)[0]  # not jnp.min: its derivative tests for equality
   ids = np.concatenate([np.zeros(1, int) if o is None else o for o in owners]).astype(np.int32)
   geom = jnp.asarray(ids)[best]
   if owners[-1] is None:
@@ -301,7 +301,7 @@ def first_hit(
 
 
 def _triangles(m: Model, geom: int) -> np.ndarray:
-  """Triangles (n, 3, 3) of a mesh, or of the surface and the walls of a height field."""
+  """Return the triangles (n, 3, 3) of a mesh, or of the surface and the walls of a height field."""
   data = int(m.geom_dataid[geom])
   if type_name(m.geom_type[geom]) == "mesh":
     first, n = int(m.mesh_faceadr[data]), int(m.mesh_facenum[data])
@@ -313,14 +313,14 @@ def _triangles(m: Model, geom: int) -> np.ndarray:
   grid = np.stack([*np.meshgrid(np.linspace(-x, x, ncol), np.linspace(-y, y, nrow)), height], axis=-1)
   a, b, c, d = grid[:-1, :-1], grid[:-1, 1:], grid[1:, 1:], grid[1:, :-1]
   out = [np.stack([a, b, c], axis=2).reshape(-1, 3, 3), np.stack([a, c, d], axis=2).reshape(-1, 3, 3)]
-  for edge in (grid[0, ::-1], grid[-1], grid[:, 0], grid[::-1, -1]):  # so that normals point outwards
+  for edge in (grid[0, ::-1], grid[-1], grid[:, 0], grid[::-1, -1]):  # this order makes normals point outwards
     low = edge * [1, 1, 0]
     out += [np.stack([edge[:-1], edge[1:], low[:-1]], axis=1), np.stack([edge[1:], low[1:], low[:-1]], axis=1)]
   return np.concatenate(out)
 
 
 def _meet(v0, v1, v2, p, v):
-  """Length (..., W) at which a ray meets a triangle, infinite if it does not."""
+  """Return the length (..., W) at which a ray hits a triangle; infinite if it misses."""
   e1, e2, s = v1 - v0, v2 - v0, p - v0
   normal = vector.cross(e1, e2)
   det = -vector.dot(v, normal)
@@ -332,7 +332,7 @@ def _meet(v0, v1, v2, p, v):
 
 
 def _nearest_triangle(triangles, owner, p, v, blind=None):
-  """Length (n, W) to the nearest triangle, which of the surfaces it is on, and its normal (n, 3, W)."""
+  """Return the length (n, W) to the nearest triangle, the index (n, W) of its surface, and its normal (n, 3, W)."""
   dtype = v.dtype
   n = len(triangles)
   pad = -n % _CHUNK
@@ -352,7 +352,7 @@ def _nearest_triangle(triangles, owner, p, v, blind=None):
 
   start = jnp.full(fixed_v[0, :, 0].shape, jnp.inf, dtype), jnp.zeros(fixed_v[0, :, 0].shape, jnp.int32)
   (best, which), _ = jax.lax.scan(look, start, jnp.asarray(index.astype(np.int32)))
-  # again, with gradient: the plane of the triangle found
+  # again with gradient: intersect the plane of the triangle found
   surface = of[which]
   pick = (jnp.arange(p.shape[0])[:, None, None] == surface)[:, :, None]
   p, v = jnp.sum(jnp.where(pick, p, 0), axis=0), jnp.sum(jnp.where(pick, v, 0), axis=0)

@@ -1,10 +1,10 @@
-"""Signed distance fields of meshes against other shapes: contacts where points that started in many places have descended to.
+"""Contacts of the signed distance fields of meshes with other shapes, found by the descent of many points.
 
-Each point descends by itself from a place of its own, with a line search as in C, so what is found depends on the number of
-points and iterations, and is not exact. The lengths of the steps are searched without derivatives; the steps themselves are
+Each point descends from its own start, with a line search as in C. So the contacts depend on the number of points and
+iterations, and are not exact. The lengths of the steps are searched without derivatives; the steps themselves are
 differentiated.
 
-Differs: where round-off decides about the way of a point, a few contacts are elsewhere than C's.
+Differs: where round-off decides the path of a point, some contacts are at other positions than C's.
 """
 
 from collections.abc import Callable
@@ -21,17 +21,17 @@ from mjx_lite.core.enums import GeomType
 from mjx_lite.core.select import gather
 from mjx_lite.math import safe, vector
 
-SHAPES = ("sphere", "capsule", "ellipsoid", "cylinder", "box", "sdf")  # whose points descend
-_TRIES = 15  # lengths of a step, each half of the one before
-_ENOUGH = 0.1  # of the decrease that the slope promises
+SHAPES = ("sphere", "capsule", "ellipsoid", "cylinder", "box", "sdf")  # types that `collide` accepts as first geom
+_TRIES = 15  # lengths of a step that are tried, each half of the previous length
+_ENOUGH = 0.1  # part of the decrease predicted by the slope that a step must reach
 
 
 class FieldCollider(NamedTuple):
-  """How pairs of one type with distance fields are planned and looked at; an entry of `sdf_mesh.FIELD_COLLIDERS`."""
+  """Planner, collider and capacity of one type pair with distance fields; an entry of `sdf_mesh.FIELD_COLLIDERS`."""
 
-  plan: Callable[[dict[str, Any], np.ndarray, np.ndarray], Any]  # of the static fields of the model, and both geoms
+  plan: Callable[[dict[str, Any], np.ndarray, np.ndarray], Any]  # static fields of the model, ids of both geoms -> plan
   collide: Callable[[Any, Shape, Shape, jax.Array | None], Contacts]  # as `collide` below
-  ncon: Callable[[dict[str, Any]], int]  # contacts of a pair at most
+  ncon: Callable[[dict[str, Any]], int]  # static fields -> most contacts of a pair
 
 
 class SdfPlan(NamedTuple):
@@ -41,14 +41,14 @@ class SdfPlan(NamedTuple):
   trees: Octrees
   tree1: np.ndarray  # (P,) octree of the first geom, -1 if it is another shape
   tree2: np.ndarray  # (P,)
-  box1: np.ndarray  # (P, 6) centre and half size of their bounds [m], for distance fields
-  box2: np.ndarray
-  start: np.ndarray  # (n, 3) where the points start between the corners of a box
+  box1: np.ndarray  # (P, 6) centre and half size of the bounds [m] of the first geom, for distance fields
+  box2: np.ndarray  # (P, 6) the same of the second geom
+  start: np.ndarray  # (n, 3) start of each point as a fraction of a box, from 0 to 1
   iterations: int
 
 
 def halton(first: int, count: int, base: int) -> np.ndarray:
-  """Elements of a Halton sequence. Source: `mju_Halton`."""
+  """Return `count` elements of a Halton sequence, from element `first`. Source: `mju_Halton`."""
   out = np.zeros(count)
   for i in range(count):
     n, f = first + i, 1 / base
@@ -70,25 +70,25 @@ def plan(kind: str, s: dict[str, Any], geom1: np.ndarray, geom2: np.ndarray) -> 
 
 
 class _Pairs(NamedTuple):
-  """What the fields of the pairs need: the second geom's frame is where the points are."""
+  """Inputs of the distance functions of P pairs. The points are in the frame of the second geom."""
 
-  turn: jax.Array  # (P, 1, 3, 3, W) from the second geom's frame to the first's
-  shift: jax.Array  # (P, 1, 3, W)
+  turn: jax.Array  # (P, 1, 3, 3, W) rotation from the second geom's frame to the first's
+  shift: jax.Array  # (P, 1, 3, W) translation [m]
   size: jax.Array  # (P, 1, 3, W) of the first geom
-  tree1: jax.Array
+  tree1: jax.Array  # (P, W or 1) octree of each geom
   tree2: jax.Array
 
 
 def collide(p: SdfPlan, a: Shape, b: Shape, place: jax.Array | None = None) -> Contacts:
-  """Contacts of shapes with distance fields, one for each point that ends inside both.
+  """Compute the contacts of shapes with distance fields, one for each point that ends inside both shapes.
 
   Args:
     p: the plan.
-    a, b: shapes; the second are distance fields.
-    place: (P, W) which of the planned pairs they are, if they are chosen at run time.
+    a, b: shapes; b are the distance fields.
+    place: (P, W) index of each pair in the plan, if pairs are chosen at run time.
 
   Source: `mjc_SDF`.
-  Gradient: of the steps that the points take, their lengths being constants.
+  Gradient: that of the steps of the points, with constant step lengths.
   """
   p = p._replace(trees=field.ready(p.trees, a.pos.dtype))
   choose = (lambda x: jnp.asarray(x)[..., None]) if place is None else (lambda x: gather(jnp.asarray(x)[..., None], place))
@@ -98,7 +98,7 @@ def collide(p: SdfPlan, a: Shape, b: Shape, place: jax.Array | None = None) -> C
   low, high = _common_box(p, a, turn, shift, choose)
   meet = jnp.all(low <= high, axis=1)[:, None]
 
-  # start in the first geom's frame, descend in the second's
+  # start in the first geom's frame, descend in the second geom's
   y = low[:, None] + (high - low)[:, None] * p.start[..., None].astype(low.dtype)
   x = vector.mat_t_vec(pairs.turn, y - pairs.shift)
   going = jnp.broadcast_to(meet, x[:, :, 0].shape)
@@ -117,14 +117,14 @@ def collide(p: SdfPlan, a: Shape, b: Shape, place: jax.Array | None = None) -> C
 
 
 def contacts(b: Shape, x: jax.Array, dist: jax.Array, slope: jax.Array, meet: jax.Array) -> Contacts:
-  """Contacts at points (P, n, 3, W) in the frames of distance fields; of equal points the first only.
+  """Build contacts at points (P, n, 3, W) in the frames of distance fields; of equal points only the first counts.
 
   Args:
     b: the distance fields.
-    x: points.
-    dist: (P, n, W); there is no contact where it is positive.
-    slope: (P, n, 3, W) along which the second shape is left; no contact without it.
-    meet: (P, n, W) where there can be a contact.
+    x: points [m].
+    dist: (P, n, W) [m]; there is no contact where dist is positive.
+    slope: (P, n, 3, W) direction that leads out of the second shape; there is no contact where slope is zero.
+    meet: (P, n or 1, W) mask of possible contacts.
 
   Source: `addPreContact`.
   """
@@ -136,7 +136,7 @@ def contacts(b: Shape, x: jax.Array, dist: jax.Array, slope: jax.Array, meet: ja
 
 
 def _known(x: jax.Array, there: jax.Array) -> jax.Array:
-  """Whether an earlier one of the points (P, n, 3, W) that are there is the same. Source: `isknown`."""
+  """Return whether each point (P, n, 3, W) equals an earlier point in the mask `there`. Source: `isknown`."""
   x = jax.lax.stop_gradient(x)
   same = 4.5 * jnp.finfo(x.dtype).eps  # 1e-15 in double precision
   earlier = np.tri(x.shape[1], k=-1, dtype=bool)[:, :, None]
@@ -145,7 +145,7 @@ def _known(x: jax.Array, there: jax.Array) -> jax.Array:
 
 
 def _common_box(p, a, turn, shift, choose):
-  """Corners (P, 3, W) of the box that the bounds of both have in common, in the first geom's frame."""
+  """Return the two corners (P, 3, W) of the intersection of both bounding boxes, in the first geom's frame."""
   dtype = turn.dtype
   if p.kind == "sdf":
     box = choose(p.box1.astype(dtype))
@@ -160,7 +160,7 @@ def _common_box(p, a, turn, shift, choose):
 
 
 def bounds(kind: str, size: jax.Array) -> jax.Array:
-  """Half sizes (P, 3, W) of the bounds of simple shapes."""
+  """Return the half sizes (P, 3, W) of the bounding boxes of primitive shapes."""
   r, h = size[:, 0], size[:, 1]
   if kind in ("sphere", "capsule", "cylinder"):
     return jnp.stack([r, r, {"sphere": r, "capsule": h + r, "cylinder": h}[kind]], axis=1)
@@ -168,7 +168,7 @@ def bounds(kind: str, size: jax.Array) -> jax.Array:
 
 
 def _fields(p: SdfPlan, pairs: _Pairs, x: jax.Array):
-  """Distances and gradients of the second and the first geoms, in this order, at points in the second's frames."""
+  """Return distances and gradients of the second geoms, then of the first geoms, at points in the second geoms' frames."""
   y = vector.mat_vec(pairs.turn, x) + pairs.shift
   if p.kind == "sdf":
     both = field.interpolate(p.trees, jnp.concatenate(jnp.broadcast_arrays(pairs.tree2, pairs.tree1)), jnp.concatenate([x, y]))
@@ -180,7 +180,7 @@ def _fields(p: SdfPlan, pairs: _Pairs, x: jax.Array):
 
 
 def _deepest(one, two):
-  """What is small where both overlap, smallest where one is deepest in the other. Source: mjSDFTYPE_COLLISION."""
+  """Return an objective, least where one shape is deepest in the other, and its gradient. Source: mjSDFTYPE_COLLISION."""
   (a, slope_a), (b, slope_b) = one, two
   most = jnp.maximum(a, b)
   slope = jnp.where((a > b)[:, :, None], slope_a, slope_b)
@@ -188,13 +188,13 @@ def _deepest(one, two):
 
 
 def _overlap(one, two):
-  """The distance from the overlap of both. Source: mjSDFTYPE_INTERSECTION."""
+  """Return the distance from the intersection of both shapes, and its gradient. Source: mjSDFTYPE_INTERSECTION."""
   (a, slope_a), (b, slope_b) = one, two
   return jnp.maximum(a, b), jnp.where((a > b)[:, :, None], slope_a, slope_b)
 
 
 def _descend(p, pairs, x, going, objective):
-  """Points after a step down, the objective before and after it.
+  """Return the points after one descent step, and the objective before and after the step.
 
   Source: `stepGradient`.
   """

@@ -1,8 +1,8 @@
-"""Triangles of meshes against signed distance fields.
+"""Contacts of the triangles of meshes with signed distance fields.
 
-Every triangle that is near is searched from many starts for the point of it that is deepest. The first step of that search
-leads to a corner of the triangle, so that there are three searches at most, whatever the number of starts; but each start
-counts.
+In every nearby triangle, searches from many starts look for the deepest point. The first step of a search leads to a corner of
+the triangle, so there are at most three different searches for any number of starts. But each start counts
+towards the limit of 50 contacts.
 """
 
 import functools
@@ -20,21 +20,21 @@ from mjx_lite.core.enums import MAXCONPAIR
 from mjx_lite.core.select import gather
 from mjx_lite.math import safe, vector
 
-_SLENDER = 0.1  # height [m] of a tetrahedron on a triangle, below which its circumcircle stands for its circumsphere
-_FLATTER = 10.0  # times lower than the distance is that tetrahedron
+_SLENDER = 0.1  # height [m] of a tetrahedron on a triangle, below which the circumcircle replaces the circumsphere
+_FLATTER = 10.0  # distance of the triangle, divided by the height of that tetrahedron
 
 
 class MeshSdfPlan(NamedTuple):
-  """Pairs of a mesh and a distance field. Nodes and triangles are in the order in which C looks at them."""
+  """Pairs of a mesh and a distance field. Nodes and triangles are in the order in which C visits them."""
 
   trees: Octrees
   mesh: np.ndarray  # (P,) row of the mesh in the tables
   tree: np.ndarray  # (P,) octree of the second geom
-  node: np.ndarray  # (k, nodes, 4) centre and radius [m]; a radius below zero pads
-  end: np.ndarray  # (k, nodes) first node that is not below a node
-  leaf: np.ndarray  # (k, triangles) node of each triangle, -1 pads
+  node: np.ndarray  # (k, nodes, 4) centre and radius [m] of a node of the tree of bounds; a negative radius is padding
+  end: np.ndarray  # (k, nodes) first node after the descendants of each node
+  leaf: np.ndarray  # (k, triangles) node of each triangle, -1 is padding
   triangle: np.ndarray  # (k, triangles, 9) corners [m]
-  start: np.ndarray  # (n, 3) weights of the corners where the searches start
+  start: np.ndarray  # (n, 3) barycentric weights of the starts
   iterations: int
 
 
@@ -56,7 +56,7 @@ def plan(s: dict[str, Any], geom1: np.ndarray, geom2: np.ndarray) -> MeshSdfPlan
 
 
 def _tables(s, mesh):
-  """Nodes, their ends, leaves and triangles of a mesh, the right branch of its tree of bounds first."""
+  """Return nodes, ends, leaves and triangles of a mesh; the right branch of its tree of bounds comes first."""
   adr, n = int(s["mesh_bvhadr"][mesh]), int(s["mesh_bvhnum"][mesh])
   box = np.asarray(s["bvh_aabb"], float).reshape(-1, 6)[adr : adr + n]
   child, face_of = np.asarray(s["bvh_child"]).reshape(-1, 2)[adr : adr + n], np.asarray(s["bvh_nodeid"]).ravel()[adr : adr + n]
@@ -82,16 +82,16 @@ def _tables(s, mesh):
 
 
 class _Near(NamedTuple):
-  """Which triangles are looked at, and where they are."""
+  """Mesh, octree and relative pose of each pair."""
 
   which: jax.Array  # (P, W) mesh
   tree: jax.Array  # (P, W) octree
-  turn: jax.Array  # (P, 1, 3, 3, W) from the mesh's frame to the field's
-  shift: jax.Array  # (P, 1, 3, W)
+  turn: jax.Array  # (P, 1, 3, 3, W) rotation from the mesh's frame to the field's
+  shift: jax.Array  # (P, 1, 3, W) translation [m]
 
 
 def _corners(p: MeshSdfPlan, near: _Near, index: jax.Array) -> jax.Array:
-  """Corners (P, n, 3 corners, 3, W) of triangles (P, n, W) in the fields' frames."""
+  """Return the corners (P, n, 3 corners, 3, W) of triangles (P, n, W), in the fields' frames [m]."""
   count = p.triangle.shape[1]
   rows = take(p.triangle.reshape(-1, 9), near.which[:, None] * count + jnp.clip(index, 0, count - 1), near.turn.dtype)
   rows = rows.reshape(*rows.shape[:2], 3, 3, rows.shape[-1])
@@ -99,12 +99,12 @@ def _corners(p: MeshSdfPlan, near: _Near, index: jax.Array) -> jax.Array:
 
 
 def collide(p: MeshSdfPlan, a: Shape, b: Shape, place: jax.Array | None = None) -> Contacts:
-  """Contacts of meshes with distance fields, as `sdf.collide`.
+  """Compute the contacts of meshes with distance fields; arguments as in `sdf.collide`.
 
-  Of the starts that end inside the field the first 50 count, also where several end at one point.
+  Of the starts whose search ends inside the field, the first 50 count, even where several searches end at one point.
 
   Source: `mjc_MeshSDF`.
-  Gradient: of the points found, each staying where it is in its triangle.
+  Gradient: that of the points found, with constant barycentric weights.
   """
   p = p._replace(trees=field.ready(p.trees, a.pos.dtype))
   choose = (lambda x: jnp.asarray(x)[..., None]) if place is None else (lambda x: gather(jnp.asarray(x)[..., None], place))
@@ -120,12 +120,12 @@ def collide(p: MeshSdfPlan, a: Shape, b: Shape, place: jax.Array | None = None) 
 
 
 def _passing(p: MeshSdfPlan, near: _Near) -> jax.Array:
-  """Which triangles (P, n, W) are near the fields by their bounds. Source: `traverseBVH`, `boxIntersect`."""
+  """Return a mask (P, n, W) of the triangles whose bounds are near the fields. Source: `traverseBVH`, `boxIntersect`."""
   dtype = near.turn.dtype
   node = take(p.node, near.which, dtype)
   dist, _ = field.interpolate(p.trees, near.tree, vector.mat_vec(near.turn, node[:, :, :3]) + near.shift)
   end = take(p.end.astype(np.int32), near.which)
-  # all nodes below one that is far are left out
+  # skip all descendants of a far node
   skipped = jax.lax.cummax(jnp.where(dist < node[:, :, 3], 0, end), axis=1)
   passes = skipped <= np.arange(end.shape[1], dtype=np.int32)[:, None]
   leaf = take(p.leaf.astype(np.int32), near.which)
@@ -135,7 +135,7 @@ def _passing(p: MeshSdfPlan, near: _Near) -> jax.Array:
 
 
 def _meets(p, near, corner):
-  """Whether triangles may meet the fields. Source: `triangleIntersect`."""
+  """Return whether triangles may touch the fields. Source: `triangleIntersect`."""
   a, b, c = (corner[:, :, k] for k in range(3))
   normal = safe.normalize(vector.cross(b - a, c - a))
   centre = (a + b + c) / 3
@@ -159,7 +159,7 @@ def _meets(p, near, corner):
 
 
 def _search(p: MeshSdfPlan, near: _Near, passing: jax.Array) -> tuple[jax.Array, jax.Array]:
-  """Triangles (P, 50, W), -1 for none, and weights (P, 50, 3, W) of their corners at the points that are inside.
+  """Return triangles (P, 50, W), -1 for none, and barycentric weights (P, 50, 3, W) of the points found inside the fields.
 
   Source: `processSdfCorners`.
   """
@@ -179,7 +179,7 @@ def _search(p: MeshSdfPlan, near: _Near, passing: jax.Array) -> tuple[jax.Array,
     inside = jnp.any(mine & (depth < 0)[:, None], axis=2) & going[:, None]
     upto = count[:, None] + jnp.cumsum(inside.astype(jnp.int32), axis=1)
     counted = inside & (upto <= MAXCONPAIR)
-    # what a corner's search found comes where its first start is
+    # the result of a corner's search is listed at its first start
     mine &= counted[:, :, None]
     rank = jnp.min(jnp.where(mine, np.arange(len(start), dtype=np.int32)[:, None, None], len(start)), axis=1)
     found = rank < len(start)
@@ -201,13 +201,13 @@ def _search(p: MeshSdfPlan, near: _Near, passing: jax.Array) -> tuple[jax.Array,
 
 
 def _lowest(p, near, corner, x):
-  """Corner (P, n, W) that is lowest along the field's gradient at points (P, n, 3, W)."""
+  """Return the corner (P, n, W) that is lowest along the field's gradient at points (P, n, 3, W)."""
   slope = field.interpolate(p.trees, near.tree, x)[1]
   return jnp.argmin(vector.dot(corner[:, None], slope[:, :, None]), axis=2).astype(jnp.int32)
 
 
 def _frank_wolfe(p, near, corner):
-  """Where searches from the three corners end: weights (P, 3, 3, W) and distances (P, 3, W). Source: `stepFrankWolfe`."""
+  """Search from the three corners: final weights (P, 3, 3, W) and distances (P, 3, W). Source: `stepFrankWolfe`."""
 
   def step(bary, k):
     lowest = _lowest(p, near, corner, _at(corner, bary))
@@ -223,7 +223,7 @@ def _at(corner, bary):
   return vector.add(bary[:, :, k, None] * corner[:, None, k] for k in range(3))
 
 
-# types of geoms -> how they collide; planes meet the hull of a distance field (`primitive.COLLIDERS`)
+# type pair -> collider; planes collide with the hull of a distance field's mesh (`primitive.COLLIDERS`)
 FIELD_COLLIDERS: dict[tuple[str, str], sdf.FieldCollider] = {
   **{
     (kind, "sdf"): sdf.FieldCollider(functools.partial(sdf.plan, kind), sdf.collide, lambda s: int(s["sdf_initpoints"]))

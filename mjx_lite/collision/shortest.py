@@ -1,18 +1,18 @@
-"""The shortest way out of each other of two convex shapes that overlap, of all directions.
+"""Penetration depth of two overlapping convex shapes: the least overlap over all directions.
 
-The shapes overlap in a direction n by f(n), the height of the farthest point of Y = A - B along n; the depth is the least f.
-The sphere of directions is divided into triangles, each corner n_i of which has its farthest point y_i. In a triangle f is at
-least g(n) = max(n . y_i), so the least of g there is a lower bound of f. The least g is where all three heights are the same,
-or on a side where two heights are. The triangles with the lowest bounds are divided where g is least, until no bound is
-below the least f that is known. Where a triangle is long and thin, or its parts would be, its longest side is halved instead.
+In a direction n the shapes overlap by f(n), the height of the farthest point of Y = A - B along n. The depth is the least f.
+The sphere of directions is divided into triangles. Each corner n_i has its farthest point y_i. In a triangle f is at least
+g(n) = max(n . y_i), so the least g in the triangle is a lower bound of f. The least g is where all three heights are equal, or
+on a side where two heights are equal. Each round divides the triangles with the lowest bounds where g is least, until no bound
+is below the least known f. Where a triangle or its parts would be long and thin, its longest side is halved instead.
 
-One corner of the first triangles is the best direction known, because the bounds are best around it.
+The best known direction is a corner of the first triangles, because the bounds are best around a corner.
 
-The faces of polytopes are found exactly, the way out of curved shapes to a tolerance. Shapes that are symmetric about a
-line may have the same depth in infinitely many directions: then the search finds the depth, but may run out of rounds before it
-is proved. Such a result is marked, because nobody can tell it from a wrong one.
+The faces of polytopes are found exactly, the direction of curved shapes to a tolerance. Shapes that are symmetric about a line
+may have the same depth in infinitely many directions. The search then finds the depth, but may run out of rounds before the
+depth is proved. Such a result is marked, because it cannot be distinguished from a wrong result.
 
-Source: `epa` answers the same question, by a polytope that grows inside of Y.
+Source: `epa` solves the same problem, with a polytope that grows inside Y.
 """
 
 from collections.abc import Callable
@@ -27,23 +27,23 @@ from mjx_lite.core import lanes, linear
 from mjx_lite.math import safe, vector
 from mjx_lite.math.extreme import first_largest, largest
 
-# of the size of Y, by dtype: no way out is looked for that is shorter by less. That of curved shapes is then found by Newton's
-# method, from the direction that the search found
+# by dtype, relative to the size of Y: a smaller improvement of the depth is not searched for. CURVED is coarser: Newton's
+# method then refines the direction of curved shapes
 SHORTER, CURVED = {8: 2e-10, 4: 2e-6}, {8: 1e-7, 4: 4e-6}
-# of the size of Y, by dtype: a result that may be wrong by more is marked. Far above rounding and what is looked for, lest a
-# change of rounding changes the mark
+# by dtype, relative to the size of Y: a result with a larger possible error is marked. Far above rounding and the tolerances,
+# so that a change of rounding does not change the mark
 DOUBT = {8: 1e-5, 4: 1e-4}
 ROUNDS = {8: 64, 4: 40}  # by dtype
-_ROWS, _COLUMNS = 16, 8  # room for triangles; one of each column is divided at a time
-_LONG = 4  # longest side of a triangle, of its height and of the distance from a corner to where it is to be divided
-_FLAT = 64  # roundings, up to which three points lie on a line
+_ROWS, _COLUMNS = 16, 8  # capacity for triangles; a round divides one triangle of each column
+_LONG = 4  # largest ratio of the longest side to the height, and to the distance from a corner to the point of division
+_FLAT = 64  # units of round-off, up to which three points count as collinear
 _SIDES = (1, 2), (2, 0), (0, 1)  # corners at the ends of the side that is opposite to each corner
 _FIRST = np.array([[x, y, z] for x in (0, 1) for y in (2, 3) for z in (4, 5)], np.int32).T  # an octahedron
 
 
 class Way(NamedTuple):
-  """Hold the result of a search: the direction (3,) of the shortest way out, how far Y reaches along the direction (), whether
-  this is less than what was known (), and whether another direction may be better by more than `DOUBT` ()."""
+  """Result of a search: the direction (3,) of the least depth, the depth () of Y along this direction, whether the depth is
+  less than the known depth (), and whether another direction may be better by more than `DOUBT` ()."""
 
   normal: jax.Array
   depth: jax.Array
@@ -52,8 +52,8 @@ class Way(NamedTuple):
 
 
 class Known(NamedTuple):
-  """Hold where a search starts: the direction (3,) of a way out, how far Y reaches along the direction (), the size of Y ()
-  and the least length () by which another way out has to be shorter. Lengths are in m."""
+  """Start of a search: a direction (3,), the depth () of Y along this direction, the size of Y (), and the tolerance (): the
+  least improvement of the depth that counts. Lengths are in m."""
 
   normal: jax.Array
   depth: jax.Array
@@ -65,10 +65,10 @@ class _Triangles(NamedTuple):
   """Triangles, one for each entry of the last axes.
 
   Attributes:
-    corner: (2, 3, 3, ...) the directions at their three corners, and the farthest points there.
-    low: (...) the least of g; inf for none.
-    place: (3, ...) where to divide.
-    whole: (...) the corner that is opposite to the side on which that is; 3 for a place inside.
+    corner: (2, 3, 3, ...) the directions at the three corners, and the farthest points of Y in these directions.
+    low: (...) the least g; inf for an empty slot.
+    place: (3, ...) direction at which to divide.
+    whole: (...) the corner opposite to the side that contains this direction; 3 for a direction inside.
   """
 
   corner: jax.Array
@@ -79,8 +79,8 @@ class _Triangles(NamedTuple):
 
 class _State(NamedTuple):
   triangles: _Triangles  # (rows, columns)
-  dropped: jax.Array  # () the least bound of those for which there was no room
-  normal: jax.Array  # (3,) the best of all directions
+  dropped: jax.Array  # () the least bound of the triangles that did not fit
+  normal: jax.Array  # (3,) the best direction so far
   depth: jax.Array  # ()
   round: jax.Array  # ()
   known: Known
@@ -91,11 +91,11 @@ def search(
   furthest: Callable[[jax.Array, jax.Array], Callable[[jax.Array], jax.Array]],
   known: Callable[[jax.Array, jax.Array], Known],
 ) -> lanes.Search:
-  """Describe the search for the shortest way out. The result of a search is a `Way`.
+  """Describe the search for the least depth. The result of a search is a `Way`.
 
   Args:
     furthest: function of a row and a world. It returns the support function of Y: from directions (3, n) to points (3, n).
-    known: function of a row and a world. It returns where their search starts.
+    known: function of a row and a world. It returns the start of their search.
   """
 
   def start(row, world):
@@ -117,7 +117,7 @@ def search(
 
 
 def _axes(furthest: Callable, normal: jax.Array) -> tuple[jax.Array, jax.Array]:
-  """Return the six ends (3, 6) of three axes, the first of which is the normal (3,), and the farthest points there."""
+  """Return the six ends (3, 6) of three axes, and the farthest points there. The first axis is the normal (3,)."""
   normal = normal[:, None]
   across = safe.normalize(vector.cross(normal, first_min(jnp.abs(normal)).astype(normal.dtype)))
   axes = jnp.concatenate([normal, across, vector.cross(normal, across)], axis=1)
@@ -144,7 +144,7 @@ def _lowest(s: _State) -> jax.Array:
 
 
 def _better(s: _State, directions: jax.Array, points: jax.Array) -> _State:
-  """Return the state with the best of the directions (3, n), if it is better than the best before."""
+  """Return the state with the best of the directions (3, n), if this direction is better than the state's."""
   low, k = first_largest(-vector.dot(directions, points)[:, None])
   better = linear.materialized(-low[0] < s.depth)
   new = directions.at[:, k[0]].get(mode="promise_in_bounds")
@@ -159,15 +159,15 @@ def _divide(s: _State, furthest: Callable) -> _State:
   corner, place, whole, is_open = linear.materialized((corner, place, whole, -low < s.depth - s.known.tolerance))
   point = linear.materialized(furthest(place))
 
-  # three parts, each with the new direction in the place of a corner; of a division on a side one is flat
+  # three parts: each replaces one corner by the new direction. A division on a side makes one part flat
   here = jnp.stack([place, point])[:, None, :, None]
   parts = jnp.where(np.eye(3, dtype=bool)[:, None, :, None], here, corner[:, :, :, None])
   new = _bounded(parts.reshape(2, 3, 3, 3 * _COLUMNS))
   new = jax.tree.map(lambda x: x.reshape(*x.shape[:-1], 3, _COLUMNS), new)
   new = new._replace(low=jnp.where(is_open & (whole != np.arange(3)[:, None]), new.low, jnp.inf))
 
-  # the first part takes the parent's place. The others go to other columns, so that no column has all the work, and replace
-  # the triangles with the highest bounds there
+  # the first part replaces the parent. The other parts go to other columns, to balance the work, and replace the triangles
+  # with the highest bounds there
   def put(t, here, part):
     return jax.tree.map(lambda old, x: jnp.where(here, x[..., None, :], old), t, part)
 
@@ -183,12 +183,12 @@ def _divide(s: _State, furthest: Callable) -> _State:
 
 
 def _bounded(corner: jax.Array) -> _Triangles:
-  """Return triangles with their bounds, from their corners (2, 3 corners, 3, m): directions and the farthest points there."""
+  """Return triangles and their bounds, from the corners (2, 3 corners, 3, m): directions and the farthest points there."""
   n, y = corner
   tiny = (_FLAT * jnp.finfo(n.dtype).eps) ** 2
   side = jnp.stack([y[k] - y[i] for i, k in _SIDES])
 
-  # where all three heights are the same. Small vectors are scaled first: `normalize` replaces what is shorter than MINVAL
+  # inside: all three heights are equal. Small vectors are scaled first: `normalize` replaces vectors shorter than MINVAL
   unit = [safe.normalize(x) for x in side[:2]]
   up = vector.cross(*unit)
   flat = vector.dot(up, up) <= tiny
@@ -197,7 +197,7 @@ def _bounded(corner: jax.Array) -> _Triangles:
   turn = jnp.where(vector.dot(planes[0], n[0]) < 0, -1, 1)
   inside = ~flat & jnp.all(turn * vector.dot(planes, up[None]) > 0, axis=0)
 
-  # where two are, on a side
+  # on a side: two heights are equal
   ends = [jnp.stack([n[s[q]] for s in _SIDES])[:, None] for q in (0, 1)]
   rise = [vector.dot(side[None], x) for x in ends]
   both = jnp.abs(rise[0]) + jnp.abs(rise[1])
@@ -213,14 +213,14 @@ def _bounded(corner: jax.Array) -> _Triangles:
   place = jnp.sum(jnp.where((np.arange(10)[:, None] == which)[:, None], place, 0), axis=0)
   whole = jnp.where(which == 0, 3, jax.lax.div(which - 1, jnp.int32(3)))
 
-  # not where a thin triangle would be left
+  # halve the longest side where a thin triangle would be left
   along = jnp.stack([n[k] - n[i] for i, k in _SIDES])
   long2, longest = first_largest(vector.dot(along, along))
   off, area = place - n, vector.cross(along[0], along[1])
   near2 = -largest(-vector.dot(off, off))
   area2 = vector.dot(area, area)
   halved = ((long2 > _LONG**2 * near2) | (long2 * long2 > _LONG**2 * area2)) & (whole != longest)
-  # two triangles at one side are divided there at nearly the same place: the slivers between need no search of their own
+  # two triangles that share a side are divided there at nearly the same point: the slivers between need no search
   low = jnp.where(area2 > SHORTER[n.dtype.itemsize] ** 2 * long2, low, -jnp.inf)
   middle = safe.normalize(vector.add(jnp.where(longest == k, 0, n[k]) for k in range(3)))
   place, whole = jnp.where(halved, middle, place), jnp.where(halved, longest, whole).astype(jnp.int32)

@@ -1,4 +1,4 @@
-"""Velocities of surfaces that move along a geom, as those of conveyor belts and turntables."""
+"""Velocities of moving geom surfaces, such as conveyor belts and turntables."""
 
 from typing import Any
 
@@ -14,12 +14,12 @@ from mjx_lite.math import vector
 def velocity(
   m: Model, slot_geom: np.ndarray | jax.Array, xpos: jax.Array, xmat: jax.Array, pos: jax.Array, frame: jax.Array
 ) -> jax.Array:
-  """Velocity (ncon, 3, W) of the second geoms' surface against the first's: along both tangents [m/s], and spin [rad/s].
+  """Return the velocity (ncon, 3, W) of the second surface against the first: along both tangents [m/s], and spin [rad/s].
 
   Args:
-    slot_geom: (ncon, 2) geoms of the contacts; (ncon, 2, W) if they are chosen at run time.
+    slot_geom: (ncon, 2) geoms of the contacts; (ncon, 2, W) if geoms are chosen at run time.
     xpos, xmat: poses of all geoms.
-    pos, frame: of the contacts.
+    pos, frame: position and frame of each contact.
 
   Source: `mj_geomSurfaceVelocity`, `mj_addSurfaceVel`.
   """

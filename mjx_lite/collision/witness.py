@@ -1,9 +1,9 @@
-"""Distance, normal and points of two cores from the features between them, in closed form that JAX differentiates.
+"""Distance, normal and witness points of two cores from their nearest features, in closed form that JAX differentiates.
 
-The features (which corners, which rim) are held. Of Y = A - B, whose boundary they describe, the normal n at the foot of
-the origin satisfies: n is orthogonal to every straight edge of the feature, and the point y(n) of a curved feature lies on
-the line of n. These two equations in the two angles of n are solved by Newton's method without gradient; one more step
-with gradient is the derivative of the solution by the implicit function theorem.
+The features (which corners, which rim) are constant. They describe the boundary of Y = A - B at the foot of the origin. The
+normal n at the foot satisfies two equations: n is orthogonal to every straight edge of the feature, and the point y(n) of a
+curved feature lies on the line of n. Newton's method solves the equations for the two angles of n, without gradient. One more
+step with gradient gives the derivative of the solution, by the implicit function theorem.
 """
 
 from typing import NamedTuple
@@ -19,13 +19,13 @@ from mjx_lite.core import linear, loops
 from mjx_lite.math import safe, vector
 
 _STEPS = 4  # of Newton's method for curved cores
-_FLAT = 0.05  # part of a cylinder's radius by which its points spread where it stands on its cap
+_FLAT = 0.05  # least spread of a cylinder's points, relative to its radius, where the cylinder stands on its cap
 
 
 class Witness(NamedTuple):
   """Distance of the cores (P, W), normal (P, 3, W) from the first to the second, and the nearest point (P, 3, W) on the first.
 
-  In the frame of the first core. `lost` (P, W): the search ran out, or the features are not those of the distance it found.
+  All in the frame of the first core. `lost` (P, W): the search ran out, or its features do not give the distance that it found.
   """
 
   dist: jax.Array
@@ -39,21 +39,21 @@ class _Posed(NamedTuple):
 
   a: Core
   b: Core
-  turn: jax.Array
-  place: jax.Array
+  turn: jax.Array  # (P, 3, 3, W) rotation from the second core's frame to the first's
+  place: jax.Array  # (P, 3, W) position of the second core [m]
   index_a: jax.Array
   index_b: jax.Array
-  fixed_a: jax.Array  # (P, 3, 3, W) points that stay in place on the body
+  fixed_a: jax.Array  # (P, 3, 3, W) points fixed to the body
   fixed_b: jax.Array
-  frozen_a: jax.Array  # (P, W) whether a curved core counts as a polytope of its points
+  frozen_a: jax.Array  # (P, W) whether a curved core is treated as the polytope of its points
   frozen_b: jax.Array
 
 
 def witness(a: Core, b: Core, f: Features, asked: jax.Array | bool = True) -> Witness:
-  """The witness of two cores; nothing that is of use, unless it is asked for ().
+  """Compute the witness of two cores; zeros if `asked` () is False.
 
-  Gradient: exact where the features are unique. Of polytopes whose nearest features change (flat on flat) that of the
-  features found; the normal is held where the equations are singular (cores that touch in a point).
+  Gradient: exact where the features are unique. For polytopes whose nearest features change (flat on flat), that of the
+  features found. The normal is constant where the equations are singular (cores that touch in a point).
   """
   if asked is not True:
     zero = jnp.zeros_like(f.normal)
@@ -61,7 +61,7 @@ def witness(a: Core, b: Core, f: Features, asked: jax.Array | bool = True) -> Wi
     return loops.repeat(lambda _, w: witness(a, b, f), jnp.asarray(asked, jnp.int32), 1, nothing)
   turn = vector.mat_mat(vector.transpose(a.mat), b.mat)
   place = vector.mat_t_vec(a.mat, b.pos - a.pos)
-  # a vertex that is not used repeats one that is
+  # an unused vertex repeats the first used vertex
   first = _pick_first(f.on)
 
   def filled(x):
@@ -75,7 +75,7 @@ def witness(a: Core, b: Core, f: Features, asked: jax.Array | bool = True) -> Wi
   )  # fmt: skip
   normal = _settle(posed, f.normal)
 
-  # the foot, moved along the edges
+  # the foot of the origin: the first vertex, moved along the edges
   y, pa = _points(posed, normal)
   dist = -vector.dot(normal, y[:, 0])
   edges = _edges(_held(posed), jax.lax.stop_gradient(normal))[1]
@@ -93,7 +93,7 @@ def witness(a: Core, b: Core, f: Features, asked: jax.Array | bool = True) -> Wi
 
 
 def _settle(posed: _Posed, start: jax.Array) -> jax.Array:
-  """The normal that solves the two equations, from the one found; its derivative is that of one more step."""
+  """Solve the two equations for the normal, from the normal found; the derivative is that of one more step."""
   leaves, tree = jax.tree.flatten(posed)
   constant = [x if isinstance(x, np.ndarray) else None for x in leaves]
 
@@ -108,7 +108,7 @@ def _settle(posed: _Posed, start: jax.Array) -> jax.Array:
       return _newton(p, p, n)
 
     def step(_, n):
-      # the normal is where the depth of Y is least: Newton's method must not go elsewhere
+      # the normal is where the depth of Y is least: reject a step that increases the depth
       new = _newton(p, p, n)
       before, after = _depth(p, n), _depth(p, new)
       slack = 4 * jnp.finfo(n.dtype).eps * jnp.abs(before)
@@ -127,12 +127,12 @@ def _settle(posed: _Posed, start: jax.Array) -> jax.Array:
 
 
 def _held(p: _Posed) -> _Posed:
-  """The same without derivative; what is constant stays a NumPy array."""
+  """Stop the gradient of all arrays; constants stay NumPy arrays."""
   return jax.tree.map(lambda x: x if isinstance(x, np.ndarray) else jax.lax.stop_gradient(x), p)
 
 
 def _depth(p: _Posed, n: jax.Array) -> jax.Array:
-  """How far (P, W) Y reaches along a normal."""
+  """Return how far (P, W) Y reaches along a normal [m]."""
   reach_b = core.extent(p.b, -vector.mat_t_vec(p.turn, n)[:, None])[:, 0]
   return core.extent(p.a, n[:, None])[:, 0] + reach_b - vector.dot(n, p.place)
 
@@ -142,7 +142,7 @@ def _pick_first(on):
 
 
 def _fixed(c: Core, index: jax.Array, point: jax.Array) -> jax.Array:
-  """Points (P, 3, 3, W) on the body: corners, or of a curved core the points found."""
+  """Return points (P, 3, 3, W) fixed to the body: corners, or the points found on a curved core."""
   corners = core.corner(c, index)
   if not c.curved:
     return corners
@@ -152,13 +152,13 @@ def _fixed(c: Core, index: jax.Array, point: jax.Array) -> jax.Array:
 
 
 def _is_flat(c: Core, point: jax.Array) -> jax.Array:
-  """Whether the points on a core are to be held: those of a cylinder that stands on its cap."""
+  """Return whether the points on a core stay fixed to the body: those of a cylinder that stands on its cap."""
   spread = vector.dot(point[:, 1:] - point[:, :1], (point[:, 1:] - point[:, :1]) * np.array([1, 1, 0])[:, None])
   return core.is_kind(c, core.CYLINDER, 2) & (jnp.max(spread, axis=1) > (_FLAT * c.size[:, 0]) ** 2)
 
 
 def _points(p: _Posed, n: jax.Array) -> tuple[jax.Array, jax.Array]:
-  """Vertices of Y, and their points on the first core (P, 3, 3, W), with the normal n."""
+  """Return the vertices of Y for the normal n, and their points on the first core, both (P, 3, 3, W)."""
   pa, pb = p.fixed_a, p.fixed_b
   if p.a.curved:
     move = core.curved_point(p.a, n[:, None], p.index_a, pa)
@@ -171,7 +171,7 @@ def _points(p: _Posed, n: jax.Array) -> tuple[jax.Array, jax.Array]:
 
 
 def _edges(p: _Posed, n: jax.Array):
-  """Number of edges (P, W), and each edge as weights of the second and third vertex of Y against the first."""
+  """Return the number of edges (P, W), and each edge as weights of the second and third vertex of Y relative to the first."""
   y, _ = _points(p, n)
   e1, e2 = y[:, 1] - y[:, 0], y[:, 2] - y[:, 0]
   scale = jnp.max(jnp.abs(y), axis=(1, 2)) + jnp.max(jnp.abs(p.place), axis=1)
@@ -190,7 +190,7 @@ def _edges(p: _Posed, n: jax.Array):
 
 
 def _newton(held: _Posed, posed: _Posed, n: jax.Array) -> jax.Array:
-  """One step towards the normal: residual of `posed`, slope of `held`."""
+  """Take one Newton step for the normal, with the residual of `posed` and the slope of `held`."""
   count, edges = _edges(held, n)
 
   def edge(y, i):

@@ -1,7 +1,8 @@
-"""Contacts that pull: the cone of their forces is moved down the normal by their adhesion.
+"""Adhesive contacts: adhesion moves the friction cone of a contact down along the normal.
 
-A passive force draws the bodies together, and the reference acceleration of the rows is raised so that the force between the
-bodies, that of the rows less the adhesion, depends on the penetration as it would without. In the gap there is no friction.
+A passive force pulls the two bodies together. The reference acceleration of the contact's rows is raised in return. The net
+force between the bodies (force of the rows minus adhesion) then depends on the penetration as it does without adhesion. In the
+gap, adhesion pulls but no row is active, so there is no friction.
 
 Source: MuJoCo documentation, Computation, Constraint model, Adhesion.
 """
@@ -19,7 +20,7 @@ from mjx_lite.math import vector
 
 
 def force(m: Model, c: Contact, cdof: jax.Array, subtree_com: jax.Array) -> jax.Array:
-  """Passive force (nv, W) of the contacts that pull. Source: `mj_adhesion`."""
+  """Compute the passive force (nv, W) of the adhesive contacts. Source: `mj_adhesion`."""
   p: contact.ContactPlan = m.plan.contact
   body: Any = sides.bodies(m, c.geom) if p.chosen else None
   pull = p.sides.from_slots(jnp.where(c.exclude >= 0, c.adhesion, 0))[:, None]
@@ -29,11 +30,13 @@ def force(m: Model, c: Contact, cdof: jax.Array, subtree_com: jax.Array) -> jax.
 
 
 def share(m: Model, adhesion: jax.Array, dim: jax.Array) -> jax.Array:
-  """What the rows (nefc, W) have of the adhesion (ncon, W) [N]: the normal all of it, edges of a pyramid equal parts.
+  """Distribute the adhesion (ncon, W) [N] over the rows (nefc, W).
+
+  The row of the normal gets the whole adhesion; the edges of a pyramid get equal parts. Rows before the contact rows get zero.
 
   Args:
     m: the model.
-    adhesion: of the contacts.
+    adhesion: (ncon, W) adhesion of each contact [N].
     dim: (ncon, W) condims.
 
   Source: `mj_adhesionRef`.

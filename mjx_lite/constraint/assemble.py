@@ -21,7 +21,7 @@ Solve = Callable[[jax.Array], jax.Array]
 
 
 class RowPlan(NamedTuple):
-  """What is static about the rows."""
+  """Static tables of all rows."""
 
   equality: equality.EqualityPlan
   friction_dof: np.ndarray
@@ -29,18 +29,18 @@ class RowPlan(NamedTuple):
   limit: limit.LimitPlan
   limit_tendon: TendonLimitPlan
   type: np.ndarray  # (nefc,) ConstraintType
-  id: np.ndarray  # (nefc,) dof, joint or contact slot
+  id: np.ndarray  # (nefc,) index of the equality, dof, tendon, joint or contact slot
   address: np.ndarray  # (ncon,) first row of each slot
 
 
 def plan(s: dict[str, Any], pruned: frozenset[str], c: contact.ContactPlan, movable: np.ndarray) -> RowPlan:
-  """Kinds, ids and addresses of the rows; movable are the tendons whose length can change."""
+  """Compute the type, id and address of each row; `movable` lists the tendons whose length can change."""
   equalities, limits, tendon_limits = equality.plan(s), limit.plan_joint(s), limit.plan_tendon(s, movable)
   dofs = friction.plan_dof(s, "dof_frictionloss" not in pruned)
   tendons = friction.plan_tendon(movable, "tendon_frictionloss" not in pruned)
   cone = ConstraintType.CONTACT_ELLIPTIC if c.elliptic else ConstraintType.CONTACT_PYRAMIDAL
   kind = np.where(c.frictional, cone, ConstraintType.CONTACT_FRICTIONLESS)
-  parts = [  # of the rows before the contacts': type, ids
+  parts = [  # type and ids of each kind of row before the contact rows
     (ConstraintType.EQUALITY, equalities.row_eq),
     (ConstraintType.FRICTION_DOF, dofs), (ConstraintType.FRICTION_TENDON, tendons),
     (ConstraintType.LIMIT_JOINT, limits.joint), (ConstraintType.LIMIT_TENDON, tendon_limits.tendon),
@@ -52,13 +52,13 @@ def plan(s: dict[str, Any], pruned: frozenset[str], c: contact.ContactPlan, mova
 
 
 def make_constraint(m: Model, x: equality.State, contacts: Contacts, solve: Solve | None = None) -> Rows:
-  """Rows with their regularisation and reference acceleration.
+  """Build all rows with their regularisation and reference acceleration.
 
   Args:
     m: the model.
-    x: what equalities depend on.
-    contacts: as collision made them.
-    solve: product of M^-1 with (nv, W), for the exact diagonal of J M^-1 J' in the place of the approximate one.
+    x: fields of the state on which the rows depend.
+    contacts: result of the collision stage.
+    solve: function that multiplies M^-1 with (nv, W). If given, the exact diagonal of J M^-1 J' replaces the approximate one.
 
   Source: `mj_makeConstraint`, `mj_makeImpedance`, `mj_referenceConstraint`.
   """

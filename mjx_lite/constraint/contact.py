@@ -1,8 +1,8 @@
 """Contact rows: pyramidal and elliptic friction cones, and frictionless contacts.
 
-A slot owns the rows of the largest condim among the candidates. Elliptic: the normal and each of the condim - 1 friction
-directions (two tangents, spin, two rolls). Pyramidal: an edge pair n + mu_k t_k, n - mu_k t_k for each friction direction,
-or the normal alone for condim 1. Surplus rows are inactive.
+Every slot owns as many rows as the largest condim among the candidates needs; surplus rows are inactive. An elliptic cone has a
+row for the normal and one for each of the condim - 1 friction directions (two tangents, spin, two rolls). A pyramidal cone has
+an edge pair n + mu_k t_k, n - mu_k t_k for each friction direction, or the normal alone for condim 1.
 """
 
 from typing import Any, NamedTuple
@@ -24,53 +24,53 @@ from mjx_lite.math import vector
 from mjx_lite.math.tree import SumPlan, plan_sum
 from mjx_lite.smooth.inertia import InertiaPlan, plan_packed
 
-_MOST = 1 << 14  # slots that nobody asked for: their tables grow with the square
-_FEW = 32  # slots that are always worth a solver of their own, of at least twice as many
+_MOST = 1 << 14  # largest number of slots without ncon_max: the tables grow with its square
+_FEW = 32  # least number of slots of the reduced plan `few`, which needs at least twice as many in all
 
 
 class Alone(NamedTuple):
-  """Slots that act on one moving body; their curvature has the sparsity of a tree."""
+  """Slots that act on one moving body; the curvature of these slots has the sparsity of the kinematic tree."""
 
   slot: np.ndarray  # (n,)
   side: np.ndarray  # (n,)
-  dof_slot: SumPlan  # dof <- those of the slots whose body it moves
-  load_slot: SumPlan  # the same without repetition: dofs that move the same of these bodies have one load
-  load: np.ndarray  # (nv,) dof -> its load
-  entry: InertiaPlan  # a dof with itself and its ancestors
+  dof_slot: SumPlan  # dof <- slots whose body the dof moves
+  load_slot: SumPlan  # load <- slots: the same sums without repetition, as dofs that move the same bodies share a load
+  load: np.ndarray  # (nv,) index of each dof's load
+  entry: InertiaPlan  # pairs of a dof with itself and with each ancestor dof
 
 
 class Coupling(NamedTuple):
-  """Slots that may couple several moving bodies."""
+  """Slots that may couple two moving bodies."""
 
   slot: np.ndarray  # (n,)
   side: np.ndarray
-  sides: FixedSides | ChosenSides  # these alone
-  slot_side: np.ndarray  # (n, one or two) slot -> its sides of these, -1 for none
+  sides: FixedSides | ChosenSides  # sides of these slots alone
+  slot_side: np.ndarray  # (n, 1 or 2) indices of each slot's sides in `sides`, -1 for none
 
 
 class ContactPlan(NamedTuple):
-  """Slots, their rows and their sides."""
+  """Static tables of the slots, of their rows and of their sides."""
 
   elliptic: bool
   ncon: int
-  ndir: int  # directions of the widest slot: 1, 3, 4 or 6
-  nrow: int  # rows of every slot
-  row_active: np.ndarray  # (ncon, nrow) rows that the slot's own condim has
-  friction_mask: np.ndarray  # (ncon, 5) friction directions that the slot's own condim has
+  ndir: int  # directions (normal and friction) of the largest condim: 1, 3, 4 or 6
+  nrow: int  # number of rows of every slot
+  row_active: np.ndarray  # (ncon, nrow) whether the slot's own condim has the row
+  friction_mask: np.ndarray  # (ncon, 5) whether the slot's own condim has the friction direction
   frictional: np.ndarray  # (ncon,) condim > 1
   chosen: bool  # the slots' geoms are chosen at run time
-  mixed: bool  # condims are known at run time only; the three masks are then those of the widest
-  adhesive: bool  # some contacts may pull
-  body: np.ndarray  # (ncon, 2), if they are not chosen
+  mixed: bool  # condims are known at run time only; the three masks are then those of the largest condim
+  adhesive: bool  # some contacts may have adhesion
+  body: np.ndarray  # (ncon, 2) of the slots, valid if the geoms are not chosen at run time
   sides: FixedSides | ChosenSides
-  couples: int  # pairs of moving bodies that slots may couple
+  couples: int  # number of pairs of bodies that slots may couple
   alone: Alone  # slots known to act on one moving body
-  coupling: Coupling  # the others
-  few: "ContactPlan | None" = None  # the same of the first quarter of the slots, or _FEW, which mostly hold all
+  coupling: Coupling  # all other slots
+  few: "ContactPlan | None" = None  # plan of the first quarter of the slots, at least _FEW: they mostly hold all contacts
 
 
 def plan(s: dict[str, Any], c: CollisionPlan, elliptic: bool, adhesive: bool) -> ContactPlan:
-  """Rows and sides from the slots' bodies and condims; and whether some contacts may pull."""
+  """Build the tables from the slots' bodies and condims; `adhesive` says whether some contacts may have adhesion."""
   chosen, ncon = c.compact is not None, len(c.slot_dim)
   if not chosen and ncon > _MOST:
     raise MjxError(
@@ -98,7 +98,10 @@ def plan(s: dict[str, Any], c: CollisionPlan, elliptic: bool, adhesive: bool) ->
 
 
 def _divide(s: dict[str, Any], body: np.ndarray | None, some: FixedSides | ChosenSides) -> tuple[Alone, Coupling]:
-  """Slots that act on one moving body, and on two; of bodies chosen at run time (None) nothing is known."""
+  """Split the slots into slots that act on one moving body and slots that may couple two.
+
+  `body` is None where bodies are chosen at run time; then every slot counts as one that may couple two.
+  """
   moves = topology.moving_dofs(s).astype(float)
   moving = np.ones((len(some.slot) // 2, 2), bool) if body is None else np.any(moves, axis=1)[body]
   single, both = (moving.sum(axis=1) == k for k in (1, 2))
@@ -115,7 +118,7 @@ def _divide(s: dict[str, Any], body: np.ndarray | None, some: FixedSides | Chose
 
 
 class Masks(NamedTuple):
-  """What a slot's own condim has: rows (ncon, nrow, W or 1), friction directions (ncon, 5, W or 1), friction (ncon, W or 1)."""
+  """Masks by condim: rows (ncon, nrow, W or 1), friction directions (ncon, 5, W or 1), frictional contacts (ncon, W or 1)."""
 
   row: jax.Array | np.ndarray
   friction: jax.Array | np.ndarray
@@ -123,7 +126,7 @@ class Masks(NamedTuple):
 
 
 def masks(p: ContactPlan, dim: jax.Array | None) -> Masks:
-  """Masks by the slots' condims (ncon, W), which count only where they are not constants."""
+  """Return the masks for the slots' condims (ncon, W); `dim` is read only where condims are not constants."""
   if not p.mixed or dim is None:
     return Masks(p.row_active[..., None], p.friction_mask[..., None], p.frictional[:, None])
   row = np.arange(p.nrow)[:, None] < row_count(p, dim)[:, None]
@@ -131,7 +134,7 @@ def masks(p: ContactPlan, dim: jax.Array | None) -> Masks:
 
 
 def row_count(p: ContactPlan, dim: jax.Array) -> jax.Array:
-  """Rows of contacts by their condims."""
+  """Return the number of rows of contacts with these condims."""
   return dim if p.elliptic else jnp.where(dim == 1, 1, 2 * (dim - 1))
 
 
@@ -146,14 +149,14 @@ class ContactRows(NamedTuple):
 
 
 def rows_contact(m: Model, p: ContactPlan, contacts: Contacts, subtree_com: jax.Array) -> ContactRows:
-  """Contact rows (ncon * nrow), slot by slot.
+  """Build the contact rows (ncon * nrow), slot by slot.
 
   Source: `mj_instantiateContact`, `mj_diagApprox`, `mj_makeImpedance`.
   """
   body: Any = sides.bodies(m, contacts.geom) if p.chosen else None
   frame, point = rows(contacts.frame, p.sides.slot), rows(contacts.pos, p.sides.slot)
   arm = (point - p.sides.of_root(subtree_com, body))[:, None]
-  # without a contact in the model both are empty, and may still differ in width
+  # without contacts both arrays are empty, but their world axes may differ
   frame = jnp.broadcast_to(frame, (*frame.shape[:-1], max(frame.shape[-1], arm.shape[-1])))
   axes = frame[:, : min(p.ndir, 3)]
   moved = jnp.concatenate([vector.cross(arm, axes), axes], axis=-2)
@@ -176,10 +179,10 @@ def rows_contact(m: Model, p: ContactPlan, contacts: Contacts, subtree_com: jax.
     return x.reshape(p.ncon * p.nrow, *x.shape[2:])
 
   if p.elliptic:
-    # regularisation of the normal, and mu_1^2 / (mu_j^2 impratio) of it in friction direction j
+    # regularisation of friction direction j: that of the normal times mu_1^2 / (mu_j^2 impratio)
     diag, scale = tran, _elliptic_scale(p, contacts.params.friction, contact_mu)
   else:
-    # all edges of a pyramid share 2 mu_c^2 R0, R0 that of its first edge and mu_c^2 = mu_1^2 / impratio
+    # all edges of a pyramid have 2 mu_c^2 R0, where R0 is that of the first edge and mu_c^2 = mu_1^2 / impratio
     diag = jnp.where(friction, tran + mu1 * mu1 * tran, tran)
     scale = per_row(jnp.where(friction, 2 * contact_mu * contact_mu, 1))
 
@@ -188,7 +191,7 @@ def rows_contact(m: Model, p: ContactPlan, contacts: Contacts, subtree_com: jax.
   dist, edge, zero = per_row(contacts.dist), per_row(margin), jnp.zeros((p.ncon * p.nrow, 1), margin.dtype)
   solref, violation, normal = contacts.params.solref, dist, np.ones(p.ncon * p.nrow, bool)
   if p.elliptic:
-    # friction directions have position and margin 0, the impedance of the normal, and may have their own solref
+    # friction directions have position 0, margin 0 and the normal's impedance; they may have their own solref
     normal = np.tile(np.arange(p.nrow) == 0, p.ncon)
     violation = dist - jnp.where(normal[:, None], 0, edge)
     dist, edge = jnp.where(normal[:, None], dist, 0), jnp.where(normal[:, None], edge, 0)
@@ -206,14 +209,14 @@ def rows_contact(m: Model, p: ContactPlan, contacts: Contacts, subtree_com: jax.
 
 
 def _elliptic_scale(p: ContactPlan, friction: jax.Array, contact_mu: jax.Array) -> jax.Array:
-  """Regularisation of the rows relative to the normal's (ncon * nrow, W)."""
+  """Compute the regularisation (ncon * nrow, W) of the rows relative to that of the normal."""
   ratio = contact_mu[:, None] / friction[:, : p.ndir - 1]
   one = jnp.ones_like(ratio, shape=(p.ncon, 1, ratio.shape[-1]))
   return jnp.concatenate([one, ratio * ratio], axis=1).reshape(p.ncon * p.nrow, ratio.shape[-1])
 
 
 def to_rows(p: ContactPlan, y: jax.Array, mu: jax.Array) -> jax.Array:
-  """Frame components (ncon, ndir, W) to rows (ncon * nrow, W)."""
+  """Convert contact-frame components (ncon, ndir, W) to rows (ncon * nrow, W)."""
   if p.elliptic or p.nrow == 1:
     return y.reshape(p.ncon * p.nrow, y.shape[-1])
   normal, along = jax.lax.split(y, (1, p.ndir - 1), axis=1)
@@ -223,14 +226,14 @@ def to_rows(p: ContactPlan, y: jax.Array, mu: jax.Array) -> jax.Array:
 
 
 def surface_rows(p: ContactPlan, surfacevel: jax.Array, mu: jax.Array) -> jax.Array:
-  """Velocity (ncon * nrow, W) that moving surfaces add to the contact rows. Source: `mj_addSurfaceVel`."""
+  """Compute the velocity (ncon * nrow, W) that moving surfaces add to the contact rows. Source: `mj_addSurfaceVel`."""
   n = min(p.ndir - 1, 3)
   none = lambda k: jnp.zeros((p.ncon, k, surfacevel.shape[-1]), surfacevel.dtype)  # noqa: E731
   return to_rows(p, jnp.concatenate([none(1), surfacevel[:, :n], none(p.ndir - 1 - n)], axis=1), mu)
 
 
 def from_rows(p: ContactPlan, f: jax.Array, mu: jax.Array) -> jax.Array:
-  """Row forces (ncon * nrow, W) to frame components (ncon, ndir, W): the transpose of `to_rows`."""
+  """Convert row forces (ncon * nrow, W) to contact-frame components (ncon, ndir, W): the transpose of `to_rows`."""
   if p.elliptic or p.nrow == 1:
     return f.reshape(p.ncon, p.ndir, f.shape[-1])
   f = f.reshape(p.ncon, p.ndir - 1, 2, f.shape[-1])
@@ -239,7 +242,7 @@ def from_rows(p: ContactPlan, f: jax.Array, mu: jax.Array) -> jax.Array:
 
 
 def stiffness(p: ContactPlan, w: jax.Array, mu: jax.Array) -> jax.Array:
-  """Row weights (ncon * nrow, W) to the matrix (ncon, ndir, ndir, W) of `sum w (row)(row)'` in frame components."""
+  """Convert row weights (ncon * nrow, W) to the matrix (ncon, ndir, ndir, W) of `sum w (row)(row)'` in frame components."""
   if p.elliptic or p.nrow == 1:
     return w.reshape(p.ncon, p.ndir, 1, w.shape[-1]) * np.eye(p.ndir)[..., None].astype(w.dtype)
   w = w.reshape(p.ncon, p.ndir - 1, 2, w.shape[-1])

@@ -1,4 +1,4 @@
-"""Contact forces as forces and torques: in the contact's frame, and on the bodies."""
+"""Contact forces and torques: in the contact frame, and on the bodies."""
 
 from typing import Any, NamedTuple
 
@@ -14,15 +14,15 @@ from mjx_lite.math.tree import SumPlan, mask_sum, plan_sum
 
 
 class ContactForcePlan(NamedTuple):
-  """Both sides of every slot, bodies without dofs too."""
+  """Tables of both sides of every slot, including sides on bodies without dofs."""
 
-  first_row: int  # of the contacts' rows; the rest only where the slots' geoms are constant
+  first_row: int  # first contact row; the other fields are valid only where the slots' geoms are constant
   root: np.ndarray  # (2 ncon,) root body of the side's tree: first sides, then second sides
-  body_side: SumPlan  # body <- signed sides, none for the world
+  body_side: SumPlan  # body <- signed sides; the world has none
 
 
 def plan(s: dict[str, Any], slot_body: np.ndarray, address: np.ndarray) -> ContactForcePlan:
-  """Sides from the slots' bodies (ncon, 2) and their first rows (ncon,)."""
+  """Build the tables from the slots' bodies (ncon, 2) and first rows (ncon,)."""
   side = slot_body.T.ravel()
   ncon = len(slot_body)
   signed = np.zeros((s["nbody"], 2 * ncon))
@@ -32,9 +32,9 @@ def plan(s: dict[str, Any], slot_body: np.ndarray, address: np.ndarray) -> Conta
 
 
 def local(m: Model, efc_force: jax.Array, c: Contact) -> jax.Array:
-  """Force and torque (ncon, 6, W) of every slot on its second geom, in the contact's frame; zero where there is no contact.
+  """Compute the force and torque (ncon, 6, W) of every slot on its second geom, in the contact frame.
 
-  The force is the net one, adhesion and all.
+  The result is zero where there is no contact. The force is the net force: that of the rows minus the adhesion.
 
   Source: `mj_contactForce`.
   """
@@ -49,11 +49,13 @@ def local(m: Model, efc_force: jax.Array, c: Contact) -> jax.Array:
 
 
 def on_bodies(m: Model, force: jax.Array, c: Contact, subtree_com: jax.Array) -> jax.Array:
-  """Wrench (nbody, 6, W) of the contacts on every body about its tree's centre of mass; the world's is zero.
+  """Compute the wrench (nbody, 6, W) of the contacts on every body, about the centre of mass of the body's tree.
+
+  The wrench on the world body is set to zero.
 
   Args:
     m: the model.
-    force: from `local`.
+    force: (ncon, 6, W) from `local`.
     c: the contacts.
     subtree_com: (nbody, 3, W) [m].
   """

@@ -1,4 +1,7 @@
-"""Rows under the discrete integrator: their springs and dampers are implicit too, and they are measured in its metric.
+"""Constraint rows under the discrete integrator.
+
+The springs and dampers of the rows are implicit. The regularisation of the rows is measured in the effective metric of the
+integrator.
 
 Source: MuJoCo 4.0 documentation, Computation, Integrators (discrete); `mj_makeImpedance`, `mj_referenceConstraint`.
 """
@@ -23,7 +26,7 @@ _ONE_SIDED = (
 
 
 class Resolved(NamedTuple):
-  """What the step makes of the rows' laws, each (nefc, W)."""
+  """Stiffness, damping and scaling factor of the rows in an implicit step, each (nefc, W)."""
 
   K: jax.Array
   B: jax.Array
@@ -31,14 +34,14 @@ class Resolved(NamedTuple):
 
 
 def resolve(m: Model, law: Impedance, k: jax.Array, solref: jax.Array) -> Resolved:
-  """Stiffness and damping of the rows as the step takes them.
+  """Compute the stiffness and damping of the rows that the implicit step uses.
 
-  A spring of a limit or contact that is too stiff for the timestep becomes one that the step closes just so.
+  If a spring of a limit or contact is too stiff for the timestep, it is softened: one step then just closes the violation.
 
   Args:
     m: the model.
-    law: of the rows.
-    k: (nefc, W) stiffness, zero of friction.
+    law: impedance of the rows.
+    k: (nefc, W) stiffness, zero for friction.
     solref: (nefc, 2, W).
 
   Gradient: that of the branch taken.
@@ -55,7 +58,7 @@ def resolve(m: Model, law: Impedance, k: jax.Array, solref: jax.Array) -> Resolv
 
 
 def shrinkage(m: Model, r: Rows, cdof: jax.Array, inertia: jax.Array, effective: jax.Array) -> jax.Array:
-  """How much smaller (nefc, W) the inverse inertia of the rows is in the effective metric, by the diagonals alone.
+  """Compute the ratio (nefc, W) of the rows' inverse inertia in the effective metric to that in M, from diagonals alone.
 
   Args:
     m: the model.
@@ -74,14 +77,14 @@ def shrinkage(m: Model, r: Rows, cdof: jax.Array, inertia: jax.Array, effective:
 def in_metric(
   m: Model, r: Rows, cdof: jax.Array, scale: jax.Array, adhesion: jax.Array | None = None
 ) -> tuple[Rows, jax.Array]:
-  """Rows with the regularisation that fits the effective metric, and the dofs (nv, W) that active rows act on.
+  """Fit the regularisation of the rows to the effective metric; also return the mask (nv, W) of dofs on which active rows act.
 
   Args:
     m: the model.
-    r: as `make_constraint` gave them.
+    r: the rows from `make_constraint`.
     cdof: (nv, 6, W).
-    scale: (nefc, W) what `shrinkage` says.
-    adhesion: (nefc, W) the rows' share of it, if there is any.
+    scale: (nefc, W) ratio from `shrinkage`.
+    adhesion: (nefc, W) the rows' share of the adhesion, or None.
   """
   regular, law = jnp.maximum(r.R * scale, MINVAL), r.KBIP[:, 2]
   touched = jnp.any((jacobian.dense(m, r.jacobian, cdof) != 0) & (r.D > 0)[:, None], axis=0)

@@ -1,7 +1,7 @@
 """Equality constraints: connect, weld, and couplings of joints or tendons.
 
-All points are handled together, all rotations together, all couplings together; rows are put in the order of the
-constraints at the end. Entries of J are computed for the dofs that can move a row and handed on packed.
+All points are computed together, then all rotations, then all couplings. The rows are sorted into the order of the constraints
+at the end. Entries of J are computed only for the dofs that can move a row, and they are returned packed.
 """
 
 from typing import Any, NamedTuple
@@ -22,31 +22,31 @@ EQUALITIES = (EqType.CONNECT, EqType.WELD, EqType.JOINT, EqType.TENDON)
 
 
 class EqualityPlan(NamedTuple):
-  """Index tables. A *point* is the pair of anchors of a connect or weld, a *turn* the rotation of a weld."""
+  """Index tables. A *point* is the pair of anchors of a connect or weld; a *turn* is the rotation of a weld."""
 
   point: np.ndarray  # (npoint,) constraint
   body: np.ndarray  # (2, npoint)
-  is_site: np.ndarray  # (npoint,)
+  is_site: np.ndarray  # (npoint,) whether the constraint names sites, not bodies
   site: np.ndarray  # (2, npoint), 0 where the constraint names bodies
   anchor: np.ndarray  # (2, npoint) first column of eq_data's anchor
-  entry_point: np.ndarray  # (ne,) point of each of its dofs
+  entry_point: np.ndarray  # (ne,) point of each entry of J, one for every dof that moves the point
   entry_dof: np.ndarray
-  entry_side: np.ndarray  # (2, ne) 1 where the dof moves that body
+  entry_side: np.ndarray  # (2, ne) 1 where the dof moves the first or second body
   turn: np.ndarray  # (nturn,) points that are welds
   turn_entry: np.ndarray  # entries of the welds' points
   scalar: np.ndarray  # (nscalar,) constraint of each coupling
-  tendon: np.ndarray  # (nscalar,) couples tendons, not joints
-  obj: np.ndarray  # (2, nscalar) joint or tendon; 0 where there is no second
-  coupled: np.ndarray  # (nscalar,) has a second object
-  raw: np.ndarray  # (n, 3) of each term of a coupling's J: coupling, object 0 or 1, index into ten_J or -1
-  entry_raw: SumPlan  # coupling's entry <- terms
-  order: np.ndarray  # row -> row in the concatenation (points, turns, couplings)
+  tendon: np.ndarray  # (nscalar,) whether the objects are tendons, not joints
+  obj: np.ndarray  # (2, nscalar) joint or tendon; 0 where there is no second object
+  coupled: np.ndarray  # (nscalar,) whether there is a second object
+  raw: np.ndarray  # (n, 3) terms of the couplings' J: coupling, object 0 or 1, index into ten_J or -1
+  entry_raw: SumPlan  # entry of a coupling <- terms
+  order: np.ndarray  # index of each row in the concatenation (points, turns, couplings)
   row_eq: np.ndarray  # (nrow,) constraint of each row
-  row_moves: np.ndarray  # (nrow, 1) whether some dof changes it
+  row_moves: np.ndarray  # (nrow, 1) whether some dof changes the row
   point_row: np.ndarray  # (npoint, 3) rows of each point
   turn_row: np.ndarray  # (nturn, 3) rows of each turn
   scalar_row: np.ndarray  # (nscalar,) row of each coupling
-  body_side: SumPlan  # body <- first sides of the points, then second sides with a minus; none for the world
+  body_side: SumPlan  # body <- first sides of the points (+), then second sides (-); the world has none
   row_dof_row: np.ndarray  # (nentry,) row of each entry of J, in the order of `entries`
   row_dof_dof: np.ndarray
 
@@ -55,11 +55,11 @@ class Equality(NamedTuple):
   """Result of `rows_equality`."""
 
   params: RowParams
-  entries: jax.Array  # (nentry, W) of J
+  entries: jax.Array  # (nentry, W) entries of J
 
 
 def plan(s: dict[str, Any]) -> EqualityPlan:
-  """Rows and entries from the static fields of the model."""
+  """Build the tables of rows and entries from the static fields of the model."""
   kind = s["eq_type"][: s["neq"] * (s["nv"] > 0)]  # C has no rows where nothing moves
   point = np.flatnonzero((kind == EqType.CONNECT) | (kind == EqType.WELD))
   scalar = np.flatnonzero((kind == EqType.JOINT) | (kind == EqType.TENDON))
@@ -131,7 +131,7 @@ def plan(s: dict[str, Any]) -> EqualityPlan:
 
 
 class State(NamedTuple):
-  """What equality rows depend on."""
+  """Fields of the state on which equality rows depend."""
 
   qpos: jax.Array
   qvel: jax.Array
@@ -148,10 +148,12 @@ class State(NamedTuple):
 
 
 def rows_equality(m: Model, p: EqualityPlan, x: State) -> Equality:
-  """Rows of all equality constraints; those that are not active are off, and those that no dof changes.
+  """Build the rows of all equality constraints.
+
+  Rows of inactive constraints are off, and so are rows that no dof changes.
 
   Source: `mj_instantiateEquality`, `mj_Jdotv`, `mj_diagApprox`.
-  Gradient: exact; of the norm of a violation that is zero, zero.
+  Gradient: exact; the norm of a violation has derivative zero where the violation is zero.
   """
   none = jnp.zeros((0, 1), x.qpos.dtype)
   pos, violation, bias, diag, entries = [none], [none], [none], [none], [none]
@@ -169,7 +171,7 @@ def rows_equality(m: Model, p: EqualityPlan, x: State) -> Equality:
       bias.append(_flat(turn.bias))
       entries.append(_flat(turn.entries))
       diag.append(_each(rows(invweight, p.turn)[:, 1]))
-      # the impedance of a weld looks at all six components
+      # the impedance of a weld depends on all six components
       square = vector.dot(both, both)
       spread = np.full(len(p.point), len(p.turn))
       spread[p.turn] = np.arange(len(p.turn))
@@ -197,12 +199,12 @@ def rows_equality(m: Model, p: EqualityPlan, x: State) -> Equality:
 
 
 def _flat(x):
-  """(n, 3, W) as (3 n, W)."""
+  """Reshape (n, 3, W) to (3 n, W)."""
   return x.reshape(3 * x.shape[0], x.shape[-1])
 
 
 def _each(x):
-  """A value per three rows."""
+  """Repeat each value for its three rows."""
   return jnp.repeat(x, 3, axis=0)
 
 
@@ -213,7 +215,7 @@ class _Part(NamedTuple):
 
 
 def _points(m, p, x):
-  """Difference of the anchors."""
+  """Compute the difference of the two anchors of each point."""
   anchors, arms, jdotv = [], [], []
   acc = mask_sum(m.plan.com.ancestor_dof, x.cdof_dot, x.qvel[:, None])
   for k in (0, 1):
@@ -235,7 +237,7 @@ def _points(m, p, x):
 
 
 def _anchor(m, p, x, side):
-  """Anchors (npoint, 3, W) of one side of the points, in the world."""
+  """Compute the anchors (npoint, 3, W) of one side of the points, in the world frame."""
   body = p.body[side]
   local = jnp.where((p.anchor[side] == 3)[:, None, None], *(rows(m.eq_data, p.point)[:, a : a + 3] for a in (3, 0)))
   if p.is_site.any():
@@ -244,7 +246,7 @@ def _anchor(m, p, x, side):
 
 
 def _turned_frames(m, p, x):
-  """Orientations of the two frames that each weld keeps parallel."""
+  """Compute the orientations of the two frames that each weld keeps parallel."""
   data = rows(m.eq_data, p.point[p.turn])
   body1, body2 = p.body[:, p.turn]
   left, right = rows(x.xquat, body1), rows(x.xquat, body2)
@@ -258,7 +260,9 @@ def _turned_frames(m, p, x):
 
 
 def on_bodies(m: Model, p: EqualityPlan, x: State, efc_force: jax.Array) -> jax.Array:
-  """Wrench (nbody, 6, W) of connects and welds on every body about its tree's centre of mass; the world's is zero.
+  """Compute the wrench (nbody, 6, W) of connects and welds on every body, about the centre of mass of the body's tree.
+
+  The wrench on the world body is zero.
 
   Source: `mj_rnePostConstraint`.
   """
@@ -279,7 +283,7 @@ def on_bodies(m: Model, p: EqualityPlan, x: State, efc_force: jax.Array) -> jax.
 
 
 def on_tendons(m: Model, p: EqualityPlan, x: State, efc_force: jax.Array) -> jax.Array:
-  """Tension (ntendon, W) that couplings put on tendons."""
+  """Compute the tension (ntendon, W) that couplings exert on tendons."""
   of_tendon = np.flatnonzero(p.tendon)
   force = rows(efc_force, p.scalar_row[of_tendon])
   both = of_tendon[p.coupled[of_tendon]]
@@ -290,7 +294,7 @@ def on_tendons(m: Model, p: EqualityPlan, x: State, efc_force: jax.Array) -> jax
 
 
 def _turns(m, p, x, point):
-  """Relative rotation of the welds, as the vector part of a quaternion times torquescale."""
+  """Compute the relative rotation of the welds: the vector part of a quaternion times torquescale."""
   eq = p.point[p.turn]
   data = rows(m.eq_data, eq)
   scale = data[:, 10:11]
@@ -299,7 +303,7 @@ def _turns(m, p, x, point):
   back = quat.conjugate(right)
 
   def turned(axis, q=left, b=back):
-    """The vector part of half the product b (0, axis) q."""
+    """Return the vector part of half the product b (0, axis) q."""
     pure = jnp.concatenate([jnp.zeros_like(axis[:, :1]), axis], axis=-2)
     return 0.5 * quat.mul(quat.mul(b, pure), q)[:, 1:]
 
@@ -328,7 +332,10 @@ class _Coupling(NamedTuple):
 
 
 def _couplings(m, p, x):
-  """One value as a quartic polynomial of another: of joints or of tendons, from their references."""
+  """Compute the couplings: the first object's value is a quartic polynomial of the second's.
+
+  Values of joints and tendons are relative to their references.
+  """
   value, weight = [], []
   for obj in p.obj:
     joint, tendon = np.where(p.tendon, 0, obj), np.where(p.tendon, obj, 0)
@@ -362,12 +369,12 @@ def _couplings(m, p, x):
 
 
 def _slope(a, x):
-  """Derivative of the quartic polynomial of a coupling."""
+  """Return the derivative of the quartic polynomial of a coupling."""
   return a[:, 1] + 2 * a[:, 2] * x + 3 * a[:, 3] * x**2 + 4 * a[:, 4] * x**3
 
 
 def _choose(is_tendon, of_joint, of_tendon):
-  """Values of the couplings by what they couple; what does not occur is not traced."""
+  """Select the values of the couplings by the kind of object; a kind that does not occur is not traced."""
   if not is_tendon.any():
     return of_joint()
   if is_tendon.all():

@@ -11,17 +11,17 @@ from mjx_lite.core.types import Model
 
 
 def plan_dof(s: dict[str, Any], present: bool) -> np.ndarray:
-  """Dofs with a friction row."""
+  """Return the dofs with a friction row."""
   return np.arange(s["nv"] if present else 0)
 
 
 def plan_tendon(movable: np.ndarray, present: bool) -> np.ndarray:
-  """Tendons with a friction row: those whose length can change."""
+  """Return the tendons with a friction row: the tendons whose length can change."""
   return movable if present else np.zeros(0, int)
 
 
 def rows_dof(m: Model, dofs: np.ndarray) -> RowParams:
-  """Friction rows; a dof without friction has an inactive one. Source: `mj_instantiateFriction`."""
+  """Build the friction rows of dofs; a dof without friction has an inactive row. Source: `mj_instantiateFriction`."""
   n = len(dofs)
   zero = jnp.zeros((n, 1), m.dof_frictionloss.dtype)
   return RowParams(
@@ -32,7 +32,7 @@ def rows_dof(m: Model, dofs: np.ndarray) -> RowParams:
 
 
 def rows_tendon(m: Model, tendons: np.ndarray) -> RowParams:
-  """Friction rows of tendons; one without friction has an inactive one. Source: `mj_instantiateFriction`."""
+  """Build the friction rows of tendons; a tendon without friction has an inactive row. Source: `mj_instantiateFriction`."""
   loss = rows(m.tendon_frictionloss, tendons)
   zero = jnp.zeros((len(tendons), 1), loss.dtype)
   return RowParams(

@@ -1,4 +1,4 @@
-"""From solref and solimp to stiffness, damping, impedance and regularisation of a row."""
+"""Stiffness, damping and impedance of a row, from solref and solimp."""
 
 from typing import NamedTuple
 
@@ -10,7 +10,7 @@ from mjx_lite.core import linear
 from mjx_lite.core.enums import MAXIMP, MINIMP, MINVAL
 from mjx_lite.core.types import Model
 
-# of (d0, d_width, width, midpoint, power)
+# lower and upper bounds of (d0, d_width, width, midpoint, power)
 _RANGE = np.array([[MINIMP, MINIMP, 0, MINIMP, 1], [MAXIMP, MAXIMP, np.inf, MAXIMP, np.inf]])[..., None]
 
 
@@ -24,10 +24,10 @@ class Impedance(NamedTuple):
 
 
 def impedance(m: Model, solref: jax.Array, solimp: jax.Array, pos: jax.Array) -> Impedance:
-  """Row parameters from solref (n, 2, W), solimp (n, 5, W) and violation pos - margin (n, W).
+  """Compute row parameters from solref (n, 2, W), solimp (n, 5, W) and violation pos - margin (n, W).
 
   Source: `getsolparam`, `getimpedance`, `mj_makeImpedance`; MuJoCo documentation, Modeling, Solver parameters.
-  Gradient: of the impedance at zero violation zero (its law is even), at saturation from inside.
+  Gradient: the derivative of the impedance is zero at zero violation (the law is even) and at saturation.
   """
   ref0, ref1 = solref[:, 0], solref[:, 1]
   mixed = (ref0 > 0) != (ref1 > 0)

@@ -1,6 +1,6 @@
 """The constraint Jacobian as an operator: J x, J' f, and the curvature J' diag(w) J, without a dense J.
 
-Rows in MuJoCo's order: equalities, friction of dofs and tendons, limits of joints and tendons, contacts.
+Rows are in MuJoCo's order: equalities, friction of dofs and tendons, limits of joints and tendons, contacts.
 """
 
 import functools
@@ -24,17 +24,17 @@ from mjx_lite.smooth import inertia, tendon
 
 
 class EntryPlan(NamedTuple):
-  """Rows that come with their entries: the equalities', which are first."""
+  """Tables of the equality rows, which are the first rows and have packed entries."""
 
   row: np.ndarray  # (nentry,)
   dof: np.ndarray
   row_entry: SumPlan  # row <- entries
   dof_entry: SumPlan  # dof <- entries
-  dense: np.ndarray  # (nrow * nv,) entry, nentry where there is none
+  dense: np.ndarray  # (nrow * nv,) index of the entry, nentry where J is zero
 
 
 class JacobianPlan(NamedTuple):
-  """Where the rows are, and the constant part of J."""
+  """Row indices of each kind, and the constant part of J."""
 
   nequality: int
   nfriction: int
@@ -48,17 +48,17 @@ class JacobianPlan(NamedTuple):
   tendon_id: np.ndarray
   tendon_sign: np.ndarray
   by_tendon: GroupPlan  # tendon <- rows of tendons
-  order: np.ndarray  # row before the contacts' -> row in the concatenation (equality, unit, ball, tendon)
+  order: np.ndarray  # index of each row before the contact rows in the concatenation (equality, unit, ball, tendon)
   dof_unit: SumPlan  # dof <- signed unit rows
   dof_weight: SumPlan  # dof <- unit rows, for weights
   dof_ball: SumPlan  # dof <- ball rows' components
 
 
 def plan(s: dict[str, Any], r: Any) -> JacobianPlan:
-  """Static rows of friction and limits, and the entries of the equalities; r is the plan of the rows."""
+  """Build the tables of friction, limit and equality rows; r is the plan of all rows."""
   eq, limit, nv = r.equality, r.limit, s["nv"]
   sizes = (eq.row_eq, r.friction_dof, r.friction_tendon, limit.joint, r.limit_tendon.tendon)
-  equality, dof, friction, joint, length, total = np.cumsum([0, *(len(x) for x in sizes)])  # first rows of the kinds
+  equality, dof, friction, joint, length, total = np.cumsum([0, *(len(x) for x in sizes)])  # first row of each kind
   unit_row = np.concatenate([np.arange(dof, friction), joint + limit.scalar]).astype(int)
   unit_dof = np.concatenate([r.friction_dof, s["jnt_dofadr"][limit.joint[limit.scalar]]]).astype(int)
   unit_sign = np.concatenate([np.ones(friction - dof), limit.sign])
@@ -92,7 +92,7 @@ def _plan_entries(eq: EqualityPlan, nv: int) -> EntryPlan:
 
 
 def mul(m: Model, j: Jacobian, cdof: jax.Array, x: jax.Array) -> jax.Array:
-  """J x: (nv, W) to (nefc, W)."""
+  """Compute J x: (nv, W) to (nefc, W)."""
   p, c = m.plan.jacobian, m.plan.contact
   unit = p.unit_sign.astype(x.dtype)[:, None] * rows(x, p.unit_dof)
   ball = -vector.dot(j.ball_axis, rows(x, p.ball_dof))
@@ -108,13 +108,13 @@ def mul(m: Model, j: Jacobian, cdof: jax.Array, x: jax.Array) -> jax.Array:
 
 
 def on_tendons(m: Model, f: jax.Array) -> jax.Array:
-  """Tension (ntendon, W) of the rows that are friction or limits of tendons, from the forces of all rows (nefc, W)."""
+  """Compute the tension (ntendon, W) of the friction and limit rows of tendons, from the forces of all rows (nefc, W)."""
   p = m.plan.jacobian
   return group_sum(p.by_tendon, p.tendon_sign.astype(f.dtype)[:, None] * rows(f, p.tendon_row))
 
 
 def mul_t(m: Model, j: Jacobian, cdof: jax.Array, f: jax.Array) -> jax.Array:
-  """J' f: (nefc, W) to (nv, W)."""
+  """Compute J' f: (nefc, W) to (nv, W)."""
   p, c = m.plan.jacobian, m.plan.contact
   out = mask_sum(p.dof_unit, rows(f, p.unit_row))
   if p.nequality:
@@ -133,51 +133,53 @@ def mul_t(m: Model, j: Jacobian, cdof: jax.Array, f: jax.Array) -> jax.Array:
 
 
 def unit_curvature(m: Model, w: jax.Array) -> jax.Array:
-  """Diagonal (nv, W) of J' diag(w) J from the rows with a single entry."""
+  """Compute the diagonal (nv, W) of J' diag(w) J for the rows with a single entry."""
   p = m.plan.jacobian
   return mask_sum(p.dof_weight, rows(w, p.unit_row))
 
 
 def contact_curvature(m: Model, j: Jacobian, w: jax.Array, cone: jax.Array | None) -> jax.Array:
-  """Curvature of the contacts in frame components (ncon, ndir, ndir, W): of the rows, and of the cones' middle zones."""
+  """Compute the curvature (ncon, ndir, ndir, W) of the contacts in frame components, including the cones' middle zones."""
   a = contact.stiffness(m.plan.contact, w[len(m.plan.jacobian.order) :], j.mu)
   return a if cone is None else a + cone
 
 
 def add_curvature(m: Model, j: Jacobian, a: jax.Array, sums: jax.Array, place: np.ndarray) -> jax.Array:
-  """J' H J of the contacts as packed stiffnesses of single bodies, the others at rest, added to rows (n, 21, W).
+  """Add the contacts' stiffness of single bodies to packed rows (n, 21, W).
+
+  The stiffness of a body is its block of J' H J, with all other bodies at rest.
 
   Args:
     m: the model.
     j: Jacobian.
-    a: `contact_curvature`.
-    sums: rows.
-    place: (nbody,) the rows that are the bodies', -1 for bodies that have none.
+    a: from `contact_curvature`.
+    sums: (n, 21, W) upper triangles of symmetric 6 x 6 matrices.
+    place: (nbody,) row of each body in `sums`, -1 for bodies that have no row.
   """
   c = m.plan.contact
   return c.sides.add_to(sums, _stiffness(rows(a, c.sides.slot) if c.chosen else a, j.basis), place, j.body)
 
 
 class Between(NamedTuple):
-  """What contacts couple their two bodies by: of a tile of worlds for each pair of bodies that touch in some of them."""
+  """Coupling of the two bodies of contacts: an entry for each pair of bodies that touch in some world of a tile."""
 
-  body: jax.Array  # (2, n) of the pairs; the last is of no use
-  stiffness: jax.Array  # (n, 6, 6, W) by which the second body's motion pulls at the first
-  number: jax.Array  # () pairs that there are
-  left: jax.Array  # (ncon, W) other contacts that do
+  body: jax.Array  # (2, n) bodies of each pair; the last column is a dummy
+  stiffness: jax.Array  # (n, 6, 6, W) from the motion of the second body to the wrench on the first
+  number: jax.Array  # () number of pairs in use
+  left: jax.Array  # (ncon, W) mask of contacts for which there was no room among the pairs
 
 
 def between_bodies(m: Model, j: Jacobian, a: jax.Array, pushes: jax.Array) -> Between:
-  """What `add_curvature` lacks of J' H J of some contacts: their two bodies' effect on each other.
+  """Compute the part of J' H J of some contacts that `add_curvature` omits: the coupling of the contact's two bodies.
 
-  Worlds of a tile mostly have contacts between the same bodies, in no order that they share. Those of a pair are added up, so
-  that products fetch no rows world by world. There is room for as many pairs as a world may have contacts.
+  The worlds of a tile mostly have contacts between the same bodies, but in different order. Contacts of the same pair are
+  summed, so that products need no gather per world. There is room for as many pairs as a world may have contacts.
 
   Args:
     m: model whose contacts are chosen at run time.
     j: Jacobian.
-    a: `contact_curvature`.
-    pushes: (ncon, W) contacts between moving bodies of which it is wanted.
+    a: from `contact_curvature`.
+    pushes: (ncon, W) mask of the contacts between moving bodies to include.
   """
   c, width, body = m.plan.contact, a.shape[-1], cast(jax.Array, j.body)
   most = min(c.couples, c.ncon) if regions.are_several(width) else 0
@@ -217,7 +219,7 @@ def between_bodies(m: Model, j: Jacobian, a: jax.Array, pushes: jax.Array) -> Be
 
 
 def mul_between(m: Model, j: Jacobian, a: jax.Array, b: Between, cdof: jax.Array, x: jax.Array) -> jax.Array:
-  """The product (nv, W) with x (nv, W); j and a are those that b is made of."""
+  """Multiply the coupling b with x: (nv, W) to (nv, W); b is `between_bodies` of the same j and a."""
   sides, ncon = m.plan.contact.sides, m.plan.contact.ncon
   motion = linear.materialized(mask_sum(sides.body_dof, cdof, x[:, None]))
 
@@ -243,7 +245,7 @@ def mul_between(m: Model, j: Jacobian, a: jax.Array, b: Between, cdof: jax.Array
 
 
 def _stiffness(a: jax.Array, basis: jax.Array) -> jax.Array:
-  """Upper triangles (n, 21, W) of basis' a basis, of a (n, ndir, ndir, W) and basis (n, ndir, 6, W)."""
+  """Compute the upper triangles (n, 21, W) of basis' a basis, for a (n, ndir, ndir, W) and basis (n, ndir, 6, W)."""
 
   ndir = range(basis.shape[1])
   half = vector.add(a[:, :, k, None] * basis[:, None, k] for k in ndir)
@@ -252,9 +254,12 @@ def _stiffness(a: jax.Array, basis: jax.Array) -> jax.Array:
 
 
 def _alone_curvature(p: contact.Alone, a: jax.Array, j: Jacobian, cdof: jax.Array) -> jax.Array:
-  """Dense (nv, nv, W) curvature of the contacts with one moving body: composite stiffnesses, as M has composite inertias."""
+  """Compute the dense curvature (nv, nv, W) of the contacts with one moving body.
+
+  The bodies' stiffnesses are summed along the tree to composite stiffnesses, like the inertias in M.
+  """
   stiff = _stiffness(rows(a, p.slot), rows(j.basis, p.side))
-  is_one = stiff.shape[-1] == 1  # to fetch a single world's numbers row by row costs more than the sum
+  is_one = stiff.shape[-1] == 1  # with one world, a gather of rows costs more than the sum
   load = mask_sum(p.dof_slot, stiff) if is_one else rows(mask_sum(p.load_slot, stiff), p.load)
   force = vector.mat_vec(spatial.unpack(load), cdof)
   left, right = rows(force, p.entry.row), rows(cdof, p.entry.col)
@@ -262,7 +267,7 @@ def _alone_curvature(p: contact.Alone, a: jax.Array, j: Jacobian, cdof: jax.Arra
 
 
 def dense(m: Model, j: Jacobian, cdof: jax.Array) -> jax.Array:
-  """Dense J (nefc, nv, W)."""
+  """Compute the dense J (nefc, nv, W)."""
   p, c = m.plan.jacobian, m.plan.contact
   width = cdof.shape[-1]
   unit = np.zeros((len(p.unit_row), m.nv))
@@ -282,7 +287,7 @@ def dense(m: Model, j: Jacobian, cdof: jax.Array) -> jax.Array:
 
 
 def first_of_contact(m: Model, x: jax.Array) -> jax.Array:
-  """x (nefc, ..., W) with each contact's rows replaced by its first."""
+  """Replace each contact's rows in x (nefc, ..., W) by the first row of the contact."""
   index, c = np.arange(len(x)), m.plan.contact
   start = len(m.plan.jacobian.order)
   index[start:] = start + (index[start:] - start) // c.nrow * c.nrow
@@ -290,14 +295,14 @@ def first_of_contact(m: Model, x: jax.Array) -> jax.Array:
 
 
 def inverse_diagonal(m: Model, j: Jacobian, cdof: jax.Array, solve: Callable[[jax.Array], jax.Array]) -> jax.Array:
-  """Diagonal (nefc, W) of J M^-1 J', for a function that solves with M for (nv, W)."""
+  """Compute the diagonal (nefc, W) of J M^-1 J'; `solve` multiplies M^-1 with (nv, W)."""
   rows_ = dense(m, j, cdof)
   rows_ = jnp.broadcast_to(rows_, (*rows_.shape[:-1], cdof.shape[-1]))
   return vector.total(jnp.swapaxes(rows_ * jax.vmap(solve)(rows_), 0, 1))
 
 
 def dense_curvature(m: Model, j: Jacobian, cdof: jax.Array, w: jax.Array, cone: jax.Array | None = None) -> jax.Array:
-  """The upper triangle of J' H J in a dense (nv, nv, W) matrix; H = diag(w), and the cones' blocks."""
+  """Compute the upper triangle of J' H J in a dense (nv, nv, W) matrix; H is diag(w) plus the cones' blocks."""
   p, c = m.plan.jacobian, m.plan.contact
   eye = np.eye(m.nv)[..., None].astype(w.dtype)
   h = unit_curvature(m, w)[:, None] * eye
@@ -321,9 +326,9 @@ def dense_curvature(m: Model, j: Jacobian, cdof: jax.Array, w: jax.Array, cone: 
 
 
 def _coupling_curvature(p: contact.Coupling, a: jax.Array, j: Jacobian, cdof: jax.Array) -> jax.Array:
-  """The upper triangle at least of a dense (nv, nv, W) matrix, the curvature of the contacts that may couple bodies.
+  """Compute the curvature (nv, nv, W) of the contacts that may couple bodies; at least its upper triangle.
 
-  Of few worlds at a time that of one contact after the other which pushes in some of them; of many, of all of them at once.
+  With few worlds at a time, a loop adds the contacts that push in some world. With many worlds, all contacts are added at once.
   """
   a, basis = (jnp.broadcast_to(x, (*x.shape[:-1], cdof.shape[-1])) for x in (rows(a, p.slot), rows(j.basis, p.side)))
   curvature = _sum_of_pushing if regions.are_few(a.shape[-1]) else _sum_of_all
@@ -331,13 +336,13 @@ def _coupling_curvature(p: contact.Coupling, a: jax.Array, j: Jacobian, cdof: ja
 
 
 def _sum_of_all(p: contact.Coupling, a: jax.Array, basis: jax.Array, body: jax.Array | None, cdof: jax.Array) -> jax.Array:
-  """Curvature (nv, nv, W) of contacts.
+  """Compute the curvature (nv, nv, W) of contacts in one product.
 
   Args:
-    p: their sides.
-    a: (n, ndir, ndir, W) in frame components.
+    p: sides of the contacts.
+    a: (n, ndir, ndir, W) curvature in frame components.
     basis: (nside, ndir, 6, W) frame components of a side's motion.
-    body: (nside, W) of the sides, if they are chosen at run time.
+    body: (nside, W) bodies of the sides, if they are chosen at run time.
     cdof: (nv, 6, W).
   """
   moves = rows_or_zero(jnp.asarray(p.sides.moves(body, cdof.dtype)), p.slot_side)
@@ -347,7 +352,10 @@ def _sum_of_all(p: contact.Coupling, a: jax.Array, basis: jax.Array, body: jax.A
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
 def _sum_of_pushing(p: contact.Coupling, a: jax.Array, basis: jax.Array, body: jax.Array | None, cdof: jax.Array) -> jax.Array:
-  """`_sum_of_all`, in a loop over the contacts that push in some world; derivatives are those of `_sum_of_all`."""
+  """Compute `_sum_of_all` in a loop over the contacts that push in some world.
+
+  The derivatives are those of `_sum_of_all`.
+  """
   a, basis = linear.materialized((a, basis))
   pushes = jnp.any(vector.fold(jnp.logical_or, (a != 0).reshape(len(a), -1, a.shape[-1]), 1), axis=1)
 
@@ -370,10 +378,10 @@ def _(p: contact.Coupling, primals: Any, tangents: Any) -> tuple[jax.Array, jax.
 
 
 def _halves(a: jax.Array, basis: jax.Array, moves: jax.Array, cdof: jax.Array) -> tuple[jax.Array, jax.Array]:
-  """Rows (n * ndir, nv, W) of the contacts' Jacobian, and of a times these.
+  """Compute the rows (n * ndir, nv, W) of the contacts' Jacobian, and the product of a with these rows.
 
   Args:
-    a: (n, ndir, ndir, W) in frame components.
+    a: (n, ndir, ndir, W) curvature in frame components.
     basis: (n, nside, ndir, 6, W) frame components of a side's motion.
     moves: (n, nside, nv, W or 1) signs of the dofs that move a side.
     cdof: (nv, 6, W).
@@ -389,21 +397,21 @@ def _halves(a: jax.Array, basis: jax.Array, moves: jax.Array, cdof: jax.Array) -
 
 
 def _entry_rows(m: Model, j: Jacobian) -> jax.Array:
-  """Rows of the equalities, dense (nequality, nv, W)."""
+  """Return the equality rows as a dense array (nequality, nv, W)."""
   p = m.plan.jacobian
   padded = jnp.concatenate([j.entries, jnp.zeros_like(j.entries, shape=(1, j.entries.shape[-1]))])
   return rows(padded, p.entry.dense).reshape(p.nequality, m.nv, padded.shape[-1])
 
 
 def _ball_rows(p: JacobianPlan, axis: jax.Array, nv: int) -> jax.Array:
-  """Ball-limit axes (nball, 3, W) spread to dense rows (nball, nv, W)."""
+  """Expand the axes (nball, 3, W) of ball limits to dense rows (nball, nv, W)."""
   spread = np.zeros((len(p.ball_row), 3, nv))
   spread[np.arange(len(p.ball_row))[:, None], np.arange(3), p.ball_dof] = 1
   return jnp.sum(axis[:, :, None] * jnp.asarray(spread, axis.dtype)[..., None], axis=1)
 
 
 def _frame_jacobian(c: contact.ContactPlan, j: Jacobian, cdof: jax.Array) -> jax.Array:
-  """Contact-frame components (ncon, ndir, nv, W) of the contacts' velocities per dof."""
+  """Compute the contact-frame components (ncon, ndir, nv, W) of the contacts' velocities per dof."""
   moves = c.sides.moves(j.body, cdof.dtype)[:, None]
   per_side = vector.add(j.basis[:, :, None, k] * cdof[None, None, :, k] for k in range(6)) * moves
   return c.sides.to_slots(per_side)

@@ -1,4 +1,4 @@
-"""Limits of joints and tendons: two rows, lower then upper; one for a ball joint."""
+"""Limits of joints and tendons: two rows each, lower then upper; one row for a ball joint."""
 
 from typing import Any, NamedTuple
 
@@ -14,7 +14,7 @@ from mjx_lite.math import quat, safe
 
 
 class LimitPlan(NamedTuple):
-  """Rows in joint order."""
+  """Tables of the rows, in joint order."""
 
   joint: np.ndarray  # (n,) joint of each row
   scalar: np.ndarray  # rows of slide and hinge joints
@@ -25,7 +25,7 @@ class LimitPlan(NamedTuple):
 
 
 def plan_joint(s: dict[str, Any]) -> LimitPlan:
-  """Rows from the static fields of the model."""
+  """Build the tables from the static fields of the model."""
   joint, sign = [], []
   for j in np.flatnonzero(s["jnt_limited"]):
     for side in (1, -1) if s["jnt_type"][j] in (JointType.SLIDE, JointType.HINGE) else (0,):
@@ -40,10 +40,10 @@ def plan_joint(s: dict[str, Any]) -> LimitPlan:
 
 
 def rows_joint(m: Model, p: LimitPlan, qpos: jax.Array) -> tuple[RowParams, jax.Array]:
-  """Limit rows, and the axes (nball, 3, W) of the ball joints' rows.
+  """Build the limit rows of joints, and the axes (nball, 3, W) of the ball joints' rows.
 
   Source: `mj_instantiateLimit`.
-  Gradient: of a ball joint at its reference zero.
+  Gradient: zero for a ball joint at its reference.
   """
   joint = p.joint[p.scalar]
   bound = jnp.where((p.sign > 0)[:, None], rows(m.jnt_range, joint)[:, 0], rows(m.jnt_range, joint)[:, 1])
@@ -63,23 +63,24 @@ def rows_joint(m: Model, p: LimitPlan, qpos: jax.Array) -> tuple[RowParams, jax.
 
 
 class TendonLimitPlan(NamedTuple):
-  """Rows in tendon order."""
+  """Tables of the rows, in tendon order."""
 
   tendon: np.ndarray  # (n,) tendon of each row
   sign: np.ndarray  # 1 lower, -1 upper
 
 
 def plan_tendon(s: dict[str, Any], movable: np.ndarray) -> TendonLimitPlan:
-  """Rows of the tendons whose length can change.
+  """Build the tables of limited tendons whose length can change.
 
-  Differs: with a sparse Jacobian C has rows of zeros for limited tendons whose sites are all on one body; here there are none.
+  Differs: with a sparse Jacobian C has rows of zeros for limited tendons whose sites are all on one body; here such tendons
+  have no rows.
   """
   tendon = movable[s["tendon_limited"][movable].astype(bool)]
   return TendonLimitPlan(np.repeat(tendon, 2), np.tile([1, -1], len(tendon)))
 
 
 def rows_tendon(m: Model, p: TendonLimitPlan, length: jax.Array) -> RowParams:
-  """Limit rows of tendons. Source: `mj_instantiateLimit`."""
+  """Build the limit rows of tendons. Source: `mj_instantiateLimit`."""
   bounds = rows(m.tendon_range, p.tendon)
   bound = jnp.where((p.sign > 0)[:, None], bounds[:, 0], bounds[:, 1])
   pos = jnp.asarray(p.sign)[:, None] * (rows(length, p.tendon) - bound)

@@ -1,4 +1,4 @@
-"""What a kind of constraint says of its rows, and what the solver gets of all of them."""
+"""Records of constraint rows: the parameters of one kind of row, and all rows as the solver reads them."""
 
 from typing import Any, NamedTuple
 
@@ -6,11 +6,11 @@ import jax
 
 
 class RowParams(NamedTuple):
-  """Rows of one kind, before their impedance; n rows."""
+  """Parameters of the n rows of one kind, before the impedance is computed."""
 
   active: jax.Array  # (n, W)
-  pos: jax.Array  # (n, W) violation before the margin is taken off
-  violation: jax.Array  # (n, W) what the impedance looks at: pos, or the norm of all rows of a connect or weld
+  pos: jax.Array  # (n, W) violation before the margin is subtracted
+  violation: jax.Array  # (n, W) argument of the impedance: pos, or the norm of all rows of a connect or weld
   margin: jax.Array  # (n, W)
   diag: jax.Array  # (n, W) approximate diagonal of J M^-1 J'
   scale: jax.Array  # (n, W) factor on the regularisation
@@ -18,25 +18,25 @@ class RowParams(NamedTuple):
   solimp: jax.Array  # (n, 5, W)
   frictionloss: jax.Array  # (n, W)
   bias: jax.Array  # (n, W) Jdot v
-  stiff: Any  # True, False or (n,) NumPy: friction has K = 0
+  stiff: Any  # True, False or NumPy mask (n,): False for friction, which has K = 0
 
 
 class Jacobian(NamedTuple):
-  """The constraint Jacobian as an operator: only what is not constant. See `constraint/jacobian.py`.
+  """Non-constant part of the constraint Jacobian, which is applied as an operator. See `constraint/jacobian.py`.
 
-  Rows with a single entry of 1 or -1 (dof friction, scalar joint limits) need nothing.
+  Rows with a single entry of 1 or -1 (dof friction, scalar joint limits) store nothing here.
   """
 
   ball_axis: jax.Array  # (nball, 3, W) axis of each ball-joint limit
-  basis: jax.Array  # (nside, d, 6, W) contact frame axes as functionals of the body's spatial velocity
-  mu: jax.Array  # (ncon, 5, W) friction of each slot's edges, 0 beyond its condim
-  entries: jax.Array  # (nentry, W) of the rows of equalities
-  ten_J: jax.Array  # (nJten, W) of the rows of tendons
-  body: jax.Array | None  # (nside, W) bodies of the contacts' sides, where they are chosen at run time
+  basis: jax.Array  # (nside, ndir, 6, W) contact-frame axes as functionals of the body's spatial velocity
+  mu: jax.Array  # (ncon, 5, W) friction coefficients of each slot, 0 beyond its condim
+  entries: jax.Array  # (nentry, W) entries of the equality rows
+  ten_J: jax.Array  # (nJten, W) packed Jacobian of the tendons, for the tendon rows
+  body: jax.Array | None  # (nside, W) bodies of the contacts' sides, if chosen at run time
 
 
 class Rows(NamedTuple):
-  """All rows of all kinds, in MuJoCo's order; nefc rows."""
+  """All nefc rows of all kinds, in MuJoCo's order; fields are (nefc, W) unless noted."""
 
   jacobian: Jacobian
   D: jax.Array  # 0 where inactive

@@ -1,6 +1,7 @@
-"""Which bodies the contact slots act on: constants of the model, or chosen at run time, world by world.
+"""Bodies on which the contact slots act: constants of the model, or chosen at run time for each world.
 
-A side is a body (or two of one tree, whose spatial velocities are about the same point) on which a slot acts.
+A side is a body on which a slot acts. Two bodies of one tree may share a side, as their spatial velocities are about the same
+point.
 """
 
 from typing import Any, NamedTuple
@@ -16,58 +17,67 @@ from mjx_lite.math.tree import SumPlan, mask_sum, plan_sum
 
 
 class FixedSides(NamedTuple):
-  """Sides of slots whose geoms are constant: one, or two where the bodies belong to different trees. `body` is not used."""
+  """Sides of slots whose geoms are constant; the argument `body` is not used.
+
+  A slot has one side, or two where its bodies belong to different trees.
+  """
 
   slot: np.ndarray  # (nside,)
   root: np.ndarray  # (nside,) root body of the side's tree
   one_sided: bool  # every slot has exactly one side
   slot_side: SumPlan  # slot <- sides
   side_dof: SumPlan  # side <- signed dofs
-  body_side: SumPlan  # body <- signed sides (bodies without dofs left out)
-  body_dof: SumPlan | None  # body <- dofs, where there are fewer bodies than sides that differ
+  body_side: SumPlan  # body <- signed sides; bodies without dofs have none
+  body_dof: SumPlan | None  # body <- dofs; None unless there are fewer bodies than different sides
 
   def of_root(self, x: jax.Array, body: Any) -> jax.Array:
-    """What the root of each side's tree has, of x (nbody, ...)."""
+    """Return x (nbody, ...) at the root of each side's tree: (nside, ...)."""
     return rows(x, self.root)
 
   def from_dofs(self, x: jax.Array, y: jax.Array, body: Any) -> jax.Array:
-    """Sum (nside, ...) of x * y over the dofs that move a side, of which `relative` makes what slots have."""
+    """Sum x * y over the dofs that move each side: (nside, ...). `relative` converts the sum to slots."""
     if self.body_dof is None:
       return mask_sum(self.side_dof, x, y)
     return mask_sum(self.body_side.transpose, mask_sum(self.body_dof, x, y))
 
   def to_dofs(self, x: jax.Array, body: Any) -> jax.Array:
-    """The transpose of `from_dofs`."""
+    """Apply the transpose of `from_dofs`."""
     if self.body_dof is None:
       return mask_sum(self.side_dof.transpose, x)
     return mask_sum(self.body_dof.transpose, mask_sum(self.body_side, x))
 
   def to_slots(self, x: jax.Array) -> jax.Array:
-    """Sum (ncon, ...) over the sides of a slot."""
+    """Sum the sides of each slot: (ncon, ...)."""
     return x if self.one_sided else mask_sum(self.slot_side, x)
 
   def relative(self, x: jax.Array) -> jax.Array:
-    """What slots (ncon, ...) have of what `from_dofs` gives, or of what is made of it."""
+    """Return the relative value per slot (ncon, ...), second body minus first, from sides that already have signs."""
     return self.to_slots(x)
 
   def from_slots(self, x: jax.Array) -> jax.Array:
-    """The transpose of `relative`."""
+    """Apply the transpose of `relative`."""
     return rows(x, self.slot)
 
   def moves(self, body: Any, dtype: Any, some: jax.Array | slice = slice(None)) -> jax.Array | np.ndarray:
-    """Signs (nside, nv, 1) of the dofs that move each side, or some sides."""
+    """Return the signs (nside, nv, 1) of the dofs that move each side; `some` selects sides."""
     moves = self.side_dof.matrix[:, :, None].astype(dtype)
     return moves[some] if isinstance(some, slice) else jnp.asarray(moves).at[some].get(mode="promise_in_bounds")
 
   def add_to(self, sums: jax.Array, x: jax.Array, place: np.ndarray, body: Any) -> jax.Array:
-    """Adds the sides (nside, ...) to sums (n, ...) by body, without signs, to each in its place, to those with -1 nowhere."""
+    """Add the sides (nside, ...), without signs, to sums (n, ...).
+
+    `place` (nbody,) is the row of each body in `sums`; the sides on a body with -1 are dropped.
+    """
     matrix, of_body = np.zeros((len(sums), len(self.slot))), np.abs(self.body_side.matrix)
     np.add.at(matrix, place[place >= 0], of_body[place >= 0])
     return sums + mask_sum(plan_sum(matrix), x)
 
 
 class ChosenSides(NamedTuple):
-  """Sides of slots whose geoms are chosen: always two, the first bodies and then the second ones, `body` (2 ncon, W)."""
+  """Sides of slots whose geoms are chosen at run time.
+
+  Every slot has two sides: first all first bodies, then all second bodies. `body` (2 ncon, W) holds these bodies.
+  """
 
   slot: np.ndarray  # (2 ncon,)
   sign: np.ndarray  # (2 ncon,) -1 on the first bodies, 1 on the second
@@ -77,51 +87,54 @@ class ChosenSides(NamedTuple):
   dof_body: SumPlan  # its transpose
 
   def of_root(self, x: jax.Array, body: jax.Array) -> jax.Array:
-    """What the root of each side's tree has, of x (nbody, ...)."""
+    """Return x (nbody, ...) at the root of each side's tree: (nside, ...)."""
     return gather(rows(x, self.root), body)
 
   def from_dofs(self, x: jax.Array, y: jax.Array, body: jax.Array) -> jax.Array:
-    """Sum (nside, ...) of x * y over the dofs that move a side, of which `relative` makes what slots have."""
+    """Sum x * y over the dofs that move each side: (nside, ...). `relative` converts the sum to slots."""
     return gather(linear.materialized(mask_sum(self.body_dof, x, y)), body)
 
   def to_dofs(self, x: jax.Array, body: jax.Array) -> jax.Array:
-    """The transpose of `from_dofs`."""
+    """Apply the transpose of `from_dofs`."""
     return mask_sum(self.dof_body, self.to_bodies(x, body))
 
   def relative(self, x: jax.Array) -> jax.Array:
-    """What slots (ncon, ...) have of what `from_dofs` gives, or of what is made of it: the second side's less the first's."""
+    """Return the relative value per slot (ncon, ...): second body minus first."""
     n = len(self.slot) // 2
     return x[n:] - x[:n]
 
   def from_slots(self, x: jax.Array) -> jax.Array:
-    """The transpose of `relative`."""
+    """Apply the transpose of `relative`."""
     return jnp.concatenate([-x, x])
 
   def to_slots(self, x: jax.Array) -> jax.Array:
-    """Sum (ncon, ...) over the sides of a slot."""
+    """Sum the two sides of each slot: (ncon, ...)."""
     n = len(self.slot) // 2
     return x[:n] + x[n:]
 
   def moves(self, body: Any, dtype: Any, some: jax.Array | slice = slice(None)) -> jax.Array:
-    """Signs (nside, nv, W) of the dofs that move each side, or some sides."""
+    """Return the signs (nside, nv, W) of the dofs that move each side; `some` selects sides."""
     moves = gather(jnp.asarray(self.moved, dtype)[..., None], body[some])
     return moves * jnp.asarray(self.sign, dtype)[some].reshape(-1, *(1,) * (moves.ndim - 1))
 
   def are_moving(self, body: Any, dtype: Any) -> jax.Array:
-    """1 for sides (nside, W) that some dof moves, 0 for those of the world."""
+    """Return 1 for sides (nside, W) that some dof moves, 0 for sides on the static world."""
     return gather(np.any(self.moved, axis=1).astype(dtype)[:, None], body)
 
   def to_bodies(self, x: jax.Array, body: jax.Array) -> jax.Array:
-    """Sum (nbody, ...) over the sides on a body, without signs."""
+    """Sum the sides on each body, without signs: (nbody, ...)."""
     return scatter_add(jnp.zeros((len(self.root), *x.shape[1:]), x.dtype), x, body)
 
   def add_to(self, sums: jax.Array, x: jax.Array, place: np.ndarray, body: jax.Array) -> jax.Array:
-    """Adds the sides (nside, ...) to sums (n, ...) by body, without signs, to each in its place, to those with -1 nowhere."""
+    """Add the sides (nside, ...), without signs, to sums (n, ...).
+
+    `place` (nbody,) is the row of each body in `sums`; the sides on a body with -1 are dropped.
+    """
     return scatter_add(sums, x, gather(place.astype(np.int32)[:, None], body))
 
 
 def plan_fixed(s: dict[str, Any], slot_body: np.ndarray) -> FixedSides:
-  """Sides of slots on constant bodies (ncon, 2)."""
+  """Build the sides of slots on constant bodies (ncon, 2)."""
   ncon, nbody, moves = len(slot_body), s["nbody"], topology.moving_dofs(s).astype(float)
   sides: list[tuple[int, int, np.ndarray, list[tuple[int, int]]]] = []
   for c, (b1, b2) in enumerate(slot_body):
@@ -142,7 +155,7 @@ def plan_fixed(s: dict[str, Any], slot_body: np.ndarray) -> FixedSides:
 
 
 def plan_chosen(s: dict[str, Any], ncon: int) -> ChosenSides:
-  """Sides of slots on bodies that are chosen at run time."""
+  """Build the sides of slots on bodies that are chosen at run time."""
   moves = topology.moving_dofs(s).astype(float)
   body_dof = plan_sum(moves)
   sign, slot = np.repeat([-1, 1], ncon), np.tile(np.arange(ncon), 2)
@@ -150,11 +163,11 @@ def plan_chosen(s: dict[str, Any], ncon: int) -> ChosenSides:
 
 
 def couples(s: dict[str, Any], pair_body: np.ndarray) -> int:
-  """How many different pairs of bodies there are among these (n, 2) that are not one moving body and the static world."""
+  """Count the different pairs of bodies (n, 2), without the pairs of one moving body and the static world."""
   moving = np.any(topology.moving_dofs(s), axis=1)[pair_body]
   return len(np.unique(pair_body[moving.sum(axis=1) != 1], axis=0))
 
 
 def bodies(m: Any, geom: jax.Array) -> jax.Array:
-  """Bodies (2 ncon, W) of the sides from the slots' geoms (ncon, 2, W)."""
+  """Return the bodies (2 ncon, W) of the sides, from the slots' geoms (ncon, 2, W)."""
   return jnp.asarray(m.geom_bodyid.astype(np.int32))[jnp.concatenate([geom[:, 0], geom[:, 1]])]

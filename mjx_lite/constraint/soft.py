@@ -1,8 +1,8 @@
-"""Contact rows as derivatives see them, in the modes that look beyond the switch between touching and not touching.
+"""Soft contact rows: in the soft modes, derivatives also depend on contacts that do not touch.
 
-A contact beyond its margin by the excess e [m] has no rows (D = 0), so nothing depends on e. In a soft mode its rows count by a
-weight w(e), as if it just touched: D = w/R, and the reference acceleration of e = 0. Rows of contacts that touch keep their
-reference.
+A contact beyond its margin by the excess e [m] has inactive rows (D = 0), so its exact derivatives are zero. In a soft mode,
+derivatives use D = w(e) / R with a weight w(e), and the reference acceleration of a contact that just touches (e = 0). Rows of
+contacts that touch keep their reference acceleration.
 
 The idea: Paulus et al., "Differentiable simulation of hard contacts with soft gradients" (arXiv 2506.14186).
 """
@@ -18,12 +18,12 @@ from mjx_lite.core.types import Model
 
 
 def _smooth(e):
-  """Half at touching."""
+  """Return the weight that is 1/2 at touching; e is in units of `contact_reach`."""
   return jax.nn.sigmoid(-e)
 
 
 def _from_distance(e):
-  """Whole while touching."""
+  """Return the weight that is 1 while touching; e is in units of `contact_reach`."""
   return jnp.exp(-jnp.maximum(e, 0))
 
 
@@ -31,24 +31,28 @@ WEIGHTS = {"smooth": _smooth, "from_distance": _from_distance}
 
 
 def soften(m: Model, rows: Rows) -> Rows:
-  """Rows with the weights of the model's `opt.contact_gradient`; one of WEIGHTS.
+  """Replace the contact rows by soft ones, with the weight WEIGHTS[m.opt.contact_gradient].
 
-  Rows of the discrete integrator are those in its metric; what their reference lacks at touching is divided as it was.
+  Under the discrete integrator, the rows are those in its effective metric; the correction of the reference acceleration is
+  divided by 1 + h B + h^2 K I, as the reference acceleration was.
+
+  Raises:
+    ValueError: for a model with adhesive contacts.
   """
   p = m.plan.contact
   if p.adhesive:
-    # a contact beyond its margin is not pulled, but its reference has been raised as if it were
+    # a contact beyond its margin has no adhesion force, but its reference acceleration is raised as if there were one
     raise ValueError("soft contact gradients are not defined for contacts with adhesion: use contact_gradient='exact'.")
   if not p.ncon:
     return rows
   start = m.plan.contact_force.first_row
-  excess = (rows.pos - rows.margin)[start :: p.nrow]  # of the first row of each slot; friction rows have none
+  excess = (rows.pos - rows.margin)[start :: p.nrow]  # from the first row of each slot; friction rows have no position
   near = excess < m.opt.felt
   e = jnp.where(near, excess, m.opt.felt) / m.opt.contact_reach
   weight = jnp.where(near, WEIGHTS[m.opt.contact_gradient](e), 0)
   per_row = lambda x: jnp.repeat(x, p.nrow, axis=0)  # noqa: E731
   d = jnp.where(_own_rows(p, rows.jacobian.mu), per_row(weight) / rows.R[start:], 0)
-  # aref = ... - K I e; without K I max(e, 0) that of a contact that just touches
+  # aref = ... - K I e; adding K I max(e, 0) gives the aref of a contact that just touches
   k, b, impedance = (rows.KBIP[start:, i] for i in range(3))
   ahead = k * impedance * jnp.maximum(rows.pos - rows.margin, 0)[start:]
   if m.opt.is_discrete:
@@ -59,7 +63,10 @@ def soften(m: Model, rows: Rows) -> Rows:
 
 
 def _own_rows(p: Any, mu: jax.Array) -> Any:
-  """Rows (ncon * nrow, W or 1) that a slot's own condim has; where that is chosen at run time, those with friction."""
+  """Return the mask (ncon * nrow, W or 1) of the rows that each slot's own condim has.
+
+  Where condims are chosen at run time, a row beyond the first is marked if its friction is above zero.
+  """
   if not p.mixed:
     return p.row_active.reshape(-1, 1)
   k = np.arange(1, p.nrow)
@@ -70,7 +77,10 @@ def _own_rows(p: Any, mu: jax.Array) -> Any:
 
 @jax.custom_jvp
 def felt(x: jax.Array, absent: jax.Array) -> jax.Array:
-  """The value of x, the derivative of `x + absent`: of what is zero but where derivatives look beyond the switch."""
+  """Return x with the derivative of `x + absent` (a straight-through term).
+
+  The value of `absent` is zero where x is used, but its derivative is not zero in the soft modes.
+  """
   return x
 
 

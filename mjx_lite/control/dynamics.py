@@ -1,4 +1,4 @@
-"""What all controllers share: states as points with tangent coordinates, held controls, costs of residuals."""
+"""Functions shared by the controllers: tangent coordinates of states, piecewise-constant controls, costs of residuals."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -12,8 +12,9 @@ import mjx_lite as mjx
 class Cost(NamedTuple):
   """Half of the sum of squares of residuals along a trajectory and at its end.
 
-  Both are functions of the Model and a Data whose state (`qpos`, `qvel`, `act`, `time`) is current; call `mjx.kinematics`
-  inside for poses. Squares give Gauss-Newton's curvature, which is never negative.
+  Both residual functions take the Model and a Data whose state (`qpos`, `qvel`, `act`, `time`) is current. Call
+  `mjx.kinematics` inside a residual function that needs poses. Squares give the Gauss-Newton Hessian, which is positive
+  semidefinite.
   """
 
   running: Callable[[mjx.Model, mjx.Data, jax.Array], jax.Array]  # (m, d, u) -> (r,)
@@ -21,48 +22,48 @@ class Cost(NamedTuple):
 
 
 def difference(m: mjx.Model, a: mjx.Data, b: mjx.Data) -> jax.Array:
-  """From state a to state b in tangent coordinates (2 nv + na,): the x of `mjx.transition_jac`.
+  """Return the difference from state a to state b in tangent coordinates (2 nv + na,): the x of `mjx.transition_jac`.
 
   Args:
     m: the model.
-    a: a state.
-    b: another one.
+    a: the first state.
+    b: the second state.
   """
   one = jnp.ones((), a.qpos.dtype)
   return jnp.concatenate([mjx.differentiate_pos(m, one, a.qpos, b.qpos), b.qvel - a.qvel, b.act - a.act])
 
 
 def moved(m: mjx.Model, d: mjx.Data, dx: jax.Array) -> mjx.Data:
-  """The state a tangent vector (2 nv + na,) away; the inverse of `difference`.
+  """Return the state displaced from d by a tangent vector; the inverse of `difference`.
 
   Args:
     m: the model.
     d: the state.
-    dx: (2 nv + na,).
+    dx: tangent vector (2 nv + na,).
   """
   dq, dv, da = jnp.split(dx, [m.nv, 2 * m.nv])
   return d.replace(qpos=mjx.integrate_pos(m, d.qpos, dq, jnp.ones((), d.qpos.dtype)), qvel=d.qvel + dv, act=d.act + da)
 
 
 def hold(m: mjx.Model, d: mjx.Data, u: jax.Array, steps: int = 1) -> mjx.Data:
-  """The state after some steps under one control.
+  """Return the state after some steps under one constant control.
 
   Args:
     m: the model.
-    d: the state to start from.
-    u: (nu,).
-    steps: how many.
+    d: the initial state.
+    u: control (nu,).
+    steps: number of steps.
   """
   return mjx.rollout(m, d.replace(ctrl=u), steps=steps, record=())[0]
 
 
 def linearize(m: mjx.Model, d: mjx.Data, steps: int = 1) -> tuple[jax.Array, jax.Array]:
-  """A (nx, nx) and B (nx, nu) of some steps under d.ctrl held, in tangent coordinates; exact, through contact too.
+  """Return A (nx, nx) and B (nx, nu) of some steps with constant d.ctrl, in tangent coordinates; exact, also through contact.
 
   Args:
     m: the model.
     d: the state, with the control.
-    steps: how many.
+    steps: number of steps.
   """
   if steps == 1:
     jac = mjx.transition_jac(m, d)
@@ -80,14 +81,15 @@ def linearize(m: mjx.Model, d: mjx.Data, steps: int = 1) -> tuple[jax.Array, jax
 
 
 def dynamics(m: mjx.Model, d: mjx.Data, steps: int = 1) -> Callable[..., jax.Array]:
-  """The step as `f(x, u, t) -> x` with x = (qpos, qvel, act): the form that trajax takes, and optimistix as `fn(y, args)`.
+  """Return the step as a function `f(x, u, t) -> x` with x = (qpos, qvel, act), the form that trajax takes.
 
-  Hydrax wants no such function: it calls `put_model`, `make_data` and `step` by MJX's names, which are this package's too.
+  Optimistix takes the same function as `fn(y, args)`. Hydrax does not need this function: Hydrax calls `put_model`,
+  `make_data` and `step` by MJX's names, which this package has too.
 
   Args:
     m: the model.
-    d: all that is not in x: applied forces, mocap poses, ...
-    steps: steps for which u is held.
+    d: the inputs that are not in x: applied forces, mocap poses, ...
+    steps: number of steps for which u is held.
   """
 
   def f(x: jax.Array, u: jax.Array, t: Any = 0) -> jax.Array:
@@ -101,14 +103,14 @@ def dynamics(m: mjx.Model, d: mjx.Data, steps: int = 1) -> Callable[..., jax.Arr
 
 
 def simulate(m: mjx.Model, d: mjx.Data, ctrl: jax.Array, cost: Cost, steps: int = 1) -> tuple[mjx.Data, jax.Array]:
-  """The last state under controls (T, nu), each held for some steps, and the cost of the trajectory.
+  """Simulate a trajectory under piecewise-constant controls; return the last state and the cost.
 
   Args:
     m: the model.
-    d: the state to start from.
-    ctrl: (T, nu).
+    d: the initial state.
+    ctrl: controls (T, nu).
     cost: residuals along the trajectory and at its end.
-    steps: for which each control is held.
+    steps: number of steps for which each control is held.
   """
   check_ctrl(m, ctrl)
 
@@ -120,19 +122,19 @@ def simulate(m: mjx.Model, d: mjx.Data, ctrl: jax.Array, cost: Cost, steps: int 
 
 
 def half_square(r: jax.Array) -> jax.Array:
-  """The cost of residuals (r,)."""
-  if jnp.ndim(r) != 1:  # a scalar would be a cost that is squared again
+  """Return the cost of residuals (r,): half the sum of squares."""
+  if jnp.ndim(r) != 1:  # a scalar is probably a cost, which would be squared again
     raise ValueError(f"a Cost returns residuals (r,), of which half the sum of squares is the cost, not shape {jnp.shape(r)}.")
   return 0.5 * jnp.sum(r * r)
 
 
 def check_ctrl(m: mjx.Model, ctrl: jax.Array) -> None:
-  """Refuse controls that are not (T, nu)."""
+  """Raise ValueError for controls whose shape is not (T, nu)."""
   if ctrl.ndim != 2 or ctrl.shape[1] != m.nu or not len(ctrl):
     raise ValueError(f"ctrl has shape {ctrl.shape}; (T, {m.nu}) is needed, one row for each control that is held.")
 
 
 def ctrl_bounds(m: mjx.Model) -> tuple[jax.Array, jax.Array]:
-  """Ends of the controls' ranges, (nu,) each, infinite where a control has none."""
+  """Return lower and upper bounds of the controls, (nu,) each; infinite where a control has no range."""
   limited, ends = jnp.asarray(m.actuator_ctrllimited, bool), m.actuator_ctrlrange
   return jnp.where(limited, ends[:, 0], -jnp.inf), jnp.where(limited, ends[:, 1], jnp.inf)

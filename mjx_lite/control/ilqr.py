@@ -1,4 +1,4 @@
-"""Iterative LQR: Newton's method on a trajectory with Gauss-Newton's curvature and bounds on the controls."""
+"""Iterative LQR: Newton's method on a trajectory with Gauss-Newton Hessians and bounds on the controls."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -10,21 +10,21 @@ import numpy as np
 import mjx_lite as mjx
 from mjx_lite.control.dynamics import Cost, check_ctrl, ctrl_bounds, difference, half_square, hold, linearize, moved
 
-ALPHAS = 0.5 ** np.arange(10)  # lengths of step that are tried at once
+ALPHAS = 0.5 ** np.arange(10)  # step lengths of the line search, evaluated as one batch
 _QP_ITERATIONS = 10
-_DAMPING = 1e-6  # of the controls' curvature, at the start
+_DAMPING = 1e-6  # initial value of mu, which is added to the diagonal of Quu
 
 
 class Ilqr(NamedTuple):
-  """A trajectory with the feedback that keeps to it: u = ctrl[t] + gain[t] x."""
+  """A trajectory with its stabilizing feedback u = ctrl[t] + gain[t] x."""
 
   ctrl: jax.Array  # (T, nu)
   qpos: jax.Array  # (T + 1, nq)
   qvel: jax.Array  # (T + 1, nv)
   gain: jax.Array  # (T, nu, nx)
   cost: jax.Array  # ()
-  iterations: jax.Array  # () those taken
-  converged: jax.Array  # () whether an iteration gained less than the tolerance, or its quadratic model promised no more
+  iterations: jax.Array  # () number of iterations
+  converged: jax.Array  # () whether the decrease of the cost, or the predicted decrease, fell below the tolerance
 
 
 def ilqr(
@@ -38,20 +38,20 @@ def ilqr(
   iterations: int = 100,
   tolerance: float = 1e-6,
 ) -> Ilqr:
-  """Improve controls from a state. Compile it: `mjx.jit(lambda m, d, u: ilqr(m, d, u, cost))`.
+  """Optimize the controls of a trajectory. Compile the call: `mjx.jit(lambda m, d, u: ilqr(m, d, u, cost))`.
 
-  Derivatives of the steps are exact, those of the contacts too; all knots are linearised as one batch, and all lengths of
-  step are simulated as one.
+  Derivatives of the steps are exact, also through contacts. All knots are linearised as one batch, and all step lengths of
+  the line search are simulated as one batch.
 
   Args:
     m: the model.
-    d: the state to start from.
-    ctrl: (T, nu), where to start from; zeros will do if they are not a saddle.
+    d: the initial state.
+    ctrl: initial controls (T, nu); zeros are enough unless they are a saddle point of the cost.
     cost: residuals along the trajectory and at its end.
-    steps: steps for which each control is held.
-    bounds: of the controls, (nu,) each; the model's ranges by default.
-    iterations: at most so many.
-    tolerance: gain of an iteration, relative to the cost, at which to stop.
+    steps: number of steps for which each control is held.
+    bounds: lower and upper bounds of the controls, (nu,) each; the model's ranges by default.
+    iterations: maximum number of iterations.
+    tolerance: stop when an iteration decreases the cost by less than this fraction of the cost.
 
   Reference: Tassa, Mansard and Todorov, Control-limited differential dynamic programming, ICRA 2014.
   """
@@ -61,7 +61,7 @@ def ilqr(
   alphas = jnp.asarray(ALPHAS, ctrl.dtype)
 
   def forward(path, ctrl, k, K, alpha):
-    """The trajectory with a part of the improvement; path is the one that was linearised."""
+    """Simulate the trajectory with step length alpha along (k, K); path is the linearised trajectory."""
 
     def one(now, x):
       reference, u, k, K = x
@@ -84,7 +84,7 @@ def ilqr(
     best = jnp.argmin(costs)
     new_path, new_ctrl, new_total = jax.tree.map(lambda x: x[best], tried)
     better = costs[best] < total
-    # a promise that heavy damping made small is none
+    # with heavy damping a small predicted decrease is no sign of convergence
     small = jnp.where(better, total - new_total, promised) <= tolerance * total
     done = small & (better | (mu <= _DAMPING))
     path, ctrl, K = mjx.where(better, (new_path, new_ctrl, K), (path, ctrl, carry[2]))
@@ -95,7 +95,7 @@ def ilqr(
     *_, mu, count, done = carry
     return (count < iterations) & ~done & (mu < 1e10)
 
-  # the first trajectory: nothing to compare with yet, so no feedback
+  # the initial trajectory is simulated without feedback
   K = jnp.zeros((*ctrl.shape, 2 * m.nv + m.na), ctrl.dtype)
   still = jax.tree.map(lambda x: jnp.broadcast_to(x, (len(ctrl) + 1, *x.shape)), _state(d))
   path, ctrl, total = forward(still, ctrl, jnp.zeros_like(ctrl), K, jnp.zeros((), ctrl.dtype))
@@ -105,13 +105,13 @@ def ilqr(
 
 
 def _state(d: mjx.Data) -> dict[str, jax.Array]:
-  """What the next step needs."""
+  """Return the fields of Data that the next step reads."""
   names = ("time", "qpos", "qvel", "act", "history", "plastic", "qacc_warmstart")
   return {name: getattr(d, name) for name in names}
 
 
 def _quadratic(m: mjx.Model, d: mjx.Data, u: jax.Array, residual: Callable[..., jax.Array]) -> tuple[jax.Array, jax.Array]:
-  """Gradient and Gauss-Newton Hessian of the running cost in (x, u)."""
+  """Return gradient and Gauss-Newton Hessian of the running cost with respect to (x, u)."""
   nx = 2 * m.nv + m.na
 
   def move(z):
@@ -123,7 +123,7 @@ def _quadratic(m: mjx.Model, d: mjx.Data, u: jax.Array, residual: Callable[..., 
 
 
 def _final(m: mjx.Model, d: mjx.Data, residual: Callable[..., jax.Array]) -> tuple[jax.Array, jax.Array]:
-  """The same of the final cost in x."""
+  """Return gradient and Gauss-Newton Hessian of the final cost with respect to x."""
   move = lambda x: residual(m, moved(m, d, x))  # noqa: E731
   zero = jnp.zeros(2 * m.nv + m.na, d.qpos.dtype)
   r, J = move(zero), jax.jacfwd(move)(zero)
@@ -131,7 +131,7 @@ def _final(m: mjx.Model, d: mjx.Data, residual: Callable[..., jax.Array]) -> tup
 
 
 def _backward(A, B, quadratic, final, low, high, mu):
-  """Changes of the controls k (T, nu), feedback K (T, nu, nx), and what k should gain (), from the end to the start."""
+  """Run the backward pass: changes of the controls k (T, nu), feedback K (T, nu, nx), predicted decrease of the cost ()."""
   nx = A.shape[-1]
 
   def one(value, x):
@@ -150,7 +150,7 @@ def _backward(A, B, quadratic, final, low, high, mu):
 
 
 def _box(H, g, Hx, low, high):
-  """Minimum k of k'H k / 2 + g'k between bounds, by projected Newton, and its feedback: none where k is at a bound."""
+  """Minimize k'H k / 2 + g'k between bounds by projected Newton; return k and its feedback, zero where k is at a bound."""
   value = lambda k: 0.5 * k @ H @ k + g @ k  # noqa: E731
   eye = jnp.eye(len(g), dtype=g.dtype)
 

@@ -11,23 +11,23 @@ from mjx_lite.control.dynamics import difference
 
 
 class Lqr(NamedTuple):
-  """u = u0 - K x minimises the sum of x'Q x + u'R u over an infinite future, which is x'P x."""
+  """Feedback u = u0 - K x, which minimizes the sum of x'Q x + u'R u over an infinite horizon. The minimum is x'P x."""
 
   K: jax.Array  # (nu, nx)
   P: jax.Array  # (nx, nx)
 
 
 def lqr(A: jax.Array, B: jax.Array, Q: jax.Array, R: jax.Array, *, doublings: int = 30) -> Lqr:
-  """Solves the discrete Riccati equation by doubling: after n rounds the cost is that of 2^n steps.
+  """Solve the discrete Riccati equation by doubling: after n iterations the cost is that of 2^n steps.
 
   Args:
-    A: (nx, nx), of `linearize`.
-    B: (nx, nu).
-    Q: (nx, nx), not negative.
-    R: (nu, nu), positive.
-    doublings: rounds.
+    A: (nx, nx), from `linearize`.
+    B: (nx, nu), from `linearize`.
+    Q: (nx, nx), positive semidefinite.
+    R: (nu, nu), positive definite.
+    doublings: number of iterations.
 
-  Where no feedback holds the system, K and P are not finite.
+  If no feedback stabilizes the system, K and P are not finite.
 
   Reference: Chu, Fan, Lin and Wang, Structure-preserving algorithms for periodic discrete-time algebraic Riccati equations,
   International Journal of Control 77(8), 2004.
@@ -50,11 +50,11 @@ def lqr(A: jax.Array, B: jax.Array, Q: jax.Array, R: jax.Array, *, doublings: in
 
 
 def feedback(m: mjx.Model, d: mjx.Data, K: jax.Array) -> Callable[[mjx.Model, mjx.Data], jax.Array]:
-  """The policy u = d.ctrl - K x about the state and control of d, for `mjx.rollout(m, d, policy, steps=...)`.
+  """Return the policy u = d.ctrl - K x about the state and control of d, for `mjx.rollout(m, d, policy, steps=...)`.
 
   Args:
     m: the model.
-    d: the equilibrium.
-    K: (nu, nx), of `lqr`.
+    d: the equilibrium state, with its control.
+    K: (nu, nx), from `lqr`.
   """
   return lambda _, now: d.ctrl - K @ difference(m, d, now)

@@ -1,4 +1,4 @@
-"""Planning by sampling: predictive sampling, MPPI and CEM, which differ only in what they make of the samples' costs."""
+"""Planning by sampling: predictive sampling, MPPI and CEM. The methods differ only in how sampled costs update the plan."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -12,19 +12,19 @@ from mjx_lite.control.dynamics import Cost, ctrl_bounds, simulate
 
 
 class Plan(NamedTuple):
-  """A distribution of controls at knots in time, between which they are interpolated."""
+  """Normal distribution of the controls at knots in time; controls between knots are interpolated."""
 
   mean: jax.Array  # (knots, nu)
   std: jax.Array  # (knots, nu)
 
 
 def predictive(plan: Plan, samples: jax.Array, costs: jax.Array) -> Plan:
-  """The best sample. Reference: Howell and others, Predictive sampling, arXiv 2212.00541."""
+  """Choose the best sample. Reference: Howell and others, Predictive sampling, arXiv 2212.00541."""
   return plan._replace(mean=samples[jnp.argmin(costs)])
 
 
 def mppi(plan: Plan, samples: jax.Array, costs: jax.Array, temperature: float = 0.05) -> Plan:
-  """The mean of the samples, weighted by exp(-cost / (temperature x the costs' spread)).
+  """Average the samples with weights exp(-cost / (temperature x standard deviation of the costs)).
 
   Reference: Williams, Aldrich and Theodorou, Model predictive path integral control, JGCD 40(2), 2017.
   """
@@ -36,7 +36,7 @@ def mppi(plan: Plan, samples: jax.Array, costs: jax.Array, temperature: float = 
 
 
 def cem(plan: Plan, samples: jax.Array, costs: jax.Array, elite: float = 0.1, floor: float = 0.05) -> Plan:
-  """Mean and deviation of the best samples, a fraction `elite` of them; the deviation does not fall below `floor`.
+  """Compute mean and standard deviation of the best samples, a fraction `elite` of all; the deviation is at least `floor`.
 
   Reference: Rubinstein, The cross-entropy method for combinatorial and continuous optimization, 1999.
   """
@@ -50,15 +50,15 @@ METHODS: dict[str, Callable[..., Plan]] = {"predictive": predictive, "mppi": mpp
 
 
 def interpolate(knots: jax.Array, length: int) -> jax.Array:
-  """Controls (length, nu) between knots (n, nu), linearly, the first and the last of both together.
+  """Interpolate controls (length, nu) linearly between knots; the first and last controls are the first and last knots.
 
   Args:
     knots: (n, nu).
-    length: how many controls.
+    length: number of controls.
   """
   n = len(knots)
   at = np.linspace(0, n - 1, length)
-  weight = np.maximum(0, 1 - np.abs(at[:, None] - np.arange(n)))  # each control is between two knots
+  weight = np.maximum(0, 1 - np.abs(at[:, None] - np.arange(n)))  # hat functions: two nonzero weights per control
   return jnp.asarray(weight, knots.dtype) @ knots
 
 
@@ -75,22 +75,24 @@ def improve(
   steps: int = 1,
   **options: float,
 ) -> tuple[Plan, jax.Array]:
-  """One round: sample, simulate all samples as one batch, make a better plan. Compile it, call it until it is good.
+  """Improve a plan by one iteration: draw samples, simulate the samples as one batch, update the plan.
+
+  Compile this function, and call it until the cost is low enough.
 
   Args:
     m: the model.
-    d: the state to start from.
-    plan: the plan so far; it is one of the samples.
-    cost: as for `ilqr`.
-    key: of jax.random.
-    length: controls in a trajectory.
+    d: the initial state.
+    plan: the plan so far; its mean is one of the samples.
+    cost: residuals along the trajectory and at its end, as for `ilqr`.
+    key: a key of jax.random.
+    length: number of controls in a trajectory.
     method: one of `METHODS`.
-    samples: trajectories.
-    steps: steps for which each control is held.
-    **options: of the method: temperature; elite, floor.
+    samples: number of trajectories.
+    steps: number of steps for which each control is held.
+    **options: options of the method: `temperature` of 'mppi'; `elite` and `floor` of 'cem'.
 
   Returns:
-    the new plan, and the lowest cost that was found (of a sample, which is the plan only for 'predictive').
+    the new plan, and the lowest cost of a sample. The best sample is the new plan's mean only for 'predictive'.
   """
   if method not in METHODS:
     raise ValueError(f"there is no method '{method}'; there are {', '.join(METHODS)}.")
@@ -104,11 +106,11 @@ def improve(
 
 
 def shift(plan: Plan, fraction: float) -> Plan:
-  """The plan after a fraction of its length has passed, its last controls held: for planning while moving.
+  """Shift the plan forward in time and repeat its last controls, for model predictive control.
 
   Args:
-    plan: what to move on.
-    fraction: of the plan's length.
+    plan: the plan.
+    fraction: elapsed time as a fraction of the plan's length.
   """
   n = len(plan.mean)
   at = np.minimum(np.arange(n) + fraction * (n - 1), n - 1)

@@ -1,4 +1,4 @@
-"""Gradient shooting: controls follow the exact derivative of a whole trajectory's cost, backwards through the simulator."""
+"""Gradient shooting: gradient descent on the controls, with the exact reverse-mode derivative of the cost of a trajectory."""
 
 from typing import NamedTuple
 
@@ -8,17 +8,17 @@ import jax.numpy as jnp
 import mjx_lite as mjx
 from mjx_lite.control.dynamics import Cost, check_ctrl, ctrl_bounds, simulate
 
-_MOMENTUM, _MEMORY = 0.9, 0.99  # of the mean of the gradients, and of their squares
+_MOMENTUM, _MEMORY = 0.9, 0.99  # Adam's decay rates: of the mean of the gradients, and of the mean of their squares
 _TINY = 1e-12
 
 
 class Shot(NamedTuple):
-  """The best controls that were found."""
+  """The best controls of all iterations."""
 
   ctrl: jax.Array  # (T, nu)
   cost: jax.Array  # ()
-  costs: jax.Array  # (iterations,) that of the controls of each iteration
-  lost: jax.Array  # () iterations whose gradient was not finite: they moved by their momentum alone
+  costs: jax.Array  # (iterations,) cost of the controls of each iteration
+  lost: jax.Array  # () number of iterations with a gradient that was not finite; these iterations use the momentum only
 
 
 def shoot(
@@ -32,20 +32,21 @@ def shoot(
   iterations: int = 200,
   rate: float = 0.05,
 ) -> Shot:
-  """Improve controls from a state by projected Adam. Compile it: `mjx.jit(lambda m, d, u: shoot(m, d, u, cost))`.
+  """Optimize controls by projected Adam. Compile the call: `mjx.jit(lambda m, d, u: shoot(m, d, u, cost))`.
 
-  One reverse pass in an iteration, whatever the number of controls: for long trajectories, many controls, and costs that are
-  cheap to descend. Where curvature matters `ilqr` needs far fewer iterations.
+  Each iteration is one reverse pass, whatever the number of controls. The method suits long trajectories, many controls, and
+  well-conditioned costs. For ill-conditioned costs `ilqr` needs far fewer iterations.
 
   Args:
     m: the model.
-    d: the state to start from.
-    ctrl: (T, nu), where to start from.
+    d: the initial state.
+    ctrl: initial controls (T, nu).
     cost: residuals along the trajectory and at its end.
-    steps: steps for which each control is held.
-    bounds: of the controls, (nu,) each; the model's ranges by default.
-    iterations: how many.
-    rate: of the first iteration, relative to half of the bounds' distance (to 1 without bounds); it falls to nothing.
+    steps: number of steps for which each control is held.
+    bounds: lower and upper bounds of the controls, (nu,) each; the model's ranges by default.
+    iterations: number of iterations.
+    rate: learning rate of the first iteration, relative to half the width of the bounds (relative to 1 without bounds). The
+      rate falls linearly to zero.
 
   Reference: Kingma and Ba, Adam, ICLR 2015.
   """
@@ -62,7 +63,7 @@ def shoot(
     g = jnp.where(finite, g * width, 0)
     best = mjx.where(total < best.cost, best._replace(ctrl=u, cost=total), best)
     mean, square = _MOMENTUM * mean + (1 - _MOMENTUM) * g, _MEMORY * square + (1 - _MEMORY) * g * g
-    age = i + 1  # both means begin at zero
+    age = i + 1  # bias correction: both means begin at zero
     step = mean / (1 - _MOMENTUM**age) / (jnp.sqrt(square / (1 - _MEMORY**age)) + _TINY)
     u = jnp.clip(u - rate * (1 - i / iterations) * width * step, low, high)
     return (u, mean, square, best, lost + ~finite), total

@@ -1,1 +1,1 @@
-"""Data definitions, and the world axis."""
+"""Data definitions, the world axis, and the compiler of steps."""

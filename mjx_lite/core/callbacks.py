@@ -1,4 +1,4 @@
-"""The user's functions in the loop: MuJoCo's callbacks, pure, written for one world in the public layout."""
+"""User functions that the pipeline calls: MuJoCo's callbacks, as pure functions of one world in the public layout."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -10,19 +10,20 @@ import jax.numpy as jnp
 class Callbacks(NamedTuple):
   """Functions of the Model and the Data of one world that `step`, `forward`, `inverse` and `rollout` call.
 
-  They are part of the program: define them once (another function object traces anew), and let them not close over values
-  of a trace; what varies goes through Data, in `userdata` for example. They may call functions of mjx_lite, and derivatives
-  go through them.
+  Functions are part of the program: define each function once, because JAX traces again for another function object. A
+  function must not close over traced values. Pass varying values through Data, for example in `userdata`. The functions may
+  call functions of mjx_lite, and derivatives go through the functions.
 
   Attributes:
-    control: ctrl (nu,), once per evaluation of the forces, so four times a step under RK4 (mjcb_control).
-    passive: what is added to qfrc_passive (nv,) (mjcb_passive).
-    contact: which contact slots are kept (ncon,), for contacts that were found; `mjcb_contactfilter` decides by geoms before.
-    sensor: (m, d, stage) -> the numbers of all USER sensors of the stage, in order (mjcb_sensor); the sensordata of the
-      stage is not in d yet.
-    act_dyn: act_dot (na,), of which the entries of actuators with dyntype USER are taken (mjcb_act_dyn).
-    act_gain: gains (nactuator,), of which those of gaintype USER are taken (mjcb_act_gain).
-    act_bias: forces (nactuator,), of which those of biastype USER are taken (mjcb_act_bias).
+    control: returns ctrl (nu,). Called once per evaluation of the forces, so four times a step under RK4 (mjcb_control).
+    passive: returns a force (nv,) that is added to qfrc_passive (mjcb_passive).
+    contact: returns a mask (ncon,) of the contact slots to keep. Called after contacts are found; MuJoCo's
+      `mjcb_contactfilter` decides before that, by geoms.
+    sensor: (m, d, stage) -> the values of all USER sensors of the stage, in order (mjcb_sensor). d does not have the
+      sensordata of the stage yet.
+    act_dyn: returns act_dot (na,), of which only the entries of actuators with dyntype USER are used (mjcb_act_dyn).
+    act_gain: returns gains (nactuator,), of which only those of gaintype USER are used (mjcb_act_gain).
+    act_bias: returns forces (nactuator,), of which only those of biastype USER are used (mjcb_act_bias).
   """
 
   control: Callable[..., Any] | None = None
@@ -38,18 +39,18 @@ NONE = Callbacks()
 
 
 def attach(m: Any, callbacks: Callbacks | None) -> Any:
-  """The Model with functions in its static part, for the stages to find."""
+  """Return the Model with callbacks in its static part, where the stages read them."""
   return m if callbacks is None else m.replace(layout=m.layout.with_callbacks(callbacks))
 
 
 def call(m: Any, d: Any, name: str, size: int, *static: Any) -> jax.Array:
-  """Result (size, W) of one of the user's functions in all worlds.
+  """Return the result (size, W) of one of the user's functions in all worlds.
 
   Args:
     m, d: Model and Data in the engine's layout.
-    name: field of Callbacks.
-    size: length of its result.
-    *static: further arguments.
+    name: field of Callbacks that has the function.
+    size: length of the function's result.
+    *static: further arguments of the function.
 
   Raises:
     ValueError: the function is missing, or its result has another shape.

@@ -1,7 +1,6 @@
 """Short descriptions of Models, Datas and their parts, for people: sizes, options, bytes.
 
-Nothing is computed for them: what is traced, or was handed on to a program, is shown by dtype and shape, and what lies packed
-stays packed.
+A description computes nothing. Traced and donated arrays are shown by dtype and shape, and a packed Data stays packed.
 """
 
 import dataclasses
@@ -18,7 +17,7 @@ from mjx_lite.core.packing import Packed
 from mjx_lite.core.pytree import kept, specs
 
 _UNNAMED = "MuJoCo Model"  # what the compiler calls a model without a name
-_FEW = 10  # numbers that are written out
+_FEW = 10  # largest number of values that are written out
 _MODEL_SIZES = ("nq", "nv", "nu", "na", "nbody", "njnt", "ngeom", "nsite", "neq", "ntendon", "nsensor", "nkey")
 _DATA_SIZES = {
   "nq": "qpos", "nv": "qvel", "nu": "ctrl", "na": "act", "nbody": "xpos", "ngeom": "geom_xpos", "nsite": "site_xpos",
@@ -31,7 +30,7 @@ _ENUMS = {
 
 
 def value(x: Any) -> str:
-  """A few numbers as they are, other arrays by dtype and shape."""
+  """Format a small array by its values (at most 10), a larger array by dtype and shape, and other objects by value or type."""
   if not hasattr(x, "shape") or not hasattr(x, "dtype"):
     return repr(x) if isinstance(x, str | bytes | type(None)) or np.isscalar(x) else type(x).__name__
   if isinstance(x, np.ndarray | jax.Array) and not isinstance(x, jax.core.Tracer) and math.prod(x.shape) <= _FEW:
@@ -42,7 +41,7 @@ def value(x: Any) -> str:
 
 
 def parts(x: Any) -> str:
-  """All fields of a dataclass."""
+  """Format a dataclass with all its fields."""
   shown = []
   for f in dataclasses.fields(x):
     field, enum = getattr(x, f.name), _ENUMS.get(f.name)
@@ -59,7 +58,7 @@ def _names(enum: Any, number: int) -> str:
 
 
 def size(x: Any) -> str:
-  """Bytes of a pytree's arrays."""
+  """Format the number of bytes of a pytree's arrays."""
   n = sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in jax.tree.leaves(x) if hasattr(leaf, "dtype"))
   for unit in ("B", "kB", "MB"):
     if n < 1000:
@@ -69,7 +68,7 @@ def size(x: Any) -> str:
 
 
 def model(m: Any) -> str:
-  """A Model by its sizes and options."""
+  """Format a Model by its sizes and options."""
   name = bytes(m.layout.static.get("names", b"")).split(b"\0")[0].decode(errors="replace")
   sizes = {k: m.layout.static.get(k, 0) for k in _MODEL_SIZES} | dict(ncon=m.plan.sizes["ncon"], nefc=m.plan.sizes["nefc"])
   o = m.opt
@@ -84,12 +83,12 @@ def model(m: Any) -> str:
 
 
 def _extra(x: Any, spec: Any) -> bool:
-  """Whether an array has axes besides those of one world."""
+  """Return whether an array has batch axes before the axes of one world."""
   return hasattr(x, "ndim") and x.ndim > len(spec["shape"])
 
 
 def data(d: Any) -> str:
-  """A Data by its worlds and sizes."""
+  """Format a Data by its number of worlds and its sizes."""
   d = _shapes(d)
   keep = kept(d)
   sizes = {k: _length(getattr(d, field), spec) for k, field in _DATA_SIZES.items() if (spec := specs(type(d))[field])}
@@ -98,25 +97,25 @@ def data(d: Any) -> str:
 
 
 def contact(c: Any) -> str:
-  """Contacts by the number of their slots."""
+  """Format contacts by the number of their slots."""
   slots = _length(c.dist, specs(type(c))["dist"])
   return _listed("Contact", _worlds(c.dist, 1), _dtype(c.dist), f"{slots} slots", size(c))
 
 
 def _shapes(d: Any) -> Any:
-  """The Data, or shapes in the place of its arrays where those lie packed."""
+  """Return the Data; if it is packed, return shapes instead of its arrays."""
   packed = vars(d).get("_packed")
   return d if packed is None else jax.eval_shape(Packed.unpacked, packed).replace(**vars(d)["_changes"])
 
 
 def _length(x: Any, spec: Any) -> int | None:
-  """Length of the first axis that a field has in one world; None if this cannot be known."""
+  """Return the length of the first axis that a field has in one world, or None if the length is unknown."""
   ndim = len(spec["shape"])
   return x.shape[-ndim] if ndim and len(getattr(x, "shape", ())) >= ndim else None
 
 
 def _worlds(x: Any, ndim: int) -> str:
-  """The axes before those of one world."""
+  """Format the batch axes, which stand before the `ndim` axes of one world."""
   before = getattr(x, "shape", ())[:-ndim]
   return f"{' x '.join(map(str, before))} worlds" if before else ""
 

@@ -1,4 +1,4 @@
-"""What stands between a call from Python and what `jax.jit` made of a function."""
+"""The wrapper between a call from Python and a function compiled by `jax.jit`."""
 
 import functools
 from collections.abc import Callable
@@ -11,10 +11,10 @@ from mjx_lite.core.pytree import Replaceable, strong
 
 
 def entrance(function: Callable[..., Any]) -> Callable[..., Any]:
-  """What `jax.jit` made of a function, taking weakly typed arrays as arrays of their type, and naming arguments of mujoco.
+  """Wrap a function compiled by `jax.jit`: remove weak types from its arguments, and name arguments of mujoco's types.
 
-  JAX compiles a program for `jnp.full(3, 0.2)`, which is weakly typed, and another one for the result that the next call is
-  given. Models and Datas are looked at no further: `replace` leaves nothing weakly typed in them.
+  JAX compiles one program for a weakly typed argument, as `jnp.full(3, 0.2)`, and another program for the strongly typed result
+  that the next call is given. Arrays in Models and Datas are not converted, because `replace` leaves none weakly typed.
   """
 
   @functools.wraps(function)

@@ -1,7 +1,7 @@
 """MuJoCo's enumerations under MJX's names.
 
-Every integer is read from the installed `mujoco` package, never written here: several were renumbered between
-versions (`spec` of mjtDisableBit, mjtState, mjtDyn...).
+Every integer is read from the installed `mujoco` package and never written here, because MuJoCo renumbered several
+enumerations between versions (mjtDisableBit, mjtState, mjtDyn, ...).
 """
 
 import enum
@@ -11,7 +11,7 @@ import mujoco
 
 
 def _read(name: str, source: Any, prefix: str, base: type = enum.IntEnum) -> Any:
-  """Python enum with the members of a mujoco enum, the common prefix cut off."""
+  """Return a Python enum with the members of a mujoco enum, without their common prefix."""
   members = {k.removeprefix(prefix): int(v) for k, v in source.__members__.items() if k.startswith(prefix)}
   return base(name, members, module=__name__)
 
@@ -50,4 +50,4 @@ MAXVAL = float(mujoco.mjMAXVAL) if hasattr(mujoco, "mjMAXVAL") else 1e10
 MINIMP = float(mujoco.mjMINIMP) if hasattr(mujoco, "mjMINIMP") else 1e-4
 MAXIMP = float(mujoco.mjMAXIMP) if hasattr(mujoco, "mjMAXIMP") else 0.9999
 MINMU = float(mujoco.mjMINMU) if hasattr(mujoco, "mjMINMU") else 1e-5
-MAXCONPAIR = int(getattr(mujoco, "mjMAXCONPAIR", 50))  # contacts of two geoms
+MAXCONPAIR = int(getattr(mujoco, "mjMAXCONPAIR", 50))  # largest number of contacts of two geoms

@@ -1,4 +1,4 @@
-"""Errors: each says what is wrong, where, and what to do."""
+"""Errors: each message says what is wrong, where, and what to do."""
 
 from typing import Any, NamedTuple
 
@@ -8,27 +8,27 @@ import numpy as np
 
 
 class SlowPathWarning(UserWarning):
-  """A computation takes a slower path than it could, with the same results; the message says which, why, and what it costs."""
+  """A computation takes a slower path than necessary, with the same results; the message names path, reason and cost."""
 
 
 class MjxError(ValueError):
-  """Base of the errors raised for bad input."""
+  """Base class of the errors raised for bad input."""
 
 
 class Problem(NamedTuple):
-  """One thing in a model that is not supported."""
+  """One unsupported feature of a model."""
 
-  element: str  # as the model names it, e.g. "joint 'hip'"
+  element: str  # name in the model, e.g. "joint 'hip'"
   attribute: str  # e.g. "frictionloss"
-  what: str  # what is there
-  instead: str  # the nearest thing that is supported
+  what: str  # the unsupported value
+  instead: str  # the nearest supported value
 
   def __str__(self) -> str:
     return f"{self.element}: {self.attribute} = {self.what} is not supported; {self.instead}"
 
 
 class UnsupportedModelError(NotImplementedError):
-  """A model uses features that are not implemented; `problems` lists all of them."""
+  """Error for a model with features that are not implemented; `problems` lists all these features."""
 
   def __init__(self, problems: list[Problem]):
     self.problems = problems
@@ -37,11 +37,11 @@ class UnsupportedModelError(NotImplementedError):
 
 
 def check_index(i: Any, n: int, message: str) -> None:
-  """Refuse a number, or an array of them, that is outside 0 <= i < n; what is traced is left alone.
+  """Refuse an index, or an array of indices, outside 0 <= i < n. Traced indices are not checked.
 
   Raises:
-    TypeError: for what is not whole numbers.
-    IndexError: with the message, in which `{i}` stands for the number.
+    TypeError: the indices are not integers.
+    IndexError: an index is out of range. Its text is `message`, in which `{i}` stands for the index.
   """
   if any(isinstance(x, jax.core.Tracer) for x in jax.tree.leaves(i)):
     return
@@ -53,7 +53,7 @@ def check_index(i: Any, n: int, message: str) -> None:
     raise IndexError(message.format(i=wrong.flat[0]))
 
 
-# fields of Data in mujoco-mjx and earlier names, and what is here in their place
+# names in mujoco-mjx and earlier versions that do not exist here: what to use instead
 DATA_NAMES = {
   "_impl": "its fields are fields of Data itself: d.contact, d.efc_D, d.M, ...",
   "ncon": "contacts have constant slots, d.contact.dist.shape[-1] of them; (d.contact.exclude >= 0).sum(-1) counts those taken",
@@ -104,7 +104,7 @@ def refuse_mujoco(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
   """Refuse arguments of mujoco's own types, which JAX does not know.
 
   Raises:
-    TypeError: says which argument it is and what to do.
+    TypeError: names the argument and the function that converts it.
   """
   advice = {"MjModel": "put_model", "MjData": "put_data", "MjSpec": "put_model of spec.compile()"}
   for which, x in [*enumerate(args), *kwargs.items()]:

@@ -1,4 +1,4 @@
-"""Whether arrays have the shapes that a model gives them: comparisons of shapes alone, which cost no computation."""
+"""Checks that arrays have the shapes of a model. The checks compare shapes only, which costs no computation."""
 
 import functools
 import numbers
@@ -10,22 +10,23 @@ from mjx_lite.core.pytree import specs
 
 @functools.lru_cache(maxsize=16)
 def shapes(cls: type, layout: Layout) -> dict[str, tuple[int, ...]]:
-  """Shapes in one world of the arrays that a class declares, by name."""
+  """Return the shapes in one world of the arrays that a class declares, by field name."""
   sizes = {**layout.static, **layout.plan.sizes}
   return {k: tuple(sizes[n] if isinstance(n, str) else n for n in s["shape"]) for k, s in specs(cls).items()}
 
 
 def check_change(name: str, value: Any, shape: tuple[int, ...], old: Any = None) -> None:
-  """Refuse an array of another shape than the field has; axes of a batch may come before.
+  """Refuse a new array for a field if it has the wrong shape. Leading batch axes are allowed.
 
   Args:
-    name: as the message names the field.
+    name: name of the field in the message.
     value: the new array.
-    shape: the shape in one world.
-    old: the array that it replaces; inside the engine there is a world axis after those of the field.
+    shape: the field's shape in one world.
+    old: the array to be replaced. In the engine's layout it has a world axis after the field's axes, and then the new array
+      may have one too.
 
   Raises:
-    ValueError: for another shape; it names the field.
+    ValueError: the array has another shape; the message names the field.
   """
   if not hasattr(value, "shape") or not shape:
     return
@@ -36,17 +37,17 @@ def check_change(name: str, value: Any, shape: tuple[int, ...], old: Any = None)
 
 
 def check_shape(name: str, value: Any, shape: tuple[int, ...], otherwise: str = "the array does not fit") -> None:
-  """Refuse what is not an array of this shape.
+  """Refuse a value that is not an array of this shape.
 
   Args:
-    name: as the message names the field.
-    value: the array, or a number where the shape is that of a number.
+    name: name of the field in the message.
+    value: the array, or a number where the shape is ().
     shape: the shape in one world.
-    otherwise: reason that the message gives where the array is not a batch of the right shape.
+    otherwise: the reason in the message if the array is not a batch of the right shape.
 
   Raises:
-    TypeError: for what is no array.
-    ValueError: for another shape.
+    TypeError: the value is not an array.
+    ValueError: the array has another shape.
   """
   if not hasattr(value, "shape"):
     if not shape and isinstance(value, numbers.Number):

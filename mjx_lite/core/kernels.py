@@ -1,7 +1,7 @@
-"""Steps as kernels: what belongs to one world is written as numbers (`scalars.py`), for all worlds by the same straight code.
+"""Steps as kernels: the operations of one world become a program of scalars (`scalars.py`), which is the same for all worlds.
 
-A thread of a GPU runs it for its world (`ptx.py`), a lane of a CPU's vectors for its own (`vectors.py`). What all worlds share,
-and what moves arrays between kernels, XLA computes.
+A thread of a GPU runs this program for one world (`ptx.py`); on a CPU a lane of a vector runs the program (`vectors.py`). XLA
+computes the values that all worlds share, and moves arrays between kernels.
 """
 
 import functools
@@ -17,16 +17,17 @@ from jax.extend import core as jex_core
 from mjx_lite.core import paths, regions, scalars
 from mjx_lite.core.scalars import Program, Unsupported, loop_arguments
 
-_BLOCK = 16  # worlds of a turn where there is no kernel
+_BLOCK = 16  # worlds per iteration of the loop that runs where there is no kernel
 
 
 class Kernels(NamedTuple):
-  """How kernels are made for some worlds.
+  """Builder of kernels for a given number of worlds.
 
   Attributes:
-    call: a kernel's results: of a program, its inputs, numbers of each result, dtypes of these and worlds.
-    worlds: how many there are; of a single one everything is computed in kernels.
-    loop: numbers that a loop makes, all turns together, above which a turn is a kernel of its own.
+    call: function that compiles and calls a kernel. Its arguments are a program, the input arrays, the scalars of each result
+      (indices into the program), the dtypes of the results, and the number of worlds. It returns the result arrays.
+    worlds: number of worlds. With a single world, kernels compute everything that is not constant.
+    loop: scalars that a loop computes in all its iterations. In a larger loop each iteration is a kernel of its own.
     on_cpu: whether the device is a CPU.
   """
 
@@ -37,19 +38,26 @@ class Kernels(NamedTuple):
 
   @property
   def axis(self) -> int:
-    """The axis of worlds: on a CPU the first one, as users have it, on a GPU the last one, as threads read it."""
+    """The world axis: on a CPU the first axis, as in users' arrays; on a GPU the last axis, in the order of the threads."""
     return 0 if self.on_cpu and self.worlds > 1 else -1
 
   def evaluate(self, closed: Any, inputs: Sequence[Any]) -> list[Any]:
-    """The results, for each world, of a program of one world, of inputs for each world or, for all worlds, (..., 1).
+    """Return the per-world results of a program of one world.
+
+    Args:
+      closed: the program.
+      inputs: per-world arrays with their world axis at `axis`, or arrays (..., 1) that all worlds share.
 
     Raises:
-      Unsupported: an operation is not written as numbers, or there are too many.
+      Unsupported: an operation has no scalar form, or the program is too large.
     """
     return self._begun(closed, dict(zip(closed.jaxpr.invars, inputs, strict=True)))({})
 
   def _begun(self, closed: Any, known: dict[Any, Any]) -> Callable[[dict[Any, Any]], list[Any]]:
-    """Computes what all worlds share of a program, some of whose arguments are known; returns what computes the rest."""
+    """Compute the shared values of a program from the arguments in `known`; return a function that computes the results.
+
+    That function takes the remaining arguments, as a dict from variable to array.
+    """
     eqns, outvars = regions.inlined(closed, closed.jaxpr.invars, known)
     last = regions.last_reads(eqns, outvars)
     shared = {v for v, x in known.items() if self._is_shared(x, v.aval)}
@@ -89,14 +97,14 @@ class Kernels(NamedTuple):
     return rest
 
   def _shared(self, closed: Any, inputs: Sequence[jax.Array]) -> list[Any]:
-    """Return the results of what all worlds share: on CPU in regions, which compile faster than one kernel an operation."""
+    """Return the results of shared operations: on CPU in regions, which compile faster than one kernel for each operation."""
     return (regions.evaluate if self.on_cpu else regions.evaluate_plainly)(closed, *inputs)
 
   def _is_shared(self, x: Any, aval: Any) -> bool:
     return np.shape(x) == aval.shape and (self.worlds > 1 or not isinstance(x, jax.core.Tracer))
 
   def _stepped(self, eqn: Any, known: dict[Any, Any]) -> list[jax.Array]:
-    """Results of a loop of steps."""
+    """Return the results of a loop, each iteration of which calls kernels of its own."""
     inside = eqn.params["jaxpr"]
     nconst, ncarry = loop_arguments(eqn)
     given = regions.read(eqn.invars, known)
@@ -108,9 +116,9 @@ class Kernels(NamedTuple):
 
     rows = inside.in_avals[nconst + ncarry :]
     if eqn.params["length"] == 1 and any(a.shape[-1:] != (1,) for a in rows):
-      raise Unsupported("a loop of one turn")  # whether its rows are the worlds' cannot be told by their shapes
+      raise Unsupported("a loop of one turn")  # shapes do not show here whether the rows are per-world
     first = [self._wide(x, a) for x, a in zip(given[nconst:], inside.in_avals[nconst : nconst + ncarry], strict=False)]
-    # the axis of turns comes first in a loop, that of worlds in arrays of worlds
+    # a loop needs its iteration axis first; per-world arrays on CPU have their world axis first
     own = [(x, v.aval.shape) for x, v in zip(given, eqn.invars, strict=True)][nconst + ncarry :]
     xs = [x if x.shape == shape else self._swapped(x) for x, shape in own]
 
@@ -125,7 +133,7 @@ class Kernels(NamedTuple):
     return _ended(trace, step, [jax.ShapeDtypeStruct(self._shape(a), a.dtype) for a in inside.out_avals])
 
   def _swapped(self, x: jax.Array) -> jax.Array:
-    """The array, the axes of worlds and of a loop's turns swapped where worlds come first."""
+    """Return the array with the world axis and the iteration axis swapped, if the world axis is the first axis."""
     return jnp.swapaxes(x, 0, 1) if self.axis == 0 else x
 
   def _wide(self, x: Any, aval: Any) -> jax.Array:
@@ -138,7 +146,7 @@ class Kernels(NamedTuple):
     return wide(aval.shape, self.worlds, self.axis)
 
   def _together(self, closed: Any, inputs: Sequence[jax.Array]) -> list[Any]:
-    """Results of one kernel."""
+    """Return the results of one kernel."""
     p = Program()
     given = [
       p.constant(x)
@@ -154,7 +162,7 @@ class Kernels(NamedTuple):
     return [inputs[passed[k]] if k in passed else next(new) for k in range(len(outs))]
 
   def _whole(self, p: Program, out: np.ndarray, inputs: Sequence[jax.Array]) -> list[int]:
-    """The input that numbers are, if they are one."""
+    """Return, as a list, the index of the input that equals the result `out`; an empty list if no input does."""
     order = out.ravel().tolist()
     if not order or p.op[order[0]] != "load":
       return []
@@ -163,7 +171,7 @@ class Kernels(NamedTuple):
     return [k] if is_whole and all(p.of.get(n) == (k, i, self.worlds > 1) for i, n in enumerate(order)) else []
 
   def _built(self, p: Program, inputs: Sequence[jax.Array], outs: Sequence[np.ndarray], dtypes: Sequence[Any]) -> list[Any]:
-    """What `call` returns; whatever fails in it, but for memory, is `Unsupported`."""
+    """Return the results of `call`; raise any exception in it, except MemoryError, as `Unsupported`."""
     try:
       return self.call(p, inputs, outs, dtypes, self.worlds)
     except (Unsupported, MemoryError):
@@ -173,10 +181,10 @@ class Kernels(NamedTuple):
 
 
 def probe(call: Any, widths: Sequence[int], axis: int, rtol: float) -> None:
-  """Compile a program of three operations, of each of some numbers of worlds along an axis, and compare its numbers.
+  """Compile a program of three operations for each number of worlds in `widths`, and compare its results with NumPy's.
 
   Raises:
-    RuntimeError: they are others.
+    RuntimeError: the results differ.
   """
   for worlds in widths:
     x = np.linspace(-2, 2, 2 * worlds, dtype=np.float32).reshape(wide((2,), worlds, axis))
@@ -189,15 +197,18 @@ def probe(call: Any, widths: Sequence[int], axis: int, rtol: float) -> None:
 
 
 def over_worlds(closed: Any, given: Sequence[Any], call: Any, loop: int) -> tuple[Any, list[Any]]:
-  """A program with a loop over worlds, as JAX's derivatives of one are, whose turns are lanes of kernels instead.
+  """Replace the loops over worlds in a program, such as JAX's derivative of such a loop, by kernels with a lane per world.
 
-  What cannot be written as numbers, or has too many, goes through the loop some worlds at a time.
+  If one of the loops has no scalar form, or is too large, all of them remain, and each iteration computes `_BLOCK` worlds.
 
   Args:
-    given: arguments that are constant, None for others.
+    closed: the program.
+    given: the constant arguments; None for each argument that is not constant.
+    call: see `Kernels`.
+    loop: see `Kernels`.
 
   Returns:
-    The program, and its results that are constant, None for others.
+    The program, and its constant results; None for each result that is not constant.
   """
   constant: list[Any] = []
 
@@ -220,7 +231,7 @@ def over_worlds(closed: Any, given: Sequence[Any], call: Any, loop: int) -> tupl
     for e in closed.jaxpr.eqns:
       operands = regions.read(e.invars, known)
       is_traced = any(isinstance(x, jax.core.Tracer) for x in operands)
-      if e.primitive.name == "jit":  # some of its results may be constant
+      if e.primitive.name == "jit":  # some results of the call may be constant
         known.update(zip(e.outvars, evaluated(loop_of, e.params["jaxpr"], operands), strict=True))
       elif is_traced and e.primitive.name == "scan" and _only_adds(e):
         known.update(zip(e.outvars, _summed(e, operands, loop_of), strict=True))
@@ -244,9 +255,9 @@ def over_worlds(closed: Any, given: Sequence[Any], call: Any, loop: int) -> tupl
 
 
 def _ended(trace: Callable[..., Any], function: Callable[..., list[Any]], results: Sequence[Any]) -> Any:
-  """The trace of a function; what it raises as `Unsupported` is raised behind it.
+  """Trace a function to its end, and raise its `Unsupported` only after the trace.
 
-  JAX never frees a trace that an exception left: constants have finalizers, which keep all that was traced.
+  JAX never frees a trace that an exception ended: finalizers of constants keep all traced objects alive.
   """
   failed = []
 
@@ -264,7 +275,7 @@ def _ended(trace: Callable[..., Any], function: Callable[..., list[Any]], result
 
 
 def _summed(eqn: Any, given: Sequence[Any], loop_of: Callable[..., list[Any]]) -> list[Any]:
-  """Results of a loop over worlds, of what each of them makes: what they add to what they carry are sums."""
+  """Return the results of a loop over worlds, computed for all worlds by `loop_of`; its additions to the carry are summed."""
   inside, worlds = eqn.params["jaxpr"], eqn.params["length"]
   nconst, ncarry = loop_arguments(eqn)
   nothing = [np.zeros(a.shape, a.dtype) for a in inside.in_avals[nconst : nconst + ncarry]]
@@ -274,7 +285,7 @@ def _summed(eqn: Any, given: Sequence[Any], loop_of: Callable[..., list[Any]]) -
 
 
 def _only_adds(eqn: Any) -> bool:
-  """Whether the turns of a loop make nothing of what they carry, but add to it."""
+  """Return whether the iterations of a loop use the carry only to add to it."""
   jaxpr = eqn.params["jaxpr"].jaxpr
   nconst, ncarry = loop_arguments(eqn)
 
@@ -295,15 +306,15 @@ def _inner(shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def wide(shape: tuple[int, ...], worlds: int, axis: int) -> tuple[int, ...]:
-  """Shape of what each of many worlds has, the worlds along its first axis (0) or its last one (-1).
+  """Return the shape of a per-world array, from one world's shape, with the world axis first (0) or last (-1).
 
-  The last axis of the given shape may be that of one world.
+  A last axis of size 1 in the given shape is the axis of one world, and is dropped.
   """
   return (worlds, *_inner(shape)) if axis == 0 else (*_inner(shape), worlds)
 
 
 def _become_constants(closed: Any, known: dict[Any, Any], eqn: Any, outs: Sequence[Any]) -> bool:
-  """Make results of an equation known if they are constants; return whether they are."""
+  """Add the results of an equation to `known` if they are constants; return whether they are."""
   if not known.keys() >= set(regions.variables([eqn])):
     return False
   try:
@@ -314,7 +325,7 @@ def _become_constants(closed: Any, known: dict[Any, Any], eqn: Any, outs: Sequen
 
 
 def _of_all(closed: Any, inputs: Sequence[Any]) -> list[Any]:
-  """What is the same for all worlds: constants where they can be known."""
+  """Return results that are the same for all worlds, as constants where their values are known now."""
   try:
     return scalars.constants(closed, inputs)
   except Unsupported:

@@ -1,7 +1,7 @@
-"""Work on those of the pairs of all worlds that need it, side by side: its cost follows how many these are.
+"""Compaction: work on the (pair, world) items that need it, packed side by side, at a cost that follows their number.
 
-Of n pairs in each of W worlds a few are worth a search, another few in each world. They are put next to each other, so many
-that arithmetic is done in vectors, and gone through in as many rounds as are needed.
+Of n pairs in each of W worlds only some are worth a search, and each world has different ones. The selected items are packed
+into lanes, enough of them that arithmetic is done in vectors, and processed in as many rounds as are needed.
 """
 
 import functools
@@ -15,20 +15,20 @@ import numpy as np
 from mjx_lite.core import linear, loops, regions
 from mjx_lite.core.select import fetched, next_true, over
 
-_FEW = 2  # pairs that are not worth the sorting
-_LEAST = 16  # lanes, and what their number is a multiple of
-_ROUNDS = 32  # if all are wanted
-_WIDE, _WIDE_ROUNDS = 256, 8  # so many worlds are on a device with lanes to spare, where each round costs its launches
+_FEW = 2  # pairs; for so few, compaction costs more than it saves
+_LEAST = 16  # least number of lanes; other numbers are multiples of it
+_ROUNDS = 32  # rounds if all items are wanted
+_WIDE, _WIDE_ROUNDS = 256, 8  # rounds above 256 worlds: such a device has lanes to spare, and each round costs its launches
 
 
 class Lanes(NamedTuple):
-  """Which pair (k,) of which world (k,) each lane has."""
+  """Indices of the pair (k,) and of the world (k,) that each lane processes."""
 
   pair: jax.Array
   world: jax.Array
 
   def take(self, x: jax.Array | np.ndarray) -> jax.Array:
-    """Of x (n, ..., W), or (n, ..., 1) for all worlds, what the lanes have (1, ..., k)."""
+    """Gather the lanes' entries (1, ..., k) from x (n, ..., W), or from x (n, ..., 1), which all worlds share."""
     x = jnp.asarray(x)
     if x.shape[-1] == 1:
       return fetched(x[..., 0], self.pair)[None]
@@ -36,7 +36,7 @@ class Lanes(NamedTuple):
 
 
 class Search(NamedTuple):
-  """Describe a loop for one row of one world. Its arrays are large enough to fill vectors.
+  """A loop for one row of one world. Its arrays are large enough to fill vectors.
 
   Attributes:
     start: function of a row () and a world (). It returns the first state, a pytree.
@@ -55,7 +55,8 @@ def search(wanted: jax.Array, how: Search, others: Any) -> Any:
   """Search for each wanted row of each world, and return the results (n, ..., W). There is no gradient.
 
   With few worlds the searches run one after the other. With more, 16 searches run side by side (on a GPU an eighth of all
-  rows); as soon as a quarter of these have ended, new searches take their places, so that few wait for the longest one.
+  rows). As soon as a quarter of the running searches have ended, new searches start in their lanes, so that few lanes wait for
+  the longest search.
 
   Args:
     wanted: (n, W) mask of the rows to search.
@@ -121,15 +122,17 @@ def _where(mask: jax.Array, new: jax.Array, old: jax.Array) -> jax.Array:
 
 
 def in_lanes(wanted: jax.Array, make: Callable[..., Any], others: Any, sift: bool = False) -> Any:
-  """Rows (n, ..., W) of those wanted.
+  """Return rows (n, ..., W): computed for the wanted pairs of each world, and taken from `others` elsewhere.
 
   Args:
-    wanted: (n, W) which.
-    make: function of lanes that returns a pytree of rows (1, ..., k); of None, that returns all rows. Few are made so.
-    others: the same for all (n, ..., W): what those have that are not wanted.
-    sift: whether to tell that a row is what `others` have costs much less than to make one. Then `make` has a second argument,
-      () bool, whether rows are asked for, and returns with the rows, which if not asked for nobody reads, in which lanes (1, k)
-      they differ. In a tile of worlds all are sifted first, and those left put next to each other again.
+    wanted: (n, W) mask of the pairs to compute.
+    make: function of `Lanes` that returns a pytree of rows (1, ..., k). With None instead of lanes it returns all rows
+      (n, ..., W); this happens with at most `_FEW` pairs.
+    others: pytree of rows (n, ..., W) for the pairs that are not wanted.
+    sift: whether a row that equals `others` is recognized at a much lower cost than a row is computed. Then `make(lanes, full)`
+      has a second argument, () bool, and returns `(rows, differs)`; the mask `differs` (1, k) marks lanes whose rows differ
+      from `others`. If `full` is False, the rows are not used. In a tile of worlds all wanted pairs are sifted first, and the
+      remaining pairs are packed again.
   """
   number, width = wanted.shape
   rows_of = (lambda lanes: make(lanes, True)[0]) if sift else make
@@ -143,7 +146,7 @@ def in_lanes(wanted: jax.Array, make: Callable[..., Any], others: Any, sift: boo
   write = functools.partial(jax.lax.dynamic_update_slice_in_dim, axis=-1)
 
   def places(k):
-    """Of those wanted, which are in round k."""
+    """Return the flat indices of the wanted pairs of round k."""
     place = jnp.searchsorted(upto, size * k + 1 + each)
     return jnp.minimum(place, number * width - 1).astype(jnp.int32)
 
@@ -161,7 +164,7 @@ def in_lanes(wanted: jax.Array, make: Callable[..., Any], others: Any, sift: boo
   def some(k, rows):
     return put(rows, rows_of(lanes_at(places(k))), k)
 
-  def sifted(k, state):  # until round 0 those wanted are sifted
+  def sifted(k, state):  # rounds below 0 sift, rounds from 0 on compute rows
     rows, left, count = state
     place = jnp.where(k < 0, places(k + all_rounds), jax.lax.dynamic_slice_in_dim(left, size * k, size))
     new, worth = make(lanes_at(place), k >= 0)

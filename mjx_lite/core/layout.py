@@ -1,4 +1,4 @@
-"""Everything about a model that decides shapes or program structure, with one digest as its hash and equality."""
+"""The static part of a model, which decides shapes and program structure, with one digest as its hash and equality."""
 
 import hashlib
 from collections.abc import Mapping
@@ -15,13 +15,13 @@ class Layout:
   Attributes:
     static: mjModel's integer, flag and rendering fields as read-only NumPy arrays and Python numbers, by name.
     plan: index tables of the subsystems, by name (each a NamedTuple from that subsystem's `plan`).
-    pruned: traced fields whose terms were left out because they were zero: replacing them raises.
-    tile: worlds computed at a time on CPU, 0 for all at once.
+    pruned: traced fields that were zero, so that their terms were left out. Replacing one of these fields raises an error.
+    tile: number of worlds per tile on CPU, 0 for all worlds at once.
     dtype: name of the floating-point type of the Model's leaves.
-    callbacks: the user's functions, within a call that was given some.
+    callbacks: the user's functions, during a call that was given some.
 
-  Two layouts of equal content are equal, so equal models share one trace. The digest is computed here, once; flattening
-  a Model or comparing two costs nothing that grows with the arrays.
+  Two layouts of equal content are equal, so equal models share one trace. The digest is computed once, at construction.
+  Flattening a Model or comparing two Models costs nothing that grows with the arrays.
   """
 
   __slots__ = ("_hash", "callbacks", "digest", "dtype", "plan", "pruned", "static", "tile")
@@ -45,7 +45,7 @@ class Layout:
     return isinstance(other, Layout) and self.digest == other.digest and self.callbacks == other.callbacks
 
   def with_callbacks(self, callbacks: Callbacks) -> "Layout":
-    """A copy with the user's functions."""
+    """Return a copy with the user's functions."""
     new = object.__new__(Layout)
     for name in Layout.__slots__:
       setattr(new, name, getattr(self, name))
@@ -53,7 +53,10 @@ class Layout:
     return new
 
   def with_part(self, name: str, part: Any) -> "Layout":
-    """A copy with another plan of one subsystem, which follows from the one there: that is not looked through again."""
+    """Return a copy with another plan of one subsystem.
+
+    The new plan has to follow from this layout alone: only its name goes into the new digest, not its content.
+    """
     new = self.with_callbacks(self.callbacks)
     new.plan = self.plan._replace(**{name: part})
     new.digest = hashlib.blake2b(self.digest + name.encode(), digest_size=16).digest()
@@ -65,7 +68,7 @@ class Layout:
 
 
 def _feed(h: Any, x: Any) -> None:
-  """Add a nested record to a hash; makes its arrays read-only."""
+  """Add a nested record to a hash, and make its arrays read-only."""
   if isinstance(x, np.ndarray):
     x.flags.writeable = False
     h.update(f"{x.dtype.str}{x.shape}".encode())

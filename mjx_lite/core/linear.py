@@ -1,8 +1,9 @@
-"""Linear functions whose transpose is better than the one JAX makes of their parts, as primitives of their own.
+"""Linear functions as primitives of their own, with a better transpose than JAX derives from their parts.
 
-JAX transposes a gather into a scatter. XLA on CPU makes a loop of each, row after row, of six kernels; but where the index is
-known so is its inverse, a gather that fuses with what is around it, or a product with a constant matrix. A sum written out, or
-slices joined, become as many padded copies of the derivative, added up, where one broadcast or joining will do.
+JAX transposes a gather into a scatter, which XLA on CPU compiles to a loop over rows with six kernels in each iteration. But
+the inverse of a constant index is constant too. So the transpose can be a gather, which fuses with the operations around it, or
+a product with a constant matrix. JAX transposes a written-out sum, or a concatenation of slices, into a sum of as many padded
+copies of the derivative. One broadcast or one concatenation is enough.
 """
 
 import functools
@@ -22,11 +23,11 @@ from mjx_lite.core import regions, workarounds
 
 MAX_RUNS = 6  # a concatenation of fewer slices is cheaper than a gather
 _MAX_PRODUCT = 1 << 16  # entries of the 0/1 matrix that adds up rows chosen more than once
-_MAX_TERMS = 32  # of a sum; XLA on CPU makes two steps of more
-_MAX_SUMS = 8  # that a single world's product is written out as; larger ones are left to the library
-_MAX_SUMMED = 64  # terms of the sums that a product of a few worlds is written out as; for longer ones the library is faster
-_PARTS = 8  # of a sum over many rows, added up at once
-_MAX_GATHERS = 4  # where that matrix is larger; beyond it is a scatter
+_MAX_TERMS = 32  # terms of a sum; XLA on CPU splits a longer sum into two steps
+_MAX_SUMS = 8  # sums that a single world's product is written out as; a larger product is left to the library
+_MAX_SUMMED = 64  # terms of a sum in the written-out product of a few worlds; for longer sums the library is faster
+_PARTS = 8  # blocks of rows that are added in one operation
+_MAX_GATHERS = 4  # gathers that replace a matrix larger than _MAX_PRODUCT; instead of more gathers, a scatter
 
 choose_p = jex_core.Primitive("mjx_choose")
 collect_p = jex_core.Primitive("mjx_collect")
@@ -43,7 +44,7 @@ apart_p = jex_core.Primitive("mjx_apart")
 
 
 class ByValue:
-  """What is compared by an array: a parameter of a primitive."""
+  """A parameter of a primitive, compared and hashed by the values of an array."""
 
   def __init__(self, array: np.ndarray, size: int = 0):
     self._key = size, array.shape, array.tobytes()
@@ -56,7 +57,7 @@ class ByValue:
 
 
 class Choice(ByValue):
-  """Rows `index` (n,) of `size` rows; compared by value."""
+  """A choice of the rows `index` (n,) out of `size` rows; compared by value."""
 
   def __init__(self, index: np.ndarray, size: int):
     self.index, self.size = np.asarray(index), size
@@ -67,78 +68,82 @@ class Choice(ByValue):
 
 
 def choose(x: jax.Array, index: np.ndarray) -> jax.Array:
-  """`x[index]` along the first axis, for a constant valid index (n,)."""
+  """Return `x[index]` along the first axis, for a constant valid index (n,)."""
   return choose_p.bind(x, choice=Choice(index, x.shape[0]))
 
 
 def add_up(x: jax.Array, axis: int) -> jax.Array:
-  """Sum along a short axis, given from the end, which is dropped; written out, its transpose a broadcast."""
+  """Return the sum along a short axis, which is dropped and is counted from the end.
+
+  The sum is written out, and its transpose is a broadcast.
+  """
   return add_up_p.bind(x, axis=axis, size=x.shape[axis])
 
 
 def contract(a: jax.Array, b: jax.Array, axis: int) -> jax.Array:
-  """`add_up` of products a * b, which of a tile's worlds are in no memory."""
+  """Return `add_up` of the products a * b; for a tile of worlds the products are not materialized."""
   a, b = _alike(a, b)
   return contract_p.bind(a, b, axis=axis, size=a.shape[axis])
 
 
 def _alike(*factors: jax.Array) -> list[jax.Array]:
-  """Arrays in the shape and type of their product."""
+  """Return the arrays in the shape and dtype of their product."""
   return jnp.broadcast_arrays(*(x.astype(jnp.result_type(*factors)) for x in factors))
 
 
 def combine(a: jax.Array | np.ndarray, x: jax.Array) -> jax.Array:
-  """Matrix (n, k) times rows (k, ...): (n, ...); or as many of both, (m, n, k) and (m, k, ...).
+  """Return the product (n, ...) of a matrix (n, k) and rows (k, ...); or m such products, of (m, n, k) and (m, k, ...).
 
-  JAX's transpose of the product is the product of the transposes the other way round, which has to be transposed again.
+  JAX's own rule for the transpose multiplies in the opposite order, so that its result has to be transposed again.
   """
   return combine_p.bind(a, x)
 
 
 def total(x: jax.Array) -> jax.Array:
-  """Sum along the first axis, which is dropped."""
+  """Return the sum along the first axis, which is dropped."""
   return total_p.bind(x, size=x.shape[0])
 
 
 def materialized(x: Any) -> Any:
-  """The tree x unchanged; on CPU each array of it is computed once and in its own shape, before anything uses it.
+  """Return the tree x unchanged; on CPU compute each array of it once and in its own shape, before any operation uses it.
 
-  XLA on CPU computes what goes into a product with a constant matrix in the product's flat shape, an index at a time, which is
-  not vectorised; repeats what goes into a gather for every row; and repeats what has several uses in each. There a barrier ends
-  that, without a copy (`_barrier`). Elsewhere it is nothing.
+  XLA on CPU fuses too much. It computes the operand of a product with a constant matrix in the product's flat shape, index by
+  index and not vectorised. It repeats the operand of a gather for every row. It repeats an array with several uses in each use.
+  On CPU a barrier prevents this, without a copy (`_barrier`). On other devices the function has no effect.
 
-  It is not only a matter of speed: with products and sums contracted in one place and not in the other, two repetitions of a
-  comparison may differ. A choice that several results depend on has to be made once.
+  The barrier is also needed for consistency. If one copy of a comparison uses fused multiply-adds and another copy does not,
+  the two may differ. So a decision that several results depend on has to be computed once.
   """
   return jax.tree.map(materialize_p.bind, x)
 
 
 def written(x: Any) -> Any:
-  """The tree x unchanged, computed once on every device: what `materialized` is where others repeat it too."""
+  """Return the tree x unchanged, but computed once on every device: for arrays that not only XLA on CPU would compute again."""
   return jax.tree.map(write_p.bind, x)
 
 
 def apart(x: jax.Array, *operands: jax.Array) -> jax.Array:
-  """x unchanged; on CPU computed once, and not in the memory of the operands that are of its shape.
+  """Return x unchanged; on CPU compute it once, in a buffer that aliases none of the operands of its shape.
 
-  XLA lets the result of a kernel overwrite an operand that nothing else uses. LLVM, which does not know which of them is
-  overwritten, has vectors ready for the case that none is and goes number by number otherwise, ten times slower. Operands that
-  are still wanted behind the result, even if by a barrier alone, keep their memory.
+  XLA lets the result of a kernel overwrite an operand that nothing else uses. LLVM does not know which operand is overwritten.
+  The compiled code uses vectors if no operand is; otherwise the code goes number by number, ten times slower. An operand that
+  is used after the result, even if only by a barrier, keeps its buffer.
   """
   return apart_p.bind(x, *operands)
 
 
 def bound(x: Any, to: jax.Array) -> Any:
-  """The tree x unchanged, for JAX dependent on `to`, which XLA does not see.
+  """Return the tree x unchanged, but dependent on `to` for JAX; XLA does not see this dependence.
 
-  Constants of a loop's body bound to what the loop carries stay in the body: JAX, taking a loop apart for reverse mode, would
-  compute before it all that depends on constants alone, each small result a kernel of its own. XLA moves out what is worth it.
+  Bind constants of a loop's body to the loop's carry to keep them in the body. Otherwise JAX, when it splits a loop for reverse
+  mode, moves all operations on constants before the loop, and each small result becomes a kernel of its own. XLA still moves an
+  operation out of the loop where that pays.
   """
   return jax.tree.map(lambda leaf: bind_p.bind(leaf, to), x)
 
 
 def _barrier(*x: jax.Array) -> jax.Array:
-  """The first argument, nothing fused with what goes in, which is all wanted here."""
+  """Return the first argument through a barrier: all arguments are computed before it, and XLA fuses nothing across it."""
   return workarounds.barrier_call(*x)[0]
 
 
@@ -153,13 +158,13 @@ def _combine(a: jax.Array | np.ndarray, x: jax.Array) -> jax.Array:
 
 
 def _terms(a: tuple[int, ...], x: tuple[int, ...]) -> int:
-  """Terms of each of the sums that a product of matrices of these shapes is written out as."""
+  """Return the number of terms of each sum in the written-out product of matrices of these shapes."""
   results = math.prod((*a[:-1], *x[len(a) - 1 :]))
   return max(1, min(_MAX_TERMS, regions.MAX_REDUCED // max(1, results)))
 
 
 def is_summed(a: tuple[int, ...], x: tuple[int, ...]) -> bool:
-  """Whether a product of matrices of these shapes is written out as sums."""
+  """Return whether a product of matrices of these shapes is written out as sums."""
   worlds = x[-1] if len(x) > len(a) - 1 else math.inf
   if worlds == 1:
     return a[-1] <= _MAX_SUMS * _terms(a, x)
@@ -167,7 +172,7 @@ def is_summed(a: tuple[int, ...], x: tuple[int, ...]) -> bool:
 
 
 def _summed(a: jax.Array, x: jax.Array) -> jax.Array:
-  """A product of one or a few worlds as sums, for which XLA on CPU calls no library: a region cannot (`regions`)."""
+  """Return a product of one or a few worlds as sums: XLA on CPU calls a library for other products, and no region can do so."""
   row, k, size = a.ndim - 2, a.shape[-1], _terms(a.shape, x.shape)
   is_one = x.shape[-1] == 1
   a, x = a.reshape(*a.shape, *(1,) * (x.ndim - row - 1)), jnp.expand_dims(materialized(x), row)
@@ -177,7 +182,7 @@ def _summed(a: jax.Array, x: jax.Array) -> jax.Array:
       terms = (jax.lax.slice_in_dim(v, first, min(first + size, k), axis=row + 1) for v in (a, x))
       parts.append(jnp.sum(operator.mul(*terms), axis=row + 1))
     return functools.reduce(operator.add, parts)
-  # sums over an axis that is not the last XLA on CPU takes number by number, not by vectors
+  # XLA on CPU does not vectorise sums over an axis that is not the last
   terms = list(map(operator.mul, *(jax.lax.split(v, (1,) * k, axis=row + 1) for v in (a, x))))
   parts = (functools.reduce(operator.add, terms[first : first + _MAX_TERMS]) for first in range(0, k, _MAX_TERMS))
   total = functools.reduce(lambda total, part: materialized(total + part), parts, materialized(next(parts)))
@@ -185,7 +190,7 @@ def _summed(a: jax.Array, x: jax.Array) -> jax.Array:
 
 
 def _combine_matrix(t: jax.Array, a: Any, x: jax.Array) -> jax.Array:
-  """The derivative with respect to the matrix."""
+  """Return the derivative with respect to the matrix."""
   row = a.aval.ndim - 2
   axes, many = tuple(range(row + 1, x.ndim)), (0,) * row
   return jax.lax.dot_general(t, x, ((axes, axes), (many, many)), precision=jax.lax.Precision.HIGHEST)
@@ -207,12 +212,12 @@ def _total(x: jax.Array, size: int) -> jax.Array:
 
 
 def _is_added(x: tuple[int, ...]) -> bool:
-  """Whether the sum of rows of this shape is written out: of a few worlds, for a region."""
+  """Return whether the sum of rows of this shape is written out: for a tile of worlds, to fit a region."""
   return x[0] > 0 and regions.are_several(x[-1])
 
 
 def _added(x: jax.Array) -> jax.Array:
-  """Sum along the first axis: the first of so many rows, the second, ... are added, until one is left."""
+  """Return the sum along the first axis: up to `_PARTS` blocks of rows are added at a time, until one row is left."""
   while len(x) > 1:
     rows = -(-len(x) // _PARTS)
     short = jnp.zeros((-len(x) % rows, *x.shape[1:]), x.dtype)
@@ -230,13 +235,13 @@ def _choose(x: jax.Array, choice: Choice) -> jax.Array:
 
 
 def cuts_of(index: np.ndarray) -> np.ndarray:
-  """Where runs of consecutive rows, or of -1, begin in an index (n,), but for the first."""
+  """Return the positions in an index (n,) where runs of consecutive rows, or of -1, begin, except the first position."""
   before, here = index[:-1], index[1:]
   return np.flatnonzero(np.where(here < 0, before >= 0, (here != before + 1) | (before < 0))) + 1
 
 
 def taken(x: jax.Array, index: np.ndarray) -> jax.Array:
-  """x[index], with rows of zeros where the index is -1: joined of a few slices, or a gather."""
+  """Return x[index], with rows of zeros where the index is -1, as a concatenation of a few slices or as a gather."""
   if not len(index):
     return jnp.zeros((0, *x.shape[1:]), x.dtype)
   cuts = cuts_of(index)
@@ -253,7 +258,7 @@ def taken(x: jax.Array, index: np.ndarray) -> jax.Array:
 
 
 def _collect(x: jax.Array, choice: Choice) -> jax.Array:
-  """The transpose: rows x (n, ...) added up where they were chosen from, (size, ...)."""
+  """Return the transpose of `choose`, (size, ...): each row of x (n, ...) is added to the row that it was chosen from."""
   index, size = choice.index, choice.size
   most, is_product = _ways_to_collect(choice)
   if is_product:
@@ -267,7 +272,7 @@ def _collect(x: jax.Array, choice: Choice) -> jax.Array:
 
 
 def _ways_to_collect(choice: Choice) -> tuple[int, bool]:
-  """How often a row was chosen at most, and whether a product adds them up."""
+  """Return how often a row was chosen at most, and whether a matrix product adds up the rows."""
   most = int(np.bincount(choice.index, minlength=choice.size).max(initial=0))
   return most, most > 1 and choice.size * len(choice.index) <= _MAX_PRODUCT
 
@@ -279,7 +284,7 @@ def _add_up(*factors: jax.Array, axis: int, size: int) -> jax.Array:
 
 
 def _contract(a: jax.Array, b: jax.Array, **params: Any) -> jax.Array:
-  # of several slices of a product XLA on CPU writes the product first
+  # XLA on CPU materializes a product before it takes several slices of it
   return _add_up(a, b, **params) if regions.are_several(a.shape[-1]) else _add_up(a * b, **params)
 
 
@@ -305,15 +310,15 @@ def function(
   *,
   of_product: bool = False,
 ) -> Callable[..., jax.Array]:
-  """A linear function of an array (n, ..., W) and hashable parameters, as a primitive.
+  """Define a primitive for a linear function of an array (n, ..., W) and hashable parameters; return a function that binds it.
 
   Args:
-    name: of the primitive.
-    run: the function.
-    shape: of what it returns, from the array's shape and the parameters.
-    transpose: the transposed function, of the same parameters.
-    allowed: whether a region may have it, from the array's shape and the parameters.
-    of_product: whether that array is the product of two, which `run` is given, in its shape.
+    name: name of the primitive.
+    run: the linear function.
+    shape: function of the array's shape and the parameters. It returns the shape of the result.
+    transpose: the transposed function, with the same parameters.
+    allowed: function of the array's shape and the parameters. It returns whether a region may contain the primitive.
+    of_product: whether the array is the product of two factors. Then `run` takes the two factors, in the product's shape.
   """
   primitive = jex_core.Primitive(name)
   _define(primitive, run, lambda x, **params: shape(x.shape, **params), transpose, first=False, of_product=of_product)
@@ -330,9 +335,9 @@ def _define(
   first: bool,
   of_product: bool = False,
 ) -> None:
-  """A linear function of an array, or of the product of two of one shape, and its transpose, with the same parameters.
+  """Define a linear function of an array, or of the product of two arrays of one shape, with its transpose and batching rule.
 
-  A batch axis comes first, or last.
+  The transpose has the same parameters. Batching puts the batch axis first if `first`, else last.
   """
 
   def batch(args, dims, **params):
@@ -375,7 +380,7 @@ ad.defbilinear(combine_p, _combine_matrix, lambda t, a, x: combine(a.swapaxes(-1
 
 
 def _define_first(primitive: Any) -> None:
-  """The first of its arguments, unchanged; its derivative knows nothing of the others."""
+  """Define a primitive that returns its first argument unchanged; its derivative ignores the other arguments."""
   primitive.def_impl(lambda x, *others: x)
   primitive.def_abstract_eval(lambda x, *others: jax.core.ShapedArray(x.shape, x.dtype))
   mlir.register_lowering(primitive, lambda ctx, x, *others: [x])
@@ -388,7 +393,7 @@ _define_first(apart_p)
 
 
 def _may_collect(x: Any, choice: Choice) -> bool:
-  """Whether it takes no scatter, and no product by the library."""
+  """Return whether `_collect` needs neither a scatter nor a matrix product by the library."""
   most, is_product = _ways_to_collect(choice)
   return is_summed((choice.size, len(choice.index)), x.shape) if is_product else most <= _MAX_GATHERS
 

@@ -1,4 +1,4 @@
-"""Loops that end when nothing is left to do, and that reverse mode can go through."""
+"""Loops that end when no work is left, and that reverse mode can differentiate."""
 
 import functools
 from collections.abc import Callable
@@ -15,20 +15,20 @@ def repeat(
   turn: Callable[[jax.Array, Any], Any], number: jax.Array | Callable[[Any], jax.Array], most: int, state: Any,
   before: jax.Array | None = None,
 ) -> Any:  # fmt: skip
-  """State after `state = turn(k, state)` for k below a number of turns.
+  """Return the state after `state = turn(k, state)` for each k below a number of iterations.
 
-  A condition around each of the turns would do the same, but XLA on CPU copies what a condition leaves as it is.
+  A condition around each iteration would give the same result, but XLA on CPU copies state that a condition leaves unchanged.
 
   Args:
-    turn: function of the number of the turn () and the state, which may close over arrays.
-    number: () int32 of turns, the same in all worlds; or a function that tells it of the state, which turns from 0 on do not
-      change.
-    most: no number is larger.
+    turn: function of the iteration number () int32 and the state. It returns the next state, and may close over arrays.
+    number: () int32 number of iterations, the same in all worlds; or a function that computes this number from the state.
+      Iterations from 0 on must not change the number.
+    most: upper bound of the number.
     state: tree of arrays.
-    before: () int32 of turns that come first, up to -1; what they leave of the state counts as constant.
+    before: () int32 number of iterations that come first, numbered up to -1. The state after them counts as constant.
 
-  Gradient: that of these conditions, as reverse mode goes through no loop whose turns it cannot count beforehand; also by
-  what `turn` closes over.
+  Gradient: that of `most` iterations with a condition around each, as reverse mode cannot differentiate a loop whose number of
+  iterations is not known beforehand. It includes the arrays that `turn` closes over.
   """
   jaxpr, shapes = jax.make_jaxpr(turn, return_shape=True)(jnp.int32(0), state)
 

@@ -1,4 +1,4 @@
-"""What is made of a function, made once while the function lives."""
+"""Memoization per function, with weak references."""
 
 import functools
 import types
@@ -8,11 +8,12 @@ from typing import Any
 
 
 def memoized(make: Callable[..., Any]) -> Callable[..., Any]:
-  """Decorator of what makes something of a function: asked again for the same one, it returns what it made.
+  """Decorate a factory `make(function, *args)`, so that it runs once for each function and arguments.
 
-  JAX keeps compiled programs for each function object, so a function made anew would be compiled anew. What is made refers to
-  the function weakly, or neither could ever go: who hands it on has to hold the function. Of callables that are no plain
-  functions (bound methods are other objects each time, others may be equal and not the same) it is made anew.
+  JAX keeps compiled programs for each function object, so a new object would be compiled again. The product refers to the
+  function weakly, otherwise neither could be freed; so the caller has to keep the function alive. For callables that are not
+  plain functions the factory runs at each call: a bound method is a new object each time, and other callables may be equal
+  without being the same.
   """
   made: weakref.WeakKeyDictionary[Callable[..., Any], dict[Any, Any]] = weakref.WeakKeyDictionary()
 

@@ -1,8 +1,8 @@
-"""A pytree as one array for each dtype: what a program of one world takes and returns when it is called from Python.
+"""Packing of a pytree into one array for each dtype, for programs of one world that are called from Python.
 
-To hand an array over, and to get one back, costs JAX some microseconds, and a Data has ninety. So `call` compiles a function
-of the packed arrays, and what comes back is unpacked field by field when it is read (`Lazy`); a Data that only goes from one
-call to the next is never unpacked.
+For each array that a program takes or returns JAX needs some microseconds, and a Data has ninety arrays. So `call` compiles a
+function of the packed arrays. Its results are unpacked field by field when the fields are read (`Lazy`). A Data that only goes
+from one call to the next is never unpacked.
 """
 
 import dataclasses
@@ -26,7 +26,7 @@ _SINGLY = 3  # fields that are read one by one before all others are unpacked at
 
 
 class Packing:
-  """Where the leaves of a pytree are in its packed arrays; one object for equal pytrees (`packing_of`)."""
+  """Positions of the leaves of a pytree in its packed arrays; equal pytrees share one object (`packing_of`)."""
 
   def __init__(self, tree: Any, avals: Sequence[tuple[tuple[int, ...], np.dtype]]):
     self.tree = tree
@@ -39,22 +39,22 @@ class Packing:
 
   @functools.cached_property
   def _spans(self) -> dict[str, tuple[int, int]]:
-    """Leaves of each field of the dataclass that was packed."""
+    """Range of the leaves of each field of the packed dataclass: the first index, and the index behind the last."""
     names = [f.name for f in dataclasses.fields(self.tree.node_data()[0]) if not f.metadata.get("static")]
     ends = [0, *itertools.accumulate(child.num_leaves for child in self.tree.children())]
     return dict(zip(names, itertools.pairwise(ends), strict=True))
 
   def _place(self, i: int) -> tuple[int, int]:
-    """The packed array that a leaf is in, and where it begins."""
+    """Return the index of the packed array that holds a leaf, and the leaf's offset in that array."""
     k = next(k for k, group in enumerate(self._groups) if i in group)
     return k, sum(self._sizes[j] for j in self._groups[k] if j < i)
 
   def pack(self, leaves: Sequence[jax.Array]) -> list[jax.Array]:
-    """The packed arrays."""
+    """Return the packed arrays."""
     return [jnp.concatenate([jnp.ravel(leaves[i]) for i in group]) for group in self._groups]
 
   def unpack(self, arrays: Sequence[jax.Array]) -> list[jax.Array]:
-    """The leaves."""
+    """Return the leaves."""
     leaves: dict[int, jax.Array] = {}
     for group, x in zip(self._groups, arrays, strict=True):
       parts = jax.lax.split(x, [self._sizes[i] for i in group])
@@ -65,7 +65,7 @@ class Packing:
     return name in self._spans
 
   def read(self, name: str, arrays: Sequence[jax.Array]) -> Any:
-    """The value of a field."""
+    """Return the value of a field."""
     first, last = self._spans[name]
     tree = self.tree.children()[list(self._spans).index(name)]
     if first == last:
@@ -73,12 +73,12 @@ class Packing:
     return jax.tree.unflatten(tree, self._program(name, lambda *x: self.unpack(x)[first:last])(*arrays))
 
   def read_all(self, arrays: Sequence[jax.Array]) -> dict[str, Any]:
-    """The values of all fields."""
+    """Return the values of all fields."""
     whole = jax.tree.unflatten(self.tree, self._program(None, lambda *x: self.unpack(x))(*arrays))
     return dict(vars(whole))
 
   def write(self, arrays: Sequence[jax.Array], changes: dict[str, Any]) -> Sequence[jax.Array] | None:
-    """The packed arrays with other values of some fields; None where a value has another structure, shape or dtype."""
+    """Return the packed arrays with new values of some fields; None if a value has another structure, shape or dtype."""
     names, values, places = tuple(sorted(changes)), [], []
     for name in names:
       leaves, tree = jax.tree.flatten(changes[name])
@@ -108,7 +108,7 @@ packing_of = functools.lru_cache(maxsize=64)(Packing)
 
 
 def _aval(x: Any) -> tuple[tuple[int, ...], np.dtype] | None:
-  """Shape and dtype as a program would see it; None for what is not an array of numbers, or is traced."""
+  """Return the shape and dtype that a program would see; None if x is traced, or is not an array of numbers."""
   if isinstance(x, jax.Array) and not isinstance(x, jax.core.Tracer):
     return (x.shape, x.dtype) if not jnp.issubdtype(x.dtype, jax.dtypes.extended) else None
   if isinstance(x, np.ndarray):
@@ -125,7 +125,7 @@ class Packed:
   packing: Packing
 
   def unpacked(self) -> Any:
-    """The pytree."""
+    """Return the pytree."""
     return jax.tree.unflatten(self.packing.tree, self.packing.unpack(self.arrays))
 
 
@@ -139,7 +139,7 @@ _pack_now = jax.jit(_pack)
 
 
 def _are_given(leaves: Sequence[Any]) -> bool:
-  """Whether these are arrays with numbers in them, not traced."""
+  """Return whether all leaves are arrays of known numbers, not traced."""
   return all(_aval(x) is not None for x in leaves)
 
 
@@ -148,7 +148,7 @@ class Lazy(Replaceable):
 
   @classmethod
   def of(cls, packed: Packed) -> Any:
-    """The object that was packed."""
+    """Return an object whose fields are read from packed arrays."""
     new = object.__new__(cls)
     vars(new).update(_packed=packed, _changes={})
     return new
@@ -157,10 +157,10 @@ class Lazy(Replaceable):
     own = vars(self)
     packed = own.get("_packed")
     if name in handed_names(type(self)):
-      return getattr(type(self), name).__get__(self)  # raised an error that asks here again
+      return getattr(type(self), name).__get__(self)  # its AttributeError led here: raise the error again
     if packed is None or name not in packed.packing:
       raise AttributeError(f"'{type(self).__name__}' object has no attribute '{name}'")
-    # also while another function is traced: the numbers are there, and what is kept must not belong to a trace
+    # another function may be traced now; the values are known, and a cached field must not belong to its trace
     with jax.ensure_compile_time_eval():
       if len(own) - 2 < _SINGLY:
         own[name] = packed.packing.read(name, packed.arrays)
@@ -172,7 +172,7 @@ class Lazy(Replaceable):
     return {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
 
   def replace(self, **changes: Any) -> Any:
-    """Copy with some fields changed."""
+    """Return a copy with some fields changed."""
     own = vars(self)
     handed = handed_names(type(self))
     changes = {f"_{k}" if k in handed else k: x for k, x in changes.items()}
@@ -183,7 +183,7 @@ class Lazy(Replaceable):
     return new
 
   def packed(self) -> Packed | None:
-    """The packed form; None for what is being traced, has several worlds, or is not made of arrays."""
+    """Return the packed form; None if the object is traced, has several worlds, or has a field that cannot be packed."""
     own = vars(self)
     packed = own.get("_packed")
     if packed is None:
@@ -198,7 +198,7 @@ class Lazy(Replaceable):
     return packed
 
   def is_one_world(self) -> bool:
-    """Whether the arrays have no leading world axis, by the first that is declared."""
+    """Return whether the arrays have no leading world axis, judged by the first declared array."""
     name, spec = next(iter(specs(type(self)).items()))
     return getattr(self, name).ndim == len(spec["shape"])
 
@@ -207,19 +207,19 @@ _known: weakref.WeakKeyDictionary[Any, Packed | None] = weakref.WeakKeyDictionar
 
 
 def _packed_model(m: Any) -> Packed | None:
-  """The packed form of a pytree that is handed over again and again; None for what is being traced."""
+  """Return the packed form of a pytree that is passed again and again, from a cache; None if the pytree is traced."""
   if m not in _known:
     _known[m] = _pack_now(m) if _are_given(jax.tree.leaves(m)) else None
   return _known[m]
 
 
 def call(plain: Callable[..., Any], jit: Callable[..., Any], function: Callable[..., Any]) -> Callable[..., Any]:
-  """The function `plain`, with packed arguments and results where it is called from Python with the Data of one world.
+  """Return `plain` with packed arguments and results for calls from Python with the Data of one world.
 
   Args:
-    plain: the compiled function, for all other calls.
-    jit: what compiles a function.
-    function: the function.
+    plain: the compiled function, used for all other calls.
+    jit: function that compiles a function.
+    function: the function before compilation.
   """
   program = jit(_of_packed(function))
 
@@ -240,7 +240,7 @@ def call(plain: Callable[..., Any], jit: Callable[..., Any], function: Callable[
 
 @memoized
 def _of_packed(function):
-  """The function of packed arguments, with packed results."""
+  """Return the function with packed arguments and packed results."""
 
   def of_packed(*args):
     out = function(*(x.unpacked() if isinstance(x, Packed) else x for x in args))
@@ -250,7 +250,7 @@ def _of_packed(function):
 
 
 def _packed(args):
-  """The arguments, each Data and Model packed; None where that cannot be."""
+  """Return the arguments with each Data and Model packed; None if no argument is a Data, or if one cannot be packed."""
   if not any(map(_is_lazy, args)):
     return None
   out = []

@@ -1,8 +1,8 @@
-"""Which path a call of the engine takes, and why not a faster one.
+"""Record of the path that each call of the engine takes, and of the reason why it takes no faster path.
 
 Calls are recorded when they are lowered, for `mjx_lite.explain`. Where an operation has no rule, or an exception ends the
-building of a kernel, the call takes a slower path with the same results, and a `SlowPathWarning` says so once for each model
-and reason.
+building of a kernel, the call takes a slower path with the same results. A `SlowPathWarning` reports this path once for each
+model and reason.
 """
 
 import traceback
@@ -21,14 +21,14 @@ KERNELS = "XLA, operation by operation"
 
 
 class Path(NamedTuple):
-  """How a call of the engine was lowered.
+  """The path by which a call of the engine was lowered.
 
   Attributes:
     function: name of the stage; derivatives are named `derivative of step`.
     worlds: worlds of the call.
     path: one of the paths above.
-    reason: why no faster path was taken; "" on the fastest.
-    details: the traceback of what failed, "" if nothing did.
+    reason: why no faster path was taken; "" on the fastest path.
+    details: the traceback of the exception, "" if there was none.
   """
 
   function: str
@@ -54,10 +54,10 @@ def recording() -> Iterator[list[Path]]:
 
 
 def record(path: Path) -> None:
-  """Add a path to what `recording` collects."""
+  """Add a path to the list that `recording` collects."""
   found = _recorded.get()
   if found is not None and path not in found:
-    # a derivative that was to be machine code, and became none
+    # a derivative was recorded as machine code before it fell back to a slower path
     found[:] = [p for p in found if not (path.reason and p.function == path.function and not p.reason)]
     found.append(path)
 
@@ -69,10 +69,10 @@ def fell_back(function: str, worlds: int, path: str, error: BaseException, model
     function: name of the stage.
     worlds: worlds of the call.
     path: the path that is taken instead.
-    error: what ended the faster path.
-    model: hashable, what tells models of different structure apart.
+    error: the exception that ended the faster path.
+    model: hashable key; models of different structure have different keys.
   """
-  # what something raised is the cause; without one, the engine itself refused, and the message says all
+  # without a cause the engine itself refused, and the message is sufficient
   details = "" if error.__cause__ is None else "".join(traceback.format_exception(error.__cause__))
   reason = str(error) or type(error).__name__
   record(Path(function, worlds, path, reason, details))

@@ -1,14 +1,15 @@
-"""A program of numbers as a kernel of a GPU by NVIDIA, in PTX: a thread for each world.
+"""PTX back end: a scalar program becomes one kernel of an NVIDIA GPU, with one thread for each world.
 
-XLA makes hundreds of kernels of a step, each of which reads what others wrote. Here a step is one. What a thread needs again it
-keeps in registers, up to `_REGISTERS`; what is needed last goes to its own memory and comes back when its turn is there (Belady
-1966), so that the assembler finds all in its place: where it has to decide that, it takes three times as long. Straight code,
-which no cache of instructions holds, takes at least six cycles an operation, whether a multiprocessor has one warp or eight.
+XLA compiles a step to hundreds of kernels, each of which reads the results of others from memory. Here a step is one kernel. A
+thread keeps up to `_REGISTERS` numbers in registers. Beyond these, the number with the farthest next use is spilled to the
+thread's local memory and loaded again for that use (Belady 1966). So the assembler need not choose the spills, for which it
+takes three times as long. Straight-line code is too long for the instruction cache, and takes at least six cycles an operation,
+whether a multiprocessor has one warp or eight.
 
-What has an operation that is not written as numbers, or too many, XLA computes as on other devices, with the same results; and
-so does it derivatives. The environment variable MJX_LITE_KERNELS=0, when mjx_lite is imported, leaves all to it.
+XLA computes a program that has too many operations, or one without a scalar form, as on other devices, with the same results.
+XLA also computes derivatives. The environment variable MJX_LITE_KERNELS=0, when mjx_lite is imported, leaves everything to XLA.
 
-Source: NVIDIA, PTX ISA 8.0. The call with PTX in it is XLA's, which it promises to nobody (`workarounds.ptx_call`).
+Source: NVIDIA, PTX ISA 8.0. XLA's custom call that takes PTX is no stable interface (`workarounds.ptx_call`).
 """
 
 import heapq
@@ -25,16 +26,16 @@ from mjx_lite.core.kernels import probe, wide
 from mjx_lite.core.scalars import Load, Loop, Program, Unsupported
 
 _IS_WANTED = os.environ.get("MJX_LITE_KERNELS") != "0"
-LOOP = 100_000  # numbers of a loop, all turns together, above which a turn is a kernel of its own
+LOOP = 100_000  # numbers of a loop in all its iterations, above which each iteration is a kernel of its own
 _LEAST = 8.0  # compute capability, for `min.NaN`
 
-_REGISTERS = 170  # numbers that a thread keeps at hand, of 255 registers
-_AHEAD = 200  # lines that a number from its own memory is asked for before it is used
-_ADDRESSES = 6  # of inputs and outputs, likewise
-_MAX_LINES = 250_000  # which the driver takes about a minute for
-_THREADS = 32  # of a block
+_REGISTERS = 170  # numbers that a thread keeps in its 255 registers
+_AHEAD = 200  # lines by which a load precedes the use of its number
+_ADDRESSES = 6  # addresses of inputs and outputs that a thread keeps in registers
+_MAX_LINES = 250_000  # lines of a kernel; for so many the driver takes about a minute
+_THREADS = 32  # threads of a block
 
-_MAX_BYTES = 1 << 31  # of an input or a result
+_MAX_BYTES = 1 << 31  # bytes of an input or a result
 
 _SUFFIX = {"f": "f32", "i": "s32", "u": "u32", "p": "pred"}
 _REGISTER = {"f": "%f", "i": "%r", "u": "%r", "p": "%p"}
@@ -48,14 +49,14 @@ _CONVERT = {"fi": "cvt.rzi.s32.f32", "fu": "cvt.rzi.u32.f32", "if": "cvt.rn.f32.
 _PLAIN = frozenset(
   ("add", "sub", "mul", "div", "neg", "abs", "min", "max", "floor", "ceil", "round", "sqrt", "exp2", "shr", "rem")
 )
-_ROWS = frozenset(("param", "after", "table", "loop"))  # whose places are next to each other
+_ROWS = frozenset(("param", "after", "table", "loop"))  # operations with consecutive slots, which are not freed one by one
 _COMPARES = {"eq": "eq", "ne": "neu", "lt": "lt", "le": "le", "gt": "gt", "ge": "ge"}
 
 
 def why_off() -> str:
-  """The first reason why steps are no such kernels on the GPU at hand, "" where they are.
+  """Return the first reason why steps do not run as such kernels on the local GPU, "" if they do.
 
-  For a GPU that is not at hand, for which a program is only lowered here, nothing is probed.
+  Without a local GPU a program can only be lowered for one, so nothing is probed.
   """
   if not _IS_WANTED:
     return "the environment variable MJX_LITE_KERNELS is 0"
@@ -67,10 +68,10 @@ def why_off() -> str:
 
 
 def kernel(p: Program, inputs: int, outs: Sequence[np.ndarray], worlds: int) -> tuple[str, list[int]]:
-  """PTX of a kernel `step` that makes arrays of numbers for so many worlds, and which parameters it has.
+  """Return the PTX of a kernel `step` that computes arrays of numbers for all worlds, and the indices of its parameters.
 
-  Of the inputs, the program's tables, and the results (n, worlds), one after the other, it has the addresses of those that it
-  reads or writes.
+  The indices count the inputs, the program's tables, and the results (n, worlds), in this order. The kernel's parameters are
+  the addresses of the arrays that it reads or writes.
   """
   w = _Writer(p, inputs, worlds)
   first = inputs + len(p.tables)
@@ -88,7 +89,7 @@ def kernel(p: Program, inputs: int, outs: Sequence[np.ndarray], worlds: int) -> 
     ".version 8.0", ".target sm_80", ".address_size 64", f".visible .entry step({names})", f".maxntid {_THREADS}, 1, 1", "{",
     *(f".reg .{t} {r}<{w.count[r] + 1}>;" for r, t in (("%f", "f32"), ("%r", "b32"), ("%p", "pred"), ("%d", "b64"))),
     f".local .align 4 .b8 own[{4 * max(w.most, 1)}];", ".reg .b64 %own, %mine;", ".reg .b32 %world, %block, %thread, %zero;",
-    # two addresses of one place, which the assembler does not know: it would keep in registers what it finds stored
+    # %own and %mine are one address; if the assembler knew, it would keep the stored numbers in registers
     "mov.u64 %own, own;", "mov.u32 %zero, %ctaid.y;", "mad.wide.u32 %mine, %zero, 4, %own;",
     "mov.u32 %block, %ctaid.x;", "mov.u32 %thread, %tid.x;", f"mad.lo.u32 %world, %block, {_THREADS}, %thread;",
     f"setp.ge.u32 %p0, %world, {worlds};", "@%p0 bra END;",
@@ -97,10 +98,10 @@ def kernel(p: Program, inputs: int, outs: Sequence[np.ndarray], worlds: int) -> 
 
 
 def _ahead(lines: list[str]) -> list[str]:
-  """Lines with what comes from memory asked for some lines before it is used: that is how long it takes."""
+  """Return the lines with each load moved ahead of the use of its number, to hide the latency of the memory."""
   earlier: dict[int, list[str]] = {}
-  stored: dict[str, int] = {}  # where a place of a thread's own memory was last written
-  there: dict[str, int] = {}  # where an address is at hand
+  stored: dict[str, int] = {}  # line after the last store, by offset in local memory
+  there: dict[str, int] = {}  # line from which an address is available, by register
   barrier, moved = 0, set()
   for k, line in enumerate(lines):
     name, _, operands = line.partition(" ")
@@ -135,17 +136,17 @@ def _offset(operands: str) -> str:
 
 
 class _Writer:
-  """Lines, and where the numbers are that are wanted again."""
+  """Writer of PTX lines; it keeps the locations of numbers that later lines use."""
 
   def __init__(self, p: Program, inputs: int, worlds: int):
     self.p, self.inputs, self.worlds = p, inputs, worlds
     self.lines: list[str] = []
     self.count = {"%f": 0, "%r": 0, "%p": 0, "%d": 0}
-    self.slot: dict[int, int] = {}  # of the thread's own memory
+    self.slot: dict[int, int] = {}  # position in local memory, by number
     self.free: list[int] = []
     self.size = self.most = 0
     self.label = 0
-    self.used: set[int] = set()  # parameters
+    self.used: set[int] = set()  # indices of the kernel's parameters
     self._forget()
 
   def _forget(self) -> None:
@@ -158,13 +159,13 @@ class _Writer:
   # ------------------------------------------------------------------------------------------------------------- memory
 
   def _slots(self, n: int) -> int:
-    """So many in a row, which nothing had before."""
+    """Return the first of n new consecutive slots."""
     self.size += n
     self.most = max(self.most, self.size)
     return self.size - n
 
   def _global(self, buffer: int, per_world: bool, kind: str) -> str:
-    """Register of the address where an input or result has the thread's world."""
+    """Return a register with the address of an input or result; the address of the thread's world if `per_world`."""
     key = buffer, per_world
     found = self.address.pop(key, None)
     if found is None:
@@ -180,7 +181,7 @@ class _Writer:
     return found
 
   def _parameter(self, where: Load) -> int:
-    """Of an input, or of a table."""
+    """Return the index of the parameter of an input, or of a table, whose `buffer` is negative."""
     return where.buffer if where.buffer >= 0 else self.inputs - where.buffer - 1
 
   def _place(self, where: Load, kind: str) -> str:
@@ -207,7 +208,7 @@ class _Writer:
     self.lines.append(f"st.global{'.u8' if kind == 'p' else '.' + _SUFFIX[kind]} [{place}], {self._number(register, kind)};")
 
   def _number(self, register: str, kind: str) -> str:
-    """What can be stored: of a truth value 0 or 1."""
+    """Return a register that can be stored; for a truth value it holds 0 or 1."""
     if kind != "p":
       return register
     number = self._register("%r")
@@ -221,10 +222,10 @@ class _Writer:
     name = "u32" if kind == "p" else _SUFFIX[kind]
     self.lines.append(f"st.local.{name} [%mine+{4 * slot}], {self._number(register, kind)};")
 
-  # ------------------------------------------------------------------------------------------------------ straight code
+  # ------------------------------------------------------------------------------------------------- straight-line code
 
   def block(self, roots: Sequence[tuple[int, Callable[[str, str], None]]], depth: int) -> None:
-    """Makes numbers in a loop of a depth, each handed to a function as soon as it is there."""
+    """Write code that computes the roots in a loop of a depth, and pass each root's register to its function at once."""
     p = self.p
     steps = self._steps(roots, depth)
     uses: dict[int, list[int]] = {}
@@ -233,9 +234,9 @@ class _Writer:
         uses.setdefault(a, []).append(at)
     at_hand: dict[int, str] = {}
     heap: list[tuple[int, int]] = []
-    mine: list[int] = []  # what this block gave a slot
+    mine: list[int] = []  # numbers to which this block gave a slot
 
-    def keep(k, register, pinned=()):
+    def keep(k, register, pinned=()):  # in a register, if there are later uses
       ahead = uses.get(k)
       if not ahead:
         return register
@@ -245,7 +246,7 @@ class _Writer:
       heapq.heappush(heap, (-ahead[-1], k))
       return register
 
-    def drop(pinned):
+    def drop(pinned):  # spill the number with the farthest next use
       aside = []
       while heap:
         when, k = heapq.heappop(heap)
@@ -272,7 +273,7 @@ class _Writer:
       register = self._again(k)
       return register if p.op[k] == "const" else keep(k, register, pinned)
 
-    def used(k, at):
+    def used(k, at):  # free the register and the slot after the last use
       ahead = uses[k]
       while ahead and ahead[-1] <= at:
         ahead.pop()
@@ -313,7 +314,7 @@ class _Writer:
         self.free.append(self.slot.pop(k))
 
   def _steps(self, roots: Any, depth: int) -> list[tuple[int, Any]]:
-    """Numbers to make, each behind those that it is made of, and what is done with the roots."""
+    """Return the numbers to compute, each after its operands, and each root with the function that takes its register."""
     p, steps, seen = self.p, [], set()
     for root, finish in roots:
       stack = [(root, False)]
@@ -329,7 +330,7 @@ class _Writer:
     return steps
 
   def _read(self, step: tuple[int, Any]) -> tuple[int, ...]:
-    """Numbers that a step wants at hand."""
+    """Return the numbers that a step reads from registers."""
     k, finish = step
     p = self.p
     if finish is not None:
@@ -350,7 +351,7 @@ class _Writer:
     return flag
 
   def _instruction(self, k: int, x: list[str]) -> str:
-    """Writes down an operation; returns the register of its result."""
+    """Write an operation; return the register of its result."""
     p = self.p
     op, kind = p.op[k], p.kind[k]
     of = p.kind[p.args[k][0]]
@@ -379,7 +380,7 @@ class _Writer:
     return out
 
   def _fetch(self, table: int, index: str, kind: str) -> str:
-    """What a table has at an index."""
+    """Load the entry of a table at an index; return its register."""
     where = self.p.in_place(table)
     place = self._register("%d")
     if isinstance(where, Load):
@@ -425,7 +426,7 @@ class _Writer:
     self._forget()
 
   def _again(self, k: int) -> str:
-    """A number from where it is kept."""
+    """Return an operand for a number that is in no register: a constant, or a register after a load."""
     p = self.p
     if p.op[k] == "const":
       return self._constant(k)
@@ -437,9 +438,9 @@ def _bytes(kind: str) -> int:
 
 
 def call(p: Program, inputs: Sequence[jax.Array], outs: Sequence[np.ndarray], dtypes: Sequence[Any], worlds: int) -> list[Any]:
-  """The results (..., worlds) of a program of numbers, by its kernel, on an NVIDIA GPU.
+  """Return the results (..., worlds) of a scalar program, computed by one kernel on an NVIDIA GPU.
 
-  The axis of worlds is the last one, so that neighbouring threads read neighbouring numbers.
+  The world axis is the last one, so that neighbouring threads read neighbouring numbers.
   """
   text, used = kernel(p, len(inputs), outs, worlds)
   shapes = [jax.ShapeDtypeStruct(wide(x.shape, worlds, -1), dtype) for x, dtype in zip(outs, dtypes, strict=True)]

@@ -1,4 +1,4 @@
-"""Frozen dataclasses as JAX pytrees, and what a declared field says of itself."""
+"""Frozen dataclasses as JAX pytrees, and the metadata of declared fields."""
 
 import dataclasses
 import difflib
@@ -12,7 +12,7 @@ import jax.numpy as jnp
 
 
 def array(*shape: str | int, unit: str = "", stage: str = "", dtype: str = "float") -> Any:
-  """Declare an array field; one whose name begins with an underscore is there only where it was asked for (`Handed`).
+  """Declare an array field. A field whose name begins with an underscore is optional: see `Handed`.
 
   Args:
     shape: sizes of one world, as names of model sizes ('nq'), products ('nv*6') or integers.
@@ -24,12 +24,12 @@ def array(*shape: str | int, unit: str = "", stage: str = "", dtype: str = "floa
 
 
 def static(**kwargs: Any) -> Any:
-  """Declare a field that is part of the program, not of the data: hashable, and a change of it retraces."""
+  """Declare a static field. It is part of the program, not of the data: it is hashable, and changing it retraces."""
   return dataclasses.field(metadata=dict(static=True), **kwargs)
 
 
 def pytree(cls: type) -> type:
-  """Make a frozen dataclass of a class and register it: `static` fields are metadata, the others are children."""
+  """Make a frozen dataclass of a class and register it: `static` fields are metadata, the other fields are children."""
   cls = dataclasses.dataclass(frozen=True, eq=False, repr=False)(cls)
   fields = dataclasses.fields(cls)
   meta = [f.name for f in fields if f.metadata.get("static")]
@@ -38,15 +38,15 @@ def pytree(cls: type) -> type:
 
 
 def specs(cls: type) -> dict[str, Mapping[str, Any]]:
-  """The declarations of a class's array fields, by the names that users know."""
+  """Return the declarations of a class's array fields by public name, without a leading underscore."""
   return {f.name.removeprefix("_"): f.metadata for f in dataclasses.fields(cls) if "shape" in f.metadata}
 
 
 class Handed:
-  """A field that one stage hands to the next, and that lasts beyond a call only where it was asked for.
+  """Optional field: one stage passes it to the next, and it is kept after a call only if the user asked for it.
 
-  The array, or None, stands in the dataclass's field of the same name with an underscore before. Where there is none, the
-  field is what `otherwise` makes of the object; without that, an AttributeError says how to get it.
+  The dataclass field of the same name with a leading underscore holds the array or None. If it is None, reading the optional
+  field returns `otherwise(object)`. Without `otherwise`, an AttributeError says how to get the field.
   """
 
   def __init__(self, advice: str = "", otherwise: Callable[[Any], jax.Array] | None = None):
@@ -68,28 +68,28 @@ class Handed:
 
 @functools.cache
 def handed_names(cls: type) -> tuple[str, ...]:
-  """The fields of a class that are `Handed`."""
+  """Return the names of the `Handed` fields of a class."""
   return tuple(name for name, x in vars(cls).items() if isinstance(x, Handed))
 
 
 def present(x: Any) -> list[str]:
-  """Names of the array fields that an object has, without those that are `Handed` and not kept."""
+  """Return the names of an object's array fields, without `Handed` fields that are not kept."""
   lacking = set(handed_names(type(x))) - set(kept(x))
   return [name for name in specs(type(x)) if name not in lacking]
 
 
 def kept(x: Any) -> list[str]:
-  """Names of the `Handed` fields that an object has."""
+  """Return the names of an object's `Handed` fields that hold an array."""
   return [name for name in handed_names(type(x)) if getattr(x, f"_{name}") is not None]
 
 
 def strong(x: Any) -> Any:
-  """An array without weak type, all else as it is: JAX compiles one program for an array with it, and one without."""
+  """Return an array without weak type, other values unchanged. JAX compiles separate programs for weak and strong types."""
   return jax.lax.convert_element_type(x, x.dtype) if getattr(x, "weak_type", False) else x
 
 
 def unknown(owner: Any, name: str) -> str:
-  """Message about a name that is none of a dataclass's fields: with the part that has it, or the nearest name."""
+  """Return the message about a name that is not a field, with the part that has the field, or the nearest name."""
   cls = type(owner).__name__
   for f in dataclasses.fields(owner):
     part = getattr(owner, f.name) if not f.name.startswith("_") else None
@@ -100,27 +100,27 @@ def unknown(owner: Any, name: str) -> str:
 
 
 def _names(cls: type) -> set[str]:
-  """Names of fields as users know them."""
+  """Return the public names of a class's fields."""
   return {f.name.removeprefix("_") for f in dataclasses.fields(cls)}
 
 
 class Replaceable:
-  """`replace` and MJX's `tree_replace` for a frozen dataclass."""
+  """Mixin with `replace` and MJX's `tree_replace` for a frozen dataclass."""
 
-  __dataclass_fields__: ClassVar[dict[str, Any]]  # of the class that inherits this
+  __dataclass_fields__: ClassVar[dict[str, Any]]  # fields of the subclass
 
   def replace(self, **changes: Any) -> Any:
-    """Copy with some fields changed; numbers become arrays, and weakly typed arrays those of their type.
+    """Return a copy with some fields changed. Numbers become arrays, and arrays lose weak types.
 
     Raises:
-      TypeError: for a name that is no field; the message has the nearest one.
+      TypeError: a name is not a field; the message has the nearest name.
     """
     handed = handed_names(type(self))
     changes = self.as_arrays(changes)
     return dataclasses.replace(self, **{f"_{k}" if k in handed else k: x for k, x in changes.items()})
 
   def as_arrays(self, changes: Mapping[str, Any]) -> dict[str, Any]:
-    """New values of fields by name, as `replace` takes them: numbers as arrays of the field's type, nothing weakly typed."""
+    """Return new values of fields by name, as `replace` stores them: numbers as arrays of the field's dtype, no weak types."""
     own, declared, out = self.__dataclass_fields__, specs(type(self)), {}
     for name, x in changes.items():
       if name not in own and name not in handed_names(type(self)):
@@ -131,7 +131,7 @@ class Replaceable:
     return out
 
   def tree_replace(self, changes: Mapping[str, Any]) -> Any:
-    """Copy with some fields changed, nested ones named by a dotted path: `{'opt.iterations': 5}`."""
+    """Return a copy with some fields changed. A dotted path names a nested field: `{'opt.iterations': 5}`."""
     nested: dict[str, dict[str, Any]] = {}
     flat = {}
     for path, value in changes.items():

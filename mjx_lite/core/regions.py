@@ -1,19 +1,20 @@
-"""The operations of a few worlds as a few functions of machine code, instead of hundreds of kernels.
+"""Regions: the operations of a few worlds as a few functions of machine code, instead of hundreds of kernels.
 
-XLA on CPU runs a program kernel by kernel, and to start one costs about 0.1 us: more than what most of a single world's have to
-do. For a call with the attribute `xla_cpu_small_call` it emits one function, with all loops and calls inside, as it does of
-its own accord for small loops. `evaluate` cuts the operations into such calls, regions, each of which LLVM compiles by
-itself: all in one takes two to four times as long to compile. Many worlds are computed `lanes()` at a time, one vector of the
-processor: what they need stays in its nearest caches, and a solver's loop waits for the slowest of few. `program` does the same
-with derivatives, whose operations are the user's program's, not the engine's call's any more.
+XLA on CPU runs a program kernel by kernel. To start a kernel costs about 0.1 us, which is more than the work in most kernels of
+a single world. For a call with the attribute `xla_cpu_small_call` XLA emits one function, with all loops and calls inside; for
+small loops XLA does so without the attribute. `evaluate` cuts the operations into such calls, named regions. LLVM compiles each
+region by itself: a single function with all operations takes two to four times as long to compile. Many worlds are computed in
+tiles of `lanes()` worlds, one vector of the processor. The data of a tile stays in the nearest caches, and a solver's loop
+waits only for the slowest world of its tile. `program` does the same with derivatives, whose operations are part of the user's
+program and no longer of the engine's call.
 
-What may be in no region, because XLA calls a library for it or has no code for it there, stays outside (`allowed`). The
-attribute is not documented: where its probe fails (`workarounds.REGIONS`) there are no regions, and none if the environment
-variable `MJX_LITE_REGIONS` is 0 when mjx_lite is imported.
+An operation stays outside of regions if XLA calls a library for it, or has no code for it in such a function (`allowed`). The
+attribute is not documented. There are no regions if its probe fails (`workarounds.REGIONS`), or if the environment variable
+`MJX_LITE_REGIONS` is 0 when mjx_lite is imported.
 
-LLVM unrolls loops of 16 rounds fully before it looks for vectors, and then finds few: a region takes twice as long, to compile
-as well. XLA reads the option against that from the environment alone, when JAX is first used (`FLAGS`). Importing mjx_lite
-does not change the environment: many worlds are computed in regions only where the user has set the option.
+LLVM fully unrolls loops of 16 iterations before it vectorises, and then finds few vectors: a region takes twice as long to run,
+and to compile. XLA reads the option that prevents this only from the environment, when JAX is first used (`FLAGS`). Importing
+mjx_lite does not change the environment: many worlds are computed in regions only where the user has set the option.
 """
 
 import contextlib
@@ -39,14 +40,14 @@ from mjx_lite.core.workarounds import CALLS
 
 _IS_WANTED = os.environ.get("MJX_LITE_REGIONS") != "0"
 _SIZE = 1000  # operations of a region, at most
-_REGION = 20  # what one more region costs, in results that are written to memory,
-_NUMBERS = 128  # and how many numbers of these cost as much as another result
-_LOOP = 5000  # of a loop that is one: outside, XLA copies what it carries and starts its parts anew in each turn
-# what is cut into regions, if larger than one, and its parameters that are
+_REGION = 20  # cost of one more region; the unit is one result that is written to memory
+_NUMBERS = 128  # elements of a result that cost as much as one more result
+_LOOP = 5000  # operations of a loop in one region; outside, XLA copies the carry and starts all parts again in each iteration
+# primitives whose programs are cut into regions if they are larger than one region, and the parameters with these programs
 _PARTS = {"scan": ("jaxpr",), "while": ("cond_jaxpr", "body_jaxpr"), "cond": ("branches",)}
 _SAME = ("mjx_bind", "name", "stop_gradient")  # primitives whose result is their first operand
-MAX_NUMBERS = 1 << 20  # of an operand or a result: for more a kernel is worth it
-MAX_REDUCED = 4095  # numbers: of more XLA has its library take sums
+MAX_NUMBERS = 1 << 20  # elements of an operand or a result; for more, a kernel of its own pays
+MAX_REDUCED = 4095  # elements of an operand of a reduction; for more, XLA calls a library
 _ALLOWED = (
   "abs", "add", "add_any", "and", "argmax", "argmin", "asin", "atan2", "bitcast_convert_type", "broadcast_in_dim", "ceil",
   "clamp", "concatenate", "cond", "convert_element_type", "copy", "cos",
@@ -57,46 +58,46 @@ _ALLOWED = (
   "shift_right_logical", "sign", "sin", "slice", "split", "sqrt", "square", "squeeze", "stack", "stop_gradient", "sub", "tan",
   "tanh", "tile", "transpose", "unstack", "while", "xor",
 )  # fmt: skip
-# whether an equation may be in a region, by its primitive; of others none may
+# whether an equation may be in a region, by its primitive; equations of other primitives may not
 allowed: dict[str, Callable[[Any], bool]] = dict.fromkeys((*CALLS, *_ALLOWED), lambda eqn: True)
 
-_LANES = 16  # float32 numbers of a vector, of the widest that there are
-_ROUNDS = "-unroll-full-max-count"  # of the longest loop that LLVM unrolls fully
-_CASES = "-unswitch-threshold"  # instructions that LLVM may add to write a loop for each case of a condition
+_LANES = 16  # float32 numbers of the widest vector of any processor
+_ROUNDS = "-unroll-full-max-count"  # iterations of the longest loop that LLVM unrolls fully
+_CASES = "-unswitch-threshold"  # instructions that LLVM may add to write one loop for each case of a condition
 # options of XLA with which many worlds go through regions, for the environment variable XLA_FLAGS before JAX is first used
 FLAGS = f"--xla_backend_extra_options={_ROUNDS}={_LANES - 1},{_CASES}=1000"
 
 
 def is_on() -> bool:
-  """Whether the operations of a single world become regions on CPU."""
+  """Return whether the operations of a single world become regions on CPU."""
   return _IS_WANTED and workarounds.works(workarounds.REGIONS)
 
 
 @functools.cache
 def lanes() -> int:
-  """Worlds whose operations become regions together; 0 if only those of a single world do."""
+  """Return the number of worlds in a tile, whose operations become regions together; 0 if only a single world has regions."""
   return _LANES if is_on() and jax.default_backend() == "cpu" and workarounds.has_flag(_ROUNDS) else 0
 
 
 def are_few(worlds: int) -> bool:
-  """Whether the operations of so many worlds become regions, on CPU."""
+  """Return whether the operations of this number of worlds become regions on CPU."""
   return worlds <= max(1, lanes())
 
 
 def are_several(worlds: int) -> bool:
-  """Whether these are several, and their operations become regions together, on CPU."""
+  """Return whether this number of worlds is above one and fits a tile, whose operations become regions together on CPU."""
   return 1 < worlds <= lanes()
 
 
 def evaluate(closed: jex_core.ClosedJaxpr, *args: jax.Array) -> list[jax.Array]:
-  """What `jaxpr_as_fun` does, on CPU, the operations in regions."""
+  """Evaluate a program as `jaxpr_as_fun` does, with its operations in regions; for CPU."""
   if closed.jaxpr.effects or not is_on():
     return evaluate_plainly(closed, *args)
   invars = [jex_core.Var(a) for a in closed.in_avals]
   known: dict[Any, Any] = dict(zip(invars, args, strict=True))
   eqns, outvars = inlined(closed, invars, known)
-  # operands in another shape are made where they are used: in a region they cost nothing, before it XLA may copy them; and so
-  # are empty arrays, as XLA aborts where the memory of one is handed on (`donate_argnums`) and another goes through a region
+  # reshapes of operands go into the regions that use them, where they cost nothing; before a region XLA may copy them. Empty
+  # arrays go there too: XLA aborts if an empty array's memory is donated (`donate_argnums`) and another goes through a region
   eqns, views = _without_empty(invars, eqns)
   known = {v: x for v, x in known.items() if v not in views}
   views |= {e.outvars[0]: e for e in eqns if _is_view(e) and known.keys() >= set(variables([e]))}
@@ -120,14 +121,17 @@ def evaluate(closed: jex_core.ClosedJaxpr, *args: jax.Array) -> list[jax.Array]:
 
 
 def evaluate_plainly(closed: jex_core.ClosedJaxpr, *args: jax.Array) -> list[jax.Array]:
-  """The same on any device, in no regions."""
+  """Evaluate a program on any device, without regions."""
   return jex_core.jaxpr_as_fun(closed)(*args)
 
 
 def run_part(
   closed: jex_core.ClosedJaxpr, known: dict[Any, Any], function: Callable[..., Any], eqns: Sequence[Any], outs: Sequence[Any]
 ) -> None:
-  """Puts what some equations of a program make of what is known there too: a function computes it, of them and operands."""
+  """Compute the results `outs` of some equations and add them to `known`.
+
+  `function` computes them from a closed jaxpr of these equations and from its operands.
+  """
   ins = [v for v in dict.fromkeys(variables(eqns)) if v in known]
   names = workarounds.unnamed(closed.jaxpr)
   part = closed.jaxpr.replace(constvars=[], invars=ins, outvars=outs, eqns=eqns, debug_info=names)
@@ -135,19 +139,19 @@ def run_part(
 
 
 def read(variables: Sequence[Any], known: dict[Any, Any]) -> list[Any]:
-  """What is known of variables and literals."""
+  """Return the values of variables and literals."""
   return [v.val if isinstance(v, jex_core.Literal) else known[v] for v in variables]
 
 
 def last_reads(eqns: Sequence[Any], outvars: Sequence[Any]) -> dict[Any, int]:
-  """The last equation that reads each variable; one behind the last if it is a result."""
+  """Return, for each variable, the index of the last equation that reads it; for a result, the number of equations."""
   last = {v: k for k, e in enumerate(eqns) for v in variables([e])}
   last.update(dict.fromkeys((v for v in outvars if not isinstance(v, jex_core.Literal)), len(eqns)))
   return last
 
 
 def inlined(closed: jex_core.ClosedJaxpr, args: Sequence[Any], known: dict[Any, Any]) -> tuple[list[Any], list[Any]]:
-  """Equations, those of calls larger than a region among them, and what they return; constants become known."""
+  """Return a program's equations, with calls larger than a region inlined, and its results; add its constants to `known`."""
   jaxpr = closed.jaxpr
   consts = [jex_core.Var(v.aval) for v in jaxpr.constvars]
   known.update(zip(consts, closed.consts, strict=True))
@@ -174,13 +178,13 @@ def inlined(closed: jex_core.ClosedJaxpr, args: Sequence[Any], known: dict[Any, 
 
 
 def _without_empty(invars: Sequence[Any], eqns: Sequence[Any]) -> tuple[list[Any], dict[Any, Any]]:
-  """Equations that make no empty arrays, and for each of those, operands among them, one that makes it of nothing."""
-  # an equation knows the mesh that it was made under, so one of each kind is kept no longer than for this call
+  """Return the equations without empty results, and an equation without operands for each empty array (result or operand)."""
+  # an equation knows the mesh under which it was traced, so this cache lasts for one call only
   made = functools.cache(lambda shape, dtype: jax.make_jaxpr(lambda: jnp.zeros(shape, dtype))().eqns[0])
   all_ = (*invars, *(v for e in eqns for v in e.outvars))
   empty = {v: made(v.aval.shape, v.aval.dtype).replace(outvars=[v]) for v in all_ if not v.aval.size}
 
-  def other(e):  # what else it makes; nobody reads the variables in place of what is empty
+  def other(e):  # the equation with unused variables in place of its empty results
     if empty.keys().isdisjoint(e.outvars):
       return e
     return e.replace(outvars=[jex_core.Var(v.aval) if v in empty else v for v in e.outvars])
@@ -194,7 +198,7 @@ def _is_view(eqn: Any) -> bool:
 
 
 def _cut(eqns: Sequence[Any], outvars: Sequence[Any]) -> Iterator[tuple[bool, list[Any], list[Any]]]:
-  """One part after the other: whether it is a region, or one equation that is in none; its equations; results used later."""
+  """Yield each part: whether it is a region (else one equation outside), its equations, and its results that are used later."""
   last = last_reads(eqns, outvars)
   sizes = list(map(_size_uncut, eqns))
   for first, end in _bounds(eqns, sizes, last):
@@ -203,14 +207,14 @@ def _cut(eqns: Sequence[Any], outvars: Sequence[Any]) -> Iterator[tuple[bool, li
 
 
 def _bounds(eqns: Sequence[Any], sizes: Sequence[float], last: dict[Any, int]) -> list[tuple[int, int]]:
-  """Where parts begin and end, such that least is written to memory: a shortest path from the first equation to the last.
+  """Return where parts begin and end, such that the parts write least to memory: a shortest path over the equations.
 
-  Inside a part XLA fuses what is between its operands and its results. An equation of infinite size is a part of its own.
+  Inside a part XLA fuses the operations between operands and results. An equation of infinite size is a part of its own.
   """
   least, begin = np.zeros(len(eqns) + 1), np.zeros(len(eqns) + 1, int)
-  written = np.zeros(len(eqns))  # cost of each equation's results that are used behind the current end
-  unused: dict[int, list[tuple[int, float]]] = {}  # what it is less from an end on
-  first, size = 0, 0.0  # of the longest part that ends there
+  written = np.zeros(len(eqns))  # cost of each equation's results that are used after the current end
+  unused: dict[int, list[tuple[int, float]]] = {}  # (equation, decrease of that cost), by the end from which it applies
+  first, size = 0, 0.0  # first equation and size of the longest part with the current end
   for end, (e, here) in enumerate(zip(eqns, sizes, strict=True), 1):
     for v in e.outvars:
       if last.get(v, -1) >= end:
@@ -237,21 +241,21 @@ def _bounds(eqns: Sequence[Any], sizes: Sequence[float], last: dict[Any, int]) -
 
 
 def variables(eqns: Sequence[Any]) -> Iterator[Any]:
-  """What equations read, but for literals."""
+  """Return an iterator over the variables that equations read, without literals."""
   return (v for e in eqns for v in e.invars if not isinstance(v, jex_core.Literal))
 
 
 def _size_uncut(eqn: Any) -> float:
-  """The size of an equation; infinite if its parts are to be cut."""
+  """Return the size of an equation; infinite if its inner programs are to be cut into regions."""
   size = _size(eqn)
   name = eqn.primitive.name
   return math.inf if size > (_LOOP if name == "while" else _SIZE) and name in _PARTS else size
 
 
 def _size(eqn: Any) -> float:
-  """Operations of an equation with all that it calls; infinite if one of them may be in no region."""
+  """Return the number of operations of an equation and its inner programs; infinite if one of them may be in no region."""
   name = eqn.primitive.name
-  read = () if name == "gather" else eqn.invars  # of a table, however large, as much as comes out
+  read = () if name == "gather" else eqn.invars  # a gather reads as many elements as it returns, however large the table
   most = MAX_REDUCED if name.startswith("reduce_") else MAX_NUMBERS
   is_small = all(v.aval.size <= most for v in (*read, *eqn.outvars))
   if not is_small or name not in allowed or not allowed[name](eqn):
@@ -269,7 +273,7 @@ _totals: weakref.WeakKeyDictionary[jex_core.Jaxpr, float] = weakref.WeakKeyDicti
 
 
 def _outside(part: jex_core.ClosedJaxpr, args: Sequence[jax.Array]) -> list[jax.Array]:
-  """An equation that is in no region, though its parts may be."""
+  """Evaluate an equation that is in no region, though the operations of its inner programs may be."""
   (eqn,) = part.eqns
   params = dict(eqn.params)
   for name in _PARTS.get(eqn.primitive.name, ()):
@@ -283,10 +287,10 @@ def _in_regions(closed: jex_core.ClosedJaxpr) -> jex_core.ClosedJaxpr:
 
 # --------------------------------------------------------------------------------------- derivatives, and whole programs
 
-# names of calls that become something else than regions, and what: of the call's program and its arguments that are constant
-# (None for others), another, and its constant results
+# how named calls are lowered other than by regions: a function of the call's program and its constant arguments (None for each
+# other argument), which returns another program and its constant results
 lowered: dict[str, Callable[[Any, Sequence[Any]], tuple[Any, Sequence[Any]]]] = {}
-_MARK = "mjx_native_"  # name of a call of the engine, which JAX keeps when it differentiates; the number of worlds follows
+_MARK = "mjx_native_"  # prefix of the name of an engine call, before the number of worlds; JAX keeps it when it differentiates
 _INSIDE = {**_PARTS, "shard_map": ("jaxpr",), **{k: (x,) for k, x in CALLS.items() if not k.startswith("custom")}}
 _follows = contextvars.ContextVar("_follows", default=False)
 
@@ -295,21 +299,21 @@ program_p.multiple_results = True
 
 
 def marked(function: Callable[..., Any], worlds: int) -> Callable[..., Any]:
-  """The function as a call that is known for one of the engine when its derivatives are lowered; flat, of so many worlds."""
+  """Return a flat function as a named call: the name marks its derivatives as the engine's, for this number of worlds."""
   function.__name__ = f"{_MARK}{worlds}"
   return jax.jit(function)
 
 
 def follow() -> bool:
-  """Whether derivatives that are traced now will be in regions (`program`), so that worlds are best cut into small tiles."""
+  """Return whether derivatives that are traced now will be in regions (`program`), so that small tiles of worlds are best."""
   return _follows.get()
 
 
 @memoized
 def program(function: Callable[..., Any], whole: bool) -> Callable[..., Any]:
-  """The function with the derivatives of the engine's calls in regions; for what `jax.jit` compiles, and for CPU.
+  """Return the function with the derivatives of the engine's calls in regions; for functions that `jax.jit` compiles for CPU.
 
-  What the engine does without derivatives, it puts into regions itself. With `whole` all other operations are in them as well.
+  The engine itself puts its calls without derivatives into regions. With `whole`, all other operations are in regions too.
   """
 
   @functools.wraps(function)
@@ -332,7 +336,7 @@ def program(function: Callable[..., Any], whole: bool) -> Callable[..., Any]:
     if closed.effects or not (whole or _has_marks(closed.jaxpr)):
       out = jex_core.jaxpr_as_fun(closed)(*operands)
     else:
-      # what the function closes over may be traced by what is around it, or of any size: operands, but for what kernels know
+      # closed-over arrays may be tracers of an outer trace, or large: they become operands, except constants for kernels
       consts = list(zip(closed.jaxpr.constvars, closed.consts, strict=True))
       known = {v: x for v, x in consts if scalars.is_constant(x) and not whole}
       others = {v: x for v, x in consts if v not in known}
@@ -357,10 +361,13 @@ def _has_marks(jaxpr: jex_core.Jaxpr) -> bool:
 
 
 def _marks_in_regions(closed: jex_core.ClosedJaxpr) -> jex_core.ClosedJaxpr:
-  """The program with the operations of marked calls in regions; what is constant is so in the calls of `lowered` too."""
+  """Return the program with the operations of marked calls in regions, and with the calls of `lowered` replaced.
+
+  Constants are propagated through the program, so that the calls of `lowered` know their constant arguments.
+  """
 
   def one(e, jaxpr, known):
-    """The equation; results of it that are constant become known."""
+    """Return the rewritten equation; add its constant results to `known`."""
     given = [v.val if isinstance(v, jex_core.Literal) else known.get(v) for v in e.invars]
     if not any(x is None for x in given):
       with contextlib.suppress(scalars.Unsupported):
@@ -384,7 +391,7 @@ def _marks_in_regions(closed: jex_core.ClosedJaxpr) -> jex_core.ClosedJaxpr:
     return e
 
   def inner(x: Any, given: Sequence[Any]) -> tuple[Any, Sequence[Any]]:
-    """A program, or several, closed or not, with its results that are constant, None for others."""
+    """Return a rewritten program, closed or not, or a tuple of programs, with its constant results, None for each other one."""
     if isinstance(x, tuple):
       return tuple(inner(y, given)[0] for y in x), ()
     jaxpr, consts = (x.jaxpr, x.consts) if isinstance(x, jex_core.ClosedJaxpr) else (x, ())
@@ -398,7 +405,7 @@ def _marks_in_regions(closed: jex_core.ClosedJaxpr) -> jex_core.ClosedJaxpr:
 
 
 def _passed(eqn: Any, name: str, given: Sequence[Any]) -> Sequence[Any]:
-  """The first arguments of a program in an equation's parameters, of the equation's own; of a loop, what its turns have."""
+  """Return the values in `given` that an equation's inner program has as first arguments; for a loop, its constants."""
   match eqn.primitive.name:
     case "scan":
       return given[: scalars.loop_arguments(eqn)[0]]
@@ -414,7 +421,7 @@ def _passed(eqn: Any, name: str, given: Sequence[Any]) -> Sequence[Any]:
 
 
 def put(values: Sequence[Any], places: Sequence[int], others: Sequence[Any]) -> list[Any]:
-  """The values, with others in some places."""
+  """Return the values, with `others` at the positions `places`."""
   full = list(values)
   for k, x in zip(places, others, strict=True):
     full[k] = x
@@ -422,8 +429,8 @@ def put(values: Sequence[Any], places: Sequence[int], others: Sequence[Any]) -> 
 
 
 def jvp_of(function: Callable[..., Any], primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
-  """The rule of a primitive that a function (flat, a list) computes: its operations are differentiated."""
-  primals = [jnp.asarray(x) for x in primals]  # a number of the trace may come as a literal
+  """Compute the JVP of a primitive by differentiating its function, which takes flat arguments and returns a list."""
+  primals = [jnp.asarray(x) for x in primals]  # a primal may be a literal
   moving = [i for i, t in enumerate(tangents) if type(t) is not ad.Zero]
 
   def f(*moved):

@@ -1,9 +1,9 @@
-"""A program of arrays as one of numbers: what a thread of a GPU computes for its world.
+"""Scalar programs: one world's program of arrays as operations on numbers, for a thread of a GPU or a lane of a CPU's vectors.
 
-`Program.run` goes through the operations of one world as JAX traces them and writes them down number by number. Reshaping,
-slicing and joining cost nothing then, loops of known length are written out, what is multiplied by a constant zero is gone (if
-it is not finite too), and what is computed twice is computed once. Loops that end when they are done stay loops; they end for
-each world by itself. `ptx.py` makes a kernel of it.
+`Program.run` goes through the operations of one world, as JAX traces them, and writes an operation for each number of their
+results. Then reshapes, slices and concatenations cost nothing. Loops of known length are unrolled. A product with a constant
+zero is zero, even if the other factor is not finite. Equal operations are computed once. Loops that end by a condition stay
+loops, and end for each world by itself. `ptx.py` and `vectors.py` compile the program to kernels.
 """
 
 import functools
@@ -22,10 +22,10 @@ from jax.extend import core as jex_core
 
 from mjx_lite.core.workarounds import CALLS
 
-MAX_NODES = 400_000  # of a program
+MAX_NODES = 400_000  # numbers of a program
 MAX_CONSTANT = 1024  # numbers of an array whose values are known
-_MAX_TURNS = 64  # of a loop that is written out
-_MAX_CHOICES = 64  # among which an index of the program chooses by comparing, where it writes
+_MAX_TURNS = 64  # iterations of a loop that is unrolled
+_MAX_CHOICES = 64  # positions for a write at a computed index, which is compared with each position
 _MAX_SORTED = 32
 
 KINDS = {"float32": "f", "int32": "i", "uint32": "u", "bool": "p"}
@@ -35,11 +35,11 @@ _COMPARES = frozenset(("eq", "ne", "lt", "le", "gt", "ge"))
 
 
 class Unsupported(NotImplementedError):
-  """An operation, or a size, that is not written as numbers."""
+  """An operation that has no scalar form, or a program that is too large."""
 
 
 class Load(NamedTuple):
-  """A number of an input: that of the thread's world, or one for all worlds."""
+  """A number of an input, per-world or shared by all worlds; a negative `buffer` is a table of the program."""
 
   buffer: int
   row: int
@@ -47,7 +47,7 @@ class Load(NamedTuple):
 
 
 class Loop(NamedTuple):
-  """A loop: as long as `proceeds` holds, numbers are replaced by those at its end."""
+  """A loop: the numbers `params` start as `first`, and are replaced by the numbers `last` as long as `proceeds` holds."""
 
   depth: int
   params: tuple[int, ...]
@@ -57,15 +57,16 @@ class Loop(NamedTuple):
 
 
 class Program:
-  """Numbers, each made by an operation of others that come before it.
+  """A list of numbers, each the result of an operation on earlier numbers.
 
   Attributes:
-    op: what makes each.
-    kind: f, i, u or p: float32, int32, uint32, bool.
-    args: of which others.
-    depth: of the loop in which each is made, 0 outside of all.
-    of: what else belongs to some: a constant's value, a `Load`, a `Loop`.
-    tables: constants (n,) among which an index of the program chooses: further inputs for all worlds.
+    op: name of the operation that computes each number.
+    kind: type of each number: f, i, u or p, for float32, int32, uint32 or bool.
+    args: operands of each number, as indices into the list.
+    depth: number of loops around each number, 0 outside of loops.
+    of: further data of some operations, by number: the value of a constant, a `Load`, a `Loop`, or, for a number after a loop,
+      its index in the loop's state.
+    tables: constants (n,) that are indexed by a number of the program; further inputs, which all worlds share.
   """
 
   def __init__(self):
@@ -76,7 +77,7 @@ class Program:
     self.of: dict[int, Any] = {}
     self.tables: list[np.ndarray] = []
     self._known: dict[Any, int] = {}
-    self._inside = 0  # loops around what is written now
+    self._inside = 0  # loops around the current operation
 
   # ------------------------------------------------------------------------------------------------------------ numbers
 
@@ -95,23 +96,23 @@ class Program:
     return k
 
   def const(self, value: Any, kind: str) -> int:
-    """A constant."""
+    """Return the number of a constant."""
     value = _TYPES[kind](value).item()
     key = ("const", kind, struct.pack("f", value) if kind == "f" else value)
     found = self._known.get(key)
     return self._new(key, "const", kind, (), 0, value) if found is None else found
 
   def value(self, k: int) -> Any:
-    """That of a constant, else None."""
+    """Return the value of number k if it is a constant, else None."""
     return self.of[k] if self.op[k] == "const" else None
 
   def load(self, where: Load, kind: str) -> int:
-    """A number of an input."""
+    """Return the number at a position of an input."""
     found = self._known.get(where)
     return self._new(where, "load", kind, (), 0, where) if found is None else found
 
   def table(self, numbers: tuple[int, ...], kind: str) -> int:
-    """Numbers next to each other, of which an index of the program chooses; constant ones are a further input."""
+    """Return a table of consecutive numbers, to be indexed by a number; a table of constants becomes a further input."""
     key = "table", kind, numbers
     found = self._known.get(key)
     if found is None:
@@ -123,7 +124,7 @@ class Program:
     return found
 
   def in_place(self, table: int) -> Load | int | None:
-    """Where the numbers of a table are in a row already: in an input, or from a number of a loop's state on."""
+    """Return where a table's numbers are consecutive already: the first one's `Load`, or the first parameter of a loop."""
     order = self.args[table]
     if self.op[order[0]] == "load":
       a = self.of[order[0]]
@@ -134,7 +135,7 @@ class Program:
     return None
 
   def make(self, op: str, kind: str, *args: int) -> int:
-    """The number that an operation makes of others."""
+    """Return the result of an operation on numbers: simplified where possible, or an equal number that exists already."""
     simple = self._simplified(op, kind, args)
     if simple is not None:
       return simple
@@ -187,28 +188,28 @@ class Program:
   # ------------------------------------------------------------------------------------------------------------- arrays
 
   def constant(self, x: Any) -> np.ndarray:
-    """Numbers of a constant array."""
+    """Return the numbers of a constant array."""
     x = np.asarray(x)
     kind = _kind(x.dtype)
     return _array([self.const(v, kind) for v in x.ravel().tolist()], x.shape)
 
   def inputs(self, buffer: int, shape: Sequence[int], dtype: Any, per_world: bool) -> np.ndarray:
-    """Numbers of an input (..., 1)."""
+    """Return the numbers of an input (..., 1)."""
     kind = _kind(dtype)
     return _array([self.load(Load(buffer, k, per_world), kind) for k in range(math.prod(shape))], shape)
 
   def map(self, op: str, kind: str, *xs: np.ndarray) -> np.ndarray:
-    """An operation of the numbers of arrays, which are broadcast."""
+    """Apply an operation elementwise to arrays of numbers, with broadcasting."""
     xs = tuple(np.broadcast_arrays(*xs)) if len({x.shape for x in xs}) > 1 else xs
     make = self.make
     return _array([make(op, kind, *a) for a in zip(*(x.ravel().tolist() for x in xs), strict=True)], xs[0].shape)
 
   def sum(self, terms: Iterable[np.ndarray], kind: str) -> np.ndarray:
-    """Sum of arrays."""
+    """Return the sum of arrays."""
     return functools.reduce(lambda a, b: self.map("add", kind, a, b), terms)
 
   def fold(self, op: str, kind: str, x: np.ndarray, axes: Sequence[int]) -> np.ndarray:
-    """An operation of all numbers along axes, which are dropped; by halves."""
+    """Reduce an array along axes, which are dropped; pairwise, so that each pass halves the array."""
     x = np.moveaxis(x, axes, range(len(axes)))
     x = x.reshape(math.prod(x.shape[: len(axes)]), *x.shape[len(axes) :])
     while len(x) > 1:
@@ -219,10 +220,10 @@ class Program:
   # ------------------------------------------------------------------------------------------------------------ programs
 
   def run(self, closed: jex_core.ClosedJaxpr, args: Sequence[np.ndarray]) -> list[np.ndarray]:
-    """Numbers of the results of a program of arrays.
+    """Return the numbers of the results of a program of arrays.
 
     Raises:
-      Unsupported: an operation of it is not written as numbers.
+      Unsupported: an operation has no scalar form, or the program is too large.
     """
     jaxpr = closed.jaxpr
     env = dict(zip(jaxpr.invars, args, strict=True))
@@ -239,7 +240,7 @@ class Program:
     return [read(v) for v in jaxpr.outvars]
 
   def _applied(self, rule: Callable[..., Any], eqn: Any, args: Sequence[np.ndarray]) -> list[np.ndarray]:
-    """Numbers of the results of an equation; whatever fails in its rule, but for memory, is `Unsupported`."""
+    """Return the numbers of an equation's results; raise any exception in its rule, except MemoryError, as `Unsupported`."""
     name = eqn.primitive.name
     try:
       outs = rule(self, eqn, *args)
@@ -254,7 +255,7 @@ class Program:
     return outs
 
   def loop(self, proceeds: Callable[[list], np.ndarray], turn: Callable[[list], list], state: list) -> list:
-    """State after turns, as long as they are to proceed."""
+    """Write a loop that repeats `turn` while `proceeds` holds; return the state after the loop."""
     first = tuple(itertools.chain.from_iterable(x.ravel().tolist() for x in state))
     self._inside += 1
     depth = self._inside
@@ -272,7 +273,7 @@ class Program:
     return [_array(after[a:b], x.shape) for a, b, x in zip(bounds, bounds[1:], state, strict=False)]
 
   def reached(self, roots: Iterable[int], depth: int) -> tuple[list[int], list[int]]:
-    """What has to be made for numbers in the loop of a depth: in order, those made in it, and the others that these are of."""
+    """Return what `roots` need in a loop of this depth: numbers to compute inside it, in order, and numbers from outside."""
     order, outside, seen = [], [], set()
     for root in roots:
       stack = [(root, False)]
@@ -292,23 +293,23 @@ class Program:
 
 
 def numbers(eqn: Any, once: bool = False) -> int:
-  """About how many numbers an equation makes; of all turns of a loop, or of one."""
+  """Estimate how many numbers an equation computes: in all iterations of its loops, or in one iteration of each (`once`)."""
   inside = sum(numbers(e, once) for j in jex_core.jaxprs_in_params(eqn.params) for e in j.eqns)
   return inside * (1 if once else eqn.params.get("length", 1)) + sum(v.aval.size for v in eqn.outvars)
 
 
 def is_constant(x: Any) -> bool:
-  """Whether an array's numbers are known, are few, and are of a kind that programs have."""
+  """Return whether an array has known numbers, at most `MAX_CONSTANT` of them, and a dtype that programs support."""
   if isinstance(x, jax.core.Tracer) or np.size(x) > MAX_CONSTANT or not getattr(x, "is_fully_addressable", True):
     return False
   return jnp.result_type(x).name in KINDS
 
 
 def constants(closed: jex_core.ClosedJaxpr, inputs: Sequence[Any]) -> list[np.ndarray]:
-  """Results of a small program of constants.
+  """Return the results of a small program of constants.
 
   Raises:
-    Unsupported: they cannot be known.
+    Unsupported: the results are not known before the program runs, or there are too many.
   """
   if not all(map(is_constant, inputs)) or sum(map(numbers, closed.jaxpr.eqns)) > MAX_CONSTANT:
     raise Unsupported("no small constants")
@@ -472,12 +473,12 @@ def _one(p: Program, value: Any, kind: str = "f") -> np.ndarray:
   return p.constant(np.array(value, _TYPES[kind]))
 
 
-_LOG2E, _LN2 = 1.44269504088896341, (0.693359375, -2.12194440e-4)  # the logarithm of 2 in two parts
+_LOG2E, _LN2 = 1.44269504088896341, (0.693359375, -2.12194440e-4)  # 1 / ln 2, and ln 2 in two parts
 
 
 @_rule("exp")
 def _exp(p, eqn, x):
-  """2 to the power of a whole number and of the rest; error of a few units in the last place."""
+  """Compute exp as 2 to an integer power times 2 to the remainder; the error is a few units in the last place."""
   const = functools.partial(_one, p)
   inside = p.map("max", "f", p.map("min", "f", x, const(88.7228)), const(-87.3365))
   n = p.map("round", "f", p.map("mul", "f", inside, const(_LOG2E)))
@@ -497,7 +498,10 @@ _LOG = (7.0376836292e-2, -1.1514610310e-1, 1.1676998740e-1, -1.2420140846e-1, 1.
 
 @_rule("log")
 def _log(p, eqn, x):
-  """Source: Cephes Mathematical Library, `logf` (Moshier)."""
+  """Compute log by a polynomial for the mantissa.
+
+  Source: Cephes Mathematical Library, `logf` (Moshier).
+  """
   const = functools.partial(_one, p)
   add, mul, sub = (functools.partial(p.map, op, "f") for op in ("add", "mul", "sub"))
   bits = p.map("bits", "i", x)
@@ -518,7 +522,10 @@ def _log(p, eqn, x):
 
 @_rule("expm1")
 def _(p, eqn, x):
-  """Kahan's (u - 1) x / log u with u = exp x, whose errors cancel (Higham, Accuracy and Stability of Numerical Algorithms)."""
+  """Compute expm1 by Kahan's formula (u - 1) x / log u with u = exp x, in which the errors cancel.
+
+  Source: Higham, Accuracy and Stability of Numerical Algorithms.
+  """
   one = p.constant(np.float32(1))
   u = _exp(p, eqn, x)
   less = p.map("sub", "f", u, one)
@@ -528,7 +535,7 @@ def _(p, eqn, x):
   return p.map("select", "f", is_far, less, out)
 
 
-# what only moves numbers
+# operations that only move numbers
 
 
 @_rule("broadcast_in_dim")
@@ -667,7 +674,7 @@ def _(p, eqn, a, x):
 
 
 def _product(p, a, x):
-  """Matrix (n, k) times rows (k, ...)."""
+  """Return the product of a matrix (n, k) and rows (k, ...)."""
   none = p.constant(np.zeros(x.shape[1:], np.float32))
   rows = [[p.map("mul", "f", np.broadcast_to(c, row.shape), row) for c, row in zip(line, x, strict=True)] for line in a]
   return np.stack([p.sum(r, "f") if r else none for r in rows]) if rows else np.zeros((0, *x.shape[1:]), np.int64)
@@ -724,7 +731,7 @@ def _added(p, a, x):
 
 
 def _of_nothing(op: str, kind: str) -> Any:
-  """The number that an operation makes of no numbers."""
+  """Return the result of a reduction of no numbers."""
   if op in ("max", "min"):
     if kind == "p":
       return op == "min"
@@ -772,17 +779,17 @@ def _furthest(op):
 
 _RULES["argmax"], _RULES["argmin"] = _furthest("gt"), _furthest("lt")
 
-# what an index of the program chooses
+# indexing by numbers of the program
 
 
 def _values(p, x):
-  """Known numbers, else None."""
+  """Return the values of constants; None if a number is not a constant."""
   found = [p.value(k) for k in x.ravel().tolist()]
   return None if None in found else np.array(found, np.int64).reshape(x.shape)
 
 
 def _fetch(p: Program, table: np.ndarray, index: int, kind: str) -> int:
-  """table[index] of numbers (n,), index a number."""
+  """Return table[index], for a table of numbers (n,) and an index that is a number of the program."""
   numbers = tuple(table.tolist())
   if len(set(numbers)) == 1:
     return numbers[0]
@@ -840,7 +847,7 @@ def _(p, eqn, x, index):
 
 
 def _starts(p, starts, shape, sizes):
-  """Where a slice begins: known numbers, and the axes whose number is not known, with it."""
+  """Return where a slice begins: the known starts (0 for others), and (axis, number) of each start that is not known."""
   found, ahead = [], []
   for k, (s, n, m) in enumerate(zip(starts, shape, sizes, strict=True)):
     i = 0 if n == m else p.value(int(s.item()))
@@ -919,7 +926,7 @@ def _(p, eqn, x, index, new):
 
 @_rule("sort")
 def _(p, eqn, *xs):
-  """Neighbours are exchanged, in as many rounds as there are numbers: few."""
+  """Sort by exchanges of neighbours (odd-even transposition), in as many rounds as there are numbers."""
   axis, nkeys = eqn.params["dimension"], eqn.params["num_keys"]
   kinds = [_kind(v.aval.dtype) for v in eqn.outvars]
   n = xs[0].shape[axis]
@@ -955,7 +962,7 @@ def _(p, eqn, *xs):
 
 
 def loop_arguments(eqn: Any) -> tuple[int, int]:
-  """How many constants a scan has, and how many numbers that it carries: where JAX keeps that differs between versions."""
+  """Return how many constants and how many carried arrays a scan has; from shapes, as JAX's parameters differ by version."""
   inside = eqn.params["jaxpr"]
   nrows = sum(v.aval.ndim > a.ndim for v, a in zip(eqn.invars, inside.in_avals, strict=True))
   ncarry = sum(v.aval.ndim == a.ndim for v, a in zip(eqn.outvars, inside.out_avals, strict=True))

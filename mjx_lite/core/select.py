@@ -1,4 +1,4 @@
-"""Static selection of rows: an index known at plan time becomes slices where it can, a gather where it must."""
+"""Selection of rows. A static index, known at plan time, becomes slices where possible, and a gather otherwise."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -11,12 +11,12 @@ from mjx_lite.core import linear
 
 
 def over(mask: Any, ndim: int) -> Any:
-  """Give a mask (n,) or (n, W) `ndim` axes, the new ones between the first axis and the world axis."""
+  """Give a mask (n,) or (n, W) `ndim` axes. The new axes stand between the first axis and the world axis."""
   return mask.reshape(len(mask), *(1,) * (ndim - mask.ndim), *mask.shape[1:])
 
 
 def rows(x: jax.Array, index: np.ndarray) -> jax.Array:
-  """`x[index]` along the first axis for a constant NumPy index of any rank."""
+  """Return `x[index]` along the first axis, for a constant NumPy index of any rank."""
   index = np.asarray(index)
   if index.ndim != 1:
     return rows(x, index.ravel()).reshape(*index.shape, *x.shape[1:])
@@ -30,10 +30,10 @@ def rows(x: jax.Array, index: np.ndarray) -> jax.Array:
 
 
 def join(parts: Sequence[jax.Array | np.ndarray], order: np.ndarray | None = None) -> jax.Array:
-  """Concatenate along the first axis, world axes broadcast to the widest, then reorder the rows.
+  """Concatenate along the first axis, with world axes broadcast to the widest, then reorder the rows.
 
   Args:
-    parts: arrays that agree but for the first axis and a world axis of size 1; empty ones are allowed.
+    parts: arrays that agree except for the first axis and a world axis of size 1; empty arrays are allowed.
     order: constant index into the concatenation.
   """
   parts = [p for p in parts if p.shape[0]] or parts[:1]
@@ -44,10 +44,10 @@ def join(parts: Sequence[jax.Array | np.ndarray], order: np.ndarray | None = Non
 
 
 def pick(x: jax.Array | np.ndarray, i: jax.Array) -> jax.Array:
-  """`x[i]` along the first axis, world by world, for an index of the trace (W,) or (1,); a bad one is clipped.
+  """Return `x[i]` along the first axis, per world, for a traced index (W,) or (1,). The index is clipped to the range.
 
   Args:
-    x: (n, ..., W) or (n, ..., 1), the latter shared by all worlds.
+    x: (n, ..., W) or (n, ..., 1); the latter is shared by all worlds.
     i: index.
   """
   x = jnp.asarray(x)
@@ -60,11 +60,11 @@ def pick(x: jax.Array | np.ndarray, i: jax.Array) -> jax.Array:
 
 
 def gather(x: jax.Array | np.ndarray, index: jax.Array) -> jax.Array:
-  """`x[index]` along the first axis, world by world, for a valid index of the trace (n, W) or (n, 1): (n, ..., W).
+  """Return `x[index]` (n, ..., W) along the first axis, per world, for a valid traced index (n, W) or (n, 1).
 
   Args:
-    x: (k, ..., W) or (k, ..., 1), the latter shared by all worlds.
-    index: rows.
+    x: (k, ..., W) or (k, ..., 1); the latter is shared by all worlds.
+    index: rows to read.
   """
   x = jnp.asarray(x)
   if index.shape[-1] == 1:
@@ -76,9 +76,10 @@ def gather(x: jax.Array | np.ndarray, index: jax.Array) -> jax.Array:
 
 
 def fetched(x: jax.Array, *index: jax.Array, axes: tuple[int, ...] = (0,), mode: Any = "promise_in_bounds") -> jax.Array:
-  """Of x what is at indices (..., W) along some axes: (..., the other axes, W).
+  """Gather from x at indices (..., W) along some axes. The result is (..., the other axes, W).
 
-  The worlds are written last. An axis that is moved there afterwards XLA leaves where it is, and what reads it is no vector.
+  The gather itself writes the world axis last. If a transposition moved the axis afterwards, XLA would leave the memory layout
+  as it was, and operations that read the result would not be vectorized.
   """
   place = jnp.stack(index, axis=-1)
   first = place.ndim - 2
@@ -87,13 +88,13 @@ def fetched(x: jax.Array, *index: jax.Array, axes: tuple[int, ...] = (0,), mode:
 
 
 def next_true(mask: jax.Array, k: jax.Array | int) -> jax.Array:
-  """The first index above k at which a mask (n,) is true, n where there is none: what a loop over these goes on with."""
+  """Return the first index above k at which a mask (n,) is true, or n if there is none: the next iteration of a loop."""
   index = np.arange(len(mask), dtype=np.int32)
   return jnp.min(jnp.where(mask & (index > k), index, len(mask)))
 
 
 def rows_or_zero(x: jax.Array, index: np.ndarray) -> jax.Array:
-  """`rows`, with a row of zeros where the index is -1."""
+  """Return `rows(x, index)`, with a row of zeros where the index is -1."""
   index = np.asarray(index)
   if (index >= 0).all():
     return rows(x, index)
@@ -104,7 +105,7 @@ def rows_or_zero(x: jax.Array, index: np.ndarray) -> jax.Array:
 
 
 def put(x: jax.Array, index: np.ndarray, values: jax.Array) -> jax.Array:
-  """x with the rows at a constant index replaced."""
+  """Return x with the rows at a constant index replaced."""
   n, k = x.shape[0], len(index)
   if not k:
     return x
@@ -114,7 +115,7 @@ def put(x: jax.Array, index: np.ndarray, values: jax.Array) -> jax.Array:
 
 
 def place(parts: list[tuple[np.ndarray, jax.Array]], size: int, like: jax.Array) -> jax.Array:
-  """Array of `size` rows from pairs (index, rows); rows that no part has are zero, `like` gives trailing axes and dtype."""
+  """Assemble `size` rows from pairs (index, rows). Rows of no pair are zero; `like` gives trailing axes and dtype."""
   zero = jnp.zeros((1, *like.shape[1:-1], 1), like.dtype)
   index = np.concatenate([np.zeros(0, int), *(i for i, _ in parts)])
   order = np.full(size, len(index))

@@ -1,6 +1,6 @@
-"""What went wrong in a world, as data: a bit and a counter per kind.
+"""Run-time trouble of a world as data: one bit and one counter per kind.
 
-Exceptions are never raised from traced values; a stage that cannot do what it was asked for marks the world.
+Traced values never raise exceptions. A stage that fails in a world sets the bit of that world instead.
 """
 
 import enum
@@ -14,19 +14,19 @@ from mjx_lite.core.pytree import Replaceable, array, pytree
 
 
 class Warning(enum.IntEnum):
-  """Kinds of trouble; bit `1 << kind` of `Status.bits` and entry `kind` of `Status.count`."""
+  """Kinds of trouble. A kind is bit `1 << kind` of `Status.bits` and entry `kind` of `Status.count`."""
 
   CONTACTFULL = 0  # more contacts than slots
   CNSTRFULL = 1  # more constraint rows than slots
   BADQPOS = 2  # NaN, inf or |x| > 1e10 in qpos: world was reset
-  BADQVEL = 3  # the same in qvel
-  BADQACC = 4  # the same in qacc
-  BADCTRL = 5  # the same in ctrl: all controls of the world were taken as zero
-  SOLVER = 6  # the solver stopped at its iteration limit without reaching the tolerance
+  BADQVEL = 3  # the same for qvel
+  BADQACC = 4  # the same for qacc
+  BADCTRL = 5  # the same for ctrl: all controls of the world were set to zero
+  SOLVER = 6  # the solver reached its iteration limit before the tolerance
   RESET = 7  # the world was reset to qpos0
-  PAIRFULL = 8  # more candidate pairs within reach than go to the narrow phase
-  SUBSTEPS = 9  # an adaptive step needed more substeps than it may take: its last one was too long
-  CCD = 10  # the search for a convex contact ended at its limit: its distance is not proved to `collision.shortest.DOUBT`
+  PAIRFULL = 8  # more candidate pairs in range than the narrow phase accepts
+  SUBSTEPS = 9  # an adaptive step reached its limit of substeps: the last substep was too long
+  CCD = 10  # the search for a convex contact reached its limit: the distance may be off by more than `collision.shortest.DOUBT`
 
 
 @pytree
@@ -41,12 +41,12 @@ class Status(Replaceable):
 
 
 def clear_bits(status: Status) -> Status:
-  """Forget the last step, keep the counters."""
+  """Clear the bits of the last step, and keep the counters."""
   return status.replace(bits=jnp.zeros_like(status.bits))
 
 
 def mark(status: Status, kind: Warning, where: jax.Array) -> Status:
-  """Mark the worlds in which `where` (W,) holds."""
+  """Mark the worlds in which the mask `where` (W,) is true."""
   one_hot = (np.arange(len(Warning)) == kind).astype(status.count.dtype)[:, None]
   return Status(
     bits=status.bits | jnp.where(where, 1 << int(kind), 0).astype(status.bits.dtype),
@@ -55,7 +55,10 @@ def mark(status: Status, kind: Warning, where: jax.Array) -> Status:
 
 
 def merge(before: Status, after: Status) -> Status:
-  """Trouble of a step of several parts, counted once: the bits of both, the counts of before and of what came after."""
+  """Merge the status of a step in parts: the bits of both, and the counters of `before`.
+
+  A kind that is new in `after` is counted once.
+  """
   bits = before.bits | after.bits
   new = ((bits & ~before.bits) >> jnp.arange(len(Warning))[:, None]) & 1
   return Status(bits=bits, count=before.count + new.astype(before.count.dtype))

@@ -1,4 +1,4 @@
-"""Which body hangs on which, and which dofs move it: tables in NumPy from the static fields of a model."""
+"""Tables of the kinematic tree in NumPy, from the static fields of a model: bodies in subtrees, and dofs that move bodies."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -7,7 +7,7 @@ import numpy as np
 
 
 def subtrees(s: Mapping[str, Any]) -> np.ndarray:
-  """Whether b is in the subtree of a, as a itself is: [a, b], (nbody, nbody) of bools."""
+  """Return a mask [a, b] (nbody, nbody) of the bodies b in the subtree of body a, which includes a itself."""
   below = np.eye(s["nbody"], dtype=bool)
   for b in range(s["nbody"] - 1, 0, -1):
     below[s["body_parentid"][b]] |= below[b]
@@ -15,5 +15,5 @@ def subtrees(s: Mapping[str, Any]) -> np.ndarray:
 
 
 def moving_dofs(s: Mapping[str, Any]) -> np.ndarray:
-  """Whether a dof moves a body: [body, dof], (nbody, nv) of bools."""
+  """Return a mask [body, dof] (nbody, nv) of the dofs that move a body."""
   return subtrees(s)[s["dof_bodyid"]].T

@@ -1,10 +1,10 @@
 """Model and Data: immutable pytrees with MuJoCo's names.
 
-Each array field is declared once: its shape for one world in symbols, its unit, and for Data the stage that writes it.
+Each array field is declared once: its symbolic shape for one world, its unit, and for Data the stage that writes the field.
 Allocation, conversion, the shape tests and the field table of the documentation are derived from the declarations.
 
-Vocabulary: prefix `x` is the world frame, `c` about the tree's centre of mass, none local; spatial vectors have the
-rotation first; quaternions are wxyz; matrices multiply column vectors except `contact.frame`, whose axes are rows.
+Vocabulary: prefix `x` is the world frame, `c` a frame at the tree's centre of mass, no prefix a local frame. Spatial vectors
+have the rotation first. Quaternions are wxyz. Matrices multiply column vectors, except `contact.frame`, whose axes are rows.
 *Transmission* maps joint to actuator space, *impedance* is the d of the constraint law, a *row* is one scalar constraint.
 """
 
@@ -20,13 +20,13 @@ from mjx_lite.core.pytree import Handed, Replaceable, array, pytree, specs, stat
 from mjx_lite.core.status import Status
 
 _DISABLE, _ENABLE = enums.DisableBit, enums.EnableBit
-_STRAIGHT = 1000  # contact slots times degrees of freedom
-_FELT = 30.0  # in units of `contact_reach`: beyond it the weight of a contact is round-off
+_STRAIGHT = 1000  # largest contact slots times dofs for straight-line machine code
+_FELT = 30.0  # range in units of `contact_reach`: at larger distances a contact's weight is round-off
 
 
 @pytree
 class Option(Replaceable):
-  """mjOption: numbers are traced, what picks an algorithm is static; and how contacts are differentiated."""
+  """mjOption, and options for derivatives of contacts. Numbers are traced; options that select an algorithm are static."""
 
   timestep: jax.Array = array(unit="s")
   impratio: jax.Array = array()
@@ -63,10 +63,10 @@ class Option(Replaceable):
     return describe.parts(self)
 
   def replace(self, **changes: Any) -> "Option":
-    """Copy with some options changed.
+    """Return a copy with some options changed.
 
     Raises:
-      ValueError: for an array whose last axes are not the option's.
+      ValueError: the last axes of an array are not the option's shape.
     """
     declared = specs(Option)
     for name, value in changes.items():
@@ -83,7 +83,7 @@ class Option(Replaceable):
 
   @property
   def felt(self) -> jax.Array | float:
-    """How far beyond its margin a contact has derivatives [m]."""
+    """Distance beyond its margin up to which a contact has derivatives [m]."""
     return 0.0 if self.contact_gradient == "exact" else _FELT * self.contact_reach
 
   # resolved flags: the only place where bits are tested
@@ -131,10 +131,10 @@ class Model(Replaceable):
   """mjModel: floats of the physics as arrays, everything else in `layout`.
 
   Every name of mjModel works: `m.body_mass` is a traced array, `m.body_parentid` a read-only NumPy array, `m.nv` a
-  number. Static things may steer Python, traced ones may not; there is no third case.
+  number. Python control flow may depend on static fields, but not on traced fields. Every field is static or traced.
   """
 
-  # copy with some parameters changed and everything that follows from them computed again; set by api.py, which can do so
+  # returns a copy with parameters changed and dependent fields computed again; set by api.py, which may import `set_const`
   with_params: ClassVar[Callable[..., "Model"]]
 
   def __repr__(self) -> str:
@@ -260,17 +260,17 @@ class Model(Replaceable):
 
   @property
   def tile(self) -> int:
-    """Worlds computed at a time on CPU, 0 for all."""
+    """Number of worlds per tile on CPU, 0 for all worlds at once."""
     return self.layout.tile
 
   @property
   def is_straight(self) -> bool:
-    """Whether a step may be few enough numbers to be straight code (`core/kernels.py`)."""
+    """Whether a step is tried as straight-line machine code (`core/kernels.py`)."""
     return not self.not_straight
 
   @property
   def not_straight(self) -> str:
-    """The first reason why straight code is not tried for a step, "" where it is."""
+    """The first reason why a step is not tried as straight-line machine code; "" if there is no reason."""
     contacts = self.plan.collision
     size = len(contacts.slot_row) * self.nv
     if self.layout.dtype != "float32":
@@ -301,11 +301,11 @@ class Model(Replaceable):
     return [*super().__dir__(), *self.layout.static]
 
   def check(self) -> None:
-    """Refuse a Model with an array that is not that of one world, or of another model; under jax.vmap it sees one world.
+    """Refuse a Model with an array whose shape is not that of one world of this model. Under jax.vmap, it checks one world.
 
     Raises:
-      TypeError: for a field that is no array.
-      ValueError: for a field with another shape; it is named.
+      TypeError: a field is not an array.
+      ValueError: a field has another shape; the message names the field.
     """
     for name, shape in fit.shapes(Model, self.layout).items():
       value = getattr(self, name)
@@ -316,14 +316,14 @@ class Model(Replaceable):
         fit.check_shape(f"Model.{part}.{name}", getattr(getattr(self, part), name), spec["shape"])
 
   def replace(self, **changes: Any) -> "Model":
-    """Copy with some arrays changed and all others as they are, for experts.
+    """Return a copy with some arrays changed and all others as they are, for experts.
 
-    What follows from the changed arrays does not follow here: after a change of a mass `body_subtreemass`, `dof_invweight0`
-    and others are those of the old one. `with_params` computes them again.
+    Dependent fields are not computed again: after a change of a mass, `body_subtreemass`, `dof_invweight0` and other fields
+    still belong to the old mass. `with_params` computes dependent fields again.
 
     Raises:
-      ValueError: for a static field, for one whose terms were left out because it was zero, and for an array whose last axes
-        are not those of the field.
+      ValueError: for a static field, for a field whose terms were left out because it was zero, for an array whose last axes
+        are not the field's shape, and for an option that decides the contact slots or the constraint rows.
     """
     shapes = fit.shapes(Model, self.layout)
     for name, value in changes.items():
@@ -365,10 +365,10 @@ def _left_out(shown: str, name: str) -> ValueError:
 
 @pytree
 class Contact(Replaceable):
-  """Contact slots in MuJoCo's order; `efc_address` is constant, `dim` and `geom` are but with capacities or adhesion.
+  """Contact slots of a model, in MuJoCo's order.
 
-  `exclude` is 0 for a contact with rows, 1 for one in the gap, 3 for one that no dof changes, -1 for an empty slot.
-  `efc_address` is the slot's first row.
+  `efc_address`, the first row of the slot, is constant. `dim` and `geom` are constant too, except with capacities or adhesion.
+  `exclude` is 0 for a contact with rows, 1 for a contact in the gap, 3 for a contact that no dof changes, -1 for an empty slot.
   """
 
   def __repr__(self) -> str:
@@ -398,7 +398,7 @@ _KEEP = "the step does not hand it on, unless make_data(m, keep=...) names it, o
 _ON_DEMAND = "call mjx_lite.{}(m, d), which returns a Data that has it; in a scan begin with make_data(m, keep=...)"
 
 
-# rotation matrices, and the quaternions that they follow from
+# rotation matrix -> quaternion from which it is computed
 QUATERNIONS = {"xmat": "xquat", "ximat": "xiquat", "geom_xmat": "geom_xquat", "site_xmat": "site_xquat"}
 
 
@@ -408,22 +408,22 @@ def _rotation(quaternion: str) -> Callable[["Data"], jax.Array]:
 
 @pytree
 class Data(Lazy):
-  """mjData: state, inputs and everything that the stages compute, for one world.
+  """mjData of one world: state, inputs and everything that the stages compute.
 
-  A few fields that follow from others, or that few read, are kept only where `make_data(m, keep=...)` names them: rotation
-  matrices are otherwise made of the quaternions when they are read, `crb`, `qLD`, `qLDiagInv` and `efc_KBIP` are not there, and
-  what is computed on demand (`cacc`, `cfrc_int`, `cfrc_ext`, `subtree_linvel`, `subtree_angmom`) is in what
-  `rne_postconstraint` and `subtree_vel` return.
+  Some fields are optional: a Data keeps them only if `make_data(m, keep=...)` names them. Rotation matrices that are not kept
+  are computed from the quaternions when they are read. `crb`, `qLD`, `qLDiagInv` and `efc_KBIP` are missing if not kept.
+  Fields computed on demand (`cacc`, `cfrc_int`, `cfrc_ext`, `subtree_linvel`, `subtree_angmom`) are in the results of
+  `rne_postconstraint` and `subtree_vel`.
 
-  Some fields are whole numbers or truth values, with respect to which JAX does not differentiate: say
-  `jax.grad(f, allow_int=True)(d)`, whose result has no derivatives there (`float0`), or differentiate with respect to fields:
-  `jax.grad(lambda qpos: f(d.replace(qpos=qpos)))(d.qpos)`.
+  Some fields are integers or booleans, with respect to which JAX does not differentiate. Call
+  `jax.grad(f, allow_int=True)(d)`, whose result has no derivatives for these fields (`float0`), or differentiate with respect
+  to chosen fields: `jax.grad(lambda qpos: f(d.replace(qpos=qpos)))(d.qpos)`.
 
-  Files: pickle takes a Data as it is. orbax refuses arrays of size zero, of which most models have some: give it
-  `mjx_lite.to_state_dict(d)`, and what it restores to `from_state_dict`.
+  Files: pickle takes a Data as it is. orbax refuses arrays of size zero, and most models have some: save
+  `mjx_lite.to_state_dict(d)`, and pass the restored dict to `from_state_dict`.
   """
 
-  # rotation matrices (..., 3, 3) of unit quaternions (..., 4); set by api.py, which may import what makes them
+  # returns rotation matrices (..., 3, 3) of unit quaternions (..., 4); set by api.py, which may import `math.quat`
   rotation: ClassVar[Callable[[jax.Array], jax.Array]]
 
   def __repr__(self) -> str:
@@ -438,10 +438,10 @@ class Data(Lazy):
     raise AttributeError(f"Data has no '{name}': {errors.DATA_NAMES[name]}.")
 
   def replace(self, **changes: Any) -> "Data":
-    """Copy with some fields changed; numbers become arrays, and weakly typed arrays those of their type.
+    """Return a copy with some fields changed. Numbers become arrays, and arrays lose weak types.
 
     Raises:
-      TypeError: for a name that is no field; the message has the nearest one.
+      TypeError: a name is not a field; the message has the nearest name.
     """
     return super().replace(**self.as_arrays(changes))
 
@@ -539,7 +539,7 @@ class Data(Lazy):
   _cfrc_ext: jax.Array | None = array("nbody", 6, stage="rne_postconstraint")
   status: Status
 
-  # what follows from other fields, or what few read: here in a step, kept only where asked for (`make_data(keep=...)`)
+  # optional fields: present within a step, kept after it only if `make_data(keep=...)` names them
   xmat, ximat, geom_xmat, site_xmat = (Handed(otherwise=_rotation(q)) for q in QUATERNIONS.values())
   crb, qLD, qLDiagInv, efc_KBIP = (Handed(_KEEP) for _ in range(4))
   subtree_linvel, subtree_angmom = (Handed(_ON_DEMAND.format("subtree_vel")) for _ in range(2))

@@ -1,18 +1,19 @@
-"""A program of numbers as machine code of a CPU: a world in each lane of its vectors.
+"""LLVM back end: a scalar program becomes machine code of a CPU, with one world in each lane of its vectors.
 
-XLA makes a loop over worlds of each operation, which LLVM has to understand before it finds the vectors in it, and what one
-loop writes the next one reads. Here all operations are of vectors to begin with, one for each number, in straight code: nothing
-is left for LLVM to find out but which registers to use. The code is cut into functions of a few hundred operations, as the
-time that LLVM takes for one grows faster than its length, and they hand numbers over in memory of their own, in the cache. A
-kernel goes through the worlds by blocks of as many as a line of the cache has numbers. Inputs are (worlds, n), as users have
-them: a kernel turns those of a block, so that a number's lanes are next to each other, and turns its results back. A single
-world is a lane by itself.
+XLA compiles each operation to a loop over worlds. LLVM has to analyze the loop before it can vectorise it, and each loop reads
+from memory what an earlier loop wrote there. Here each number has one vector operation, in straight-line code, so that LLVM
+only has to choose registers. The code is cut into functions of a few hundred operations, as LLVM's time for a function grows
+faster than the function's length. The functions exchange numbers through memory of the kernel, which stays in the cache. A
+kernel processes blocks of as many worlds as a cache line has float32 numbers. Inputs are (worlds, n), as users' arrays are. A
+kernel transposes the inputs of a block, so that the lanes of a number are consecutive, and transposes its results back. A
+single world takes one lane.
 
-What has an operation that is not written as numbers, or too many, XLA computes, with the same results; and so does it
-numbers of double precision, worlds that may be divided among devices, and derivatives, but for those of many worlds together in
-what `mjx.jit` compiles (`worlds.py`). The environment variable MJX_LITE_KERNELS=0, when mjx_lite is imported, leaves all to it.
+XLA computes a program that has too many operations, or one without a scalar form, with the same results. XLA also computes
+numbers of double precision, worlds that may be divided among devices, and derivatives, except derivatives of many worlds
+together in a function that `mjx.jit` compiles (`worlds.py`). The environment variable MJX_LITE_KERNELS=0, when mjx_lite is
+imported, leaves everything to XLA.
 
-Source: LLVM Language Reference Manual; XLA's FFI, whose binary interface it promises to keep (`xla/ffi/api/c_api.h`).
+Source: LLVM Language Reference Manual; XLA's FFI, whose binary interface XLA promises to keep (`xla/ffi/api/c_api.h`).
 """
 
 import concurrent.futures
@@ -37,14 +38,14 @@ from mjx_lite.core.scalars import Load, Loop, Program, Unsupported
 
 _IS_WANTED = os.environ.get("MJX_LITE_KERNELS") != "0"
 
-LOOP = 30_000  # numbers of a loop, all turns together, above which a turn is a kernel of its own
-DERIVATIVES = 140_000  # numbers of a program, one turn of each loop, above which its derivatives are not tried
-_MAX_OPERATIONS = 150_000  # of a kernel: some ten seconds to write and to compile
-_BLOCK = 16  # worlds whose inputs are fetched together: float32 numbers of a line of the cache
+LOOP = 30_000  # numbers of a loop in all its iterations, above which each iteration is a kernel of its own
+DERIVATIVES = 140_000  # numbers of a program, with one iteration of each loop, above which its derivatives are no kernels
+_MAX_OPERATIONS = 150_000  # operations of a kernel; so many take some ten seconds to write and to compile
+_BLOCK = 16  # worlds whose inputs are transposed together: float32 numbers of a cache line
 _PART = 500  # operations of a function
-_FFI = 0, 3  # version of XLA's interface
-_CHUNK = 4  # rows that are moved together
-_FEW = 8  # numbers of which one is chosen by comparing
+_FFI = 0, 3  # version of XLA's FFI, major and minor
+_CHUNK = 4  # rows that are transposed together
+_FEW = 8  # largest table that is indexed by comparisons
 
 _TYPES = {"f": "float", "i": "i32", "u": "i32", "p": "i1"}
 _COMPARES = {
@@ -55,16 +56,17 @@ _FLOAT = {"add": "fadd contract", "sub": "fsub contract", "mul": "fmul contract"
 _INTEGER = {"add": "add", "sub": "sub", "mul": "mul", "and": "and", "or": "or", "xor": "xor", "shl": "shl"}
 _CALLS = {"abs": "fabs", "floor": "floor", "ceil": "ceil", "sqrt": "sqrt", "round": "rint"}
 _CONVERT = {"fi": "fptosi", "fu": "fptoui", "if": "sitofp", "uf": "uitofp"}
-_EXP2 = tuple(np.log(2) ** k / float(np.prod(range(1, k + 1), dtype=float)) for k in range(7, -1, -1))  # from -1/2 to 1/2
+# Taylor coefficients of 2**x, for x from -1/2 to 1/2
+_EXP2 = tuple(np.log(2) ** k / float(np.prod(range(1, k + 1), dtype=float)) for k in range(7, -1, -1))
 
 
 def is_on() -> bool:
-  """Whether steps are such kernels: on CPU, where JAX has no numbers of double precision."""
+  """Return whether steps run as such kernels: on CPU, if JAX has no numbers of double precision."""
   return not why_off()
 
 
 def why_off() -> str:
-  """The first reason why steps are no such kernels, "" where they are."""
+  """Return the first reason why steps do not run as such kernels, "" if they do."""
   if not _IS_WANTED:
     return "the environment variable MJX_LITE_KERNELS is 0"
   if jax.default_backend() != "cpu":
@@ -76,7 +78,7 @@ def why_off() -> str:
 
 @functools.cache
 def _llvm() -> Any:
-  """LLVM, loaded when it is first needed."""
+  """Return LLVM, loaded at the first call."""
   from llvmlite import binding
 
   binding.initialize_native_target()
@@ -85,23 +87,23 @@ def _llvm() -> Any:
 
 
 class _Rows(NamedTuple):
-  """Where the worlds of a block have an array of theirs, beside the numbers of the code's own."""
+  """Rows of a kernel's memory that hold the numbers of one array for the worlds of a block."""
 
   buffer: int
   kind: str
-  first: int  # byte of its first row
+  first: int  # offset of the first row, in bytes
   count: int
-  stride: int  # numbers that a world has in the array
+  stride: int  # numbers of one world in the array
 
 
 def kernel(
   p: Program, sizes: Sequence[int], outs: Sequence[np.ndarray], lanes: int
 ) -> tuple[list[str], str, int, list[int]]:
-  """LLVM's assembly of the parts of a kernel and of its entry, `@step`; bytes of memory that it needs, inputs that it reads.
+  """Return the LLVM assembly of a kernel, the bytes of memory that it needs, and the indices of the inputs that it reads.
 
-  The entry is a handler of XLA's FFI, with the arrays (worlds, n) that it reads, of the inputs, in which a world has `sizes`
-  numbers, and the program's tables, and the results (worlds, n) one after the other, the last of which is its memory. `lanes`
-  worlds go through the code at a time.
+  The assembly is a list of functions and the entry `@step`, a handler of XLA's FFI. The entry's arguments are the arrays that
+  it reads, out of the inputs (worlds, n) and the program's tables. Its results are the arrays (worlds, n) in order, and then
+  its memory. `sizes` are the numbers of one world in each input. `lanes` worlds go through the code at a time.
   """
   w = _Writer(p, sizes, outs, lanes)
   w.run([(int(k), ("row", b, row)) for b, x in enumerate(outs) for row, k in enumerate(x.ravel())], 0)
@@ -109,7 +111,7 @@ def kernel(
 
 
 class _Writer:
-  """Functions of the straight code, the calls of these, and where the numbers are that several of them want."""
+  """Writer of straight-line functions and the calls of these; it keeps the slots of numbers that several functions use."""
 
   def __init__(self, p: Program, sizes: Sequence[int], outs: Sequence[np.ndarray], lanes: int):
     self.p, self.inputs, self.lanes = p, len(sizes), lanes
@@ -122,7 +124,7 @@ class _Writer:
     self.slots = self.loops = self.operations = 0
     loads = [(p.of[k], p.kind[k]) for k in range(len(p.op)) if p.op[k] == "load"]
     self.used = sorted({self._parameter(where) for where, _ in loads})
-    self.at = {k: i for i, k in enumerate(self.used)}  # parameters of the entry
+    self.at = {k: i for i, k in enumerate(self.used)}  # position among the entry's arguments, by index
     rows: dict[int, tuple[str, int]] = {}
     for where, kind in loads:
       if where.per_world:
@@ -131,7 +133,7 @@ class _Writer:
     self.read = {b: self._rows(self.at[b], kind, count, sizes[b]) for b, (kind, count) in rows.items()}
     kinds = [(p.kind[int(x.flat[0])], x.size) if x.size else ("f", 0) for x in outs]
     self.written = [self._rows(k, kind, size, size) for k, (kind, size) in enumerate(kinds)]
-    self.own = self.bytes  # where the code's own numbers begin
+    self.own = self.bytes  # offset of the slots, in bytes
 
   def _rows(self, buffer: int, kind: str, count: int, stride: int) -> _Rows:
     self.bytes += -self.bytes % 64
@@ -140,18 +142,18 @@ class _Writer:
     return found
 
   def _parameter(self, where: Load) -> int:
-    """Of an input, or of a table."""
+    """Return the index of an input, or of a table, whose `buffer` is negative; tables follow the inputs."""
     return where.buffer if where.buffer >= 0 else self.inputs - where.buffer - 1
 
   def _slots(self, n: int) -> int:
-    """So many in a row, which nothing had before."""
+    """Return the first of n new consecutive slots."""
     self.slots += n
     return self.slots - n
 
   # ------------------------------------------------------------------------------------------------------ order and parts
 
   def run(self, roots: Sequence[tuple[int, tuple]], depth: int) -> None:
-    """Writes what makes numbers in a loop of a depth, and hands them to where they belong."""
+    """Write code that computes the roots in a loop of a depth, and that stores each root as its `end` says (`_Code.finish`)."""
     p = self.p
     parts: list[list[tuple[int, tuple | None]]] = [[]]
     for step in self._steps(roots, depth):
@@ -180,7 +182,7 @@ class _Writer:
     return step[1] is None and self.p.op[step[0]] == "loop"
 
   def _steps(self, roots: Sequence[tuple[int, tuple]], depth: int) -> list[tuple[int, tuple | None]]:
-    """Numbers to make, each behind those that it is made of, and what is done with the roots."""
+    """Return the numbers to compute, each after its operands, and each root with its `end`."""
     p, steps, seen = self.p, [], set()
     for root, end in roots:
       stack = [(root, False)]
@@ -196,7 +198,7 @@ class _Writer:
     return steps
 
   def _read(self, step: tuple[int, tuple | None]) -> list[int]:
-    """Numbers that a step wants at hand, or of which something it wants is made."""
+    """Return the operands of a step; in place of a table that has no slot, the table's numbers."""
     k, end = step
     if end is not None:
       return [k]
@@ -206,7 +208,7 @@ class _Writer:
     return read
 
   def _loop(self, k: int) -> None:
-    """As long as there is a lane that proceeds; the numbers of others stay."""
+    """Write a loop that runs as long as a lane proceeds; the numbers of the other lanes stay unchanged."""
     loop: Loop = self.p.of[k]
     changed = [i for i, a in enumerate(loop.last) if a != loop.params[i]]
     first, then, going = self._slots(len(loop.params)), self._slots(len(changed)), self._slots(1)
@@ -241,16 +243,16 @@ class _Writer:
         code.finish(k, end)
     name = f"part{len(self.functions)}"
     body = "\n".join(code.lines)
-    # rows: the first lane's in the block; own: numbers of the code; shared: addresses of the arrays that all worlds share
+    # four, one: rows of 4 bytes and 1 byte a number, from the first lane on; own: slots; shared: addresses of the arguments
     head = f"void @{name}(ptr %four, ptr %one, ptr %own, ptr %shared, ptr %flag)"
     self.functions.append(f"define {head} #0 {{\n{body}\nret void\n}}")
     self.calls.append(f"call {head}")
 
   def entry(self) -> str:
-    """The handler that XLA calls."""
+    """Return the assembly of the handler that XLA calls."""
     outs, used = len(self.written), len(self.used)
     lines = []
-    for k in range(used):  # offsets are those of the structs in c_api.h: here of the data of XLA_FFI_Buffer
+    for k in range(used):  # offsets are those of the structs in c_api.h; 24 is `data` of XLA_FFI_Buffer
       lines += [f"%a{k} = getelementptr ptr, ptr %args, i64 {k}", f"%b{k} = load ptr, ptr %a{k}",
                 f"%c{k} = getelementptr i8, ptr %b{k}, i64 24", f"%d{k} = load ptr, ptr %c{k}",
                 f"%s{k} = getelementptr ptr, ptr %shared, i64 {k}", f"store ptr %d{k}, ptr %s{k}"]  # fmt: skip
@@ -329,9 +331,9 @@ ret ptr null
 
 
 def _move(name: str, size: int, block: int) -> str:
-  """A function that moves a block's worlds from an array (worlds, n) to rows of its memory, or back.
+  """Return a function that transposes a block's worlds from an array (worlds, n) to rows of the kernel's memory, or back.
 
-  It moves the first `%rows` of the `%stride` numbers that a world has. Lanes without a world get the last one's.
+  It moves the first `%rows` of the `%stride` numbers of each world. Lanes without a world get the last world's numbers.
   """
   is_take, t = name == "take", f"i{8 * size}"
   here, there = ("there", "here") if is_take else ("here", "there")
@@ -368,7 +370,7 @@ ret void
 
 
 def _moved_in_chunks(is_take: bool, block: int) -> str:
-  """How `_move` moves a full block of float32 numbers: a few rows at a time, the last of which may be moved twice."""
+  """Return the code of `_move` for a full block of 4-byte numbers: `_CHUNK` rows at a time, the last rows possibly twice."""
   lines: list[str] = []
 
   def new(text):
@@ -423,7 +425,7 @@ br i1 %is_chunk, label %chunk, label %return"""
 
 
 class _Code:
-  """Lines of a function, and what it has at hand."""
+  """Writer of one function; it keeps the values that the function has in registers."""
 
   def __init__(self, writer: _Writer):
     self.w, self.p, self.lanes = writer, writer.p, writer.lanes
@@ -462,7 +464,7 @@ class _Code:
     self.lines.append(f"store {v[kind]} {x}, ptr {place}, align 4")
 
   def _array(self, where: Load) -> str:
-    """Address of what all worlds share."""
+    """Return the address of an array that all worlds share."""
     k = self.w.at[self.w._parameter(where)]
     if k not in self.address:
       self.address[k] = self.new(f"load ptr, ptr {self.new(f'getelementptr ptr, ptr %shared, i64 {k}')}")
@@ -489,7 +491,7 @@ class _Code:
     return self.new(f"shufflevector {rows} {one}, {rows} poison, <{self.lanes} x i32> zeroinitializer")
 
   def get(self, k: int) -> str:
-    """A number, from where it is."""
+    """Return the value of a number: a constant, a value in a register, or a load from memory."""
     p = self.p
     if k in self.at_hand:
       return self.at_hand[k]
@@ -504,7 +506,7 @@ class _Code:
     return x
 
   def finish(self, k: int, end: tuple) -> None:
-    """Puts a number where it belongs."""
+    """Store a number as `end` says: in a slot, in a loop's state, as a loop's condition, or in a result."""
     v, kind = self.w.vector, self.p.kind[k]
     name, *where = end
     if name == "slot":
@@ -530,7 +532,7 @@ class _Code:
   # operations
 
   def make(self, k: int) -> None:
-    """An operation."""
+    """Write the operation of a number."""
     p = self.p
     op = p.op[k]
     if op == "after":
@@ -585,7 +587,7 @@ class _Code:
     raise Unsupported(f"{op} of {_TYPES[kind]}")
 
   def _extreme(self, op: str, kind: str, x: list[str]) -> str:
-    """The less or the greater; of floats not a number if one of them is not, the second or the first."""
+    """Write the minimum or maximum of two numbers; for floats the result is NaN if either operand is NaN."""
     new, t, p = self.new, self.w.vector[kind], self.w.vector["p"]
     if kind == "p":
       return new(f"{'and' if op == 'min' else 'or'} {t} {x[0]}, {x[1]}")
@@ -593,7 +595,7 @@ class _Code:
       is_first = new(f"icmp {'s' if kind == 'i' else 'u'}{'lt' if op == 'min' else 'gt'} {t} {x[0]}, {x[1]}")
       return new(f"select {p} {is_first}, {t} {x[0]}, {t} {x[1]}")
     a, b = x if x[0].startswith("splat") else x[::-1]
-    # not a number is never first: what comes second does
+    # an ordered comparison with NaN is false, so a NaN in b is selected
     is_first = new(f"fcmp {'olt' if op == 'min' else 'ogt'} {t} {a}, {b}")
     out = new(f"select {p} {is_first}, {t} {a}, {t} {b}")
     if a.startswith("splat"):
@@ -610,7 +612,7 @@ class _Code:
         self.store_own(self.w.slot[k] + i, self.get(a), self.p.kind[a])
 
   def _fetch(self, k: int) -> str:
-    """What a table has at an index."""
+    """Write the load of a table's entry at an index, which may differ by lane."""
     p, v = self.p, self.w.vector
     table, kind = p.args[k][0], p.kind[k]
     index, order = self.get(p.args[k][-1]), p.args[table]
@@ -649,14 +651,14 @@ def _bytes(kind: str) -> int:
 _ATTRIBUTES = 'attributes #0 = { noinline nounwind "prefer-vector-width"="512" "min-legal-vector-width"="512" }'
 _MOST_WORKERS = 8  # threads that compile a kernel
 
-_made: dict[str, Any] = {}  # machine code by name; it is never given back, as nobody knows which programs call it
+_made: dict[str, Any] = {}  # machine code by name; never freed, as it is not known which programs call it
 _making = threading.Lock()
 
 
 def call(p: Program, inputs: Sequence[jax.Array], outs: Sequence[np.ndarray], dtypes: Sequence[Any], worlds: int) -> list[Any]:
-  """The results of a program of numbers, by its kernel, on CPU.
+  """Return the results of a scalar program, computed by its kernel on CPU.
 
-  Of many worlds arrays are (worlds, ...), as users have them, so that XLA moves nothing before and after; of one (..., 1).
+  Arrays of many worlds are (worlds, ...), as users' arrays are, so that XLA moves nothing. Arrays of one world are (..., 1).
   """
   sizes = [x.size // worlds for x in inputs]
   functions, entry, size, used = kernel(p, sizes, outs, 1 if worlds == 1 else lanes())
@@ -677,23 +679,23 @@ KERNELS = workarounds.Borrowed(
 
 @functools.cache
 def _host() -> tuple[str, str, int]:
-  """The processor, what it can do, and float32 numbers of a vector."""
+  """Return the processor's name, its features, and the number of float32 numbers in one of its vectors."""
   llvm = _llvm()
   name = llvm.get_host_cpu_name()
   try:
     features = llvm.get_host_cpu_features()
-  except RuntimeError:  # LLVM cannot tell
+  except RuntimeError:  # LLVM does not know the features
     return name, "", 4
   return name, features.flatten(), 16 if features.get("avx512f") else 8 if features.get("avx") else 4
 
 
 def lanes() -> int:
-  """Worlds that go through a kernel's code at a time, if there are several."""
+  """Return the number of worlds that go through a kernel's code at a time, if there are several worlds."""
   return _host()[2]
 
 
 def _target(functions: Sequence[str], entry: str) -> str:
-  """Name by which XLA finds the machine code of a kernel."""
+  """Return the name under which XLA finds the machine code of a kernel; compile and register the code at the first call."""
   key = hashlib.sha256(repr((functions, entry, _host(), _llvm().llvm_version_info)).encode()).hexdigest()[:32]
   name = f"mjx_lite_{key}"
   with _making:
@@ -706,7 +708,7 @@ def _target(functions: Sequence[str], entry: str) -> str:
 
 
 def _stored(key: str, make: Callable[[], list[bytes]]) -> list[bytes]:
-  """Object files, made, or where JAX keeps what it has compiled on disk from there."""
+  """Return object files from `make`, or from JAX's compilation cache on disk if it is on and holds them."""
   folder, is_kept = (jax.config.values[f"jax_{name}"] for name in ("compilation_cache_dir", "enable_compilation_cache"))
   if not folder or not is_kept or "://" in folder:
     return make()
@@ -718,12 +720,12 @@ def _stored(key: str, make: Callable[[], list[bytes]]) -> list[bytes]:
   file.parent.mkdir(parents=True, exist_ok=True)
   with tempfile.NamedTemporaryFile(dir=folder, delete=False) as new:
     np.savez(new, *(np.frombuffer(x, np.uint8) for x in made))
-  os.replace(new.name, file)  # at once, or not at all
+  os.replace(new.name, file)  # atomic: other processes see a complete file or none
   return made
 
 
 def _objects(functions: Sequence[str], entry: str) -> list[bytes]:
-  """Object files of a kernel, made side by side."""
+  """Return the object files of a kernel, compiled in parallel threads."""
   workers = min(os.cpu_count() or 1, _MOST_WORKERS) if workarounds.works(workarounds.EMIT) else 1
   texts = modules(functions, entry, workers)
   with workarounds.no_scheduler(_llvm()), concurrent.futures.ThreadPoolExecutor(workers) as pool:
@@ -731,7 +733,7 @@ def _objects(functions: Sequence[str], entry: str) -> list[bytes]:
 
 
 def modules(functions: Sequence[str], entry: str, workers: int) -> list[str]:
-  """LLVM's assembly of a kernel as modules of about equal length, the entry in the first one."""
+  """Return the LLVM assembly of a kernel as modules of about equal length, with the entry in the first module."""
   shares = [list(functions[k::workers]) for k in range(workers)]
   elsewhere = [k for k in range(len(functions)) if k % workers]
   shares[0] += [entry, *(f"declare void @part{k}(ptr, ptr, ptr, ptr, ptr)" for k in elsewhere)]
@@ -746,13 +748,13 @@ def _machine() -> Any:
 
 
 def _object(text: str) -> bytes:
-  """The object file of a module."""
+  """Return the object file of a module."""
   llvm = _llvm()
   return workarounds.emit_object(llvm, _machine(), llvm.parse_assembly(text, llvm.create_context()))
 
 
 def _linked(objects: Sequence[bytes]) -> Any:
-  """The machine code in memory."""
+  """Return an engine of LLVM that holds the machine code in memory."""
   llvm = _llvm()
   engine = llvm.create_mcjit_compiler(llvm.parse_assembly("", llvm.create_context()), _machine())
   for x in objects:

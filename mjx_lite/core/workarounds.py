@@ -1,9 +1,9 @@
-"""What the engine borrows from JAX, XLA, LLVM and CPython beyond their documented interfaces.
+"""Undocumented features of JAX, XLA, LLVM and CPython that the engine uses.
 
-Every access of that kind stands in this module. `BORROWED` lists the accesses: what each one is, what the engine does without
-it, and when it can go. A probe is a small program that shows whether the access works; it runs once, when the access is first
-needed. No version number is compared anywhere. Where a probe fails, `works` warns once (`SlowPathWarning`) and the engine
-takes the other way, with the same results. `mjx_lite.explain` prints the table.
+Every access to an undocumented feature is in this module. `BORROWED` lists the accesses: what is accessed, what the engine
+does without it, and when the access can be removed. A probe is a small program that shows whether an access works; the probe
+runs once, when the access is first needed. Version numbers are never compared. If a probe fails, `works` warns once
+(`SlowPathWarning`), and the engine takes a slower path with the same results. `mjx_lite.explain` prints the table.
 """
 
 import concurrent.futures
@@ -29,14 +29,14 @@ from mjx_lite.core.errors import SlowPathWarning
 
 
 class Borrowed(NamedTuple):
-  """Something that no documented interface promises.
+  """Access to an undocumented feature.
 
   Attributes:
-    name: what it is called in warnings and in `mjx_lite.explain`.
-    what: what is borrowed, and from whom.
-    without: what the engine does where the probe fails, and what that costs.
-    until: when the access can go.
-    probe: a function that raises an exception where the access does not work.
+    name: name of the access in warnings and in `mjx_lite.explain`.
+    what: the feature, and the software that has it.
+    without: what the engine does if the probe fails, and the cost.
+    until: when the access can be removed.
+    probe: a function that raises an exception if the access does not work.
   """
 
   name: str
@@ -46,11 +46,11 @@ class Borrowed(NamedTuple):
   probe: Callable[[], None]
 
 
-_failures: dict[str, str] = {}  # traceback of each probe that ran and failed, "" of one that passed
+_failures: dict[str, str] = {}  # probe -> traceback, "" if the probe passed
 
 
 def works(borrowed: Borrowed) -> bool:
-  """Whether the probe of a borrowed thing passes. The probe runs once; the first failure is a `SlowPathWarning`."""
+  """Return whether the probe of an access passes. The probe runs once, and its failure gives one `SlowPathWarning`."""
   is_first = borrowed.name not in _failures
   found = failure(borrowed)
   if is_first and found:
@@ -60,14 +60,14 @@ def works(borrowed: Borrowed) -> bool:
 
 
 def failure(borrowed: Borrowed) -> str:
-  """Traceback of a probe that failed, "" where it passed."""
+  """Return the traceback of a probe that failed, "" if the probe passed."""
   if borrowed.name not in _failures:
     _failures[borrowed.name] = _run(borrowed.probe)
   return _failures[borrowed.name]
 
 
 def _run(probe: Callable[[], None]) -> str:
-  """The traceback of a probe, "" where it passes. It runs in a thread of its own, which no trace of the caller reaches."""
+  """Return the traceback of a probe, "" if it passes. The probe runs in its own thread, outside of traces of the caller."""
   try:
     with concurrent.futures.ThreadPoolExecutor(1) as pool:
       pool.submit(probe).result()
@@ -84,20 +84,20 @@ def _expect(found: Any, wanted: Any, what: str) -> None:
 # ------------------------------------------------------------------------------------------------ compiler options of XLA
 
 _OPTIONS = {
-  # XLA's newer code generator takes two to three times as long for the many small kernels of a step, which run no faster
+  # XLA's newer code generator compiles the small kernels of a step two to three times slower, and they run no faster
   "xla_cpu_use_fusion_emitters": False,
-  "xla_cpu_prefer_vector_width": 512,  # as XLA's library for products: changing between the two costs more than either
-  # small loops are compiled as one function, in which what is written to memory (`linear.materialized`) is not; and a
-  # transposition that moves nothing becomes a kernel that copies, where it is wrapped as a fusion before it is simplified
+  "xla_cpu_prefer_vector_width": 512,  # as in XLA's matrix library: switching widths costs more than either
+  # the first pass compiles a small loop as one function, without the buffers of `linear.materialized`; the second wraps a
+  # transposition that moves no data as a fusion before it is simplified away, so it becomes a copy kernel
   "xla_disable_hlo_passes": "small-while-loop-hoisting,fusion-wrapper",
 }
 
 
 @functools.cache
 def compiler_options() -> dict[str, Any]:
-  """Those of the options above that this XLA takes.
+  """Return the options above that this XLA accepts.
 
-  An option that XLA has dropped is left out without a warning: XLA then has one code path, and there is no better one.
+  An option that XLA has dropped is left out without a warning, because XLA then has one code path and nothing better to choose.
   """
 
   def is_known(name: str) -> bool:
@@ -116,7 +116,7 @@ def _probe_options() -> None:
 
 
 def has_flag(text: str) -> bool:
-  """Whether XLA was started with flags (`XLA_FLAGS`) that contain a text."""
+  """Return whether XLA was started with flags (`XLA_FLAGS`) that contain a text."""
   options = backend.get_compile_options(num_replicas=1, num_partitions=1)
   return text.encode() in options.SerializeAsString()
 
@@ -126,13 +126,13 @@ def has_flag(text: str) -> bool:
 
 @functools.cache
 def _call_like() -> Any:
-  """An equation that calls `_same` as `jax.jit` does, a pattern for others."""
+  """Return an equation that calls `_same` as `jax.jit` does. It is the template of other calls."""
   (like,) = jax.make_jaxpr(_same)(0.0).eqns
   return like
 
 
 def call(closed: jex_core.ClosedJaxpr, args: Sequence[jax.Array], name: str) -> list[jax.Array]:
-  """A call of a program, as `jax.jit` makes calls, without tracing the program again."""
+  """Bind a call of a jaxpr, as `jax.jit` makes calls, without tracing the jaxpr again."""
   like = _call_like()
   ins, outs = len(closed.in_avals), len(closed.out_avals)
   lengths = dict(in_shardings=ins, in_layouts=ins, donated_invars=ins, out_shardings=outs, out_layouts=outs)
@@ -141,18 +141,18 @@ def call(closed: jex_core.ClosedJaxpr, args: Sequence[jax.Array], name: str) -> 
 
 
 def call_with(eqn: Any, jaxpr: jex_core.Jaxpr, outs: Sequence[int]) -> Any:
-  """The equation of a call, with another program and some of its results."""
+  """Return the equation of a call with another jaxpr, and with only the results at the indices `outs`."""
   some = {name: tuple(eqn.params[name][k] for k in outs) for name in ("out_shardings", "out_layouts")}
   params = {**eqn.params, **some, "jaxpr": eqn.params["jaxpr"].replace(jaxpr=jaxpr)}
   return eqn.replace(params=params, outvars=[eqn.outvars[k] for k in outs])
 
 
 def unnamed(jaxpr: jex_core.Jaxpr) -> Any:
-  """Debugging information of a program whose arguments and results change: JAX checks that their names are as many."""
+  """Return debug info without names, for a jaxpr whose arguments and results change: JAX checks the number of names."""
   return jaxpr.debug_info.with_unknown_names()
 
 
-# JAX's primitives that call a program, by name, and the parameter that has it. JAX 0.11 renamed `closed_call` to `eval_jaxpr`
+# JAX's primitives that call a jaxpr -> the parameter that has the jaxpr. JAX 0.11 renamed `closed_call` to `eval_jaxpr`
 CALLS = {
   "jit": "jaxpr", "remat2": "jaxpr", "closed_call": "call_jaxpr", "eval_jaxpr": "call_jaxpr",
   "custom_jvp_call": "call_jaxpr", "custom_vjp_call": "call_jaxpr",
@@ -162,26 +162,27 @@ _same = jax.jit(lambda *x: x)
 
 
 def barrier_call(*x: jax.Array) -> tuple[jax.Array, ...]:
-  """The arguments, through a call of nothing that XLA must not inline.
+  """Return the arguments through an empty call that XLA must not inline.
 
-  XLA fuses nothing across the call, and copies nothing. It takes optimisation barriers out on CPU before it fuses.
+  XLA fuses nothing across the call, and copies nothing. An optimization barrier has no such effect on CPU, because XLA removes
+  the barrier before it fuses.
   """
   with set_xla_metadata(inlineable="false"):
     return _same(*x)
 
 
 def region(part: jex_core.ClosedJaxpr, args: Sequence[jax.Array]) -> list[jax.Array]:
-  """The results of a program that XLA on CPU compiles to one function of machine code, all loops and calls inside.
+  """Return the results of a jaxpr that XLA on CPU compiles to one function of machine code, with all loops and calls inside.
 
   Source: XLA's `SmallWhileLoopHoistingPass` and `ComputationKernelEmitter`.
   """
-  # XLA aborts where a region does not use one of its operands. So all are results too, and none is a constant, which XLA would
-  # write into the region instead: not one at the call, nor one that comes out of the call before, if that had only constants.
-  # The first goes twice through the barrier: for several devices XLA aborts where that takes just what `top_k` returns
+  # XLA aborts if a region does not use one of its operands, so all operands are results too. No operand may be a constant,
+  # because XLA would move it into the region: neither a constant of the call, nor the result of a barrier call of constants.
+  # The barrier takes the first operand twice: on several devices XLA aborts if its operands are just the results of `top_k`
   whole = part.replace(jaxpr=part.jaxpr.replace(outvars=[*part.jaxpr.outvars, *part.jaxpr.invars]))
   out: list[Any] = call(whole, barrier_call(*jax.lax.optimization_barrier((*args, *args[:1]))[: len(args)]), "region")
   out[0] = set_xla_metadata(out[0], inlineable="false", xla_cpu_small_call="true")
-  # through a barrier all results are read: JAX drops those of a call in a loop that nobody reads
+  # the barrier reads all results: JAX drops unread results of a call in a loop
   return list(jax.lax.optimization_barrier(tuple(out)))[: len(part.out_avals)]
 
 
@@ -197,7 +198,7 @@ def _probe_region() -> None:
 def ptx_call(
   text: str, name: str, args: Sequence[jax.Array], shapes: Sequence[jax.ShapeDtypeStruct], blocks: int, threads: int
 ) -> list[jax.Array]:
-  """The results of a kernel in PTX on an NVIDIA GPU, whose parameters are the addresses of arguments and results."""
+  """Return the results of a PTX kernel on an NVIDIA GPU. Its parameters are the addresses of arguments and results."""
   one = np.int32(1)
   run = jax.ffi.ffi_call("__gpu$xla.gpu.ptx", list(shapes))
   return list(
@@ -213,14 +214,14 @@ def ptx_call(
 
 
 def alive(jaxpr: jex_core.Jaxpr, used: Sequence[bool]) -> jex_core.Jaxpr:
-  """The program without equations that make nothing of the used results; all arguments stay."""
+  """Return the jaxpr without equations on which no used result depends. All arguments stay."""
   return pe.dce_jaxpr(jaxpr, list(used), instantiate=True)[0]
 
 
 def register_dead_code(primitive: Any, rule: Callable[[Sequence[bool], Any], tuple[list[bool], Any]]) -> None:
-  """Have JAX ask a rule of a primitive what remains of an equation, of whose results some are used.
+  """Register a primitive's rule for dead code: it gets (used results, equation) and returns the remaining equation.
 
-  JAX calls it with (used results, equation), from 0.12 on with (used results, live inputs, equation).
+  JAX calls the rule with (used results, equation), from 0.12 on with (used results, live inputs, equation).
   """
   pe.dce_rules[primitive] = lambda used, *rest: rule(used, rest[-1])
 
@@ -242,7 +243,7 @@ def _probe_dead_code() -> None:
 
 
 def is_batched(x: Any) -> bool:
-  """Whether a number of the trace is one of `jax.vmap`'s. JAX has no public name for these."""
+  """Return whether a value is a tracer of `jax.vmap`. JAX has no public name for this class."""
   return type(x).__name__ == "BatchTracer"
 
 
@@ -253,27 +254,27 @@ def _probe_batched() -> None:
 
 
 def is_export(ctx: Any) -> bool:
-  """Whether a lowering rule is asked for a program that `jax.export` writes, which other processes load."""
+  """Return whether a lowering rule runs for `jax.export`, whose programs are loaded by other processes."""
   return ctx.module_context.lowering_parameters.for_export
 
 
 def compilations(function: Any) -> int:
-  """How many programs a function of `jax.jit` has compiled."""
+  """Return the number of programs that a function of `jax.jit` has compiled."""
   return function._cache_size()
 
 
 # ------------------------------------------------------------------------------------------------------------- CPython
 
-_WORDS = 1 << 16  # of the interpreter's stack: half a megabyte, of which only what is used takes memory
+_WORDS = 1 << 16  # words of a frame on CPython's stack: half a megabyte, of which only the used part takes memory
 
 
 def eased(function: Callable[..., Any]) -> Callable[..., Any]:
-  """The function, to trace or to lower a program: called without the garbage collector, and with room for the calls inside.
+  """Wrap a function that traces or lowers: it runs without the garbage collector, and with stack space for the calls inside.
 
-  JAX makes a million objects that are no garbage, and in a large process each collection visits all other objects too. And
-  CPython keeps its frames in chunks of 16 KiB that it asks the operating system for and gives back: what is called again and
-  again just where one ends, does so in each call, which takes longer than all that it does. A frame that needs much gets a
-  chunk of its own, with as much behind it for what it calls.
+  JAX makes a million objects that are not garbage, and in a large process each collection visits all other objects too.
+  CPython keeps its frames in chunks of 16 KiB, which it allocates from the operating system and frees. If a repeated call
+  starts at the end of a chunk, every call allocates and frees a chunk, which takes longer than the call's own work. A frame of
+  large size gets its own chunk, with as much free space behind the frame for the calls that it makes.
   """
 
   @functools.wraps(function)
@@ -308,9 +309,9 @@ def _probe_stack() -> None:
 
 @contextmanager
 def no_scheduler(llvm: Any) -> Iterator[None]:
-  """LLVM without its scheduler of machine instructions, which takes a third of the time, for nothing.
+  """Run LLVM without its scheduler of machine instructions, which takes a third of the time without a benefit.
 
-  The option is one for all who use LLVM in this process, so it is set back.
+  The option applies to all users of LLVM in this process, so it is set back at the end.
   """
   try:
     llvm.set_option("mjx_lite", "-enable-misched=0")
@@ -324,9 +325,9 @@ def no_scheduler(llvm: Any) -> Iterator[None]:
 
 
 def emit_object(llvm: Any, machine: Any, module: Any) -> bytes:
-  """The object file of a module. Several threads can do so side by side, for modules in contexts of their own.
+  """Return the object file of a module. Several threads can emit in parallel, for modules in separate contexts.
 
-  llvmlite lets one thread at a time into LLVM; the call without its lock is not a public one.
+  llvmlite's public call holds a lock, which allows one thread at a time; the call without the lock is not public.
   """
   if not works(EMIT):
     return machine.emit_object(module)

@@ -1,20 +1,20 @@
 """The world axis: one-world functions outside, the world axis last inside.
 
-The engine computes on arrays with one trailing world axis (`native` functions). `one_world(native)` is what the user
-calls: shapes are those of a single world and batching is `jax.vmap`. Between the two stands one primitive, `native_p`,
-with a parameter `batched`:
+The engine computes on arrays with one trailing world axis (`native` functions). The user calls `one_world(native)`, whose
+shapes are those of a single world and which `jax.vmap` batches. One primitive connects the two, `native_p`, with a parameter
+`batched`:
 
 * `batched=False`: the operands are one world's. Lowering gives them a world axis of size 1.
-* batching moves the batch axis last and binds the primitive again with `batched=True`; a further `vmap` is merged
+* The batching rule moves the batch axis last and binds the primitive again with `batched=True`. It merges a further `vmap`
   into the same axis. So `vmap`, `vmap(scan)`, `vmap(jit)`, `scan(vmap)`, `grad(vmap)` and `vmap(vmap)` all reach the native
   layout.
-* `jvp` dissolves: the native function's ordinary operations are differentiated, and the primitive is gone. So
-  `vmap(grad(f))` is right too, in the plain layout; `grad` of a sum over `vmap` is the fast way to batched gradients.
+* The `jvp` rule differentiates the native function's ordinary operations, and the primitive is gone. So `vmap(grad(f))` is
+  right too, in the plain layout; `grad` of a sum over `vmap` is the fast method for batched gradients.
 
-This is also the one place where worlds are cut into tiles (CPU caches), see `_in_tiles`, where the operations of one world
-or of a tile become regions (`regions.py`), or those of a step straight code for each world (`kernels.py`). For derivatives
-that are such code, JAX differentiates a loop over worlds, each of which is alone in it, and `kernels.over_worlds` makes of what
-JAX makes of that what it makes of a step. No modules but those of core/ touch jax's extension interfaces.
+This module also cuts worlds into tiles for CPU caches (`_in_tiles`), and chooses how operations are compiled: those of one
+world or of a tile as regions (`regions.py`), or a step as straight-line machine code for each world (`kernels.py`). For
+derivatives in machine code, JAX differentiates a loop over single worlds, and `kernels.over_worlds` lowers that loop to the
+same code as a step. Only modules of core/ touch jax's extension interfaces.
 """
 
 import functools
@@ -32,16 +32,16 @@ from mjx_lite.core import compiling, kernels, paths, ptx, regions, scalars, vect
 
 
 class Call(NamedTuple):
-  """What a call of a native function is, besides its operands; hashable."""
+  """Description of a call of a native function, without its operands; hashable."""
 
   native: Callable[..., Any]
   static: tuple[tuple[str, Any], ...]  # keyword arguments
   in_tree: Any
-  nshared: int  # leaves of the first argument, the Model
-  tile: int  # worlds computed at a time by kernels, 0 for all
-  groups: int  # devices that the worlds may be divided among, see `Tiling`
-  slow: str  # why it is not tried as straight code (`kernels.py`), "" where it is
-  outs: tuple[int, ...] | None = None  # the leaves of its result that somebody reads, None for all
+  nshared: int  # number of leaves of the first argument, the Model
+  tile: int  # worlds per tile, 0 for all worlds at once
+  groups: int  # devices among which XLA may divide the worlds, see `Tiling`
+  slow: str  # why machine code (`kernels.py`) is not tried, "" if it is
+  outs: tuple[int, ...] | None = None  # indices of result leaves that are read, None for all
 
   @property
   def name(self) -> str:
@@ -63,7 +63,7 @@ def one_world(native: Callable[..., Any], check: Callable[..., None] | None = No
   Args:
     native: function of pytrees whose leaves carry a trailing world axis. The first argument is the Model; its leaves
       may keep a world axis of size 1 (shared by all worlds). Keyword arguments are static and hashable.
-    check: called with the user's arguments first; raises if they do not fit.
+    check: called with the user's arguments first; raises an error if they do not fit.
 
   Returns:
     the same function on leaves without the world axis.
@@ -87,13 +87,13 @@ def one_world(native: Callable[..., Any], check: Callable[..., None] | None = No
 
 
 def _devices() -> int:
-  """Devices among which XLA may divide one array here: all of them, but one's own part in `jax.shard_map`."""
+  """Return the number of devices among which XLA may divide one array: all, except inside `jax.shard_map`."""
   mesh = jax.sharding.get_abstract_mesh()
   return max(1, jax.device_count() // math.prod(mesh.shape[name] for name in mesh.manual_axes))
 
 
 def _not_straight(m: Any, groups: int) -> str:
-  """The first reason why a call with a model is not tried as straight code, "" where it is."""
+  """Return the first reason why a call with a model is not tried as machine code, "" if it is tried."""
   if groups > 1:
     return "XLA may divide worlds among devices (rollout(devices=...) and jax.shard_map divide them beforehand)"
   slow = getattr(m, "not_straight", "the first argument is no Model")
@@ -101,13 +101,13 @@ def _not_straight(m: Any, groups: int) -> str:
 
 
 def _avals(leaves):
-  """Shapes and dtypes as a hashable key."""
+  """Return shapes and dtypes as a hashable key."""
   return tuple((x.shape, x.dtype) for x in leaves)
 
 
 @functools.lru_cache(maxsize=256)
 def _trace(call, batched, avals):
-  """Jaxpr of the native function on these operands: one equation, a call, so that to evaluate it does not trace anew."""
+  """Return the native function's jaxpr on these operands: one call equation, so that evaluating it does not trace again."""
   if call.outs is not None:
     return _alive(_trace(call._replace(outs=None), batched, avals), call.outs)
 
@@ -117,19 +117,19 @@ def _trace(call, batched, avals):
     out, _OUT_TREE[call] = jax.tree.flatten(call.native(*jax.tree.unflatten(call.in_tree, leaves), **dict(call.static)))
     if not batched:
       return [x[..., 0] for x in out]
-    width = _width(leaves, batched)  # an output of shared values only still belongs to every world
+    width = _width(leaves, batched)  # broadcast outputs that depend on shared values only
     return [jnp.broadcast_to(x, (*x.shape[:-1], width)) for x in out]
 
-  # what the devices of a mesh hold is not asked here: in `jax.shard_map` JAX would write `reshard` beside every `where`
+  # trace without the mesh: in `jax.shard_map`, JAX would add a `reshard` to every `where`
   with jax.sharding.use_abstract_mesh(_NO_MESH), jax.disable_jit(False):
     shapes = [jax.ShapeDtypeStruct(s, t) for s, t in avals]
     closed = workarounds.eased(jax.make_jaxpr(regions.marked(flat, _width(shapes, batched))))(*shapes)
-  # a sixth of the operations make what nobody reads, and cost as much to lower as others
+  # a sixth of the operations are dead code, which costs as much to lower as other code
   return _alive(closed, range(len(closed.out_avals)))
 
 
 def _alive(closed, outs):
-  """The jaxpr of the call without what makes nothing of some of its results, which are all that it returns."""
+  """Return the call's jaxpr with the results at indices `outs` only, without operations that these results do not need."""
   (eqn,) = closed.eqns
   inner = eqn.params["jaxpr"]
   read = set(outs)
@@ -142,14 +142,14 @@ def _alive(closed, outs):
 
 
 def clear_caches() -> None:
-  """Forget what was traced, and `jax.clear_caches`: the next call traces and compiles anew."""
+  """Clear all traces, also those of JAX (`jax.clear_caches`): the next call traces and compiles again."""
   _trace.cache_clear()
   _jitted.cache_clear()
   jax.clear_caches()
 
 
 def _run(*leaves, call, batched, differentiated=False, lanes=0):
-  """The native function on flat operands, as ordinary operations; in regions where no more worlds than lanes go at a time."""
+  """Evaluate the native function as ordinary operations, in regions if at most `lanes` worlds are computed at a time."""
   width = _width(leaves, batched)
   tiling = _tiling(call, width, lanes)
   evaluate = regions.evaluate if not differentiated and tiling.worlds <= lanes else regions.evaluate_plainly
@@ -182,7 +182,7 @@ def _run_on_gpu(*leaves, call, batched):
   if call.slow or ptx.why_off():
     paths.record(paths.Path(call.name, width, paths.KERNELS, call.slow or ptx.why_off()))
   else:
-    # of a single world two, as what is of a world is known by its shape
+    # pad one world to two: a trailing axis of 1 means 'shared', so per-world arrays need a width above 1
     how = kernels.Kernels(ptx.call, max(width, 2), ptx.LOOP, on_cpu=False)
     out = _by_kernels(leaves, call, batched, how, paths.PTX, paths.KERNELS)
     if out is not None:
@@ -191,12 +191,12 @@ def _run_on_gpu(*leaves, call, batched):
 
 
 def _by_kernels(leaves, call, batched, how, path, other):
-  """The results by straight code of each world; None if it cannot be built, so that the other path is taken."""
+  """Return the results of each world's machine code, or None if it cannot be built: the caller then takes the path `other`."""
   arrays = [x if batched else x[..., None] for x in leaves]
   width = _width(arrays, True)
   if width < how.worlds:
     arrays = [x if i < call.nshared else jnp.repeat(x, how.worlds, -1) for i, x in enumerate(arrays)]
-  closed = _trace(call, True, _of_one(leaves, batched))  # what the user's functions raise is raised here
+  closed = _trace(call, True, _of_one(leaves, batched))  # errors of the user's functions are raised here
   is_shared = [x.shape == a.shape for x, a in zip(arrays, closed.in_avals, strict=True)]
   arrays = [x if same else jnp.moveaxis(x, -1, how.axis) for x, same in zip(arrays, is_shared, strict=True)]
   try:
@@ -210,7 +210,7 @@ def _by_kernels(leaves, call, batched, how, path, other):
 
 
 def _of_one(leaves, batched):
-  """Shapes and dtypes of one world's operands, with a world axis."""
+  """Return shapes and dtypes of one world's operands, with a world axis."""
   return tuple(((*x.shape[:-1], 1) if batched else (*x.shape, 1), x.dtype) for x in leaves)
 
 
@@ -219,20 +219,20 @@ def _width(leaves, batched):
 
 
 def _lanes(call):
-  """Worlds that regions compute at a time on CPU; one where XLA may divide arrays among devices: it cannot divide regions."""
+  """Return the worlds per region on CPU: one if XLA may divide arrays among devices, because it cannot divide regions."""
   return max(1, regions.lanes()) if call.groups == 1 else 1
 
 
 class Tiling(NamedTuple):
-  """How worlds are cut: each tile holds `worlds / groups` consecutive ones of every group.
+  """Division of the worlds into tiles: each tile holds `worlds / groups` consecutive worlds of every group.
 
-  The groups are what the devices hold when the worlds are divided among them in blocks: every device then has a part of each
-  tile, and the loop over tiles needs no communication. Where the worlds do not fill the last tile it repeats some.
+  A group is the block of worlds that one device holds if the worlds are divided among devices. Every device then has a part of
+  each tile, and the loop over tiles needs no communication. If the worlds do not fill the last tile, it repeats some worlds.
   """
 
   count: int
   groups: int
-  worlds: int  # in a tile
+  worlds: int  # per tile
 
 
 def _tiling(call, width, lanes=0):
@@ -244,13 +244,13 @@ def _tiling(call, width, lanes=0):
 
 
 def _in_tiles(call, leaves, width, tiling, loop, evaluate):
-  """The native function on a tile's worlds at a time, so that its arrays stay in the cache."""
+  """Evaluate the native function on one tile of worlds at a time, so that its arrays stay in the cache."""
   part = tuple(((*x.shape[:-1], tiling.worlds) if x.shape[-1] == width else x.shape, x.dtype) for x in leaves)
   jaxpr = _trace(call, True, part)
   inner = jaxpr.eqns[0].params["jaxpr"].jaxpr
   read = {v for eqn in inner.eqns for v in eqn.invars if isinstance(v, jex_core.Var)}
   position = {v: i for i, v in enumerate(inner.invars) if leaves[i].shape[-1] == width}
-  # what comes out as it went in stays out of the loop, and so does what nobody reads
+  # operands that are returned unchanged, or never read, stay out of the loop
   per_world = [i for v, i in position.items() if v in read]
   passed = {k: position[v] for k, v in enumerate(inner.outvars) if v in position}
   operands = [x if v in read else jnp.zeros(*aval) for x, v, aval in zip(leaves, inner.invars, part, strict=True)]
@@ -273,13 +273,13 @@ def _merged(x, tiling):
 
 
 def _placed_tiles(body, leaves, made, tiling):
-  """Body on every tile, its results written into arrays that are in the native layout already.
+  """Evaluate the body on every tile, and write its results into arrays in the native layout.
 
-  XLA is left with one bare transposition per field to reach the user's layout, which it copies without compiling a kernel.
+  To reach the user's layout, XLA then needs one bare transposition per field, which it copies without compiling a kernel.
   """
   size = tiling.worlds // tiling.groups
   read, write = (
-    functools.partial(f, allow_negative_indices=False)  # three operations less for each
+    functools.partial(f, allow_negative_indices=False)  # saves three operations each
     for f in (jax.lax.dynamic_slice_in_dim, jax.lax.dynamic_update_slice_in_dim)
   )
 
@@ -294,7 +294,7 @@ def _placed_tiles(body, leaves, made, tiling):
 
 
 def _stacked_tiles(body, leaves, made, tiling):
-  """Body on every tile, tiles along a leading axis: what a loop has to look like for its reverse mode to stay in the tile."""
+  """Evaluate the body on every tile, with tiles along a leading axis: then reverse mode of the loop stays in the tile."""
   width = made[0].shape[-1] if made else 0
   size, count, groups = tiling.worlds // tiling.groups, tiling.count, tiling.groups
   pad = count * size - width // groups
@@ -319,7 +319,7 @@ def _abstract_eval(*avals, call, batched):
     return [jax.core.ShapedArray((*a.shape[:-1], *last), a.dtype) for a in outs]
   if not batched:
     return [jax.core.ShapedArray(a.shape, a.dtype) for a in _trace(call, batched, _avals(avals)).out_avals]
-  # traced at the width that is going to run, so that the trace serves again
+  # trace at the width of the tile, so that lowering reuses the trace
   width = _width(avals, batched)
   size = _tiling(call, width, _lanes(call)).worlds
   part = tuple(((*a.shape[:-1], size) if a.shape[-1] == width else a.shape, a.dtype) for a in avals)
@@ -332,15 +332,15 @@ def _jitted(call, batched):
 
 
 def _impl(*leaves, call, batched):
-  with jax.disable_jit(False):  # what a user looks for is not in the engine
+  with jax.disable_jit(False):  # users disable jit to debug their own code, not the engine
     return _jitted(call, batched)(*leaves)
 
 
-_WORLDS = "mjx_worlds"  # name of a loop over worlds, each alone, that becomes lanes of kernels when the program is lowered
+_WORLDS = "mjx_worlds"  # name of a loop over single worlds, which lowering turns into kernels' lanes
 
 
 def _run_world_by_world(*leaves, call, batched):
-  """The native function as a loop over worlds, which JAX differentiates: kernels' lanes, once it is lowered."""
+  """Run the native function as a loop over worlds, which JAX can differentiate. Lowering turns it into kernels' lanes."""
 
   def run(*leaves):
     width = _width(leaves, batched)
@@ -354,7 +354,10 @@ regions.lowered[_WORLDS] = lambda closed, given: kernels.over_worlds(closed, giv
 
 
 def _no_kernels_of_derivatives(primals, tangents, *, call, batched):
-  """The first reason why derivatives are not tried as kernels, "" where they are: of many worlds, and not too large."""
+  """Return the first reason why derivatives are not tried as kernels, "" if they are tried.
+
+  Kernels need a batch of worlds and a step that is not too large.
+  """
   if call.slow or vectors.why_off():
     return call.slow or vectors.why_off()
   if not regions.follow():
@@ -381,7 +384,7 @@ def _jvp(primals, tangents, *, call, batched):
 
 
 def _batch(args, dims, *, call, batched):
-  args = [jnp.asarray(x) for x in args]  # a number of the trace may come as a literal
+  args = [jnp.asarray(x) for x in args]  # a traced number may come as a literal
   size = next(x.shape[d] for x, d in zip(args, dims, strict=True) if d is not None)
   width = max((_world_size(x, d) for x, d in zip(args, dims, strict=True)), default=1) if batched else 1
 
@@ -410,7 +413,7 @@ def _world_size(x, dim):
 
 
 def _dce(used, eqn):
-  """What nobody reads of a result is not computed."""
+  """Remove unread results from a call."""
   if not any(used):
     return [False] * len(eqn.invars), None
   call = eqn.params["call"]
@@ -421,7 +424,10 @@ def _dce(used, eqn):
 
 
 def _lowering(run, exported):
-  """Lowering on a device; what is exported is loaded by other versions of XLA, or where a kernel's machine code is not."""
+  """Return the lowering rule of a device: `run`, or `exported` for programs of `jax.export`.
+
+  An exported program is loaded by other versions of XLA, or in processes that do not have a kernel's machine code.
+  """
 
   @workarounds.eased
   def lower(ctx, *operands, **params):

@@ -1,6 +1,6 @@
-"""Environments for learners: `load(name)` is a task in one world, `wrap` makes it many worlds with episodes.
+"""Environments for reinforcement learning: `load(name)` returns a task in one world, `wrap` adds many worlds and episodes.
 
-States have the form that Brax and MuJoCo Playground know: `State(data, obs, reward, done, metrics, info)`.
+States have the form of Brax and MuJoCo Playground: `State(data, obs, reward, done, metrics, info)`.
 """
 
 import functools
@@ -31,11 +31,11 @@ ENVS: dict[str, Callable[..., Env]] = {
 
 
 def load(name: str, **options: Any) -> Env:
-  """A task by name.
+  """Load a task by its name.
 
   Args:
     name: one of `ENVS`.
-    **options: of the task's class: xml_path, ctrl_dt, and arguments of `put_model`.
+    **options: arguments of the task's class: xml_path, ctrl_dt, and arguments of `put_model`.
   """
   if name not in ENVS:
     raise ValueError(f"there is no environment '{name}'; there are {', '.join(ENVS)}.")

@@ -1,4 +1,4 @@
-"""The environment: a model, where episodes start, what is seen, and what is rewarded."""
+"""The environment: a model, the initial states of episodes, the observation, the reward and the termination."""
 
 import pathlib
 from collections.abc import Sequence
@@ -16,15 +16,16 @@ from mjx_lite.envs.state import State
 ASSETS = pathlib.Path(__file__).parent / "assets"
 
 
-# of the Data after the substeps: the state, and what sensors showed; all else would be written in each substep
+# fields of Data that the substeps return: the state and the sensor readings; any other field would be written in each substep
 _KEPT = ("time", "qpos", "qvel", "act", "history", "plastic", "qacc_warmstart", "status", "sensordata")
 
 
 class Env:
-  """One world of a task. `jax.vmap` batches; `wrap` adds episodes, resets and the rest.
+  """One world of a task. `jax.vmap` makes a batch; `wrap` adds the batch, episodes and automatic resets.
 
-  A task gives `xml_path` (or a path at construction), `ctrl_dt`, and the methods `start`, `observe`, `score` and `failed`.
-  All of them take the Model, so that a changed one can be passed (`model=`), and never change the environment.
+  A task defines `xml_path` (or receives a path at construction), `ctrl_dt`, and the methods `start`, `observe`, `score` and
+  `failed`. Each method takes the Model as an argument, so that a caller can pass a changed Model (`model=`). No method changes
+  the environment.
   """
 
   xml_path: pathlib.Path | str
@@ -41,38 +42,38 @@ class Env:
     self.xml_path = xml_path or self.xml_path
     self.ctrl_dt = ctrl_dt or self.ctrl_dt
     self.mj_model = mujoco.MjModel.from_xml_path(str(self.xml_path))
-    self._mjx_model = mjx.put_model(self.mj_model, **put_options)  # by this name Playground's wrappers exchange it
+    self._mjx_model = mjx.put_model(self.mj_model, **put_options)  # Playground's wrappers replace the attribute of this name
     ratio = self.ctrl_dt / self.mj_model.opt.timestep
     self.n_substeps = round(ratio)
     if self.n_substeps < 1 or abs(ratio - self.n_substeps) > 1e-6:
       raise ValueError(f"ctrl_dt {self.ctrl_dt} is not a multiple of the timestep {self.mj_model.opt.timestep}.")
 
-  # what a task defines
+  # methods that a task defines
 
   def start(self, m: mjx.Model, d: mjx.Data, key: jax.Array) -> mjx.Data:
-    """Data of a new episode, from the Data of the reference configuration."""
+    """Return the Data at the start of a new episode, from the Data of the reference configuration."""
     raise NotImplementedError
 
   def observe(self, m: mjx.Model, d: mjx.Data) -> Any:
-    """What the learner sees: an array, or a dict of arrays."""
+    """Return the observation: an array, or a dict of arrays."""
     raise NotImplementedError
 
   def score(self, m: mjx.Model, before: mjx.Data, d: mjx.Data, action: jax.Array) -> dict[str, jax.Array]:
-    """Terms of the reward of a step, by name; the reward is their sum, and they are its metrics."""
+    """Return the terms of a step's reward by name. The reward is their sum; the terms are also the metrics of the step."""
     raise NotImplementedError
 
   def failed(self, m: mjx.Model, d: mjx.Data) -> jax.Array:
-    """Whether the episode ends here for good; never, if a task does not say."""
+    """Return whether the episode terminates in this state; by default never."""
     return jnp.zeros((), bool)
 
-  # what a learner calls
+  # methods that a learner calls
 
   def reset(self, key: jax.Array, model: Any = None) -> State:
-    """A new episode.
+    """Start a new episode.
 
     Args:
-      key: of jax.random.
-      model: a changed model (`with_params`); the environment's own by default.
+      key: a key of jax.random.
+      model: a changed model (`with_params`); the environment's own model by default.
     """
     m = self.model if model is None else model
     d = mjx.kinematics(m, self.start(m, mjx.make_data(m), key))
@@ -81,18 +82,18 @@ class Env:
     return State(d, self.observe(m, d), zero, zero, {k: zero for k in terms}, {})
 
   def step(self, state: State, action: jax.Array, model: Any = None) -> State:
-    """One action, held for `n_substeps` steps of the simulator.
+    """Apply one action for `n_substeps` steps of the simulator.
 
-    In the Data afterwards the state and the poses are those of now; `sensordata` is of the last substep, and everything
-    else as at the reset.
+    In the returned Data, the state and the poses are current. `sensordata` is that of the last substep. All other fields
+    have their values from the reset.
 
     Args:
-      state: where.
-      action: (nu,) in [-1, 1], the range of the controls.
-      model: the model that the episode was started with.
+      state: the state before the step.
+      action: (nu,) in [-1, 1]; -1 and 1 are the ends of the control ranges.
+      model: the model with which the episode was started.
     """
     m = self.model if model is None else model
-    action = jnp.asarray(action, state.data.ctrl.dtype)  # whatever the learner's precision is
+    action = jnp.asarray(action, state.data.ctrl.dtype)  # the learner's dtype may differ
     if action.shape != (self.action_size,):
       raise ValueError(f"an action of one world has shape ({self.action_size},), not {action.shape}.")
     before = state.data.replace(ctrl=self.control(m, action))
@@ -106,7 +107,7 @@ class Env:
     )  # fmt: skip
 
   def set_state(self, state: State, qpos: jax.Array, qvel: jax.Array, model: Any = None) -> State:
-    """The episode continued from another configuration and velocity."""
+    """Return the state with another configuration and velocity, in the same episode."""
     m = self.model if model is None else model
     d = mjx.kinematics(m, state.data.replace(qpos=qpos, qvel=qvel))
     return state.replace(data=d, obs=self.observe(m, d))
@@ -121,20 +122,20 @@ class Env:
     modify_scene_fns: None = None,
     **options: Any,
   ) -> np.ndarray:
-    """Pictures of an episode, by `viz.render`, with MuJoCo's model as it was compiled.
+    """Render images of an episode with `viz.render` and the compiled MuJoCo model.
 
     Args:
-      trajectory: a State; a list of States, one after the other; or States as `jax.lax.scan` stacks them. Of one world, or
-        of several (steps, worlds, ...).
-      height: of a picture [pixel].
-      width: of a picture [pixel].
-      camera: of the model; from outside if None.
-      scene_option: MuJoCo's own.
-      modify_scene_fns: not supported, an argument of Playground's.
-      **options: of `viz.render`: grid, overlays, fps, path, ...
+      trajectory: a State; a list of consecutive States; or States stacked by `jax.lax.scan`. The States are those of one
+        world, or of a batch of worlds (steps, worlds, ...).
+      height: height of an image [pixel].
+      width: width of an image [pixel].
+      camera: a camera of the model; a free camera if None.
+      scene_option: MuJoCo's MjvOption.
+      modify_scene_fns: an argument of Playground; not supported.
+      **options: arguments of `viz.render`: grid, overlays, fps, path, ...
 
     Returns:
-      RGB bytes, (height, width, 3) of one State of one world, (pictures, height, width, 3) else.
+      RGB bytes: (height, width, 3) for one State of one world, otherwise (images, height, width, 3).
     """
     if modify_scene_fns is not None:
       raise NotImplementedError("modify_scene_fns: drawing is done in a process of its own. Use scene_option or overlays.")
@@ -144,13 +145,13 @@ class Env:
       state = {k: np.stack([np.asarray(getattr(s.data, k)) for s in trajectory]) for k in viz.STATE}
     else:
       state = {k: np.asarray(getattr(trajectory.data, k)) for k in viz.STATE}
-    if state["qpos"].ndim == 3:  # viz has worlds first
+    if state["qpos"].ndim == 3:  # viz expects the world axis first
       state = {k: np.swapaxes(x, 0, 1) for k, x in state.items()}
     options = {"dt": self.dt, "height": height, "width": width, "camera": camera, "scene_option": scene_option, **options}
     return viz.render(self.mj_model, state, **options)
 
   def control(self, m: mjx.Model, action: jax.Array) -> jax.Array:
-    """Controls of an action in [-1, 1]: the ranges' ends, or the action itself where a control has no range."""
+    """Map an action in [-1, 1] linearly to the control ranges; a control without a range gets the action unchanged."""
     low, high = m.actuator_ctrlrange[:, 0], m.actuator_ctrlrange[:, 1]
     inside = 0.5 * (low + high) + 0.5 * (high - low) * jnp.clip(action, -1, 1)
     return jnp.where(m.actuator_ctrllimited.astype(bool), inside, action)
@@ -172,7 +173,7 @@ class Env:
 
   @property
   def observation_size(self) -> Any:
-    """Length of the observation; shapes by name where it is a dict."""
+    """Length of the observation; a dict of shapes by name if the observation is a dict."""
     obs = jax.eval_shape(self.reset, jax.random.key(0)).obs
     return {k: v.shape for k, v in obs.items()} if isinstance(obs, dict) else obs.shape[-1]
 
@@ -183,12 +184,12 @@ class Env:
 
   @property
   def mjx_model(self) -> mjx.Model:
-    """The Model, by the name that MuJoCo Playground has for it."""
+    """The Model, under the name that MuJoCo Playground uses."""
     return self._mjx_model
 
   @property
   def sys(self) -> mjx.Model:
-    """The Model, by the name that Brax has for it, whose wrapper for randomised models exchanges it."""
+    """The Model, under the name that Brax uses. Brax's wrapper for domain randomization replaces this attribute."""
     return self._mjx_model
 
   @sys.setter
@@ -197,5 +198,5 @@ class Env:
 
   @property
   def unwrapped(self) -> "Env":
-    """The environment within all wrappers: itself."""
+    """The environment without wrappers: this environment itself."""
     return self

@@ -1,4 +1,4 @@
-"""Gymnasium's vector API around an environment, for learners that are not written in JAX (extra `rl`): NumPy's or torch's."""
+"""Gymnasium's vector API around an environment, for learners in NumPy or torch instead of JAX (extra `rl`)."""
 
 import importlib
 from typing import Any
@@ -15,20 +15,21 @@ from mjx_lite.envs.wrappers import wrap
 
 
 class GymVectorEnv(VectorEnv):
-  """`gymnasium.vector.VectorEnv` whose worlds step in one compiled program.
+  """A `gymnasium.vector.VectorEnv` that steps all worlds in one compiled program.
 
-  A world that is done starts again in the same step (`AutoresetMode.SAME_STEP`): the observation returned is the new
-  episode's first, the last one of the old is in `infos["final_obs"]`, its return and length in `infos["final_info"]`. New
-  episodes start in states of a bank (`AutoReset`), which is made anew after as many steps as the longest episode has.
+  A world that is done is reset in the same step (`AutoresetMode.SAME_STEP`). The returned observation is then the first
+  observation of the new episode. `infos["final_obs"]` has the last observation of the old episode, and
+  `infos["final_info"]` its return and length. New episodes start from a bank of initial states (`AutoReset`). The bank is
+  recomputed every `episode_length` steps.
   """
 
   def __init__(self, env: Env, num_envs: int, *, seed: int = 0, **wrap_options: Any):
-    """Compile nothing yet.
+    """Create the environment without compiling anything yet.
 
     Args:
       env: the task.
-      num_envs: worlds.
-      seed: of the first reset, if that has none of its own.
+      num_envs: number of worlds.
+      seed: seed of the first reset, if `reset` is called without a seed.
       **wrap_options: arguments of `wrap` (episode_length, action_repeat, randomise, ...).
     """
     self.env = wrap(env, **wrap_options, auto_reset=True)
@@ -42,7 +43,7 @@ class GymVectorEnv(VectorEnv):
     self._reset, self._step = mjx.jit(self.env.reset), mjx.jit(self._outcome)
 
   def reset(self, *, seed: int | list[int] | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict]:
-    """New episodes in all worlds; a list of seeds has one for each world, `options` has no meaning."""
+    """Start new episodes in all worlds. A list of seeds has one seed per world; `options` is ignored."""
     if isinstance(seed, list | np.ndarray):
       if len(seed) != self.num_envs:
         raise ValueError(f"there are {len(seed)} seeds for {self.num_envs} worlds.")
@@ -50,16 +51,16 @@ class GymVectorEnv(VectorEnv):
     else:
       self._seed = self._seed if seed is None else seed
       keys = jax.random.split(jax.random.key(self._seed), self.num_envs)
-      self._seed += 1  # the next reset without a seed is another one
+      self._seed += 1  # the next reset without a seed draws other states
     self._state, self._steps = self._first(keys), 0
     return self._observation(self._state.obs), {}
 
   def _first(self, keys):
-    # committed to its device, as tensors of torch are: a step of states that are not would be another program than the next
+    # commit the keys to their device, as torch's tensors are: otherwise the first step would be a compiled program of its own
     return self._reset(jax.device_put(keys, keys.sharding))
 
   def step(self, actions: np.ndarray) -> tuple[Any, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
-    """Observations, rewards, terminations, truncations and infos, as NumPy arrays."""
+    """Step all worlds; return observations, rewards, terminations, truncations and infos as NumPy arrays."""
     out = jax.device_get(self._advance(jnp.asarray(actions)))
     infos, done = {}, out["terminated"] | out["truncated"]
     if done.any():
@@ -73,20 +74,20 @@ class GymVectorEnv(VectorEnv):
     return self._observation(out["obs"]), out["reward"].astype(np.float64), out["terminated"], out["truncated"], infos
 
   def _advance(self, actions: jax.Array) -> dict[str, Any]:
-    """One step of the worlds, and what of it is handed on."""
+    """Step all worlds and return the outputs of `_outcome`; refill the bank of initial states when it is due."""
     if self._state is None:
       raise RuntimeError("call reset() before step().")
     if actions.shape != self.action_space.shape:
       raise ValueError(f"actions have to be {self.action_space.shape}, not {actions.shape}.")
     self._state, out = self._step(self._state, actions)
     self._steps += 1
-    if self._steps % self.env.length == 0:  # or its few starts would be learned by heart
+    if self._steps % self.env.length == 0:  # a fixed bank would be overfitted
       key = jax.random.fold_in(jax.random.key(self._seed), self._steps)
       self._state = self.env.refill(self._state, self._first(jax.random.split(key, self.num_envs)))
     return out
 
   def _outcome(self, state, actions):
-    """One step, and what of it the host needs."""
+    """Step the worlds; return the new state and a dict of the outputs that the host needs."""
     after = self.env.step(state, actions.astype(state.reward.dtype))
     truncated = after.info["truncation"] > 0
     sums = after.info["episode_metrics"]
@@ -100,15 +101,15 @@ class GymVectorEnv(VectorEnv):
 
 
 class TorchVectorEnv(GymVectorEnv):
-  """The same with torch's tensors for actions, observations, rewards and ends, on the device on which the worlds are.
+  """`GymVectorEnv` with torch tensors for actions, observations, rewards and ends, on the device of the worlds.
 
-  Nothing is copied, and nothing passes through the host: tensors are JAX's arrays under another name (DLPack). Those are
-  constants: clone a tensor before writing into it. In `infos` there is always an entry for every world, as `_final_obs` and
-  `_final_info` say of some only that it has a meaning. Needs torch, whichever build fits the device.
+  No data is copied or transferred to the host: the tensors share the memory of JAX's arrays (DLPack). JAX's arrays are
+  constant, so clone a tensor before writing into it. `infos` always has an entry for every world; the masks `_final_obs` and
+  `_final_info` mark the worlds whose entry is valid. This class needs a torch build that supports the device.
   """
 
   def __init__(self, env: Env, num_envs: int, *, seed: int = 0, **wrap_options: Any):
-    """As of `GymVectorEnv`."""
+    """Import torch and create the environment; see `GymVectorEnv.__init__`."""
     try:
       self._torch: Any = importlib.import_module("torch")
     except ImportError as error:
@@ -116,8 +117,8 @@ class TorchVectorEnv(GymVectorEnv):
     super().__init__(env, num_envs, seed=seed, **wrap_options)
 
   def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
-    """Observations, rewards, terminations, truncations and infos of actions (num_envs, nu), as tensors."""
-    # what torch does to its tensor next must not meet a step that still reads it
+    """Apply actions (num_envs, nu); return observations, rewards, terminations, truncations and infos as tensors."""
+    # wait for the step: it reads the memory of torch's tensor, which torch may overwrite next
     out = jax.block_until_ready(self._advance(jnp.from_dlpack(self._torch.as_tensor(actions).detach().contiguous())))
     out = jax.tree.map(self._torch.from_dlpack, out)
     done = out["terminated"] | out["truncated"]
@@ -131,12 +132,12 @@ class TorchVectorEnv(GymVectorEnv):
     return self._floats(jax.tree.map(self._torch.from_dlpack, jax.block_until_ready(obs)))
 
   def _floats(self, tree):
-    """In 32 bits, as spaces say: as they are where the worlds have 32."""
+    """Convert to 32 bits, as the spaces promise; no copy if the worlds use 32 bits."""
     return jax.tree.map(lambda x: x.float(), tree)
 
 
 def _space(obs: Any, lead: tuple[int, ...]) -> spaces.Space:
-  """The space of an observation, an array or a dict of arrays, with leading axes."""
+  """Return the space of an observation (an array or a dict of arrays) with leading axes of shape `lead`."""
   if isinstance(obs, dict):
     return spaces.Dict({k: _space(v, lead) for k, v in obs.items()})
   return spaces.Box(-np.inf, np.inf, (*lead, *obs.shape), np.float32)

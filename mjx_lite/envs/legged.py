@@ -1,4 +1,4 @@
-"""Tasks with legs: hopper, cheetah, ant, humanoid. All run or walk along x."""
+"""Locomotion tasks: hopper, cheetah, ant, humanoid. All robots run or walk along x."""
 
 import pathlib
 
@@ -10,30 +10,30 @@ from mjx_lite.envs.base import ASSETS, Env
 
 
 class _Runner(Env):
-  """Forward motion is rewarded; the observation is the state without the place in the plane."""
+  """Base class: forward velocity is rewarded; the observation is the state without the horizontal position."""
 
-  noise = 0.05  # of the first configuration and velocity
+  noise = 0.05  # scale of the noise of the initial configuration and velocity
   effort = 0.1  # weight of the squared action
-  alive = 0.0  # reward of each step that does not fail
-  place = 1  # coordinates of qpos that are not observed
+  alive = 0.0  # reward of each step without failure
+  place = 1  # number of leading coordinates of qpos (horizontal position) that are not observed
 
   def rest(self, m: mjx.Model) -> jax.Array:
-    """Configuration around which episodes start."""
+    """Return the configuration around which episodes start."""
     return m.qpos0
 
   def start(self, m: mjx.Model, d: mjx.Data, key: jax.Array) -> mjx.Data:
-    """Near rest. Configurations move along velocities, so that quaternions stay of unit length."""
+    """Draw a state near rest. The noise is integrated as a velocity, so that quaternions keep unit length."""
     for_qpos, for_qvel = jax.random.split(key)
     move = jax.random.uniform(for_qpos, d.qvel.shape, d.qpos.dtype, -1, 1)
     qvel = self.noise * jax.random.normal(for_qvel, d.qvel.shape, d.qpos.dtype)
     return d.replace(qpos=mjx.integrate_pos(m, self.rest(m), move, jnp.asarray(self.noise, d.qpos.dtype)), qvel=qvel)
 
   def observe(self, m: mjx.Model, d: mjx.Data) -> jax.Array:
-    """Configuration without the place, velocities up to 10 m/s or rad/s."""
+    """Return the configuration without the horizontal position, and velocities clipped to 10 m/s or rad/s."""
     return jnp.concatenate([d.qpos[self.place :], jnp.clip(d.qvel, -10, 10)])
 
   def score(self, m: mjx.Model, before: mjx.Data, d: mjx.Data, action: jax.Array) -> dict[str, jax.Array]:
-    """Velocity along x [m/s], less the cost of torques, plus a constant for not failing."""
+    """Reward the velocity along x [m/s], and a constant for each step without failure; penalize torques."""
     speed = (d.qpos[0] - before.qpos[0]) / self.dt
     effort = -self.effort * jnp.mean(jnp.clip(action, -1, 1) ** 2)
     return {"forward": speed, "effort": effort, "alive": self.alive * (1 - self.failed(m, d).astype(speed.dtype))}
@@ -47,7 +47,7 @@ class Hopper(_Runner):
   noise, effort, alive = 0.02, 0.01, 1.0
 
   def failed(self, m: mjx.Model, d: mjx.Data) -> jax.Array:
-    """The trunk is low or leans far."""
+    """Return whether the trunk is below 0.7 m or leans by more than 0.6 rad."""
     return (d.xpos[1, 2] < 0.7) | (jnp.abs(d.qpos[2]) > 0.6)
 
 
@@ -68,7 +68,7 @@ class Ant(_Runner):
   place = 2
 
   def failed(self, m: mjx.Model, d: mjx.Data) -> jax.Array:
-    """The trunk lies on the ground, has jumped off, or is upside down."""
+    """Return whether the trunk lies on the ground, is above 1.2 m, or is upside down."""
     height = d.qpos[2]
     return (height < 0.24) | (height > 1.2) | (d.xmat[1, 2, 2] < 0)
 
@@ -83,11 +83,11 @@ class HumanoidWalk(_Runner):
   speed = 1.2  # [m/s]
 
   def rest(self, m: mjx.Model) -> jax.Array:
-    """The keyframe in which it stands."""
+    """Return the configuration of the first keyframe, in which the humanoid stands."""
     return m.key_qpos[0]
 
   def score(self, m: mjx.Model, before: mjx.Data, d: mjx.Data, action: jax.Array) -> dict[str, jax.Array]:
-    """Walking at the speed, sideways not at all; the trunk upright; little torque. At best 2 for each step."""
+    """Reward walking at the given speed without sideways motion, and an upright pelvis; penalize torque. At most 2 per step."""
     forward, sideways = (d.qpos[0] - before.qpos[0]) / self.dt, (d.qpos[1] - before.qpos[1]) / self.dt
     return {
       "walking": jnp.exp(-2 * (forward - self.speed) ** 2 - 2 * sideways**2),
@@ -96,5 +96,5 @@ class HumanoidWalk(_Runner):
     }
 
   def failed(self, m: mjx.Model, d: mjx.Data) -> jax.Array:
-    """The pelvis is low, or leans by more than 60 degrees."""
+    """Return whether the pelvis is below 0.6 m or leans by more than 60 degrees."""
     return (d.qpos[2] < 0.6) | (d.xmat[1, 2, 2] < 0.5)

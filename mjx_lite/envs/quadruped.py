@@ -1,4 +1,4 @@
-"""Four legs under a joystick: follow a velocity that is commanded, on flat and on rough ground."""
+"""A quadruped under a joystick: track a commanded velocity, on flat and on rough ground."""
 
 from typing import Any
 
@@ -9,25 +9,25 @@ import numpy as np
 import mjx_lite as mjx
 from mjx_lite.envs.base import ASSETS, Env
 
-COMMAND = (1.0, 0.5, 1.0)  # largest wanted velocity forward, to the left [m/s], and about the vertical [rad/s]
-SPREAD = 4.0  # of the places where episodes start on rough ground [m]
+COMMAND = (1.0, 0.5, 1.0)  # largest commanded velocity forward, to the left [m/s], and about the vertical [rad/s]
+SPREAD = 4.0  # largest |x| and |y| of the initial positions on rough ground [m]
 
 
 class Joystick(Env):
-  """Walk as commanded: each episode has its own velocity forward, to the left, and about the vertical.
+  """Track a commanded velocity: forward, to the left, and about the vertical. Each episode has its own command.
 
-  The command is the place of a mocap body, `data.mocap_pos[0]`: write to it to steer.
+  The command is stored as the position of a mocap body, `data.mocap_pos[0]`. Write to this field to steer.
   """
 
   ctrl_dt = 0.02
 
   def __init__(self, xml_path: Any = None, *, rough: bool = False, **options: Any):
-    """As of `Env`.
+    """Load the model; see `Env.__init__`.
 
     Args:
-      xml_path: another model, with a free trunk, geoms called *_foot, and servos whose ranges are centred at rest.
-      rough: on hills instead of a plane.
-      **options: of `Env`.
+      xml_path: another model, with a free trunk, geoms named *_foot, and servos whose ranges are centered at rest.
+      rough: if True, walk on hills instead of a plane.
+      **options: arguments of `Env`.
     """
     super().__init__(xml_path or ASSETS / f"joystick_{'rough' if rough else 'flat'}.xml", **options)
     c = self.mj_model
@@ -39,7 +39,7 @@ class Joystick(Env):
     self._lift = float(hills.max()) if len(hills) else 0.0
 
   def start(self, m: mjx.Model, d: mjx.Data, key: jax.Array) -> mjx.Data:
-    """Near standing, turned anyhow, anywhere on the hills, with a new command: one in ten is to stand still."""
+    """Draw a standing state with any heading, any position on rough ground, and a new command (zero in one of ten episodes)."""
     for_place, for_joints, for_speed, for_command, for_rest = jax.random.split(key, 5)
     dtype = d.qpos.dtype
     x, y, turn = jax.random.uniform(for_place, (3,), dtype, -1, 1) * jnp.array([SPREAD, SPREAD, jnp.pi], dtype)
@@ -54,19 +54,19 @@ class Joystick(Env):
     return d.replace(qpos=qpos, qvel=qvel, ctrl=rest[7:], mocap_pos=command[None])
 
   def velocity(self, d: mjx.Data) -> jax.Array:
-    """Of the trunk in its own frame (3,) [m/s]."""
+    """Return the linear velocity of the trunk in the trunk's frame (3,) [m/s]."""
     R = d.xmat[self._trunk]
     return R[0] * d.qvel[0] + R[1] * d.qvel[1] + R[2] * d.qvel[2]
 
   def observe(self, m: mjx.Model, d: mjx.Data) -> jax.Array:
-    """Command, vertical in the trunk's frame, velocities, joints about rest, what the servos were told: (12 + 3 nu,)."""
+    """Return command, vertical in the trunk's frame, velocities, joint angles and servo targets minus rest: (12 + 3 nu,)."""
     rest = jnp.asarray(self._rest[7:], d.qpos.dtype)
     return jnp.concatenate([
       d.mocap_pos[0], d.xmat[self._trunk, 2], self.velocity(d), d.qvel[3:6], d.qpos[7:] - rest, 0.1 * d.qvel[6:], d.ctrl - rest,
     ])  # fmt: skip
 
   def score(self, m: mjx.Model, before: mjx.Data, d: mjx.Data, action: jax.Array) -> dict[str, jax.Array]:
-    """Nearness to the command, at best 1.5 for each step, less the cost of bouncing, rolling, leaving rest, and strain."""
+    """Reward tracking of the command, at most 1.5 per step; penalize bouncing, rolling, deviation from rest, and strain."""
     wanted, v, w = d.mocap_pos[0], self.velocity(d), d.qvel[3:6]
     rest = jnp.asarray(self._rest[7:], d.qpos.dtype)
     return {
@@ -79,6 +79,6 @@ class Joystick(Env):
     }
 
   def failed(self, m: mjx.Model, d: mjx.Data) -> jax.Array:
-    """The trunk leans by more than 60 degrees, is as low as the feet, or has left the hills."""
+    """Return whether the trunk leans by more than 60 degrees, is less than 0.1 m above the feet, or has left the hills."""
     above = d.qpos[2] - jnp.mean(d.geom_xpos[self._feet, 2])
     return (d.xmat[self._trunk, 2, 2] < 0.5) | (above < 0.1) | (d.qpos[2] < -0.2)

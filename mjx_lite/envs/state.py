@@ -1,4 +1,4 @@
-"""What an environment carries from step to step, in the form that Brax and MuJoCo Playground know."""
+"""State of an environment between steps, in the form of Brax and MuJoCo Playground."""
 
 import dataclasses
 from typing import Any
@@ -11,7 +11,7 @@ import mjx_lite as mjx
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True, eq=False)
 class State:
-  """One world's episode, or a batch of them with a leading world axis. `done` and `reward` are floats, as learners expect."""
+  """State of an episode in one world, or in a batch with a leading world axis. `done` and `reward` are floats."""
 
   data: mjx.Data
   obs: Any  # array, or dict of arrays
@@ -22,17 +22,17 @@ class State:
 
   @property
   def pipeline_state(self) -> mjx.Data:
-    """`data`, by the name that Brax has for it."""
+    """The field `data`, under the name that Brax uses."""
     return self.data
 
   def replace(self, **changes: Any) -> "State":
-    """Copy with some fields changed."""
+    """Return a copy with some fields changed."""
     if "pipeline_state" in changes:
       changes["data"] = changes.pop("pipeline_state")
     return dataclasses.replace(self, **changes)
 
   def tree_replace(self, changes: dict[str, Any]) -> "State":
-    """Copy with fields changed by dotted path, in Data too: `{'data.qpos': q, 'info.steps': 0}`."""
+    """Return a copy with fields changed by dotted path, also fields of Data: `{'data.qpos': q, 'info.steps': 0}`."""
     out = self
     for path, value in changes.items():
       out = _put(out, path.split("."), value)
@@ -40,7 +40,7 @@ class State:
 
 
 def _put(node: Any, path: list[str], value: Any) -> Any:
-  """The node with what is at the path replaced."""
+  """Return a copy of the node in which the value at the path is replaced."""
   head, *rest = path
   if isinstance(node, dict):
     return {**node, head: _put(node[head], rest, value) if rest else value}

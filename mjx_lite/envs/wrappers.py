@@ -1,6 +1,6 @@
-"""Around an environment: episodes, action repeat, randomised models, quarantine, worlds, resets. `wrap` puts them together.
+"""Wrappers of an environment: episodes, action repeat, randomised models, quarantine, batch of worlds, resets.
 
-Wrappers below `Worlds` see one world; `AutoReset` sees the batch.
+`wrap` combines the wrappers. Wrappers inside `Worlds` see one world; `AutoReset` sees the batch.
 """
 
 from collections.abc import Callable
@@ -14,22 +14,22 @@ import mjx_lite as mjx
 from mjx_lite.envs.base import Env
 from mjx_lite.envs.state import State
 
-# of info, what AutoReset leaves from the episode that has ended
+# keys of info that AutoReset keeps from the episode that has ended
 PRESERVE = ("truncation", "episode_done", "episode_metrics")
 
 
 class Wrapper:
-  """Passes everything on to the environment within."""
+  """Base class: forwards all calls and attributes to the wrapped environment."""
 
   def __init__(self, env: Any):
     self.env = env
 
   def reset(self, key: jax.Array, model: Any = None) -> State:
-    """As of `Env.reset`."""
+    """Start a new episode; see `Env.reset`."""
     return self.env.reset(key, model)
 
   def step(self, state: State, action: jax.Array, model: Any = None) -> State:
-    """As of `Env.step`."""
+    """Apply one action; see `Env.step`."""
     return self.env.step(state, action, model)
 
   def __getattr__(self, name: str) -> Any:
@@ -39,14 +39,14 @@ class Wrapper:
 
 
 class Repeat(Wrapper):
-  """Each action several times; rewards are summed, and the world stands still once it is done."""
+  """Applies each action `times` times and sums the rewards. A world that is done does not move any more."""
 
   def __init__(self, env: Any, times: int):
     super().__init__(env)
     self.times = times
 
   def step(self, state: State, action: jax.Array, model: Any = None) -> State:
-    """As of `Env.step`, with the last state's metrics."""
+    """Apply one action `times` times (see `Env.step`); the metrics are those of the last state."""
 
     def again(state, _):
       after = self.env.step(state, action, model)
@@ -58,21 +58,21 @@ class Repeat(Wrapper):
 
 
 class Quarantine(Wrapper):
-  """A world that diverges is done, gets no reward, shows no value that is not finite, and is counted in the metrics.
+  """Ends the episode of a world that diverges, with zero reward and with non-finite values replaced by zero.
 
-  Diverged is a world that the engine had to reset or whose controls it had to refuse (`d.status`), and one whose observation
-  or reward is not finite. `metrics['diverged']` is 1 for it, in this step.
+  A world has diverged if the engine reset the world or refused its controls (`d.status`), or if its observation or reward is
+  not finite. `metrics['diverged']` is 1 for this world in this step.
   """
 
   _BAD = (mjx.Warning.BADQPOS, mjx.Warning.BADQVEL, mjx.Warning.BADQACC, mjx.Warning.BADCTRL, mjx.Warning.RESET)
 
   def reset(self, key: jax.Array, model: Any = None) -> State:
-    """As of `Env.reset`."""
+    """Start a new episode (see `Env.reset`) and add the metric 'diverged'."""
     state = self.env.reset(key, model)
     return state.replace(metrics={**state.metrics, "diverged": jnp.zeros_like(state.reward)})
 
   def step(self, state: State, action: jax.Array, model: Any = None) -> State:
-    """As of `Env.step`."""
+    """Apply one action (see `Env.step`) and end the episode if the world diverged."""
     after = self.env.step(state, action, model)
     kinds = np.array(self._BAD)
     bad = jnp.any(after.data.status.count[kinds] > state.data.status.count[kinds])
@@ -86,10 +86,10 @@ class Quarantine(Wrapper):
 
 
 class Episode(Wrapper):
-  """Ends an episode after some steps, and says in `info` whether that was why (`truncation`).
+  """Truncates an episode after `length` steps; `info['truncation']` is 1 if the episode ended for this reason.
 
-  `info` also has `steps`, `episode_done`, and `episode_metrics`: sum of the rewards, length, sums of the metrics of the
-  episode so far, of the whole episode where `episode_done` is 1.
+  `info` also has `steps`, `episode_done`, and `episode_metrics`: the sum of the rewards, the length and the sums of the
+  metrics. The sums are those of the episode so far, and of the whole episode where `episode_done` is 1.
   """
 
   def __init__(self, env: Any, length: int, action_repeat: int = 1):
@@ -99,7 +99,7 @@ class Episode(Wrapper):
     self.length, self.action_repeat = length, action_repeat
 
   def reset(self, key: jax.Array, model: Any = None) -> State:
-    """As of `Env.reset`."""
+    """Start a new episode (see `Env.reset`) with all counters at zero."""
     state = self.env.reset(key, model)
     zero = jnp.zeros_like(state.reward)
     sums = {"sum_reward": zero, "length": zero, **{k: zero for k in state.metrics}}
@@ -107,7 +107,7 @@ class Episode(Wrapper):
     return state.replace(info={**state.info, **own})
 
   def step(self, state: State, action: jax.Array, model: Any = None) -> State:
-    """As of `Env.step`."""
+    """Apply one action (see `Env.step`) and update the counters and sums."""
     info = state.info
     after = self.env.step(state, action, model)
     steps = info["steps"] + self.action_repeat
@@ -121,9 +121,10 @@ class Episode(Wrapper):
 
 
 class Randomise(Wrapper):
-  """Each episode in a model of its own: `randomise(model, key)` returns the changed one, by `with_params` for instance.
+  """Gives each episode its own model: `randomise(model, key)` returns the changed model, for instance from `with_params`.
 
-  What it changed is found by comparing the two, so nothing has to be said of axes; only that is kept, in `info['model']`.
+  The changed arrays are found by comparing the two models, so that no batch axes have to be declared. Only the changed arrays
+  are stored, in `info['model']`.
   """
 
   def __init__(self, env: Any, randomise: Callable[[mjx.Model, jax.Array], mjx.Model]):
@@ -131,7 +132,7 @@ class Randomise(Wrapper):
     self.randomise = randomise
 
   def reset(self, key: jax.Array, model: Any = None) -> State:
-    """As of `Env.reset`."""
+    """Draw a model and start a new episode with this model; see `Env.reset`."""
     base = self.env.model if model is None else model
     for_model, for_state = jax.random.split(key)
     changed = self.randomise(base, for_model)
@@ -140,13 +141,13 @@ class Randomise(Wrapper):
     return state.replace(info={**state.info, "model": found})
 
   def step(self, state: State, action: jax.Array, model: Any = None) -> State:
-    """As of `Env.step`."""
+    """Apply one action with the model of the episode; see `Env.step`."""
     base = self.env.model if model is None else model
     return self.env.step(state, action, with_changes(base, state.info["model"]))
 
 
 def changes(base: mjx.Model, changed: mjx.Model) -> dict[str, jax.Array]:
-  """The arrays in which two models differ as objects, by their place in the Model."""
+  """Return the arrays of `changed` that are not the same Python objects as in `base`, by their path in the Model."""
   old, new = (jax.tree_util.tree_leaves_with_path(x) for x in (base, changed))
   if jax.tree.structure(base) != jax.tree.structure(changed):
     raise ValueError("randomise has to return the model that it was given, with other values of its arrays.")
@@ -154,34 +155,34 @@ def changes(base: mjx.Model, changed: mjx.Model) -> dict[str, jax.Array]:
 
 
 def with_changes(base: mjx.Model, found: dict[str, jax.Array]) -> mjx.Model:
-  """The model with arrays from `changes`."""
+  """Return the model with the arrays from `changes` inserted."""
   return jax.tree_util.tree_map_with_path(lambda path, x: found.get(jax.tree_util.keystr(path), x), base)
 
 
 class Worlds(Wrapper):
-  """Many worlds: a leading axis in the keys, the states, the actions."""
+  """A batch of worlds: keys, states and actions have a leading world axis."""
 
   def reset(self, key: jax.Array, model: Any = None) -> State:
-    """As of `Env.reset`, for keys with a leading axis; a model, if given, is shared."""
+    """Start a new episode in each world (see `Env.reset`). `key` has one key per world; `model`, if given, is shared."""
     if jnp.ndim(key) < (1 if jnp.issubdtype(key.dtype, jax.dtypes.prng_key) else 2):
       raise ValueError("reset of many worlds takes a key for each: jax.random.split(key, worlds).")
     return jax.vmap(lambda k: self.env.reset(k, model))(key)
 
   def step(self, state: State, action: jax.Array, model: Any = None) -> State:
-    """As of `Env.step`."""
+    """Apply one action per world; see `Env.step`."""
     return jax.vmap(lambda s, a: self.env.step(s, a, model))(state, action)
 
 
 class AutoReset(Wrapper):
-  """Starts a new episode in each world that is done; goes around `Worlds`.
+  """Starts a new episode in each world that is done. This wrapper must enclose `Worlds`.
 
-  The new episode is drawn from a bank of as many first states as there are worlds, so that a world does not start as it
-  did before and no reset is computed in a step. A first state comes with its observation, its `info` and its randomised
-  model. What learns from a bank that stays for long learns its entries by heart, so make them anew: all of them from time to
-  time by `refill`, as the learners do, or with `refresh` so many in each step.
+  The initial state is drawn from a bank that has as many initial states as there are worlds. So a world starts from varying
+  states, and a step computes no reset. The bank stores each initial state with its observation, its `info` and its randomised
+  model. A learner overfits to a bank that stays the same for long. Recompute the whole bank from time to time with `refill`,
+  as the learners do, or recompute `refresh` entries in each step.
 
-  After a step, `info['final_obs']` is the observation that the step led to, whether the episode ended there or not: bootstrap
-  from it where `info['truncation']` is 1. `done`, `reward` and `metrics` are those of the step.
+  After a step, `info['final_obs']` is the observation at the end of the step, before a reset: bootstrap from this observation
+  where `info['truncation']` is 1. `done`, `reward` and `metrics` are those of the step.
   """
 
   def __init__(self, env: Any, refresh: int = 0, preserve: tuple[str, ...] = PRESERVE):
@@ -189,7 +190,7 @@ class AutoReset(Wrapper):
     self.refresh, self.preserve = refresh, preserve
 
   def reset(self, key: jax.Array, model: Any = None) -> State:
-    """As of `Env.reset`, for keys with a leading axis."""
+    """Start a new episode in each world and fill the bank. `key` has one key per world; see `Env.reset`."""
     state = self.env.reset(key, model)
     own = {
       "final_obs": state.obs, "reset_bank": self._entry(state), "reset_key": jax.vmap(lambda k: jax.random.fold_in(k, 1))(key),
@@ -197,7 +198,7 @@ class AutoReset(Wrapper):
     return state.replace(info={**state.info, **own})
 
   def step(self, state: State, action: jax.Array, model: Any = None) -> State:
-    """As of `Env.step`."""
+    """Apply one action per world (see `Env.step`) and reset the worlds that are done."""
     info = dict(state.info)
     bank, keys = info.pop("reset_bank"), info.pop("reset_key")
     info.pop("final_obs")
@@ -216,11 +217,11 @@ class AutoReset(Wrapper):
     return after.replace(data=new["data"], obs=new["obs"], info={**kept, **new["info"], **own})
 
   def refill(self, state: State, fresh: State) -> State:
-    """The state with the bank of another one, which `reset` has just returned for as many keys."""
+    """Return the state with the bank of `fresh`, a state that `reset` returned for the same number of worlds."""
     return state.replace(info={**state.info, "reset_bank": fresh.info["reset_bank"]})
 
   def _entry(self, state: State) -> dict[str, Any]:
-    """What a reset replaces."""
+    """Return the parts of a state that a reset replaces."""
     return {"data": state.data, "obs": state.obs, "info": {k: v for k, v in state.info.items() if k not in self.preserve}}
 
 
@@ -235,20 +236,21 @@ def wrap(
   quarantine: bool = True,
   preserve: tuple[str, ...] = PRESERVE,
 ) -> Any:
-  """The environment as a learner takes it: many worlds, episodes that end and start again.
+  """Wrap an environment for a learner: a batch of worlds, with episodes that end and start again.
 
   Args:
     env: the task.
-    episode_length: steps, of the task's `dt`, after which an episode is truncated.
-    action_repeat: steps that an action is taken for.
-    randomise: from the Model and a key to the Model of an episode.
-    auto_reset: start again where an episode is done.
-    refresh: entries of the bank of first states that are made anew in each step.
-    quarantine: end the episodes of worlds that diverge.
-    preserve: keys of `info` that go on from one episode to the next.
+    episode_length: number of steps, of the task's `dt`, after which an episode is truncated.
+    action_repeat: number of steps for which an action is applied.
+    randomise: function of the Model and a key that returns the Model of an episode.
+    auto_reset: whether to start a new episode where an episode is done.
+    refresh: number of entries of the bank of initial states that are recomputed in each step.
+    quarantine: whether to end the episodes of worlds that diverge.
+    preserve: keys of `info` that are kept from one episode to the next.
 
   Returns:
-    an object with `reset(keys)` and `step(state, actions)`; not jitted: `mjx_lite.jit` the loop that calls them.
+    an object with `reset(keys)` and `step(state, actions)`. The methods are not compiled: apply `mjx_lite.jit` to the loop
+    that calls the methods.
   """
   if isinstance(env, Worlds | AutoReset):
     raise ValueError("this environment is wrapped already: give the one that `load` returned.")

@@ -1,1 +1,1 @@
-"""From accelerations to the next state."""
+"""Integrators: from accelerations to the next state."""

@@ -1,14 +1,14 @@
-"""A step in substeps of controlled error: the Runge-Kutta pair of orders 3 and 2 of Bogacki and Shampine.
+"""A step as substeps of controlled error, by the Runge-Kutta pair of orders 3 and 2 of Bogacki and Shampine.
 
-Stiff contacts last for less than a timestep. The exact derivative of a step of fixed length is then the derivative of a bad
-map; here the equations of motion are integrated until the estimated error of every substep is below a tolerance.
+Stiff contacts last for less than a timestep. A step of fixed length is then a bad map, and so is its exact derivative. Here the
+equations of motion are integrated with substeps whose estimated errors are below a tolerance.
 
-*Derivative.* The lengths of the substeps are found by a loop that is never differentiated. Then the substeps are a fixed
-sequence of maps, and the derivative is theirs: what was tried and rejected has no part in it. The lengths count as constant
-shares of the timestep.
+*Derivative.* A loop, which is never differentiated, finds the lengths of the substeps. The derivative is that of the accepted
+substeps, as a fixed sequence of maps; rejected substeps have no part in it. The lengths count as constant fractions of the
+timestep.
 
-What has no derivative in the limit: where the force itself jumps when a contact begins (solimp[0] > 0) the moment of the jump
-moves with the state, which no sequence of given substeps can see. With solimp[0] = 0 the force begins at zero.
+*Limit.* If the force jumps when a contact begins (solimp[0] > 0), the time of the jump depends on the state. A fixed sequence
+of substeps does not contain this dependence, so the derivative misses it. With solimp[0] = 0 the force begins at zero.
 
 Source: P. Bogacki, L. F. Shampine, A 3(2) pair of Runge-Kutta formulas, Appl. Math. Lett. 2 (1989).
 """
@@ -24,27 +24,27 @@ from jax.ad_checkpoint import checkpoint_name
 
 from mjx_lite.solver.implicit_diff import SOLUTION
 
-# stages after the first: where they are, as a share of the substep, and their mean rate by those before; the last is the end
+# stages after the first: time as a fraction of the substep, and weights of the earlier rates; the last stage is at the end
 PLACE = np.array([1 / 2, 3 / 4, 1])
 MEAN = np.array([[1, 0, 0, 0], [0, 1, 0, 0], [2 / 9, 1 / 3, 4 / 9, 0]])
 ERROR = np.array([-5 / 72, 1 / 12, 1 / 9, -1 / 8])  # difference of the two orders
-SIZES = "substeps"  # name under which reverse mode keeps the lengths
+SIZES = "substeps"  # checkpoint name of the lengths, which reverse mode saves
 
 _SAFETY, _SHRINK, _GROW = 0.9, 0.2, 5.0
-_LEAST = 1e-9  # share of the timestep below which a substep is taken whatever its error
+_LEAST = 1e-9  # fraction of the timestep below which a substep is accepted whatever its error
 
 
 class Adaptive(NamedTuple):
-  """How exact the substeps of a step are.
+  """Accuracy of the substeps of a step.
 
-  Derivatives are less exact than values, by the steps in which a contact begins, ends, sticks or slips: to some percent at a
-  tolerance of 1e-6, with the square root of it beyond.
+  Derivatives are less exact than values in steps in which a contact begins, ends, sticks or slips: by a few percent at a
+  tolerance of 1e-6. For other tolerances this error scales with the square root of the tolerance.
 
   Attributes:
     tolerance: largest estimated error of a substep: of positions [m, rad], and of velocities and activations relative to
       1 + their size. Below 1e-5 use 64 bits.
-    max_substeps: number of substeps of a timestep; the last takes what is left, whatever its error, and marks
-      `Warning.SUBSTEPS`. Only those that are needed are computed.
+    max_substeps: largest number of substeps of a timestep. The last substep covers the rest of the timestep, whatever its
+      error; an error above the tolerance sets `Warning.SUBSTEPS`. Only the substeps that are needed are computed.
   """
 
   tolerance: float = 1e-6
@@ -52,22 +52,22 @@ class Adaptive(NamedTuple):
 
 
 class Search(NamedTuple):
-  """The loop that finds the lengths."""
+  """State of the loop that finds the lengths."""
 
   state: Any
-  sizes: jax.Array  # (max_substeps, W) accepted lengths, then zeros
-  count: jax.Array  # (W,) of them
-  left: jax.Array  # (W,) of the step
-  ahead: jax.Array  # (W,) next length to try
-  missed: jax.Array  # (W,) the last substep was too long
+  sizes: jax.Array  # (max_substeps, W) accepted lengths [s], then zeros
+  count: jax.Array  # (W,) number of accepted lengths
+  left: jax.Array  # (W,) rest of the timestep [s]
+  ahead: jax.Array  # (W,) next length to try [s]
+  missed: jax.Array  # (W,) whether the error of the last possible substep was too large
 
 
-# m, d, state (the fields of d that change), length (W,) -> state, error (W,) in units of the tolerance
+# m, d, state (the fields of d that change), length (W,), tolerance -> state, error (W,) in units of the tolerance
 Substep = Callable[[Any, Any, Any, jax.Array, float], tuple[Any, jax.Array]]
 
 
 def search(substep: Substep, o: Adaptive, m: Any, d: Any, state: Any) -> Search:
-  """Substeps of a timestep, as long as the error allows."""
+  """Find the substeps of a timestep, each as long as its error allows."""
   total = jnp.broadcast_to(m.opt.timestep, d.time.shape)
   zero = jnp.zeros_like(total)
   sizes = jnp.zeros((o.max_substeps, *total.shape), total.dtype)
@@ -95,14 +95,14 @@ def search(substep: Substep, o: Adaptive, m: Any, d: Any, state: Any) -> Search:
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0, 1))
 def move(substep: Substep, o: Adaptive, m: Any, d: Any, state: Any) -> tuple[Any, jax.Array, jax.Array]:
-  """The state a timestep later, whether (W,) the substeps were too few, and their lengths (max_substeps, W)."""
+  """Return the state after a timestep, whether (W,) the substeps were too few, and their lengths (max_substeps, W)."""
   found = search(substep, o, m, d, state)
   return found.state, found.missed, found.sizes
 
 
 def _move_jvp(substep, o, primals, tangents):
   m, d, start = primals
-  # the values are those of the loop, so that a checkpointed forward pass need not follow
+  # the values come from the loop, so that no checkpointed forward pass is needed
   state, missed, sizes = move(substep, o, m, d, start)
   shares = checkpoint_name(jax.lax.stop_gradient(sizes / m.opt.timestep), SIZES)
   go = _moving(primals, tangents)
@@ -118,7 +118,7 @@ class _Moving(NamedTuple):
 
   leaves: list[jax.Array]
   tangents: list[jax.Array]
-  tree: Callable[..., Any]  # of such leaves: the whole pytree
+  tree: Callable[..., Any]  # builds the whole pytree from such leaves
 
 
 def _moving(primals: Any, tangents: Any) -> _Moving:
@@ -137,7 +137,7 @@ def _moving(primals: Any, tangents: Any) -> _Moving:
 
 
 def replay(substep: Substep, m: Any, d: Any, state: Any, shares: jax.Array) -> Any:
-  """The state after substeps whose lengths are given, as shares (n, W) of the timestep; those of no length are not computed."""
+  """Return the state after given substeps, fractions (n, W) of the timestep; a substep is skipped if all its lengths are 0."""
 
   keep = jax.checkpoint_policies.save_only_these_names(SOLUTION)
 

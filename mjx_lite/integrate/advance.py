@@ -1,4 +1,4 @@
-"""Positions along velocities, on the manifold of quaternions."""
+"""Integration of positions along velocities, on the manifold of quaternions."""
 
 from typing import Any, NamedTuple
 
@@ -12,18 +12,18 @@ from mjx_lite.math import quat, safe
 
 
 class AdvancePlan(NamedTuple):
-  """qpos as scalars and quaternions."""
+  """Addresses that split qpos into scalars and quaternions."""
 
-  scalar_q: np.ndarray  # qpos addresses that are plain numbers
-  scalar_v: np.ndarray  # their dofs
-  quat_q: np.ndarray  # (n, 4)
-  quat_v: np.ndarray  # (n, 3)
+  scalar_q: np.ndarray  # qpos addresses of scalars
+  scalar_v: np.ndarray  # dofs of these scalars
+  quat_q: np.ndarray  # (n, 4) qpos addresses of quaternions
+  quat_v: np.ndarray  # (n, 3) dofs of these quaternions
   order: np.ndarray  # qpos -> row in the concatenation (scalars, quaternions)
   order_v: np.ndarray  # dof -> row in the concatenation (scalars, rotations)
 
 
 def plan(s: dict[str, Any]) -> AdvancePlan:
-  """Addresses from the static fields of the model."""
+  """Compute the addresses from the static fields of the model."""
   sq, sv, qq, qv = [], [], [], []
   for t, q, v in zip(s["jnt_type"], s["jnt_qposadr"], s["jnt_dofadr"], strict=True):
     plain = {JointType.FREE: 3, JointType.BALL: 0}.get(JointType(int(t)), 1)
@@ -38,7 +38,7 @@ def plan(s: dict[str, Any]) -> AdvancePlan:
 
 
 def integrate_pos(m: Model, qpos: jax.Array, qvel: jax.Array, dt: jax.Array | float) -> jax.Array:
-  """qpos after moving with velocity qvel for dt [s]. Source: `mj_integratePos`."""
+  """Return qpos after a motion with velocity qvel for dt [s]. Source: `mj_integratePos`."""
   p: AdvancePlan = m.plan.advance
   plain = rows(qpos, p.scalar_q) + dt * rows(qvel, p.scalar_v)
   n = len(p.quat_q)
@@ -49,7 +49,7 @@ def integrate_pos(m: Model, qpos: jax.Array, qvel: jax.Array, dt: jax.Array | fl
 
 
 def differentiate_pos(m: Model, qpos1: jax.Array, qpos2: jax.Array, dt: jax.Array) -> jax.Array:
-  """Velocity that takes qpos1 to qpos2 in dt [s]. Source: `mj_differentiatePos`."""
+  """Return the velocity (nv, W) that takes qpos1 to qpos2 in dt [s]. Source: `mj_differentiatePos`."""
   p: AdvancePlan = m.plan.advance
   plain = (rows(qpos2, p.scalar_q) - rows(qpos1, p.scalar_q)) / dt
   n = len(p.quat_q)

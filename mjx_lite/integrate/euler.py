@@ -7,7 +7,7 @@ from mjx_lite.smooth import derivative, mass
 
 
 def acceleration(m: Model, cinert, cdof, packed_m, qvel, qacc, force) -> jax.Array:
-  """Acceleration that the velocity is advanced with: (M + h D)^-1 force, D the slope of the joint damping.
+  """Return the acceleration (nv, W) that advances the velocity: (M + h D)^-1 force, with D the slope of the joint damping.
 
   Args:
     force: qfrc_smooth + qfrc_constraint (nv, W).
@@ -21,10 +21,10 @@ def acceleration(m: Model, cinert, cdof, packed_m, qvel, qacc, force) -> jax.Arr
 
 
 def is_damped(m: Model) -> bool:
-  """True if damping is taken implicitly."""
+  """Return whether damping is integrated implicitly."""
   return m.opt.use_eulerdamp and m.plan.passive.has_damper
 
 
 def mul(m: Model, cinert, cdof, packed_m, qvel, x) -> jax.Array:
-  """(M + h D) x (nv, W) as `acceleration` inverts it."""
+  """Return (M + h D) x (nv, W), the product that `acceleration` inverts."""
   return mass.mul(m, cinert, cdof, packed_m, x) + m.opt.timestep * derivative.damping(m, qvel) * x

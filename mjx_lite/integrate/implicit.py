@@ -1,6 +1,6 @@
-"""Integrators that are implicit in velocity: (M - h D) a = f, D the derivative of the smooth force over velocity.
+"""Integrators that are implicit in velocity: (M - h D) a = f, with D the derivative of the smooth force over velocity.
 
-*implicitfast* leaves the bias force out of D and makes D symmetric; *implicit* takes all of it.
+*implicitfast* leaves the bias force out of D and makes D symmetric; *implicit* uses all of D.
 """
 
 import jax
@@ -13,15 +13,15 @@ from mjx_lite.smooth import derivative, inertia, mass
 
 
 def fast(m: Model, cinert, cdof, packed_m, packed_d, medium, force) -> jax.Array:
-  """Acceleration (nv, W) with a symmetric D.
+  """Return the acceleration (nv, W) with a symmetric D.
 
   Args:
     m: the model.
     cinert: (nbody, 10, W).
     cdof: (nv, 6, W).
     packed_m: (nC, W).
-    packed_d: that of the forces of dampers and actuators, packed as `plan.derivative.packing` says.
-    medium: (nv, nv, W) that of the medium's, or None.
+    packed_d: derivative of the forces of dampers and actuators, packed by `plan.derivative.packing`.
+    medium: (nv, nv, W) derivative of the medium's force, or None.
     force: qfrc_smooth + qfrc_constraint (nv, W).
 
   Source: `mj_implicit`.
@@ -33,7 +33,7 @@ def fast(m: Model, cinert, cdof, packed_m, packed_d, medium, force) -> jax.Array
 
 
 def symmetric(m: Model, packed_d, medium) -> jax.Array:
-  """Packed D with the symmetric part of the medium's."""
+  """Add the symmetric part of the medium's derivative to the packed D."""
   if medium is None:
     return packed_d
   p = m.plan.derivative.packing
@@ -42,7 +42,7 @@ def symmetric(m: Model, packed_d, medium) -> jax.Array:
 
 
 def full(m: Model, packed_m, packed_d, trees, force) -> jax.Array:
-  """Acceleration (nv, W) with all of D; trees (nv, nv, W) is that of the medium and of the bias force.
+  """Return the acceleration (nv, W) with all of D; `trees` (nv, nv, W) is the part of the medium and of the bias force.
 
   Source: `mj_implicit`.
   """
@@ -50,7 +50,7 @@ def full(m: Model, packed_m, packed_d, trees, force) -> jax.Array:
 
 
 def free_blocks(m: Model, packed_m, packed_d, medium, qvel, xpos, xmat, subtree_com, crb) -> jax.Array:
-  """M - h D (n, 6, 6, W) of the trees with one free joint and no other: for them D has the bias force too.
+  """Return M - h D (n, 6, 6, W) of the trees with one free joint and no other joint; their D includes the bias force.
 
   Args:
     m: the model.
@@ -76,7 +76,7 @@ def free_blocks(m: Model, packed_m, packed_d, medium, qvel, xpos, xmat, subtree_
 
 
 def free_bias(m: Model, qvel, xpos, xmat, subtree_com, crb) -> jax.Array:
-  """What the bias force adds to the blocks (n, 6, 6, W) of `free_blocks`."""
+  """Return the term (n, 6, 6, W) of the bias force in `free_blocks`."""
   p: derivative.DerivativePlan = m.plan.derivative
   body, dof = p.free_body, p.free_dof
   arm = rows(subtree_com, body) - rows(xpos, body)
@@ -84,31 +84,31 @@ def free_bias(m: Model, qvel, xpos, xmat, subtree_com, crb) -> jax.Array:
 
 
 def solve_free(m: Model, qacc: jax.Array, blocks: jax.Array, force: jax.Array) -> jax.Array:
-  """qacc (nv, W) from `fast` with that of the trees of `free_blocks` replaced."""
+  """Return qacc (nv, W) from `fast`, with the accelerations of the trees of `free_blocks` replaced."""
   dof = m.plan.derivative.free_dof
   return put(qacc, dof.ravel(), _flat(_solve_blocks(blocks, rows(force, dof))))
 
 
 def mul_fast(m: Model, packed_m, packed_d, medium, blocks, x) -> jax.Array:
-  """(M - h D) x (nv, W) as `fast` and `solve_free` invert it."""
+  """Return (M - h D) x (nv, W), the product that `fast` and `solve_free` invert."""
   p = m.plan.derivative
   out = inertia.mul_packed(m, packed_m - m.opt.timestep * rows(symmetric(m, packed_d, medium), p.to_m), x)
   return mul_free(m, out, blocks, x)
 
 
 def mul_free(m: Model, out: jax.Array, blocks: jax.Array, x: jax.Array) -> jax.Array:
-  """out (nv, W) with the rows of the blocks replaced by their product with x."""
+  """Replace the rows of `out` (nv, W) that belong to the blocks by the blocks' product with x."""
   p = m.plan.derivative
   return put(out, p.free_dof.ravel(), _flat(vector.mat_vec(blocks, rows(x, p.free_dof))))
 
 
 def _flat(x: jax.Array) -> jax.Array:
-  """Vectors (n, 6, W) as rows (6 n, W)."""
+  """Reshape vectors (n, 6, W) to rows (6 n, W)."""
   return x.reshape(6 * x.shape[0], x.shape[-1])
 
 
 def mul_full(m: Model, packed_m, packed_d, trees, x) -> jax.Array:
-  """(M - h D) x (nv, W) as `full` inverts it."""
+  """Return (M - h D) x (nv, W), the product that `full` inverts."""
   return vector.mat_vec(_full_matrix(m, packed_m, packed_d, trees), x)
 
 
@@ -117,11 +117,11 @@ def _full_matrix(m, packed_m, packed_d, trees):
 
 
 def _bias_slope(mat, arm, crb, turn):
-  """Derivative (n, 6, 6, W) of the bias force of free bodies over velocity; it depends on their rotation only.
+  """Return the derivative (n, 6, 6, W) of the bias force of free bodies over velocity; this force depends on rotation only.
 
   Args:
     mat: (n, 3, 3, W) body frame.
-    arm: (n, 3, W) from its origin to the centre of mass.
+    arm: (n, 3, W) from the body's origin to the centre of mass.
     crb: (n, 10, W) inertia about the centre of mass.
     turn: (n, 3, W) rotational velocity in the body frame.
   """
@@ -140,7 +140,7 @@ def _bias_slope(mat, arm, crb, turn):
 
 
 def _solve_blocks(a, b):
-  """Solve (n, 6, 6, W) for (n, 6, W) by blocks of three: mass first, then what is left for the rotation."""
+  """Solve systems a (n, 6, 6, W) for b (n, 6, W) by 3x3 blocks: eliminate the translation, then solve for the rotation."""
   p, q, r, s = (a[:, i : i + 3, j : j + 3] for i in (0, 3) for j in (0, 3))
   x, y = b[:, :3], b[:, 3:]
   inv = linalg.inverse3(p)

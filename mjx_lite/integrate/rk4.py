@@ -1,7 +1,7 @@
-"""Runge-Kutta of order 4, with the Munthe-Kaas correction for what turns.
+"""Runge-Kutta of order 4, with the Munthe-Kaas correction for rotations.
 
-Positions are reached from the first one along rotation vectors r, so the rate to be combined is that of r, not the angular
-velocity w: for q = q0 * exp(r),
+Each stage's rotation is reached from the first rotation q0 along a rotation vector r. So the stages combine the rates of r, not
+the angular velocities w: for q = q0 * exp(r),
 
   dr/dt = w + 1/2 r x w + c(|r|) r x (r x w),   c(x) = (1 - x/2 cot(x/2)) / x^2.
 
@@ -20,13 +20,13 @@ from mjx_lite.core.types import Model
 from mjx_lite.integrate.advance import AdvancePlan
 from mjx_lite.math import trig, vector
 
-# of the stages after the first: place of the stage, as a share of the step along the rate of the one before; and weight
+# stages after the first: step along the rate of the previous stage, as a fraction of the timestep; weight in the result
 STAGES = np.array([[0.5, 1 / 3], [0.5, 1 / 3], [1.0, 1 / 6]])
 FIRST_WEIGHT = 1 / 6
 
 
 class Rates(NamedTuple):
-  """What a state changes at: the coordinates of its position, its velocity and its activations."""
+  """Rates of change of a state: of its position coordinates, its velocity and its activations."""
 
   qvel: jax.Array  # (nv, W)
   qacc: jax.Array  # (nv, W)
@@ -34,12 +34,12 @@ class Rates(NamedTuple):
 
 
 def position_rate(m: Model, way: jax.Array, qvel: jax.Array) -> jax.Array:
-  """Rate (nv, W) of the coordinates `way` of a position, counted from another one.
+  """Return the rate (nv, W) of the coordinates `way` of a position relative to an initial position.
 
   Args:
     m: the model.
-    way: (nv, W) `integrate_pos(qpos0, way, 1)` is the position.
-    qvel: (nv, W) velocity there.
+    way: (nv, W) coordinates: `integrate_pos(qpos0, way, 1)` is the position.
+    qvel: (nv, W) velocity at the position.
 
   Gradient: exact, also at way = 0.
   """
@@ -54,7 +54,7 @@ def position_rate(m: Model, way: jax.Array, qvel: jax.Array) -> jax.Array:
 
 
 def _shortest(r):
-  """The rotation vector of the same rotation whose angle is at most pi."""
+  """Return the rotation vector of the same rotation, with an angle of at most pi."""
   x2 = vector.dot(r, r)
   long = x2 > np.pi**2
   x = jnp.sqrt(jnp.where(long, x2, 1))
@@ -62,7 +62,7 @@ def _shortest(r):
 
 
 def _series(x2):
-  """c as a function of x^2."""
+  """Return c(x), given x^2."""
   small = x2 < 1e-2
   x = jnp.sqrt(jnp.where(small, 1, x2))
   half = 0.5 * x

@@ -1,1 +1,1 @@
-"""From and to mujoco: models, data, names, states."""
+"""Conversion from and to mujoco: models, data, names, states."""

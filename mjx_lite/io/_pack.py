@@ -21,24 +21,24 @@ _LAW = "efc_KBIP"
 
 
 def fill(result: mujoco.MjData, m: mujoco.MjModel, d: Data, moment: tuple[np.ndarray, np.ndarray]) -> None:
-  """Write moments, paths of tendons, contacts, rows and islands; everything else of the MjData has been written.
+  """Write moments, tendon paths, contacts, rows and islands; all other fields of the MjData have been written.
 
   Args:
     result: the MjData.
     m: its model.
     d: Data of one world, on the host.
-    moment: the entries of actuator_moment, of `moment_entries`.
+    moment: output and dof of each entry of actuator_moment, from `moment_entries`.
   """
   _fill_moment(result, d, moment)
   _fill_paths(result, m, d)
   slots = np.flatnonzero(d.contact.exclude >= 0)
   active = d.efc_D > 0
-  mujoco._functions._realloc_con_efc(result, ncon=len(slots), nefc=0, nJ=0)  # the arena is C's, as in MJX
+  mujoco._functions._realloc_con_efc(result, ncon=len(slots), nefc=0, nJ=0)  # C owns the arena, as in MJX
   _fill_contacts(result, d, slots, active)
-  mujoco.mj_makeConstraint(m, result)  # C's Jacobian, in C's sparsity; the numbers of the rows are ours
+  mujoco.mj_makeConstraint(m, result)  # C's Jacobian, in C's sparsity; the values of the rows come from d
   kind, ident = d.efc_type[active], _packed_ids(d, slots, active)
   if len(slots):
-    result.contact.mu[:] = d.contact.mu[slots]  # C has written its own
+    result.contact.mu[:] = d.contact.mu[slots]  # C has overwritten mu
   if not (np.array_equal(kind, result.efc_type) and np.array_equal(ident, result.efc_id)):
     jac, law = _jacobian(m, result, d, slots, active), _laws(result, d, slots, active)
     mujoco._functions._realloc_con_efc(result, ncon=len(slots), nefc=len(jac), nJ=_count(m, jac))
@@ -49,14 +49,14 @@ def fill(result: mujoco.MjData, m: mujoco.MjModel, d: Data, moment: tuple[np.nda
   mujoco.mj_island(m, result)
   mujoco.mj_projectConstraint(m, result)
   if m.opt.enableflags & EnableBit.DIAGEXACT:
-    _fill_rows(result, d, kind, ident, active)  # the projection changed them
+    _fill_rows(result, d, kind, ident, active)  # the projection changed the rows
   _fill_inertia(result, m, d)
-  # what C computes on demand may not have been computed
+  # fields that C computes on demand may not have been computed
   result.flg_energypos = result.flg_energyvel = result.flg_subtreevel = result.flg_rnepost = 0
 
 
 class _Static(dict):
-  """Fields of an MjModel by name, as the plans read them."""
+  """Fields of an MjModel by name, in the form that the plans read."""
 
   def __init__(self, m: mujoco.MjModel, **own: Any):
     super().__init__(**own)
@@ -67,7 +67,7 @@ class _Static(dict):
 
 
 def moment_entries(m: mujoco.MjModel) -> tuple[np.ndarray, np.ndarray]:
-  """Output and degree of freedom of the entries of actuator_moment."""
+  """Return the output and the degree of freedom of each entry of actuator_moment."""
   static, touching = _Static(m), np.zeros((0, 2), int)
   if (m.actuator_trntype == TrnType.BODY).any():
     geoms = [(p.geom1, p.geom2) for p in pairs.candidates(static, m.opt.disableflags)]
@@ -86,7 +86,7 @@ def _fill_moment(result, d, entries):
 
 
 def _fill_paths(result, m, d):
-  """Points of the tendons, for drawing."""
+  """Write the points of the tendon paths, for drawing."""
   if m.ntendon:
     mujoco.mj_tendon(m, result)
     result.ten_length[:] = d.ten_length
@@ -94,7 +94,7 @@ def _fill_paths(result, m, d):
 
 
 def read_moment(m: Model, d: mujoco.MjData) -> np.ndarray:
-  """Moments of an MjData in the Model's entries."""
+  """Return the moments of an MjData in the order of the Model's entries."""
   dense = np.zeros((m.nout, m.nv))
   for out, (start, count) in enumerate(zip(d.moment_rowadr, d.moment_rownnz, strict=True)):
     dense[out, d.moment_colind[start : start + count]] = d.actuator_moment[start : start + count]
@@ -102,10 +102,10 @@ def read_moment(m: Model, d: mujoco.MjData) -> np.ndarray:
 
 
 def _fill_inertia(result, m, d):
-  """What the Data need not have of the inertia: C makes it of what it has."""
+  """Write the inertia fields that the Data may lack; C computes them from the other fields."""
   if not hasattr(d, "crb"):
     mujoco.mj_crb(m, result)
-    result.M[:] = d.M  # C's is without armatures
+    result.M[:] = d.M  # C's M is without armatures
   if not hasattr(d, "qLD"):
     result.qLD[:] = result.qLDiagInv[:] = 0
     if np.any(d.M):
@@ -131,7 +131,7 @@ def _fill_contacts(result, d, slots, active):
 
 
 def _packed_ids(d, slots, active):
-  """efc_id of the active rows, contacts by their packed number."""
+  """Return efc_id of the active rows; a contact has its packed index."""
   kind, ident = d.efc_type[active], d.efc_id[active].copy()
   number = np.zeros(max(len(d.contact.dist), 1), int)
   number[slots] = np.arange(len(slots))
@@ -146,16 +146,17 @@ def _fill_rows(result, d, kind, ident, active):
   result.nl = int(np.sum((kind == ConstraintType.LIMIT_JOINT) | (kind == ConstraintType.LIMIT_TENDON)))
   for name in _ROW_FIELDS:
     if name == _LAW and not hasattr(d, _LAW):
-      continue  # C's own
+      continue  # keep C's value
     target = getattr(result, name)
     target[...] = getattr(d, name)[active].reshape(target.shape)
   result.efc_id[:] = ident
 
 
 def _jacobian(m, result, d, slots, active):
-  """Rows of J (nefc, nv) where C would have other rows, as on the edge of a limit: its own of contacts and equalities.
+  """Return the rows of J (nefc, nv) where C would have other rows, as at the edge of a limit.
 
-  Those of limits are written down here, as which sides of a limit are rows is what may differ.
+  Rows of contacts and equalities are C's. Rows of friction and limits are written here, because the sides of a limit that are
+  rows may differ.
   """
   kind, ident, packed = d.efc_type, d.efc_id, _packed_ids(d, slots, active)
   theirs, jac = _rows_of_c(m, result), np.zeros((int(active.sum()), m.nv))
@@ -182,14 +183,14 @@ def _jacobian(m, result, d, slots, active):
 
 
 def _laws(result, d, slots, active):
-  """Rows of efc_KBIP (nefc, 4) as C has them; zero for those that it has not."""
+  """Return the rows of efc_KBIP (nefc, 4) from C; zero for rows that C does not have."""
   theirs = _by_row(result, result.efc_KBIP.copy())
   ours = _row_keys(d.efc_type[active], _packed_ids(d, slots, active))
   return np.array([theirs.get(key, np.zeros(4)) for key in ours]).reshape(-1, 4)
 
 
 def _rows_of_c(m, result):
-  """Rows of J in an MjData, by type, element and number among the element's."""
+  """Return the rows of J in an MjData, by the keys of `_row_keys`."""
   if not result.nefc or not m.nv:
     return {}
   jac = result.efc_J
@@ -197,17 +198,17 @@ def _rows_of_c(m, result):
     dense = np.zeros((result.nefc, m.nv))
     mujoco.mju_sparse2dense(dense, jac, result.efc_J_rownnz, result.efc_J_rowadr, result.efc_J_colind)
     jac = dense
-  jac = jac.reshape(-1, m.nv)[: result.nefc].copy()  # C keeps room for rows that it drops
+  jac = jac.reshape(-1, m.nv)[: result.nefc].copy()  # C allocates rows that it drops
   return _by_row(result, jac)
 
 
 def _by_row(result, values):
-  """What belongs to the rows of an MjData, by their keys."""
+  """Return values of the rows of an MjData, by the keys of the rows."""
   return dict(zip(_row_keys(result.efc_type, result.efc_id), values, strict=True))
 
 
 def _row_keys(kind, ident):
-  """Type, element and number among the element's of each row."""
+  """Return the key of each row: type, element, and index among the rows of this element."""
   seen, out = collections.Counter(), []
   for key in zip(kind.tolist(), ident.tolist(), strict=True):
     out.append((*key, seen[key]))

@@ -10,12 +10,12 @@ from mjx_lite.core.enums import ConstraintType
 from mjx_lite.core.status import Warning
 from mjx_lite.core.types import Contact, Data, Model
 
-_CONSTANT = ("geom", "dim", "efc_address")  # of contacts, but for `geom` and `dim` where slots are chosen
+_CONSTANT = ("geom", "dim", "efc_address")  # constant for contacts; `geom` and `dim` only if slots are constant
 _LIMITS = (ConstraintType.LIMIT_JOINT, ConstraintType.LIMIT_TENDON)
 
 
 def read(m: Model, d: mujoco.MjData, start: Data) -> dict[str, Any]:
-  """The fields of contacts and rows as the MjData has them, in the slots to which they belong, and the status.
+  """Return the fields of contacts and rows of the MjData, in the slots to which they belong, and the status.
 
   Args:
     m: the model.
@@ -23,7 +23,7 @@ def read(m: Model, d: mujoco.MjData, start: Data) -> dict[str, Any]:
     start: Data without contacts, made of NumPy arrays.
 
   Raises:
-    ValueError: for a contact or a row that has no place in the model.
+    ValueError: for a contact or a row that the model cannot have.
   """
   slot, row = _slots(m, d), np.zeros(0, int)
   if d.nefc:
@@ -45,14 +45,14 @@ def read(m: Model, d: mujoco.MjData, start: Data) -> dict[str, Any]:
 
 
 def _placed(into: np.ndarray, place: np.ndarray, values: np.ndarray) -> np.ndarray:
-  """A copy with values at their places, those below zero left out."""
+  """Return a copy with values at the indices `place`; values with an index below zero are left out."""
   out, there = into.copy(), place >= 0
   out[place[there]] = np.reshape(values, (len(place), *into.shape[1:]))[there]
   return out
 
 
 def _contacts(m: Model, d: mujoco.MjData, start: Contact, slot: np.ndarray) -> Contact:
-  """The contacts in their slots."""
+  """Return the contacts in their slots."""
   names = set(pytree.specs(Contact)) - {*_CONSTANT}
   if m.plan.contact.chosen:
     names |= {"geom", "dim"}
@@ -62,7 +62,7 @@ def _contacts(m: Model, d: mujoco.MjData, start: Contact, slot: np.ndarray) -> C
 
 
 def _slots(m: Model, d: mujoco.MjData) -> np.ndarray:
-  """Slot (ncon,) of each contact, -1 where there is none left."""
+  """Return the slot (ncon,) of each contact, -1 where no slot is left."""
   p, geoms, dims = m.plan.collision, np.reshape(d.contact.geom, (-1, 2)), d.contact.dim
   if m.plan.contact.chosen:
     for pair, dim in zip(geoms, dims, strict=True):
@@ -96,7 +96,7 @@ def _check_dim(m: Model, pair: Any, dim: int, is_right: Any) -> None:
 
 
 def _geoms(m: Model, pair: Any) -> str:
-  """Names of two geoms, or their numbers."""
+  """Return the names of two geoms, or their indices."""
 
   def name(i):
     start = m.name_geomadr[i]
@@ -106,7 +106,10 @@ def _geoms(m: Model, pair: Any) -> str:
 
 
 def _rows(m: Model, d: mujoco.MjData, slot: np.ndarray) -> np.ndarray:
-  """Row (nefc,) of each row of the MjData, -1 for those of contacts that have no slot, and for those that act on nothing."""
+  """Return the row (nefc,) of each row of the MjData.
+
+  The row is -1 for contacts that have no slot, and for rows that are zero in the Jacobian.
+  """
   p, first_of_slots = m.plan.rows, m.plan.contact_force.first_row if len(m.plan.rows.address) else len(m.plan.rows.type)
   ours: dict[tuple[int, int], list[int]] = {}
   for i, key in enumerate(zip(p.type[:first_of_slots].tolist(), p.id[:first_of_slots].tolist(), strict=True)):
@@ -129,7 +132,7 @@ def _rows(m: Model, d: mujoco.MjData, slot: np.ndarray) -> np.ndarray:
 
 
 def _is_upper(m: Model, d: mujoco.MjData, r: int) -> bool:
-  """Whether a limit's row, the only one or the first of two, is that of the upper bound."""
+  """Return whether a row of a limit is that of the upper bound, if it is the limit's only row or the first of two."""
   i, jac = d.efc_id[r], _jacobian(d, r)
   if d.efc_type[r] == ConstraintType.LIMIT_JOINT:
     return bool(jac[m.jnt_dofadr[i]] < 0)
@@ -142,7 +145,7 @@ def _is_upper(m: Model, d: mujoco.MjData, r: int) -> bool:
 
 
 def _jacobian(d: mujoco.MjData, r: int) -> np.ndarray:
-  """A row (nv,) of the MjData's Jacobian."""
+  """Return a row (nv,) of the MjData's Jacobian."""
   out = np.zeros(d.model.nv)
   if mujoco.mj_isSparse(d.model):
     entry = slice(d.efc_J_rowadr[r], d.efc_J_rowadr[r] + d.efc_J_rownnz[r])

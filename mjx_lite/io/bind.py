@@ -1,7 +1,7 @@
-"""Named access: the fields of one element or several, of a Model and of a Data; usable under jit.
+"""Named access to the fields of one or more elements of a Model or of a Data; usable under jit.
 
 `m.joint('hip').range`, `d.bind(m, m.joint('hip')).qpos`, and MJX's forms with elements of an MjSpec: `m.bind(spec.joints)`,
-`d.bind(m, spec.actuators[0]).set('ctrl', 1.0)`. What is looked up by name is a constant of the program.
+`d.bind(m, spec.actuators[0]).set('ctrl', 1.0)`. An index that is found by name is a constant of the program.
 """
 
 from collections.abc import Iterable
@@ -19,9 +19,9 @@ from mjx_lite.io.names import id2name, name2id
 
 
 class _Kind(NamedTuple):
-  method: str  # of Model
-  prefix: str  # of mjModel's fields
-  data_prefix: str  # of mjData's fields
+  method: str  # name of the method of Model
+  prefix: str  # prefix of mjModel's fields
+  data_prefix: str  # prefix of mjData's fields
   type: int
   spec: Any  # class in an MjSpec
 
@@ -51,7 +51,10 @@ _DOF_WIDTH = {JointType.FREE: 6, JointType.BALL: 3, JointType.SLIDE: 1, JointTyp
 
 
 def _spans(m: Model, kind: _Kind, size: str) -> tuple[np.ndarray, np.ndarray] | None:
-  """First row and number of rows of all elements of a kind, in an array whose first axis has this size; None: one each."""
+  """Return the first row and the number of rows of all elements of a kind, in an array whose first axis has this size.
+
+  The result is None where each element has one row.
+  """
   joint = kind.type == ObjType.JOINT
   table = {
     (ObjType.JOINT, "nq"): lambda: (m.jnt_qposadr, np.array([_QPOS_WIDTH[JointType(int(t))] for t in m.jnt_type], int)),
@@ -68,14 +71,14 @@ def _spans(m: Model, kind: _Kind, size: str) -> tuple[np.ndarray, np.ndarray] | 
 
 
 class Element:
-  """One element of a Model, or several of a kind; its attributes are mjModel's fields without the prefix."""
+  """One or more elements of a Model, of one kind; the attributes are mjModel's fields without the prefix."""
 
   def __init__(self, m: Model, kind: _Kind, ids: int | list[int]):
     self._m, self._kind, self.id = m, kind, ids
 
   @property
   def name(self) -> Any:
-    """Name or names."""
+    """Name of the element, or list of names."""
     found = [id2name(self._m, self._kind.type, i) for i in np.atleast_1d(self.id)]
     return found if isinstance(self.id, list) else found[0]
 
@@ -97,7 +100,7 @@ class Element:
 
 
 def _rows(m: Model, kind: _Kind, ids: int | list[int], size: str) -> Any:
-  """Rows of elements in an array with this first axis: a number where an element has just one."""
+  """Return the rows of elements in an array with this first axis: a number where an element has just one row."""
   spans = _spans(m, kind, size)
   if spans is None:
     return ids
@@ -109,12 +112,12 @@ def _rows(m: Model, kind: _Kind, ids: int | list[int], size: str) -> Any:
 
 
 def _take(x: Any, index: Any, ndim: int) -> Any:
-  """Rows of the first of the last ndim axes, so that a batch may stand before."""
+  """Return rows of the first of the last ndim axes, so that batch axes may come before."""
   return x[(..., np.asarray(index) if isinstance(index, list) else index, *(slice(None),) * (ndim - 1))]
 
 
 class DataView:
-  """The fields of a Data that belong to one element or several; `set` returns a new Data."""
+  """The fields of a Data that belong to one or more elements; `set` returns a new Data."""
 
   def __init__(self, d: Data, element: Element):
     self._d, self._element = d, element
@@ -140,7 +143,7 @@ class DataView:
     return _take(getattr(self._d, field), index, ndim)
 
   def set(self, name: str, value: Any) -> Data:
-    """A copy of the Data with these rows changed."""
+    """Return a copy of the Data with the rows of these elements changed."""
     if name in ("sensordata", "data"):
       raise AttributeError("sensordata is read-only")
     field, index, ndim = self._where(name)
@@ -153,7 +156,7 @@ class DataView:
 
 
 def _element(m: Model, kind: _Kind, which: int | str) -> Element:
-  """An element by name or number."""
+  """Return an element by name or index."""
   number = name2id(m, kind.type, which) if isinstance(which, str) else int(which)
   count = len(getattr(m, _ADDRESSES[kind.type]))
   if not 0 <= number < count:
@@ -168,11 +171,11 @@ _ADDRESSES = {
 
 
 def _bind_model(m: Model, obj: Any) -> Element:
-  """An element of the MjSpec that the model was compiled from, or several of one kind, as elements of the model.
+  """Return elements of the Model, from elements of the MjSpec that was compiled or from elements of the Model.
 
   Args:
     m: the model.
-    obj: an element of an MjSpec, or what `m.joint(...)` and the like return; or several of one kind.
+    obj: an element of an MjSpec, or a result of `m.joint(...)` and similar methods; or a sequence of these, of one kind.
   """
   if isinstance(obj, Element):
     return obj
@@ -193,7 +196,7 @@ def _bind_model(m: Model, obj: Any) -> Element:
 
 
 def _bind_data(d: Data, m: Model, obj: Any) -> DataView:
-  """The fields of elements in a Data; obj as for `Model.bind`."""
+  """Return the fields of elements in a Data; obj as for `Model.bind`."""
   return DataView(d, _bind_model(m, obj))
 
 
@@ -206,7 +209,7 @@ def _accessor(kind: _Kind):
 
 
 def install() -> None:
-  """Give Model and Data their named access; they are beneath mujoco and cannot have it themselves."""
+  """Add the named access to Model and Data, whose module is below those that import mujoco."""
   for kind in _KINDS:
     setattr(Model, kind.method, _accessor(kind))
   Model.bind, Data.bind = _bind_model, _bind_data  # pyright: ignore

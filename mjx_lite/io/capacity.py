@@ -26,7 +26,7 @@ class SuggestedCapacity:
     self.ncon_max = ncon_max
 
   def keys(self) -> Iterator[str]:
-    """The keywords."""
+    """Return the keywords."""
     return iter(("pair_max", "ncon_max"))
 
   def __getitem__(self, key: str) -> Any:
@@ -37,20 +37,20 @@ class SuggestedCapacity:
 
 
 def suggest_capacity(m: mujoco.MjModel, qpos_samples: Any, headroom: float = 1.5, spare: int = 4) -> SuggestedCapacity:
-  """Capacities that suffice for the sampled configurations, with head room.
+  """Compute capacities that suffice for the sampled configurations, with headroom.
 
-  Sample what the simulation will see at its most crowded: the end of a rollout in which things fall, not its start. Data's
-  status says whether a capacity was too small after all (PAIRFULL, CONTACTFULL).
+  Sample the most crowded states of the simulation: the end of a rollout in which things fall, not its start. If a capacity is
+  too small nevertheless, the status of the Data says so (PAIRFULL, CONTACTFULL).
 
   Args:
     m: the compiled model.
     qpos_samples: configurations (n, nq) or (nq,).
-    headroom: factor on the largest numbers seen.
-    spare: added besides.
+    headroom: factor on the largest numbers found.
+    spare: number added after the factor.
 
   Raises:
     TypeError: m is not a mujoco.MjModel.
-    ValueError: there is no configuration, or not of this model.
+    ValueError: there is no configuration, or the configurations are not of this model.
   """
   if not isinstance(m, mujoco.MjModel):
     raise TypeError(f"suggest_capacity takes a mujoco.MjModel, not {type(m).__name__}: give the model before put_model.")
@@ -73,7 +73,7 @@ def suggest_capacity(m: mujoco.MjModel, qpos_samples: Any, headroom: float = 1.5
   def roomy(n):
     return max(1, int(np.ceil(headroom * n)) + spare)
 
-  model = put_model(m, ncon_max=1)  # without the tables of every slot that could be
+  model = put_model(m, ncon_max=1)  # avoids the tables of all possible slots
   count = jax.vmap(worlds.one_world(driver.count_near), in_axes=(None, 0, 0))
   near = jnp.max(count(model, *(jnp.asarray(np.stack(x), model.layout.dtype) for x in (pos, mat))), axis=0)
   groups = enumerate(model.plan.collision.groups)

@@ -1,4 +1,4 @@
-"""Models and Datas as plain dictionaries of arrays, which flax, orbax and others can write to files."""
+"""Models and Datas as plain dictionaries of arrays, which flax, orbax and other libraries can write to files."""
 
 import dataclasses
 import sys
@@ -15,12 +15,12 @@ _done: list[Any] = []
 
 
 def to_state_dict(x: Any) -> dict[str, Any]:
-  """The arrays of a Data or a Model by name, those of its parts in dictionaries of their own.
+  """Return the arrays of a Data or a Model by name; arrays of its parts are in nested dictionaries.
 
-  Empty arrays are left out, as orbax refuses to write them. What is static stays out too: `from_state_dict` takes it from an
-  object of the same model. Example: `checkpointer.save(path, mjx.to_state_dict(d))`, and
-  `d = mjx.from_state_dict(mjx.make_data(m), checkpointer.restore(path))`. `flax.serialization` calls both by itself, where flax
-  was imported before the Model or the Data was made.
+  Empty arrays are left out, as orbax refuses to write them. Static fields are left out too: `from_state_dict` takes them from
+  an object of the same model. Example: `checkpointer.save(path, mjx.to_state_dict(d))`, and `d =
+  mjx.from_state_dict(mjx.make_data(m), checkpointer.restore(path))`. `flax.serialization` calls both functions automatically,
+  if flax was imported before the Model or the Data was made.
 
   Args:
     x: the Data or the Model, or a part of one.
@@ -36,10 +36,10 @@ def to_state_dict(x: Any) -> dict[str, Any]:
 
 
 def from_state_dict(x: Any, state: Mapping[str, Any]) -> Any:
-  """A Data or a Model with the arrays of a dictionary; the inverse of `to_state_dict`.
+  """Return a Data or a Model with the arrays of a dictionary; the inverse of `to_state_dict`.
 
   Args:
-    x: an object of the same model, as `make_data` makes it: whatever is not in the dictionary comes from here.
+    x: an object of the same model, for example from `make_data`: static fields and empty arrays come from x.
     state: the dictionary.
 
   Raises:
@@ -68,14 +68,14 @@ def from_state_dict(x: Any, state: Mapping[str, Any]) -> Any:
 
 
 def _traced(x: Any) -> list[Any]:
-  """The fields that hold arrays, or parts that do."""
+  """Return the fields that hold arrays, or parts with arrays."""
   return [f for f in dataclasses.fields(x) if not f.metadata.get("static")]
 
 
 def register_with_flax() -> None:
-  """Tell `flax.serialization` how to write Models and Datas, once, where somebody has imported it."""
+  """Register Models and Datas with `flax.serialization`, once, if it has been imported."""
   flax = sys.modules.get("flax.serialization")
-  if flax is None or _done or not hasattr(flax, "register_serialization_state"):  # the last: it is being imported now
+  if flax is None or _done or not hasattr(flax, "register_serialization_state"):  # the last: flax is being imported now
     return
   _done.append(flax)
   for cls in _CLASSES:

@@ -1,4 +1,4 @@
-"""Data: made, put from and got back into mujoco.MjData."""
+"""Data: creation, and conversion from and to mujoco.MjData."""
 
 import functools
 import math
@@ -22,7 +22,7 @@ _KINDS = {"int": np.int32, "bool": np.bool_}
 
 
 def shape_of(m: Any, spec: Mapping[str, Any], sizes: Mapping[str, int]) -> tuple[int, ...]:
-  """Shape of a declared field for one world."""
+  """Return the shape of a declared field for one world."""
   return tuple((sizes[d] if d in sizes else getattr(m, d)) if isinstance(d, str) else d for d in spec["shape"])
 
 
@@ -40,7 +40,7 @@ def _allocate(m: Model, cls: type, keep: Sequence[str] = ()) -> dict[str, np.nda
 
 
 def _names(keep: Sequence[str]) -> Sequence[str]:
-  """The fields to keep, checked."""
+  """Check `keep` and return the names of the fields to keep."""
   handed = pytree.handed_names(Data)
   if keep == "all":
     return handed
@@ -52,7 +52,7 @@ def _names(keep: Sequence[str]) -> Sequence[str]:
 def make_data(
   m: Model | mujoco.MjModel, device: Any = None, *, keep: Sequence[str] = (), **mjx_options: Any
 ) -> Data:
-  """Data of one world at the model's reference configuration; computed fields are zero.
+  """Create the Data of one world at the model's reference configuration; computed fields are zero.
 
   Differs: MjData always has `crb`, `qLD`, `qLDiagInv` and `efc_KBIP`; a Data has these fields only where `keep` names them.
   `rne_postconstraint` and `subtree_vel` return `cacc`, `cfrc_int`, `cfrc_ext`, `subtree_linvel` and `subtree_angmom` on demand.
@@ -60,13 +60,14 @@ def make_data(
   Args:
     m: a Model, or a mujoco model (put_model is called on it, as in MJX).
     device: jax.Device where the arrays go.
-    keep: fields that a step does not hand on unless they are named here, or 'all': `crb`, `qLD`, `qLDiagInv`, `efc_KBIP`; what
-      `rne_postconstraint` and `subtree_vel` compute; and rotation matrices, which are otherwise made of the quaternions each
-      time that they are read. They cost memory and time in every step.
-    **mjx_options: arguments of put_model where m is a mujoco model; and those that only mean something to MJX, which warn.
+    keep: optional fields, which a step returns only if they are named here, or 'all': `crb`, `qLD`, `qLDiagInv`, `efc_KBIP`;
+      the results of `rne_postconstraint` and `subtree_vel`; and rotation matrices, which are otherwise computed from the
+      quaternions each time that they are read. Optional fields cost memory and time in every step.
+    **mjx_options: arguments of put_model where m is a mujoco model; and arguments that have a meaning only in MJX, which cause
+      a warning.
 
   Raises:
-    ValueError: for a name in keep that is none of these.
+    ValueError: for a name in keep that is not an optional field.
     TypeError: for an argument that is known neither here nor in MJX.
   """
   m = _model_of("make_data", m, device, mjx_options)
@@ -76,7 +77,7 @@ def make_data(
 
 
 def _model_of(function: str, m: Any, device: Any, given: Mapping[str, Any], stacklevel: int = 4) -> Any:
-  """The Model that a function of this module was given, or put_model of the MjModel with the arguments that are its own."""
+  """Return the Model that a function of this module was given, or the Model of an MjModel, with the arguments of put_model."""
   own = {name: x for name, x in given.items() if name in ARGUMENTS}
   options.pass_over(function, {name: x for name, x in given.items() if name not in own}, ARGUMENTS, stacklevel)
   if isinstance(m, mujoco.MjModel):
@@ -87,8 +88,8 @@ def _model_of(function: str, m: Any, device: Any, given: Mapping[str, Any], stac
 
 
 def _start(m: Model, keep: Sequence[str]) -> Data:
-  """Data at the start: arrays of NumPy, but for what is made of a Model's arrays that are traced."""
-  for name in ("qpos0", "body_pos", "body_quat"):  # what is read
+  """Return the initial Data: NumPy arrays, except arrays that are computed from traced arrays of the Model."""
+  for name in ("qpos0", "body_pos", "body_quat"):  # the fields that are read below
     fit.check_shape(f"Model.{name}", getattr(m, name), fit.shapes(Model, m.layout)[name])
   d = Data(
     contact=Contact(**_allocate(m, Contact)), status=status.Status(**_allocate(m, status.Status)),
@@ -112,13 +113,13 @@ def _start(m: Model, keep: Sequence[str]) -> Data:
 
 
 def _own(x: jax.Array) -> Any:
-  """A copy: of NumPy, as its operations need no compiling, but for what is traced."""
+  """Return a copy: a NumPy array, whose operations need no compilation, unless x is traced."""
   return jnp.array(x) if isinstance(x, jax.core.Tracer) else np.array(x)
 
 
 def _put(d: Data, device: Any) -> Data:
-  """The arrays of NumPy on the device, as constants where something is traced; nothing is compiled for them."""
-  checkpoint.register_with_flax()  # it may have been imported after this package
+  """Put the NumPy arrays on the device, as constants if something is traced; nothing is compiled for the transfer."""
+  checkpoint.register_with_flax()  # flax may have been imported after this package
   with jax.ensure_compile_time_eval():
     d = jax.tree.map(lambda x: jax.device_put(x, device) if isinstance(x, np.ndarray) else x, d)
   return jax.device_put(d, device) if device is not None else d
@@ -132,9 +133,9 @@ INPUTS = ("ctrl", "qfrc_applied", "xfrc_applied", "eq_active", "mocap_pos", "moc
 def put_data(
   m: mujoco.MjModel | Model, d: mujoco.MjData, device: Any = None, *, keep: Sequence[str] = (), **mjx_options: Any
 ) -> Data:
-  """Data of a mujoco.MjData: its state, its inputs, and what it computed, contacts and constraint rows in their slots.
+  """Convert a mujoco.MjData to a Data: state, inputs, computed fields, and contacts and constraint rows in their slots.
 
-  Where the model has fewer slots than the MjData has contacts, the last are left out, and the status says CONTACTFULL.
+  Where the model has fewer slots than the MjData has contacts, the last contacts are left out, and the status says CONTACTFULL.
 
   Args:
     m: the model of the data.
@@ -144,7 +145,7 @@ def put_data(
     **mjx_options: as in make_data.
 
   Raises:
-    ValueError: the MjData is of another model, or has a contact or a constraint row for which the Model has no place.
+    ValueError: the MjData is of another model, or has a contact or a constraint row that the Model cannot have.
     TypeError: d is not a mujoco.MjData, or an argument is known neither here nor in MJX.
   """
   if not isinstance(d, mujoco.MjData):
@@ -157,7 +158,7 @@ def put_data(
     if name.startswith(("efc_", "solver_", "actuator_moment")) or not hasattr(d, name):
       continue
     like = getattr(out, name)
-    value = np.array(getattr(d, name), like.dtype)  # a copy: JAX on CPU may alias what it is given
+    value = np.array(getattr(d, name), like.dtype)  # a copy: JAX on CPU may alias its argument
     changes[name] = value.reshape(like.shape)
   changes["actuator_moment"] = np.array(_pack.read_moment(model, d), model.layout.dtype)
   changes.update(_unpack.read(model, d, out))
@@ -183,15 +184,15 @@ def _check_types(mj_model: Any, d: Any) -> None:
 
 @options.renamed(mj_model="m")
 def get_data(m: mujoco.MjModel, d: Data, **mjx_options: Any) -> mujoco.MjData | list[mujoco.MjData]:
-  """mujoco.MjData of a Data, or a list of them if it has a leading world axis.
+  """Convert a Data to a mujoco.MjData, or to a list of MjData if the Data has a leading world axis.
 
-  Most of its time are the allocations: `get_data_into` writes into what is there. `efc_J` is written down here, of a Data after
-  `step` with the new qpos where a row depends on it: limits of ball joints and couplings of joints.
+  Most of the time is spent on allocations: `get_data_into` writes into existing MjData instead. `efc_J` is computed here. For a
+  Data after `step`, the new qpos is used where a row depends on qpos: limits of ball joints and couplings of joints.
 
   Args:
     m: the model of the data.
     d: the Data.
-    **mjx_options: arguments that only mean something to MJX; they warn.
+    **mjx_options: arguments that have a meaning only in MJX; they cause a warning.
   """
   options.pass_over("get_data", mjx_options, stacklevel=4)
   _check_types(m, d)
@@ -205,13 +206,13 @@ def get_data(m: mujoco.MjModel, d: Data, **mjx_options: Any) -> mujoco.MjData | 
 def get_data_into(
   result: mujoco.MjData | list[mujoco.MjData], m: mujoco.MjModel, d: Data, **mjx_options: Any
 ) -> None:
-  """Write a Data into existing mujoco.MjData, contacts and constraint rows packed as MuJoCo has them.
+  """Write a Data into existing mujoco.MjData, with contacts and constraint rows packed as in MuJoCo.
 
   Args:
     result: one MjData, or a list with one for each world of a Data with a leading world axis.
     m: the model of the data.
     d: the Data.
-    **mjx_options: arguments that only mean something to MJX; they warn.
+    **mjx_options: arguments that have a meaning only in MJX; they cause a warning.
   """
   options.pass_over("get_data_into", mjx_options, stacklevel=4)
   _check_types(m, d)
@@ -250,11 +251,11 @@ def _fill(result: mujoco.MjData, d: Data) -> None:
 
 @functools.cache
 def _plain_fields() -> tuple[str, ...]:
-  """Fields of Data that mujoco.MjData has in the same form."""
+  """Return the fields of Data that mujoco.MjData has in the same form."""
   packed = ("efc_", "solver_", "actuator_moment")
   return tuple(name for name in pytree.specs(Data) if not name.startswith(packed) and hasattr(mujoco.MjData, name))
 
 
 def bytes_per_world(d: Data) -> int:
-  """Bytes that one world's Data takes."""
+  """Return the number of bytes of one world's Data."""
   return sum(math.prod(x.shape) * x.dtype.itemsize for x in jax.tree.leaves(d))

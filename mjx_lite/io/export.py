@@ -1,4 +1,4 @@
-"""What `jax.export` needs to write down functions of Model and Data."""
+"""Registration of Model and Data with `jax.export`, which needs it to serialise functions of these classes."""
 
 import pickle
 from typing import Any
@@ -12,7 +12,7 @@ _done: list[Any] = []
 
 
 def register() -> None:
-  """Make Model, Data and their parts known to the serialisation of exported functions; once is enough."""
+  """Register Model, Data and their parts for the serialisation of exported functions; a second call has no effect."""
   for cls in (Model, Option, Statistic, Data, Contact, Status):
     if cls not in _done:
       _done.append(cls)

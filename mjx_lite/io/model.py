@@ -1,4 +1,4 @@
-"""From mujoco.MjModel to Model."""
+"""Conversion of a mujoco.MjModel to a Model."""
 
 import dataclasses
 import inspect
@@ -20,9 +20,9 @@ from mjx_lite.core.types import Model, Option, Statistic
 from mjx_lite.io import options, validate
 from mjx_lite.plan import Plan, plan
 
-VERSION = "4.0"  # of MuJoCo, whose behaviour is reproduced
+VERSION = "4.0"  # version of MuJoCo whose behaviour is reproduced
 
-# float fields whose terms are left out of the program where they are zero everywhere
+# float fields whose terms are left out of the program if the fields are zero everywhere
 PRUNABLE = {
   "dof_frictionloss": ("dof_frictionloss",),
   "dof_damping": ("dof_damping", "dof_dampingpoly"),
@@ -40,7 +40,7 @@ PRUNABLE = {
   "viscosity": ("viscosity",),  # of opt
 }
 CONTACT_GRADIENTS = ("exact", *WEIGHTS)
-_GEOM_WRAPS = (enums.WrapType.SPHERE, enums.WrapType.CYLINDER)  # the parameter of these is the id of a side site
+_GEOM_WRAPS = (enums.WrapType.SPHERE, enums.WrapType.CYLINDER)  # the parameter of these kinds is the id of a side site
 
 
 def put_model(
@@ -56,34 +56,34 @@ def put_model(
   contact_reach: float = 0.02,
   **mjx_options: Any,
 ) -> Model:
-  """Model of a compiled mujoco model.
+  """Convert a compiled mujoco model to a Model.
 
   Args:
     m: the compiled model.
     device: jax.Device where the arrays go; JAX's default device if None.
     dtype: float32 or float64; JAX's default (float32, or float64 under jax_enable_x64) if None.
-    keep: float fields to keep in the program although they are zero now: 'dof_frictionloss', 'dof_damping',
-      'jnt_stiffness', 'body_gravcomp', 'geom_surfacevel', 'geom_adhesion', 'tendon_stiffness', 'tendon_damping',
-      'tendon_armature', 'tendon_frictionloss', 'actuator_armature', 'actuator_damping', and of opt 'density', 'viscosity'.
-      Needed to change or differentiate them.
-    tile: worlds computed at a time; 0 for all at once. By default 128 on CPU, 64 where nv is above 64 and 32 where it is above
-      96; 0 elsewhere. `jax.export` with a symbolic number of worlds needs 0, and the constraint that there are at least 513:
-      `symbolic_shape("b", constraints=["b >= 513"])`. Where `core/regions.py` has lanes it is 16 at most,
-      but for what is differentiated.
-    ncon_max: contact slots of a world; a slot for every contact that could be if None. More contacts than that are
-      dropped, the last in MuJoCo's order, and marked in `Data.status` as CONTACTFULL.
-    pair_max: candidate pairs of geoms of each group ('box-box', 'sphere-capsule', ...) of which contacts are looked for, the
-      nearest ones by their bounds; or a mapping from group to number; all if None. Marked as PAIRFULL where more are within
-      reach. `suggest_capacity` proposes both numbers.
-    contact_gradient: what derivatives see of contacts; values are the same. "exact"; "smooth": a contact sets in over
-      distances of about `contact_reach` around touching; "from_distance": a contact is felt before it touches, by a
-      weight that falls as exp(-distance / contact_reach), so that there is a gradient towards contacts that are missed.
-      Change it later by `m.tree_replace({"opt.contact_gradient": "smooth"})`.
-    contact_reach: length [m] of the two soft modes.
-    **mjx_options: arguments that only mean something to MJX (impl, naconmax, njmax, ...); they warn.
+    keep: float fields to keep in the program although they are zero now: 'dof_frictionloss', 'dof_damping', 'jnt_stiffness',
+      'body_gravcomp', 'geom_surfacevel', 'geom_adhesion', 'tendon_stiffness', 'tendon_damping', 'tendon_armature',
+      'tendon_frictionloss', 'actuator_armature', 'actuator_damping', and of opt 'density', 'viscosity'. A field that is
+      zero now can be changed or differentiated only if it is kept.
+    tile: number of worlds computed at a time; 0 for all at once. The default on CPU is 128, 64 where nv is above 64, and 32
+      where nv is above 96; on other devices it is 0. `jax.export` with a symbolic number of worlds needs 0, and the constraint
+      that there are at least 513 worlds: `symbolic_shape("b", constraints=["b >= 513"])`. Where `core/regions.py` has lanes, a
+      tile has at most 16 worlds, except for differentiated functions.
+    ncon_max: number of contact slots of a world; if None, a slot for every possible contact. If there are more contacts, the
+      last ones in MuJoCo's order are dropped, and `Data.status` is marked with CONTACTFULL.
+    pair_max: number of candidate pairs of geoms in each group ('box-box', 'sphere-capsule', ...) in which contacts are
+      searched; the pairs with the nearest bounds are taken. Or a mapping from group to number; all pairs if None. `Data.status`
+      is marked with PAIRFULL where more pairs are within reach. `suggest_capacity` proposes ncon_max and pair_max.
+    contact_gradient: how derivatives treat contacts; values are the same in all modes. "exact": only contacts that touch have
+      derivatives. "smooth": a contact sets in over distances of about `contact_reach` around touching. "from_distance": a
+      contact has derivatives before it touches, with a weight that falls as exp(-distance / contact_reach), so that there is a
+      gradient towards missed contacts. Change the mode later by `m.tree_replace({"opt.contact_gradient": "smooth"})`.
+    contact_reach: length [m] of the modes "smooth" and "from_distance".
+    **mjx_options: arguments that have a meaning only in MJX (impl, naconmax, njmax, ...); they cause a warning.
 
   Raises:
-    UnsupportedModelError: the model uses what is not implemented; the message names all of it.
+    UnsupportedModelError: the model uses features that are not implemented; the message names all of them.
     TypeError: m is not a mujoco.MjModel, or an argument is known neither here nor in MJX.
     ValueError: the model or a field named in `keep` is not usable; a timestep that is not above 0; a body with joints and
       without mass.
@@ -121,7 +121,7 @@ def put_model(
   layout = Layout(static, plans, pruned, tile, kind.name)
 
   def put(x: Any) -> jax.Array:
-    return jax.device_put(np.array(x, kind), device)  # a copy: JAX on CPU may alias what it is given
+    return jax.device_put(np.array(x, kind), device)  # a copy: JAX on CPU may alias its argument
 
   arrays = {k: put(getattr(m, k)) for k in traced if k not in ("cam_mat0", "key_mpos", "key_mquat")}
   arrays.update({k: put(x) for k, x in _same_frames(m).items()})
@@ -132,7 +132,7 @@ def put_model(
   return Model(layout=layout, opt=option, stat=_nested(Statistic, m.stat, put), **arrays)
 
 
-_LARGE = 1 << 30  # bytes of a matrix in one world that are warned of
+_LARGE = 1 << 30  # bytes: a larger matrix per world causes a warning
 # the keyword arguments of put_model
 ARGUMENTS = tuple(name for name, p in inspect.signature(put_model).parameters.items() if p.kind == p.KEYWORD_ONLY)
 
@@ -153,7 +153,7 @@ def _check_arguments(m, keep):
 
 
 def _tell_size(m: mujoco.MjModel, plans: Plan, itemsize: int) -> None:
-  """Warn of a model one world of which takes more memory than a machine may have: the step would die without a word."""
+  """Warn if one world of the model may take more memory than a machine has; the step would be killed without a message."""
   rows = plans.sizes["nefc"]
   is_dual = m.opt.solver == mujoco.mjtSolver.mjSOL_PGS or m.opt.noslip_iterations > 0
   size = itemsize * rows * (rows if is_dual else m.nv)
@@ -168,7 +168,7 @@ def _tell_size(m: mujoco.MjModel, plans: Plan, itemsize: int) -> None:
 
 
 def _check_capacity(capacity: Capacity, plans: Plan) -> None:
-  """Refuse capacities that are no numbers of something."""
+  """Refuse capacities below 1, and groups that cannot be bounded."""
   by_group = capacity.pair_max if isinstance(capacity.pair_max, Mapping) else {"pair_max": capacity.pair_max}
   for name, value in {"ncon_max": capacity.ncon_max, **by_group}.items():
     if value is not None and int(value) < 1:
@@ -179,7 +179,7 @@ def _check_capacity(capacity: Capacity, plans: Plan) -> None:
 
 
 def _fields(m: mujoco.MjModel) -> dict[str, Any]:
-  """All public data of mjModel by name; arrays as copies."""
+  """Return all public data of mjModel by name; arrays are copied."""
   out: dict[str, Any] = {}
   for name in dir(m):
     if name.startswith("_"):
@@ -193,10 +193,10 @@ def _fields(m: mujoco.MjModel) -> dict[str, Any]:
 
 
 def _same_frames(m: mujoco.MjModel) -> dict[str, np.ndarray]:
-  """Poses of inertias, geoms and sites that MuJoCo's compiler takes as those of the body or of its inertia.
+  """Return the poses of inertias, geoms and sites, exact where MuJoCo's compiler equates them with the body's or its inertia's.
 
-  C's kinematics then ignores the rest below 1e-6 that the fields still have; here they are made what C computes with. Flags
-  that an edit of the fields made stale are ignored, as if `mj_setConst` had been called.
+  C's kinematics then ignores the remainders below 1e-6 in the fields; here the fields get the values with which C computes.
+  Flags that are stale after an edit of the fields are ignored, as if `mj_setConst` had been called.
   """
   same = mujoco.mjtSameFrame
   unit = np.array([1.0, 0, 0, 0])
@@ -220,12 +220,12 @@ def _same_frames(m: mujoco.MjModel) -> dict[str, np.ndarray]:
 
 
 def _value(m: mujoco.MjModel, name: str) -> Any:
-  """A field of the model, or of its opt."""
+  """Return a field of the model, or of its opt."""
   return getattr(m, name) if hasattr(m, name) else getattr(m.opt, name)
 
 
 def _nested(cls: type, source: Any, put: Any, **own: Any) -> Any:
-  """An mjOption or mjStatistic, with fields of our own."""
+  """Convert an mjOption or mjStatistic, and add fields that MuJoCo does not have."""
   values = {
     f.name: int(getattr(source, f.name)) if f.metadata.get("static") else put(getattr(source, f.name))
     for f in dataclasses.fields(cls)

@@ -24,24 +24,24 @@ def _names(m: Model, kind: int) -> list[str]:
 
 
 def id2name(m: Model | mujoco.MjModel, typ: int, i: int) -> str | None:
-  """Name of an element; None if it has none or i is out of range. Source: `mj_id2name`.
+  """Return the name of an element; None if it has no name or i is out of range. Source: `mj_id2name`.
 
   Args:
-    m: the model, of either kind.
+    m: the model, a Model or a mujoco.MjModel.
     typ: kind of element, an `ObjType`.
-    i: its number.
+    i: index of the element.
   """
   names = _names(m, typ)
   return (names[i] or None) if 0 <= i < len(names) else None
 
 
 def name2id(m: Model | mujoco.MjModel, typ: int, name: str) -> int:
-  """Number of a named element; -1 if there is none. Source: `mj_name2id`.
+  """Return the index of a named element; -1 if there is none. Source: `mj_name2id`.
 
   Args:
-    m: the model, of either kind.
+    m: the model, a Model or a mujoco.MjModel.
     typ: kind of element, an `ObjType`.
-    name: its name.
+    name: name of the element.
   """
   names = _names(m, typ)
   return names.index(name) if name and name in names else -1

@@ -1,4 +1,4 @@
-"""Names of arguments: those that mean something to MJX alone, and those that had another name here."""
+"""Names of arguments: names that have a meaning only in MJX, and old names of arguments that were renamed here."""
 
 import difflib
 import functools
@@ -14,12 +14,12 @@ MJX_ALONE = (
 
 
 def pass_over(function: str, options: Mapping[str, Any], able: Iterable[str] = (), stacklevel: int = 3) -> None:
-  """Warn of arguments that mean something to MJX alone, refuse all others.
+  """Warn of arguments that have a meaning only in MJX, refuse all others.
 
   Args:
     function: name of the public function that was given the arguments.
     options: the arguments by name.
-    able: names that the function takes, of which the nearest one is proposed.
+    able: names that the function takes; the error proposes the nearest of them.
     stacklevel: number of calls from here to the user's line.
 
   Raises:
@@ -34,10 +34,10 @@ def pass_over(function: str, options: Mapping[str, Any], able: Iterable[str] = (
 
 
 def renamed(**names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-  """Decorator of a function whose arguments had other names: the old ones still work, with a DeprecationWarning.
+  """Return a decorator of a function with renamed arguments: the old names still work, with a DeprecationWarning.
 
   Args:
-    **names: the present name of each argument, by its old one.
+    **names: the present name of each argument, by its old name.
   """
 
   def decorate(function):

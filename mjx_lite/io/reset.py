@@ -1,4 +1,4 @@
-"""Choosing between Datas by world, and resetting some worlds."""
+"""Choice between Datas for each world, and reset of some worlds."""
 
 from typing import Any
 
@@ -19,7 +19,7 @@ _KEY = {
 
 
 def where(done: Any, a: Any, b: Any) -> Any:
-  """For each world a where `done` holds, b elsewhere.
+  """Select a for each world where `done` holds, b elsewhere.
 
   Args:
     done: truth value, or one per world.
@@ -29,7 +29,7 @@ def where(done: Any, a: Any, b: Any) -> Any:
   return _where(done, a, b)
 
 
-@jax.jit  # of all arrays at once, where it is not traced
+@jax.jit  # one program for all arrays, if not traced already
 def _where(done: Any, a: Any, b: Any) -> Any:
   done = jnp.asarray(done)
 
@@ -41,19 +41,19 @@ def _where(done: Any, a: Any, b: Any) -> Any:
 
 
 def reset(m: Model, d: Data, mask: Any = True, key: Any = None) -> Data:
-  """Reset worlds to the start or to a keyframe; what is computed becomes zero, and so do the counters of the status.
+  """Reset worlds to the start or to a keyframe; computed fields and the counters of the status become zero.
 
   Args:
     m: the model.
     d: Data of one world, or with a leading world axis.
-    mask: which worlds, all of them by default.
-    key: name or number of a keyframe, or an array with one number for each world; None for the model's reference
-      configuration. A number that is traced is clipped to the keyframes that there are.
+    mask: worlds to reset, all of them by default.
+    key: name or index of a keyframe, or an array with one index for each world; None for the model's reference configuration. A
+      traced index is clipped to the existing keyframes.
 
   Raises:
     KeyError: for a name that no keyframe has.
-    IndexError: for a number that is out of range and not traced.
-    TypeError: for a number that is not whole.
+    IndexError: for an index that is out of range and not traced.
+    TypeError: for an index that is not an integer.
 
   Source: `mj_resetData`, `mj_resetDataKeyframe`.
   """

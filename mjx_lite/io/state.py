@@ -1,4 +1,4 @@
-"""The state of a Data as one vector, in MuJoCo's order of mjtState bits."""
+"""The state of a Data as one vector, in the order of the mjtState bits."""
 
 import math
 
@@ -33,20 +33,20 @@ def _shape(m: Model, name: str) -> tuple[int, ...]:
 
 @renamed(sig="spec")
 def state_size(m: Model, spec: int) -> int:
-  """Length of the state vector with the components in spec. Source: `mj_stateSize`."""
+  """Return the length of the state vector with the components in spec. Source: `mj_stateSize`."""
   return sum(math.prod(_shape(m, name)) for name in _components(spec))
 
 
 @renamed(sig="spec")
 def get_state(m: Model, d: Data, spec: int) -> jax.Array:
-  """State vector with the components in spec, in bit order. Source: `mj_getState`."""
+  """Return the state vector with the components in spec, in bit order. Source: `mj_getState`."""
   parts = [jnp.ravel(getattr(d, name)).astype(d.qpos.dtype) for name in _components(spec)]
   return jnp.concatenate(parts) if parts else jnp.zeros((0,), d.qpos.dtype)
 
 
 @renamed(sig="spec")
 def set_state(m: Model, d: Data, state: jax.Array, spec: int) -> Data:
-  """Data with the components in spec taken from a state vector. Source: `mj_setState`."""
+  """Return the Data with the components in spec taken from a state vector. Source: `mj_setState`."""
   size = state_size(m, spec)
   if state.shape != (size,):
     raise ValueError(f"the state has shape {state.shape}, the signature {int(spec)} of this model needs ({size},).")

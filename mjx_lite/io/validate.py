@@ -1,4 +1,4 @@
-"""What of MuJoCo a model may use. Everything that is not implemented is found, named and refused here."""
+"""Features of MuJoCo that a model may use. Every feature that is not implemented is found, named and refused here."""
 
 from typing import Any
 
@@ -24,14 +24,14 @@ ENABLE_FLAGS = tuple(enums.EnableBit[k] for k in ("OVERRIDE", "ENERGY", "FWDINV"
 
 
 def name_of(m: mujoco.MjModel, kind: mujoco.mjtObj, index: int | np.integer) -> str:
-  """An element as messages name it: its name in the model, or its number."""
+  """Return an element's name for messages: its name in the model, or its index."""
   label = kind.name.removeprefix("mjOBJ_").lower()
   name = mujoco.mj_id2name(m, kind, int(index))
   return f"{label} '{name}'" if name else f"{label} {index}"
 
 
 def check(m: mujoco.MjModel) -> None:
-  """Refuse a model that uses what is not implemented.
+  """Refuse a model that uses features that are not implemented.
 
   Raises:
     UnsupportedModelError: names every problem.
@@ -42,10 +42,10 @@ def check(m: mujoco.MjModel) -> None:
 
 
 def check_numbers(m: mujoco.MjModel) -> None:
-  """Refuse a model whose numbers no motion follows from, as an edit of a compiled model can make them.
+  """Refuse a model whose numbers do not define a motion; an edit of a compiled model can produce such numbers.
 
   Raises:
-    MjxError: names them.
+    MjxError: names the numbers.
   """
   found = []
   if not (m.opt.timestep > 0 and np.isfinite(m.opt.timestep)):
@@ -69,7 +69,7 @@ def check_numbers(m: mujoco.MjModel) -> None:
 
 
 def find_problems(m: mujoco.MjModel) -> list[Problem]:
-  """Everything that the model uses and mjx_lite does not implement."""
+  """Return a list of all features that the model uses and mjx_lite does not implement."""
   checks = (_options, _sizes, _distance_fields, _equalities, _tendons, _collisions, _actuators, _sensors)
   return [problem for check_one in checks for problem in check_one(m)]
 
@@ -93,7 +93,7 @@ def _options(m):
 
 
 def _sizes(m):
-  """Kinds of element of which a model may have none."""
+  """Find elements of kinds that a model must not have."""
   kinds = (
     ("nflex", mujoco.mjtObj.mjOBJ_FLEX, "remove the flex"),
     ("nplugin", mujoco.mjtObj.mjOBJ_PLUGIN, "remove the plugin"),
@@ -104,7 +104,7 @@ def _sizes(m):
 
 
 def _distance_fields(m):
-  """Geoms whose shape is the code of a plugin."""
+  """Find geoms whose shape is the code of a plugin."""
   for g in np.flatnonzero((m.geom_type == enums.GeomType.SDF) & (m.geom_plugin >= 0)):
     plugin = name_of(m, mujoco.mjtObj.mjOBJ_PLUGIN, m.geom_plugin[g])
     instead = "remove the plugin from the geom and from its mesh, whose octree is its distance field then"
@@ -131,7 +131,7 @@ def _tendons(m):
 
 
 def _collisions(m):
-  """Candidate pairs whose geom types have no collider."""
+  """Find candidate pairs whose geom types have no collider, or that cover too many cells of a height field."""
   static = _static(m)
   values = {k: getattr(m, k) for k in ("geom_rbound", "geom_margin", "geom_gap", "pair_margin", "pair_gap")}
   missing: dict[tuple[str, str], list[tuple[int, int]]] = {}
@@ -178,7 +178,7 @@ def _actuators(m):
     yield Problem(name_of(m, kind, i), "dyntype/gaintype/biastype", kinds, "use DCMOTOR for all three, as <dcmotor> does")
 
 
-_INSTEAD = {  # of the sensors that are not in the table
+_INSTEAD = {  # advice for sensors that are not in the table
   enums.SensorType.PLUGIN: "remove it: there are no plugins",
 }
 
@@ -197,14 +197,14 @@ def _sensors(m):
 
 
 def _sensor_geoms(m, i):
-  """Geoms that a tactile sensor feels and whose shape it cannot treat."""
+  """Find geoms that a tactile sensor senses and whose shape it cannot treat."""
   if m.sensor_type[i] != enums.SensorType.TACTILE:
     return
   weld = m.body_weldid[m.geom_bodyid]
   pad = weld == weld[m.sensor_refid[i]]
   candidates = pairs.candidates(_static(m), m.opt.disableflags)
   sides = [(p.geom1, p.geom2) for p in candidates] + [(p.geom2, p.geom1) for p in candidates]
-  able = (*DISTANCES, enums.GeomType.MESH)  # of which those without octree feel nothing, as in C
+  able = (*DISTANCES, enums.GeomType.MESH)  # meshes without an octree are not sensed, as in C
   for g in sorted({int(b) for a, b in sides if pad[a] and m.geom_type[b] not in able}):
     shown, sensor = enums.GeomType(int(m.geom_type[g])).name, name_of(m, mujoco.mjtObj.mjOBJ_SENSOR, i)
     instead = "use another shape" + (", MuJoCo stops at this one" if m.geom_type[g] == enums.GeomType.SDF else "")

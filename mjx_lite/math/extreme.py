@@ -1,4 +1,4 @@
-"""Largest entries along an axis, world by world: XLA's reductions on CPU are not vectorised."""
+"""Largest entries along an axis, per world; XLA does not vectorize its own reductions on CPU."""
 
 import functools
 from typing import Any
@@ -10,20 +10,20 @@ import numpy as np
 from mjx_lite.core import linear
 from mjx_lite.math import vector
 
-_TOGETHER = 8  # entries that are compared in one expression
+_TOGETHER = 8  # entries compared in one expression
 
 
 def largest(x: jax.Array) -> jax.Array:
-  """Largest of the entries of x (..., n, W): (..., W)."""
+  """Return the largest of the entries of x (..., n, W): (..., W)."""
   while x.shape[-2] > 1:
     x = functools.reduce(jnp.maximum, _parts(linear.materialized(x)))
   return x[..., 0, :]
 
 
 def first_largest(score: jax.Array) -> tuple[jax.Array, jax.Array]:
-  """Largest of floating-point scores (..., n, W) and the index of the first that is, (..., W) both.
+  """Return the largest of floating-point scores (..., n, W) and the index of its first occurrence, both (..., W).
 
-  Where no score is a number the index is the last one.
+  Where every score is NaN, the index is 0 for n <= 8 and n - 1 for larger n.
   """
   score, last = linear.materialized(score), score.shape[-2] - 1
   place = np.arange(last + 1, dtype=np.int32)[:, None]
@@ -35,7 +35,7 @@ def first_largest(score: jax.Array) -> tuple[jax.Array, jax.Array]:
 
 
 def true_rows(mask: jax.Array, size: int, number: jax.Array) -> jax.Array:
-  """The first rows (size, W) in which a mask (n, W) is true, n where there are no more; no more than `number` () are sought."""
+  """Return the first rows (size, W) in which a mask (n, W) is true, then n; at most `number` () rows are searched for."""
   index = np.arange(len(mask), dtype=np.int32)[:, None]
 
   def add(state):
@@ -49,17 +49,17 @@ def true_rows(mask: jax.Array, size: int, number: jax.Array) -> jax.Array:
 
 
 def _parts(x: Any) -> list[Any]:
-  """Groups of entries to compare, all of a size: the last may repeat entries of the one before."""
+  """Split axis -2 into at most `_TOGETHER` slices of equal size; the last slice may overlap the slice before it."""
   n = x.shape[-2]
   size = -(-n // _TOGETHER)
   return [x[..., min(k, n - size) : min(k, n - size) + size, :] for k in range(0, n, size)]
 
 
 def _first_best(parts: list[tuple[jax.Array, jax.Array]]) -> tuple[jax.Array, jax.Array]:
-  """The largest score of parts with ascending places, and the first place that has it.
+  """Return the largest score of slices with ascending indices, and the first index that has this score.
 
-  XLA repeats a result for every use. Here a largest score goes into the next one once, and a place into the next one once; with
-  three uses each, eight parts were thousands of operations.
+  XLA repeats a fused result for every use. Here the best score enters the next best score once, and the index enters the next
+  index once. With three uses of each, eight slices became thousands of operations.
   """
   best, at = parts[0]
   at = jnp.broadcast_to(at, best.shape)
@@ -70,6 +70,6 @@ def _first_best(parts: list[tuple[jax.Array, jax.Array]]) -> tuple[jax.Array, ja
 
 
 def _least_best(parts: list[tuple[jax.Array, jax.Array]], last: int) -> tuple[jax.Array, jax.Array]:
-  """The largest of scores that are stored, so the same wherever they are read, and the least place that has it."""
+  """Return the largest score and the smallest index that has it; the scores are materialized, so `==` is reliable."""
   best = functools.reduce(jnp.maximum, (score for score, _ in parts))
   return best, functools.reduce(jnp.minimum, (jnp.where(score == best, place, last) for score, place in parts))

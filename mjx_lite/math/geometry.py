@@ -8,10 +8,10 @@ from mjx_lite.math import safe, vector
 
 
 def make_frame(normal: jax.Array, tangent: jax.Array | None = None) -> jax.Array:
-  """Right-handed frame (..., 3, 3, W) with axes in rows: unit normal, then two tangents.
+  """Return a right-handed frame (..., 3, 3, W) with the axes as rows: the unit normal, then two tangents.
 
-  The first tangent is the given direction made orthogonal to the normal; without one (or where it is shorter than 1/2)
-  it is y, or z where the normal is within 60 degrees of y.
+  The first tangent is the given direction, made orthogonal to the normal. Without a direction, or where the direction is
+  shorter than 1/2, the y axis is used, or the z axis where the normal is within 60 degrees of the y axis.
 
   Source: `mju_makeFrame`.
   """

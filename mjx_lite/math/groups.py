@@ -1,4 +1,4 @@
-"""Sums over groups of rows of unequal size, known to the plan (per tendon over its segments) or chosen in the trace."""
+"""Sums over groups of rows of unequal size; the groups are constant (the segments of each tendon) or traced indices."""
 
 import functools
 from typing import Any, NamedTuple
@@ -12,20 +12,20 @@ from mjx_lite.core.select import gather, next_true, rows
 from mjx_lite.math import vector
 from mjx_lite.math.tree import SumPlan, mask_sum, plan_sum
 
-_SUMMED = 16  # rows that `scatter_add` adds in one go
-_DENSE = 4096  # up to this many entries sums by a 0/1 matrix are cheaper than a padded gather
+_SUMMED = 16  # rows that `scatter_add` adds in one expression
+_DENSE = 4096  # up to this many entries, a product with a 0/1 matrix is cheaper than a padded gather
 
 
 class GroupPlan(NamedTuple):
   """Rows of each group."""
 
-  index: np.ndarray  # (ngroup, longest) row, nrow where there is none
+  index: np.ndarray  # (ngroup, longest) rows of each group, padded with nrow
   nrow: int
-  sums: SumPlan | None  # group <- rows, of few
+  sums: SumPlan | None  # 0/1 matrix (ngroup, nrow), if it is small
 
 
 def plan_groups(group: np.ndarray, ngroup: int) -> GroupPlan:
-  """Table of the rows of each group.
+  """Build the table of the rows of each group.
 
   Args:
     group: (nrow,) group of each row.
@@ -41,7 +41,7 @@ def plan_groups(group: np.ndarray, ngroup: int) -> GroupPlan:
 
 
 def group_sum(plan: GroupPlan, x: jax.Array) -> jax.Array:
-  """Sum (ngroup, ..., W) of the rows of x (nrow, ..., W) in each group."""
+  """Return the sum (ngroup, ..., W) of the rows of x (nrow, ..., W) in each group."""
   if plan.index.shape[1] == 1 and (plan.index < plan.nrow).all():
     return rows(x, plan.index[:, 0])
   if plan.sums is not None:
@@ -50,9 +50,9 @@ def group_sum(plan: GroupPlan, x: jax.Array) -> jax.Array:
 
 
 def scatter_add(sums: jax.Array, x: jax.Array, index: jax.Array) -> jax.Array:
-  """The rows x (n, ..., W) added to those of sums (size, ..., W) that an index (n, W) names, by world; to none where it is -1.
+  """Add the rows x (n, ..., W) to the rows `index` (n, W) of sums (size, ..., W), per world; a row with index -1 is dropped.
 
-  The transpose of `select.gather` where the sums are zero.
+  With zero `sums` this function is the transpose of `select.gather`.
   """
   if regions.are_several(x.shape[-1]):
     return _row_by_row(sums, x, index)
@@ -60,10 +60,10 @@ def scatter_add(sums: jax.Array, x: jax.Array, index: jax.Array) -> jax.Array:
 
 
 def _at_once(x: jax.Array, index: jax.Array, size: int) -> jax.Array:
-  """What comes to `size` rows.
+  """Return the `size` sums of the rows x (n, ..., W) with equal index (n, W).
 
-  Each row of the result is a sum over all n with zeros for what goes elsewhere, some of them at a time. As a product with the
-  0/1 matrices of the worlds it would be dearer by their transpositions, and XLA's own scatter goes number by number.
+  Each row of the result is a masked sum over all n rows, at most `_SUMMED` rows at a time. A product with one 0/1 matrix per
+  world would add the cost of transpositions, and XLA's own scatter is not vectorized.
   """
   if size > 2 * len(x):
     return _to_few(x, index, size)
@@ -83,7 +83,7 @@ def _at_once(x: jax.Array, index: jax.Array, size: int) -> jax.Array:
 
 
 def _to_few(x: jax.Array, index: jax.Array, size: int) -> jax.Array:
-  """The same for rows of which most get nothing: sums over what goes to the same row, and the first of these fetched."""
+  """Do the same as `_at_once` if most results are zero: sum the rows with equal index, then gather the first sum of each."""
   n = len(x)
 
   def same(k):
@@ -98,10 +98,10 @@ def _to_few(x: jax.Array, index: jax.Array, size: int) -> jax.Array:
 
 @jax.custom_jvp
 def _row_by_row(sums: jax.Array, x: jax.Array, index: jax.Array) -> jax.Array:
-  """In a tile of worlds: a loop over the rows of x, and over the rows that each goes to in worlds where it is not zero.
+  """Add in a tile of worlds: loop over the rows of x, and over the distinct indices of each row where its values are not zero.
 
-  It is added in all worlds where it goes to the same at once: one row is read and written, where to fetch rows world by world
-  is a load for each number.
+  All worlds with the same index are updated at once, by one read and one write of a row. A gather per world would load each
+  number by itself.
   """
   given = vector.fold(jnp.logical_or, (x != 0).reshape(len(x), -1, x.shape[-1]), 1) & (index >= 0)
   x, index, given = linear.materialized((x, index, given))

@@ -1,4 +1,4 @@
-"""Symmetric systems that are solved by products with their matrix."""
+"""Symmetric linear systems, solved by matrix-vector products."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -15,7 +15,7 @@ class _State(NamedTuple):
   residual: jax.Array
   direction: jax.Array
   product: jax.Array  # matrix times direction
-  size: jax.Array  # (W,) square of the length in P^-1 of the residual before that one
+  size: jax.Array  # (W,) r' P^-1 r of the previous residual r
   done: jax.Array
   count: jax.Array
 
@@ -23,17 +23,17 @@ class _State(NamedTuple):
 def split_solve(
   solve: Callable[[jax.Array], jax.Array], rest: Callable[[jax.Array], jax.Array], b: jax.Array, digits: float, iterations: int
 ) -> jax.Array:
-  """Solution x (n, W) of (P + R) x = b by conjugate gradients, preconditioned by P.
+  """Solve (P + R) x = b for x (n, W) by conjugate gradients, preconditioned with P.
 
-  It takes as many iterations, each with one call of both functions, as P^-1 R has different eigenvalues: one where R is
-  zero. With z = P^-1 r the product (P + R) z is r + R z, so P itself is never multiplied.
+  The number of iterations is the number of distinct eigenvalues of P^-1 R: one if R is zero. Each iteration calls both
+  functions once. With z = P^-1 r, the product (P + R) z is r + R z, so no product with P is needed.
 
   Args:
-    solve: with the positive definite matrix P, of (n, W).
-    rest: product with the symmetric matrix R; P + R is positive definite.
+    solve: returns P^-1 r for r (n, W); P is positive definite.
+    rest: returns R z for z (n, W); R is symmetric and P + R is positive definite.
     b: (n, W).
-    digits: share of the precision's digits that the residual loses, as b has them.
-    iterations: at most so many.
+    digits: fraction of the precision's digits to converge: the loop ends when |residual| <= |b| eps^digits.
+    iterations: largest number of iterations.
 
   Source: Saad, Iterative Methods for Sparse Linear Systems, algorithm 9.1; Eisenstat, Efficient implementation of a class of
   preconditioned conjugate gradient methods, SIAM J. Sci. Stat. Comput. 2 (1981).

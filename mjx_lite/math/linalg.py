@@ -1,13 +1,13 @@
-"""Dense symmetric systems, one per world, in plain JAX.
+"""Dense linear systems, one per world, in plain JAX: symmetric, or dominated by a symmetric positive definite part.
 
-No LAPACK: a call of it inside a loop can deadlock in jaxlib 0.10 when the worlds are divided among host devices
+No LAPACK: a LAPACK call inside a loop can deadlock in jaxlib 0.10 when the worlds are sharded over host devices
 (benchmarks/README.md, "Two traps").
 
-A symmetric matrix is scaled to a unit diagonal and factored as L U with U = D L', a few rows at a time, from the top. What is
-left of it shrinks with each of these passes, which are written out: each is of a size of its own. Of a large matrix the first
-passes, which are of almost one size, go through a loop instead, with what is left moved up to the corner and the gap filled
-with zeros, so that every pass does the same to the same places: no index depends on the pass, and no array is updated where it
-stands, which XLA does not vectorise on CPU.
+A symmetric matrix is scaled to a unit diagonal and factored as L U with U = D L', a few rows per pass, from the top. The
+remaining matrix shrinks with each pass. The passes are unrolled, because each pass has its own shape. In a large matrix the
+first passes have almost the same shape and run in a loop instead. Each iteration moves the remaining matrix to the upper left
+corner and pads it with zeros, so that all iterations use the same indices. No index depends on the iteration, and no array is
+updated in place: XLA does not vectorize such updates on CPU.
 """
 
 from typing import NamedTuple
@@ -20,23 +20,23 @@ from mjx_lite.core import linear, select
 from mjx_lite.math import safe, vector
 
 _BLOCK = 4  # rows per pass
-_WRITTEN = 32  # rows whose passes are written out; those before them go through a loop, which is less to compile
-_PARTS = 4  # of a matrix that is a sum over rows, one after the other
-_FEW_ROWS = 32  # contracted in one sum
-_SOME_ROWS = 160  # in several; more go through a loop
-_MANY_ROWS = 512  # whose sums are kept until they are added up
-_TILE = 512  # worlds; more of them at a time are on accelerators
+_WRITTEN = 32  # rows whose passes are unrolled; the rows before them go through a loop, which compiles faster
+_PARTS = 4  # parts of a result of `gram`, computed one after the other
+_FEW_ROWS = 32  # rows contracted in one sum
+_SOME_ROWS = 160  # rows contracted in several sums; more rows go through a loop
+_MANY_ROWS = 512  # rows whose partial sums are kept until they are added up
+_TILE = 512  # worlds; only accelerators take more worlds at a time
 
 
 class Block(NamedTuple):
-  """The rows of U and the columns of L of one pass, each from the pass's own diagonal on."""
+  """Rows of U and columns of L of one pass, each from the first diagonal entry of the pass on."""
 
   upper: tuple[jax.Array, ...]  # (k, W) each
   lower: tuple[jax.Array, ...] | None  # (k, W) each, 1 on the diagonal; None for a symmetric matrix
   inv: tuple[jax.Array, ...]  # (W,) each: 1 / diagonal of U
 
   def columns(self) -> tuple[jax.Array, ...]:
-    """Of L; of a symmetric matrix made of U where they are used."""
+    """Return the columns of L; for a symmetric matrix they are computed from U at each use."""
     if self.lower is not None:
       return self.lower
     return tuple(row * inv for row, inv in zip(self.upper, self.inv, strict=True))
@@ -45,26 +45,26 @@ class Block(NamedTuple):
 class Factor(NamedTuple):
   """Factor of a scaled matrix: `S A S = L U` with S = diag(scale)."""
 
-  looped: Block | None  # the first passes along a leading axis, where there are many
+  looped: Block | None  # first passes of a large matrix, stacked along a leading axis
   blocks: tuple[Block, ...]
   scale: jax.Array  # (n, W)
-  matrix: jax.Array  # (n, n, W), which derivatives of solutions are made of
+  matrix: jax.Array  # (n, n, W) A itself, for derivatives of solutions
 
   @property
   def symmetric(self) -> bool:
-    """Whether it is of symmetric matrices."""
+    """Whether the factored matrices are symmetric."""
     return all(block.lower is None for block in self.blocks)
 
   @property
   def nlooped(self) -> int:
-    """Rows that go through the loop."""
+    """Number of rows that the loop factors."""
     return 0 if self.looped is None else _BLOCK * len(self.looped.upper[0])
 
 
 def cholesky(a: jax.Array) -> Factor:
-  """Factor symmetric positive definite matrices (n, n, W), of which the upper triangle is read.
+  """Factor symmetric positive definite matrices (n, n, W); only the upper triangle is read.
 
-  A pivot below the rounding error of the unit diagonal is raised to it, so a matrix that is singular in this precision
+  A pivot below the rounding error of the unit diagonal is raised to this error. So a matrix that is singular in this precision
   gives a large solution, not NaN.
   """
   n = a.shape[0]
@@ -74,7 +74,7 @@ def cholesky(a: jax.Array) -> Factor:
 
 
 def factor_solve(f: Factor, x: jax.Array) -> jax.Array:
-  """Solve with a factor for x (n, W).
+  """Return A^-1 x for x (n, W), given a factor of A.
 
   Gradient: by the implicit function theorem, with the same factor.
   """
@@ -86,7 +86,7 @@ def factor_solve(f: Factor, x: jax.Array) -> jax.Array:
 
 
 def _substituted(f: Factor, x: jax.Array) -> jax.Array:
-  """A^-1 x, down through L and up through U."""
+  """Return A^-1 x by forward substitution with L and back substitution with U."""
   n, left, looped = len(x), x * f.scale, None
   if f.looped is not None:
     left, looped = jax.lax.scan(lambda x, block: _down(block, x, n), left, f.looped)
@@ -95,7 +95,7 @@ def _substituted(f: Factor, x: jax.Array) -> jax.Array:
   for block in f.blocks:
     left, y = _down(block, left)
     done.append(y)
-  out = left  # nothing
+  out = left  # empty
   for block, y in zip(reversed(f.blocks), reversed(done), strict=True):
     out = _up(block, y, out)
   if looped is not None:
@@ -105,10 +105,10 @@ def _substituted(f: Factor, x: jax.Array) -> jax.Array:
 
 
 def entries(f: Factor, row: np.ndarray, col: np.ndarray) -> jax.Array:
-  """Entries (k, W) of D L', the upper factor of a symmetric matrix, at constant indices."""
+  """Return entries (k, W) of D L', the upper factor of an unscaled symmetric matrix, at constant indices (row, col)."""
   rows = [x[k] for k in range(f.nlooped // _BLOCK) for x in f.looped.upper] if f.looped is not None else []
   rows += [x for block in f.blocks for x in block.upper]
-  first = np.cumsum([0, *(len(x) for x in rows)])  # of each row, which begins with its block
+  first = np.cumsum([0, *(len(x) for x in rows)])  # offset of each row in `flat`; a row begins at the first column of its block
   flat = jnp.concatenate(rows)
   return select.rows(flat, first[row] + col - row // _BLOCK * _BLOCK) / (select.rows(f.scale, row) * select.rows(f.scale, col))
 
@@ -127,7 +127,7 @@ def _factor(left: jax.Array, symmetric: bool) -> tuple[Block | None, tuple[Block
 
 
 def _eliminate(left: jax.Array, symmetric: bool, size: int = 0) -> tuple[jax.Array, Block]:
-  """What is left of a matrix (k, k, W) without its first rows, filled up with zeros to a size, and these rows."""
+  """Eliminate the first rows of a matrix (k, k, W); return the remaining matrix, zero-padded to `size`, and these rows."""
   number = min(_BLOCK, len(left))
   upper, lower, inv = [], [], []
   for i in range(number):
@@ -146,7 +146,7 @@ def _eliminate(left: jax.Array, symmetric: bool, size: int = 0) -> tuple[jax.Arr
 
 
 def _down(block: Block, x: jax.Array, size: int = 0) -> tuple[jax.Array, list[jax.Array]]:
-  """What is left of a right-hand side (k, W), filled up with zeros to a size, and the entries of L^-1 of it in the block."""
+  """Substitute forward through a block of L; return the rest of x (k, W), zero-padded to `size`, and the block's results."""
   y, columns = [], block.columns()
   for i in range(len(columns)):
     y.append(x[i])
@@ -160,7 +160,7 @@ def _down(block: Block, x: jax.Array, size: int = 0) -> tuple[jax.Array, list[ja
 
 
 def _up(block: Block, y: list[jax.Array], below: jax.Array) -> jax.Array:
-  """Entries of U^-1 y from a block on, given those after it."""
+  """Substitute backward through a block of U; return the entries of U^-1 y from this block on, given the entries `below` it."""
   number = len(y)
   if len(below):
     y = linear.written([a - vector.fold(jnp.add, row[number:] * below, 0) for a, row in zip(y, block.upper, strict=True)])
@@ -174,15 +174,15 @@ def _up(block: Block, y: list[jax.Array], below: jax.Array) -> jax.Array:
 
 
 def gram(left: jax.Array, right: jax.Array, upper: bool = False) -> jax.Array:
-  """Contraction of (n, nv, W) with (n, nv, W) over the rows, batched over the worlds: (nv, nv, W).
+  """Contract (n, nv, W) with (n, nv, W) over the rows, per world: (nv, nv, W).
 
-  Written out, of many rows some at a time: a batched product would want the worlds in front, and on CPU its transpositions take
-  longer than the product. Added up at the end, for XLA on CPU does not vectorise what is added to a loop's carry. Where worlds
-  are in no tiles the sums would take too much memory, and the product is batched.
+  The sums are unrolled, for many rows in parts. A batched product needs the worlds on the first axis, and on CPU its
+  transpositions take longer than the product. The partial sums are added at the end, because XLA on CPU does not vectorize an
+  addition to a loop's carry. If the worlds are not tiled, partial sums would take too much memory, and the product is batched.
 
   Args:
     left, right: the rows.
-    upper: whether only the upper triangle is wanted; what is below it is then partly zero.
+    upper: whether only the upper triangle is needed; the lower triangle is then partly zero.
   """
   width = max(left.shape[-1], right.shape[-1])
   left, right = (jnp.broadcast_to(x, (*x.shape[:-1], width)) for x in (left, right))
@@ -201,7 +201,7 @@ def gram(left: jax.Array, right: jax.Array, upper: bool = False) -> jax.Array:
 
 
 def _sum_of_products(left: jax.Array, right: jax.Array, upper: bool) -> jax.Array:
-  """Sum over few rows, a quarter of the matrix after the other; of the upper triangle, each from its diagonal on."""
+  """Sum products over few rows, one quarter of the result after the other; if `upper`, each quarter from its diagonal on."""
   n = left.shape[1]
   size, out = -(-n // _PARTS), []
   for k in range(0, n, size):
@@ -212,27 +212,27 @@ def _sum_of_products(left: jax.Array, right: jax.Array, upper: bool) -> jax.Arra
 
 
 def _cut(left: jax.Array, right: jax.Array, size: int) -> tuple[jax.Array, ...]:
-  """Rows in parts (count, size, ...), the last one filled up with zeros."""
+  """Split rows into parts (count, size, ...); the last part is padded with zeros."""
   count = -(-len(left) // size)
   return tuple(_widen(x, count * size, 1).reshape(count, size, *x.shape[1:]) for x in (left, right))
 
 
 def _widen(x, size, naxes, axis=0):
-  """Zeros after the entries of some axes, up to a size."""
+  """Pad `naxes` axes from `axis` on with zeros at their end, up to a size."""
   pad = [(0, size - x.shape[k]) if axis <= k < axis + naxes else (0, 0) for k in range(x.ndim)]
   return jnp.pad(x, pad)
 
 
 def solve(a: jax.Array, b: jax.Array) -> jax.Array:
-  """Solution x (n, W) of A x = b, for A (n, n, W) that needs no pivoting: dominated by a symmetric positive definite part.
+  """Solve A x = b for x (n, W) without pivoting: a symmetric positive definite part must dominate A (n, n, W).
 
-  Gradient: that of `factor_solve`.
+  Gradient: as in `factor_solve`.
   """
   return factor_solve(Factor(*_factor(jax.lax.stop_gradient(a), symmetric=False), jnp.ones((), a.dtype), a), b)
 
 
 def _transposed(f: Factor) -> Factor:
-  """What `_substituted` takes for the transposed matrix: its L is U' with a unit diagonal."""
+  """Return the factor of the transposed matrix for `_substituted`; its L is U' scaled to a unit diagonal."""
 
   def turned(block):
     if block is None:
@@ -246,7 +246,7 @@ def _transposed(f: Factor) -> Factor:
 
 
 def inverse3(a: jax.Array) -> jax.Array:
-  """Inverse of matrices (..., 3, 3, W) by cofactors."""
+  """Invert matrices (..., 3, 3, W) by cofactors."""
   x, y, z = (a[..., i, :, :] for i in range(3))
   cofactor = jnp.stack([vector.cross(y, z), vector.cross(z, x), vector.cross(x, y)], axis=-2)
   return cofactor / vector.dot(x, cofactor[..., 0, :])[..., None, None, :]

@@ -8,7 +8,7 @@ from mjx_lite.math import safe, trig, vector
 
 
 def mul(p: jax.Array, q: jax.Array) -> jax.Array:
-  """Hamilton product. Source: `mju_mulQuat`."""
+  """Return the Hamilton product p q. Source: `mju_mulQuat`."""
   (pw, px, py, pz), (qw, qx, qy, qz) = (vector.parts(x) for x in vector.alike(p, q))
   return vector.join(
     [
@@ -21,7 +21,7 @@ def mul(p: jax.Array, q: jax.Array) -> jax.Array:
 
 
 def conjugate(q: jax.Array) -> jax.Array:
-  """Inverse of a unit quaternion."""
+  """Return the inverse of a unit quaternion."""
   return jnp.concatenate([q[..., :1, :], -q[..., 1:, :]], axis=-2)
 
 
@@ -33,7 +33,7 @@ def rotate(q: jax.Array, v: jax.Array) -> jax.Array:
 
 
 def to_mat(q: jax.Array) -> jax.Array:
-  """Rotation matrix of a unit quaternion. Source: `mju_quat2Mat`."""
+  """Return the rotation matrix of a unit quaternion. Source: `mju_quat2Mat`."""
   w, x, y, z = vector.parts(q)
   ww, xx, yy, zz = w * w, x * x, y * y, z * z
   return vector.matrix(
@@ -44,19 +44,19 @@ def to_mat(q: jax.Array) -> jax.Array:
 
 
 def from_rotvec(v: jax.Array) -> jax.Array:
-  """Unit quaternion of a rotation vector [rad]; smooth at zero."""
+  """Return the unit quaternion of a rotation vector [rad]; smooth at zero."""
   cos, sinc = safe.cos_sinc_half(vector.dot(v, v)[..., None, :])
   return jnp.concatenate([cos, sinc * v], axis=-2)
 
 
 def to_rotvec(q: jax.Array) -> jax.Array:
-  """Rotation vector [rad] of a unit quaternion, angle in (-pi, pi]. Source: `mju_quat2Vel` with dt = 1.
+  """Return the rotation vector [rad] of a unit quaternion, with an angle in (-pi, pi]. Source: `mju_quat2Vel` with dt = 1.
 
-  Gradient: at the identity the exact one (2 on the vector part); at angle pi one-sided.
+  Gradient: exact at the identity (2 on the vector part); one-sided at angle pi.
   """
   w, u = q[..., :1, :], q[..., 1:, :]
   s2 = vector.dot(u, u)[..., None, :]
-  # below s = 1e-4 angle/s = 2/w (1 - s^2/(3 w^2)), exact to round-off and smooth through zero
+  # below s = 1e-4: angle/s = 2/w (1 - s^2/(3 w^2)), exact to round-off and smooth through zero
   small = s2 < 1e-8
   s = jnp.sqrt(jnp.where(small, 1, s2))
   angle = 2 * trig.arctan2(s, jnp.where(small, 1, w))
@@ -66,10 +66,10 @@ def to_rotvec(q: jax.Array) -> jax.Array:
 
 
 def sub(qa: jax.Array, qb: jax.Array) -> jax.Array:
-  """Rotation vector [rad] that takes qb to qa, in the frame of qb. Source: `mju_subQuat`."""
+  """Return the rotation vector [rad] that takes qb to qa, in the frame of qb. Source: `mju_subQuat`."""
   return to_rotvec(linear.materialized(mul(conjugate(qb), qa)))
 
 
 def integrate(q: jax.Array, omega: jax.Array, dt: jax.Array | float) -> jax.Array:
-  """Turn the normalised q by the local angular velocity omega [rad/s] for dt [s]. Source: `mju_quatIntegrate`."""
+  """Rotate the normalized q by the local angular velocity omega [rad/s] for dt [s]. Source: `mju_quatIntegrate`."""
   return mul(safe.normalize(q), from_rotvec(omega * dt))

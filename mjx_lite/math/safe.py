@@ -1,7 +1,7 @@
-"""Functions that are singular somewhere, each with a stated value and derivative at the singular point.
+"""Functions with a singular point, each with a defined value and derivative at this point.
 
-Nothing else in the engine calls the raw function on a quantity that can be singular: both branches of a `where` are
-differentiated, so the argument is replaced before the function sees it ("double where").
+The rest of the engine never calls the raw function on an argument that can be singular. JAX differentiates both branches of a
+`where`, so the argument is replaced before the function is evaluated ("double where").
 """
 
 from typing import Any
@@ -17,12 +17,12 @@ MINVAL = 1e-15  # mjMINVAL
 
 
 def smallest(dtype: Any) -> float:
-  """MINVAL, or the least number whose inverse cube is finite: second derivatives of a quotient have that."""
+  """Return MINVAL, or the smallest number with a finite inverse cube: second derivatives of a quotient contain this cube."""
   return max(MINVAL, float(jnp.finfo(dtype).tiny) ** (1 / 3))
 
 
 def sqrt(x: jax.Array) -> jax.Array:
-  """Square root of a non-negative number.
+  """Return the square root of a non-negative number.
 
   Gradient: zero at `x <= 0`, where the value is 0.
   """
@@ -31,28 +31,28 @@ def sqrt(x: jax.Array) -> jax.Array:
 
 
 def largest(x: jax.Array, axis: int) -> jax.Array:
-  """Largest entry along an axis, which is dropped.
+  """Return the largest entry along an axis, which is dropped.
 
-  Gradient: of the first entry that has it. That of `jnp.max` compares entries with the result, and is NaN where XLA has
-  computed them a second time with other rounding.
+  Gradient: that of the first entry with the largest value. The gradient of `jnp.max` compares entries with the result, and is
+  NaN where XLA has computed the entries a second time with different rounding.
   """
   return jnp.squeeze(jnp.take_along_axis(x, jnp.argmax(x, axis=axis, keepdims=True), axis=axis), axis)
 
 
 def divide(num: jax.Array, den: jax.Array, otherwise: float = 0) -> jax.Array:
-  """`num / den`, or `otherwise` where `|den|` is below MINVAL (`smallest` in single precision).
+  """Return `num / den`, or `otherwise` where `|den|` is below MINVAL (`smallest` in single precision).
 
-  Gradient: zero where `otherwise` is taken.
+  Gradient: zero where `otherwise` is returned.
   """
   ok = jnp.abs(den) >= smallest(den.dtype)
   return jnp.where(ok, num / jnp.where(ok, den, 1), otherwise)
 
 
 def quotient(num: jax.Array | float, den: jax.Array, least: float = MINVAL) -> jax.Array:
-  """`num / max(den, least)`, where the denominator is not negative; in single precision `least` is at least `smallest`.
+  """Return `num / max(den, least)` for a non-negative denominator; in single precision `least` is at least `smallest`.
 
-  Gradient: below `least` that of the numerator alone. The derivative of the plain expression has the inverse square of the
-  denominator there, which together with a factor of the same size is more than single precision can hold.
+  Gradient: below `least`, that of the numerator alone. The derivative of the plain expression contains the inverse square of
+  the denominator; multiplied by a factor of the same size, this square overflows in single precision.
   """
   least = max(least, smallest(den.dtype))
   ok = den > least
@@ -60,7 +60,7 @@ def quotient(num: jax.Array | float, den: jax.Array, least: float = MINVAL) -> j
 
 
 def norm(x: jax.Array) -> jax.Array:
-  """Euclidean norm along the component axis, which is dropped.
+  """Return the Euclidean norm along the component axis, which is dropped.
 
   Gradient: zero at the origin.
   """
@@ -69,10 +69,10 @@ def norm(x: jax.Array) -> jax.Array:
 
 @jax.custom_jvp
 def normalize_with_norm(x: jax.Array) -> tuple[jax.Array, jax.Array]:
-  """Unit vector and norm along the component axis.
+  """Return the unit vector and the norm along the component axis.
 
-  A vector shorter than MINVAL becomes the first unit vector, as in `mju_normalize` (so a zero quaternion becomes the
-  identity), and its norm 0.
+  A vector shorter than MINVAL (`smallest` in single precision) becomes the first unit vector, as in `mju_normalize`, and its
+  norm becomes 0. So a zero quaternion becomes the identity.
 
   Gradient: zero below MINVAL.
   """
@@ -85,7 +85,7 @@ def normalize_with_norm(x: jax.Array) -> tuple[jax.Array, jax.Array]:
 
 @normalize_with_norm.defjvp
 def _normalize_jvp(primals, tangents):
-  """With one division, where that of the parts has five."""
+  """Differentiate with one division; the derivative that JAX makes has five divisions."""
   unit, n = normalize_with_norm(*primals)
   (x_dot,) = tangents
   ok = n > 0
@@ -95,12 +95,12 @@ def _normalize_jvp(primals, tangents):
 
 
 def normalize(x: jax.Array) -> jax.Array:
-  """Unit vector along the component axis; the first unit vector below MINVAL, with zero gradient there."""
+  """Return the unit vector along the component axis; below MINVAL the first unit vector, with zero gradient."""
   return normalize_with_norm(x)[0]
 
 
 def arctan2(y: jax.Array, x: jax.Array) -> jax.Array:
-  """Angle of the point (x, y) in radian.
+  """Return the angle of the point (x, y) [rad].
 
   Gradient: zero at the origin, where the value is 0.
   """
@@ -109,7 +109,7 @@ def arctan2(y: jax.Array, x: jax.Array) -> jax.Array:
 
 
 def arccos(x: jax.Array) -> jax.Array:
-  """Arc cosine in radian of a number clipped to [-1, 1].
+  """Return the arc cosine [rad] of a number clipped to [-1, 1].
 
   Gradient: zero at and beyond the ends.
   """
@@ -118,7 +118,7 @@ def arccos(x: jax.Array) -> jax.Array:
 
 
 def cos_sinc_half(x2: jax.Array) -> tuple[jax.Array, jax.Array]:
-  """`cos(x/2)` and `sin(x/2) / x` from the square of x; 1 and 1/2 at zero, smooth through it (series below x = 0.02)."""
+  """Return `cos(x/2)` and `sin(x/2) / x` from the square of x: 1 and 1/2 at zero, smooth there (a series below x = 0.02)."""
   small = x2 < 4e-4
   x = jnp.sqrt(jnp.where(small, 1, x2))
   cos, sin = trig.cos_sin(0.5 * x)

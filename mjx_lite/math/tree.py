@@ -1,8 +1,8 @@
 """Sums over ancestors and descendants as products with a constant 0/1 matrix.
 
 With spatial quantities written about one point per tree, velocities, composite inertias and bias forces are plain sums
-along the tree; with the world axis last such a sum is one matrix product. A few worlds take it as additions instead: what
-a body's ancestors give is what its parent's give, and one row more.
+along the tree. With the world axis last, such a sum is one matrix product. For a few worlds, additions replace the product:
+the sum over a body's ancestors is the sum over its parent's ancestors, plus one row.
 """
 
 import functools
@@ -18,15 +18,15 @@ from mjx_lite.core import linear, regions
 from mjx_lite.core.select import rows_or_zero
 from mjx_lite.math import vector
 
-PRODUCT = 1024  # entries of a block that cost about as much as a product of its own
-_BLOCKS = 16  # from which on two gathers cost less
-_WRITTEN = 64  # additions, or pieces of the rows, that one world has written out; more take LLVM long
-_KERNELS = 16  # additions that several worlds have written out: XLA makes a kernel of each
-_EMPTY = 16  # entries for each that is not zero from which on a few worlds take the latter one by one
+PRODUCT = 1024  # fixed cost of one product, as a number of entries of a block
+_BLOCKS = 16  # number of blocks from which two gathers cost less
+_WRITTEN = 64  # additions, or pieces of the rows, that are unrolled for one world; LLVM compiles more of them slowly
+_KERNELS = 16  # additions that are unrolled for a tile of worlds: XLA makes a kernel of each
+_EMPTY = 16  # entries per nonzero entry from which a few worlds add the nonzero entries one by one
 
 
 class Block(NamedTuple):
-  """A dense block."""
+  """Dense block of a matrix; `last_row` and `last_column` are exclusive."""
 
   first_row: int
   last_row: int
@@ -36,28 +36,28 @@ class Block(NamedTuple):
 
 
 class Run(NamedTuple):
-  """`count` equal parts of a matrix, one below the other, each `step` columns to the right of the last; mostly one."""
+  """`count` equal parts of a matrix (mostly one), one below the other, each `step` columns to the right of the one above."""
 
   count: int
-  rows: int  # of a part
-  col: int  # where the columns of the first part begin
+  rows: int  # number of rows of a part
+  col: int  # first column of the first part
   step: int
-  blocks: tuple[Block, ...]  # of a part
+  blocks: tuple[Block, ...]  # blocks of a part
 
 
 class Additions(NamedTuple):
-  """`count` equal parts of a 0/1 matrix, as a `Run` has them: what is added to what, and which of all this the rows are."""
+  """`count` equal parts of a 0/1 matrix, arranged as in `Run`, as a list of additions and the index of each row's sum."""
 
   count: int
   col: int
   step: int
-  pairs: np.ndarray  # (k, 2) of the `step` columns and, behind them, of the sums before
-  out: np.ndarray  # (rows,) likewise, -1 for zeros
-  mask: np.ndarray  # (rows, step) of a part
+  pairs: np.ndarray  # (k, 2) operands of each addition: a column below `step`, or `step` + number of an earlier addition
+  out: np.ndarray  # (rows,) sum of each row, numbered as the operands, -1 for zeros
+  mask: np.ndarray  # (rows, step) entries of a part
 
 
 class SumPlan(linear.ByValue):
-  """A sparse constant matrix (n, k), compared by value, and how rows are multiplied by it."""
+  """Sparse constant matrix (n, k), compared by value, with the methods to multiply rows by it."""
 
   def __init__(self, matrix: np.ndarray):
     self.matrix = np.asarray(matrix, np.float64)
@@ -68,31 +68,31 @@ class SumPlan(linear.ByValue):
 
   @functools.cached_property
   def transpose(self) -> "SumPlan":
-    """That of the transposed matrix."""
+    """Plan of the transposed matrix."""
     found = SumPlan(self.matrix.T)
     found.transpose = self
     return found
 
   @functools.cached_property
   def runs(self) -> tuple[Run, ...]:
-    """Products: runs of rows in their order."""
+    """Runs of rows, in order, for dense products."""
     return _runs(self.matrix)
 
   @functools.cached_property
   def fetched(self) -> np.ndarray | None:
-    """(k, n) columns of a large matrix of at most two entries in each row, -1 for none."""
+    """Columns (1 or 2, n) of the nonzero entries of each row, -1 for none; None if the matrix is small or a row has more."""
     return _fetched(self.matrix != 0)
 
   @functools.cached_property
   def chosen(self) -> np.ndarray | None:
-    """The same where the entries are ones and fetching costs less than products."""
+    """`fetched`, if the entries are 0 or 1 and gathers cost less than products."""
     most = 1 if sum(len(r.blocks) for r in self.runs) < _BLOCKS else 2
     are_ones = np.isin(self.matrix, (0, 1)).all()
     return self.fetched if self.fetched is not None and are_ones and len(self.fetched) <= most else None
 
   @functools.cached_property
   def weights(self) -> tuple[np.ndarray, np.ndarray] | None:
-    """Those of the rows (n,) and of the columns (k,) whose product is each entry that is not zero: one of both are ones."""
+    """Weights of the rows (n,) and of the columns (k,) whose product is each nonzero entry, or None; one of the two is ones."""
     filled = self.matrix != 0
     column, row = (np.where(filled.any(x), self.matrix.max(x, initial=0) + self.matrix.min(x, initial=0), 1) for x in (0, 1))
     if (self.matrix == filled * column).all():
@@ -101,7 +101,7 @@ class SumPlan(linear.ByValue):
 
   @functools.cached_property
   def additions(self) -> tuple[Additions, ...]:
-    """What a few worlds add, where there are such weights."""
+    """Additions for a few worlds, if there are `weights`."""
     return _additions(self.matrix != 0)
 
 
@@ -121,10 +121,10 @@ def _part(count: int, col: int, mask: np.ndarray) -> Additions:
 
 
 def _sums(mask: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-  """Pairs to add, and what the rows are: smaller ones first, each made of the largest sums before that are part of it."""
+  """Choose the pairs to add, and the sum of each row: small rows first, each made of the largest earlier sums within it."""
   wanted = [frozenset(np.flatnonzero(row).tolist()) for row in mask]
   place = {frozenset([k]): k for k in range(mask.shape[1])}
-  sums_with = [[x] for x in place]  # a column
+  sums_with = [[x] for x in place]  # sums that contain each column
   pairs = []
   for whole in sorted(set(wanted) - {frozenset(), *place}, key=lambda x: (len(x), sorted(x))):
     have: frozenset[int] = frozenset()
@@ -141,20 +141,20 @@ def _sums(mask: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def plan_sum(mask: np.ndarray) -> SumPlan:
-  """The plan of a matrix."""
+  """Return the plan of a matrix (n, k)."""
   return SumPlan(mask)
 
 
 def _runs(mask: np.ndarray) -> tuple[Run, ...]:
   """Cut a matrix into blocks of consecutive rows, so that few zeros are multiplied and few products are needed.
 
-  Equal parts, such as trees that are alike, are one product.
+  Equal parts, such as equal trees, share one product.
   """
   runs, plain = [], 0  # rows from `plain` on are not in a run yet
   for first, count, rows, step, col in _alike(mask):
     last = first + count * rows
     part = Run(count, rows, col, step, _blocks(mask[first : first + rows, col : col + step]))
-    in_blocks = min(-(-count // k) * PRODUCT + count * k * rows * step for k in range(1, count + 1))  # k of them in a block
+    in_blocks = min(-(-count // k) * PRODUCT + count * k * rows * step for k in range(1, count + 1))  # k parts in a block
     if _cost([part]) + PRODUCT < in_blocks:
       if plain < first:
         runs.append(_single(mask[plain:first]))
@@ -176,7 +176,7 @@ def _fetched(filled: np.ndarray) -> np.ndarray | None:
 
 
 def _extent(mask: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-  """The columns of each row from the first that is filled to behind the last; all to none for an empty row."""
+  """Return the first nonzero column of each row, and the column behind the last; (number of columns, 0) for an empty row."""
   ncol, filled = mask.shape[1], mask != 0
   some = filled.any(axis=1)
   if not ncol:
@@ -193,13 +193,13 @@ def _cost(runs: list[Run]) -> int:
 
 
 def _alike(mask: np.ndarray) -> list[tuple[int, int, int, int, int]]:
-  """Parts on the diagonal that follow each other and are equal: first row, number, rows and columns of each, first column."""
+  """Find equal consecutive parts on the diagonal: first row, number of parts, rows and columns of a part, first column."""
   low, high = _extent(mask)
   before = np.maximum.accumulate(np.concatenate([[0], high]))[:-1]
   after = np.minimum.accumulate(low[::-1])[::-1]
-  first = np.flatnonzero((before <= after) & (high > 0))  # no row above shares a column with one from here on; none is empty
+  first = np.flatnonzero((before <= after) & (high > 0))  # not empty, and no row above shares a column with a row from here on
   *above, below = (_empty_above(high, int(k)) for k in (*first, len(mask)))
-  if len(above) > 1:  # empty rows between parts are those below a part, unless there are none below the last
+  if len(above) > 1:  # empty rows between parts belong to the part above them; to the part below if the last part has none
     first -= max(0, min(*above, min(above[1:]) - below))
   bounds = np.append(first, len(mask))
   found = []
@@ -230,7 +230,7 @@ def _empty_above(high: np.ndarray, row: int) -> int:
 def _blocks(mask: np.ndarray) -> tuple[Block, ...]:
   nrow, ncol = mask.shape
   low, high = _extent(mask)
-  # least[k]: least cost of the rows before k; the block that ends there begins at begin[k]
+  # least[k]: least cost of the rows before k; the last block of these rows begins at begin[k]
   least, begin = np.zeros(nrow + 1), np.zeros(nrow + 1, int)
   for k in range(1, nrow + 1):
     lo, hi = (f.accumulate(x[:k][::-1])[::-1] for f, x in ((np.minimum, low), (np.maximum, high)))
@@ -246,12 +246,12 @@ def _blocks(mask: np.ndarray) -> tuple[Block, ...]:
     blocks.append(Block(a, b, lo, hi, mask[a:b, lo:hi]))
     b = a
   if len(blocks) == 1 and 0 < mask.size - blocks[0].matrix.size <= PRODUCT and mask.any():
-    blocks = [Block(0, nrow, 0, ncol, mask)]  # a slice of the operand would be a kernel of its own
+    blocks = [Block(0, nrow, 0, ncol, mask)]  # a slice of the operand would cost one more kernel
   return tuple(blocks[::-1])
 
 
 def mask_sum(plan: SumPlan, x: jax.Array, y: jax.Array | None = None) -> jax.Array:
-  """Constant matrix (n, k) times x (k, ..., W), or times x * y: for each row the sum of the entries that it selects."""
+  """Multiply the constant matrix (n, k) by x (k, ..., W), or by x * y; for a 0/1 matrix each result is a sum of rows."""
   return _sum(x, plan=plan) if y is None else _sum_of_product(x, y, plan=plan)
 
 
@@ -278,13 +278,13 @@ def _mask_sum(x: jax.Array, plan: SumPlan) -> jax.Array:
 
 
 def _fetch(matrix: np.ndarray, columns: np.ndarray, x: jax.Array) -> jax.Array:
-  """Sums of rows, as many as there are columns for each row of the matrix (k, n), -1 for none."""
+  """Add the gathered and weighted rows of x; `columns` (1 or 2, n) has the columns of each row of the matrix, -1 for none."""
   row = np.arange(len(matrix))
   return vector.add(_weighted(np.where(c < 0, 1, matrix[row, c]), rows_or_zero(x, c)) for c in columns)
 
 
 def _is_product(plan: SumPlan, shape: tuple[int, ...]) -> bool:
-  """Whether it is one with the matrix; a few worlds take additions where they can, and where the matrix is large and empty."""
+  """Return whether to use dense products; a few worlds use additions or gathers if possible or if most entries are zero."""
   if not regions.are_few(shape[-1]):
     return True
   dense = plan.matrix.size < _EMPTY * int(np.count_nonzero(plan.matrix))
@@ -300,7 +300,7 @@ def _joined(parts: list[jax.Array], x: jax.Array) -> jax.Array:
 
 
 def _add(a: Additions, *factors: jax.Array) -> jax.Array:
-  """Rows made of those of an array, which is written down first, or of the product of two, which is not."""
+  """Add rows of one array, which is materialized first, or rows of the product of two arrays, which is not."""
   many = int(a.count > 1)
   if many:
     factors = tuple(x[a.col : a.col + a.count * a.step].reshape(a.count, a.step, *x.shape[1:]) for x in factors)
@@ -312,7 +312,7 @@ def _add(a: Additions, *factors: jax.Array) -> jax.Array:
 
 
 def _add_each(matrix: np.ndarray, factors: tuple[jax.Array, ...], axis: int) -> jax.Array:
-  """Entry after entry, where there are too many to be written out; the first of each row is where its sum begins."""
+  """Add entries one by one in a loop, if there are too many to unroll; each row's sum is initialized with its first entry."""
   begin, to, of, weight = _entries(matrix)
   x = functools.reduce(operator.mul, factors)
   sums = jnp.moveaxis(rows_or_zero(jnp.moveaxis(x, axis, 0), begin), 0, axis)
@@ -330,11 +330,11 @@ def _add_each(matrix: np.ndarray, factors: tuple[jax.Array, ...], axis: int) -> 
 
 
 def _entries(matrix: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-  """What is added, one by one.
+  """List the additions of `_add_each`.
 
   Returns:
-    of each row the column it begins with, -1 for none; then (n,) to which row, what: a row before it or, behind all rows, a
-    column; and its weight.
+    the initial column of each row, -1 for none; then, for each of n additions: the row to add to; the operand, which is an
+    earlier row or the number of rows plus a column; and the weight.
   """
   begin = np.full(len(matrix), -1)
   if not np.isin(matrix, (0, 1)).all():
@@ -362,10 +362,10 @@ def _entries(matrix: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np
 
 
 def _add_pairs(a: Additions, factors: tuple[jax.Array, ...], axis: int) -> jax.Array:
-  """Each sum once."""
+  """Add the pairs, so that each sum is computed once, and join the sums of all rows."""
   x, width, sums = factors[0], a.step, []
   wanted, place = a.out, None
-  if len(_pieces(wanted, width)) > _WRITTEN:  # many rows that are the same: fetched
+  if len(_pieces(wanted, width)) > _WRITTEN:  # many equal rows: gather them
     wanted, place = np.unique(wanted, return_inverse=True)
   kept, reads = set(wanted.tolist()), np.bincount(a.pairs.ravel(), minlength=width + len(a.pairs))
 
@@ -387,7 +387,7 @@ def _add_pairs(a: Additions, factors: tuple[jax.Array, ...], axis: int) -> jax.A
 
 
 def _pieces(index: np.ndarray, width: int) -> list[tuple[int, int]]:
-  """Runs of consecutive rows, or of none; sums, which are of `width` or above, are one each."""
+  """Return the bounds of runs of consecutive indices, or of -1; a sum (index >= width) is a run by itself."""
   cuts = np.union1d(linear.cuts_of(index), [k for i in np.flatnonzero(index >= width) for k in (i, i + 1)])
   bounds = np.unique(np.concatenate([[0], cuts, [len(index)]])).astype(int).tolist()
   return list(itertools.pairwise(bounds))
@@ -412,7 +412,7 @@ def _product(run: Run, x: jax.Array) -> jax.Array:
 
 
 def _may_sum(shape: tuple[int, ...], plan: SumPlan) -> bool:
-  """Whether no product of it is left to the library."""
+  """Return whether the sum calls no matrix library, so that a region may contain it."""
   if not _is_product(plan, shape) or plan.chosen is not None:
     return True
   blocks = (block.matrix.shape for run in plan.runs for block in run.blocks if block.first_column < block.last_column)

@@ -1,4 +1,4 @@
-"""Trigonometric functions whose operations go by vectors; XLA on CPU calls the C library for each number.
+"""Trigonometric functions that XLA vectorizes; for the functions of `jnp`, XLA on CPU calls the C library for each number.
 
 Errors are a few units in the last place, in single and double precision. Source of the approximations: Cephes
 (S. L. Moshier, Methods and Programs for Mathematical Functions, 1989), `atanf`, `atan` and `sinf`.
@@ -14,7 +14,7 @@ import numpy as np
 
 from mjx_lite.core import linear
 
-# arctan(t) = t + t z P(z) / Q(z), z = t^2, up to a limit, beyond which t is turned by 45 degrees
+# arctan(t) = t + t z P(z) / Q(z), z = t^2, for t up to a limit; a larger t is first rotated by 45 degrees
 _SINGLE = float(np.sqrt(2) - 1), (8.05374449538e-2, -1.38776856032e-1, 1.99777106478e-1, -3.33329491539e-1), (1.0,)
 _DOUBLE = (
   0.66,
@@ -28,7 +28,7 @@ _DOUBLE = (
   ),
 )  # fmt: skip
 
-# a right angle in three parts, of which the first two times a number of right angles are exact up to 6,400 rad
+# a right angle as a sum of three parts; the first two, times a number of right angles, are exact up to 6,400 rad
 _RIGHT_ANGLE = 1.5703125, 4.837512969970703125e-4, 7.54978995489188e-8
 # sin r = r + r z S(z), cos r = 1 - z / 2 + z^2 C(z), z = r^2, up to 45 degrees
 _SIN = -1.9515295891e-4, 8.3321608736e-3, -1.6666654611e-1
@@ -37,9 +37,10 @@ _COS = 2.443315711809948e-5, -1.388731625493765e-3, 4.166664568298827e-2
 
 @jax.custom_jvp
 def cos_sin(x: jax.Array) -> tuple[jax.Array, jax.Array]:
-  """Cosine and sine of angles [rad].
+  """Return the cosine and the sine of angles [rad].
 
-  In single precision of angles above 6,400 rad as if these were wrong by two units in their last place at most.
+  In single precision, the results for an angle above 6,400 rad are those of an angle that differs from it by at most two units
+  in the last place.
   """
   if x.dtype != jnp.float32:
     return jnp.cos(x), jnp.sin(x)
@@ -53,7 +54,10 @@ def cos_sin(x: jax.Array) -> tuple[jax.Array, jax.Array]:
 
 
 def _remainder(x: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-  """Number of right angles, what is left of the angle, and its square. Of huge angles, known to no right angle, any will do."""
+  """Return the number of right angles, the rest of the angle, and the square of the rest.
+
+  The rest is clipped: a huge angle is not known to one right angle, so any rest is correct.
+  """
   turns = jnp.round(x * np.float32(2 / np.pi))
   r = functools.reduce(lambda left, part: left - turns * np.float32(part), _RIGHT_ANGLE, x)
   r = jnp.clip(r, np.float32(-0.8), np.float32(0.8))
@@ -68,11 +72,11 @@ def _cos_sin_jvp(primals: Any, tangents: Any) -> tuple[tuple[jax.Array, jax.Arra
 
 @jax.custom_jvp
 def arctan2(y: jax.Array, x: jax.Array) -> jax.Array:
-  """Angle of the point (x, y) in (-pi, pi] [rad]; 0 at the origin, -pi where y is -0 and x negative.
+  """Return the angle of the point (x, y) in (-pi, pi] [rad]; 0 at the origin, -pi where y is -0 and x is negative.
 
-  Not a number where both are infinite.
+  The angle is NaN where x and y are both infinite.
 
-  Gradient: not a number at the origin, see `safe.arctan2`.
+  Gradient: NaN at the origin, see `safe.arctan2`.
   """
   limit, p, q = _DOUBLE if y.dtype == jnp.float64 else _SINGLE
   wide, high = jnp.abs(x), jnp.abs(y)
@@ -95,7 +99,7 @@ def _arctan2_jvp(primals: Any, tangents: Any) -> tuple[jax.Array, jax.Array]:
 
 @jax.custom_jvp
 def arcsin(x: jax.Array) -> jax.Array:
-  """Arc sine [rad]; not a number beyond [-1, 1]. Gradient: infinite at the ends."""
+  """Return the arc sine [rad]; NaN beyond [-1, 1]. Gradient: infinite at the ends."""
   return arctan2(x, _other_leg(x))
 
 
@@ -106,7 +110,7 @@ def _arcsin_jvp(primals: Any, tangents: Any) -> tuple[jax.Array, jax.Array]:
 
 @jax.custom_jvp
 def arccos(x: jax.Array) -> jax.Array:
-  """Arc cosine [rad]; not a number beyond [-1, 1]. Gradient: infinite at the ends."""
+  """Return the arc cosine [rad]; NaN beyond [-1, 1]. Gradient: infinite at the ends."""
   return arctan2(_other_leg(x), x)
 
 
@@ -116,12 +120,12 @@ def _arccos_jvp(primals: Any, tangents: Any) -> tuple[jax.Array, jax.Array]:
 
 
 def _other_leg(x: jax.Array) -> jax.Array:
-  """sqrt(1 - x^2) without cancellation."""
+  """Return sqrt(1 - x^2) without cancellation."""
   return jnp.sqrt((1 - x) * (1 + x))
 
 
 def _polynomial(coefficients: Sequence[float], z: jax.Array) -> jax.Array:
-  """By Horner's rule, the highest power first."""
+  """Evaluate a polynomial by Horner's rule; the first coefficient is that of the highest power."""
   value = jnp.full_like(z, coefficients[0])
   for c in coefficients[1:]:
     value = value * z + np.asarray(c, z.dtype)

@@ -1,1 +1,1 @@
-"""Learners (extra `rl`)."""
+"""Reinforcement learning algorithms: PPO and SHAC (extra `rl`)."""

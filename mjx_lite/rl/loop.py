@@ -1,4 +1,4 @@
-"""What the learners share: the loop over iterations with its progress bar, and checkpoints from which it goes on."""
+"""Training loop shared by the learners, with progress bar, and checkpoints from which training resumes."""
 
 import math
 import os
@@ -27,24 +27,24 @@ def run(
   every: int = 10,
   progress: Callable[[int, dict[str, float], Any], None] | None = None,
 ) -> tuple[Any, list[dict[str, float]]]:
-  """Calls the compiled iteration again and again.
+  """Run the training loop: call the compiled iteration `iterations` times.
 
   Args:
-    program: (worlds, learner, key) -> (worlds, learner, report).
+    program: compiled iteration (worlds, learner, key) -> (worlds, learner, report).
     worlds: state of the environments.
-    learner: pytree of all else that changes.
-    key: of jax.random.
-    iterations: in all, those before a checkpoint included.
-    steps: of the environments in an iteration.
-    starts: (worlds, key) -> worlds whose next episodes start elsewhere.
-    renew: iterations after which that is called.
-    checkpoint: folder to which all is written, and from which it goes on if it was written before.
-    every: iterations between checkpoints; there is one after the last, too.
-    progress: called after each iteration with its number, its entry of the curve, and the learner.
+    learner: pytree of everything else that changes in an iteration.
+    key: a key of jax.random.
+    iterations: total number of iterations, including the iterations before a checkpoint.
+    steps: number of environment steps in an iteration.
+    starts: function (worlds, key) -> worlds that replaces the bank of initial states.
+    renew: number of iterations between calls of `starts`.
+    checkpoint: folder for checkpoints; training resumes from the latest checkpoint in this folder, if there is one.
+    every: number of iterations between checkpoints; the last iteration always writes a checkpoint.
+    progress: called after each iteration with the iteration's number, its entry of the curve, and the learner.
 
   Returns:
-    the learner and the learning curve, one entry for each iteration; in those without the end of an episode the return is NaN,
-    and the bar shows the last one that is known.
+    the learner and the learning curve, with one entry per iteration. The return of an iteration is NaN if no episode ended in
+    this iteration; the progress bar then shows the last known return.
   """
   store = None if checkpoint is None else Checkpoints(checkpoint)
   try:
@@ -63,20 +63,20 @@ def run(
         progress(i, curve[-1], learner)
       if store and ((i + 1) % every == 0 or i + 1 == iterations):
         store.save((worlds, learner, key), curve)
-  finally:  # interrupted, too: what is being written has to be whole before someone goes on from it
+  finally:  # also after an interrupt: finish writing the checkpoint
     if store:
       store.close()
   return learner, curve
 
 
 def _shown(curve: list[dict[str, float]]) -> dict[str, str]:
-  """Return and length of the last iteration in which episodes ended; nothing before the first."""
+  """Format return and length of the last iteration in which episodes ended; an empty dict if there is none."""
   last = next((x for x in reversed(curve) if not math.isnan(x["return"])), None)
   return {} if last is None else {"return": f"{last['return']:.3g}", "length": f"{last['length']:.0f}"}
 
 
 class Checkpoints:
-  """A folder with the last few states of learning, written by orbax (extra `rl`), and their curves."""
+  """Folder with the latest training states and their learning curves, written by orbax (extra `rl`)."""
 
   def __init__(self, folder: str | os.PathLike, keep: int = 2):
     import orbax.checkpoint as ocp
@@ -86,13 +86,13 @@ class Checkpoints:
     self._manager = ocp.CheckpointManager(self.folder, options=ocp.CheckpointManagerOptions(max_to_keep=keep))
 
   def save(self, tree: Any, curve: list[dict[str, float]]) -> None:
-    """Writes; what it is called with may change afterwards."""
+    """Write a checkpoint; the arguments may be changed after the call."""
     args = self._ocp.args
     both = args.Composite(arrays=args.StandardSave(_arrays(tree)), curve=args.JsonSave({"curve": list(curve)}))
     self._manager.save(len(curve), args=both)
 
   def latest(self, like: Any) -> tuple[Any, list[dict[str, float]]] | None:
-    """The last tree, of the form of another one, and the curve; None where nothing was written."""
+    """Read the latest tree, with the structure of `like`, and its curve; None if there is no checkpoint."""
     step = self._manager.latest_step()
     if step is None:
       return None
@@ -108,23 +108,23 @@ class Checkpoints:
     return _filled(like, found["arrays"]), found["curve"]["curve"]
 
   def close(self) -> None:
-    """Waits until all is written."""
+    """Wait until all checkpoints are written."""
     self._manager.close()
 
 
 def _is_key(x: Any) -> bool:
-  """Whether an array is of keys, which no file has."""
+  """Return whether an array holds jax.random keys, which orbax cannot store."""
   return jax.numpy.issubdtype(x.dtype, jax.dtypes.prng_key)
 
 
 def _arrays(tree: Any) -> dict[str, np.ndarray]:
-  """The leaves by number as NumPy arrays; without the empty ones, which no file has either."""
+  """Return the leaves as NumPy arrays by index, without empty leaves, which orbax cannot store."""
   leaves = enumerate(jax.tree.leaves(tree))
   return {str(i): np.asarray(jax.random.key_data(x) if _is_key(x) else x) for i, x in leaves if x.size}
 
 
 def _filled(like: Any, arrays: dict[str, Any]) -> Any:
-  """The inverse of `_arrays`."""
+  """Return the tree `like` with its leaves replaced by the arrays; the inverse of `_arrays`."""
   leaves, form = jax.tree.flatten(like)
   for i, x in enumerate(leaves):
     if x.size:
@@ -134,7 +134,7 @@ def _filled(like: Any, arrays: dict[str, Any]) -> Any:
 
 
 def begin(worlds: Any, key: jax.Array, count: int) -> tuple[Any, Callable[[Any, jax.Array], Any]]:
-  """State of so many worlds of a wrapped environment, and for `run` what gives it a bank of new first states."""
+  """Reset `count` worlds of a wrapped environment; return their state and the `starts` function for `run`."""
   reset = mjx.jit(worlds.reset)
 
   def first(key):

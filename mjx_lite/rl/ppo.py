@@ -1,7 +1,7 @@
-"""Proximal policy optimisation, in one file: networks, advantages, loss, and the loop that calls them.
+"""Proximal policy optimization (PPO) in one file: networks, advantages, loss, and the training iteration.
 
 `train(env)` returns a policy and the learning curve. One iteration, from actions to the update of the weights, is one compiled
-program. Needs flax and optax: `pip install 'mjx_lite[rl]'`.
+program. This module needs flax and optax: `pip install 'mjx_lite[rl]'`.
 
 Reference: Schulman and others, Proximal policy optimization algorithms, arXiv 1707.06347; generalised advantages,
 arXiv 1506.02438.
@@ -27,11 +27,11 @@ from mjx_lite.rl import loop
 
 @dataclasses.dataclass(frozen=True)
 class Config:
-  """Settings, good for small tasks; tasks with legs want more worlds and more steps."""
+  """Hyperparameters. The defaults suit small tasks; locomotion tasks need more worlds and more steps."""
 
   worlds: int = 64
   unroll: int = 32  # steps of each world in an iteration
-  epochs: int = 4  # times that the data of an iteration are used
+  epochs: int = 4  # passes over the data of an iteration
   minibatches: int = 4
   hidden: tuple[int, ...] = (64, 64)
   learning_rate: float = 1e-3
@@ -52,7 +52,7 @@ class Normal(NamedTuple):
   var: jax.Array
 
   def update(self, x: jax.Array) -> "Normal":
-    """With the rows of x (..., n) counted in."""
+    """Return the statistics updated with the rows of x (..., n)."""
     x = x.reshape(-1, x.shape[-1])
     total = self.count + len(x)
     delta = jnp.mean(x, axis=0) - self.mean
@@ -60,19 +60,19 @@ class Normal(NamedTuple):
     return Normal(total, self.mean + delta * len(x) / total, var / total)
 
   def __call__(self, x: jax.Array) -> jax.Array:
-    """x in units of the deviation, at most 10."""
+    """Normalize x: subtract the mean, divide by the standard deviation, clip to [-10, 10]."""
     return jnp.clip((x - self.mean) / jnp.sqrt(self.var + 1e-6), -10, 10)
 
 
 class Actor(nn.Module):
-  """Mean (n,) of the action, and logarithm of its deviation, which does not depend on the observation."""
+  """Policy network: mean (n,) of the action, and log standard deviation (n,), which does not depend on the observation."""
 
   hidden: Sequence[int]
   n: int
 
   @nn.compact
   def __call__(self, x: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Of normalised observations."""
+    """Return mean and log standard deviation of the action for normalized observations."""
     for width in self.hidden:
       x = nn.tanh(nn.Dense(width)(x))
     mean = nn.Dense(self.n, kernel_init=nn.initializers.orthogonal(0.01))(x)
@@ -80,20 +80,20 @@ class Actor(nn.Module):
 
 
 class Critic(nn.Module):
-  """The value of a state."""
+  """Value network."""
 
   hidden: Sequence[int]
 
   @nn.compact
   def __call__(self, x: jax.Array) -> jax.Array:
-    """Of normalised observations."""
+    """Return the values of normalized observations."""
     for width in self.hidden:
       x = nn.tanh(nn.Dense(width)(x))
     return nn.Dense(1)(x)[..., 0]
 
 
 class Learner(NamedTuple):
-  """All that changes while learning, but for the environment: a pytree that can be stored."""
+  """Training state without the environment: weights, state of the optimizer, observation statistics. A pytree."""
 
   params: Any
   opt_state: Any
@@ -101,31 +101,31 @@ class Learner(NamedTuple):
 
 
 class Unroll(NamedTuple):
-  """What the worlds did in an iteration; arrays (unroll, worlds, ...)."""
+  """Transitions of all worlds in an iteration; arrays (unroll, worlds, ...)."""
 
   obs: jax.Array
   action: jax.Array
   log_prob: jax.Array
   reward: jax.Array
-  next_obs: jax.Array  # where the step led to: not the start of the next episode
+  next_obs: jax.Array  # observation at the end of the step, before a reset
   done: jax.Array
   truncation: jax.Array
 
 
 class Result(NamedTuple):
-  """What was learned."""
+  """Result of a training."""
 
   policy: Callable[[jax.Array], jax.Array]  # from an observation to the mean action in [-1, 1]
   learner: Learner
-  curve: list[dict[str, float]]  # by iteration: steps, return and length of the episodes that ended (NaN: none), ...
+  curve: list[dict[str, float]]  # per iteration: steps, return and length of the episodes that ended (NaN: none), ...
 
   def plot(self, axes: Any = None, *, label: str | None = None, path: str | os.PathLike | None = None) -> Any:
-    """Draw the learning curve, return over steps, where episodes ended; returns matplotlib's axes.
+    """Plot the learning curve (return over steps) of the iterations in which episodes ended; return matplotlib's axes.
 
     Args:
-      axes: where to draw; those of a new figure if None.
-      label: of the curve.
-      path: of a file to write.
+      axes: matplotlib axes; the axes of a new figure if None.
+      label: label of the curve.
+      path: image file to write.
     """
     if axes is None:
       axes = importlib.import_module("matplotlib.figure").Figure((5, 2.5), layout="constrained").add_subplot()
@@ -139,16 +139,16 @@ class Result(NamedTuple):
 
 
 def log_prob(mean: jax.Array, log_std: jax.Array, action: jax.Array) -> jax.Array:
-  """Logarithm of a normal density, summed over the components of the action."""
+  """Compute the log density of a normal distribution, summed over the components of the action."""
   z = (action - mean) * jnp.exp(-log_std)
   return jnp.sum(-0.5 * z**2 - log_std - 0.5 * jnp.log(2 * jnp.pi), axis=-1)
 
 
 def advantages(config: Any, value: jax.Array, next_value: jax.Array, data: Unroll) -> jax.Array:
-  """Generalised advantages (unroll, worlds).
+  """Compute generalized advantages (unroll, worlds).
 
-  Where an episode ends the sum stops; where it was only cut short (`truncation`) what would have followed is not zero but
-  the value of the state that was reached. Of the settings, `discount` and `gae_lambda` are used.
+  The sum stops at the end of an episode. At a truncation, the value of the reached state replaces the future rewards; at a
+  termination, the future rewards are zero. Of `config`, `discount` and `gae_lambda` are used.
   """
   follows = 1 - data.done * (1 - data.truncation)
   delta = data.reward + config.discount * follows * next_value - value
@@ -162,20 +162,20 @@ def advantages(config: Any, value: jax.Array, next_value: jax.Array, data: Unrol
 
 
 def outcome(after: State) -> tuple[dict[str, jax.Array], jax.Array]:
-  """What `report` needs of the worlds after a step: sums over their episodes, and which diverged."""
+  """Return the inputs of `report` after a step: sums over the episodes, and the worlds that diverged."""
   ended = {k: after.info["episode_metrics"][k] for k in ("sum_reward", "length")}
   return ended, after.metrics.get("diverged", jnp.zeros_like(after.done))
 
 
 def minibatches(key: jax.Array, count: int, number: int, epochs: int) -> jax.Array:
-  """Numbers of the rows of each minibatch (epochs * number, size): every epoch goes through `count` rows in another order."""
+  """Draw row indices of the minibatches (epochs * number, size): a random permutation of `count` rows for each epoch."""
   order = jax.vmap(lambda k: jax.random.permutation(k, count))(jax.random.split(key, epochs))
   size = count // number
   return order[:, : size * number].reshape(-1, size)
 
 
 def report(data: Unroll, ended: dict[str, jax.Array], diverged: jax.Array) -> dict[str, jax.Array]:
-  """An entry of the learning curve: means over the episodes that ended, NaN where none did."""
+  """Compute an entry of the learning curve: means over the episodes that ended, NaN if no episode ended."""
   episodes = jnp.sum(data.done)
 
   def mean(x):
@@ -200,23 +200,23 @@ def train(
   progress: Callable[[int, dict[str, float], Learner], None] | None = None,
   **wrap_options: Any,
 ) -> Result:
-  """Learn a task.
+  """Train a policy for a task.
 
   Args:
-    env: the task, with observations that are arrays.
-    iterations: each takes `unroll` steps in `worlds` worlds.
-    config: settings.
-    seed: of everything that is random.
-    learner: to go on from; a new one by default.
-    checkpoint: folder for orbax to write the whole state of learning to. Called again with the same folder, learning goes on
-      where it was, up to `iterations` in all, as if it had not been interrupted.
-    every: iterations between checkpoints.
-    progress: called after each iteration with its number, its entry of the curve, and the learner.
+    env: the task; its observations must be arrays.
+    iterations: number of iterations; each iteration takes `unroll` steps in `worlds` worlds.
+    config: hyperparameters.
+    seed: seed of all random numbers.
+    learner: training state to continue from; a new training state by default.
+    checkpoint: folder to which orbax writes the whole training state. A second call with the same folder resumes the training,
+      up to `iterations` in total, with the same result as without the interruption.
+    every: number of iterations between checkpoints.
+    progress: called after each iteration with the iteration's number, its entry of the curve, and the learner.
     **wrap_options: arguments of `mjx_lite.envs.wrap` (randomise, action_repeat, refresh, ...).
   """
   config = config or Config()
   worlds = wrap(env, episode_length=config.episode_length, **wrap_options)
-  # Any: flax's `apply` says that it may return a tuple
+  # Any: flax annotates `apply` as possibly returning a tuple
   actor: Any = Actor(config.hidden, env.action_size)
   critic: Any = Critic(config.hidden)
   optimiser = optax.chain(optax.clip_by_global_norm(config.max_gradient), optax.adam(config.learning_rate))
@@ -228,7 +228,7 @@ def train(
     now = Learner(params, optimiser.init(params), normal)
 
   def act(carry, key):
-    """One step of all worlds under the policy."""
+    """Take one step of all worlds under the policy."""
     state, params, normal = carry
     mean, log_std = actor.apply(params["actor"], normal(state.obs))
     action = mean + jnp.exp(log_std) * jax.random.normal(key, mean.shape, mean.dtype)
@@ -250,7 +250,7 @@ def train(
     return -jnp.mean(gain) + config.value_weight * jnp.mean(error**2) - config.entropy * jnp.sum(log_std)
 
   def iterate(state, learner, key):
-    """Unroll, then a few passes over what came of it."""
+    """Unroll the policy, then update the networks with `epochs` passes over the data."""
     params, opt_state, normal = learner
     for_actions, for_order = jax.random.split(key)
     carry = (state, params, normal)
@@ -278,19 +278,19 @@ def train(
 
 
 def make_policy(env: Env, learner: Learner, config: Config | None = None) -> Callable[[jax.Array], jax.Array]:
-  """The function from an observation to the mean action, of a learner.
+  """Return the deterministic policy of a learner: the function from an observation to the mean action.
 
   Args:
     env: the task.
-    learner: of `train`, or of its `progress`.
-    config: the settings it was trained with.
+    learner: the learner that `train` returns, or that `progress` receives.
+    config: the hyperparameters of the training.
   """
   actor: Any = Actor((config or Config()).hidden, env.action_size)
   return lambda obs: jnp.clip(actor.apply(learner.params["actor"], learner.normal(obs))[0], -1, 1)
 
 
 def fresh(actor: Any, critic: Any, obs: jax.Array, key: jax.Array) -> tuple[dict[str, Any], Normal]:
-  """Weights at random of both networks, statistics of the first observations."""
+  """Initialize the weights of both networks at random, and the statistics with the first observations."""
   if not isinstance(obs, jax.Array):
     raise TypeError("this learner takes observations that are arrays, not dicts.")
   first, second = jax.random.split(key)

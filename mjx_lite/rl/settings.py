@@ -1,8 +1,9 @@
-"""With which settings tasks are learned, in one place: `ppo.train(envs.load("reacher"), **settings.PPO["reacher"])`.
+"""Training settings of the tasks: `ppo.train(envs.load("reacher"), **settings.PPO["reacher"])`.
 
-Each takes a minute or two on two CPU cores, in 32 bits, the joystick and the hand three to five; README.md has what is reached,
-and the tests marked `slow` what has to be. `joystick_rough` goes on from the learner of `joystick_flat`, whose policy falls in
-a third of the worlds there: `ppo.train(rough, **settings.PPO["joystick_rough"], learner=flat.learner)`.
+Each training takes one to two minutes on two CPU cores in 32 bits; the joystick and the hand take three to five minutes.
+README.md lists the returns reached, and the tests marked `slow` the returns required. `joystick_rough` continues from the
+learner of `joystick_flat`, whose policy falls in a third of the worlds on rough ground:
+`ppo.train(rough, **settings.PPO["joystick_rough"], learner=flat.learner)`.
 """
 
 from typing import Any

@@ -1,8 +1,8 @@
-"""Short-horizon actor-critic: a learner that follows the simulator's gradient, in one file.
+"""Short-horizon actor-critic (SHAC) in one file: policy optimization with the simulator's gradient.
 
-The actor climbs the derivative of what it gains in a few steps and of the critic's value at their end, through every step of
-the simulator, contacts included. That wants a reward that leads smoothly to the goal; where only touching is rewarded, or
-impacts are stiff, there is little to follow (`notebooks/gradients.ipynb`), and PPO is the better choice.
+The actor ascends the derivative of the rewards in a short horizon plus the critic's value at the end of the horizon. The
+derivative goes through every step of the simulator, also through contacts. The reward must lead smoothly to the goal. If only
+contact is rewarded, or impacts are stiff, the gradient has little information (`notebooks/gradients.ipynb`): prefer PPO.
 
 Reference: Xu and others, Accelerated policy learning with parallel differentiable simulation, arXiv 2204.07137.
 """
@@ -25,10 +25,10 @@ from mjx_lite.rl.ppo import Actor, Critic, Learner, Normal, Result, Unroll, adva
 
 @dataclasses.dataclass(frozen=True)
 class Config:
-  """Settings, good for small tasks."""
+  """Hyperparameters. The defaults suit small tasks."""
 
   worlds: int = 16
-  horizon: int = 16  # steps of each world in an iteration, through which the gradient goes
+  horizon: int = 16  # steps of each world in an iteration; the gradient goes through all of these steps
   critic_epochs: int = 8  # passes of the critic over an iteration's data
   minibatches: int = 4
   hidden: tuple[int, ...] = (64, 64)
@@ -36,16 +36,16 @@ class Config:
   critic_rate: float = 5e-3
   discount: float = 0.98
   gae_lambda: float = 0.95
-  target: float = 0.2  # part of the critic that goes into the slow critic, which the actor follows, in an iteration
+  target: float = 0.2  # weight of the critic in the moving average per iteration; the average is the target critic 'slow'
   max_gradient: float = 1.0
-  max_world_gradient: float = 100.0  # of a world's gain with respect to its state in between; tames chaos in single worlds
+  max_world_gradient: float = 100.0  # clip norm per world, of the gradient with respect to the state after each step
   episode_length: int = 500
 
 
 def tame(tree: Any, limit: float) -> Any:
-  """The arrays (worlds, ...) as they are; their gradient is, in each world, finite and no longer than the limit.
+  """Return the arrays (worlds, ...) unchanged, and clip the norm of their gradient in each world to the limit.
 
-  A world whose gradient has a value that is not finite contributes none.
+  Gradient: clipped per world; zero for a world whose gradient is not finite.
   """
 
   @jax.custom_vjp
@@ -73,22 +73,23 @@ def tame(tree: Any, limit: float) -> Any:
 def gain(
   config: Config, worlds: Any, actor: Any, critic: Any, params: Any, normal: Normal, state: Any, noise: jax.Array
 ) -> tuple[jax.Array, Any]:
-  """What the actor gains, on average for each step, with the slow critic's value of where it gets to.
+  """Compute the actor's mean discounted return per step, with the target critic's value at the end of the horizon.
 
   Args:
-    config: settings.
+    config: hyperparameters.
     worlds: the wrapped environment.
-    actor: network.
-    critic: network.
-    params: of the networks: 'actor', 'slow'.
-    normal: of observations.
-    state: of the worlds at the start.
-    noise: (horizon, worlds, nu), normal, of the actions.
+    actor: policy network.
+    critic: value network.
+    params: weights of the networks: 'actor', 'slow' (the target critic).
+    normal: statistics of the observations.
+    state: state of the worlds at the start.
+    noise: standard normal noise of the actions (horizon, worlds, nu).
 
   Returns:
-    the gain (), and for the critic: the last state, the `Unroll`, sums over ended episodes, which worlds diverged.
+    the gain (), and a tuple for the critic: the last state, the `Unroll`, sums over the ended episodes, and the worlds that
+    diverged.
   """
-  limit = config.max_world_gradient / (config.worlds * config.horizon)  # of a part of the mean
+  limit = config.max_world_gradient / (config.worlds * config.horizon)  # a world contributes this share of the mean
 
   def value(obs):
     return critic.apply(params["slow"], normal(obs))
@@ -96,12 +97,12 @@ def gain(
   def one(carry, noise):
     state, weight, total = carry
     mean, log_std = actor.apply(params["actor"], normal(state.obs))
-    action = jnp.tanh(mean + jnp.exp(log_std) * noise)  # smooth at the ends: clipping would leave no gradient there
+    action = jnp.tanh(mean + jnp.exp(log_std) * noise)  # smooth at the bounds, where clipping would have no gradient
     after = worlds.step(state, action)
     after = after.replace(data=tame(after.data, limit))
     cut, reached = after.info["truncation"], after.info["final_obs"]
     total += weight * (after.reward + config.discount * cut * value(reached))
-    weight = jnp.where(after.done > 0, 1, config.discount * weight)  # the next episode counts like this one
+    weight = jnp.where(after.done > 0, 1, config.discount * weight)  # discounting restarts with the next episode
     data = Unroll(state.obs, action, jnp.zeros_like(after.reward), after.reward, reached, after.done, cut)
     return (after, weight, total), (data, *outcome(after))
 
@@ -123,7 +124,7 @@ def train(
   progress: Callable[[int, dict[str, float], Learner], None] | None = None,
   **wrap_options: Any,
 ) -> Result:
-  """Learn a task whose reward is smooth in the state. Arguments as of `ppo.train`."""
+  """Train a policy for a task whose reward is smooth in the state. Arguments as of `ppo.train`."""
   config = config or Config()
   worlds = wrap(env, episode_length=config.episode_length, **wrap_options)
   actor: Any = Actor(config.hidden, env.action_size)
@@ -138,13 +139,13 @@ def train(
     now = Learner({**params, "slow": params["critic"]}, {k: rates[k].init(x) for k, x in params.items()}, normal)
 
   def update(name, loss, params, opt_state):
-    """A step down the gradient of one network."""
+    """Take one optimizer step on one network."""
     out, gradient = jax.value_and_grad(lambda p: loss({**params, name: p}), has_aux=True)(params[name])
     step, new = rates[name].update(gradient, opt_state[name], params[name])
     return {**params, name: optax.apply_updates(params[name], step)}, {**opt_state, name: new}, out[1]
 
   def iterate(state, learner, key):
-    """The actor's step, then the critic's, towards what the worlds did in it."""
+    """Update the actor, then fit the critic to the data of the actor's unroll."""
     params, opt_state, normal = learner
     for_noise, for_order = jax.random.split(key)
     noise = jax.random.normal(for_noise, (config.horizon, config.worlds, env.action_size), state.reward.dtype)
@@ -180,12 +181,12 @@ def train(
 
 
 def make_policy(env: Env, learner: Learner, config: Config | None = None) -> Callable[[jax.Array], jax.Array]:
-  """The function from an observation to the mean action, of a learner.
+  """Return the deterministic policy of a learner: the function from an observation to the mean action.
 
   Args:
     env: the task.
-    learner: of `train`, or of its `progress`.
-    config: the settings it was trained with.
+    learner: the learner that `train` returns, or that `progress` receives.
+    config: the hyperparameters of the training.
   """
   actor: Any = Actor((config or Config()).hidden, env.action_size)
   return lambda obs: jnp.tanh(actor.apply(learner.params["actor"], learner.normal(obs))[0])

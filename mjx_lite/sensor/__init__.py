@@ -1,1 +1,1 @@
-"""Sensors: what a model measures of itself, stage by stage."""
+"""Sensors of a model, stage by stage."""

@@ -1,4 +1,4 @@
-"""Sensors of the acceleration stage, but for contacts."""
+"""Sensors of the acceleration stage, except the contact sensor."""
 
 from typing import Any, NamedTuple
 
@@ -18,37 +18,37 @@ from mjx_lite.sensor.position import FrameTables, first_active
 
 
 def accelerometer(m: Model, d: Data, t: FrameTables) -> jax.Array:
-  """Acceleration of a site against free fall, in its frame [m/s^2]."""
+  """Return the acceleration of a site relative to free fall, in the frame of the site [m/s^2]."""
   return vector.mat_t_vec(frames.orientation(d, t.object), frames.acceleration(d, t.object).linear)
 
 
 def force(m: Model, d: Data, t: FrameTables) -> jax.Array:
-  """Force that the site's body gets from its parent, in the site's frame [N]."""
+  """Return the force on the site's body from its parent body, in the site's frame [N]."""
   return vector.mat_t_vec(frames.orientation(d, t.object), frames.wrench(d, t.object).linear)
 
 
 def torque(m: Model, d: Data, t: FrameTables) -> jax.Array:
-  """Torque about the site that its body gets from its parent, in the site's frame [N m]."""
+  """Return the torque about the site on the site's body from its parent body, in the site's frame [N m]."""
   return vector.mat_t_vec(frames.orientation(d, t.object), frames.wrench(d, t.object).angular)
 
 
 def frame_linacc(m: Model, d: Data, t: FrameTables) -> jax.Array:
-  """Acceleration of a frame against free fall [m/s^2]."""
+  """Return the acceleration of a frame relative to free fall [m/s^2]."""
   return frames.acceleration(d, t.object).linear
 
 
 def frame_angacc(m: Model, d: Data, t: FrameTables) -> jax.Array:
-  """Angular acceleration of a frame [rad/s^2]."""
+  """Return the angular acceleration of a frame [rad/s^2]."""
   return frames.acceleration(d, t.object).angular
 
 
 def limit_force(m: Model, d: Data, row: np.ndarray) -> jax.Array:
-  """Force of an active limit; zero where it is not active."""
+  """Return the force of an active limit; zero where the limit is not active."""
   return first_active(d.efc_D > 0, d.efc_force, row) if (row >= 0).any() else jnp.zeros((len(row), 1), d.qpos.dtype)
 
 
 def plan_tendon_actuators(s: dict[str, Any], who: np.ndarray) -> list[Part]:
-  """First outputs of the actuators on each tendon."""
+  """Plan the sums over the first outputs of the actuators on each tendon."""
   on = np.flatnonzero(s["actuator_trntype"] == TrnType.TENDON)
   mask = np.zeros((len(who), s["nout"]))
   for i, tendon in enumerate(s["sensor_objid"][who]):
@@ -57,22 +57,22 @@ def plan_tendon_actuators(s: dict[str, Any], who: np.ndarray) -> list[Part]:
 
 
 def tendon_actuator_force(m: Model, d: Data, t: SumPlan) -> jax.Array:
-  """Sum of the forces of the actuators on a tendon [N]."""
+  """Return the sum of the forces of the actuators on a tendon [N]."""
   return mask_sum(t, d.actuator_force)
 
 
 class TouchTables(NamedTuple):
-  """Contacts of the bodies of sites of one shape, padded to the longest list."""
+  """Contact slots of the bodies of n sites of one shape, padded to the longest list."""
 
   shape: int
   site: np.ndarray  # (n,)
   slot: np.ndarray  # (n, k)
-  sign: np.ndarray  # (n, k) of the normal that points away from the body: 1, -1, 0 where there is no slot
-  body: np.ndarray | None  # (n,) of the sites, where the slots' geoms are chosen at run time: the sign follows from them
+  sign: np.ndarray  # (n, k) factor that turns the normal away from the body: 1 or -1; 0 is padding
+  body: np.ndarray | None  # (n,) bodies of the sites if the slots' geoms are chosen at run time, which then decide `sign`
 
 
 def plan_touch(s: dict[str, Any], who: np.ndarray) -> list[Part]:
-  """Sensors by the shape of their site."""
+  """Group the sensors by the shape of their site."""
   out = []
   for (shape,), some in split(who, s["site_type"][s["sensor_objid"][who]]):
     site = s["sensor_objid"][some].astype(int)
@@ -89,7 +89,7 @@ def plan_touch(s: dict[str, Any], who: np.ndarray) -> list[Part]:
 
 
 def padded(lists: list[tuple[np.ndarray, np.ndarray]]) -> tuple[np.ndarray, np.ndarray]:
-  """Lists of slots and of their signs as arrays (n, k)."""
+  """Pad lists of slots, and of their signs, to arrays (n, k)."""
   longest = max((len(x) for x, _ in lists), default=0)
   slot, sign = np.zeros((len(lists), longest), int), np.zeros((len(lists), longest), int)
   for i, (x, y) in enumerate(lists):
@@ -98,9 +98,9 @@ def padded(lists: list[tuple[np.ndarray, np.ndarray]]) -> tuple[np.ndarray, np.n
 
 
 def touch(m: Model, d: Data, t: TouchTables) -> jax.Array:
-  """Sum of the normal forces whose rays away from the body meet the site [N].
+  """Return the sum of the normal forces whose rays away from the body hit the site [N].
 
-  Gradient: that of the forces; which of them count is decided by where they are.
+  Gradient: that of the forces; the choice of the forces that count has none.
   """
   if not t.slot.shape[1]:
     return jnp.zeros((len(t.site), 1), d.qpos.dtype)

@@ -1,4 +1,4 @@
-"""The contact sensor: which contacts match, which of them are reported, and what of them."""
+"""Contact sensor: the contacts that match, the choice of the reported contacts, and their fields."""
 
 from typing import Any, NamedTuple
 
@@ -24,25 +24,25 @@ class ContactTables(NamedTuple):
   fields: tuple[int, ...]  # ConDataField
   reduce: int
   num: int  # contacts reported
-  shape: int  # of the sites that contacts have to be in, -1 for none
+  shape: int  # shape of the sites that must contain the contacts, -1 for no site
   site: np.ndarray  # (n,)
   slot: np.ndarray  # (n, k)
-  sign: Any  # (n, k, 1 or W) -1 where the normal is turned round, 0 where there is no match
+  sign: Any  # (n, k, 1 or W) -1 where the normal is reversed, 0 where there is no match
   body: np.ndarray  # (2, n, k) bodies of the slots
-  matching: "Matching | None"  # where the slots' geoms are chosen at run time: sign and body then follow from them
+  matching: "Matching | None"  # if the slots' geoms are chosen at run time, which then decide `sign` and `body`
 
 
 class Matching(NamedTuple):
-  """Which geoms are, or are part of, the two objects of sensors."""
+  """Masks of the geoms that are the two objects of the sensors, or part of them."""
 
   first: np.ndarray  # (n, ngeom)
   second: np.ndarray
-  some1: np.ndarray  # (n, 1, 1) there is such an object
-  some2: np.ndarray
+  some1: np.ndarray  # (n, 1, 1) whether the sensor has a first object
+  some2: np.ndarray  # the same for the second object
 
 
 def plan(s: dict[str, Any], who: np.ndarray) -> list[Part]:
-  """Sensors by specification, number of contacts and shape of their site."""
+  """Group the sensors by fields, reduction, size and shape of their site."""
   fields, reduce = s["sensor_intprm"][who, 0], s["sensor_intprm"][who, 1]
   at_site = s["sensor_objtype"][who] == ObjType.SITE
   shape = np.full(len(who), -1)
@@ -65,7 +65,7 @@ def _objects(s, i):
 
 
 def _matches(s, i):
-  """Slots that match a sensor's objects, and whether the normal has to be turned round."""
+  """Return the slots that match a sensor's objects, and the sign of each: -1 where the normal must be reversed."""
   first, second = (
     [_is(s, *obj, s["slot_geom"][:, side], s["slot_body"][:, side]) for side in (0, 1)] for obj in _objects(s, i)
   )
@@ -75,7 +75,7 @@ def _matches(s, i):
 
 
 def _sign(first, second, some1, some2):
-  """-1 where the normal has to be turned round, 0 where the sides of a slot do not match. Source: `matchContact`."""
+  """Return the sign of each slot: -1 where the normal must be reversed, 0 where nothing matches. Source: `matchContact`."""
   both = some1 & some2
   regular, reverse = first[0] & second[1], first[1] & second[0]
   involved = (first[0] | first[1]) & (second[0] | second[1]) & (regular | reverse | ~both)
@@ -91,7 +91,7 @@ def _matching(s, who):
 
 
 def _matched(m, d, t):
-  """The tables with what follows from the geoms of the slots now."""
+  """Return the tables with `sign` and `body` for the present geoms of the slots."""
   p, geom = t.matching, [d.contact.geom[:, side] for side in (0, 1)]
   first, second = ([jnp.asarray(table)[:, g] for g in geom] for table in (p.first, p.second))
   body = [jnp.asarray(m.geom_bodyid)[g] for g in geom]
@@ -99,24 +99,24 @@ def _matched(m, d, t):
 
 
 def _is(s, kind, obj, geom, body):
-  """Whether the sides of slots are, or are part of, an object."""
+  """Return whether the sides of slots are an object, or part of the object."""
   if kind in (ObjType.UNKNOWN, ObjType.SITE):
     return np.ones(len(geom), bool)
   if kind == ObjType.GEOM:
     return geom == obj
   if kind == ObjType.BODY:
     return body == obj
-  above = np.asarray(body, int)  # a subtree: the body or one above it
+  above = np.asarray(body, int)  # a subtree: the body or one of its ancestors
   while (above > obj).any():
     above = np.where(above > obj, s["body_parentid"][above], above)
   return above == obj
 
 
 class _Found(NamedTuple):
-  """The contacts of all slots of all sensors."""
+  """Contacts of all slots of all sensors."""
 
   count: jax.Array  # (n, W) matching contacts
-  force: jax.Array  # (n, k, 6, W)
+  force: jax.Array  # (n, k, 6, W) force, torque in the contact frame [N, N m]
   frame: jax.Array  # (n, k, 3, 3, W)
 
 
@@ -125,13 +125,13 @@ def _number(m, d, t, x):
 
 
 def _turn_z(t, v):
-  """The third component changes sign with the direction of the contact."""
+  """Flip the third component with the direction of the contact."""
   one = np.ones_like(t.sign) if isinstance(t.sign, np.ndarray) else jnp.ones_like(t.sign)
   return v * jnp.stack([one, one, t.sign], axis=-2).astype(v.dtype)
 
 
 def _relative(m, d, t, point):
-  """Velocity (angular, linear) of the second body against the first, at points (n, k, 3, W)."""
+  """Return the velocity (angular, linear) of the second body relative to the first, at points (n, k, 3, W)."""
   sides = []
   for body in t.body:
     com = rows(d.subtree_com, m.body_rootid)
@@ -149,7 +149,7 @@ def _linvel(m, d, t, x):
   return _turn_z(t, vector.mat_vec(x.frame, _relative(m, d, t, rows(d.contact.pos, t.slot))[1]))
 
 
-# field of a contact -> how many numbers it has, and the function of them for every slot; in MuJoCo's order
+# field of a contact -> its size, and the function that computes the field for every slot; in MuJoCo's order
 FIELDS: dict[int, tuple[int, Any]] = {
   ConDataField.FOUND: (1, _number),
   ConDataField.FORCE: (3, lambda m, d, t, x: _turn_z(t, x.force[:, :, :3])),
@@ -164,10 +164,10 @@ FIELDS: dict[int, tuple[int, Any]] = {
 
 
 def contact(m: Model, d: Data, t: ContactTables) -> jax.Array:
-  """Fields of the matching contacts.
+  """Return the fields of the matching contacts.
 
   Source: `mj_computeSensorAcc`, case mjSENS_CONTACT; MuJoCo documentation, sensor/contact.
-  Gradient: that of the fields; which contacts are reported, and how many there are, has none.
+  Gradient: that of the fields; the choice of the contacts and their number have none.
   """
   n, k = t.slot.shape
   size = sum(FIELDS[f][0] for f in t.fields)
@@ -185,7 +185,7 @@ def contact(m: Model, d: Data, t: ContactTables) -> jax.Array:
   if t.reduce == NETFORCE:
     return _net(d, t, x, match, size)
 
-  # the contacts that are reported: the first ones, or those that are first by a criterion
+  # the reported contacts: the first ones, or the first ones by a criterion
   key = jnp.zeros((), d.qpos.dtype)
   if t.reduce == MINDIST:
     key = rows(c.dist, t.slot)
@@ -204,7 +204,7 @@ def contact(m: Model, d: Data, t: ContactTables) -> jax.Array:
 
 
 def _net(d, t, x, match, size):
-  """One contact instead of all: the sum of the wrenches about their centre; its axes are those of the world."""
+  """Reduce all contacts to one: the sum of the wrenches about the centre of the contacts, in world axes."""
   pos = rows(d.contact.pos, t.slot)
   local = jnp.where(match[:, :, None], x.force * t.sign[:, :, None], 0)
   push, torque = (vector.mat_t_vec(x.frame, local[:, :, i]) for i in (slice(0, 3), slice(3, 6)))

@@ -1,4 +1,4 @@
-"""Sensors of the distances of geoms, and of all geoms of bodies."""
+"""Sensors of distances between geoms, or between all geoms of two bodies."""
 
 from typing import Any, NamedTuple
 
@@ -17,14 +17,14 @@ class DistanceTables(NamedTuple):
   """Pairs of geoms of all sensors."""
 
   who: np.ndarray  # sensors (n,)
-  sensor: np.ndarray  # (npair,) sensor of a pair
+  sensor: np.ndarray  # (npair,) sensor of each pair
   geom1: np.ndarray  # (npair,)
   geom2: np.ndarray  # (npair,)
-  pair: np.ndarray  # (n, k) pairs of a sensor in C's order, the last one repeated
+  pair: np.ndarray  # (n, k) pairs of each sensor in C's order, padded with the last pair; -1 for a sensor without pairs
 
 
 def plan(s: dict[str, Any], who: np.ndarray) -> list[Part]:
-  """Every geom of the first object with every geom of the second; a sensor of a body without geoms has no pair."""
+  """Pair every geom of the first object with every geom of the second; a sensor of a body without geoms has no pair."""
   lists = []
   for i in who:
     sides = []
@@ -40,7 +40,7 @@ def plan(s: dict[str, Any], who: np.ndarray) -> list[Part]:
 
 
 def _nearest(m: Model, d: Data, t: DistanceTables) -> distance.Distance:
-  """Smallest distance of each sensor's pairs (n, W), and its segment (n, 6, W); the cutoff and zero beyond it."""
+  """Return the least distance (n, W) over each sensor's pairs and its segment (n, 6, W); cutoff and zero beyond the cutoff."""
   limit = rows(m.sensor_cutoff, t.who)
   if not t.pair.size:
     return distance.Distance(limit, jnp.zeros((len(t.who), 6, 1), limit.dtype), jnp.zeros(1, bool))
@@ -54,7 +54,7 @@ def _nearest(m: Model, d: Data, t: DistanceTables) -> distance.Distance:
 
 
 def dist(m: Model, d: Data, t: DistanceTables) -> Marked:
-  """Distance of the surfaces, at most the cutoff [m].
+  """Return the distance between the surfaces, at most the cutoff [m].
 
   Source: `mj_computeSensorPos`, case mjSENS_GEOMDIST.
   """
@@ -63,7 +63,7 @@ def dist(m: Model, d: Data, t: DistanceTables) -> Marked:
 
 
 def normal(m: Model, d: Data, t: DistanceTables) -> Marked:
-  """Direction from the first surface to the second; zero beyond the cutoff and, with its gradient, where they touch."""
+  """Return the direction from the first surface to the second; zero beyond the cutoff, zero with zero gradient at contact."""
   _, segment, lost = _nearest(m, d, t)
   return Marked(safe.normalize(segment[:, 3:] - segment[:, :3]) * _differs(segment), lost)
 
@@ -73,6 +73,6 @@ def _differs(segment):
 
 
 def fromto(m: Model, d: Data, t: DistanceTables) -> Marked:
-  """Nearest points of the two surfaces [m]; zero beyond the cutoff."""
+  """Return the nearest points of the two surfaces [m]; zero beyond the cutoff."""
   found = _nearest(m, d, t)
   return Marked(found.fromto, found.lost)

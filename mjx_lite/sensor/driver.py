@@ -1,4 +1,4 @@
-"""All sensors of a stage, with cutoffs, delays and intervals."""
+"""Evaluation of all sensors of a stage, with cutoffs, delays and intervals."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -16,7 +16,7 @@ from mjx_lite.sensor.table import NEEDS_RNE_POSTCONSTRAINT, NEEDS_SUBTREE_VEL, S
 
 
 class Group(NamedTuple):
-  """What one call of a sensor function computes."""
+  """Sensors of one type that one call of the sensor function computes."""
 
   kind: int  # SensorType
   tables: Any
@@ -26,45 +26,45 @@ class LatePlan(NamedTuple):
   """The sensors of a stage that have a history."""
 
   who: np.ndarray  # (n,)
-  row: np.ndarray  # (n, widest) their numbers among those of the stage, -1 for none
-  out: np.ndarray  # (n, widest) the same in sensordata
-  flat: np.ndarray  # those of row that are there
-  interp: np.ndarray  # (n,)
+  row: np.ndarray  # (n, widest) index of each value among the values of the stage, -1 is padding
+  out: np.ndarray  # (n, widest) index of each value in sensordata, -1 is padding
+  flat: np.ndarray  # entries of `row` without padding
+  interp: np.ndarray  # (n,) order of interpolation
   buffers: history.HistoryPlan
 
 
 class StagePlan(NamedTuple):
-  """The sensors of a stage; its numbers come in the order of the groups."""
+  """The sensors of a stage. Their values are in the order of the groups."""
 
   groups: tuple[Group, ...]
-  out: np.ndarray  # place in sensordata of each number
-  sensor: np.ndarray  # sensor of each number
-  low: np.ndarray  # the cutoff is a lower bound too
-  high: np.ndarray  # the cutoff is an upper bound
+  out: np.ndarray  # index in sensordata of each value
+  sensor: np.ndarray  # sensor of each value
+  low: np.ndarray  # whether minus the cutoff is a lower bound
+  high: np.ndarray  # whether the cutoff is an upper bound
   late: LatePlan
-  needs: frozenset[str]  # stages on demand: 'subtree_vel', 'rne_postconstraint'
+  needs: frozenset[str]  # stages computed on demand: 'subtree_vel', 'rne_postconstraint'
 
 
 class SensorPlan(NamedTuple):
-  """By stage, and the initial history."""
+  """Plans of the sensors by stage, and the initial history."""
 
   position: StagePlan
   velocity: StagePlan
   acceleration: StagePlan
-  energies: frozenset[int]  # energies that sensors read
+  energies: frozenset[int]  # types of the energy sensors in the model
   start_constant: np.ndarray  # (nhistory,) initial history of sensors: a constant
-  start_steps: np.ndarray  # (nhistory,) ... plus this multiple of the timestep
+  start_steps: np.ndarray  # (nhistory,) and a multiple of the timestep, added to the constant
 
 
 def plan(s: Mapping[str, Any], values: Mapping[str, np.ndarray], timestep: float) -> SensorPlan:
-  """Group the sensors.
+  """Group the sensors by stage and type.
 
   Args:
     s: static fields of the model, `slot_body` and `slot_geom` of the contact slots, `row_type` and `row_id` of the
       constraint rows.
-    values: float fields as they are when the model is put. When the samples of an interval were taken before the start
-      follows from them.
-    timestep: likewise [s].
+    values: float fields at the time of `put_model`. They decide when the samples of a sensor with an interval were taken before
+      the start.
+    timestep: timestep at the time of `put_model` [s].
   """
   constant, steps = _start(s, values["sensor_interval"], timestep)
   position, velocity, acceleration = (_stage(s, stage) for stage in (Stage.POS, Stage.VEL, Stage.ACC))
@@ -104,7 +104,7 @@ def _late(s, order, out):
 
 
 def _start(s, interval, timestep):
-  """Initial history of the sensors. Source: `mj_resetData`."""
+  """Return the initial history of the sensors: a constant and a multiple of the timestep. Source: `mj_resetData`."""
   constant, steps = np.zeros(s["nhistory"]), np.zeros(s["nhistory"])
   for i in np.flatnonzero(s["sensor_history"][:, 0] > 0):
     n, first, (period, phase) = s["sensor_history"][i, 0], s["sensor_historyadr"][i], interval[i]
@@ -120,14 +120,14 @@ def _start(s, interval, timestep):
 
 
 def start(m: Model, timestep: jax.Array) -> jax.Array:
-  """The history (nhistory, W) before the first step, of actuators and sensors, for a timestep (W,)."""
+  """Return the history (nhistory, W) of actuators and sensors before the first step, for a timestep (W,) [s]."""
   p: SensorPlan = m.plan.sensor
   constant, steps = jnp.asarray(p.start_constant, m.layout.dtype), jnp.asarray(p.start_steps, m.layout.dtype)
   return history.start(m, timestep) + constant[:, None] + steps[:, None] * timestep
 
 
 def values(m: Model, d: Data, p: StagePlan) -> Marked:
-  """Numbers (n, W) of all sensors of a stage, cut off, and where a search for one of them ended at its limit.
+  """Return the values (n, W) of all sensors of a stage after the cutoff, and the worlds where a search ended at its limit.
 
   Source: `mj_computeSensor`.
   Gradient: zero beyond the cutoff.
@@ -144,10 +144,10 @@ def values(m: Model, d: Data, p: StagePlan) -> Marked:
 
 
 def run(m: Model, d: Data, p: StagePlan) -> Marked:
-  """sensordata (nsensordata, W) with the sensors of a stage written to it; and as of `values`.
+  """Return sensordata (nsensordata, W) with the values of a stage, and the worlds where a search ended at its limit.
 
-  A sensor with a delay is read from its history, one with an interval is measured when its time has come and read from the
-  history otherwise.
+  A sensor with a delay is read from its history. A sensor with an interval is measured when its next time is due, and read
+  from its history otherwise.
 
   Source: `mj_sensorPos`, `mj_sensorVel`, `mj_sensorAcc`.
   """
@@ -163,13 +163,13 @@ def run(m: Model, d: Data, p: StagePlan) -> Marked:
 
 
 def _is_due(late, past, interval, time):
-  """Whether a sensor with an interval measures now (n, W); others always do."""
+  """Return whether each sensor measures now (n, W); a sensor without an interval always does."""
   user = rows(past, late.buffers.cursor - 1)
   return ~(interval > 0) | (user + interval <= time)
 
 
 def record(m: Model, d: Data, past: jax.Array, p: StagePlan) -> jax.Array:
-  """The history after the sensors of a stage were recorded. Source: `mj_advance`."""
+  """Return the history with the present values of the sensors of a stage recorded. Source: `mj_advance`."""
   late = p.late
   if not len(late.who):
     return past

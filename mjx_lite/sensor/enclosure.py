@@ -1,8 +1,8 @@
-"""How far objects stick out of sites: the signed distance of that point of the object which is farthest out.
+"""Protrusion of objects from sites: the largest signed distance from the site over all points of the object.
 
-A site is convex, so its distance (`solid`) is a convex function, and the farthest point of an object is an extreme one: an
-end, a corner, a vertex. Of curved objects it is followed from several sides, each time to the point that is farthest along the
-last one's normal, which never goes back.
+A site is convex, so its distance (`solid`) is a convex function, and the farthest point of an object is an extreme point: an
+end, a corner or a vertex. For curved objects an iteration from several directions finds the point: each iteration goes to the
+object's point that is farthest along the gradient of the distance at the last point. The distance never decreases.
 """
 
 from collections.abc import Mapping
@@ -22,7 +22,7 @@ from mjx_lite.sensor import solid, zone
 from mjx_lite.sensor.group import Part, split
 
 _SIDES = np.array([(x, y, z) for x in (-1, 0, 1) for y in (-1, 0, 1) for z in (-1, 0, 1) if (x, y, z) != (0, 0, 0)], np.int32)
-_ROUNDS = 40  # of following the normal
+_ROUNDS = 40  # iterations that follow the gradient
 _CORNERS = np.array([(x, y, z) for x in (-1, 1) for y in (-1, 1) for z in (-1, 1)], np.int32)
 _ENDS = np.array([(0, 0, -1), (0, 0, 1)], np.int32)
 
@@ -40,7 +40,7 @@ class _Seen(NamedTuple):
 
 
 def _at(x: _Seen, local: jax.Array) -> jax.Array:
-  """Points (n, k, 3, W) of the objects' frames in those of the sites."""
+  """Transform points (n, k, 3, W) from the objects' frames to the sites' frames."""
   return x.pos[:, None] + vector.mat_vec(x.mat[:, None], local)
 
 
@@ -72,7 +72,7 @@ def _cylinder_point(size, direction):
 
 
 def _curved(point: Any) -> Any:
-  """Largest distance of objects with a function (size, direction) -> the point farthest along a direction, both local."""
+  """Return the largest-distance function of a shape, from its support function (size, direction) -> point, both local."""
 
   def largest(x: _Seen, distance: Any) -> jax.Array:
     def local(x, normal):
@@ -91,7 +91,7 @@ def _curved(point: Any) -> Any:
   return largest
 
 
-# shape of an object -> largest distance (n, W) of its points; meshes come as their vertices
+# shape of an object -> largest distance (n, W) of its points [m]; meshes use their vertices
 OBJECTS: dict[int, Any] = {
   GeomType.SPHERE: _ball,
   GeomType.CAPSULE: _capsule,
@@ -106,27 +106,27 @@ OBJECTS: dict[int, Any] = {
 
 
 class Group(NamedTuple):
-  """Objects of one shape, geoms or sites; a mesh is a group of its own."""
+  """Objects of one shape, all geoms or all sites; every mesh is a separate group."""
 
   is_geom: bool
   shape: int
   who: np.ndarray  # ids (n,)
-  site: np.ndarray  # (n,)
-  vert: np.ndarray  # (nvert, 3) of a mesh, in the frame of the object
+  site: np.ndarray  # (n,) site of each object
+  vert: np.ndarray  # (nvert, 3) vertices of a mesh [m], in the frame of the object
 
 
 class EnclosureTables(NamedTuple):
   """Sensors of sites of one shape, or of one mesh."""
 
-  shape: int  # of the sites
-  hull: np.ndarray | None  # triangles of the mesh
+  shape: int  # type of the sites
+  hull: np.ndarray | None  # triangles of the mesh, None for other shapes
   groups: tuple[Group, ...]
   order: np.ndarray  # object -> row in the concatenation of the groups
-  own: np.ndarray  # (n, k) objects of each sensor, the last one repeated
+  own: np.ndarray  # (n, k) objects of each sensor, padded with the last object
 
 
 def objects(s: Mapping[str, Any], sensor: int) -> list[tuple[bool, int]]:
-  """What an enclosed sensor looks at: whether geom or site, and id. A body stands for its geoms, as frame for its subtree's."""
+  """List the objects of a sensor as (is a geom, id). BODY means the geoms of the body, XBODY the geoms of its subtree."""
   kind, who = s["sensor_objtype"][sensor], int(s["sensor_objid"][sensor])
   if kind in (ObjType.GEOM, ObjType.SITE):
     return [(bool(kind == ObjType.GEOM), who)]
@@ -135,7 +135,7 @@ def objects(s: Mapping[str, Any], sensor: int) -> list[tuple[bool, int]]:
 
 
 def plan(s: Mapping[str, Any], who: np.ndarray) -> list[Part]:
-  """Sensors by the shape of their site; every mesh is a shape of its own."""
+  """Group the sensors by the shape of their site; every mesh is a separate shape."""
   site = s["sensor_refid"][who]
   mesh = np.where(s["site_type"][site] == GeomType.MESH, s["site_dataid"][site], -1)
   return [Part(some, _tables(s, shape, i, some)) for (shape, i), some in split(who, s["site_type"][site], mesh)]
@@ -160,7 +160,7 @@ def _tables(s, shape, inside, who):
 
 
 def _vertices(s, mesh, is_geom):
-  """Vertices of a hull; the frame of a geom is that of the mesh, the frame of a site that of its file."""
+  """Return the vertices of a hull; a geom has the frame of the mesh, a site the frame of the mesh file."""
   if mesh < 0:
     return np.zeros((0, 3))
   vert = hulls.plan(dict(s), np.array([mesh]), np.zeros(0, int)).vert
@@ -170,14 +170,14 @@ def _vertices(s, mesh, is_geom):
 
 
 def protrusion(m: Model, d: Data, t: EnclosureTables) -> jax.Array:
-  """By how much objects stick out of sites (n, W) [m]; negative where they are inside, by the least gap.
+  """Return by how much objects stick out of sites (n, W) [m]; minus the least gap where an object is inside.
 
   Differs: the sensor `enclosed` reports the point that is farthest out. C's search may end at a nearer point: never for
-  ellipsoids, for boxes and spheres in 3 % of random poses, for cylinders in a quarter, for meshes in four of ten. C's number is
-  then less by up to a tenth of the site's size. The signs differ only where the object sticks out by no more than that.
+  ellipsoids, in 3 % of random poses for boxes and spheres, in a quarter for cylinders, in four of ten for meshes. C's value is
+  then less by up to a tenth of the site's size. The signs differ only where the object sticks out by at most this amount.
 
   Source: `mjc_hausdorff`.
-  Gradient: of the point that is farthest out.
+  Gradient: that of the point that is farthest out.
   """
   hull = t.hull
   distance = solid.SOLIDS[t.shape] if hull is None else lambda p, _: solid.from_hull(hull, p)

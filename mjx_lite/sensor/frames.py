@@ -12,12 +12,12 @@ from mjx_lite.math import quat, spatial, vector
 
 
 class Frame(NamedTuple):
-  """Where the frame of a kind of object is found."""
+  """Names of the fields that hold the frame of a kind of object."""
 
-  body: str | None  # mjModel's field of its body, None: it is one
-  pos: str  # fields of Data
-  mat: str
-  size: str  # mjModel's number of them
+  body: str | None  # mjModel's field of the object's body, None: the object is a body
+  pos: str  # field of Data with the position
+  mat: str  # field of Data with the rotation matrix
+  size: str  # mjModel's number of objects of this kind
 
 
 # kind of object with a frame
@@ -28,7 +28,7 @@ FRAMES = {
   ObjType.SITE: Frame("site_bodyid", "site_xpos", "site_xmat", "nsite"),
   ObjType.CAMERA: Frame("cam_bodyid", "cam_xpos", "cam_xmat", "ncam"),
 }
-# kind -> field of Data with the orientation as a quaternion, and the local quaternion that it needs still
+# kind -> field of Data with a quaternion, and field of mjModel with the local quaternion to apply after it
 _QUATS = {
   ObjType.BODY: ("xiquat", None), ObjType.XBODY: ("xquat", None), ObjType.GEOM: ("geom_xquat", None),
   ObjType.SITE: ("site_xquat", None), ObjType.CAMERA: ("xquat", "cam_quat"),
@@ -41,11 +41,11 @@ class Objects(NamedTuple):
   parts: tuple[tuple[int, np.ndarray], ...]  # kind, ids
   order: np.ndarray  # object -> row in the concatenation of the parts
   body: np.ndarray  # (n,)
-  root: np.ndarray  # (n,) root body of its tree
+  root: np.ndarray  # (n,) root body of the tree
 
 
 def plan(s: dict[str, Any], kinds: np.ndarray, ids: np.ndarray) -> Objects:
-  """Group objects (n,) by kind; a body may be named as BODY or XBODY."""
+  """Group objects (n,) by kind; a body is of kind BODY (inertial frame) or XBODY (body frame)."""
   kinds, ids = np.asarray(kinds, int), np.asarray(ids, int)
   parts, order, body = [], [], np.zeros(len(ids), int)
   for kind in np.unique(kinds):
@@ -58,17 +58,17 @@ def plan(s: dict[str, Any], kinds: np.ndarray, ids: np.ndarray) -> Objects:
 
 
 def position(d: Data, o: Objects) -> jax.Array:
-  """Origins (n, 3, W) [m]."""
+  """Return the origins (n, 3, W) [m]."""
   return join([rows(getattr(d, FRAMES[ObjType(k)].pos), ids) for k, ids in o.parts], o.order)
 
 
 def orientation(d: Data, o: Objects) -> jax.Array:
-  """Rotation matrices (n, 3, 3, W), axes in columns."""
+  """Return the rotation matrices (n, 3, 3, W), axes in columns."""
   return join([rows(getattr(d, FRAMES[ObjType(k)].mat), ids) for k, ids in o.parts], o.order)
 
 
 def quaternion(m: Model, d: Data, o: Objects) -> jax.Array:
-  """Orientations (n, 4, W). That of a camera is of the frame that is fixed in its body, also where it tracks."""
+  """Return the orientations (n, 4, W). A camera has the frame fixed to its body, even if the camera tracks."""
   parts = []
   for kind, ids in o.parts:
     field, local = _QUATS[ObjType(kind)]
@@ -81,25 +81,25 @@ def quaternion(m: Model, d: Data, o: Objects) -> jax.Array:
 
 
 class Motion(NamedTuple):
-  """Of a frame's origin, in the axes of the world."""
+  """Motion of the origins of frames, or torque and force, in world axes."""
 
   angular: jax.Array  # (n, 3, W)
   linear: jax.Array  # (n, 3, W)
 
 
 def _at(d: Data, o: Objects, about_com: jax.Array, pos: jax.Array) -> Motion:
-  """Motion at the origins of what is given about the trees' centres of mass."""
+  """Shift a spatial vector about the trees' centres of mass to the origins of the frames."""
   omega, v = spatial.split(rows(about_com, o.body))
   return Motion(omega, v + vector.cross(omega, pos - rows(d.subtree_com, o.root)))
 
 
 def velocity(d: Data, o: Objects) -> Motion:
-  """Velocities of the frames. Source: `mj_objectVelocity`."""
+  """Return the velocities of the frames. Source: `mj_objectVelocity`."""
   return _at(d, o, d.cvel, position(d, o))
 
 
 def acceleration(d: Data, o: Objects) -> Motion:
-  """Accelerations of the frames against free fall. Source: `mj_objectAcceleration`."""
+  """Return the accelerations of the frames relative to free fall. Source: `mj_objectAcceleration`."""
   pos = position(d, o)
   omega, v = _at(d, o, d.cvel, pos)
   alpha, a = _at(d, o, d.cacc, pos)
@@ -107,6 +107,6 @@ def acceleration(d: Data, o: Objects) -> Motion:
 
 
 def wrench(d: Data, o: Objects) -> Motion:
-  """Torque about the origins and force that the bodies get from their parents. Source: `mju_transformSpatial`."""
+  """Return torque about the origins and force, on the bodies from their parents. Source: `mju_transformSpatial`."""
   torque, force = spatial.split(rows(d.cfrc_int, o.body))
   return Motion(torque - vector.cross(position(d, o) - rows(d.subtree_com, o.root), force), force)

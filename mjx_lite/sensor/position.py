@@ -19,7 +19,7 @@ from mjx_lite.smooth import energy
 
 
 def plan_rows(owner: str, address: str):
-  """Planner of sensors that read entries of an array: `address` is mjModel's field of an object's first entry."""
+  """Return a planner of sensors that read an array; `address` is mjModel's field with an object's first entry."""
 
   def plan(s: dict[str, Any], who: np.ndarray) -> list[Part]:
     first = s[address][s["sensor_objid"][who]] if address else s["sensor_objid"][who]
@@ -31,12 +31,12 @@ def plan_rows(owner: str, address: str):
 
 
 def plan_objects(s: dict[str, Any], who: np.ndarray) -> list[Part]:
-  """Ids of the objects."""
+  """Plan sensors that read one row per object: the ids of the objects."""
   return [Part(who, s["sensor_objid"][who].astype(int))]
 
 
 def read(field: str):
-  """Function that reads rows of a field of Data."""
+  """Return a function that reads rows of a field of Data."""
 
   def run(m: Model, d: Data, index: np.ndarray) -> jax.Array:
     return rows(getattr(d, field), index)
@@ -46,12 +46,12 @@ def read(field: str):
 
 
 def clock(m: Model, d: Data, index: np.ndarray) -> jax.Array:
-  """The time [s]."""
+  """Return the time [s]."""
   return rows(d.time[None], index * 0)
 
 
 def ball_quat(m: Model, d: Data, index: np.ndarray) -> jax.Array:
-  """Quaternion of a ball joint, normalised."""
+  """Return the normalised quaternion of a ball joint."""
   return safe.normalize(rows(d.qpos, index.reshape(-1, 4)))
 
 
@@ -59,12 +59,12 @@ def ball_quat(m: Model, d: Data, index: np.ndarray) -> jax.Array:
 
 
 def potential(m: Model, d: Data, index: np.ndarray) -> jax.Array:
-  """Potential energy [J]."""
+  """Return the potential energy [J]."""
   return rows(energy.potential(m, d.qpos, d.xipos, d.ten_length, d.plastic)[None], index * 0)
 
 
 def kinetic(m: Model, d: Data, index: np.ndarray) -> jax.Array:
-  """Kinetic energy [J], that of the present state; C's is that of the call before if the flag ENERGY is on."""
+  """Return the kinetic energy of the present state [J]; C returns that of the previous call if the flag ENERGY is on."""
   return rows(energy.kinetic(m, d.cinert, d.cdof, d.M, d.qvel)[None], index * 0)
 
 
@@ -72,7 +72,7 @@ def kinetic(m: Model, d: Data, index: np.ndarray) -> jax.Array:
 
 
 class FrameTables(NamedTuple):
-  """Objects and the frames that they are seen from, None for the world's."""
+  """Objects and their reference frames; None for the world frame."""
 
   kind: int
   object: frames.Objects
@@ -80,7 +80,7 @@ class FrameTables(NamedTuple):
 
 
 def plan_frames(s: dict[str, Any], who: np.ndarray) -> list[Part]:
-  """Sensors with and without a reference frame."""
+  """Group the sensors by type, and by whether they have a reference frame."""
   out = []
   for (kind, has), some in split(who, s["sensor_type"][who], s["sensor_refid"][who] >= 0):
     reference = frames.plan(s, s["sensor_reftype"][some], s["sensor_refid"][some]) if has else None
@@ -89,7 +89,7 @@ def plan_frames(s: dict[str, Any], who: np.ndarray) -> list[Part]:
 
 
 def frame_pos(m: Model, d: Data, t: FrameTables) -> jax.Array:
-  """Position of a frame [m]."""
+  """Return the position of a frame in its reference frame [m]."""
   pos = frames.position(d, t.object)
   if t.reference is None:
     return pos
@@ -97,26 +97,26 @@ def frame_pos(m: Model, d: Data, t: FrameTables) -> jax.Array:
 
 
 def frame_axis(m: Model, d: Data, t: FrameTables) -> jax.Array:
-  """An axis of a frame."""
+  """Return an axis of a frame in its reference frame."""
   axis = frames.orientation(d, t.object)[:, :, t.kind - SensorType.FRAMEXAXIS]
   return axis if t.reference is None else vector.mat_t_vec(frames.orientation(d, t.reference), axis)
 
 
 def frame_quat(m: Model, d: Data, t: FrameTables) -> jax.Array:
-  """Orientation of a frame."""
+  """Return the orientation of a frame relative to its reference frame."""
   q = frames.quaternion(m, d, t.object)
   return q if t.reference is None else quat.mul(quat.conjugate(frames.quaternion(m, d, t.reference)), q)
 
 
 def magnetometer(m: Model, d: Data, t: FrameTables) -> jax.Array:
-  """Magnetic field in the frame of a site."""
+  """Return the magnetic field in the frame of a site."""
   return vector.mat_t_vec(frames.orientation(d, t.object), m.opt.magnetic)
 
 
 def camprojection(m: Model, d: Data, t: FrameTables) -> jax.Array:
-  """Pixel coordinates of a site in the image of a camera.
+  """Return the pixel coordinates of a site in the image of a camera.
 
-  Gradient: zero where the site is in the plane of the camera, which has no image.
+  Gradient: zero where the site is in the plane of the camera and has no image.
   """
   assert t.reference is not None  # a camera
   cam = t.reference.parts[0][1][t.reference.order]
@@ -140,16 +140,16 @@ def camprojection(m: Model, d: Data, t: FrameTables) -> jax.Array:
 
 
 class InsideTables(NamedTuple):
-  """Objects, and sites of one shape."""
+  """Objects, each with a site; all sites have one shape."""
 
   shape: int
   object: frames.Objects
-  body: np.ndarray  # of objects that are inertial frames of bodies; 0 for others
+  body: np.ndarray  # (n,) body of an object of kind BODY, else 0
   site: np.ndarray
 
 
 def plan_inside(s: dict[str, Any], who: np.ndarray) -> list[Part]:
-  """Sensors of points by the shape of their site; then those of whole objects."""
+  """Group the sensors of points by the shape of their site, then the sensors of whole objects."""
   whole = s["sensor_intprm"][who, 0] != 0
   out, who, whole = [], who[~whole], who[whole]
   for (shape,), some in split(who, s["site_type"][s["sensor_refid"][who]]):
@@ -160,9 +160,9 @@ def plan_inside(s: dict[str, Any], who: np.ndarray) -> list[Part]:
 
 
 def inside_site(m: Model, d: Data, t: InsideTables | enclosure.EnclosureTables) -> jax.Array:
-  """1 where an object's origin is inside a site, or by how much all of it sticks out [m].
+  """Return 1 where an object's origin is inside a site, else 0; for whole objects the protrusion from the site [m].
 
-  The point of a body without mass but with massive children is their centre of mass.
+  For a body without mass but with massive descendants, the point is the centre of mass of the subtree.
   """
   if isinstance(t, enclosure.EnclosureTables):
     return enclosure.protrusion(m, d, t)
@@ -178,7 +178,7 @@ def inside_site(m: Model, d: Data, t: InsideTables | enclosure.EnclosureTables) 
 
 
 def plan_limits(kind: Any):
-  """Planner of limit sensors: the rows (n, 2) of each joint or tendon among all rows; -1 where there is none."""
+  """Return a planner of limit sensors: the constraint rows (n, 2) of each joint or tendon; -1 for no row."""
 
   def plan(s: dict[str, Any], who: np.ndarray) -> list[Part]:
     own = [np.flatnonzero((s["row_type"] == kind) & (s["row_id"] == i)) for i in s["sensor_objid"][who]]
@@ -189,19 +189,19 @@ def plan_limits(kind: Any):
 
 
 def first_active(active: jax.Array, x: jax.Array, row: np.ndarray) -> jax.Array:
-  """x of the first active of two rows, zero where none is."""
+  """Return x of the first active row of two, zero where no row is active."""
   on, value = rows_or_zero(active.astype(x.dtype), row), rows_or_zero(jnp.where(active, x, 0), row)
   return jnp.where(on[:, 0] > 0, value[:, 0], value[:, 1])
 
 
 def joint_limit_pos(m: Model, d: Data, row: np.ndarray) -> jax.Array:
-  """Distance of a joint to its limit, less the margin; zero where the limit is not active."""
+  """Return the distance of a joint to its limit, less the margin; zero where the limit is not active."""
   params, _ = limit.rows_joint(m, m.plan.rows.limit, d.qpos)
   return _limit_pos(m, params, row, ConstraintType.LIMIT_JOINT)
 
 
 def tendon_limit_pos(m: Model, d: Data, row: np.ndarray) -> jax.Array:
-  """Distance of a tendon to its limit, less the margin; zero where the limit is not active."""
+  """Return the distance of a tendon to its limit, less the margin; zero where the limit is not active."""
   return _limit_pos(m, limit.rows_tendon(m, m.plan.rows.limit_tendon, d.ten_length), row, ConstraintType.LIMIT_TENDON)
 
 

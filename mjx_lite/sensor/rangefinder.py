@@ -14,27 +14,27 @@ from mjx_lite.math import safe, vector
 from mjx_lite.sensor import frames
 from mjx_lite.sensor.group import Part
 
-# field -> how many numbers it has, in MuJoCo's order
+# field -> its size, in MuJoCo's order
 FIELDS = {
   RayDataField.DIST: 1, RayDataField.DIR: 3, RayDataField.ORIGIN: 3, RayDataField.POINT: 3, RayDataField.NORMAL: 3,
   RayDataField.DEPTH: 1,
 }  # fmt: skip
 
 class RayTables(NamedTuple):
-  """The rays of all sensors: they are cast together."""
+  """Rays of all sensors, which are cast together; rays of cameras come first."""
 
-  normals: bool  # whether some sensor wants them
-  camera: frames.Objects  # owners of the rays of cameras
-  site: frames.Objects  # of the rays of sites, which come last
-  orthographic: np.ndarray  # (ncamera,) rays are parallel
+  normals: bool  # whether some sensor reports normals
+  camera: frames.Objects  # camera of each of its rays
+  site: frames.Objects  # site of each ray of a site
+  orthographic: np.ndarray  # (ncamera,) whether a camera ray is parallel to the camera's axis
   id: np.ndarray  # (ncamera,) camera
   pixel: np.ndarray  # (ncamera, 2) column and row
-  body: np.ndarray  # (n,) body that a ray does not see
-  place: np.ndarray  # of every number of the sensors among those of all rays
+  body: np.ndarray  # (n,) body that a ray ignores
+  place: np.ndarray  # index of every sensor value among the values of all fields of all rays
 
 
 def plan(s: dict[str, Any], who: np.ndarray) -> list[Part]:
-  """All sensors together, those of cameras first."""
+  """Plan all sensors together, sensors of cameras first."""
   is_cam = s["sensor_objtype"][who] == ObjType.CAMERA
   who = np.concatenate([who[is_cam], who[~is_cam]])
   obj, spec, ncam = s["sensor_objid"][who].astype(int), s["sensor_intprm"][who, 0], int(is_cam.sum())
@@ -55,7 +55,7 @@ def plan(s: dict[str, Any], who: np.ndarray) -> list[Part]:
 
 
 def _pixel_rays(m: Model, t: RayTables) -> tuple[jax.Array, jax.Array]:
-  """Origins and directions (n, 3, W) in the frames of cameras. Source: `mju_camIntrinsics`, `mju_camPixelRay`."""
+  """Return origins [m] and directions (n, 3, W) in the frames of cameras. Source: `mju_camIntrinsics`, `mju_camPixelRay`."""
   fovy, sensor, intrinsic = rows(m.cam_fovy, t.id), rows(m.cam_sensorsize, t.id), rows(m.cam_intrinsic, t.id)
   size, pixel = (np.asarray(x)[..., None].astype(fovy.dtype) for x in (m.cam_resolution[t.id], t.pixel))
   middle = pixel + 0.5
@@ -73,10 +73,10 @@ def _pixel_rays(m: Model, t: RayTables) -> tuple[jax.Array, jax.Array]:
 
 
 def rangefinder(m: Model, d: Data, t: RayTables) -> jax.Array:
-  """What the rays meet, in the fields asked for.
+  """Cast the rays, and return the fields that the sensors request.
 
   Source: `mj_computeSensorPos`, case mjSENS_RANGEFINDER.
-  Gradient: of the surface that is met; zero for a ray that meets nothing, but for its origin.
+  Gradient: that of the surface hit; zero for a ray that hits nothing, except for the field of its origin.
   """
   origins, directions, depths = [], [], []
   if len(t.id):
@@ -84,7 +84,7 @@ def rangefinder(m: Model, d: Data, t: RayTables) -> jax.Array:
     shift, inside = _pixel_rays(m, t)
     origins.append(pos + vector.mat_vec(mat, shift))
     directions.append(vector.mat_vec(mat, inside))
-    depths.append(-inside[:, 2])  # the rays start in the plane of the camera
+    depths.append(-inside[:, 2])  # depth per unit of length: the rays start in the plane of the camera
   if len(t.site.body):
     origins.append(frames.position(d, t.site))
     directions.append(frames.orientation(d, t.site)[:, :, 2])

@@ -1,5 +1,6 @@
-"""Signed distances of points from solids, in contrast to the fields of `collision.field` exact everywhere: those are convex
-functions, so that the point of an object that is farthest out is an extreme one.
+"""Signed distances of points from convex solids, exact everywhere (unlike the fields of `collision.field`).
+
+An exact distance is a convex function, so the point of an object that is farthest outside is an extreme point.
 """
 
 from collections.abc import Mapping
@@ -13,12 +14,12 @@ from mjx_lite.collision import field, hulls
 from mjx_lite.core.enums import GeomType
 from mjx_lite.math import safe, vector
 
-_NEWTON = 20  # steps; it takes about six
-_CHUNK = 16  # triangles that are looked at together
+_NEWTON = 20  # steps; about six are needed
+_CHUNK = 16  # triangles per iteration
 
 
 def _exact(kind: int) -> Any:
-  """The distance of a field that is exact."""
+  """Return the distance function of a field that is exact."""
   return lambda p, s: field.FIELDS[kind](p, s)[0]
 
 
@@ -29,9 +30,9 @@ def _box(p, s):
 
 
 def _ellipsoid(p, s):
-  """Along the normal at the nearest point of the surface, which is looked for without derivatives.
+  """Return the distance along the normal at the nearest point of the surface. This point is searched without derivatives.
 
-  Gradient: of points where several are nearest, inside, that of one of them.
+  Gradient: where several points of the surface are nearest (inside), that of one of these points.
   """
   size, away = jax.lax.stop_gradient((s, jnp.abs(p)))
   unit = _nearest_on_ellipsoid(size, away) * jnp.where(p < 0, -1, 1).astype(p.dtype)
@@ -39,10 +40,10 @@ def _ellipsoid(p, s):
 
 
 def _nearest_on_ellipsoid(s, p):
-  """The point of the surface nearest to p >= 0, divided by the size: of `s_i p_i / (u + s_i^2 - min s^2)`.
+  """Return y, the point of the surface nearest to p >= 0, divided by the size: `y_i = s_i p_i / (u + s_i^2 - min s^2)`.
 
-  Newton's method for 1 - 1 / |that| = 0, from a u that is too small. Where p has nothing along the shortest axis, no u may be
-  large enough: then the point has what is missing to the length of one along that axis.
+  Newton's method solves 1 - 1 / |y| = 0 for u, from a u that is too small. Where p has no component along the shortest axis,
+  there may be no solution u >= 0. Then the component of y along the shortest axis makes |y| = 1.
   """
   short = jnp.argmin(s, axis=-2, keepdims=True) == np.arange(3)[:, None]
   least = jnp.min(s, axis=-2, keepdims=True)
@@ -63,7 +64,7 @@ def _nearest_on_ellipsoid(s, p):
   return safe.normalize(jnp.where(short & (y == 0), missing, y))
 
 
-# shape of a solid -> signed distance (..., W) of points (..., 3, W) in its frame from it, of size (..., 3, W)
+# shape of a solid of size (..., 3, W) -> signed distance (..., W) of points (..., 3, W) in its frame [m]
 SOLIDS: dict[int, Any] = {
   GeomType.SPHERE: _exact(GeomType.SPHERE),
   GeomType.CAPSULE: _exact(GeomType.CAPSULE),
@@ -74,13 +75,13 @@ SOLIDS: dict[int, Any] = {
 
 
 def to_file(s: Mapping[str, Any], mesh: int, x: np.ndarray) -> np.ndarray:
-  """Vectors (n, 3) of the frame of a mesh in that of its file, but for the shift between the two."""
+  """Rotate vectors (n, 3) from the frame of a mesh to the frame of its file; the shift between the frames is left out."""
   w, u = s["mesh_quat"][mesh, 0], s["mesh_quat"][mesh, 1:]
   return x + 2 * np.cross(u, np.cross(u, x) + w * x)
 
 
 def triangles(s: Mapping[str, Any], mesh: int) -> np.ndarray:
-  """Corners and outward normals (n, 4, 3) of the triangles of a mesh's hull, in the frame of its file, as sites have it."""
+  """Return corners and outward normal (n, 4, 3) of the triangles of a mesh's hull, in the frame of its file, as for sites."""
   hull = hulls.plan(dict(s), np.array([mesh]), np.zeros(0, int))
   vert = to_file(s, mesh, hull.vert) + s["mesh_pos"][mesh]
   normal = to_file(s, mesh, hull.poly_normal)
@@ -89,9 +90,9 @@ def triangles(s: Mapping[str, Any], mesh: int) -> np.ndarray:
 
 
 def from_hull(table: np.ndarray, p: jax.Array) -> jax.Array:
-  """Signed distances (..., W) of points (..., 3, W) from a hull of `triangles`: from its surface, inside from its planes.
+  """Return signed distances (..., W) of points (..., 3, W) from a hull of `triangles`: inside, the distance from its planes.
 
-  Gradient: of the nearest point, or plane; on the surface that of a plane.
+  Gradient: that of the nearest point or plane; on the surface, that of a plane.
   """
   still = jax.lax.stop_gradient(p)
   pad = -len(table) % _CHUNK
@@ -119,7 +120,7 @@ def _plane(a, normal, p):
 
 
 def _to_triangle(p, a, b, c, normal):
-  """Heights above triangles, squared distances from them, and their points nearest to p."""
+  """Return heights of p above triangles, squared distances from the triangles, and the nearest points of the triangles."""
   height = vector.dot(p - a, normal)
   square, point, within = jnp.full_like(height, jnp.inf), p - height[..., None, :] * normal, True
   best = point
@@ -135,12 +136,12 @@ def _to_triangle(p, a, b, c, normal):
 
 
 def _along(which, value, what):
-  """Smallest or largest value along the first axis, and what belongs to it."""
+  """Return the smallest or largest value along the first axis, and the entry of `what` at the same index."""
   index = which(value, axis=0, keepdims=True)
   return jnp.take_along_axis(value, index, axis=0)[0], jnp.take_along_axis(what, index[..., None, :], axis=0)[0]
 
 
 def _best(better, value, what, other, than):
-  """The better of two values, and what belongs to it."""
+  """Return the better of two values, and the entry that belongs to it."""
   first = better(value, other)
   return jnp.where(first, value, other), jnp.where(first[..., None, :], what, than)

@@ -1,4 +1,4 @@
-"""All types of sensor that there are."""
+"""Table of all sensor types."""
 
 from mjx_lite.core.enums import ConstraintType, SensorType
 from mjx_lite.sensor import acceleration, contact, distance, position, rangefinder, tactile, user, velocity
@@ -55,12 +55,12 @@ SENSORS: dict[int, Sensor] = {
   SensorType.TENDONLIMITFRC: Sensor(plan_limits(ConstraintType.LIMIT_TENDON), acceleration.limit_force),
   SensorType.FRAMELINACC: Sensor(plan_frames, acceleration.frame_linacc),
   SensorType.FRAMEANGACC: Sensor(plan_frames, acceleration.frame_angacc),
-  # whichever they need
+  # the stage that the model names
   SensorType.CONTACT: Sensor(contact.plan, contact.contact),
   SensorType.USER: Sensor(user.plan, user.user),
 }
 
-# types that read what is computed on demand
+# types that read quantities computed on demand
 NEEDS_SUBTREE_VEL = (SensorType.SUBTREELINVEL, SensorType.SUBTREEANGMOM)
 NEEDS_RNE_POSTCONSTRAINT = (
   SensorType.ACCELEROMETER, SensorType.FORCE, SensorType.TORQUE, SensorType.FRAMELINACC, SensorType.FRAMEANGACC,

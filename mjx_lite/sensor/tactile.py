@@ -1,7 +1,7 @@
-"""Tactile sensors: how deep the vertices of a mesh are in the geoms that touch a body, and how fast they slip.
+"""Tactile sensors: penetration depth and slip velocity of the vertices of a mesh in the geoms that touch a body.
 
-Distances of points to geoms are MuJoCo's signed distance functions, which inside boxes and ellipsoids are not the distance
-to the surface.
+Distances of points to geoms are MuJoCo's signed distance functions. Inside boxes and ellipsoids these functions are not the
+distance to the surface.
 """
 
 from typing import Any, NamedTuple
@@ -17,28 +17,28 @@ from mjx_lite.core.types import Data, Model
 from mjx_lite.math import safe, spatial, vector
 from mjx_lite.sensor.group import Part
 
-# shapes of geoms that taxels feel; and meshes that have an octree
+# geom types that taxels sense, besides meshes with an octree
 DISTANCES = tuple(field.FIELDS)
 
 
 class TactileTables(NamedTuple):
-  """One sensor: there are few, and they have many taxels."""
+  """Tables of one sensor. A model has few tactile sensors, with many taxels each."""
 
-  geom: int  # whose frame the mesh is in
-  body: int  # what its body is welded to
-  vertex: np.ndarray  # (n, 3)
+  geom: int  # geom whose frame the mesh is in
+  body: int  # root of the bodies welded to the geom's body
+  vertex: np.ndarray  # (n, 3) taxels [m]
   tangent: np.ndarray  # (2 or 0, n, 3)
-  others: tuple[tuple[int, np.ndarray, np.ndarray], ...]  # shape, geoms (k,), which slots make them touch (k, nslot)
-  trees: field.Octrees  # of the meshes among them
+  others: tuple[tuple[int, np.ndarray, np.ndarray], ...]  # shape, geoms (k,), mask (k, nslot) of their contact slots
+  trees: field.Octrees  # octrees of the meshes in `others`
 
 
 def plan(s: dict[str, Any], who: np.ndarray) -> list[Part]:
-  """Every sensor by itself."""
+  """Plan every sensor separately."""
   return [Part(np.array([i]), _tables(s, i)) for i in who]
 
 
 def touching(s: dict[str, Any], geom: int, slot_geom: np.ndarray) -> np.ndarray:
-  """Geoms on the other side (nslot,) of what a geom's body is welded to; -1 for slots without it."""
+  """Return for each slot (nslot,) the geom in contact with a geom's body or a body welded to it; -1 for all other slots."""
   weld = s["body_weldid"][s["geom_bodyid"]]
   mine = weld[slot_geom] == weld[geom]
   return np.where(mine[:, 0], slot_geom[:, 1], np.where(mine[:, 1], slot_geom[:, 0], -1))
@@ -50,7 +50,7 @@ def _tables(s, i) -> TactileTables:
   vertex = np.asarray(s["mesh_vert"], float).reshape(-1, 3)[adr : adr + n]
   normal = np.asarray(s["mesh_normal"], float).reshape(-1, 3)[first:]
   tangent = np.zeros((2, n, 3))
-  if s["mesh_normalnum"][mesh] == 3 * n:  # otherwise the mesh has normals alone, and slips are zero
+  if s["mesh_normalnum"][mesh] == 3 * n:  # otherwise the mesh has only normals, and slips are zero
     tangent = normal[: 3 * n].reshape(n, 3, 3)[:, 1:].swapaxes(0, 1)
   tangent = tangent[: s["sensor_dim"][i] // n - 1]
   other = touching(s, geom, s["slot_geom"])
@@ -67,9 +67,9 @@ def _tables(s, i) -> TactileTables:
 
 
 def tactile(m: Model, d: Data, t: TactileTables) -> jax.Array:
-  """Penetration of every taxel [m], then its slip along two tangents [m/s].
+  """Return the penetration of every taxel [m], then the slip of every taxel along two tangents [m/s].
 
-  Source: `mj_computeSensorAcc`, case mjSENS_TACTILE; since 4.0 the other side's velocity is that at the taxel.
+  Source: `mj_computeSensorAcc`, case mjSENS_TACTILE; since 4.0 the velocity of the other geom is taken at the taxel.
   Gradient: zero where a taxel touches nothing.
   """
   frame = rows(d.geom_xmat, np.array([t.geom]))
@@ -94,6 +94,6 @@ def tactile(m: Model, d: Data, t: TactileTables) -> jax.Array:
 
 
 def _velocity(m, d, body, point):
-  """Velocities (k, n, 3, W) that points (n, 3, W) have as parts of bodies (k,)."""
+  """Return the velocities (k, n, 3, W) of points (n, 3, W) that move with bodies (k,) [m/s]."""
   omega, v = spatial.split(rows(d.cvel, body)[:, None])
   return v + vector.cross(omega, point - rows(d.subtree_com, m.body_rootid[body])[:, None])

@@ -1,4 +1,4 @@
-"""Sensors that the user's function fills."""
+"""User sensors: their values come from a function of the user."""
 
 from typing import Any, NamedTuple
 
@@ -15,15 +15,15 @@ class UserTables(NamedTuple):
   """The user's sensors of one stage."""
 
   stage: int
-  size: int  # numbers that they have together
+  size: int  # number of values of all these sensors
 
 
 def plan(s: dict[str, Any], who: np.ndarray) -> list[Part]:
-  """Sensors by stage."""
+  """Group the sensors by stage."""
   by_stage = split(who, s["sensor_needstage"][who])
   return [Part(some, UserTables(stage, int(s["sensor_dim"][some].sum()))) for (stage,), some in by_stage]
 
 
 def user(m: Model, d: Data, t: UserTables) -> jax.Array:
-  """What the user's function says. Gradient: that of the function."""
+  """Return the values of the user's function. Gradient: that of the function."""
   return callbacks.call(m, d, "sensor", t.size, Stage(t.stage)).astype(d.qpos.dtype)

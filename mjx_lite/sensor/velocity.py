@@ -11,17 +11,17 @@ from mjx_lite.sensor.position import FrameTables, first_active
 
 
 def velocimeter(m: Model, d: Data, t: FrameTables) -> jax.Array:
-  """Velocity of a site in its frame [m/s]."""
+  """Return the velocity of a site in the frame of the site [m/s]."""
   return vector.mat_t_vec(frames.orientation(d, t.object), frames.velocity(d, t.object).linear)
 
 
 def gyro(m: Model, d: Data, t: FrameTables) -> jax.Array:
-  """Angular velocity of a site in its frame [rad/s]."""
+  """Return the angular velocity of a site in the frame of the site [rad/s]."""
   return vector.mat_t_vec(frames.orientation(d, t.object), frames.velocity(d, t.object).angular)
 
 
 def frame_linvel(m: Model, d: Data, t: FrameTables) -> jax.Array:
-  """Velocity of a frame [m/s], as seen from the reference frame, which may turn."""
+  """Return the velocity of a frame as seen from its reference frame, which may rotate [m/s]."""
   v = frames.velocity(d, t.object)
   if t.reference is None:
     return v.linear
@@ -32,7 +32,7 @@ def frame_linvel(m: Model, d: Data, t: FrameTables) -> jax.Array:
 
 
 def frame_angvel(m: Model, d: Data, t: FrameTables) -> jax.Array:
-  """Angular velocity of a frame [rad/s]."""
+  """Return the angular velocity of a frame relative to its reference frame [rad/s]."""
   v = frames.velocity(d, t.object).angular
   if t.reference is None:
     return v
@@ -40,5 +40,5 @@ def frame_angvel(m: Model, d: Data, t: FrameTables) -> jax.Array:
 
 
 def limit_vel(m: Model, d: Data, row: np.ndarray) -> jax.Array:
-  """Velocity of an active limit; zero where it is not active."""
+  """Return the velocity of an active limit; zero where the limit is not active."""
   return first_active(d.efc_D > 0, d.efc_vel, row) if (row >= 0).any() else jnp.zeros((len(row), 1), d.qpos.dtype)

@@ -1,8 +1,9 @@
-"""The volumes of sites: whether a point is inside, and whether a ray meets them.
+"""Volumes of sites: whether a point is inside a site, and whether a ray hits a site.
 
-Points and directions are in the site's frame, (..., 3, W); sizes as in `site_size`, but for meshes (..., n, 4, 1): normals and
-offsets of the faces of the hull.
-Gradient: none, the answers are truth values.
+Points and directions are in the site's frame, (..., 3, W). Sizes are as in `site_size`; for meshes they are the normals and
+offsets of the faces of the hull, (..., n, 4, 1).
+
+Gradient: none, the results are boolean.
 """
 
 from typing import Any, NamedTuple
@@ -52,7 +53,7 @@ def _in_mesh(p, faces):
 
 
 def _quadratic(a, b, c):
-  """Whether `a t^2 + 2 b t + c` is at most zero for some t >= 0, for a > 0."""
+  """Return whether `a t^2 + 2 b t + c` is at most zero for some t >= 0, for a > 0."""
   return (b * b >= a * c) & ((b <= 0) | (c <= 0))
 
 
@@ -66,7 +67,7 @@ def _hits_ellipsoid(p, v, s):
 
 
 def _slab(p, v, half):
-  """Interval of t in which `|p + t v| <= half`; empty is (inf, -inf)."""
+  """Return the interval of t in which `|p + t v| <= half`; (inf, -inf) if empty."""
   moves = jnp.abs(v) > safe.MINVAL
   end0, end1 = (safe.divide(sign * half - p, jnp.where(moves, v, 0)) for sign in (-1, 1))
   within = jnp.abs(p) <= half
@@ -75,7 +76,7 @@ def _slab(p, v, half):
 
 
 def _disc(p, v, radius):
-  """The same for `|p_xy + t v_xy| <= radius`."""
+  """Return the interval of t in which `|p_xy + t v_xy| <= radius`; (inf, -inf) if empty."""
   (x, y, _), (u, w, _) = _components(p), _components(v)
   a, b, c = u * u + w * w, u * x + w * y, x * x + y * y - radius * radius
   moves, root = a >= safe.MINVAL, safe.sqrt(b * b - a * c)
@@ -86,7 +87,7 @@ def _disc(p, v, radius):
 
 
 def _overlap(*intervals):
-  """Whether all intervals have a common t >= 0."""
+  """Return whether all intervals have a common t >= 0."""
   low, high = intervals[0]
   for a, b in intervals[1:]:
     low, high = jnp.maximum(low, a), jnp.minimum(high, b)
@@ -106,7 +107,7 @@ def _hits_box(p, v, s):
   return _overlap(*(_slab(p[..., k, :], v[..., k, :], s[..., k, :]) for k in range(3)))
 
 
-# shape of a site -> whether a point is inside, whether a ray meets it (None: MuJoCo has no such ray)
+# shape of a site -> inside test of a point, hit test of a ray (None: MuJoCo has no ray test of this shape)
 ZONES: dict[int, tuple[Any, Any]] = {
   GeomType.SPHERE: (_in_sphere, _hits_sphere),
   GeomType.CAPSULE: (_in_capsule, _hits_capsule),
@@ -118,22 +119,22 @@ ZONES: dict[int, tuple[Any, Any]] = {
 
 
 class Volume(NamedTuple):
-  """Sites of one shape."""
+  """Poses and sizes of sites of one shape."""
 
   pos: jax.Array  # (..., 3, W)
   mat: jax.Array  # (..., 3, 3, W)
-  size: jax.Array  # (..., 3, W), or faces of meshes
+  size: jax.Array  # (..., 3, W) [m], or faces of meshes (..., n, 4, 1)
 
 
 def volume(m: Model, d: Data, site: np.ndarray) -> Volume:
-  """Volumes of some sites of one shape."""
+  """Gather the volumes of sites of one shape."""
   mesh = m.site_type[site.flat[0]] == GeomType.MESH
   size = jnp.asarray(_faces(m, site), d.qpos.dtype)[..., None] if mesh else rows(m.site_size, site)
   return Volume(rows(d.site_xpos, site), rows(d.site_xmat, site), size)
 
 
 def _faces(m: Model, site: np.ndarray) -> np.ndarray:
-  """Faces (..., n, 4) of the hulls of meshes, in the frame of their file, which is that of the site."""
+  """Return the faces (..., n, 4) of the hulls of meshes, in the frame of the mesh file, which is the frame of the site."""
   tables = []
   for mesh in m.site_dataid[site.flat]:
     first, vertex = int(m.mesh_polyadr[mesh]), int(m.mesh_vertadr[mesh])
@@ -143,17 +144,17 @@ def _faces(m: Model, site: np.ndarray) -> np.ndarray:
     offset = (normal @ corner.T).max(axis=1) + outward @ m.mesh_pos[mesh]
     tables.append(np.concatenate([outward, offset[:, None]], axis=1))
   out = np.zeros((len(tables), max(map(len, tables)), 4))
-  out[..., 3] = 1  # what pads is met everywhere
+  out[..., 3] = 1  # padding: a face that has every point inside
   for row, table in zip(out, tables, strict=True):
     row[: len(table)] = table
   return out.reshape(*site.shape, -1, 4)
 
 
 def inside(kind: int, v: Volume, point: jax.Array) -> jax.Array:
-  """Whether global points (..., 3, W) are inside sites of one shape. Source: `mju_insideGeom`."""
+  """Return whether world points (..., 3, W) are inside sites of one shape. Source: `mju_insideGeom`."""
   return ZONES[kind][0](vector.mat_t_vec(v.mat, point - v.pos), v.size)
 
 
 def hit(kind: int, v: Volume, point: jax.Array, direction: jax.Array) -> jax.Array:
-  """Whether rays from global points (..., 3, W) meet sites of one shape. Source: `mju_rayGeom`."""
+  """Return whether rays from world points (..., 3, W) hit sites of one shape. Source: `mju_rayGeom`."""
   return ZONES[kind][1](vector.mat_t_vec(v.mat, point - v.pos), vector.mat_t_vec(v.mat, direction), v.size)

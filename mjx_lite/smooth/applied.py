@@ -9,7 +9,7 @@ from mjx_lite.math.tree import mask_sum
 
 
 def xfrc_accumulate(m: Model, cdof, xipos, subtree_com, xfrc_applied) -> jax.Array:
-  """Joint-space force (nv, W) of the wrenches applied at the bodies' centres of mass (force first).
+  """Return the joint-space force (nv, W) of the wrenches applied at the bodies' centres of mass (force first).
 
   Source: `mj_xfrcAccumulate`.
   """
@@ -18,7 +18,7 @@ def xfrc_accumulate(m: Model, cdof, xipos, subtree_com, xfrc_applied) -> jax.Arr
 
 
 def about_tree(m: Model, xipos, subtree_com, xfrc_applied) -> jax.Array:
-  """The applied wrenches (nbody, 6, W) about the trees' centres of mass, torque first."""
+  """Return the applied wrenches (nbody, 6, W) about the trees' centres of mass, torque first."""
   force, torque = xfrc_applied[:, :3], xfrc_applied[:, 3:]
   arm = xipos - rows(subtree_com, m.body_rootid)
   return spatial.join(torque + vector.cross(arm, force), force)

@@ -5,13 +5,13 @@ section 7.3) needs no change of frame. Dof by dof, from the leaves:
 
   U = I s,  D = s.U + d,  I <- I - U U'/D,  I_parent += I
 
-where I, kept packed, starts as the inertia (plus a stiffness K, 6x6) of the bodies that hang on the dof. This is the sparse
-factorisation M = L' D L with L[i, j] = U_i.s_j / D_i for every ancestor j of i.
+where I is packed. Initially I is the inertia (plus a stiffness K, 6x6) of the bodies whose last dof this is. The recursion is
+the sparse factorisation M = L' D L with L[i, j] = U_i.s_j / D_i for every ancestor j of i.
 
-The dofs of one depth are done together, and a loop runs over the depths, each padded with empty dofs to the widest: the
-program has a handful of kernels however deep the tree is. Arrays in this form are (depth, row, ..., W). The six dofs of a
-free joint, always a tree's first, are no depths of their own, which would be as wide as all others: once what they bear is
-known, S'IS + diag(d) is inverted as a 6x6 matrix, the last dof first, which gives the same L and D.
+A loop runs over the depths and eliminates the dofs of one depth together. All depths are padded with empty dofs to the widest
+depth, so the program has the same few kernels for a tree of any depth. Arrays in this form are (depth, row, ..., W). The six
+dofs of a free joint, always the first of a tree, are not depths: the padding would make them as wide as all other depths. After
+the elimination of their descendants, S'IS + diag(d) is inverted as a 6x6 matrix, last dof first, with the same L and D.
 """
 
 import functools
@@ -29,43 +29,43 @@ from mjx_lite.core.types import Model
 from mjx_lite.math import safe, spatial, vector
 from mjx_lite.math.tree import SumPlan, mask_sum, plan_sum
 
-_BLOCK = 4  # rows of a depth that fit into the nearest cache, of a tile of worlds
-_FEW_DOFS = 16  # up to which a dense factor costs less than these passes
+_BLOCK = 4  # rows of a depth that fit into the innermost cache, for a tile of worlds
+_FEW_DOFS = 16  # number of dofs up to which a dense factor costs less than these passes
 _DIAGONAL = np.eye(6, dtype=bool)[..., None]
 
 
 class ArticulatedPlan(NamedTuple):
   """Index tables, root first."""
 
-  few: bool  # dofs: a dense factor costs less
-  hang: SumPlan  # dofs that bodies hang on, and on no later dof <- these bodies; the last row is zero
-  hung: np.ndarray  # (ndepth, width) row of that sum, the last where no body hangs
-  hangs: np.ndarray  # (nbody,) row that a body is in, -1 for one that no dof moves
-  dof: np.ndarray  # (ndepth, width) dof that is of no free joint, nv where there is none
-  to_parent: np.ndarray  # (ndepth, trees, rows, rows) 1 at (row of the parent one depth above, row); one for all if they differ
+  few: bool  # few dofs: a dense factor costs less
+  hang: SumPlan  # dof <- bodies whose last dof it is, for dofs with such bodies; the last row is zero
+  hung: np.ndarray  # (ndepth, width) row of each dof in `hang`, the last row if the dof is no body's last dof
+  hangs: np.ndarray  # (nbody,) row of `hang` that contains the body, -1 if no dof moves the body
+  dof: np.ndarray  # (ndepth, width) dof, without dofs of free joints; nv for an empty dof
+  to_parent: np.ndarray  # (ndepth, trees, rows, rows) 1 at (row of the parent one depth above, row); trees = 1 if shapes differ
   parent: np.ndarray  # (ndepth, width) row of the parent one depth above; in the first depth the row itself
-  below: np.ndarray  # (ndepth,) whether all rows are their parents'
-  place: np.ndarray  # (nv,) dof -> depth * width + row, or behind all of these its place in `free`
+  below: np.ndarray  # (ndepth,) whether every dof of the depth has its parent's row
+  place: np.ndarray  # (nv,) dof -> depth * width + row; dofs of `free` are numbered after all of these
   free: np.ndarray  # (nfree, 6) dofs of the free joints
-  free_hung: np.ndarray  # (nfree,) row of the sum over hanging bodies
-  on_free: np.ndarray  # (width,) free joint that the rows of the first depth stand on, -1 where they stand on the world
-  free_row: SumPlan  # free joint <- these rows
-  way: np.ndarray  # (ndepth, nbody) depth * width + row of the dof that moves a body, -1 where none of the depth does
-  base: np.ndarray  # (nbody,) free joint that moves a body, -1 where none does
+  free_hung: np.ndarray  # (nfree,) row of the free joint in `hang`
+  on_free: np.ndarray  # (width,) free joint that is the parent of each row of the first depth, -1 if the parent is the world
+  free_row: SumPlan  # free joint <- rows of the first depth
+  way: np.ndarray  # (ndepth, nbody) depth * width + row of the dof of this depth that moves a body, -1 if there is none
+  base: np.ndarray  # (nbody,) free joint that moves a body, -1 if there is none
 
 
 class Factor(NamedTuple):
-  """Factor of an articulated inertia, by depth, and of free joints."""
+  """Factor of the articulated inertia: of the dofs by depth, and of the free joints."""
 
   cdof: jax.Array  # (ndepth, width, 6, W)
   force: jax.Array  # U (ndepth, width, 6, W)
   inv: jax.Array  # 1/D (ndepth, width, W)
-  free_cdof: jax.Array  # (nfree, 6, 6, W), a row for each dof
+  free_cdof: jax.Array  # (nfree, 6, 6, W), one row per dof
   free: "Free | None"  # None without free joints
 
 
 class Free(NamedTuple):
-  """Matrices of free joints when all else is eliminated, A = S'IS + diag(d) = L'DL."""
+  """Matrices of free joints after the elimination of all other dofs: A = S'IS + diag(d) = L'DL."""
 
   inverse: jax.Array  # (nfree, 6, 6, W)
   lower: jax.Array  # (6, nfree, 6, W) rows of L, below its diagonal
@@ -73,7 +73,7 @@ class Free(NamedTuple):
 
 
 def plan(s: dict[str, Any]) -> ArticulatedPlan:
-  """Index tables from the static fields of the model."""
+  """Build the index tables from the static fields of the model."""
   nv, nbody, parent = s["nv"], s["nbody"], s["dof_parentid"]
   last = np.full(nbody, -1)
   for b in range(1, nbody):
@@ -131,7 +131,7 @@ def plan(s: dict[str, Any]) -> ArticulatedPlan:
 
 
 def _trees(treeid: np.ndarray, depth: np.ndarray, width: int) -> np.ndarray:
-  """Number of each dof's tree if all have as many rows at their widest and need no more rows so; zeros if not."""
+  """Return the tree of each dof, if all trees have the same width and need no padding beyond `width`; zeros if not."""
   trees = np.unique(treeid[depth >= 0])
   rows_of = [np.bincount(depth[(treeid == t) & (depth >= 0)]).max() for t in trees]
   alike = len(set(rows_of)) == 1 and sum(rows_of) == width
@@ -139,7 +139,7 @@ def _trees(treeid: np.ndarray, depth: np.ndarray, width: int) -> np.ndarray:
 
 
 def _rows_of(parent: np.ndarray, rows: np.ndarray, number: int) -> np.ndarray:
-  """Rows of dofs, of those of their tree: the parents' for the first dof on each, if they have any, else free ones."""
+  """Choose rows of a tree for its dofs: the first child of each parent gets the parent's row, other dofs get unused rows."""
   if not len(parent):
     return rows[:number]
   first = np.unique(parent, return_index=True)[1]
@@ -150,30 +150,30 @@ def _rows_of(parent: np.ndarray, rows: np.ndarray, number: int) -> np.ndarray:
 
 
 def _by_depth(p: ArticulatedPlan, x: jax.Array) -> jax.Array:
-  """Dof array (nv, ..., W) by depth, empty dofs zero."""
+  """Arrange a dof array (nv, ..., W) by depth: (ndepth, width, ..., W), zero for empty dofs."""
   return rows(jnp.concatenate([x, jnp.zeros_like(x[:1])]), p.dof)
 
 
 def _by_dof(p: ArticulatedPlan, x: jax.Array, free: jax.Array) -> jax.Array:
-  """Array by depth, and that of the dofs of free joints (nfree, 6, ..., W), as a dof array."""
+  """Arrange an array by depth, and an array of the free joints' dofs (nfree, 6, ..., W), as a dof array (nv, ..., W)."""
   x, free = (y.reshape(-1, *y.shape[2:]) for y in (x, free))
   return rows(jnp.concatenate([x, free]) if len(free) else x, p.place)
 
 
 def _from_children(p: ArticulatedPlan, like: jax.Array) -> tuple[jax.Array, jax.Array]:
-  """Masks of the depth below, 1 at (row, row of the child), and whether all children are in the same rows."""
+  """Return for each depth the masks of the next depth, 1 at (row, row of the child), and whether all children keep the row."""
   return jnp.asarray(np.roll(p.to_parent, -1, axis=0), like.dtype), jnp.asarray(np.roll(p.below, -1))
 
 
 def _at_parents(p: ArticulatedPlan, mask: jax.Array, below: jax.Array, x: jax.Array, add: jax.Array | None = None) -> jax.Array:
-  """Rows x (width, ..., W) of a depth summed at their parents by the depth's masks (trees, rows, rows), and others added."""
+  """Sum the rows x (width, ..., W) of a depth at their parents, by the depth's masks (trees, rows, rows), and add `add`."""
   if not p.below.all():
     x = _unless(below, functools.partial(_summed, mask), x)
   return x if add is None else add + x
 
 
 def _unless(below: jax.Array, function: Callable[[jax.Array], jax.Array], x: jax.Array) -> jax.Array:
-  """A function of rows x, unless the depth's rows are those of their parents, as mostly they are."""
+  """Apply a function to the rows x, unless every dof of the depth has its parent's row, which is the usual case."""
   return loops.repeat(lambda _, x: function(x), 1 - below.astype(jnp.int32), 1, x)
 
 
@@ -196,16 +196,16 @@ def factor(
 ) -> Factor:
   """Factor M + diag + stiffness.
 
-  What each depth hands on is summed at the parents when their turn comes, not before: a product with the masks reads what
-  the loop carries. One that follows its operand at once has XLA compute the operand in the product's flat shape, an
-  index at a time and five times slower.
+  The results of a depth are summed at the parents at the beginning of the next iteration, so that the product with the masks
+  reads the loop's carry. If the product followed its operand directly, XLA would compute the operand in the product's flat
+  shape, without vectors and five times slower.
 
   Args:
     cinert: (nbody, 10, W) spatial inertia about the tree's centre of mass.
     cdof: (nv, 6, W).
-    diagonal: (nv, W) armature and what else is on the diagonal.
-    stiffen: adds stiffnesses of bodies, packed and about the same point, to rows (n, 21, W) that are the bodies' (nbody,),
-      -1 for bodies that no dof moves.
+    diagonal: (nv, W) armature and other terms of the diagonal.
+    stiffen: adds stiffnesses of bodies, packed and about the same point, to rows (n, 21, W); its second argument (nbody,) is
+      the row of each body, -1 for bodies that no dof moves.
   """
   p: ArticulatedPlan = m.plan.articulated
   if not m.nv:
@@ -227,15 +227,15 @@ def factor(
 
 
 class _Swept(NamedTuple):
-  """What comes of the depths."""
+  """Result of the elimination of all depths."""
 
-  left: jax.Array  # (width, 21, W) inertias that the rows of the first depth hand on
+  left: jax.Array  # (width, 21, W) inertias that the rows of the first depth pass to their parents
   force: jax.Array  # U (ndepth, width, 6, W)
   inv: jax.Array  # 1/D (ndepth, width, W)
 
 
 def _all_at_once(p: ArticulatedPlan, hanging: jax.Array, s: jax.Array, d: jax.Array) -> _Swept:
-  """Eliminates the dofs depth by depth, of what hangs on them (n, 21, W), axes (ndepth, width, 6, W) and diagonal."""
+  """Eliminate the dofs depth by depth, given inertias `hanging` (n, 21, W), axes s (ndepth, width, 6, W) and diagonal d."""
 
   def up(left, x):
     hung, axis, diag, mask, below, empty = x
@@ -249,9 +249,10 @@ def _all_at_once(p: ArticulatedPlan, hanging: jax.Array, s: jax.Array, d: jax.Ar
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
 def _block_by_block(p: ArticulatedPlan, hanging: jax.Array, s: jax.Array, d: jax.Array) -> _Swept:
-  """The same, a few trees at a time through all depths: what one hands to the next is small enough for the nearest cache.
+  """Do the same as `_all_at_once`, one block of trees at a time through all depths: the carry then fits the innermost cache.
 
-  Its loops carry what `_all_at_once` stacks, which reverse mode would keep for every pass, so derivatives are those of that.
+  The loops carry the arrays that `_all_at_once` stacks. Reverse mode would save these arrays in every iteration, so derivatives
+  are those of `_all_at_once`.
   """
   (ndepth, width), size, zero = p.dof.shape, _rows_of_block(p), jnp.int32(0)
   masks, below = _from_children(p, s)
@@ -288,7 +289,7 @@ def _block_by_block_jvp(p: ArticulatedPlan, primals: Any, tangents: Any) -> Any:
 
 
 def _eliminate(body: jax.Array, axis: jax.Array, diag: jax.Array, empty: jax.Array) -> tuple[jax.Array, Any]:
-  """What is left of inertias (n, 21, W) when dofs are eliminated, and U and 1/D of these."""
+  """Eliminate dofs from inertias (n, 21, W); return the remaining inertias, and U and 1/D of the dofs."""
   body = linear.materialized(body)
   u = linear.materialized(spatial.mul_packed(body, axis))
   inv = linear.materialized(1 / jnp.where(empty, 1, jnp.maximum(vector.dot(axis, u) + diag, safe.MINVAL)))
@@ -296,18 +297,18 @@ def _eliminate(body: jax.Array, axis: jax.Array, diag: jax.Array, empty: jax.Arr
 
 
 def _is_empty(p: ArticulatedPlan) -> jax.Array:
-  """Which rows by depth (ndepth, width, 1) are of no dof."""
+  """Return a mask (ndepth, width, 1) of the rows without a dof."""
   return jnp.asarray((p.dof == len(p.place))[..., None])
 
 
 def _rows_of_block(p: ArticulatedPlan) -> int:
-  """Rows of as many trees as `_block_by_block` takes at a time."""
+  """Return the number of rows of a block in `_block_by_block`, which contains whole trees."""
   width, ntree = p.dof.shape[1], p.to_parent.shape[1]
   return max(n * width // ntree for n in range(1, ntree + 1) if ntree % n == 0 and (n == 1 or n * width // ntree <= _BLOCK))
 
 
 def _factor_free(matrix: jax.Array) -> Free:
-  """Sweep matrices (nfree, 6, 6, W), a row and column at a time.
+  """Factor and invert matrices (nfree, 6, 6, W) by the sweep operator, one row and column at a time.
 
   Source: Goodnight, A Tutorial on the SWEEP Operator, The American Statistician 33 (1979).
   """
@@ -319,7 +320,7 @@ def _factor_free(matrix: jax.Array) -> Free:
     side, scaled = jnp.where(here, -1, row), row * inv[:, None]
     return jnp.where(here[:, None] | here, 0, a) - side[:, :, None] * (side * inv[:, None])[:, None], (scaled, inv)
 
-  def two(a, k):  # as one alone cannot overwrite the matrix that it reads, and has it copied
+  def two(a, k):  # two sweeps per iteration: one alone cannot overwrite the matrix that it reads, so XLA would copy it
     a, second = sweep(a, k + 1)
     a, first = sweep(linear.materialized(a), k)
     return a, jax.tree.map(lambda *x: jnp.stack(x), first, second)
@@ -329,19 +330,19 @@ def _factor_free(matrix: jax.Array) -> Free:
 
 
 class Half(NamedTuple):
-  """Forces on their way through the inverse of L'DL, when they have been up the tree: L'^-1 x."""
+  """Forces after the first half of a solve with L'DL, up the tree: L'^-1 x."""
 
   rest: jax.Array  # (ndepth, width, W) by depth, divided by D
-  free: jax.Array  # (nfree, 6, W) of free joints, not divided
+  free: jax.Array  # (nfree, 6, W) of free joints, not divided by D
 
 
 def solve(m: Model, f: Factor, x: jax.Array) -> jax.Array:
-  """Solve with the factor for x (nv, W): forces up the tree, accelerations down it."""
+  """Solve with the factor for x (nv, W): forces up the tree, then accelerations down the tree."""
   return down(m, f, up(m, f, x)) if m.nv else x
 
 
 def up(m: Model, f: Factor, x: jax.Array) -> Half:
-  """The first half of `solve`."""
+  """Compute the first half of `solve`."""
   p: ArticulatedPlan = m.plan.articulated
 
   def step(pull, a):
@@ -357,7 +358,7 @@ def up(m: Model, f: Factor, x: jax.Array) -> Half:
 
 
 def down(m: Model, f: Factor, half: Half) -> jax.Array:
-  """The second half of `solve`."""
+  """Compute the second half of `solve`."""
   p: ArticulatedPlan = m.plan.articulated
 
   def step(acc, a):
@@ -373,25 +374,25 @@ def down(m: Model, f: Factor, half: Half) -> jax.Array:
 
 
 def of_free(f: Factor, x: jax.Array) -> tuple[jax.Array, jax.Array]:
-  """Accelerations of the free joints' dofs, and the motion of their bodies (nfree, 6, W both), for what came up to them."""
+  """Return the accelerations of the free joints' dofs and the motions of their bodies, both (nfree, 6, W), for forces x."""
   if f.free is None:
     return x, x
-  acc = vector.add(f.free.inverse[:, i] * x[:, i, None] for i in range(6))  # it is symmetric
+  acc = vector.add(f.free.inverse[:, i] * x[:, i, None] for i in range(6))  # the inverse is symmetric
   return acc, vector.add(f.free_cdof[:, i] * acc[:, i, None] for i in range(6))
 
 
 class Way(NamedTuple):
-  """Wrenches on n bodies, k on each, on their way up the tree: what is not zero of L'^-1 of them."""
+  """Path of wrenches on n bodies, k on each, up the tree: nonzero entries of L'^-1 x, with x the wrenches' joint forces."""
 
-  place: jax.Array  # (ndepth, n, W) depth * width + row; any where no dof of the depth moves the body
-  pull: jax.Array  # (ndepth, n, k, W) there, zero where none does
-  rest: jax.Array  # the same divided by D
-  joint: jax.Array  # (n, W) free joint; any where none moves the body
-  wrench: jax.Array  # (n, k, 6, W) that comes to its body, zero where there is none
+  place: jax.Array  # (ndepth, n, W) depth * width + row of the dof that moves the body; arbitrary if there is none
+  pull: jax.Array  # (ndepth, n, k, W) entry of this dof, zero if there is none
+  rest: jax.Array  # pull divided by D
+  joint: jax.Array  # (n, W) free joint that moves the body; arbitrary if there is none
+  wrench: jax.Array  # (n, k, 6, W) wrench that reaches the free joint's body, zero if there is none
 
 
 def way_up(m: Model, f: Factor, body: jax.Array, wrench: jax.Array) -> Way:
-  """The way of wrenches (n, k, 6, W) on bodies (n, W) to their roots."""
+  """Compute the path of wrenches (n, k, 6, W) on bodies (n, W) to their roots."""
   p: ArticulatedPlan = m.plan.articulated
 
   def step(left, a):
@@ -423,7 +424,7 @@ class Packed(NamedTuple):
 
 
 def packed(m: Model, f: Factor, cdof: jax.Array) -> Packed:
-  """The factor as MuJoCo stores it: L below the diagonal, D on it. Source: `mj_factorM`."""
+  """Return the factor in MuJoCo's form: L below the diagonal, D on the diagonal. Source: `mj_factorM`."""
   p, i = m.plan.articulated, m.plan.inertia
   free, free_inv = _packed_free(f)
   inv = _by_dof(p, f.inv, free_inv)
@@ -434,13 +435,13 @@ def packed(m: Model, f: Factor, cdof: jax.Array) -> Packed:
   entry = jnp.where((row == col)[:, None], 1 / rows(inv, row), entry)
   if f.free is None:
     return Packed(entry, inv)
-  row, col = (p.place[k[of_free]] - p.dof.size for k in (i.row, i.col))  # six for each joint
+  row, col = (p.place[k[of_free]] - p.dof.size for k in (i.row, i.col))  # six per joint
   entry = jnp.concatenate([entry, rows(free, 6 * row + col % 6)])
   return Packed(rows(entry, np.argsort(np.argsort(of_free, kind="stable"))), inv)
 
 
 def _packed_free(f: Factor) -> tuple[jax.Array, jax.Array]:
-  """L of the free joints' dofs with D on its diagonal (nfree * 36, W), and 1/D (nfree, 6, W)."""
+  """Return L of the free joints' dofs with D on its diagonal (nfree * 36, W), and 1/D (nfree, 6, W)."""
   if f.free is None:
     return f.free_cdof, f.free_cdof[..., 0, :]
   lower, inv = jnp.swapaxes(f.free.lower, 0, 1), jnp.swapaxes(f.free.inv, 0, 1)

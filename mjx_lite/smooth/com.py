@@ -1,7 +1,7 @@
 """Quantities about each tree's centre of mass: composite frames of inertia, dof axes, velocities.
 
-Everything here is written about one point per tree (the centre of mass of the root's subtree), so that sums along the
-tree need no change of frame.
+All spatial quantities are written about one point per tree (the centre of mass of the root's subtree), so that sums along
+the tree need no change of frame.
 """
 
 from typing import Any, NamedTuple
@@ -26,7 +26,7 @@ class ComPlan(NamedTuple):
   turn_body: np.ndarray  # bodies of the ball and free joints
   rotates: np.ndarray  # (nv,) dof is a rotation
   ancestor_dof: SumPlan  # body <- dofs that move it
-  earlier_dof: SumPlan  # dof <- dofs whose velocity turns it
+  earlier_dof: SumPlan  # dof <- dofs whose velocity rotates its axis
   moved_body: SumPlan  # dof <- bodies that it moves
 
 
@@ -39,7 +39,7 @@ class Com(NamedTuple):
 
 
 def plan(s: dict[str, Any]) -> ComPlan:
-  """Index tables from the static fields of the model."""
+  """Build the index tables from the static fields of the model."""
   nv, njnt, dof_jnt = s["nv"], s["njnt"], s["dof_jntid"]
   subtree = topology.subtrees(s).astype(float)
   subtree[0] = 0
@@ -60,8 +60,8 @@ def plan(s: dict[str, Any]) -> ComPlan:
       axis_row[v], rotates[v] = j, t == JointType.HINGE
 
   moves = topology.moving_dofs(s).astype(float)
-  # the velocity that turns a dof: dofs of the bodies above, and earlier ones of its own body; the three dofs of one
-  # rotation share it, and a free translation is not turned
+  # dofs that rotate a dof's axis: dofs of the bodies above, and earlier dofs of its own body; the three dofs of one rotation
+  # have the same ones, and a free translation has none
   earlier = np.zeros((nv, nv))
   for v in range(nv):
     t = types[dof_jnt[v]]
@@ -79,7 +79,7 @@ def plan(s: dict[str, Any]) -> ComPlan:
 
 
 def com_pos(m: Model, xipos, ximat, xmat, xanchor, xaxis) -> Com:
-  """Centres of mass of the subtrees, body inertias and dof axes about the tree's centre of mass.
+  """Compute the centres of mass of the subtrees, and body inertias and dof axes about the tree's centre of mass.
 
   Source: `mj_comPos`.
   """
@@ -93,12 +93,12 @@ def com_pos(m: Model, xipos, ximat, xmat, xanchor, xaxis) -> Com:
 
   offset = xipos - rows(subtree_com, m.body_rootid)
   cinert = spatial.inertia_about(m.body_inertia, ximat, offset, m.body_mass)
-  cinert = cinert * (np.arange(m.nbody) > 0)[:, None, None].astype(cinert.dtype)  # the world has none
+  cinert = cinert * (np.arange(m.nbody) > 0)[:, None, None].astype(cinert.dtype)  # the world has no inertia
 
   columns = jnp.swapaxes(rows(xmat, p.turn_body), -3, -2).reshape(3 * len(p.turn_body), 3, xmat.shape[-1])
   axis = join([xaxis, columns, np.eye(3, dtype=xaxis.dtype)[:, :, None]], p.axis_row)
   arm = rows(subtree_com, m.body_rootid[m.dof_bodyid]) - rows(xanchor, m.dof_jntid)
-  axis, arm = jnp.broadcast_arrays(axis, arm)  # with no dof at all, an axis belongs to no world
+  axis, arm = jnp.broadcast_arrays(axis, arm)  # without any dof, axis and arm differ in width
   turns = p.rotates[:, None, None]
   cdof = spatial.join(jnp.where(turns, axis, 0), jnp.where(turns, vector.cross(axis, arm), axis))
   return Com(subtree_com, cinert, cdof)
@@ -112,7 +112,7 @@ class ComVel(NamedTuple):
 
 
 def com_vel(m: Model, cdof: jax.Array, qvel: jax.Array) -> ComVel:
-  """Body velocities, and the rate at which the dof axes turn. Source: `mj_comVel`."""
+  """Compute body velocities (nbody, 6, W) and the rates of change of the dof axes (nv, 6, W). Source: `mj_comVel`."""
   p: ComPlan = m.plan.com
   motion = cdof * qvel[:, None]
   cvel = mask_sum(p.ancestor_dof, motion)
@@ -129,10 +129,10 @@ class CamLight(NamedTuple):
 
 
 def camlight(m: Model, xpos, xquat, subtree_com) -> CamLight:
-  """Poses of cameras and lights in all tracking modes.
+  """Compute the poses of cameras and lights in all tracking modes.
 
   Source: `mj_camlight`.
-  Gradient: zero where a camera looks straight up or down, or its target is at its own place.
+  Gradient: zero where a camera looks vertically up or down, or its target is at the camera's position.
   """
 
   def both(glue, *fields):
@@ -165,7 +165,7 @@ class _Placed(NamedTuple):
 
 
 def _place(body, target, mode, pos, pos0, poscom0, xpos, xquat, subtree_com) -> _Placed:
-  """Positions of cameras and lights, and the points that they look at."""
+  """Return the positions of cameras and lights, and the points that they look at."""
   track, trackcom, to_body, to_com = (
     (mode == t)[:, None, None]
     for t in (CamLightType.TRACK, CamLightType.TRACKCOM, CamLightType.TARGETBODY, CamLightType.TARGETBODYCOM)
@@ -180,5 +180,5 @@ def _place(body, target, mode, pos, pos0, poscom0, xpos, xquat, subtree_com) -> 
 
 
 def _where(mask: np.ndarray, a: jax.Array, b: jax.Array) -> jax.Array:
-  """`jnp.where` for a constant mask: a selection that selects nothing is left out."""
+  """Apply `jnp.where` with a constant mask; an empty mask needs no selection."""
   return jnp.where(mask, a, b) if mask.any() else b

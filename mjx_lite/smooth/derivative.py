@@ -1,8 +1,8 @@
-"""Derivatives of the smooth forces with respect to velocity: what the implicit integrators add to M.
+"""Derivatives of the smooth forces with respect to velocity, which the implicit integrators add to M.
 
-Dampers and actuators act along rows of a Jacobian, so theirs are packed as M is: J' diag(slope) J. That of the bias force
-and of the medium is a matrix per tree, which forward differentiation of the forces gives column by column; trees do not
-share dofs, so one tangent serves a column of every tree.
+Dampers and actuators act along rows of a Jacobian, so their derivatives J' diag(slope) J are packed like M. The derivative of
+the bias force and of the medium is one matrix per tree. Forward differentiation of the forces gives its columns; trees do not
+share dofs, so one tangent gives a column of every tree.
 """
 
 from typing import Any, NamedTuple
@@ -20,17 +20,17 @@ from mjx_lite.smooth import com, fluid, inertia, rne, tendon, tendon_force, tran
 class DerivativePlan(NamedTuple):
   """Index tables, and which terms exist."""
 
-  packing: inertia.InertiaPlan  # of a matrix with the sparsity of the trees: that of M may have less, where it is zero
+  packing: inertia.InertiaPlan  # packing of a matrix with the sparsity of the trees; M may have fewer entries
   from_m: np.ndarray  # entry of the packing -> entry of packed M, -1 where M is zero
   to_m: np.ndarray  # entry of packed M -> entry of the packing
-  moment: inertia.GramPlan  # of the actuators' outputs
-  tendon: inertia.GramPlan
-  has_actuator: bool  # some actuator's force may depend on velocity
-  tangent: np.ndarray  # (ntangent, nv) dofs that are moved together
-  entry: np.ndarray  # (nv, nv) entry of the flattened columns (ntangent, nv)
-  same_tree: np.ndarray  # (nv, nv)
+  moment: inertia.GramPlan  # products of the moments of the actuators' outputs
+  tendon: inertia.GramPlan  # products of the tendons' Jacobians
+  has_actuator: bool  # whether an actuator's force may depend on velocity
+  tangent: np.ndarray  # (ntangent, nv) 1 for the dofs of each tangent
+  entry: np.ndarray  # (nv, nv) index into the flattened columns (ntangent, nv)
+  same_tree: np.ndarray  # (nv, nv) whether two dofs are in one tree
   free_body: np.ndarray  # bodies with one free joint, alone in their trees
-  free_dof: np.ndarray  # (n, 6)
+  free_dof: np.ndarray  # (n, 6) dofs of these bodies
 
 
 _WITH_SPEED = {
@@ -42,7 +42,7 @@ _WITH_SPEED = {
 def plan(
   s: dict[str, Any], of_m: inertia.InertiaPlan, moment: transmission.TransmissionPlan, t: tendon.TendonPlan
 ) -> DerivativePlan:
-  """Index tables from the static fields of the model."""
+  """Build the index tables from the static fields of the model."""
   nv, tree = s["nv"], s["dof_treeid"]
   within = np.arange(nv) - np.searchsorted(tree, tree)  # trees own ranges of dofs
   tangent = np.zeros((within.max(initial=-1) + 1, nv))
@@ -65,7 +65,7 @@ def plan(
 
 
 def damping(m: Model, qvel: jax.Array) -> jax.Array:
-  """Slope (nv, W) of the joints' damping."""
+  """Return the slope (nv, W) of the joints' damping over velocity, positive where damping resists the motion."""
   return _slope(*transmission.dof_damping(m), qvel)
 
 
@@ -75,7 +75,7 @@ def _slope(first, higher, speed):
 
 
 def packed(m: Model, qvel, ten_velocity, ten_J, moment, actuator_slope: jax.Array | None) -> jax.Array:
-  """Derivative of the forces of dampers and actuators, packed as `plan.derivative.packing` says.
+  """Return the derivative of the forces of dampers and actuators, packed by `plan.derivative.packing`.
 
   Args:
     m: the model.
@@ -83,7 +83,7 @@ def packed(m: Model, qvel, ten_velocity, ten_J, moment, actuator_slope: jax.Arra
     ten_velocity: (ntendon, W).
     ten_J: (nJten, W).
     moment: (nJmom, W) packed.
-    actuator_slope: (nout, W) of each output's force over its velocity, or None.
+    actuator_slope: (nout, W) derivative of each output's force over its velocity, or None.
 
   Source: `mjd_actuator_vel`, `mjd_passive_vel`.
   """
@@ -98,26 +98,26 @@ def packed(m: Model, qvel, ten_velocity, ten_J, moment, actuator_slope: jax.Arra
 
 
 def is_diagonal(m: Model) -> bool:
-  """True if dampers and actuators add to the diagonal of M only."""
+  """Return whether dampers and actuators add only to the diagonal of M."""
   p: DerivativePlan = m.plan.derivative
   tendons = m.opt.use_damper and m.plan.tendon_force.has_damper and not p.tendon.is_diagonal
   return not tendons and (p.moment.is_diagonal or not with_actuators(m))
 
 
 def with_actuators(m: Model) -> bool:
-  """True if forces of actuators may depend on velocity."""
+  """Return whether forces of actuators may depend on velocity."""
   return m.plan.derivative.has_actuator and m.opt.use_actuation
 
 
 def with_medium(m: Model) -> bool:
-  """True if there is a medium."""
+  """Return whether there is a medium."""
   return m.plan.fluid.exists and m.opt.use_passive
 
 
 def of_trees(
   m: Model, qvel, cinert, cdof, xipos, ximat, geom_xpos, geom_xmat, subtree_com, *, bias: bool, drag_only: bool = False
 ) -> jax.Array:
-  """Derivative (nv, nv, W) of the force of the medium or of its drag, minus that of the bias force if asked for.
+  """Return the derivative (nv, nv, W) of the medium's force or only its drag, minus that of the bias force if `bias`.
 
   Source: `mjd_rne_vel`, `mjd_ellipsoidFluid`, `mjd_inertiaBoxFluid`.
   """

@@ -1,8 +1,8 @@
-"""The effective metric of the discrete integrator: M + h D + h^2 K, and the force -h K v that goes with it.
+"""Effective metric of the discrete integrator: M + h D + h^2 K, and the force -h K v that belongs to it.
 
-D and K are the slopes of dampers, springs, actuators and the medium over velocity and position, each term where it resists
-the motion. With them in the place of M, the constrained acceleration is the change of velocity over a step that is implicit in
-all of these forces; constraints and smooth forces meet in one solve.
+D and K are the slopes of dampers, springs, actuators and the medium over velocity and position; a slope counts only where it
+resists the motion. With this metric instead of M, the constrained acceleration is the change of velocity over a step that is
+implicit in all of these forces. One solve contains constraints and smooth forces.
 
 Source: MuJoCo 4.0 documentation, Computation, Integrators (discrete).
 """
@@ -24,17 +24,17 @@ from mjx_lite.smooth import derivative, inertia, passive, tendon, tendon_force, 
 class EffectivePlan(NamedTuple):
   """Index tables, and which terms exist."""
 
-  has_actuator: bool  # some actuator's force may depend on length or velocity
-  moment: np.ndarray  # (nout * nv,) entry of the packed moments, nJmom where there is none
-  free_tendon: SumPlan  # trees of one free joint <- tendons on them
-  free_out: SumPlan  # likewise outputs of actuators
+  has_actuator: bool  # whether an actuator's force may depend on length or velocity
+  moment: np.ndarray  # (nout * nv,) entry of the packed moments, nJmom for zero
+  free_tendon: SumPlan  # trees of one free joint <- tendons that act on them
+  free_out: SumPlan  # trees of one free joint <- outputs of actuators that act on them
 
 
 class Effective(NamedTuple):
-  """The metric, and what the gyroscopic correction of free bodies asks of it."""
+  """Metric, and the data that the gyroscopic correction of free bodies needs."""
 
   matrix: jax.Array  # (nv, nv, W)
-  backbone: jax.Array  # (nC, W) packed as M: the metric but for what tendons and actuators couple
+  backbone: jax.Array  # (nC, W) packed like M: the metric without the couplings by tendons and actuators
   shift: jax.Array  # (nv, W) -h K v
   coupled: jax.Array  # (nfree, W) trees of one free joint on which a tendon or an actuator adds to the metric
 
@@ -48,7 +48,7 @@ _STIFF = {
 def plan(
   s: dict[str, Any], moment: transmission.TransmissionPlan, t: tendon.TendonPlan, d: derivative.DerivativePlan
 ) -> EffectivePlan:
-  """Index tables from the static fields of the model."""
+  """Build the index tables from the static fields of the model."""
   nv, n = s["nv"], len(moment.entry_out)
   entry = np.full((s["nout"], nv), n)
   entry[moment.entry_out, moment.entry_dof] = np.arange(n)
@@ -60,7 +60,7 @@ def plan(
 
 
 class Inputs(NamedTuple):
-  """What the metric depends on."""
+  """Fields that the metric depends on."""
 
   M: jax.Array  # (nC, W) packed
   qpos: jax.Array
@@ -71,14 +71,14 @@ class Inputs(NamedTuple):
   ten_J: jax.Array
   moment: jax.Array  # (nJmom, W) packed
   actuator_velocity: jax.Array
-  slopes: tuple[jax.Array, jax.Array] | None  # (nout, W) of the actuators' forces over length and velocity
+  slopes: tuple[jax.Array, jax.Array] | None  # (nout, W) slopes of the actuators' forces over length and velocity
   drag: jax.Array | None  # (nv, nv, W) slope of the medium's drag over velocity
 
 
 def build(m: Model, x: Inputs) -> Effective:
-  """The metric at a state.
+  """Build the metric at a state.
 
-  With the dual solver terms of tendons and actuators are left out, as C leaves them out.
+  With the dual solver, terms of tendons and actuators are left out, as in C.
 
   Source: `mjd_effBuild`, `mjd_effShift`, `mjd_effActuation`.
   """
@@ -111,7 +111,7 @@ def build(m: Model, x: Inputs) -> Effective:
 
 
 def _joints(m: Model, x: Inputs) -> tuple[jax.Array, jax.Array]:
-  """What springs and dampers of joints add to the diagonal, and their shift."""
+  """Return the terms of joint springs and dampers on the diagonal (nv, W), and their shift (nv, W)."""
   h, p = m.opt.timestep, m.plan.passive
   diagonal = shift = jnp.zeros_like(x.qvel)
   if p.has_damper and m.opt.use_damper:
@@ -123,6 +123,6 @@ def _joints(m: Model, x: Inputs) -> tuple[jax.Array, jax.Array]:
 
 
 def _dense_moment(m: Model, moment: jax.Array) -> jax.Array:
-  """Moments (nout, nv, W)."""
+  """Return the dense moments (nout, nv, W)."""
   padded = jnp.concatenate([moment, jnp.zeros_like(moment, shape=(1, moment.shape[-1]))])
   return rows(padded, m.plan.effective.moment).reshape(m.nout, m.nv, moment.shape[-1])

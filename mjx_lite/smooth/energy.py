@@ -11,7 +11,7 @@ from mjx_lite.smooth.passive import joint_extensions
 
 
 def potential(m: Model, qpos, xipos, ten_length, plastic) -> jax.Array:
-  """Energy (W,) [J] of gravity and of the springs.
+  """Return the energy (W,) [J] of gravity and of the springs.
 
   Source: `mj_energyPos`.
   """
@@ -25,12 +25,12 @@ def potential(m: Model, qpos, xipos, ten_length, plastic) -> jax.Array:
 
 
 def kinetic(m: Model, cinert, cdof, packed_m, qvel) -> jax.Array:
-  """Energy (W,) [J] of motion, armature included. Source: `mj_energyVel`."""
+  """Return the kinetic energy (W,) [J], armature included. Source: `mj_energyVel`."""
   return vector.total(qvel * mass.mul(m, cinert, cdof, packed_m, qvel)) / 2
 
 
 def polynomial(x: jax.Array, first: jax.Array, higher: jax.Array) -> jax.Array:
-  """Energy of the spring with force `-x (a + b x + c x^2)`, a = first, (b, c) = higher (n, 2, W)."""
+  """Return the energy of a spring with force `-x (a + b x + c x^2)`, where a = first and (b, c) = higher (n, 2, W)."""
   return x * x * (first / 2 + x * (higher[:, 0] / 3 + x * higher[:, 1] / 4))
 
 

@@ -1,7 +1,7 @@
-"""Forces of the medium on moving bodies: by the box of a body's inertia, or by its geoms as ellipsoids.
+"""Forces of the medium on moving bodies: on the box of a body's inertia, or on the body's geoms as ellipsoids.
 
-Both laws act on *items* (a body by its box, a geom by its ellipsoid): the velocity of the item's centre against the wind, in
-the item's frame, gives a torque and a force at that centre. All items share the changes of frame and the sum to joints.
+Both laws act on *items*: the box of a body, or the ellipsoid of a geom. The velocity of the item's centre relative to the wind,
+in the item's frame, gives a torque and a force at this centre. All items share the changes of frame and the sum to joints.
 """
 
 from typing import Any, NamedTuple
@@ -19,34 +19,34 @@ from mjx_lite.smooth.com import ComPlan
 
 
 class FluidPlan(NamedTuple):
-  """The items. Which geoms are ellipsoids is decided when the model is put; how strongly they act is traced."""
+  """Items of the fluid model. The set of ellipsoids is fixed by `put_model`; their coefficients are traced."""
 
   box: np.ndarray  # bodies
   ellipsoid: np.ndarray  # geoms
   body: np.ndarray  # item (boxes, then ellipsoids) -> body
   semiaxis: np.ndarray  # (nellipsoid, 3) semi-axis -> entry of the flattened geom_size
-  capped: np.ndarray  # (nellipsoid, 3) semi-axes that a capsule's cap lengthens by its radius
-  dof_item: SumPlan  # dof <- items that it moves
+  capped: np.ndarray  # (nellipsoid, 3) mask of the semi-axes that a capsule's cap lengthens by its radius
+  dof_item: SumPlan  # dof <- items that the dof moves
   has_density: bool
   has_viscosity: bool
 
   @property
   def exists(self) -> bool:
-    """Whether there is a medium, and something that moves in it."""
+    """Whether there is a medium, and an item that moves in it."""
     return (self.has_density or self.has_viscosity) and len(self.body) > 0
 
 
-# geom type -> column of geom_size of each semi-axis; the others have all three
+# geom type -> column of geom_size of each semi-axis; other types use columns 0, 1, 2
 _COLUMNS = {GeomType.SPHERE: (0, 0, 0), GeomType.CAPSULE: (0, 0, 1), GeomType.CYLINDER: (0, 0, 1)}
 
 
 def plan(s: dict[str, Any], pruned: frozenset[str], com: ComPlan, is_ellipsoid: np.ndarray) -> FluidPlan:
-  """Items from the static fields of the model.
+  """Choose the items from the static fields of the model.
 
   Args:
     s: static fields of the model.
     pruned: float fields whose terms are left out.
-    com: for the bodies that each dof moves.
+    com: plan with the bodies that each dof moves.
     is_ellipsoid: (ngeom,) geoms with fluidshape 'ellipsoid'.
   """
   moved = com.moved_body.matrix
@@ -67,10 +67,10 @@ def plan(s: dict[str, Any], pruned: frozenset[str], com: ComPlan, is_ellipsoid: 
 
 
 def fluid(m: Model, cdof, cvel, xipos, ximat, geom_xpos, geom_xmat, subtree_com, drag_only: bool = False) -> jax.Array:
-  """Joint-space force (nv, W) of the medium, or its drag alone. A body without mass feels none.
+  """Return the joint-space force (nv, W) of the medium, or only its drag; a body without mass gets no force.
 
   Source: `mj_inertiaBoxFluidModel`, `mj_ellipsoidFluidModel`.
-  Gradient: exact at rest too, where only viscosity has one (the rest is quadratic in the velocity).
+  Gradient: exact also at rest, where only viscosity has a derivative (the other terms are quadratic in the velocity).
   """
   p: FluidPlan = m.plan.fluid
   point = join([rows(xipos, p.box), rows(geom_xpos, p.ellipsoid)])
@@ -93,14 +93,14 @@ def fluid(m: Model, cdof, cvel, xipos, ximat, geom_xpos, geom_xmat, subtree_com,
 
 
 def _next(x: jax.Array, k: int) -> jax.Array:
-  """Components (i + k) mod 3 of 3-vectors."""
+  """Return the components (i + k) mod 3 of 3-vectors."""
   return jnp.concatenate([x[..., k:, :], x[..., :k, :]], axis=-2)
 
 
 def _box(m: Model, p: FluidPlan, turn, shift, drag_only):
-  """Torque and force on boxes of the bodies' inertia, as those of a sphere in Stokes flow plus quadratic drag per face.
+  """Return torque and force on the inertia boxes of bodies: of a sphere in Stokes flow, plus quadratic drag per face.
 
-  All of it is drag.
+  All terms are drag.
   """
   del drag_only
   mass = rows(m.body_mass, p.box)[:, None]
@@ -121,7 +121,7 @@ def _box(m: Model, p: FluidPlan, turn, shift, drag_only):
 
 
 def _ellipsoid(m: Model, p: FluidPlan, turn, shift, drag_only):
-  """Torque and force on geoms as ellipsoids: added mass, Magnus and Kutta lift, drag.
+  """Return torque and force on geoms as ellipsoids: added mass, Magnus and Kutta lift, drag.
 
   Source: `mj_addedMassForces`, `mj_viscousForces`; MuJoCo documentation, Fluid forces.
   """
@@ -148,7 +148,7 @@ def _ellipsoid(m: Model, p: FluidPlan, turn, shift, drag_only):
 
 
 def _angular_drag(size, turn, angular, slender):
-  """Quadratic drag torque per density."""
+  """Return the quadratic drag torque per density, to be subtracted."""
   a, b = _next(size, 1), _next(size, 2)
   moment = 8 / 15 * jnp.pi * size * jnp.maximum(a, b) ** 4
   largest, middle, _ = _sorted(size)
@@ -157,13 +157,13 @@ def _angular_drag(size, turn, angular, slender):
 
 
 def _drag_and_lift(size, turn, shift, blunt, slender, kutta, magnus):
-  """Quadratic drag, to be taken off, and Magnus and Kutta lift, per density; of any speed, by its direction."""
+  """Return the quadratic drag, to be subtracted, and Magnus and Kutta lift, per density; both are finite at speed zero."""
   volume = 4 / 3 * jnp.pi * size[:, :1] * size[:, 1:2] * size[:, 2:]
   direction, speed = safe.normalize_with_norm(shift)
   speed = speed[:, None]
   largest, middle, _ = _sorted(size)
   section = _next(size, 1) * _next(size, 2) / (largest * middle)
-  normal = section * section * direction  # of the cross-section that the velocity sees, not of unit length
+  normal = section * section * direction  # normal of the cross-section that faces the velocity; not a unit vector
   along, squared = vector.dot(normal, direction)[:, None], vector.dot(normal, normal)[:, None]
   most = jnp.pi * largest * middle
   seen = most * jnp.sqrt(squared / along)
@@ -173,7 +173,7 @@ def _drag_and_lift(size, turn, shift, blunt, slender, kutta, magnus):
 
 
 def _sorted(size):
-  """Largest, middle and smallest semi-axis (n, 1, W)."""
+  """Return the largest, middle and smallest semi-axis (n, 1, W)."""
   x, y, z = size[:, :1], size[:, 1:2], size[:, 2:]
   largest, smallest = jnp.maximum(jnp.maximum(x, y), z), jnp.minimum(jnp.minimum(x, y), z)
   return largest, x + y + z - largest - smallest, smallest

@@ -1,4 +1,4 @@
-"""What follows from the sizes of geoms: bounding boxes and spheres, and coefficients of added mass in a fluid."""
+"""Constants that follow from the sizes of geoms: bounding boxes and spheres, and coefficients of added mass in a fluid."""
 
 from typing import Any, NamedTuple
 
@@ -13,7 +13,7 @@ from mjx_lite.math import safe, vector
 
 
 class GeomConstPlan(NamedTuple):
-  """Geoms by type, and those that a fluid takes for ellipsoids."""
+  """Geoms by type, and the geoms that the fluid model treats as ellipsoids."""
 
   kinds: tuple[tuple[int, np.ndarray], ...]
   fluid: tuple[tuple[int, np.ndarray], ...]
@@ -28,7 +28,7 @@ class GeomConst(NamedTuple):
 
 
 def plan(s: dict[str, Any], is_ellipsoid: np.ndarray) -> GeomConstPlan:
-  """Groups from the static fields of the model.
+  """Group the geoms, from the static fields of the model.
 
   Args:
     s: static fields of the model.
@@ -42,10 +42,10 @@ def plan(s: dict[str, Any], is_ellipsoid: np.ndarray) -> GeomConstPlan:
 
 
 def geom_const(m: Model) -> GeomConst:
-  """Bounds and fluid coefficients of the geoms; meshes, height fields and other shapes keep their bounds.
+  """Compute bounds and fluid coefficients of the geoms; meshes, height fields and other shapes keep their bounds.
 
   Source: `mj_setConst`, `SetFluidCoefs`.
-  Gradient: of the largest of equal semi-axes the mean over them.
+  Gradient: where several semi-axes are the largest, a mean over these axes.
   """
   p: GeomConstPlan = m.plan.geom_const
   aabb, rbound, fluid = m.geom_aabb, m.geom_rbound, m.geom_fluid
@@ -66,7 +66,7 @@ def _all(size):
 
 
 def _round(length):
-  """Half extents of a shape that is round about z: radius, radius, length."""
+  """Return a function for the half extents of a shape that is round about z: radius, radius, length."""
   return lambda size: jnp.concatenate([size[:, :1], size[:, :1], length(size)], axis=-2)
 
 
@@ -78,7 +78,7 @@ _EXTENTS = {
   GeomType.ELLIPSOID: _all,
   GeomType.BOX: _all,
 }
-# radius (n, W) of the sphere around a geom, from those half extents
+# radius (n, W) of the sphere around a geom, from its half extents
 _RADII = {
   GeomType.SPHERE: lambda half: half[:, 0],
   GeomType.CAPSULE: lambda half: half[:, 2],
@@ -87,7 +87,7 @@ _RADII = {
   GeomType.BOX: safe.norm,
 }
 
-# the Kronrod rule with 15 points on [0, 1], to the eight decimals that C has
+# the Kronrod rule with 15 points on [0, 1], with eight decimals as in C
 _X = np.array([
   0.00427231, 0.02544604, 0.06756779, 0.12923441, 0.20695638, 0.29707742, 0.39610752, 0.5, 0.60389248, 0.70292258,
   0.79304362, 0.87076559, 0.93243221, 0.97455396, 0.99572769,
@@ -98,13 +98,13 @@ _DL = (3 * _X**2 - _X**3) / (1 - _X) ** 3 * np.concatenate([_WEIGHTS, [0.1047410
 
 
 def added_mass(axes: jax.Array) -> jax.Array:
-  """Virtual masses and virtual inertias per density (n, 6, W) of ellipsoids.
+  """Return the virtual masses and virtual inertias per density (n, 6, W) of ellipsoids.
 
   Args:
     axes: (n, 3, W) semi-axes [m].
 
   Source: `SetFluidCoefs`; Lamb, Hydrodynamics, sections 114 and 115.
-  Gradient: where two semi-axes are equal the inertia about the third is at its minimum, zero, and so is its gradient.
+  Gradient: where two semi-axes are equal, the inertia about the third axis is at its minimum, zero, and its gradient is zero.
   """
   x, y, z = (axes[..., k, :] for k in range(3))
   kx, ky, kz = _kappa(x, y, z), _kappa(y, z, x), _kappa(z, x, y)
@@ -121,7 +121,7 @@ def added_mass(axes: jax.Array) -> jax.Array:
 
 
 def _kappa(x, y, z):
-  """x y z times the integral over l > 0 of ((x² + l)³ (y² + l) (z² + l))^-1/2."""
+  """Return x y z times the integral over l > 0 of ((x^2 + l)^3 (y^2 + l) (z^2 + l))^-1/2."""
   x2, y2, z2 = (1 / (a * a) for a in (x, y, z))
   scale = (x * x * x * y * z) ** 0.4
   l = scale * _L.astype(x.dtype)[:, None, None]

@@ -1,6 +1,6 @@
-"""Composite inertia, the joint-space inertia matrix M, and its products.
+"""Composite inertia, the joint-space inertia matrix M, and products with M.
 
-M is stored as MuJoCo packs it: the lower triangle of the tree's sparsity, row by row, the diagonal last in each row.
+M is packed as in MuJoCo: the lower triangle of the tree's sparsity, row by row, with the diagonal last in each row.
 """
 
 from typing import Any, NamedTuple
@@ -17,23 +17,23 @@ from mjx_lite.smooth import transmission
 
 
 class InertiaPlan(NamedTuple):
-  """Index tables of packed M, or of another matrix with a sparsity of its own: the lower triangle, row by row."""
+  """Index tables of packed M, or of a symmetric matrix with another sparsity: the lower triangle, row by row."""
 
   row: np.ndarray  # (nC,) dof of the row
-  col: np.ndarray  # (nC,) dof of the column, an ancestor of the row or itself
+  col: np.ndarray  # (nC,) dof of the column, an ancestor of the row's dof or this dof
   dense: np.ndarray  # (nv * nv,) entry of packed M, nC where M is zero
   diagonal: np.ndarray  # (nC,) 1 on the diagonal
-  diagonal_entry: np.ndarray  # (nv,)
+  diagonal_entry: np.ndarray  # (nv,) entries of the diagonal
 
 
 def plan(s: dict[str, Any]) -> InertiaPlan:
-  """Index tables from the static fields of the model."""
+  """Build the index tables from the static fields of the model."""
   nv, nc = s["nv"], s["nC"]
   return plan_packed(np.repeat(np.arange(nv), s["M_rownnz"]), s["M_colind"][:nc].astype(int), nv)
 
 
 def plan_packed(row: np.ndarray, col: np.ndarray, nv: int) -> InertiaPlan:
-  """Index tables of a symmetric (nv, nv) matrix with these entries in its lower triangle."""
+  """Build the index tables of a symmetric (nv, nv) matrix with entries (row, col) in its lower triangle."""
   dense = np.full((nv, nv), len(row))
   dense[row, col] = np.arange(len(row))
   dense[col, row] = np.arange(len(row))
@@ -49,7 +49,7 @@ class Crb(NamedTuple):
 
 
 def crb(m: Model, cinert: jax.Array, cdof: jax.Array) -> Crb:
-  """Composite inertias and packed M, armature included.
+  """Compute composite inertias (nbody, 10, W) and packed M (nC, W), armature included.
 
   Source: `mj_crb`; Featherstone, Rigid Body Dynamics Algorithms, section 6.2.
   """
@@ -60,57 +60,57 @@ def crb(m: Model, cinert: jax.Array, cdof: jax.Array) -> Crb:
 
 
 def diagonal(m: Model, cinert: jax.Array, cdof: jax.Array) -> jax.Array:
-  """The diagonal of M (nv, W) without the rest."""
+  """Return the diagonal of M (nv, W) without computing its other entries."""
   return vector.dot(_composite(m, cinert, cdof)[1], cdof) + transmission.dof_armature(m)
 
 
 def _composite(m: Model, cinert: jax.Array, cdof: jax.Array) -> tuple[jax.Array, jax.Array]:
-  """Inertias of the subtrees (nbody, 10, W), and the forces (nv, 6, W) that unit accelerations of the dofs ask of them."""
+  """Return inertias of the subtrees (nbody, 10, W), and their forces (nv, 6, W) for unit accelerations of the dofs."""
   composite = mask_sum(m.plan.com.subtree, cinert)
   return composite, spatial.inertia_mul(rows(composite, m.dof_bodyid), cdof)
 
 
 def full(m: Model, packed: jax.Array) -> jax.Array:
-  """Dense (nv, nv, W) matrix of one that is packed as M is."""
+  """Return the dense matrix (nv, nv, W) of a matrix that is packed like M."""
   return unpack(m.plan.inertia, packed)
 
 
 def unpack(p: InertiaPlan, packed: jax.Array) -> jax.Array:
-  """Dense (nv, nv, W) matrix of a packed one."""
+  """Return the dense matrix (nv, nv, W) of a packed matrix."""
   nv = len(p.diagonal_entry)
   return rows_or_zero(packed, np.where(p.dense < len(p.row), p.dense, -1)).reshape(nv, nv, packed.shape[-1])
 
 
 def mul_packed(m: Model, packed: jax.Array, x: jax.Array) -> jax.Array:
-  """M x of a packed M (nC, W) and x (nv, W). Source: `mj_mulM`."""
+  """Return M x (nv, W) for a packed M (nC, W) and x (nv, W). Source: `mj_mulM`."""
   return vector.mat_vec(full(m, packed), x)
 
 
 def mul_m(m: Model, cinert: jax.Array, cdof: jax.Array, x: jax.Array) -> jax.Array:
-  """M x of the bodies and the dofs' armature, without M: accelerations down the tree, forces up it."""
+  """Return M x (nv, W) of bodies and armature without forming M: accelerations down the tree, forces up the tree."""
   acc = mask_sum(m.plan.com.ancestor_dof, cdof, x[:, None])
   force = mask_sum(m.plan.com.moved_body, spatial.inertia_mul(cinert, acc))
   return vector.dot(cdof, force) + transmission.dof_armature(m) * x
 
 
 class GramPlan(NamedTuple):
-  """Products of two entries in one row of a sparse J (n, nv) that have a place in a packed matrix."""
+  """Products of two entries in one row of a sparse J (n, nv) that have an entry in a packed matrix."""
 
-  first: np.ndarray  # (npair,) entry
-  second: np.ndarray
-  owner: np.ndarray  # row of J
+  first: np.ndarray  # (npair,) first entry of each pair
+  second: np.ndarray  # (npair,) second entry
+  owner: np.ndarray  # (npair,) row of J
   by_packed: GroupPlan  # entry of the packed matrix <- pairs
 
   @property
   def is_diagonal(self) -> bool:
-    """Whether every row of J has one entry."""
+    """Whether the products are all on the diagonal."""
     return bool((self.first == self.second).all())
 
 
 def plan_gram(p: InertiaPlan, owner: np.ndarray, dof: np.ndarray) -> GramPlan:
-  """Pairs of the entries of J, given by their rows and dofs.
+  """List the pairs of the entries of J, given by their rows and dofs.
 
-  What couples different branches of a tree, or different trees, has no place in p and is left out, as in C.
+  Pairs that couple different branches of a tree, or different trees, have no entry in p and are left out, as in C.
   """
   a, b = np.nonzero((owner[:, None] == owner) & (dof[:, None] >= dof))
   nv = len(p.diagonal_entry)
@@ -120,5 +120,5 @@ def plan_gram(p: InertiaPlan, owner: np.ndarray, dof: np.ndarray) -> GramPlan:
 
 
 def gram(p: GramPlan, entries: jax.Array, weight: jax.Array) -> jax.Array:
-  """Packed J' diag(weight) J, of entries (nentry, W) and weight (n, W)."""
+  """Return packed J' diag(weight) J, for entries (nentry, W) and weight (n, W)."""
   return group_sum(p.by_packed, rows(entries, p.first) * rows(entries, p.second) * rows(weight, p.owner))

@@ -1,6 +1,6 @@
-"""Jacobians of points that ride on bodies, velocities and accelerations of frames.
+"""Jacobians of points fixed to bodies, and velocities and accelerations of frames.
 
-Bodies are given by ids of the trace, (W,) or (1,) integers. Jacobians are (nv, 3, W), one row per dof, as in MJX.
+Bodies are given by traced ids, (W,) or (1,) integers. Jacobians are (nv, 3, W), one row per dof, as in MJX.
 """
 
 from typing import Any, NamedTuple
@@ -17,12 +17,12 @@ from mjx_lite.math import spatial, vector
 
 
 class JacobiansPlan(NamedTuple):
-  """Tables that are looked up by a body's id."""
+  """Tables that are indexed by a body's id."""
 
-  moves: np.ndarray  # (nbody, nv) the dof moves the body
-  inside: np.ndarray  # (nbody, nv) the dof's body is in the body's subtree
-  root: np.ndarray  # (nbody, 1)
-  quaternion: np.ndarray  # (nv,) the dof is one of a quaternion's three
+  moves: np.ndarray  # (nbody, nv) whether the dof moves the body
+  inside: np.ndarray  # (nbody, nv) whether the dof's body is in the body's subtree
+  root: np.ndarray  # (nbody, 1) root body of the body's tree
+  quaternion: np.ndarray  # (nv,) whether the dof is one of a quaternion's three
 
 
 class Pair(NamedTuple):
@@ -33,7 +33,7 @@ class Pair(NamedTuple):
 
 
 def plan(s: dict[str, Any]) -> JacobiansPlan:
-  """Tables from the static fields of the model."""
+  """Build the tables from the static fields of the model."""
   kind = s["jnt_type"][s["dof_jntid"]]
   place = np.arange(s["nv"]) - s["jnt_dofadr"][s["dof_jntid"]]
   return JacobiansPlan(
@@ -43,12 +43,12 @@ def plan(s: dict[str, Any]) -> JacobiansPlan:
 
 
 def _about_com(m: Model, subtree_com, point, body):
-  """The point relative to the centre of mass of the body's tree."""
+  """Return the point relative to the centre of mass of the body's tree."""
   return point - pick(subtree_com, pick(m.plan.jacobians.root, body))
 
 
 def jac(m: Model, cdof, subtree_com, point, body) -> Pair:
-  """Jacobians of a global point (3, W) that rides on a body. Source: `mj_jac`."""
+  """Return the Jacobians of a global point (3, W) that is fixed to a body. Source: `mj_jac`."""
   turn, shift = spatial.split(jnp.where(_moves(m, body), cdof, 0))
   return Pair(shift + vector.cross(turn, _about_com(m, subtree_com, point, body)[None]), turn)
 
@@ -58,9 +58,9 @@ def _moves(m, body):
 
 
 def jac_dot(m: Model, cdof, cdof_dot, cvel, subtree_com, point, body) -> Pair:
-  """Rates of the Jacobians of a global point (3, W) that rides on a body.
+  """Return the time derivatives of the Jacobians of a global point (3, W) that is fixed to a body.
 
-  The three dofs of a quaternion turn with their own body.
+  The axes of a quaternion's three dofs rotate with the dofs' own body.
 
   Source: `mj_jacDot`.
   """
@@ -75,19 +75,19 @@ def jac_dot(m: Model, cdof, cdof_dot, cvel, subtree_com, point, body) -> Pair:
 
 
 def apply_ft(m: Model, cdof, subtree_com, force, torque, point, body) -> jax.Array:
-  """Joint-space force (nv, W) of a force and a torque at a global point of a body. Source: `mj_applyFT`."""
+  """Return the joint-space force (nv, W) of a force and a torque at a global point of a body. Source: `mj_applyFT`."""
   j = jac(m, cdof, subtree_com, point, body)
   return vector.dot(j.jacp, force[None]) + vector.dot(j.jacr, torque[None])
 
 
 def velocity(m: Model, cvel, subtree_com, pos, mat, body) -> jax.Array:
-  """Velocity (6, W), rotation first, of a frame that rides on a body.
+  """Return the velocity (6, W), rotation first, of a frame that is fixed to a body.
 
   Args:
-    cvel: of all bodies; an acceleration works as well.
-    subtree_com: of all bodies.
+    cvel: velocities of all bodies (nbody, 6, W); accelerations work as well.
+    subtree_com: (nbody, 3, W).
     pos: origin of the frame (3, W) [m].
-    mat: axes in which the result is written (3, 3, W); the world's if None.
+    mat: axes of the result (3, 3, W); the world's axes if None.
     body: id.
 
   Source: `mj_objectVelocity`.
@@ -98,7 +98,7 @@ def velocity(m: Model, cvel, subtree_com, pos, mat, body) -> jax.Array:
 
 
 def acceleration(m: Model, cacc, cvel, subtree_com, pos, mat, body) -> jax.Array:
-  """Acceleration (6, W) against free fall of a frame that rides on a body; arguments as for `velocity`.
+  """Return the acceleration (6, W), relative to free fall, of a frame that is fixed to a body; arguments as for `velocity`.
 
   Source: `mj_objectAcceleration`.
   """

@@ -1,4 +1,4 @@
-"""Forward kinematics: where everything is, from qpos and the mocap poses."""
+"""Forward kinematics: poses of bodies, joints, geoms and sites, from qpos and the mocap poses."""
 
 import functools
 from typing import Any, NamedTuple
@@ -17,28 +17,28 @@ from mjx_lite.math import quat, safe, trig, vector
 class KinematicsPlan(NamedTuple):
   """Index tables of `kinematics`.
 
-  The tree is one of *nodes*: a body's first joint together with its place in the parent, and each further joint, is a
-  node; a body without joints, or with a free one, is a node too. The nodes of one depth are placed together.
+  The tree consists of *nodes*. A body's pose in its parent together with the body's first joint is a node, and so is each
+  further joint. A body without joints, or with a free joint, is one node. The poses of one depth's nodes are computed together.
   """
 
-  hinge: np.ndarray  # joint ids by type; a free joint is spent in the place of its body
+  hinge: np.ndarray  # joint ids by type; a free joint is part of its body's pose
   slide: np.ndarray
   ball: np.ndarray
   free: np.ndarray
-  joint_order: np.ndarray  # joint, then one for 'none' -> row in the concatenation (hinge, ball, slide, still)
+  joint_order: np.ndarray  # joint, then njnt for 'none' -> row in the concatenation (hinge, ball, slide, free, none)
   quat_adr: np.ndarray  # (n, 4) qpos addresses of the ball joints' quaternions
   free_adr: np.ndarray  # (n, 7) qpos addresses of the free joints
   base_order: np.ndarray  # body -> row in the concatenation (body_pos, mocap, free)
-  first_joint: np.ndarray  # body -> its first joint, or njnt
+  first_joint: np.ndarray  # body -> its first joint, njnt for none
   later_joint: np.ndarray  # joints that are not the first of their body
-  node: np.ndarray  # (ndepth, width) row in the concatenation (bodies, later joints); empty ones are the world
+  node: np.ndarray  # (ndepth, width) row in the concatenation (bodies, later joints); the world for empty nodes
   parent: np.ndarray  # (ndepth, width, width) 1 at (row, row of the parent one depth above)
-  body_node: np.ndarray  # body -> row in the concatenation (world, nodes by depth), of its last joint
-  joint_node: np.ndarray  # joint -> the same, of its own node
+  body_node: np.ndarray  # body -> row of its last node in the concatenation (world, nodes by depth)
+  joint_node: np.ndarray  # joint -> row of its own node in the same concatenation
 
 
 class Poses(NamedTuple):
-  """What kinematics computes."""
+  """Result of `kinematics`."""
 
   xpos: jax.Array
   xquat: jax.Array
@@ -57,7 +57,7 @@ class Poses(NamedTuple):
 
 
 def plan(s: dict[str, Any]) -> KinematicsPlan:
-  """Index tables from the static fields of the model."""
+  """Build the index tables from the static fields of the model."""
   jnt_type, jnt_body, nbody, njnt = s["jnt_type"], s["jnt_bodyid"], s["nbody"], s["njnt"]
   of = {t: np.flatnonzero(jnt_type == t) for t in JointType}
   hinge, slide, ball, free = (of[t] for t in (JointType.HINGE, JointType.SLIDE, JointType.BALL, JointType.FREE))
@@ -70,7 +70,7 @@ def plan(s: dict[str, Any]) -> KinematicsPlan:
   base_order[mocap] = nbody + s["body_mocapid"][mocap]
   base_order[jnt_body[free]] = nbody + s["nmocap"] + np.arange(len(free))
 
-  # nodes: bodies first, then later joints; each hangs on the node before it
+  # nodes: bodies first, then later joints; the parent of a later joint is the node of the joint before it
   first_joint = np.where(s["body_jntnum"] > 0, s["body_jntadr"], njnt)
   later_joint = np.setdiff1d(np.arange(njnt), first_joint)
   joint_node = np.zeros(njnt, int)
@@ -104,26 +104,26 @@ def plan(s: dict[str, Any]) -> KinematicsPlan:
 
 
 def kinematics(m: Model, qpos: jax.Array, mocap_pos: jax.Array, mocap_quat: jax.Array) -> Poses:
-  """Poses of bodies, inertial frames, joints, geoms and sites.
+  """Compute the poses of bodies, inertial frames, joints, geoms and sites.
 
-  Quaternions in qpos and mocap_quat are normalised here and left as they are in Data.
+  Quaternions in qpos and mocap_quat are normalised here; Data keeps them unchanged.
 
-  Source: `mj_kinematics`; the nodes of one depth are placed together.
+  Source: `mj_kinematics`; the poses of one depth's nodes are computed together.
   Gradient: a zero quaternion counts as the identity, with zero derivative.
   """
   p: KinematicsPlan = m.plan.kinematics
   base_pos, base_quat = _base_poses(m, p, qpos, mocap_pos, mocap_quat)
   joint_pos, joint_quat, shift = _joint_transforms(m, p, qpos)
-  # what is chosen by an index is written down first: in one kernel with products XLA goes through it number by number
+  # materialize gathered rows: XLA does not vectorize a gather in one kernel with products
   first_pos, first_quat = (rows(x, p.first_joint) for x in (joint_pos, joint_quat))
   base_pos, base_quat, first_pos, first_quat = linear.materialized((base_pos, base_quat, first_pos, first_quat))
   pos, rot = linear.materialized((base_pos + quat.rotate(base_quat, first_pos), quat.mul(base_quat, first_quat)))
   pos, rot = join([pos, rows(joint_pos, p.later_joint)]), join([rot, rows(joint_quat, p.later_joint)])
-  width = max(pos.shape[-1], rot.shape[-1])  # where all joints are slides the turns are the same in all worlds
+  width = max(pos.shape[-1], rot.shape[-1])  # if all joints are slides, the rotations are shared by all worlds
   local = jnp.concatenate([jnp.broadcast_to(x, (*x.shape[:-1], width)) for x in (pos, rot)], axis=-2)
   world = _compose(p, local)
 
-  # anchors and axes, from the frames behind the joints: a turn leaves its own anchor and axis where they are
+  # anchors and axes, from the frames after the joints: a rotation does not move its own anchor and axis
   pose = rows(world, p.body_node)
   xpos, xquat = vector.split(pose, 3)
   behind_pos, behind = vector.split(rows(world, p.joint_node), 3)
@@ -134,7 +134,7 @@ def kinematics(m: Model, qpos: jax.Array, mocap_pos: jax.Array, mocap_quat: jax.
   if len(p.slide):
     xanchor = xanchor - shift[:, None] * xaxis
 
-  # frames that ride on bodies, all at once
+  # frames fixed to bodies, in one batch
   bodies = [np.arange(m.nbody), m.geom_bodyid, m.site_bodyid]
   offset, turn = join([m.body_ipos, m.geom_pos, m.site_pos]), join([m.body_iquat, m.geom_quat, m.site_quat])
   carrier_pos, carrier = vector.split(rows(pose, np.concatenate(bodies)), 3)
@@ -149,9 +149,9 @@ def kinematics(m: Model, qpos: jax.Array, mocap_pos: jax.Array, mocap_quat: jax.
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
 def _compose(p: KinematicsPlan, local: jax.Array) -> jax.Array:
-  """World poses (1 + ndepth * width, 7, W) of the world and the nodes, from poses in the parent's frame.
+  """Compute world poses (1 + ndepth * width, 7, W) of the world and the nodes, from poses in the parent's frame.
 
-  Each depth is written in its place. Reverse mode would keep all for each of them: derivatives are those of `_stacked`.
+  The depths are updated in one array. Reverse mode would save this array for every depth, so `_stacked` gives the derivatives.
   """
   ndepth, width = p.node.shape
   poses = jax.lax.dynamic_update_slice_in_dim(rows(local, np.append(0, p.node)), _world(local), 0, 0)
@@ -165,7 +165,7 @@ def _compose(p: KinematicsPlan, local: jax.Array) -> jax.Array:
     return jax.lax.dynamic_update_slice_in_dim(poses, placed, first, 0), None
 
   first = 1 + width * np.arange(1, ndepth)
-  parent = p.parent.argmax(axis=-1)[1:] + first[:, None] - width  # of empty nodes any will do
+  parent = p.parent.argmax(axis=-1)[1:] + first[:, None] - width  # arbitrary for empty nodes
   return jax.lax.scan(down, poses, (first.astype(np.int32), parent.astype(np.int32)))[0]
 
 
@@ -175,41 +175,41 @@ def _compose_jvp(p: KinematicsPlan, primals: Any, tangents: Any) -> tuple[jax.Ar
 
 
 def _world(like: jax.Array) -> jax.Array:
-  """Pose (1, 7, W) of the world, whatever the model says."""
+  """Return the identity pose (1, 7, W) of the world, whatever the model's world body has."""
   return jnp.broadcast_to(np.eye(7, 1, -3, like.dtype), (1, *like.shape[1:]))
 
 
 def _placed(parent: jax.Array, mine: jax.Array) -> jax.Array:
-  """World poses (n, 7, W) of what is in the frames of parents."""
+  """Return the world poses (n, 7, W) of nodes, from world poses of parents and poses in the parents' frames."""
   (point, turn), (there, turned) = vector.split(parent, 3), vector.split(mine, 3)
   return jnp.concatenate([point + quat.rotate(turn, there), quat.mul(turn, turned)], axis=-2)
 
 
 def _stacked(p: KinematicsPlan, local: jax.Array) -> jax.Array:
-  """The same as `_compose`, for its derivatives."""
+  """Compute the same poses as `_compose`, for the derivatives of `_compose`."""
   top = _world(local)
   if not p.node.size:
     return top
 
-  # reverse mode composes again from the poses that the loop carries, else it would keep the operands of each product
+  # checkpointed: reverse mode recomputes from the loop's carry instead of saving the operands of each product
   @functools.partial(jax.checkpoint, prevent_cse=False)
   def down(above, x):
     mine, row, mask = x
     placed = _placed(_at_parents(above, row, mask), mine)
     return placed, placed
 
-  # the parent of the first depth is the world: an identity in row 0, which every node of that depth points to
+  # the parent of the first depth is the world: the identity in row 0, which is the parent's row of every node of this depth
   masks = np.array(p.parent)
   masks[0, :, 0] = 1
   start = jnp.broadcast_to(top, (p.node.shape[1], *top.shape[1:]))
-  index = masks.argmax(axis=-1).astype(np.int32)  # of empty nodes any will do
+  index = masks.argmax(axis=-1).astype(np.int32)  # arbitrary for empty nodes
   _, placed = jax.lax.scan(down, start, (rows(local, p.node), index, jnp.asarray(masks, local.dtype)))
   return jnp.concatenate([top, placed.reshape(p.node.size, *placed.shape[2:])])
 
 
 @jax.custom_jvp
 def _at_parents(above: jax.Array, index: jax.Array, mask: jax.Array) -> jax.Array:
-  """Rows of the parents, by their index; the derivative by a mask, a product whose transpose is one, not a scatter."""
+  """Gather the parents' rows by index; the derivative is a product with a mask, whose transpose is a product, not a scatter."""
   return above.at[index].get(mode="promise_in_bounds")
 
 
@@ -220,7 +220,7 @@ def _at_parents_jvp(primals, tangents):
 
 
 def _base_poses(m, p, qpos, mocap_pos, mocap_quat):
-  """Pose of each body in its parent before its joints act: the model's, the mocap's, or the free joint's own."""
+  """Return the pose of each body in its parent before its joints: from the model, the mocap body, or the free joint."""
   free_pos, free_quat = rows(qpos, p.free_adr[:, :3]), safe.normalize(rows(qpos, p.free_adr[:, 3:]))
   pos = join([m.body_pos, mocap_pos, free_pos], p.base_order)
   rot = join([m.body_quat, safe.normalize(mocap_quat), free_quat], p.base_order)
@@ -228,7 +228,7 @@ def _base_poses(m, p, qpos, mocap_pos, mocap_quat):
 
 
 def _joint_transforms(m, p, qpos):
-  """Pose that each joint applies, in the frame that it finds (njnt + 1; free joints and the last: none), and slides."""
+  """Return the transforms of the joints in the frames before them (njnt + 1; identity for free and none), and slides."""
   angle = rows(qpos, m.jnt_qposadr[p.hinge]) - rows(m.qpos0, m.jnt_qposadr[p.hinge])
   half = 0.5 * angle[:, None]
   hinge_axis = rows(m.jnt_axis, p.hinge)
@@ -236,7 +236,7 @@ def _joint_transforms(m, p, qpos):
   hinge_quat = jnp.concatenate([cos, sin * hinge_axis], axis=-2)
   turn_quat = join([hinge_quat, safe.normalize(rows(qpos, p.quat_adr))])
   arm = rows(m.jnt_pos, np.concatenate([p.hinge, p.ball]))
-  turn_pos = arm - quat.rotate(turn_quat, arm)  # the anchor stays where it is
+  turn_pos = arm - quat.rotate(turn_quat, arm)  # the anchor does not move
 
   shift = rows(qpos, m.jnt_qposadr[p.slide]) - rows(m.qpos0, m.jnt_qposadr[p.slide])
   none = len(p.free) + 1

@@ -1,9 +1,9 @@
-"""The inertia matrix as an operator: factor, solve, product, in one of two ways chosen at plan time.
+"""Inertia matrix as an operator: factor, solve, product, by one of two methods chosen at plan time.
 
-*articulated*: M is that of the bodies and a diagonal, and an articulated-body pass factors it.
-*dense*: few dofs, where the passes over the depths of the tree take longer than all of M, or tendons with armature, which
-add J'mJ to packed M. Cholesky of M with the dofs in reverse order gives M = L'DL with the sparsity of the tree, as the
-articulated pass does.
+*articulated*: M consists of the bodies' inertia and a diagonal, and an articulated-body pass factors M.
+*dense*: for few dofs, where the passes over the depths of the tree take longer than all of M, and for tendons with armature,
+which add J'mJ to packed M. The Cholesky factorization of M with the dofs in reverse order gives M = L'DL with the sparsity of
+the tree, like the articulated pass.
 """
 
 from typing import Any
@@ -19,12 +19,12 @@ from mjx_lite.smooth.articulated import Packed
 
 
 def is_articulated(m: Model) -> bool:
-  """True if the articulated pass serves; it does where nothing moves."""
+  """Return whether the articulated method is used; a model without dofs uses it too."""
   return not (m.nv and (m.plan.articulated.few or m.plan.tendon_inertia.present))
 
 
 def factor(m: Model, cinert: jax.Array, cdof: jax.Array, packed_m: jax.Array, extra: jax.Array | None = None) -> Any:
-  """Factor of M + diag(extra), extra (nv, W)."""
+  """Factor M + diag(extra), with extra (nv, W)."""
   if is_articulated(m):
     diagonal = transmission.dof_armature(m)
     diagonal = jnp.broadcast_to(diagonal if extra is None else diagonal + extra, (m.nv, cdof.shape[-1]))
@@ -35,7 +35,7 @@ def factor(m: Model, cinert: jax.Array, cdof: jax.Array, packed_m: jax.Array, ex
 
 
 def dense_factor(m: Model, packed: jax.Array) -> linalg.Factor:
-  """Factor of any matrix that is packed as M is (nC, W)."""
+  """Factor any matrix (nC, W) that is packed like M."""
   return linalg.cholesky(inertia.full(m, packed)[::-1, ::-1])
 
 
@@ -45,19 +45,19 @@ def solve(m: Model, f: Any, x: jax.Array) -> jax.Array:
 
 
 def mul(m: Model, cinert: jax.Array, cdof: jax.Array, packed_m: jax.Array, x: jax.Array) -> jax.Array:
-  """M x."""
+  """Return M x (nv, W)."""
   return inertia.mul_m(m, cinert, cdof, x) if is_articulated(m) else inertia.mul_packed(m, packed_m, x)
 
 
 def trace(m: Model, cinert: jax.Array, cdof: jax.Array, packed_m: jax.Array) -> jax.Array:
-  """Sum (W,) of the diagonal of M."""
+  """Return the sum (W,) of the diagonal of M."""
   if is_articulated(m):
     return vector.total(inertia.diagonal(m, cinert, cdof))
   return vector.total(rows(packed_m, m.plan.inertia.diagonal_entry))
 
 
 def packed(m: Model, f: Any, cdof: jax.Array) -> Packed:
-  """The factor as MuJoCo stores it: L below the diagonal, D on it. Source: `mj_factorM`."""
+  """Return the factor in MuJoCo's form: L below the diagonal, D on the diagonal. Source: `mj_factorM`."""
   if is_articulated(m):
     return articulated.packed(m, f, cdof)
   i, last = m.plan.inertia, m.nv - 1

@@ -1,4 +1,4 @@
-"""Momentum of subtrees, and how it depends on the velocities of the dofs."""
+"""Momentum of subtrees, and its dependence on the velocities of the dofs."""
 
 from typing import NamedTuple
 
@@ -19,7 +19,7 @@ class SubtreeVel(NamedTuple):
 
 
 def subtree_vel(m: Model, cinert, cvel, subtree_com) -> SubtreeVel:
-  """Velocity of every subtree's centre of mass, and the subtree's angular momentum about it.
+  """Compute the velocity of every subtree's centre of mass, and the subtree's angular momentum about this centre.
 
   Source: `mj_subtreeVel`, with the momenta summed about the tree's centre of mass.
   """
@@ -28,7 +28,7 @@ def subtree_vel(m: Model, cinert, cvel, subtree_com) -> SubtreeVel:
   spin, push = spatial.split(below)
   root = rows(subtree_com, m.body_rootid)
   spin = spin - vector.cross(subtree_com[1:] - root[1:], push)
-  # the world's momenta are about many points
+  # the world's subtree contains all trees, and their momenta are about different points
   turn, shift = spatial.split(momentum)
   all_spin = vector.total(turn + vector.cross(root - subtree_com[:1], shift))[None]
   speed = safe.quotient(jnp.concatenate([vector.total(shift)[None], push]), m.body_subtreemass[:, None])
@@ -36,7 +36,7 @@ def subtree_vel(m: Model, cinert, cvel, subtree_com) -> SubtreeVel:
 
 
 def dof_momentum(m: Model, crb, cdof, body: jax.Array) -> jax.Array:
-  """Momentum (nv, 6, W) about the tree's centre of mass that a unit velocity of each dof gives to a body's subtree.
+  """Return the momentum (nv, 6, W) of a body's subtree, about the tree's centre of mass, for a unit velocity of each dof.
 
   Args:
     body: id (W,) or (1,).
@@ -49,7 +49,7 @@ def dof_momentum(m: Model, crb, cdof, body: jax.Array) -> jax.Array:
 
 
 def angmom_mat(m: Model, crb, cdof, subtree_com, body: jax.Array) -> jax.Array:
-  """Matrix (nv, 3, W) that takes qvel to the angular momentum of a body's subtree about its centre of mass.
+  """Return the matrix (nv, 3, W) that maps qvel to the angular momentum of a body's subtree about the subtree's centre of mass.
 
   Source: `mj_angmomMat`.
   """
@@ -59,5 +59,5 @@ def angmom_mat(m: Model, crb, cdof, subtree_com, body: jax.Array) -> jax.Array:
 
 
 def jac_subtree_com(m: Model, crb, cdof, body: jax.Array) -> jax.Array:
-  """Jacobian (nv, 3, W) of the centre of mass of a body's subtree. Source: `mj_jacSubtreeCom`."""
+  """Return the Jacobian (nv, 3, W) of the centre of mass of a body's subtree. Source: `mj_jacSubtreeCom`."""
   return safe.quotient(spatial.split(dof_momentum(m, crb, cdof, body))[1], pick(m.body_subtreemass, body))

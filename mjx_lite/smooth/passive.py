@@ -1,4 +1,4 @@
-"""Passive forces of joints: springs, dampers; and gravity compensation."""
+"""Passive forces of joints (springs and dampers), and gravity compensation."""
 
 from typing import Any, NamedTuple
 
@@ -21,7 +21,7 @@ class PassivePlan(NamedTuple):
   scalar: np.ndarray  # slide and hinge joints
   free: np.ndarray
   turn: np.ndarray  # ball and free joints
-  turn_adr: np.ndarray  # (n, 4) qpos addresses of their quaternions
+  turn_adr: np.ndarray  # (n, 4) qpos addresses of the quaternions of `turn`
   dof_order: np.ndarray  # dof -> row in the concatenation (scalar, free translations, rotations)
   has_spring: bool
   has_damper: bool
@@ -38,7 +38,7 @@ class Passive(NamedTuple):
 
 
 def plan(s: dict[str, Any], pruned: frozenset[str]) -> PassivePlan:
-  """Index tables from the static fields of the model."""
+  """Build the index tables from the static fields of the model."""
   t, dofadr = s["jnt_type"], s["jnt_dofadr"]
   scalar = np.flatnonzero((t == JointType.SLIDE) | (t == JointType.HINGE))
   free = np.flatnonzero(t == JointType.FREE)
@@ -60,17 +60,20 @@ def plan(s: dict[str, Any], pruned: frozenset[str]) -> PassivePlan:
 
 
 def polynomial(x: jax.Array, first: jax.Array, higher: jax.Array, size: jax.Array) -> jax.Array:
-  """`x (a + b r + c r^2)` with a = first, (b, c) = higher (n, 2, W), r = size. Source: MuJoCo documentation, gePolynomial."""
+  """Return `x (a + b r + c r^2)`, a = first, (b, c) = higher (n, 2, W), r = size.
+
+  Source: MuJoCo documentation, gePolynomial.
+  """
   return x * (first + size * (higher[:, 0] + higher[:, 1] * size))
 
 
 def passive(m: Model, qpos, qvel, cdof, xipos, subtree_com, plastic) -> Passive:
-  """Passive generalised forces (nv, W).
+  """Compute the passive generalised forces (nv, W).
 
-  Gravity compensation of a joint with `actgravcomp` is delivered by its actuators and is not in the sum.
+  The actuators of a joint with `actgravcomp` apply the joint's gravity compensation, so it is not in the sum.
 
   Source: `mj_passive`.
-  Gradient: of a ball or free spring at its reference, the exact one.
+  Gradient: exact for a ball or free spring at its reference.
   """
   p: PassivePlan = m.plan.passive
   zero = jnp.zeros_like(qvel)
@@ -86,7 +89,7 @@ def passive(m: Model, qpos, qvel, cdof, xipos, subtree_com, plastic) -> Passive:
 
 
 class Extensions(NamedTuple):
-  """How far the joints are from where their springs rest."""
+  """Displacements of the joints from the rest positions of their springs."""
 
   scalar: jax.Array  # (n, W) slide and hinge joints
   shift: jax.Array  # (n, 3, W) translation of free joints
@@ -94,7 +97,7 @@ class Extensions(NamedTuple):
 
 
 def joint_extensions(m: Model, qpos, plastic) -> Extensions:
-  """Extensions of the joint springs, of joints without one too."""
+  """Return the extensions of the joint springs; joints without a spring are included."""
   p: PassivePlan = m.plan.passive
   rest = reference(m, plastic)
   adr = m.jnt_qposadr[p.scalar]
@@ -107,7 +110,7 @@ def joint_extensions(m: Model, qpos, plastic) -> Extensions:
 
 
 def _spring(m, p, x):
-  """Spring force of every dof."""
+  """Return the spring force of every dof (nv, W)."""
   scalar = polynomial(x.scalar, rows(m.jnt_stiffness, p.scalar), rows(m.jnt_stiffnesspoly, p.scalar), x.scalar)
 
   def radial(dif, joints):
@@ -120,9 +123,9 @@ def _spring(m, p, x):
 
 
 def stiffness(m: Model, x: Extensions) -> jax.Array:
-  """Slope (nv, W) of the springs over the extensions; the same for all dofs of a translation or a rotation.
+  """Return the slope (nv, W) of the springs over the extensions, equal for all dofs of a translation or a rotation.
 
-  Gradient: at the reference of a ball or free spring zero.
+  Gradient: zero at the reference of a ball or free spring.
   """
   p: PassivePlan = m.plan.passive
 
@@ -138,7 +141,7 @@ def stiffness(m: Model, x: Extensions) -> jax.Array:
 
 
 def _gravcomp(m, cdof, xipos, subtree_com):
-  """Force against gravity at the bodies' centres of mass, in joint space."""
+  """Return the joint-space force (nv, W) of forces against gravity at the bodies' centres of mass."""
   force = -m.opt.gravity * (m.body_mass * m.body_gravcomp)[:, None]
   arm = xipos - rows(subtree_com, m.body_rootid)
   wrench = spatial.join(vector.cross(arm, jnp.broadcast_to(force, arm.shape)), jnp.broadcast_to(force, arm.shape))

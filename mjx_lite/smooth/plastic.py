@@ -1,4 +1,4 @@
-"""Elasto-plastic joint springs: the reference that yields, and how far it follows the joint."""
+"""Elasto-plastic joint springs: the reference of a spring yields by following its joint beyond a limit."""
 
 from typing import Any, NamedTuple
 
@@ -13,19 +13,19 @@ from mjx_lite.math import quat, safe
 
 
 class PlasticPlan(NamedTuple):
-  """Where the joints' references are in `plastic`; tendons' come after them."""
+  """Addresses of the joints' references in `plastic`; the entries of tendons come after them."""
 
   reference: np.ndarray  # qpos address -> row in the concatenation (qpos_spring, plastic)
   initial: np.ndarray  # plastic entry of a joint -> qpos address
   scalar: np.ndarray  # slide and hinge joints that yield
-  scalar_adr: np.ndarray  # their qpos addresses
+  scalar_adr: np.ndarray  # qpos addresses of `scalar`
   ball: np.ndarray  # ball joints that yield
-  ball_adr: np.ndarray  # (n, 4) qpos addresses of their quaternions
+  ball_adr: np.ndarray  # (n, 4) qpos addresses of the quaternions of `ball`
   order: np.ndarray  # plastic entry of a joint -> row in the concatenation (scalar, ball)
 
 
 def plan(s: dict[str, Any]) -> PlasticPlan:
-  """Addresses from the static fields of the model."""
+  """Compute the addresses from the static fields of the model."""
   address, kind, qpos = s["jnt_plasticadr"], s["jnt_type"], s["jnt_qposadr"]
   scalar = np.flatnonzero((address >= 0) & ((kind == JointType.SLIDE) | (kind == JointType.HINGE)))
   ball = np.flatnonzero((address >= 0) & (kind == JointType.BALL))
@@ -39,23 +39,23 @@ def plan(s: dict[str, Any]) -> PlasticPlan:
 
 
 def initial(m: Model) -> jax.Array:
-  """Reference of every plastic joint before it has yielded; the entries of tendons are zero. For either layout."""
+  """Return the initial reference of every plastic joint; entries of tendons are zero. With or without a world axis."""
   p: PlasticPlan = m.plan.plastic
   rest = jnp.zeros((m.nplastic - len(p.initial), *m.qpos_spring.shape[1:]), m.qpos_spring.dtype)
   return jnp.concatenate([rows(m.qpos_spring, p.initial), rest])
 
 
 def reference(m: Model, plastic: jax.Array) -> jax.Array:
-  """Configuration (nq, W) at which the joint springs are at rest."""
+  """Return the configuration (nq, W) at which the joint springs are at rest."""
   p: PlasticPlan = m.plan.plastic
   return join([m.qpos_spring, plastic], p.reference) if len(p.initial) else m.qpos_spring
 
 
 def advance(m: Model, qpos: jax.Array, plastic: jax.Array) -> jax.Array:
-  """References after the joints have moved to qpos: each follows its joint so that it is at most springyield away.
+  """Return the references after the joints moved to qpos: each reference follows its joint to a distance of springyield.
 
   Source: MuJoCo documentation, joint springyield; `mj_advance`.
-  Gradient: at exactly the yield limit that of the elastic side.
+  Gradient: that of the elastic side at exactly the yield limit.
   """
   p: PlasticPlan = m.plan.plastic
   if not len(p.initial) or not m.opt.use_spring:

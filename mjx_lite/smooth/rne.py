@@ -1,4 +1,4 @@
-"""Recursive Newton-Euler, without recursion: the bias force, and what the joints carry."""
+"""Recursive Newton-Euler algorithm, as sums instead of a recursion: the bias force, and the wrenches in the joints."""
 
 from typing import NamedTuple
 
@@ -11,7 +11,7 @@ from mjx_lite.math.tree import mask_sum
 
 
 def rne(m: Model, cinert, cdof, cvel, cdof_dot, qvel) -> jax.Array:
-  """Bias force: Coriolis, centrifugal and gravitational (nv, W).
+  """Return the bias force (nv, W): Coriolis, centrifugal and gravitational.
 
   Source: `mj_rne` with flg_acc = 0; Featherstone, Rigid Body Dynamics Algorithms, section 5.3.
   """
@@ -30,7 +30,7 @@ class Carried(NamedTuple):
 
 
 def rne_postconstraint(m: Model, cinert, cdof, cvel, cdof_dot, qvel, qacc, cfrc_ext) -> Carried:
-  """Accelerations of the bodies against free fall, and the wrenches that they get from their parents.
+  """Compute accelerations of the bodies relative to free fall, and the wrenches that the bodies get from their parents.
 
   Args:
     m: the model.

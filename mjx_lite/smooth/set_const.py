@@ -1,8 +1,8 @@
 """Parameters that follow from other parameters, as differentiable functions of them.
 
-MuJoCo computes these once, in `mj_setConst`: masses of subtrees, inverse inertias at qpos0 that scale the constraints'
-impedance, lengths at qpos0, reference poses. A Model in which a mass was replaced is consistent, and its derivative
-complete, after they are computed again.
+MuJoCo computes these parameters once, in `mj_setConst`: masses of subtrees, inverse inertias at qpos0 that scale the
+constraints' impedance, lengths at qpos0, reference poses. After a mass of a Model is replaced, these parameters must be
+computed again: only then is the Model consistent and its derivative complete.
 """
 
 from typing import Any, NamedTuple
@@ -23,15 +23,15 @@ from mjx_lite.smooth import com, geom_const, inertia, kinematics, mass, tendon, 
 class SetConstPlan(NamedTuple):
   """Index tables."""
 
-  body: np.ndarray  # bodies that move, but for those below
-  slider: np.ndarray  # bodies that only slide along their own axes: C takes the mass alone for these
+  body: np.ndarray  # bodies that move, without those in `slider`
+  slider: np.ndarray  # bodies that only slide along their own axes: C uses only the mass of these bodies
   body_dof: np.ndarray  # (len(body), nv) 1 where the dof moves the body
   dof_mean: SumPlan  # dof <- dofs whose inverse inertias are averaged
-  dof_slider: np.ndarray  # (nv,) body among `slider` that the dof moves, -1 for others
-  length_joint: np.ndarray  # joints whose distances from two bodies count as sizes of these
-  length_body: np.ndarray  # (2, njnt) these bodies
+  dof_slider: np.ndarray  # (nv,) index in `slider` of the dof's body, -1 for other bodies
+  length_joint: np.ndarray  # joints whose distances from two bodies count as sizes of these bodies
+  length_body: np.ndarray  # (2, njnt) these bodies: the joint's body and its parent
   length: GroupPlan  # body <- distances (joint to own body, joint to parent, geoms)
-  rotates: np.ndarray  # (nv,)
+  rotates: np.ndarray  # (nv,) whether the dof is a rotation
 
 
 class Constants(NamedTuple):
@@ -59,7 +59,7 @@ class Constants(NamedTuple):
 
 
 def plan(s: dict[str, Any], about_com: com.ComPlan) -> SetConstPlan:
-  """Index tables from the static fields of the model."""
+  """Build the index tables from the static fields of the model."""
   nbody, nv, dof_body = s["nbody"], s["nv"], s["dof_bodyid"]
   moves = s["body_dofnum"][s["body_weldid"]] > 0
   moves[0] = False
@@ -84,12 +84,13 @@ def plan(s: dict[str, Any], about_com: com.ComPlan) -> SetConstPlan:
 
 
 def constants(m: Model) -> Constants:
-  """Every float field of Model that `mj_setConst` writes, from the fields that it reads.
+  """Compute every float field of Model that `mj_setConst` writes, from the fields that it reads.
 
-  Statistics (`stat`), spring lengths, lengthrange and damping ratios are the compiler's: neither C nor this touches them.
+  MuJoCo's compiler makes statistics (`stat`), spring lengths, lengthrange and damping ratios; `mj_setConst` and this function
+  do not change them.
 
   Source: `mj_setConst`.
-  Gradient: of `actuator_acc0` zero where an actuator moves nothing; of `dof_length` that of the largest distance.
+  Gradient: for `actuator_acc0`, zero where an actuator moves nothing; for `dof_length`, that of the largest distance.
   """
   p: SetConstPlan = m.plan.set_const
   width = max(x.shape[-1] for x in jax.tree.leaves(m))
@@ -121,7 +122,7 @@ def constants(m: Model) -> Constants:
 
 
 def _pose(m, qpos, x, c, t):
-  """What transmissions depend on, where nothing touches."""
+  """Return the inputs of transmissions, without contacts."""
   n, width = m.plan.contact.ncon, qpos.shape[-1]
   pos, frame = jnp.zeros((n, 3, width), qpos.dtype), jnp.zeros((n, 3, 3, width), qpos.dtype)
   apart, geom = jnp.full((n, width), -1), jnp.zeros((n, 2, width), jnp.int32)
@@ -138,7 +139,7 @@ class _InverseWeights(NamedTuple):
 
 
 def _inverse_weights(m, p, x, c, t, act, solve) -> _InverseWeights:
-  """J M^-1 J' of bodies, dofs and tendons, |M^-1 J'| of actuators: one solve with all rows J."""
+  """Return J M^-1 J' of bodies, dofs and tendons, and |M^-1 J'| of actuators, from one solve with all rows J."""
   nv, nb, width = m.nv, len(p.body), c.cdof.shape[-1]
   moved = jnp.asarray(p.body_dof)[:, :, None, None]
   turn, shift = spatial.split(c.cdof)
@@ -168,26 +169,26 @@ def _inverse_weights(m, p, x, c, t, act, solve) -> _InverseWeights:
 
 
 def _scatter(entry, row, col, nrow, ncol):
-  """Dense (nrow, ncol, W) of packed entries at constant places."""
+  """Return the dense array (nrow, ncol, W) of packed entries at constant indices."""
   index = np.full((nrow, ncol), -1)
   index[row, col] = np.arange(len(row))
   return rows_or_zero(entry, index.ravel()).reshape(nrow, ncol, entry.shape[-1])
 
 
 def _dof_length(m, p, x):
-  """Length that makes a rotation a displacement: the body's size for rotations, 1 for slides. Source: `mj_setConst`."""
+  """Return lengths (nv, W) that convert rotation to displacement: body size, or 1 for slides. Source: `mj_setConst`."""
   dist = [safe.norm(rows(x.xipos, b) - x.xanchor) for b in p.length_body]
   reach = m.geom_rbound + safe.norm(rows(x.xipos, m.geom_bodyid) - x.geom_xpos)
   dist.append(jnp.where(m.geom_rbound > 0, reach, 0))
   dist = join([*dist, jnp.zeros((1, 1), x.xipos.dtype)])
-  index = np.pad(p.length.index, ((0, 0), (0, 1)), constant_values=p.length.nrow)  # a zero, where a body has nothing
+  index = np.pad(p.length.index, ((0, 0), (0, 1)), constant_values=p.length.nrow)  # a zero for bodies without distances
   size = jnp.maximum(safe.largest(rows(dist, index), axis=1), 1e-5)
   size = jnp.where((np.arange(m.nbody) == 0)[:, None], 1e-5, size)
   return jnp.where(p.rotates[:, None], rows(size, m.dof_bodyid), 1)
 
 
 def _eq_data(m, x):
-  """Data of constraints between bodies: the second anchor, and the relative pose of welds that ask for it."""
+  """Return eq_data with the second anchor of constraints between bodies, and the relative pose of welds that request it."""
   p = m.plan.rows.equality
   is_weld = np.isin(np.arange(len(p.point)), p.turn)
   mine = np.flatnonzero(~p.is_site)
@@ -209,7 +210,7 @@ def _eq_data(m, x):
 
 
 def _place0(m, body, target, pos, x, c):
-  """Positions against the body and against a centre of mass, with cameras or lights fixed to their bodies."""
+  """Return positions relative to the body and to a centre of mass, with cameras or lights fixed to their bodies."""
   arm = quat.rotate(rows(x.xquat, body), pos)
   return arm, rows(x.xpos, body) + arm - rows(c.subtree_com, np.where(target >= 0, target, body))
 

@@ -1,9 +1,9 @@
 """Tendons: lengths, and the Jacobian of the lengths in MuJoCo's packed form.
 
-All straight segments of a model are one batch, all segments around a sphere or cylinder another, whatever the number of
-tendons. A taut segment pulls on the bodies at its ends with unit force; an entry of the Jacobian is the power of the pulls
-on the bodies that the dof moves, `cdof . wrench`. Per tendon that is a product of a small 0/1 matrix with the wrenches; the
-tendons are padded to one size.
+All straight segments of a model are one batch, and all segments around a sphere or cylinder are another, for any number of
+tendons. A taut segment pulls on the bodies at its ends with unit force. An entry of the Jacobian is the power of the pulls
+on the bodies that the dof moves, `cdof . wrench`. For each tendon, the sum of these pulls is the product of a small 0/1 matrix
+with the wrenches; the tendons are padded to one size.
 """
 
 from typing import Any, NamedTuple
@@ -23,16 +23,16 @@ from mjx_lite.smooth.wrap import wrap
 
 
 class Path(NamedTuple):
-  """The segments of all tendons, read off their wrap objects."""
+  """Segments of all tendons, derived from their wrap objects."""
 
   fixed_wrap: np.ndarray  # wrap objects that are joints of fixed tendons
   fixed_tendon: np.ndarray
   straight: np.ndarray  # (n, 2) sites
   straight_tendon: np.ndarray
-  straight_pulley: np.ndarray  # number of the pulley before it, from 1; 0 for none
+  straight_pulley: np.ndarray  # number of the pulley before the segment, from 1; 0 for none
   around: np.ndarray  # (n, 2) sites
   around_geom: np.ndarray
-  around_side: np.ndarray  # side site or -1
+  around_side: np.ndarray  # side site, -1 for none
   around_tendon: np.ndarray
   around_pulley: np.ndarray
   pulley: np.ndarray  # wrap objects that are pulleys
@@ -42,8 +42,8 @@ class TendonPlan(NamedTuple):
   """Index tables of lengths and Jacobian."""
 
   path: Path
-  cylinder: np.ndarray  # (n,) of the segments around geoms
-  sided: np.ndarray  # those with a side site
+  cylinder: np.ndarray  # (n,) whether the geom of a segment around a geom is a cylinder
+  sided: np.ndarray  # segments around geoms with a side site
   length: GroupPlan  # tendon <- joints of fixed tendons, straight segments, segments around geoms
   fixed_length: GroupPlan  # tendon <- joints of fixed tendons
   joint_adr: np.ndarray  # qpos address of each joint of a fixed tendon
@@ -51,17 +51,17 @@ class TendonPlan(NamedTuple):
   movable: np.ndarray  # tendons whose length can change
   moving: np.ndarray  # straight segments between different bodies
   pull: np.ndarray  # pulls on moving bodies, in the concatenation of all pulls
-  pull_root: np.ndarray  # (npull,) root body of the tree
+  pull_root: np.ndarray  # (npull,) root body of the pulled body's tree
   every_tendon: np.ndarray  # tendon of all pulls
   every_root: np.ndarray  # root body of the tree of all pulls
-  every_body: SumPlan  # body <- all pulls; none for the world
-  table: np.ndarray  # (nspatial, most pulls) pull of each tendon, npull where there is none
-  mask: np.ndarray  # (nspatial, most rows, most pulls) distinct sets of pulls
+  every_body: SumPlan  # body <- all pulls; no pulls for the world
+  table: np.ndarray  # (nspatial, most pulls) pulls of each tendon, padded with npull
+  mask: np.ndarray  # (nspatial, most rows, most pulls) distinct 0/1 rows over the pulls
   entry_row: np.ndarray  # entry of a spatial tendon -> row of the product
-  spatial_dof: np.ndarray  # its dof
+  spatial_dof: np.ndarray  # entry of a spatial tendon -> dof
   order: np.ndarray  # packed entry -> row in the concatenation (fixed, spatial)
-  entry_tendon: np.ndarray  # (nJten,)
-  entry_dof: np.ndarray  # (nJten,)
+  entry_tendon: np.ndarray  # (nJten,) tendon of each packed entry
+  entry_dof: np.ndarray  # (nJten,) dof of each packed entry
   dense: np.ndarray  # (ntendon * nv,) packed entry of J, nJten where J is zero
   by_tendon: GroupPlan  # tendon <- entries
   by_dof: GroupPlan  # dof <- entries
@@ -75,19 +75,19 @@ class Tendon(NamedTuple):
 
 
 def plan(s: dict[str, Any]) -> TendonPlan:
-  """Index tables from the static fields of the model."""
+  """Build the index tables from the static fields of the model."""
   path, nv = _path(s), s["nv"]
   entry_tendon = np.repeat(np.arange(s["ntendon"]), s["ten_J_rownnz"]).astype(int)
   entry_dof = np.asarray(s["ten_J_colind"][: s["nJten"]], int)
   around_kind = s["geom_type"][path.around_geom] if len(path.around_geom) else np.zeros(0, int)
 
-  # fixed tendons: one or more joints for an entry
+  # fixed tendons: one or more joints per entry
   joint = s["wrap_objid"][path.fixed_wrap]
   fixed = np.flatnonzero(np.isin(entry_tendon, path.fixed_tendon))
   number = {(t, v): i for i, (t, v) in enumerate(zip(entry_tendon[fixed], entry_dof[fixed], strict=True))}
   of_entry = [number[t, v] for t, v in zip(path.fixed_tendon, s["jnt_dofadr"][joint], strict=True)]
 
-  # spatial tendons: pulls at the ends of the straight segments, at the ends of those around geoms, where these touch them
+  # spatial tendons: pulls at the ends of straight segments, at the ends of segments around geoms, and where they touch geoms
   body = s["site_bodyid"][path.straight] if len(path.straight) else np.zeros((0, 2), int)
   moving = np.flatnonzero(body[:, 0] != body[:, 1])
   ends = s["site_bodyid"][path.around] if len(path.around) else np.zeros((0, 2), int)
@@ -120,7 +120,7 @@ def plan(s: dict[str, Any]) -> TendonPlan:
 
 
 def _path(s) -> Path:
-  """Segments in the order of the tendons. Source: `mj_tendon`."""
+  """List the segments in the order of the tendons. Source: `mj_tendon`."""
   kind, obj, side = s["wrap_type"], s["wrap_objid"], s["wrap_sideid"]
   fixed, straight, around, pulleys = [], [], [], []
   for t in range(s["ntendon"]):
@@ -149,7 +149,7 @@ def _path(s) -> Path:
 
 
 def _products(tendon, dof, pull_tendon, pull_moves):
-  """The padded table of pulls, the distinct rows of 0/1 over them, and the row of each entry."""
+  """Return the padded table of pulls, the distinct 0/1 rows over the pulls, and the row of each entry."""
   present = np.unique(tendon)
   pulls = [np.flatnonzero(pull_tendon == t) for t in present]
   distinct, row = [], np.zeros(len(tendon), int)
@@ -168,13 +168,13 @@ def _products(tendon, dof, pull_tendon, pull_moves):
 
 
 def tendon(m: Model, qpos, site_xpos, geom_xpos, geom_xmat, subtree_com, cdof) -> Tendon:
-  """Lengths (ntendon, W) and packed Jacobian (nJten, W) of the tendons.
+  """Compute the lengths (ntendon, W) and the packed Jacobian (nJten, W) of the tendons.
 
-  Where a path touches a geom the pull is that on a point fixed in the geom's body: the path is the shortest one, so the
-  sliding of that point does not change the length.
+  Where a path touches a geom, the pull acts on a point fixed in the geom's body. The path is the shortest path, so sliding of
+  this point does not change the length.
 
   Source: `mj_tendon`. The points that MuJoCo draws (`wrap_xpos`, `ten_wrapadr`, ...) are not computed.
-  Gradient: zero for a segment of no length, whose pull is along x as in C.
+  Gradient: zero for a segment of length zero; the pull of this segment is along x, as in C.
   """
   p: TendonPlan = m.plan.tendon
   parts, pulls = _segments(m, p, site_xpos, geom_xpos, geom_xmat)
@@ -184,10 +184,10 @@ def tendon(m: Model, qpos, site_xpos, geom_xpos, geom_xmat, subtree_com, cdof) -
 
 
 def on_bodies(m: Model, tension: jax.Array, site_xpos, geom_xpos, geom_xmat, subtree_com) -> jax.Array:
-  """Wrench (nbody, 6, W) of spatial tendons on every body about its tree's centre of mass; the world's is zero.
+  """Return the wrench (nbody, 6, W) of spatial tendons on every body, about its tree's centre of mass; zero for the world.
 
   Args:
-    tension: (ntendon, W), positive where it makes the tendon longer; that of fixed tendons does not act on bodies.
+    tension: (ntendon, W), positive where it makes the tendon longer; the tension of fixed tendons does not act on bodies.
     site_xpos: (nsite, 3, W).
     geom_xpos: (ngeom, 3, W).
     geom_xmat: (ngeom, 3, 3, W).
@@ -204,7 +204,7 @@ def on_bodies(m: Model, tension: jax.Array, site_xpos, geom_xpos, geom_xmat, sub
 
 
 def _segments(m, p, site_xpos, geom_xpos, geom_xmat):
-  """Lengths of the segments of spatial tendons, and their pulls (point, force) at unit tension."""
+  """Return the lengths of the segments of spatial tendons, and the segments' pulls (point, force) at unit tension."""
   path, parts, pulls = p.path, [], []
   if len(path.straight):
     a, b = rows(site_xpos, path.straight[:, 0]), rows(site_xpos, path.straight[:, 1])
@@ -218,7 +218,7 @@ def _segments(m, p, site_xpos, geom_xpos, geom_xmat):
     side = rows(site_xpos, path.around_side[p.sided])
     pose = rows(geom_xpos, path.around_geom), rows(geom_xmat, path.around_geom)
     w = wrap(a, b, *pose, radius, side, p.cylinder, p.sided)
-    # without contact both points are the other end, and the second part has no length
+    # without wrapping, both points are the other end, and the second part has length zero
     to = jnp.where(w.wrapped[:, None], w.point1, a)
     free = jnp.where(w.wrapped, safe.norm(b - w.point1), 0)
     parts.append(shared(m, safe.norm(w.point0 - a) + w.length + free, path.around_pulley))
@@ -229,10 +229,10 @@ def _segments(m, p, site_xpos, geom_xpos, geom_xmat):
 
 
 def shared(m: Model, x: jax.Array, pulley: np.ndarray) -> jax.Array:
-  """Values x (n, ..., W) of segments times the part of the tendon's force that their branch of it has.
+  """Multiply values x (n, ..., W) of segments by the fraction of the tendon's force in the segments' branch.
 
   Args:
-    pulley: (n,) number of the pulley before each segment.
+    pulley: (n,) number of the pulley before each segment, 0 for none.
   """
   if not pulley.any():
     return x
@@ -242,13 +242,13 @@ def shared(m: Model, x: jax.Array, pulley: np.ndarray) -> jax.Array:
 
 
 def fixed_length(m: Model, qpos: jax.Array) -> jax.Array:
-  """Lengths (ntendon, W) of the fixed tendons, 0 for spatial ones."""
+  """Return the lengths (ntendon, W) of the fixed tendons, 0 for spatial tendons."""
   p: TendonPlan = m.plan.tendon
   return group_sum(p.fixed_length, rows(m.wrap_prm, p.path.fixed_wrap) * rows(qpos, p.joint_adr))
 
 
 def _jacobian(m, p, pulls, subtree_com, cdof):
-  """Packed entries of the pulls (point, force) and of the fixed tendons."""
+  """Return the packed entries (nJten, W) of the pulls (point, force) and of the fixed tendons."""
   parts = []
   if len(p.path.fixed_wrap):
     parts.append(group_sum(p.fixed_entry, rows(m.wrap_prm, p.path.fixed_wrap)))
@@ -265,18 +265,18 @@ def _jacobian(m, p, pulls, subtree_com, cdof):
 
 
 def velocity(m: Model, ten_J: jax.Array, qvel: jax.Array) -> jax.Array:
-  """Rates of the lengths: J qvel (ntendon, W)."""
+  """Return the rates of the lengths: J qvel (ntendon, W)."""
   p: TendonPlan = m.plan.tendon
   return group_sum(p.by_tendon, ten_J * rows(qvel, p.entry_dof))
 
 
 def to_joints(m: Model, ten_J: jax.Array, force: jax.Array) -> jax.Array:
-  """Joint-space force (nv, W) of tendon forces (ntendon, W): J' force."""
+  """Return the joint-space force (nv, W) of tendon forces (ntendon, W): J' force."""
   p: TendonPlan = m.plan.tendon
   return group_sum(p.by_dof, ten_J * rows(force, p.entry_tendon))
 
 
 def dense(m: Model, ten_J: jax.Array) -> jax.Array:
-  """Dense J (ntendon, nv, W)."""
+  """Return the dense J (ntendon, nv, W)."""
   padded = jnp.concatenate([ten_J, jnp.zeros_like(ten_J, shape=(1, ten_J.shape[-1]))])
   return rows(padded, m.plan.tendon.dense).reshape(m.ntendon, m.nv, ten_J.shape[-1])

@@ -14,21 +14,21 @@ from mjx_lite.smooth import tendon
 
 
 class TendonForcePlan(NamedTuple):
-  """Which terms exist, and index tables."""
+  """Index tables, and which terms exist."""
 
   has_spring: bool
   has_damper: bool
   actuator: np.ndarray  # actuators on tendons
-  actuator_out: np.ndarray  # their first outputs
+  actuator_out: np.ndarray  # first outputs of these actuators
   by_actuator: GroupPlan  # tendon <- actuators
   plastic: np.ndarray  # tendons whose springs yield
-  plastic_adr: np.ndarray  # (n, 2) address of their dead bands in `plastic`
+  plastic_adr: np.ndarray  # (n, 2) addresses of the dead bands of these tendons in the field `plastic`
   band_order: np.ndarray  # tendon -> row in the concatenation (tendon_lengthspring, dead bands in `plastic`)
-  fixed: np.ndarray  # (n,) of the yielding tendons: True for a fixed one
+  fixed: np.ndarray  # (n,) whether each yielding tendon is a fixed tendon
 
 
 def plan(s: dict[str, Any], pruned: frozenset[str], t: tendon.TendonPlan) -> TendonForcePlan:
-  """Index tables from the static fields of the model."""
+  """Build the index tables from the static fields of the model."""
   n = s["ntendon"]
   actuator = np.flatnonzero(s["actuator_trntype"] == TrnType.TENDON)
   plastic = np.flatnonzero(s["tendon_plasticadr"] >= 0)
@@ -50,10 +50,10 @@ class TendonForce(NamedTuple):
 
 
 def forces(m: Model, length: jax.Array, velocity: jax.Array, ten_J: jax.Array, plastic: jax.Array) -> TendonForce:
-  """Spring and damper forces of the tendons on the dofs (nv, W).
+  """Compute the spring and damper forces of the tendons on the dofs (nv, W).
 
   Source: `mj_passive`; MuJoCo documentation, gePolynomial.
-  Gradient: at the ends of the dead band that from inside, which is zero.
+  Gradient: zero at the ends of the dead band, the derivative from inside.
   """
   p: TendonForcePlan = m.plan.tendon_force
   spring = damper = jnp.zeros((m.nv, length.shape[-1]), length.dtype)
@@ -65,7 +65,7 @@ def forces(m: Model, length: jax.Array, velocity: jax.Array, ten_J: jax.Array, p
 
 
 def tension(m: Model, length: jax.Array, velocity: jax.Array, plastic: jax.Array) -> jax.Array:
-  """Spring and damper force (ntendon, W) along the tendons, positive where it makes them longer."""
+  """Return the spring and damper force (ntendon, W) along the tendons, positive where it makes them longer."""
   p: TendonForcePlan = m.plan.tendon_force
   out = jnp.zeros_like(length)
   if p.has_spring and m.opt.use_spring:
@@ -76,7 +76,7 @@ def tension(m: Model, length: jax.Array, velocity: jax.Array, plastic: jax.Array
 
 
 def of_actuators(m: Model, actuator_force: jax.Array) -> jax.Array:
-  """Force (ntendon, W) of the actuators along the tendons, from that of all outputs (nout, W)."""
+  """Return the force (ntendon, W) of the actuators along the tendons, from the forces of all outputs (nout, W)."""
   p: TendonForcePlan = m.plan.tendon_force
   return group_sum(p.by_actuator, rows(m.actuator_gear, p.actuator_out)[:, 0] * rows(actuator_force, p.actuator_out))
 
@@ -94,7 +94,7 @@ def _damper(m, velocity):
 
 
 def slopes(m: Model, length: jax.Array, velocity: jax.Array, plastic: jax.Array) -> tuple[jax.Array, jax.Array]:
-  """Stiffness and damping (ntendon, W) at a state, each where it is not negative; none within the dead band."""
+  """Return the stiffness and damping (ntendon, W) at a state, at least zero; the stiffness is zero within the dead band."""
   p: TendonForcePlan = m.plan.tendon_force
   stiffness = slope = jnp.zeros_like(velocity)
   if p.has_spring and m.opt.use_spring:
@@ -108,14 +108,14 @@ def slopes(m: Model, length: jax.Array, velocity: jax.Array, plastic: jax.Array)
 
 
 def damping(m: Model) -> tuple[jax.Array, jax.Array]:
-  """Damping (ntendon, W) and its higher coefficients (ntendon, 2, W), those of actuators on the tendons included."""
+  """Return the damping (ntendon, W) and its higher coefficients (ntendon, 2, W), with those of actuators on the tendons."""
   if "actuator_damping" in m.layout.pruned:
     return m.tendon_damping, m.tendon_dampingpoly
   return m.tendon_damping + reflected(m, m.actuator_damping), m.tendon_dampingpoly + reflected(m, m.actuator_dampingpoly)
 
 
 def reflected(m: Model, x: jax.Array) -> jax.Array:
-  """A property x (nactuator, ..., W) of the actuators on tendons, times the square of their gear, summed by tendon.
+  """Sum by tendon a property x (nactuator, ..., W) of the actuators on tendons, times the square of their gear.
 
   Source: `mj_actuatorDamping`, `mj_actuatorArmature`.
   """
@@ -126,7 +126,7 @@ def reflected(m: Model, x: jax.Array) -> jax.Array:
 
 
 def extension(m: Model, length: jax.Array, plastic: jax.Array) -> jax.Array:
-  """How far the tendons (ntendon, W) are stretched or shortened beyond the dead bands of their springs."""
+  """Return the signed extension (ntendon, W) of the tendons beyond the dead bands of their springs."""
   p: TendonForcePlan = m.plan.tendon_force
   band = m.tendon_lengthspring
   if len(p.plastic):
@@ -135,22 +135,22 @@ def extension(m: Model, length: jax.Array, plastic: jax.Array) -> jax.Array:
 
 
 def _stretch(length, band):
-  """How far lengths are beyond their dead bands, with sign."""
+  """Return the signed distance of lengths beyond their dead bands."""
   low, high = band[:, 0], band[:, 1]
   return jnp.where(length > high, length - high, jnp.where(length < low, length - low, 0))
 
 
 def yielded(m: Model, plastic, length, ten_J, qpos, qvel) -> jax.Array:
-  """`plastic` with the dead bands of the tendons that yielded moved; to be called once after qpos was advanced.
+  """Return `plastic` with the dead bands of yielding tendons moved; to be called once, after qpos was advanced.
 
-  A spring that is stretched beyond `tendon_springyield` takes its dead band along, so that it is stretched by just that;
-  a band that begins at zero keeps its beginning.
+  A spring that is stretched beyond `tendon_springyield` moves its dead band, so that the stretch equals this limit. If a band
+  begins at zero and its spring is stretched, only the end of the band moves.
 
   Args:
     plastic: (nplastic, W).
     length: (ntendon, W) before qpos was advanced.
-    ten_J: (nJten, W), likewise.
-    qpos: (nq, W) after.
+    ten_J: (nJten, W) before qpos was advanced.
+    qpos: (nq, W) after qpos was advanced.
     qvel: (nv, W) the velocity that qpos was advanced with.
 
   Source: MuJoCo 4.0 documentation, tendon springyield.
@@ -173,7 +173,7 @@ def yielded(m: Model, plastic, length, ten_J, qpos, qvel) -> jax.Array:
 
 
 def put(m: Model, plastic: jax.Array, band: jax.Array) -> jax.Array:
-  """`plastic` with the dead bands (n, 2, W) of the yielding tendons, or (n, 2) without a world axis, written to it."""
+  """Write the dead bands (n, 2, W) of the yielding tendons, or (n, 2) without a world axis, to `plastic`."""
   adr = m.plan.tendon_force.plastic_adr
   if not len(adr):
     return plastic
@@ -181,5 +181,5 @@ def put(m: Model, plastic: jax.Array, band: jax.Array) -> jax.Array:
 
 
 def initial(m: Model, plastic: jax.Array) -> jax.Array:
-  """`plastic` with the dead bands of the model written to it; with or without a world axis."""
+  """Write the dead bands of the model to `plastic`; with or without a world axis."""
   return put(m, plastic, rows(m.tendon_lengthspring, m.plan.tendon_force.plastic))

@@ -16,7 +16,7 @@ from mjx_lite.smooth import tendon, tendon_force
 
 
 class TendonInertiaPlan(NamedTuple):
-  """Whether there is any, and index tables."""
+  """Whether any tendon has armature, and index tables."""
 
   present: bool
   root: np.ndarray  # (nsite,) root body of the site's tree
@@ -24,7 +24,7 @@ class TendonInertiaPlan(NamedTuple):
 
 
 def plan(s: dict[str, Any], pruned: frozenset[str], t: tendon.TendonPlan) -> TendonInertiaPlan:
-  """Index tables from the static fields of the model."""
+  """Build the index tables from the static fields of the model."""
   n = s["ntendon"]
   reflected = "actuator_armature" not in pruned and len(t.entry_dof) > 0
   reflected = reflected and bool((s["tendon_actuatorid"] != -1).any())
@@ -34,16 +34,16 @@ def plan(s: dict[str, Any], pruned: frozenset[str], t: tendon.TendonPlan) -> Ten
 
 
 def armature(m: Model) -> jax.Array:
-  """Armature (ntendon, W), that of actuators on the tendons included."""
+  """Return the armature (ntendon, W), including that of actuators on the tendons."""
   if "actuator_armature" in m.layout.pruned:
     return m.tendon_armature
   return m.tendon_armature + tendon_force.reflected(m, m.actuator_armature)
 
 
 def inertia(m: Model, ten_J: jax.Array) -> jax.Array:
-  """Packed J' diag(armature) J (nC, W).
+  """Return packed J' diag(armature) J (nC, W).
 
-  What couples different branches of a tree, or different trees, has no place in packed M and is left out, as in C.
+  Products that couple different branches of a tree, or different trees, have no entry in packed M and are left out, as in C.
 
   Source: `mj_tendonArmature`.
   """
@@ -52,12 +52,12 @@ def inertia(m: Model, ten_J: jax.Array) -> jax.Array:
 
 
 def bias(m: Model, site_xpos, subtree_com, cvel, cdof_dot, qvel, ten_J) -> jax.Array:
-  """Bias force J' diag(armature) dJ/dt qvel (nv, W).
+  """Return the bias force J' diag(armature) dJ/dt qvel (nv, W).
 
-  dJ/dt qvel is the second derivative of the length at zero joint acceleration; that of a fixed tendon is zero.
+  dJ/dt qvel is the second derivative of the length at zero joint acceleration; it is zero for a fixed tendon.
 
   Source: `mj_tendonBias`, `mj_tendonDot`.
-  Gradient: zero for a segment of no length.
+  Gradient: zero for a segment of length zero.
   """
   if not len(m.plan.tendon.moving):
     return jnp.zeros_like(qvel)
@@ -65,7 +65,7 @@ def bias(m: Model, site_xpos, subtree_com, cvel, cdof_dot, qvel, ten_J) -> jax.A
 
 
 def tension(m: Model, site_xpos, subtree_com, cvel, cdof_dot, qvel, qacc, ten_J) -> jax.Array:
-  """Reaction (ntendon, W) of the armature to the acceleration of the tendons. Source: `mj_rnePostConstraint`."""
+  """Return the reaction (ntendon, W) of the armature to the acceleration of the tendons. Source: `mj_rnePostConstraint`."""
   acc = tendon.velocity(m, ten_J, qacc)
   if len(m.plan.tendon.moving):
     acc = acc + second_derivative(m, site_xpos, subtree_com, cvel, cdof_dot, qvel)
@@ -73,10 +73,10 @@ def tension(m: Model, site_xpos, subtree_com, cvel, cdof_dot, qvel, qacc, ten_J)
 
 
 def second_derivative(m: Model, site_xpos, subtree_com, cvel, cdof_dot, qvel) -> jax.Array:
-  """Second derivatives (ntendon, W) of the lengths at zero joint acceleration; of a path around a geom they are not there.
+  """Return the second derivatives (ntendon, W) of the lengths at zero joint acceleration; segments around geoms add nothing.
 
   Source: `mj_tendonDot`.
-  Gradient: zero for a segment of no length.
+  Gradient: zero for a segment of length zero.
   """
   p: TendonInertiaPlan = m.plan.tendon_inertia
   t: tendon.TendonPlan = m.plan.tendon
@@ -84,7 +84,7 @@ def second_derivative(m: Model, site_xpos, subtree_com, cvel, cdof_dot, qvel) ->
   acc = mask_sum(m.plan.com.ancestor_dof, cdof_dot, qvel[:, None])
 
   def motion(site):
-    """Position, velocity, and acceleration at zero joint acceleration of sites."""
+    """Return position, velocity, and acceleration at zero joint acceleration of sites."""
     x, body = rows(site_xpos, site), m.site_bodyid[site]
     r = x - rows(subtree_com, p.root[site])
     (w, v), (alpha, a) = (spatial.split(rows(y, body)) for y in (cvel, acc))

@@ -1,10 +1,10 @@
 """Transmissions: lengths, moment arms and velocities of the actuators' outputs.
 
-A kind of transmission has a function that plans its tables and one that computes its lengths and moments; `KINDS` lists
-them. The moments of all outputs are stored packed, row by row: an entry for each dof that can move the output.
+Each kind of transmission has a function that plans its tables and a function that computes its lengths and moments; `KINDS`
+lists these functions. The moments of all outputs are packed, row by row, with one entry for each dof that can move the output.
 
-What pulls at points of bodies (sites, slider-cranks, adhesion) is written as wrenches about the trees' centres of mass; the
-moment of a dof is then its axis times the sum of the wrenches on the bodies that it moves.
+Transmissions that pull at points of bodies (sites, slider-cranks, adhesion) are written as wrenches about the trees' centres of
+mass. The moment of a dof is the dof's axis times the sum of the wrenches on the bodies that the dof moves.
 """
 
 from collections.abc import Callable
@@ -23,7 +23,7 @@ from mjx_lite.math.tree import SumPlan, mask_sum, plan_sum
 
 
 class Pose(NamedTuple):
-  """What transmissions depend on."""
+  """Fields that transmissions depend on."""
 
   qpos: jax.Array
   xquat: jax.Array
@@ -47,10 +47,10 @@ class Transmission(NamedTuple):
 
 
 class Kind(NamedTuple):
-  """How one kind of transmission is planned and computed."""
+  """Functions that plan and compute one kind of transmission."""
 
   plan: Callable[..., Any]  # (static fields, actuators) -> table, list of (output, dof) entries
-  run: Callable[..., Any]  # (m, table, outputs, pose) -> Transmission of its outputs and entries
+  run: Callable[..., Any]  # (m, table, outputs, pose) -> Transmission of these outputs and their entries
 
 
 class TransmissionPlan(NamedTuple):
@@ -59,16 +59,16 @@ class TransmissionPlan(NamedTuple):
   kinds: tuple[tuple[str, np.ndarray, Any], ...]  # kind, its outputs, its table
   order: np.ndarray  # output -> row in the concatenation of the kinds' outputs
   entry_order: np.ndarray  # entry -> row in the concatenation of the kinds' entries
-  entry_out: np.ndarray  # (nentry,) by output, then by dof
-  entry_dof: np.ndarray
+  entry_out: np.ndarray  # (nentry,) output of each entry, sorted by output, then by dof
+  entry_dof: np.ndarray  # (nentry,) dof of each entry
   out_entry: SumPlan  # output <- entries
   dof_entry: SumPlan  # dof <- entries
   dof_armature: SumPlan  # dof <- actuators whose armature and damping act on it
-  first_out: np.ndarray  # actuator -> its first output
+  first_out: np.ndarray  # actuator -> first output of the actuator
 
 
 def plan(s: dict[str, Any]) -> TransmissionPlan:
-  """Index tables from the static fields of the model."""
+  """Build the index tables from the static fields of the model."""
   members: dict[str, list[int]] = {}
   for i in range(s["nactuator"]):
     members.setdefault(_kind_of(s, i), []).append(i)
@@ -98,11 +98,11 @@ def plan(s: dict[str, Any]) -> TransmissionPlan:
 
 
 def transmission(m: Model, x: Pose) -> Transmission:
-  """Lengths and packed moments of all outputs.
+  """Compute the lengths (nout, W) and packed moments (nJmom, W) of all outputs.
 
   Source: `mj_transmission`.
-  Gradient: of the length that of its formula, which for rotations about a reference site and for joints with more than one
-  dof is not the moment. Zero where a slider-crank cannot reach.
+  Gradient: for the length, that of its formula. For rotations about a reference site, and for joints with more than one dof,
+  this gradient is not the moment. Zero where a slider-crank cannot reach.
   """
   p: TransmissionPlan = m.plan.transmission
   found = [KINDS[kind].run(m, table, outs, x) for kind, outs, table in p.kinds]
@@ -113,13 +113,13 @@ def transmission(m: Model, x: Pose) -> Transmission:
 
 
 def velocity(m: Model, moment: jax.Array, qvel: jax.Array) -> jax.Array:
-  """Velocity of the outputs: moment times qvel (nout, W)."""
+  """Return the velocity of the outputs: moment times qvel (nout, W)."""
   p: TransmissionPlan = m.plan.transmission
   return mask_sum(p.out_entry, moment * rows(qvel, p.entry_dof))
 
 
 def to_joints(m: Model, moment: jax.Array, force: jax.Array) -> jax.Array:
-  """Joint-space force (nv, W) of output forces (nout, W)."""
+  """Return the joint-space force (nv, W) of output forces (nout, W)."""
   p: TransmissionPlan = m.plan.transmission
   return mask_sum(p.dof_entry, moment * rows(force, p.entry_out))
 
@@ -128,21 +128,21 @@ def to_joints(m: Model, moment: jax.Array, force: jax.Array) -> jax.Array:
 
 
 def dof_armature(m: Model) -> jax.Array:
-  """Armature of the dofs (nv, 1 or W), that of the actuators on their joints included. Source: `mj_actuatorArmature`."""
+  """Return the armature of the dofs (nv, 1 or W), with the actuators on their joints. Source: `mj_actuatorArmature`."""
   if "actuator_armature" in m.layout.pruned:
     return m.dof_armature
   return m.dof_armature + _reflected(m, m.actuator_armature)
 
 
 def dof_damping(m: Model) -> tuple[jax.Array, jax.Array]:
-  """Damping (nv, 1 or W) of the dofs and its polynomial (nv, 2, 1 or W), with the actuators'. Source: `mj_actuatorDamping`."""
+  """Return damping (nv, 1 or W) and its polynomial (nv, 2, 1 or W) of dofs and actuators. Source: `mj_actuatorDamping`."""
   if "actuator_damping" in m.layout.pruned:
     return m.dof_damping, m.dof_dampingpoly
   return m.dof_damping + _reflected(m, m.actuator_damping), m.dof_dampingpoly + _reflected(m, m.actuator_dampingpoly)
 
 
 def _reflected(m, x):
-  """Sum over the actuators on each dof's joint of gear^2 x; x (nactuator, ..., W)."""
+  """Sum gear^2 x over the actuators on each dof's joint, for x (nactuator, ..., W)."""
   p: TransmissionPlan = m.plan.transmission
   gear = rows(m.actuator_gear, p.first_out)[:, 0]
   gear = gear.reshape(gear.shape[0], *(1,) * (x.ndim - 2), gear.shape[-1])
@@ -153,7 +153,7 @@ def _reflected(m, x):
 
 
 def _addresses(s, acts, width):
-  """qpos and dof addresses of the actuators' joints, and an entry for each of `width` dofs."""
+  """Return the qpos addresses of the actuators' joints, and an entry (output, dof) for each of `width` dofs of a joint."""
   joint = s["actuator_trnid"][acts, 0]
   qadr, vadr = s["jnt_qposadr"][joint].astype(int), s["jnt_dofadr"][joint].astype(int)
   entries = [(int(o), int(v) + k) for o, v in zip(s["actuator_outadr"][acts], vadr, strict=True) for k in range(width)]
@@ -196,13 +196,13 @@ def _free(m, table, outs, x):
 
 
 def join_components(a: jax.Array, b: jax.Array) -> jax.Array:
-  """Concatenate along the component axis, world axes broadcast to the wider."""
+  """Concatenate along the component axis; world axes are broadcast to the wider axis."""
   width = max(a.shape[-1], b.shape[-1])
   return jnp.concatenate([jnp.broadcast_to(p, (*p.shape[:-1], width)) for p in (a, b)], axis=-2)
 
 
 def _to_child(gear, turn, in_parent):
-  """Gear axes in the joint's child frame; those of `in_parent` are given in its parent's."""
+  """Return gear axes in the joint's child frame; the axes of `in_parent` are given in the joint's parent frame."""
   if not in_parent.any():
     return gear
   return jnp.where(in_parent[:, None, None], quat.rotate(quat.conjugate(turn), gear), gear)
@@ -249,19 +249,19 @@ def _tendon(m, table, outs, x):
 
 
 class Ends(NamedTuple):
-  """Wrenches on bodies, one each, and the entries that they add up to."""
+  """Wrenches on bodies, one per body, and the entries that sum these wrenches."""
 
-  root: np.ndarray  # (nend,) root body of the tree, about whose centre of mass the wrench is
+  root: np.ndarray  # (nend,) root body of the tree; the wrench is about the tree's centre of mass
   entry_end: SumPlan  # entry <- ends
-  entry_dof: np.ndarray  # (nentry,)
+  entry_dof: np.ndarray  # (nentry,) dof of each entry
 
 
 def _plan_ends(s, ends, skip_common):
-  """Entries and their sums.
+  """Plan the entries and their sums of wrenches.
 
   Args:
     ends: (output, body) of each wrench.
-    skip_common: leave out the dofs that move all bodies of an output: they move its ends together.
+    skip_common: leave out the dofs that move all bodies of an output: these dofs move the output's ends together.
   """
   every = topology.moving_dofs(s)
   moves = [set(np.flatnonzero(every[body]).tolist()) for _, body in ends]
@@ -281,7 +281,7 @@ def _plan_ends(s, ends, skip_common):
 
 
 def _moment(ends: Ends, x: Pose, point, torque, force) -> jax.Array:
-  """Entries of the moments of forces at points with extra torques, each (nend, 3, W)."""
+  """Return the entries of the moments of forces at points with extra torques; the arguments are (nend, 3, W)."""
   arm = point - rows(x.subtree_com, ends.root)
   wrench = join_components(torque + vector.cross(arm, force), jnp.broadcast_to(force, arm.shape))
   return vector.dot(rows(x.cdof, ends.entry_dof), mask_sum(ends.entry_end, wrench))
@@ -303,7 +303,7 @@ def _site(m, table, outs, x):
 
 
 def _plan_pair(s, acts, outs_each=1):
-  """Two sites per actuator: the wrenches of all first ones, then those of all second ones."""
+  """Plan two sites per actuator: the wrenches at all first sites, then the wrenches at all second sites."""
   sites = s["actuator_trnid"][acts].astype(int).T
   out = [int(o) + k for o in s["actuator_outadr"][acts] for k in range(outs_each)]
   ends = [(o, int(b)) for of in sites for o, b in zip(out, np.repeat(s["site_bodyid"][of], outs_each), strict=True)]
@@ -328,7 +328,7 @@ def _ref(m, table, outs, x):
 
 
 def _relative_turn(m, x, site, ref):
-  """Rotation vector from the frame of one site to that of another."""
+  """Return the rotation vector that takes the frame of site `ref` to that of `site`, in the frame of `ref`."""
   turn, turn_ref = (quat.mul(rows(x.xquat, m.site_bodyid[k]), rows(m.site_quat, k)) for k in (site, ref))
   return quat.sub(turn, turn_ref)
 
@@ -349,7 +349,7 @@ def _so3_sites(m, table, outs, x):
 
 
 def _flat_axes(mat):
-  """Columns of matrices (n, 3, 3, W) as (3 n, 3, W)."""
+  """Return the columns of matrices (n, 3, 3, W) as (3 n, 3, W)."""
   return vector.transpose(mat).reshape(3 * mat.shape[0], 3, mat.shape[-1])
 
 
@@ -360,7 +360,7 @@ def _plan_crank(s, acts):
 
 
 def _crank(m, table, outs, x):
-  """Slider-crank: the slider's position along its axis where the rod reaches the crank's site."""
+  """Compute slider-cranks: the slider's position along its axis at which the rod reaches the crank's site."""
   acts, (crank, slider), ends = table
   gear = rows(m.actuator_gear, outs)[:, 0]
   rod = rows(m.actuator_cranklength, acts)
@@ -385,11 +385,11 @@ def _crank(m, table, outs, x):
 
 
 class BodyTable(NamedTuple):
-  """Contact slots that an adhesive body can have."""
+  """Contact slots that an adhesive body can use."""
 
   slot: np.ndarray  # (nend,) slot of each wrench
   sign: np.ndarray  # (nend,) -1 on the first body of the contact, 1 on the second
-  out: np.ndarray  # (nend,) row of its output
+  out: np.ndarray  # (nend,) row of the wrench's output
   out_slot: SumPlan  # output <- slots
   ends: Ends
 
@@ -397,8 +397,8 @@ class BodyTable(NamedTuple):
 class ChosenBodyTable(NamedTuple):
   """Bodies that pull at contact slots whose geoms are chosen at run time."""
 
-  body: np.ndarray  # (nact,)
-  entry: np.ndarray  # (nentry,) dof * nact + place of the actuator
+  body: np.ndarray  # (nact,) body of each actuator
+  entry: np.ndarray  # (nentry,) dof * nact + index of the actuator
 
 
 def _plan_body(s, acts):
@@ -431,7 +431,7 @@ def _plan_chosen_body(s, acts):
 
 
 def _chosen_body(m, t: ChosenBodyTable, outs, x):
-  """`_body` where the slots' geoms are chosen at run time."""
+  """Compute the same as `_body` where the slots' geoms are chosen at run time."""
   sides = m.plan.contact.sides
   body = jnp.asarray(m.geom_bodyid.astype(np.int32))[jnp.concatenate([x.contact_geom[:, 0], x.contact_geom[:, 1]])]
   ours = body == t.body[:, None, None]
@@ -445,7 +445,7 @@ def _chosen_body(m, t: ChosenBodyTable, outs, x):
 
 
 def _body(m, t: BodyTable | ChosenBodyTable, outs, x):
-  """Adhesion: minus the mean of the normal Jacobians of the body's contacts, those in the gap included."""
+  """Compute adhesion: minus the mean of the normal Jacobians of the body's contacts, including contacts in the gap."""
   if isinstance(t, ChosenBodyTable):
     return _chosen_body(m, t, outs, x)
   length = jnp.zeros((len(outs), 1), x.qpos.dtype)
@@ -477,7 +477,7 @@ TRANSMISSIONS = (
 
 
 def _kind_of(s: dict[str, Any], actuator: int) -> str:
-  """Which of KINDS an actuator's transmission is."""
+  """Return the key in KINDS of an actuator's transmission."""
   kind = TrnType(int(s["actuator_trntype"][actuator]))
   target, second = (int(i) for i in s["actuator_trnid"][actuator])
   if kind in (TrnType.JOINT, TrnType.JOINTINPARENT):

@@ -1,11 +1,11 @@
-"""Shortest paths around spheres and cylinders, many at once.
+"""Shortest paths around spheres and cylinders, in one batch.
 
-Both are the planar problem of a circle: for a sphere in the plane of its centre and the two end points, for a cylinder
-in the plane across its axis, with the height spread evenly along the path. A path may also have to pass through the
-inside of the hull (a side site within the radius): then it touches the hull from inside in one point.
+Both cases are the planar problem of a circle. For a sphere, the plane contains the centre and the two end points. For a
+cylinder, the plane is perpendicular to the axis, and the height is spread evenly along the path. A path may also have to pass
+through the inside of the hull (a side site within the radius); then the path touches the hull from inside in one point.
 
-What is decided (does it wrap, on which side) is piecewise constant; the points of tangency are closed forms, so they
-and the lengths are differentiated directly.
+The decisions whether a path wraps, and on which side, are piecewise constant. The points of tangency have closed forms, so
+the points and the lengths are differentiated directly.
 """
 
 from typing import NamedTuple
@@ -18,20 +18,20 @@ from mjx_lite.core.enums import MINVAL
 from mjx_lite.core.select import join, rows
 from mjx_lite.math import safe, trig, vector
 
-_ITERATIONS, _TOLERANCE = 20, 1e-6  # of the inside wrap, as in C
+_ITERATIONS, _TOLERANCE = 20, 1e-6  # of Newton's method for the inside wrap, as in C
 
 
 class Wrap(NamedTuple):
-  """Result of `wrap`: where the path touches the hull and how long it follows it; without wrapping both points are x1."""
+  """Result of `wrap`: the points where the path touches the hull; without wrapping, both points are x1."""
 
   wrapped: jax.Array  # (n, W)
   point0: jax.Array  # (n, 3, W)
   point1: jax.Array  # (n, 3, W)
-  length: jax.Array  # (n, W) between the two points, on the hull
+  length: jax.Array  # (n, W) length on the hull between the two points
 
 
 class Planar(NamedTuple):
-  """The same in the plane."""
+  """Result of the planar problem."""
 
   wrapped: jax.Array
   point0: jax.Array  # (n, 2, W)
@@ -46,7 +46,7 @@ def wrap(x0, x1, pos, mat, radius, side, cylinder: np.ndarray, sided: np.ndarray
     x0: one end (n, 3, W) [m].
     x1: the other end (n, 3, W) [m].
     pos: centre of the geom (n, 3, W) [m].
-    mat: its orientation (n, 3, 3, W), a cylinder's axis is z.
+    mat: orientation of the geom (n, 3, 3, W); a cylinder's axis is z.
     radius: (n, W) [m].
     side: side sites (k, 3, W) of the segments that have one [m].
     cylinder: (n,) True for a cylinder.
@@ -61,7 +61,7 @@ def wrap(x0, x1, pos, mat, radius, side, cylinder: np.ndarray, sided: np.ndarray
   plane = _sphere_plane(rows(p0, ball), rows(p1, ball))
 
   def flat(p, which):
-    """Coordinates in the plane, and along its normal."""
+    """Return coordinates in the plane, and along the plane's normal."""
     b, c = np.flatnonzero(~cylinder[which]), np.flatnonzero(cylinder[which])
     a0, a1 = (rows(a, np.searchsorted(ball, which[b])) for a in plane)
     pb = rows(p, b)
@@ -103,7 +103,7 @@ def wrap(x0, x1, pos, mat, radius, side, cylinder: np.ndarray, sided: np.ndarray
 
 
 def _sphere_plane(p0, p1):
-  """Axes of the plane through the centre and both ends; any such plane where they are in line."""
+  """Return the axes of the plane through the centre and both ends; if these points are in line, of any plane through them."""
   axis0 = safe.normalize(p0)
   normal = vector.cross(p0, p1)
   in_line = vector.dot(normal, normal)[:, None] < MINVAL * MINVAL
@@ -116,7 +116,7 @@ def _sphere_plane(p0, p1):
 
 
 def _turn(p, q):
-  """Signed angle from p to q about the origin."""
+  """Return the signed angle from p to q about the origin."""
   return safe.arctan2(p[:, 0] * q[:, 1] - p[:, 1] * q[:, 0], vector.dot(p, q))
 
 
@@ -125,7 +125,7 @@ def _cross(a, b):
 
 
 def _intersect(p1, p2, p3, p4):
-  """Whether two planar segments meet; parallel ones do not."""
+  """Return whether two planar segments meet; parallel segments do not."""
   u, v, w = p2 - p1, p4 - p3, p1 - p3
   det = _cross(u, v)
   sign = jnp.where(det > 0, 1, -1).astype(det.dtype)
@@ -134,10 +134,10 @@ def _intersect(p1, p2, p3, p4):
 
 
 def circle(e0: jax.Array, e1: jax.Array, radius: jax.Array, mark: jax.Array | None = None) -> Planar:
-  """Path around the outside of a circle about the origin.
+  """Find the path around the outside of a circle about the origin.
 
-  Without a mark the shorter way round, and only where the straight segment meets the circle. With a mark the path is
-  the shortest one that can be pulled tight from end 0 - mark - end 1: what it winds about the origin decides.
+  Without a mark, the path takes the shorter side, and wraps only if the straight segment meets the circle. With a mark, the
+  path is the path end 0 - mark - end 1, pulled tight: the angle by which this path winds about the origin selects the side.
 
   Args:
     e0: one end (n, 2, W).
@@ -148,7 +148,7 @@ def circle(e0: jax.Array, e1: jax.Array, radius: jax.Array, mark: jax.Array | No
   dif = e1 - e0
   ok = (vector.dot(e0, e0) >= radius * radius) & (vector.dot(e1, e1) >= radius * radius) & (radius >= MINVAL)
   ok &= vector.dot(dif, dif) >= MINVAL
-  # stand-ins where there is nothing to wrap, so that everything below is regular
+  # regular substitutes where nothing can wrap, so that all expressions below are finite
   away = np.array([[2], [0]], e0.dtype)
   e0, e1 = jnp.where(ok[:, None], e0, away), jnp.where(ok[:, None], e1, away[::-1])
   radius = jnp.where(ok, radius, 1)
@@ -158,7 +158,7 @@ def circle(e0: jax.Array, e1: jax.Array, radius: jax.Array, mark: jax.Array | No
   foot = e0 + nearest[:, None] * dif
   clear = vector.dot(foot, foot) > r2
 
-  # points of tangency: a middle, and a distance to either side of it
+  # the two points of tangency are a middle plus and minus an offset
   def tangents(e):
     d2 = vector.dot(e, e)
     swing = radius * safe.sqrt(d2 - r2) / d2
@@ -187,7 +187,7 @@ def circle(e0: jax.Array, e1: jax.Array, radius: jax.Array, mark: jax.Array | No
 
 
 def _sided(e0, e1, radius, local, mark):
-  """Paths with a side site: through the inside where the site is in the hull, else around the outside."""
+  """Find paths with a side site: through the inside where the site is in the hull, else around the outside."""
   through = safe.norm(local) < radius
   norm = safe.norm(mark)[:, None]
   east = np.array([[1], [0]], e0.dtype)
@@ -202,17 +202,17 @@ def _sided(e0, e1, radius, local, mark):
 
 
 def inside(e0: jax.Array, e1: jax.Array, radius: jax.Array, wanted: jax.Array) -> Planar:
-  """Path that touches a circle about the origin from the inside, both ends being outside of it.
+  """Find the path that touches a circle about the origin from the inside; both ends are outside of the circle.
 
   At the point of contact both straight parts make the same angle phi with the normal, and
-  asin(A sin(phi)) + asin(B sin(phi)) - 2 phi + G = 0, where A and B are radius over the ends' distances and G is the
-  angle between the ends. Newton's method finds phi; its derivative is that of the equation (implicit function theorem).
+  asin(A sin(phi)) + asin(B sin(phi)) - 2 phi + G = 0, where A and B are the radius over the ends' distances and G is the
+  angle between the ends. Newton's method finds phi; the implicit function theorem gives the derivative of phi.
 
   Args:
     e0: one end (n, 2, W).
     e1: the other end (n, 2, W).
     radius: (n, W).
-    wanted: (n, W) False where the result will not be used.
+    wanted: (n, W) False where the result is not used.
   """
   len0, len1, dif = safe.norm(e0), safe.norm(e1), e1 - e0
   dd = vector.dot(dif, dif)
@@ -252,7 +252,7 @@ def _slope(phi, a, b):
 
 
 def _newton(a, b, g, wanted):
-  """Root phi, and where it was found. Ends at C's tolerance, so that the point is C's to round-off."""
+  """Find the root phi, and where it was found. Newton's method ends at C's tolerance, so the point is C's to round-off."""
   phi = jnp.full_like(g, 0.5 * jnp.pi)
   f = _residual(phi, a, b, g)
 
@@ -277,7 +277,7 @@ def _newton(a, b, g, wanted):
 
 
 def _implicit(phi, a, b, g):
-  """phi itself, with the derivative of the root of the residual."""
+  """Return phi with the derivative of the root of the residual."""
   phi = jax.lax.stop_gradient(phi)
   f = _residual(phi, a, b, g)
   return phi - (f - jax.lax.stop_gradient(f)) / jax.lax.stop_gradient(_slope(phi, a, b))

@@ -11,7 +11,7 @@ from mjx_lite.solver import operator, primal
 from mjx_lite.solver.cost import Zones
 from mjx_lite.solver.primal import Direction, Problem, Solution
 
-_ETA = 0.01  # bounds the share of the last direction that is kept
+_ETA = 0.01  # bounds the coefficient of the last direction
 
 
 class _Memory(NamedTuple):
@@ -21,7 +21,7 @@ class _Memory(NamedTuple):
 
 
 def minimize(p: Problem, warmstart: jax.Array) -> Solution:
-  """Minimiser by conjugate gradients.
+  """Minimise by conjugate gradients.
 
   Source: `mj_solCG`; W. Hager and H. Zhang, A new conjugate gradient method with guaranteed descent and an efficient line
   search, SIAM J. Optim. 16 (2005).
@@ -30,7 +30,7 @@ def minimize(p: Problem, warmstart: jax.Array) -> Solution:
 
 
 def method(p: Problem) -> primal.Method:
-  """How conjugate gradients choose directions."""
+  """Return the rule by which conjugate gradients choose directions."""
   m = p.model
   factor = operator.factor_m(m, p.metric)
 
@@ -47,7 +47,7 @@ def method(p: Problem) -> primal.Method:
 
 
 def _share(grad, mgrad, last):
-  """How much (W,) of the last direction is kept; none where it is not conjugate any more."""
+  """Compute the coefficient (W,) of the last direction; zero where the last direction is no longer conjugate."""
   y, my = grad - last.grad, mgrad - last.mgrad
   dy = vector.total(last.direction * y)
   kept = dy >= safe.MINVAL

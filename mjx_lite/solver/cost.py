@@ -1,9 +1,9 @@
 """The constraint cost s(jar): zones, forces and curvature of each row.
 
-Rows of equalities (the first) are quadratic; friction rows (the next) are quadratic within the bound R*eta and linear
-outside; the others push only, they are active where jar < 0. The rows of an elliptic contact act together: with
-T = |(mu_j jar_j)| they are free where jar_0 >= T, quadratic row by row where mu^2 jar_0 + T <= 0 (mu of the regularised
-cone), and between the two the cost is D_0 / (1 + mu^2) (jar_0 - T)^2 / 2.
+The first rows are those of equalities; their cost is quadratic. The next rows are friction rows; their cost is quadratic within
+the bound R*eta and linear outside. All other rows only push: they are active where jar < 0. The rows of an elliptic contact act
+together. With T = |(mu_j jar_j)|, they are free where jar_0 >= T, and quadratic row by row where mu^2 jar_0 + T <= 0 (mu is
+that of the regularised cone). In the middle zone between the two, the cost is D_0 / (1 + mu^2) (jar_0 - T)^2 / 2.
 
 Source: MuJoCo documentation, Computation, Constraint solver; `mj_constraintUpdate`.
 """
@@ -25,8 +25,8 @@ class Zones(NamedTuple):
   """Forces and curvature of the rows at a point."""
 
   force: jax.Array  # (nefc, W)
-  weight: jax.Array  # (nefc, W) second derivative of the cost of rows that stand alone
-  cone: jax.Array | None  # (ncon, ndir, ndir, W) that of elliptic contacts in their middle zone
+  weight: jax.Array  # (nefc, W) second derivative of the cost, row by row; zero for cones in the middle zone
+  cone: jax.Array | None  # (ncon, ndir, ndir, W) second derivative of cones in the middle zone
 
 
 class _Cone(NamedTuple):
@@ -34,25 +34,25 @@ class _Cone(NamedTuple):
 
   jar: jax.Array  # (ncon, ndir, W)
   slide: jax.Array  # (ncon, ndir - 1, W) mu_j jar_j
-  size: jax.Array  # (ncon, W) their norm T
+  size: jax.Array  # (ncon, W) norm T of `slide`
   gap: jax.Array  # (ncon, W) jar_0 - T
   strength: jax.Array  # (ncon, W) D_0 / (1 + mu^2)
-  free: jax.Array  # (ncon, W)
-  middle: jax.Array  # (ncon, W)
+  free: jax.Array  # (ncon, W) whether no force acts
+  middle: jax.Array  # (ncon, W) whether the cost is that of the middle zone
 
   @property
   def bottom(self) -> jax.Array:
-    """Where each row is quadratic (ncon, W)."""
+    """Mask (ncon, W) of the contacts whose cost is quadratic row by row."""
     return ~self.free & ~self.middle
 
 
 class _ConeMove(NamedTuple):
-  """How elliptic contacts go along a line."""
+  """Change of the elliptic contacts along a line."""
 
-  normal: jax.Array  # (ncon, W)
-  slide: jax.Array  # (ncon, ndir - 1, W)
-  square: jax.Array  # (ncon, W) length of that, squared
-  start: jax.Array  # (ncon, W) its product with `slide` at the start
+  normal: jax.Array  # (ncon, W) rate of jar_0
+  slide: jax.Array  # (ncon, ndir - 1, W) rate of mu_j jar_j
+  square: jax.Array  # (ncon, W) squared length of `slide`
+  start: jax.Array  # (ncon, W) product of `slide` with `_Cone.slide` at the start
 
 
 def _contact_start(p: Any) -> int:
@@ -60,7 +60,7 @@ def _contact_start(p: Any) -> int:
 
 
 def is_cone(p: Any) -> bool:
-  """Whether contacts have elliptic cones."""
+  """Return whether contacts have elliptic cones."""
   return p.contact.elliptic and p.contact.ncon > 0 and p.contact.ndir > 1
 
 
@@ -69,12 +69,12 @@ def _cone(p: Any, rows: Rows, jar: jax.Array) -> _Cone:
 
 
 def _of_contacts(p: Any, x: jax.Array) -> jax.Array:
-  """The contacts' rows (ncon, ndir, W)."""
+  """Return the contact rows as (ncon, ndir, W)."""
   return x[_contact_start(p) :].reshape(p.contact.ncon, p.contact.ndir, -1)
 
 
 def _slide(p: Any, rows: Rows, x: jax.Array) -> jax.Array:
-  """mu_j x_j (ncon, ndir - 1, W) of contacts' rows."""
+  """Return mu_j x_j (ncon, ndir - 1, W) for contact rows x (ncon, ndir, W)."""
   return x[:, 1:] * rows.jacobian.mu[:, : p.contact.ndir - 1]
 
 
@@ -88,18 +88,18 @@ def _cone_at(p: Any, rows: Rows, x: jax.Array) -> _Cone:
 
 
 def _alone(p: Any, x: jax.Array) -> jax.Array:
-  """The rows that stand alone: all but the contacts' where these have cones."""
+  """Return the independent rows: all rows, or all rows before the contact rows if contacts have cones."""
   return x[: _contact_start(p)] if is_cone(p) else x
 
 
 class _Standing(NamedTuple):
-  """Rows (n, W) that stand alone, each quadratic inside its zone and linear outside."""
+  """Independent rows (n, W), each quadratic inside its zone and linear outside."""
 
   d: jax.Array
-  bound: jax.Array | None  # slope outside, where there are friction rows
+  bound: jax.Array | None  # slope of the linear zone; None without friction rows
 
   def inside(self, p: Any, x: jax.Array) -> jax.Array:
-    """Where the rows are quadratic: those of equalities always, of friction within a bound, others where x < 0."""
+    """Return the mask of quadratic rows: equalities always, friction within its bound, other rows where x < 0."""
     row = np.arange(len(x))[:, None]
     inside = (x < 0) | (row < p.jacobian.nequality) if p.jacobian.nequality else x < 0
     if self.bound is None:
@@ -117,7 +117,7 @@ class _Standing(NamedTuple):
 
 
 def _standing(p: Any, rows: Rows) -> _Standing:
-  """The rows that stand alone; no bound in them that does not exist."""
+  """Return the independent rows; the bound is zero for all rows that are not active friction."""
   d = _alone(p, rows.D)
   if not p.jacobian.nfriction:
     return _Standing(d, None)
@@ -126,18 +126,20 @@ def _standing(p: Any, rows: Rows) -> _Standing:
 
 
 def _is_friction(p: Any, n: int) -> np.ndarray:
-  """Which of n rows are of friction (n, 1)."""
+  """Return the mask (n, 1) of the friction rows among the first n rows."""
   row, first = np.arange(n)[:, None], p.jacobian.nequality
   return (row >= first) & (row < first + p.jacobian.nfriction)
 
 
 def zones(p: Any, rows: Rows, jar: jax.Array) -> Zones:
-  """Row forces -s'(jar) and curvatures s''(jar).
+  """Compute the row forces -s'(jar) and curvatures s''(jar).
 
   Args:
     p: the model's plans.
+    rows: the rows.
+    jar: (nefc, W) J a - aref.
 
-  Gradient: at the tip of a cone, zero of the friction directions.
+  Gradient: zero for the friction directions at the tip of a cone.
   """
   x, alone = _alone(p, jar), _standing(p, rows)
   inside = alone.inside(p, x)
@@ -155,7 +157,7 @@ def zones(p: Any, rows: Rows, jar: jax.Array) -> Zones:
 
 
 def _middle(mu: jax.Array, c: _Cone) -> tuple[jax.Array, jax.Array]:
-  """Force (ncon, ndir, W) and curvature (ncon, ndir, ndir, W) of cones in the middle zone, zero elsewhere."""
+  """Compute the force (ncon, ndir, W) and curvature (ncon, ndir, ndir, W) of cones in the middle zone; zero elsewhere."""
   strength = jnp.where(c.middle, c.strength, 0)
   inverse = jnp.where(c.middle, 1 / jnp.where(c.middle, c.size, 1), 0)
   normal = -strength * c.gap
@@ -170,7 +172,7 @@ def _middle(mu: jax.Array, c: _Cone) -> tuple[jax.Array, jax.Array]:
 
 
 def mul_curvature(p: Any, z: Zones, y: jax.Array) -> jax.Array:
-  """Curvature times a vector of the rows (nefc, W)."""
+  """Multiply the curvature with a vector y of the rows (nefc, W)."""
   out = z.weight * y
   if z.cone is None:
     return out
@@ -180,7 +182,7 @@ def mul_curvature(p: Any, z: Zones, y: jax.Array) -> jax.Array:
 
 
 def row_cost(p: Any, rows: Rows, jar: jax.Array) -> jax.Array:
-  """Total cost of the rows (W,)."""
+  """Compute the total cost (W,) of the rows."""
   x, alone = _alone(p, jar), _standing(p, rows)
   total = vector.total(alone.cost(alone.inside(p, x), x))
   if not is_cone(p):
@@ -198,9 +200,9 @@ def _middle_cost(c: _Cone):
 
 
 def _middle_change(c0: _Cone, c1: _Cone, v: _ConeMove, alpha):
-  """Cost of the middle zone after a step minus that before.
+  """Compute the cost of the middle zone after a step minus the cost before.
 
-  It is exact to its own round-off where both are in the zone; else to that of the costs.
+  The result is exact to its own round-off where both points are in the middle zone, else to the round-off of the costs.
   """
   both = c0.middle & c1.middle
   longer = alpha * (2 * v.start + alpha * v.square)
@@ -210,7 +212,7 @@ def _middle_change(c0: _Cone, c1: _Cone, v: _ConeMove, alpha):
 
 
 def _middle_slope(c: _Cone, v: _ConeMove):
-  """Slope and curvature of the middle zone's cost along a line."""
+  """Compute the slope and curvature of the middle zone's cost along a line."""
   strength, inverse = jnp.where(c.middle, c.strength, 0), jnp.where(c.middle, 1 / jnp.where(c.middle, c.size, 1), 0)
   longer = vector.dot(c.slide, v.slide) * inverse
   closing = v.normal - longer
@@ -226,10 +228,11 @@ class Line(NamedTuple):
 
 
 def along(p: Any, rows: Rows, start: Zones, jar, jv, slope, gauss2) -> Callable[[jax.Array], Line]:
-  """Function of a step alpha (W,) along jv that returns the cost relative to that of none.
+  """Return a function of a step alpha (W,) along jv that computes the cost relative to that at alpha = 0.
 
-  It is counted from the slope at the start: what a row adds is its second-order remainder, which has no cancellation where
-  the row stays in a quadratic zone. So near the minimum the line stays as exact as the gradient that gave its direction.
+  The cost is the linear term with the slope at the start, plus a second-order remainder of each row. The remainder has no
+  cancellation where the row stays in a quadratic zone. So near the minimum, the line is as exact as the gradient from which its
+  direction was computed.
 
   Args:
     p: the model's plans.
@@ -237,7 +240,7 @@ def along(p: Any, rows: Rows, start: Zones, jar, jv, slope, gauss2) -> Callable[
     start: zones at jar.
     jar: (nefc, W) at the start.
     jv: (nefc, W).
-    slope: (W,) at the start, of rows and smooth part.
+    slope: (W,) at the start, of the rows and the smooth part.
     gauss2: (W,) half of the curvature of the smooth part.
 
   Source: `PrimalEval`.
@@ -255,7 +258,7 @@ def along(p: Any, rows: Rows, start: Zones, jar, jv, slope, gauss2) -> Callable[
 
 
 def _alone_along(p: Any, rows: Rows, start: Zones, jar, jv) -> Callable[[jax.Array], Line]:
-  """What rows that stand alone add to the line."""
+  """Return the function that computes the independent rows' part of the line."""
   alone = _standing(p, rows)
   x0, v, force0 = (_alone(p, x) for x in (jar, jv, start.force))
   inside0 = alone.inside(p, x0)
@@ -274,7 +277,7 @@ def _alone_along(p: Any, rows: Rows, start: Zones, jar, jv) -> Callable[[jax.Arr
 
 
 def _cones_along(p: Any, rows: Rows, start: Zones, jar, jv) -> Callable[[jax.Array], Line]:
-  """What elliptic contacts add."""
+  """Return the function that computes the elliptic contacts' part of the line."""
   c0, d, v, force = _cone(p, rows, jar), *(_of_contacts(p, x) for x in (rows.D, jv, start.force))
   slide = _slide(p, rows, v)
   move = _ConeMove(v[:, 0], slide, vector.dot(slide, slide), vector.dot(c0.slide, slide))
@@ -296,7 +299,7 @@ def _cones_along(p: Any, rows: Rows, start: Zones, jar, jv) -> Callable[[jax.Arr
 
 
 def state(p: Any, rows: Rows, jar: jax.Array) -> jax.Array:
-  """Zone of each row as mjtConstraintState."""
+  """Return the zone (nefc, W) of each row as mjtConstraintState."""
   s = ConstraintState
   x, alone = _alone(p, jar), _standing(p, rows)
   outside = int(s.SATISFIED)

@@ -1,12 +1,13 @@
-"""Few contacts between moving bodies, as a change of low rank of the articulated operator.
+"""Few contacts between moving bodies, as a low-rank update of the articulated operator.
 
 With A the operator without these contacts and C their rows, scaled by a root of the curvature,
 
   (A + C'C)^-1 = A^-1 - A^-1 C' (1 + C A^-1 C')^-1 C A^-1   (Woodbury).
 
-A = L'DL, and C L^-1 is zero but on the way from the contacts' bodies to their roots (`articulated.way_up`). So the small matrix
-is made of products of these ways, the smaller the fewer contacts there are, and a solve goes up and down the tree once. The
-matrix is no worse conditioned than MuJoCo's impedance, which is below one, makes the contacts stiffer than their bodies.
+A = L'DL, and C L^-1 is nonzero only on the paths from the contacts' bodies to their roots (`articulated.way_up`). The small
+matrix 1 + C A^-1 C' is made of products of these paths; the fewer contacts, the smaller it is. A solve passes up and down the
+tree once. The condition number of the small matrix is at most the ratio by which contacts are stiffer than their bodies.
+MuJoCo's impedance, which is below one, bounds that ratio.
 
 Source: Featherstone, Exploiting sparsity in operational-space dynamics, Int. J. Robotics Research 29 (2010).
 """
@@ -25,32 +26,32 @@ from mjx_lite.math import extreme, vector
 from mjx_lite.smooth import articulated
 from mjx_lite.smooth.articulated import Factor, Half, Way
 
-_ROWS = 24  # of the small matrix
+_ROWS = 24  # at most, of the small matrix
 
 
 class Chosen(NamedTuple):
-  """The first contacts between moving bodies; none if there is a world that has many more of them.
+  """The first contacts between moving bodies; none if some world has many more of them.
 
-  That one takes conjugate gradients anyway, for which the others wait: what these few contacts would save is nothing then.
+  If some world has many more, the whole tile waits for its conjugate gradients, so the low-rank update would save nothing.
   """
 
-  slot: jax.Array  # (k, W) ncon where a world has no more
-  number: jax.Array  # () of the world with most; 0 if one has many more
-  among: jax.Array  # (ncon, W) whether a slot is one
-  others: jax.Array  # (ncon, W) contacts between moving bodies besides
+  slot: jax.Array  # (k, W) chosen slots, ncon where a world has fewer than k
+  number: jax.Array  # () largest number of chosen contacts in a world; 0 if none are chosen
+  among: jax.Array  # (ncon, W) whether a slot is chosen
+  others: jax.Array  # (ncon, W) contacts between moving bodies that are not chosen
 
 
 class Few(NamedTuple):
-  """What they add to a factor."""
+  """Low-rank update of a factor by the chosen contacts."""
 
-  number: jax.Array  # () as `Chosen` has it
-  way: Way  # of the scaled rows on both bodies, (k, ...)
-  response: jax.Array  # (nfree, 6, 6, W) motion of the free joints' bodies by wrench
-  inverse: jax.Array  # (k * ndir, k * ndir, W) of the small matrix
+  number: jax.Array  # () as in `Chosen`
+  way: Way  # (k, ...) paths of the scaled rows on both bodies up the tree
+  response: jax.Array  # (nfree, 6, 6, W) motion of the free joints' bodies per unit wrench
+  inverse: jax.Array  # (k * ndir, k * ndir, W) inverse of the small matrix
 
 
 def choose(m: Model, j: Jacobian, a: jax.Array) -> Chosen:
-  """Of the contacts that push, by their curvature a (ncon, ndir, ndir, W)."""
+  """Choose among the contacts that push, by their curvature a (ncon, ndir, ndir, W)."""
   c = m.plan.contact
   size, index = max(1, _ROWS // c.ndir), np.arange(c.ncon, dtype=np.int32)[:, None]
   moves = c.sides.are_moving(j.body, a.dtype)
@@ -65,7 +66,7 @@ def choose(m: Model, j: Jacobian, a: jax.Array) -> Chosen:
 
 
 def factor(m: Model, f: Factor, j: Jacobian, a: jax.Array, chosen: Chosen) -> Few:
-  """What the chosen contacts add to the factor of the operator without them."""
+  """Compute the low-rank update of the factor f by the chosen contacts; a is their curvature."""
   c, bodies = m.plan.contact, cast(jax.Array, j.body)
   size, nfree, width = len(chosen.slot), len(f.free_cdof), a.shape[-1]
   response = jax.lax.cond(chosen.number > 0, lambda: _response(f), lambda: jnp.zeros((nfree, 6, 6, width), a.dtype))
@@ -101,13 +102,13 @@ def factor(m: Model, f: Factor, j: Jacobian, a: jax.Array, chosen: Chosen) -> Fe
 
 
 def solve(m: Model, f: Factor, few: Few, x: jax.Array) -> jax.Array:
-  """Solve with both for x (nv, W)."""
+  """Solve for x (nv, W) with the factor f and its low-rank update."""
   half = articulated.up(m, f, x)
   return articulated.down(m, f, jax.lax.cond(few.number > 0, lambda: _corrected(m, f, few, half), lambda: half))
 
 
 def _corrected(m: Model, f: Factor, few: Few, half: Half) -> Half:
-  """Half of the solution, with what the contacts take from it."""
+  """Correct the result of the upward pass for the forces of the chosen contacts."""
   ndir, width = few.way.pull.shape[-2:]
   flat = half.rest.reshape(-1, half.rest.shape[-1])
   motion = articulated.of_free(f, half.free)[1]
@@ -146,12 +147,12 @@ def _corrected(m: Model, f: Factor, few: Few, half: Half) -> Half:
 
 
 def _at(x: Any, k: jax.Array) -> Any:
-  """The tree x at an index of the first axis."""
+  """Return the pytree x at index k of the first axis."""
   return jax.tree.map(lambda leaf: jax.lax.dynamic_index_in_dim(leaf, k, keepdims=False), x)
 
 
 def _response(f: Factor) -> jax.Array:
-  """Motion of the free joints' bodies by a wrench on each (nfree, 6, 6, W)."""
+  """Compute the motion (nfree, 6, 6, W) of the free joints' bodies per unit wrench on each body."""
   if f.free is None:
     return f.free_cdof
   half = linear.materialized(vector.mat_mat(f.free.inverse, f.free_cdof))
@@ -159,14 +160,14 @@ def _response(f: Factor) -> jax.Array:
 
 
 def _moved(response: jax.Array, way: Way) -> jax.Array:
-  """Motion (2, ndir, 6, W) of the free joints' bodies by the wrenches that come to them."""
+  """Compute the motion (2, ndir, 6, W) of the free joints' bodies under the wrenches that reach these bodies."""
   if not len(response):
     return way.wrench
   return vector.mat_vec(gather(response, way.joint)[:, None], way.wrench)
 
 
 def _product(way: Way, motion: jax.Array, other: Way) -> jax.Array:
-  """Product (ndir, ndir, W) of a contact's scaled rows with the inverse and another's: what they share of their ways."""
+  """Compute the block (ndir, ndir, W) of C A^-1 C' for two contacts: a sum over the part of the tree that both paths share."""
   ndir, width = way.pull.shape[-2:]
   out = vector.add(
     jnp.where((way.place == other.place[:, side, None])[:, :, None], other.rest[:, side, None], 0) for side in range(2)
@@ -182,7 +183,10 @@ def _product(way: Way, motion: jax.Array, other: Way) -> jax.Array:
 
 
 def _root(a: jax.Array) -> list[jax.Array]:
-  """Rows (ndir, W) of R with R R' = a for positive semidefinite a (ndir, ndir, W); pivots that are round-off count as zero."""
+  """Compute the rows (ndir, W) of R with R R' = a, for positive semidefinite a (ndir, ndir, W).
+
+  Pivots at the level of round-off count as zero.
+  """
   n, least = len(a), 8 * jnp.finfo(a.dtype).eps
   left = [[a[i, k] for k in range(n)] for i in range(n)]
   columns = []
@@ -198,9 +202,10 @@ def _root(a: jax.Array) -> list[jax.Array]:
 
 
 def _inverse(a: jax.Array, number: jax.Array, size: int) -> jax.Array:
-  """Inverse of the first `size * number` rows and columns of positive definite matrices (n, n, W); the rest is the identity's.
+  """Invert the first `size * number` rows and columns of positive definite matrices (n, n, W).
 
-  As `articulated` sweeps the dofs of free joints, but for a number that the trace knows, `size` rows at a time, and without L.
+  All other rows and columns of `a` are those of the identity. The method is the sweep of `articulated` for the dofs of free
+  joints, but in blocks of `size` rows and without L; the number of blocks, `number`, is known at run time only.
   Source: Goodnight, A Tutorial on the SWEEP Operator, The American Statistician 33 (1979).
   """
   index, within = np.arange(len(a), dtype=np.int32)[:, None], np.arange(size, dtype=np.int32)[:, None, None]
@@ -220,7 +225,7 @@ def _inverse(a: jax.Array, number: jax.Array, size: int) -> jax.Array:
 
 
 def _small_inverse(a: jax.Array) -> jax.Array:
-  """Inverse of positive definite matrices (n, n, W), swept row by row."""
+  """Invert positive definite matrices (n, n, W) by sweeping row by row."""
   for k in range(len(a)):
     here = np.arange(len(a))[:, None] == k
     side = jnp.where(here, -1, a[k])

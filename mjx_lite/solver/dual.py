@@ -1,7 +1,8 @@
-"""The dual problem: minimise ½ f'(A + R) f + b'f over the forces that the constraints can exert.
+"""The dual problem: minimise 1/2 f'(A + R) f + b'f over the forces that the constraints can exert.
 
-Here A = J M^-1 J', b = J a_s - aref. Forces of equalities are free, those of friction are bounded, the others are not negative,
-and those of an elliptic contact lie in its cone. Sweeps set each row, or elliptic contact, to its minimum with the others held.
+Here A = J M^-1 J' and b = J a_s - aref. Forces of equalities are free, forces of friction are bounded, forces of an elliptic
+contact lie in its cone, and all other forces are not negative. A sweep sets each row, or each elliptic contact, to its minimum
+while all other forces are fixed.
 
 Source: MuJoCo documentation, Computation, Constraint solver; `engine_solver.c`.
 """
@@ -22,12 +23,12 @@ _QCQP_ITERATIONS = 8
 
 
 class Dual(NamedTuple):
-  """The dual problem; rows that are not active have forces of zero."""
+  """The dual problem; rows that are not active have zero force."""
 
   a: jax.Array  # (nefc, nefc, W)
   b: jax.Array  # (nefc, W)
   r: jax.Array  # (nefc, W)
-  low: jax.Array  # (nefc, W) bounds of rows that stand alone
+  low: jax.Array  # (nefc, W) lower bounds of independent rows; `high` has the upper bounds
   high: jax.Array
   mu: jax.Array  # (ncon, ndir - 1, W) friction of elliptic contacts, zero where there is no row
   jacobian: jax.Array  # (nefc, nv, W) J
@@ -35,7 +36,7 @@ class Dual(NamedTuple):
 
 
 def build(p: Problem, factor: Any) -> Dual:
-  """The dual of a problem; factor is that of M."""
+  """Build the dual of a problem; `factor` is a factor of M."""
   m, rows = p.model, p.rows
   j = jacobian.dense(m, rows.jacobian, p.metric.cdof)
   j = jnp.broadcast_to(j, (*j.shape[:-1], rows.D.shape[-1]))
@@ -54,22 +55,22 @@ def build(p: Problem, factor: Any) -> Dual:
 
 
 def acceleration(p: Problem, dual: Dual, force: jax.Array) -> jax.Array:
-  """Acceleration (nv, W) under constraint forces (nefc, W)."""
+  """Compute the acceleration (nv, W) under constraint forces (nefc, W)."""
   return p.qacc_smooth + jnp.sum(dual.response * force[:, None], axis=0)
 
 
 def residual(dual: Dual, force: jax.Array) -> jax.Array:
-  """(A + R) f + b (nefc, W)."""
+  """Compute (A + R) f + b (nefc, W)."""
   return jnp.sum(dual.a * force[None], axis=1) + dual.r * force + dual.b
 
 
 def cost(dual: Dual, force: jax.Array) -> jax.Array:
-  """The dual cost (W,)."""
+  """Compute the dual cost (W,)."""
   return vector.total(force * (0.5 * (residual(dual, force) + dual.b)))
 
 
 def sweep_rows(dual: Dual, force: jax.Array, order: jax.Array) -> jax.Array:
-  """Forces after each of the rows in `order` is set to its minimum without regularisation."""
+  """Set each of the rows in `order` to its minimum without regularisation; return the forces (nefc, W)."""
   if not len(order):
     return force
 
@@ -83,14 +84,16 @@ def sweep_rows(dual: Dual, force: jax.Array, order: jax.Array) -> jax.Array:
 
 
 def sweep_blocks(dual: Dual, force: jax.Array, order: jax.Array, number: jax.Array, start: int) -> jax.Array:
-  """Forces after each block is set to its minimum: the rows before `start`, and from there on an elliptic contact each.
+  """Set each block to its minimum; return the forces (nefc, W).
+
+  A block is one of the rows before `start`, or one of the elliptic contacts, whose rows begin at `start`.
 
   Args:
     dual: the problem.
     force: (nefc, W).
-    order: (n, W) blocks in the order of each world, rows by their number, contacts by theirs plus `start`.
-    number: (W,) how many of them each world has.
-    start: number of rows that stand alone.
+    order: (n, W) order of the blocks in each world: a row by its index, a contact by its index plus `start`.
+    number: (W,) number of blocks in each world.
+    start: number of independent rows.
   """
   if not len(order):
     return force
@@ -128,7 +131,7 @@ def sweep_blocks(dual: Dual, force: jax.Array, order: jax.Array, number: jax.Arr
 
 
 def sweep_friction(dual: Dual, force: jax.Array, start: int) -> jax.Array:
-  """Forces after the friction of each elliptic contact is set to its minimum without regularisation, normal forces held.
+  """Set the friction of each elliptic contact to its minimum without regularisation, with fixed normal forces.
 
   Args:
     dual: the problem.
@@ -150,10 +153,10 @@ def sweep_friction(dual: Dual, force: jax.Array, start: int) -> jax.Array:
 
 
 class Cone(NamedTuple):
-  """What the dual problem says of elliptic contacts (ncon, ..., W), or of one of them."""
+  """Parts of the dual problem that belong to elliptic contacts (ncon, ..., W), or to one contact."""
 
-  rows: jax.Array  # (ncon, ndir, nefc, W) of A
-  block: jax.Array  # (ncon, ndir, ndir, W) their own in A + R
+  rows: jax.Array  # (ncon, ndir, nefc, W) rows of A
+  block: jax.Array  # (ncon, ndir, ndir, W) diagonal block of A + R
   b: jax.Array  # (ncon, ndir, W)
   r: jax.Array  # (ncon, ndir, W)
   mu: jax.Array  # (ncon, ndir - 1, W)
@@ -161,7 +164,7 @@ class Cone(NamedTuple):
 
 
 def _cones(dual: Dual, start: int) -> Cone | None:
-  """The elliptic contacts, whose rows begin at `start`; None without any."""
+  """Return the elliptic contacts, whose rows begin at `start`; None if there are none."""
   ncon, n = len(dual.mu), dual.mu.shape[1] + 1
   if start == len(dual.b) or not ncon:
     return None
@@ -173,22 +176,22 @@ def _cones(dual: Dual, start: int) -> Cone | None:
 
 
 def _eye(x):
-  """Unit matrices (n, n, 1) for vectors (..., n, W)."""
+  """Return unit matrices (n, n, 1) for vectors (..., n, W)."""
   return np.eye(x.shape[-2])[..., None].astype(x.dtype)
 
 
 def _set_cone(of: Cone, own: jax.Array, rest: jax.Array, with_normal: bool) -> jax.Array:
-  """The force (ndir, W) of one elliptic contact at its minimum along the force's ray, then in its friction.
+  """Minimise over the force (ndir, W) of one elliptic contact: first along the ray of the force, then in its friction.
 
   Args:
     of: the contact.
-    own: its force.
-    rest: (ndir, W) (A + R) f + b.
-    with_normal: whether the normal force moves; else only friction does.
+    own: (ndir, W) its force.
+    rest: (ndir, W) its rows of (A + R) f + b.
+    with_normal: whether the normal force changes; if not, only friction does.
   """
   a = of.block
   new = _ray(a, own, rest, of.active) if with_normal else own
-  # friction with the normal force held
+  # friction at the new normal force
   linear = rest[1:] - vector.mat_vec(a[1:, 1:], own[1:]) + a[1:, 0] * (new[0] - own[0])
   friction = _in_ellipsoid(a[1:, 1:], linear, of.mu, new[0])
   new = jnp.concatenate([new[:1], jnp.where(new[0] < safe.MINVAL, 0, friction)])
@@ -198,9 +201,9 @@ def _set_cone(of: Cone, own: jax.Array, rest: jax.Array, with_normal: bool) -> j
 
 
 def sweep_edges(dual: Dual, force: jax.Array, order: jax.Array) -> jax.Array:
-  """Forces after pairs of opposing pyramid edges share their sum anew, without regularisation.
+  """Share the sum of each pair of opposing pyramid edges anew, without regularisation; return the forces (nefc, W).
 
-  The first rows of the pairs are in `order`. Pairs with a row that is not active stay.
+  `order` lists the first rows of the pairs. Pairs with an inactive row do not change.
   """
   if not len(order):
     return force
@@ -227,7 +230,7 @@ def sweep_edges(dual: Dual, force: jax.Array, order: jax.Array) -> jax.Array:
 
 
 def _ray(a, own, rest, active):
-  """A contact's force (n, W) moved along itself, or along the normal where it is zero."""
+  """Move a contact's force (n, W) along its own direction, or along the normal where the force is zero."""
   normal = jnp.where(active, jnp.maximum(own[0] - safe.quotient(rest[0], a[0, 0]), 0), 0)
   bent = vector.total(own * vector.mat_vec(a, own))
   share = jnp.where(bent >= safe.MINVAL, -vector.total(own * rest) / jnp.where(bent >= safe.MINVAL, bent, 1), 0)
@@ -237,9 +240,9 @@ def _ray(a, own, rest, active):
 
 
 def _in_ellipsoid(a, b, mu, normal):
-  """Minimum of ½ v'a v + b'v over |v / mu| <= normal, for v (n, W); v is zero where mu is.
+  """Minimise 1/2 v'a v + b'v over |v / mu| <= normal, for v (n, W); v is zero where mu is zero.
 
-  With y = v / mu it is (H + lambda) y = -c on the boundary, where lambda is found by Newton's method on 1 / |y|.
+  With y = v / mu, the minimum on the boundary satisfies (H + lambda) y = -c; Newton's method on 1 / |y| finds lambda.
 
   Source: J. Moré and D. Sorensen, Computing a trust region step, SIAM J. Sci. Stat. Comput. 4 (1983); `mju_QCQP`.
   """
@@ -267,7 +270,7 @@ def _in_ellipsoid(a, b, mu, normal):
 
 
 def _factor(h):
-  """Cholesky factor of one small matrix (n, n, W), as columns."""
+  """Compute the Cholesky factor of one small matrix (n, n, W), as columns."""
   columns = []
   for k in range(h.shape[0]):
     column = h[:, k] - vector.add([x * x[k] for x in columns]) if columns else h[:, k]

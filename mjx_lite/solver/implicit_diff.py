@@ -8,16 +8,16 @@ Differentiating along a direction dt, with H = dr/da = M + J' s'' J the Newton H
 
   H da = -(dr/dt) dt.
 
-So one solve with the solver's own operator gives the derivative, whatever loop found a: any solver, any number of
-iterations, no cost to the forward pass. The residual is an ordinary function, hence the right-hand side is too; the
-solve is a `custom_linear_solve` of a symmetric operator, hence it can be transposed and differentiated again. Warm
-start, tolerance and iteration count have no influence at the solution: their tangent is zero.
+So one solve with the solver's own operator gives the derivative, whatever loop found a: any solver, any number of iterations,
+no cost to the forward pass. The residual is an ordinary function, hence the right-hand side is too; the solve is a
+`custom_linear_solve` of a symmetric operator, hence it can be transposed and differentiated again. Warm start, tolerance and
+iteration count have no influence at the solution: their tangent is zero.
 
-In the soft modes of contact gradients the derivative is that of another problem, the one with softened contact rows: it is
-solved too, from the solution on, where a derivative is taken and only there.
+In the soft modes of contact gradients, the derivative is that of another problem: the problem with softened contact rows. That
+problem is solved too, with the solution as its start, but only where a derivative is taken.
 
-Where the loop stopped before the tolerance was reached, H and r are those at the point it stopped at. A solver that has forces
-of its own (the dual's) gives them the derivative that the forces at its acceleration have.
+Where the loop stopped before the tolerance was reached, H and r are those at the last point. The dual solver returns its own
+forces; their derivative is the derivative of the forces that belong to its acceleration.
 """
 
 from typing import Any
@@ -33,17 +33,17 @@ from mjx_lite.solver import cost, operator, primal
 from mjx_lite.solver.primal import Problem, Solution
 from mjx_lite.solver.table import SOLVERS
 
-SOLUTION = "qacc"  # name under which reverse mode keeps the solution, so that it need not be found again
+SOLUTION = "qacc"  # checkpoint name: reverse mode saves the solution, so that it is not computed again
 
 
 @jax.custom_jvp
 def solve(p: Problem, warmstart: jax.Array) -> Solution:
-  """Minimiser of the problem; differentiable in every array of `p`."""
+  """Minimise the problem; the result is differentiable in every array of `p`."""
   return _minimize(p, warmstart)
 
 
 def _minimize(p: Problem, warmstart: jax.Array) -> Solution:
-  """By the first contact slots alone, where the others are empty."""
+  """Minimise with the first contact slots alone, where all other slots are empty."""
 
   def whole():
     return SOLVERS[p.model.opt.solver](p, warmstart)
@@ -55,7 +55,7 @@ def _minimize(p: Problem, warmstart: jax.Array) -> Solution:
 
 
 def _of_few(p: Problem) -> tuple[Problem, jax.Array]:
-  """The problem of the first contact slots alone, and D (n, W) of the rows of the others, zero where these are empty."""
+  """Return the problem of the first contact slots alone, and D (n, W) of all other rows, which is zero for empty slots."""
   m, rows, j = p.model, p.rows, p.rows.jacobian
   c = m.plan.contact
   assert c.few is not None and j.body is not None
@@ -69,7 +69,7 @@ def _of_few(p: Problem) -> tuple[Problem, jax.Array]:
 
 
 def _with_others(s: Solution, others: jax.Array) -> Solution:
-  """With rows of empty slots, on which no force acts."""
+  """Append the rows of empty slots, on which no force acts."""
   jar, force = (None if x is None else jnp.concatenate([x, jnp.zeros_like(others, shape=(len(others), x.shape[-1]))])
                 for x in (s.jar, s.force))  # fmt: skip
   return s._replace(jar=jar, force=force)
@@ -108,7 +108,7 @@ def _residual(p, qacc):
 
 
 def _solve_hessian(p, qacc, b):
-  """H^-1 b at the solution."""
+  """Compute H^-1 b at the solution."""
   m, j, cdof = p.model, p.rows.jacobian, p.metric.cdof
   jar = jacobian.mul(m, j, cdof, qacc) - p.rows.aref
   zones = cost.zones(m.plan, p.rows, jar)

@@ -1,10 +1,10 @@
-"""Exact line search on the convex, piecewise smooth cost along a direction, over the points that C visits.
+"""Exact line search on the convex, piecewise smooth cost along a direction; it visits the same points as C.
 
-First Newton's method from step 0, until the slope changes its sign: that brackets the minimum. Then rounds, in each of which
-the bracket's ends move to the best of three points: the middle, and the Newton steps from the two ends.
+First, Newton's method runs from step 0 until the slope changes its sign; then the minimum is bracketed. Rounds follow. In each
+round, the ends of the bracket move to the best of three points: the middle, and the Newton steps from the two ends.
 
-The loop has one evaluation of the cost in its body, at whatever point comes next: what stands in a program twice is compiled
-twice, and batched worlds need not be in the same round.
+The body of the loop evaluates the cost once, at the next point of any phase. A second evaluation in the program would be
+compiled a second time, and the worlds of a batch may be in different rounds.
 """
 
 from typing import Any, NamedTuple
@@ -17,11 +17,11 @@ from mjx_lite.math import vector
 from mjx_lite.solver import cost
 
 ROUND_OFF = 3000  # of a slope, in units of the last place of the slope at the start
-_ONWARD, _NEXT_BOTH, _NEXT_ONE, _NEXT_TWO, _MIDDLE = range(5)  # what the next point is for
+_ONWARD, _NEXT_BOTH, _NEXT_ONE, _NEXT_TWO, _MIDDLE = range(5)  # purpose of the next point
 
 
 class Search(NamedTuple):
-  """Result: step length, cost drop, number of points at which the cost was known, each (W,)."""
+  """Result: step length, decrease of the cost, number of points with known cost; each (W,)."""
 
   alpha: jax.Array
   improvement: jax.Array
@@ -29,7 +29,7 @@ class Search(NamedTuple):
 
 
 class _Point(NamedTuple):
-  """A point of the line, each (W,)."""
+  """A point of the line; each field is (W,)."""
 
   alpha: jax.Array
   cost: jax.Array  # relative to step 0
@@ -37,16 +37,16 @@ class _Point(NamedTuple):
   curvature: jax.Array
 
   def newton(self) -> jax.Array:
-    """Step to which Newton's method goes from here."""
+    """Return the step of Newton's method from this point."""
     return self.alpha - self.slope / self.curvature
 
 
 class _State(NamedTuple):
   alpha: jax.Array  # next point
-  aim: jax.Array  # what it is for
-  one: _Point  # end of the bracket; the last point while there is none
-  two: _Point  # the other end; the point before
-  next_one: _Point  # Newton's steps from the ends
+  aim: jax.Array  # purpose of the next point
+  one: _Point  # one end of the bracket; the last point while there is no bracket
+  two: _Point  # the other end; the point before the last while there is no bracket
+  next_one: _Point  # Newton steps from the ends
   next_two: _Point
   found: _Point  # result
   neval: jax.Array
@@ -56,13 +56,14 @@ class _State(NamedTuple):
 def search(plan: Any, rows: Rows, zones: cost.Zones, jar, jv, slope, gauss2, gtol, iterations: int) -> Search:
   """Minimise the cost along jv.
 
-  The search ends where |slope| < gtol, or when `iterations` points are known, step 0 among them; then at the better end of the
-  bracket, or at the last point if there is no bracket. The step is zero where that gained nothing.
+  The search ends where |slope| < gtol, or when `iterations` points are known, step 0 among them. In the second case the result
+  is the better end of the bracket, or the last point if there is no bracket. The step is zero where it would not decrease the
+  cost.
 
   Args:
     plan: the model's plans.
     rows: the rows.
-    zones: at jar.
+    zones: zones at jar.
     jar: (nefc, W) at the start.
     jv: (nefc, W).
     slope: (W,) at the start: gradient times direction.
@@ -71,7 +72,7 @@ def search(plan: Any, rows: Rows, zones: cost.Zones, jar, jv, slope, gauss2, gto
     iterations: number of points.
 
   Source: `PrimalSearch`.
-  Differs: the search also ends where round-off is all that is left of the slope; C goes on to its last iteration.
+  Differs: the search also ends where the slope is within its round-off; C goes on to its last iteration.
   """
   eps, tiny = jnp.finfo(jar.dtype).eps, jnp.finfo(jar.dtype).tiny
   least = jnp.maximum(gtol, ROUND_OFF * eps * jnp.abs(slope))
@@ -85,36 +86,36 @@ def search(plan: Any, rows: Rows, zones: cost.Zones, jar, jv, slope, gauss2, gto
     at = line(s.alpha)
     x = _Point(s.alpha, at.cost, at.slope, jnp.maximum(at.curvature, tiny))
     after = _follow(s, x, s.neval + 1, least, iterations)
-    # the rest of what worlds that are done go on with is not read
+    # all other fields of worlds that are done are not read
     neval = jnp.where(s.done, s.neval, after.neval)
     return after._replace(found=_where(s.done, s.found, after.found), neval=neval, done=s.done | after.done)
 
   state = _State(start.newton(), 0 * one, start, start, start, start, start, one, ~(slope < 0))
   state = jax.lax.while_loop(lambda s: ~jnp.all(s.done), step, state)
   x = state.found
-  # costs within their round-off are told apart by the slope
+  # costs that differ only by round-off are compared by the slope
   noise = 8 * eps * jnp.abs(x.alpha * slope)
   alpha = jnp.where((jnp.abs(x.cost) > noise) | (jnp.abs(x.slope) < jnp.abs(slope)), x.alpha, 0)
   return Search(alpha, -x.cost, state.neval)
 
 
 def _follow(s: _State, x: _Point, neval: jax.Array, least: jax.Array, iterations: int) -> _State:
-  """The state after another point: what it was for, whether the search ends, and where the next one is."""
+  """Compute the next state from the point x: use the point for its purpose, decide whether to end, choose the next point."""
   spent = neval >= iterations
   onward, middle = s.aim == _ONWARD, s.aim == _MIDDLE
 
-  # one side: on while the slope keeps its sign
-  before = _where(s.one.alpha == 0, x, s.one)  # the first point has none before it that counts
+  # one side: continue while the slope keeps its sign
+  before = _where(s.one.alpha == 0, x, s.one)  # the first point has no predecessor to compare with
   same_side = (jnp.sign(x.slope) == jnp.sign(before.slope)) & (jnp.abs(x.slope) >= least)
   hit = onward & (jnp.abs(x.slope) < least) & (x.cost < 0)
   go_on = onward & same_side & ~spent
   ends = hit | (onward & spent)
 
-  # the bracket: Newton's steps from its ends
+  # the bracket: Newton steps from its ends
   next_one = _where((s.aim == _NEXT_BOTH) | (s.aim == _NEXT_ONE), x, s.next_one)
   next_two = _where(onward, x, _where(s.aim == _NEXT_TWO, x, s.next_two))
 
-  # the middle: the best of three that are flat enough, or the ends move
+  # the middle: the best of the three points that are flat enough; if none is, the ends move
   candidates = s.next_one, s.next_two, x
   flat, best = jnp.zeros_like(spent), x
   for c in candidates:
@@ -127,7 +128,7 @@ def _follow(s: _State, x: _Point, neval: jax.Array, least: jax.Array, iterations
   one = _where(onward, x, _where(middle, one, s.one))
   two = _where(onward, s.one, _where(middle, two, s.two))
 
-  # where to go: from a middle to the Newton steps of the ends that moved, from the last of those to the next middle
+  # next point: after a middle the Newton steps of the ends that moved, after the last Newton step the next middle
   open_ = onward & ~go_on & ~ends
   to_one = go_on | open_ | (middle & moved_one)
   to_two = (s.aim == _NEXT_BOTH) | (middle & ~moved_one)
@@ -144,7 +145,7 @@ def _follow(s: _State, x: _Point, neval: jax.Array, least: jax.Array, iterations
 
 
 def _closer(p: _Point, candidates: tuple[_Point, ...]) -> tuple[_Point, jax.Array]:
-  """An end of the bracket moved to the candidate on its side with the least slope, and whether it moved."""
+  """Move an end of the bracket to the candidate on its side with the least slope; also return whether the end moved."""
   moved = jnp.zeros(p.alpha.shape, bool)
   for c in candidates:
     closer = (p.slope * c.slope > 0) & (jnp.abs(c.slope) < jnp.abs(p.slope))

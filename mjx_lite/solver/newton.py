@@ -9,12 +9,12 @@ from mjx_lite.solver.primal import Direction, Problem, Solution
 
 
 def minimize(p: Problem, warmstart: jax.Array) -> Solution:
-  """Minimiser by Newton's method. Source: `mj_solNewton`."""
+  """Minimise by Newton's method. Source: `mj_solNewton`."""
   return primal.minimize(p, warmstart, method(p))
 
 
 def method(p: Problem) -> primal.Method:
-  """How Newton's method chooses directions."""
+  """Return the rule by which Newton's method chooses directions."""
   return primal.Method(lambda p: (), _direction, conjugate=False)
 
 

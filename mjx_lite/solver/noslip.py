@@ -1,4 +1,4 @@
-"""After the solver: friction without regularisation, so that nothing creeps; normal forces stay as they are."""
+"""Friction without regularisation, computed after the solver to prevent creep; normal forces do not change."""
 
 from typing import NamedTuple
 
@@ -21,13 +21,13 @@ class NoSlip(NamedTuple):
 
 
 def refine(p: Problem, problem: Dual, force: jax.Array) -> NoSlip:
-  """Forces (nefc, W) of the solver with friction that minimises the dual cost without regularisation.
+  """Replace the friction in the solver's forces (nefc, W): minimise the dual cost without regularisation.
 
-  Sweeps over friction rows, then over contacts in their order: pairs of opposing edges, or elliptic friction in its
-  ellipsoid. A world stops when a sweep gains less than noslip_tolerance, scaled by 1/trace(M).
+  A sweep visits the friction rows, then the contacts in their order: pairs of opposing edges, or elliptic friction in its
+  ellipsoid. A world stops when a sweep gains less than noslip_tolerance; the gain is scaled by 1/trace(M).
 
   Source: `mj_solNoSlip`.
-  Gradient: through the sweeps, whose number is at most noslip_iterations; a world's number of sweeps counts as constant.
+  Gradient: through the sweeps, at most noslip_iterations; the number of sweeps of a world counts as constant.
   """
   plan = p.model.plan
   first, contacts = plan.jacobian.nequality, len(plan.jacobian.order)
@@ -56,5 +56,5 @@ def refine(p: Problem, problem: Dual, force: jax.Array) -> NoSlip:
 
 
 def _rest(problem, force):
-  """A f + b."""
+  """Compute A f + b."""
   return dual.residual(problem, force) - problem.r * force

@@ -1,12 +1,12 @@
-"""The solver's linear algebra: M x and (M + J' H J)^-1 x, in one of three ways chosen at plan time.
+"""The solver's linear algebra: M x and (M + J' H J)^-1 x, by one of three methods chosen at plan time.
 
-*articulated*: more than a few dofs; every contact touches at most one moving body; there are no equalities, no limits of
-ball joints, no rows of tendons, no armature of tendons and no effective metric. Then a row adds to the diagonal or to one
-body's inertia, and an articulated-body pass solves in O(n); neither M nor J is formed.
-*coupled*: of many dofs, where contacts between moving bodies come besides, chosen at run time. A few of them change the solve
-(`coupling`). Others the articulated pass has on both of their bodies, as if the other stood still; conjugate gradients find the
-rest, at once where there are none.
-*dense*: always right, and the fastest for few dofs.
+*articulated*: for more than a few dofs, if every contact touches at most one moving body, and if there are no equalities, no
+limits of ball joints, no tendon rows, no armature of tendons and no effective metric. Then a row adds to the diagonal or to the
+inertia of one body. An articulated-body pass solves in O(n); neither M nor J is formed.
+*coupled*: for many dofs, if there are also contacts between moving bodies, chosen at run time. A few of these contacts are a
+low-rank update of the solve (`coupling`). All other contacts enter the articulated pass on both of their bodies, as if the
+other body were at rest. Conjugate gradients add the coupling; without other contacts they end in one iteration.
+*dense*: always applicable, and the fastest for few dofs.
 """
 
 import functools
@@ -23,70 +23,70 @@ from mjx_lite.smooth import articulated, inertia, mass, transmission
 from mjx_lite.solver import coupling
 from mjx_lite.solver.cost import Zones
 
-_FEW_ITERATIONS = 10  # of which each has to go as far as it can
-_MANY_DOFS = 48  # from which on conjugate gradients cost less than a dense factor
+_FEW_ITERATIONS = 10  # up to this number, each iteration has to be as good as possible
+_MANY_DOFS = 48  # from this number on, conjugate gradients cost less than a dense factor
 
 
 class Metric(NamedTuple):
-  """What M is made of; with the discrete integrator its effective metric takes the place of M."""
+  """Arrays from which M is computed; with the discrete integrator, its effective metric replaces M."""
 
   cinert: jax.Array
   cdof: jax.Array
   M: jax.Array  # packed
   effective: jax.Array | None = None  # (nv, nv, W)
-  backbone: jax.Array | None = None  # (nC, W) packed: the effective metric but for what tendons and actuators couple
+  backbone: jax.Array | None = None  # (nC, W) packed: the effective metric without the couplings by tendons and actuators
 
 
 def is_tree_sparse(m: Model) -> bool:
-  """True if the articulated operator serves."""
+  """Return whether the articulated method applies."""
   return not m.plan.contact.couples and not _must_be_dense(m)
 
 
 def is_coupled(m: Model) -> bool:
-  """True if the coupled operator serves."""
+  """Return whether the coupled method applies."""
   c = m.plan.contact
   return c.couples > 0 and c.chosen and not _must_be_dense(m) and m.nv >= _MANY_DOFS
 
 
 def _must_be_dense(m: Model) -> bool:
-  """Whether something but contacts couples bodies that are not neighbours in the tree, or M is factored densely."""
+  """Return whether M is factored densely, or anything but contacts couples bodies that are not neighbours in the tree."""
   p = m.plan.jacobian
   return bool(m.opt.is_discrete or len(p.ball_row) or p.nequality or len(p.tendon_row)) or not mass.is_articulated(m)
 
 
 def mul_m(m: Model, metric: Metric, x: jax.Array) -> jax.Array:
-  """M x."""
+  """Compute M x (nv, W)."""
   if metric.effective is not None:
     return vector.mat_vec(metric.effective, x)
   return mass.mul(m, metric.cinert, metric.cdof, metric.M, x)
 
 
 def dense_m(m: Model, metric: Metric) -> jax.Array:
-  """M (nv, nv, W)."""
+  """Return M as a dense array (nv, nv, W)."""
   return inertia.full(m, metric.M) if metric.effective is None else metric.effective
 
 
 def factor_m(m: Model, metric: Metric) -> Any:
-  """Factor of M, or of the backbone of the effective metric, for `mass.solve`."""
+  """Factor M, or the backbone of the effective metric, for `mass.solve`."""
   if metric.backbone is not None:
     return mass.dense_factor(m, metric.backbone)
   return mass.factor(m, metric.cinert, metric.cdof, metric.M)
 
 
 class Coupled(NamedTuple):
-  """Factor of the operator in which only a few contacts couple their bodies, and what the others couple."""
+  """Factor of the coupled method: a low-rank update for few contacts, and the coupling by all other contacts."""
 
   alone: articulated.Factor
   few: coupling.Few
   others: jacobian.Between
-  some_others: jax.Array  # () whether there are any
+  some_others: jax.Array  # () whether there are other contacts
   jacobian: Jacobian
-  curvature: jax.Array  # of the contacts
+  curvature: jax.Array  # (ncon, ndir, ndir, W) of the contacts
   cdof: jax.Array
 
 
 def factor(m: Model, metric: Metric, j: Jacobian, zones: Zones) -> Any:
-  """What solves with M + J' H J, H the curvature of the rows."""
+  """Factor M + J' H J for `solve`; H is the curvature of the rows."""
   if not is_tree_sparse(m) and not is_coupled(m):
     return linalg.cholesky(dense_m(m, metric) + jacobian.dense_curvature(m, j, metric.cdof, zones.weight, zones.cone))
   diagonal = transmission.dof_armature(m) + jacobian.unit_curvature(m, zones.weight)
@@ -105,16 +105,17 @@ def factor(m: Model, metric: Metric, j: Jacobian, zones: Zones) -> Any:
 
 
 def direction(m: Model, f: Any, x: jax.Array) -> jax.Array:
-  """As `solve`, to as many digits as a direction to search along is worth.
+  """Solve like `solve`, with the loose tolerance that suffices for a search direction.
 
-  Half of them; in single precision, where round-off ends the iterations, a fifth if many of them may follow.
+  The tolerance is half of the digits. In single precision, where round-off ends the iterations, it is a fifth if many
+  iterations may follow.
   """
   single = jnp.finfo(x.dtype).bits <= 32
   return solve(m, f, x, 0.2 if single and m.opt.iterations > _FEW_ITERATIONS else 0.5)
 
 
 def solve(m: Model, f: Any, x: jax.Array, digits: float) -> jax.Array:
-  """Solve with it; `digits` are those of `krylov.split_solve`."""
+  """Solve with the factor f for x (nv, W); `digits` is the argument of `krylov.split_solve`."""
   if isinstance(f, linalg.Factor):
     return linalg.factor_solve(f, x)
   if not isinstance(f, Coupled):

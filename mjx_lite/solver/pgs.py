@@ -13,26 +13,26 @@ from mjx_lite.solver import cost, dual, operator, primal
 from mjx_lite.solver.dual import Dual
 from mjx_lite.solver.primal import Problem, Solution
 
-_WORDS = 2**15  # random numbers that are kept
+_WORDS = 2**15  # length of the table of random numbers
 
 
 class _Iterate(NamedTuple):
   force: jax.Array
   before: jax.Array  # force before the last extrapolation
   momentum: jax.Array  # (W,) iterations since the momentum was dropped
-  order: jax.Array  # (n, W) in which the last sweep visited the blocks
-  improvement: jax.Array  # (W,) of the last sweep, from where the momentum led, scaled
+  order: jax.Array  # (n, W) order of the blocks in the last sweep
+  improvement: jax.Array  # (W,) decrease of the cost in the last sweep, from the extrapolated forces, scaled
   done: jax.Array
   niter: jax.Array
   count: jax.Array
 
 
 def minimize(p: Problem, warmstart: jax.Array) -> Solution:
-  """Minimiser by projected Gauss-Seidel, from the forces at warmstart or from none if those cost more.
+  """Minimise by projected Gauss-Seidel, from the forces at warmstart, or from zero forces if those at warmstart cost more.
 
-  It converges linearly; Newton's method is faster in all but the smallest problems.
+  The method converges linearly; Newton's method is faster in all but the smallest problems.
 
-  Rows are visited in C's order, a random one for each sweep; its random numbers come again after 2^15.
+  Each sweep visits the rows in a random order, the same as in C; the random numbers repeat after 2^15.
 
   Source: `mj_solPGS`.
   """
@@ -45,7 +45,7 @@ def minimize(p: Problem, warmstart: jax.Array) -> Solution:
 
 
 def start(p: Problem, warmstart: jax.Array) -> tuple[Dual, _Iterate]:
-  """The dual problem and the first iterate."""
+  """Return the dual problem and the first iterate."""
   m = p.model
   problem = dual.build(p, operator.factor_m(m, p.metric))
   force = jnp.zeros_like(problem.b)
@@ -58,7 +58,7 @@ def start(p: Problem, warmstart: jax.Array) -> tuple[Dual, _Iterate]:
 
 
 def step(p: Problem, problem: Dual, s: _Iterate) -> _Iterate:
-  """The next iterate."""
+  """Compute the next iterate."""
   k = s.momentum.astype(s.force.dtype)
   beta = jnp.where(s.count > 0, jnp.maximum((k - 1) / (k + 2), 0), 0)
   ahead = _project(p, problem, s.force + beta * (s.force - s.before))
@@ -79,7 +79,7 @@ def step(p: Problem, problem: Dual, s: _Iterate) -> _Iterate:
 
 
 def _blocks(p: Problem) -> tuple[jax.Array, jax.Array]:
-  """The blocks (n, W) as `dual.sweep_blocks` counts them, those that exist first, and the number (W,) of these."""
+  """Return the existing blocks, then all others (n, W), in the numbering of `dual.sweep_blocks`; and how many exist (W,)."""
   plan, exists = p.model.plan, p.rows.D > 0
   if cost.is_cone(plan):
     first = len(plan.jacobian.order)
@@ -88,7 +88,7 @@ def _blocks(p: Problem) -> tuple[jax.Array, jax.Array]:
 
 
 def _shuffled(order: jax.Array, number: jax.Array, sweep: jax.Array) -> jax.Array:
-  """The order (n, W) with its first `number` (W,) entries shuffled once more, as Fisher and Yates do."""
+  """Shuffle the first `number` (W,) entries of the order (n, W) once more, by the algorithm of Fisher and Yates."""
   n = len(order)
   if n < 2:
     return order
@@ -106,7 +106,7 @@ def _shuffled(order: jax.Array, number: jax.Array, sweep: jax.Array) -> jax.Arra
 
 @functools.cache
 def _words(n: int) -> np.ndarray:
-  """The first n random words of PCG32 from the seed 0, with the increment 1, after one that is thrown away.
+  """Return n random words of PCG32 with seed 0 and increment 1, without its first word.
 
   Source: M. O'Neill, PCG: A family of simple fast space-efficient statistically good algorithms for random number generation
   (2014); `mj_solPGS`.
@@ -120,7 +120,7 @@ def _words(n: int) -> np.ndarray:
 
 
 def _project(p: Problem, problem: Dual, force: jax.Array) -> jax.Array:
-  """Forces moved into what the constraints can exert."""
+  """Project forces onto the set of forces that the constraints can exert."""
   plan = p.model.plan
   if not cost.is_cone(plan):
     return jnp.clip(force, problem.low, problem.high)

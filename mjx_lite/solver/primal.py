@@ -1,4 +1,4 @@
-"""The primal problem, and what its solvers share: start, exact line search, termination."""
+"""The primal problem, and the parts that its solvers share: start, exact line search, termination."""
 
 import functools
 from collections.abc import Callable
@@ -15,70 +15,71 @@ from mjx_lite.math import safe, vector
 from mjx_lite.solver import cost, linesearch, operator
 from mjx_lite.solver.operator import Metric
 
-_DOUBT = 10  # times the decrement that is expected of a gradient
+_DOUBT = 10  # safety factor on the decrement that is expected at a gradient
 
 
 class Problem(NamedTuple):
-  """Minimise ½(a-a_s)'M(a-a_s) + s(Ja - aref); every array that the solution depends on."""
+  """The problem of minimising 1/2 (a-a_s)'M(a-a_s) + s(Ja - aref), with every array on which the solution depends."""
 
   model: Model
   metric: Metric
   rows: Rows
   qfrc_smooth: jax.Array
   qacc_smooth: jax.Array
-  scale: jax.Array  # (W,) 1/trace(M): what costs and gradients are measured in
+  scale: jax.Array  # (W,) 1/trace(M), the scale of costs and gradients
 
 
 class Solution(NamedTuple):
-  """Minimiser, what is known there, and how it was reached."""
+  """Minimiser, values at the minimiser, and record of the iterations."""
 
   qacc: jax.Array
   ma: jax.Array  # M qacc
   jar: jax.Array  # J qacc - aref
   niter: jax.Array
-  stopped: jax.Array  # the last step gained too little to go on
-  force: jax.Array | None = None  # (nefc, W) where the solver has forces of its own, not those of `jar`
+  stopped: jax.Array  # whether the last step gained too little to continue
+  force: jax.Array | None = None  # (nefc, W) if the solver has its own forces, else None: forces follow from `jar`
 
 
 class Direction(NamedTuple):
-  """Where to search next."""
+  """Next search direction."""
 
   direction: jax.Array  # (nv, W)
   decrement: jax.Array  # (W,) half of gradient times preconditioned gradient: the gain that the quadratic model predicts
-  memory: Any  # what the next direction needs of this one
+  memory: Any  # data of this direction that the next one needs
 
 
 class Method(NamedTuple):
-  """A way to choose directions."""
+  """Rule that chooses search directions."""
 
   start: Callable[[Problem], Any]  # memory before the first direction
-  direction: Callable[..., Direction]  # (problem, zones, gradient, whether to forget the last one (W,), memory)
-  conjugate: bool  # directions build on the last one; else a small decrement ends the iteration
+  direction: Callable[..., Direction]  # (problem, zones, gradient, whether to restart (W,), memory)
+  conjugate: bool  # whether a direction depends on the last one; if not, a small decrement ends the iteration
 
 
 class _Iterate(NamedTuple):
   qacc: jax.Array
   ma: jax.Array  # M qacc
   jar: jax.Array  # J qacc - aref
-  improvement: jax.Array  # of the last step, scaled
+  improvement: jax.Array  # decrease of the cost in the last step, scaled
   done: jax.Array
   stuck: jax.Array  # no step was found along the last direction
   neval: jax.Array  # points of the last line search
   niter: jax.Array
   count: jax.Array
   memory: Any
-  zones: cost.Zones  # there, as are the next two
+  zones: cost.Zones  # at qacc, as are grad and steepness
   grad: jax.Array
   steepness: jax.Array
 
 
 def minimize(p: Problem, warmstart: jax.Array, method: Method) -> Solution:
-  """Iterate from the cheaper of warmstart and qacc_smooth.
+  """Iterate from warmstart or qacc_smooth, whichever has the lower cost.
 
-  A world stops when its last improvement or its gradient is below the tolerance, with Newton's method also when the
-  decrement is, all scaled by 1/trace(M); or when no step helps, with conjugate gradients not along a fresh direction
-  either, with Newton's when the last step was round-off. The others go on. No factor is made to learn that it was not needed:
-  the decrement goes with the square of the gradient, so what it was for the last one tells what it would be.
+  A world stops when its last improvement or its gradient is below the tolerance; with Newton's method, also when the decrement
+  is. All three are scaled by 1/trace(M). A world also stops when no step decreases the cost; conjugate gradients try a fresh
+  direction first. With Newton's method, a world also stops when the last step was at the level of round-off. All other worlds
+  continue. Newton's method does not factor just to find that a step is not needed: the decrement is proportional to the square
+  of the gradient, so the last decrement predicts the next one.
 
   Source: `mj_solPrimal`; MuJoCo documentation, Computation, Solver algorithms.
   """
@@ -94,7 +95,7 @@ def minimize(p: Problem, warmstart: jax.Array, method: Method) -> Solution:
 
 
 def point(p: Problem, qacc: jax.Array) -> tuple[jax.Array, jax.Array]:
-  """M a and J a - aref at an acceleration."""
+  """Compute M a and J a - aref at an acceleration."""
   return operator.mul_m(p.model, p.metric, qacc), _residual(p, qacc)
 
 
@@ -104,29 +105,29 @@ def _residual(p: Problem, qacc: jax.Array) -> jax.Array:
 
 
 def gradient(p: Problem, ma: jax.Array, zones: cost.Zones) -> jax.Array:
-  """Gradient of the objective: M a - f_smooth - J' force."""
+  """Compute the gradient of the objective: M a - f_smooth - J' force."""
   pull = jacobian.mul_t(p.model, p.rows.jacobian, p.metric.cdof, zones.force)
   return linear.apart(ma - p.qfrc_smooth - pull, ma, pull)
 
 
 def steepness(p: Problem, grad: jax.Array) -> jax.Array:
-  """Length (W,) of a gradient, scaled."""
+  """Compute the scaled length (W,) of a gradient."""
   return p.scale * norm(grad)
 
 
 def norm(x: jax.Array) -> jax.Array:
-  """Length (W,) of vectors (n, W)."""
+  """Compute the length (W,) of vectors (n, W)."""
   return safe.sqrt(vector.total(x * x))
 
 
 def _least_gain(p, s, zones):
-  """(W,) improvement below which a Newton step has moved nothing but the last digits: the next one would only dither."""
+  """Return the improvement (W,) below which a Newton step moved only the last digits and a further step would not help."""
   size = vector.total(jnp.abs(s.qacc * s.ma)) + vector.total(zones.weight * s.jar * s.jar)
   return p.scale * size * jnp.finfo(size.dtype).eps ** 1.5
 
 
 def start(p: Problem, warmstart: jax.Array, memory: Any) -> _Iterate:
-  """The first iterate."""
+  """Compute the first iterate."""
   m = p.model
   jar = _residual(p, p.qacc_smooth)
   qacc, ma = p.qacc_smooth, p.qfrc_smooth
@@ -143,14 +144,14 @@ def start(p: Problem, warmstart: jax.Array, memory: Any) -> _Iterate:
 
 
 def _slope(p: Problem, ma: jax.Array, jar: jax.Array) -> tuple[cost.Zones, jax.Array, jax.Array]:
-  """Zones of the rows, gradient and steepness at an iterate."""
+  """Compute zones of the rows, gradient and steepness at an iterate."""
   zones = cost.zones(p.model.plan, p.rows, jar)
   grad = gradient(p, ma, zones)
   return zones, grad, steepness(p, grad)
 
 
 def step(p: Problem, method: Method, s: _Iterate) -> _Iterate:
-  """The next iterate, and which worlds end there."""
+  """Compute the next iterate and mark the worlds that end there."""
   tol = p.model.opt.tolerance
   after, decrement = _search(p, method, s)
   zones, grad, steep = _slope(p, after.ma, after.jar)
@@ -159,7 +160,7 @@ def step(p: Problem, method: Method, s: _Iterate) -> _Iterate:
     left = _DOUBT * p.scale * decrement * (steep / jnp.where(s.steepness > 0, s.steepness, 1)) ** 2
     ended = ended | (left < tol) | (after.improvement < _least_gain(p, after, zones))
   done = after.done | ended
-  # what is done asks for nothing more: the next direction and step of the others would wait for it
+  # a world that is done gets a zero gradient, else the whole batch would wait for its next direction and step
   grad = jnp.where(done, 0, grad)
   if operator.is_coupled(p.model):
     zones = jax.tree.map(lambda x: jnp.where(done, 0, x), zones)
@@ -167,15 +168,18 @@ def step(p: Problem, method: Method, s: _Iterate) -> _Iterate:
 
 
 def _search(p: Problem, method: Method, s: _Iterate) -> tuple[_Iterate, jax.Array]:
-  """The best point along the next direction, and the decrement (W,) there was; zones and gradient are still the last ones."""
+  """Find the best point along the next direction; also return the decrement (W,) before the step.
+
+  Zones and gradient of the result are still those of the last iterate.
+  """
   m = p.model
   tol = m.opt.tolerance
   first = s.niter == 0
   direction, decrement, memory = method.direction(p, s.zones, s.grad, first | s.stuck, s.memory)
 
   spent = p.scale * decrement < tol
-  # where the preconditioner is exact a small decrement is enough to end at the start; Newton's forces are exact, so it
-  # wants a small gradient too
+  # at the start, a small decrement is enough for conjugate gradients with an exact preconditioner; Newton's method
+  # also needs a small gradient, because its forces are exact
   at_start = spent if method.conjugate and not m.opt.is_discrete else (s.steepness < tol) & spent
   done = s.done | jnp.where(first, at_start, False if method.conjugate else spent)
 
@@ -185,7 +189,7 @@ def _search(p: Problem, method: Method, s: _Iterate) -> tuple[_Iterate, jax.Arra
   slope, curvature, length2 = map(vector.total, (s.grad * direction, direction * mv, direction * direction))
   gtol = tol * m.opt.ls_tolerance * safe.sqrt(length2) / p.scale
   found = linesearch.search(m.plan, p.rows, s.zones, s.jar, jv, slope, 0.5 * curvature, gtol, m.opt.ls_iterations)
-  alpha = linear.materialized(jnp.where(done, 0, found.alpha))  # or every row would compute it anew
+  alpha = linear.materialized(jnp.where(done, 0, found.alpha))  # one buffer: see linear.materialized
   stuck = alpha == 0
   qacc, ma, jar = (linear.apart(a + alpha * b, a, b) for a, b in ((s.qacc, direction), (s.ma, mv), (s.jar, jv)))
   after = s._replace(

@@ -1,4 +1,4 @@
-"""What each iteration of the solver did: on demand, by running the solver again, so that a step does not pay for it."""
+"""Statistics of each solver iteration, computed on demand by a second run of the solver; a step does not pay for them."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -14,17 +14,17 @@ from mjx_lite.solver.primal import Problem
 
 
 class SolverStatistics(NamedTuple):
-  """One entry per iteration, zero after the last; n is `opt.iterations`.
+  """Statistics of the solver, one entry per iteration, zero after the last; n is `opt.iterations`.
 
   Attributes:
-    improvement: (n,) drop of the cost, primal or dual, scaled by 1/trace(M).
-    gradient: (n,) length of the gradient after it, scaled alike; zero for the dual solver.
-    lineslope: (n,) slope along its direction where the line search ended, scaled alike; zero for the dual solver.
-    nactive: (n,) rows that are not satisfied after it.
-    nchange: (n,) rows whose state it changed.
-    neval: (n,) points at which its line search knew the cost, the start among them; zero for the dual solver.
-    nupdate: (n,) rows that it took into the Hessian of Newton's method or out of it, those of cones in their middle zone
-      always; zero for the others. So many updates does C make; here the factor is made anew.
+    improvement: (n,) decrease of the cost, primal or dual, scaled by 1/trace(M).
+    gradient: (n,) length of the gradient after the iteration, scaled by 1/trace(M); zero for the dual solver.
+    lineslope: (n,) slope along the direction where the line search ended, scaled by 1/trace(M); zero for the dual solver.
+    nactive: (n,) number of rows that are not satisfied after the iteration.
+    nchange: (n,) number of rows whose state the iteration changed.
+    neval: (n,) number of points at which the line search knew the cost, the start among them; zero for the dual solver.
+    nupdate: (n,) number of rows added to the Hessian of Newton's method or removed from it; rows of cones in their middle zone
+      always count; zero for the other solvers. C updates its factor so many times; here the factor is computed anew.
     niter: () number of iterations.
   """
 
@@ -39,7 +39,7 @@ class SolverStatistics(NamedTuple):
 
 
 class _Values(NamedTuple):
-  """What a solver says of one of its iterations, each (W,)."""
+  """Results of one iteration of a solver, each (W,)."""
 
   improvement: jax.Array
   gradient: jax.Array
@@ -48,12 +48,12 @@ class _Values(NamedTuple):
 
 
 class _Run(NamedTuple):
-  """A solver, iteration by iteration."""
+  """A solver that runs iteration by iteration."""
 
   start: Any
   step: Callable[[Any], Any]
   jar: Callable[[Any], jax.Array]  # J qacc - aref (nefc, W) at an iterate
-  values: Callable[[Any, Any], _Values]  # of iterates before and after
+  values: Callable[[Any, Any], _Values]  # from the iterates before and after
 
 
 def _primal(method: Callable[[Problem], primal.Method]) -> Callable[[Problem, jax.Array], _Run]:
@@ -88,7 +88,7 @@ RUNS = {SolverType.NEWTON: _primal(newton.method), SolverType.CG: _primal(cg.met
 
 
 def collect(p: Problem, warmstart: jax.Array) -> SolverStatistics:
-  """Statistics of the iterations that solve the problem. Source: `mjSolverStat`."""
+  """Collect the statistics of the iterations that solve the problem. Source: `mjSolverStat`."""
   m = p.model
   run = RUNS[m.opt.solver](p, warmstart)
   place = np.arange(m.opt.iterations)[:, None]
@@ -112,18 +112,18 @@ def collect(p: Problem, warmstart: jax.Array) -> SolverStatistics:
 
 
 def none(iterations: int, niter: jax.Array, dtype: Any) -> SolverStatistics:
-  """Statistics of a solver that had nothing to do; niter (W,) is zero."""
+  """Return the statistics of a solver that had nothing to do; niter (W,) is zero."""
   real, whole = (jnp.zeros((iterations, *niter.shape), t) for t in (dtype, jnp.int32))
   return SolverStatistics(*3 * [real], *4 * [whole], niter=niter)
 
 
 def _rows_that_count(last: jax.Array, now: jax.Array) -> tuple[jax.Array, jax.Array]:
-  """Numbers (W,) of rows that are not satisfied, and of those whose state changed."""
+  """Count (W,) the rows that are not satisfied, and the rows whose state changed."""
   return _count(now != int(ConstraintState.SATISFIED)), _count(now != last)
 
 
 def _updates(solver: int, last: jax.Array, now: jax.Array) -> jax.Array:
-  """Number (W,) of rows that change the Hessian. Source: `HessianIncremental`, `HessianCone`."""
+  """Count (W,) the rows that change the Hessian. Source: `HessianIncremental`, `HessianCone`."""
   if solver != SolverType.NEWTON:
     return _count(now < 0)
   quadratic, middle = int(ConstraintState.QUADRATIC), int(ConstraintState.CONE)

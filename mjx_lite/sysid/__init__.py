@@ -1,4 +1,4 @@
-"""Identification: parameters of a Model found from measured trajectories (`fit`), and forms that keep them physical."""
+"""System identification: `fit` estimates parameters of a Model from measured trajectories; `body_inertia` stays physical."""
 
 from mjx_lite.sysid.fit import fit
 from mjx_lite.sysid.params import Param, body_inertia, field, kp, kv, mass

@@ -1,4 +1,4 @@
-"""Trajectories cut into segments of one length."""
+"""Split trajectories into segments of equal length."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -11,22 +11,22 @@ from mjx_lite.sysid.problem import Channel, Trajectory
 
 
 class Pieces(NamedTuple):
-  """S segments of K steps, in order of time within each trajectory; the last of a trajectory may be filled up."""
+  """S segments of K steps, in order of time within each trajectory; the last segment of a trajectory may be padded."""
 
-  start: dict[str, np.ndarray]  # guesses of the states: qpos (S, nq), qvel (S, nv), act (S, na), time (S,)
+  start: dict[str, np.ndarray]  # initial guesses of the start states: qpos (S, nq), qvel (S, nv), act (S, na), time (S,)
   ctrl: np.ndarray  # (S, K, nu)
   measured: dict[str, np.ndarray]  # (S, K, n) finite
-  mask: dict[str, np.ndarray]  # (S, K, n) whether it was measured; by degrees of freedom for qpos with rotations
-  first: np.ndarray  # segments at which a trajectory starts
-  link: tuple[int, ...]  # segments that the next one continues
-  rows: tuple[tuple[int, int], ...]  # trajectory and its first step, of each segment
-  length: tuple[int, ...]  # steps of each trajectory
+  mask: dict[str, np.ndarray]  # (S, K, n) whether the number was measured; n = nv for qpos with rotations
+  first: np.ndarray  # ids of the segments at which a trajectory starts
+  link: tuple[int, ...]  # ids of the segments that the next segment continues
+  rows: tuple[tuple[int, int], ...]  # trajectory and first step of each segment
+  length: tuple[int, ...]  # number of steps of each trajectory
 
 
 def cut(
   m: mjx.Model, d: mjx.Data, trajectories: Sequence[Trajectory], channels: Sequence[Channel], segment: int | None
 ) -> Pieces:
-  """Cut trajectories into segments; check their shapes."""
+  """Split trajectories into segments; check the shapes of the trajectories."""
   for i, t in enumerate(trajectories):
     _check(m, i, t, channels)
   if segment is not None and segment < 1:
@@ -58,7 +58,7 @@ def cut(
 
 
 def _check(m, i, t, channels):
-  """Refuse what has the wrong shape."""
+  """Raise ValueError for arrays of the wrong shape."""
   ctrl = np.shape(t.ctrl)
   if len(ctrl) != 2 or ctrl[1] != m.nu or not ctrl[0]:
     raise ValueError(f"ctrl of trajectory {i} has shape {ctrl}; the model needs (steps, {m.nu}).")
@@ -69,7 +69,7 @@ def _check(m, i, t, channels):
 
 
 def _by_dof(m, finite):
-  """Whether the numbers (..., nq) behind each degree of freedom (..., nv) are all there."""
+  """Return for each degree of freedom (..., nv) whether all its coordinates in `finite` (..., nq) are measured."""
   out = np.zeros((*finite.shape[:-1], m.nv), bool)
   ends = [*m.jnt_qposadr[1:], m.nq], [*m.jnt_dofadr[1:], m.nv]
   for kind, q, v, q1, v1 in zip(m.jnt_type, m.jnt_qposadr, m.jnt_dofadr, *ends, strict=True):
@@ -82,7 +82,7 @@ def _by_dof(m, finite):
 
 
 def _starts(m, d, trajectories, rows):
-  """States at the starts: given, measured, or simulated with the model as it is."""
+  """Return the states at the starts of segments: given, measured, or simulated with the initial model."""
   paths = [_path(m, d, t, any(i == j and a for j, a in rows)) for i, t in enumerate(trajectories)]
   h = float(m.opt.timestep)
   out = {k: np.stack([paths[i][k][a] for i, a in rows]) for k in ("qpos", "qvel", "act")}
@@ -90,7 +90,7 @@ def _starts(m, d, trajectories, rows):
 
 
 def _path(m, d, t, several):
-  """Guess of the states (T, ...) before every step; the first is given."""
+  """Guess the states (T, ...) before every step; the first state is given."""
   given = dict(qpos=t.qpos, qvel=t.qvel, act=t.act)
   start = {k: np.asarray(getattr(d, k) if x is None else x, float) for k, x in given.items()}
   if not several:

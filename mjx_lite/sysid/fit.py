@@ -17,8 +17,8 @@ from mjx_lite.sysid.params import Param, apply, labels_of, size
 from mjx_lite.sysid.problem import Trajectory
 from mjx_lite.sysid.result import Fit, judge
 
-_AGAIN = 2  # passes in which noise that was not given is that of the pass before
-_FLOOR = 1e-9  # least noise that is believed, relative to what was measured
+_AGAIN = 2  # passes with the noise estimated from the residuals of the previous pass
+_FLOOR = 1e-9  # lower bound of the estimated noise, relative to the spread of the measurements
 
 
 def fit(
@@ -32,28 +32,28 @@ def fit(
   iterations: int = 100,
   tolerance: float | None = None,
 ) -> Fit:
-  """Find parameters with which the model does what was measured: least squares in units of the noise.
+  """Fit parameters of the model to measured trajectories by least squares, with residuals in units of the noise.
 
-  Levenberg-Marquardt (optimistix) with exact Jacobians, forward through the steps, contacts included. Use 64 bits
-  (`jax.config.update("jax_enable_x64", True)`): in 32 bits it stops early.
+  The method is Levenberg-Marquardt (optimistix) with exact forward-mode Jacobians through the steps, also through contacts.
+  Use 64 bits (`jax.config.update("jax_enable_x64", True)`): in 32 bits the search stops early.
 
   Args:
-    m: the model; its own values of the parameters are where the search starts.
-    params: what is unknown: `sysid.field(m, "dof_damping", "hip", bounds=(0, 2))`, `sysid.mass`, `sysid.kp`, ...
-    trajectories: what was measured.
-    noise: standard deviation of what was measured: a number, or by name a number or (n,). Estimated, for each number that
-      is measured, from what is left over if None.
-    start_noise: standard deviation of the given starts in tangent coordinates (dqpos, dqvel, dact), a number or (nx,); the
-      starts are then unknowns too. None: they are exact. inf: nothing is known of them.
-    segment: steps of a segment: multiple shooting, for long, unstable or chaotic trajectories. The states at the starts of
-      segments are unknowns, guessed from measured qpos and qvel, and the jumps between segments shrink to nothing in three
-      passes. None: each trajectory in one piece.
-    iterations: at most so many evaluations in a pass.
-    tolerance: relative change at which to stop; 1e-8 in 64 bits, 1e-4 in 32.
+    m: the model; the search starts from the model's values of the parameters.
+    params: the unknown parameters: `sysid.field(m, "dof_damping", "hip", bounds=(0, 2))`, `sysid.mass`, `sysid.kp`, ...
+    trajectories: the measured trajectories.
+    noise: standard deviation of the measurements: a number, or a mapping from names to a number or (n,). If None, the noise of
+      each measured number is estimated from the residuals.
+    start_noise: standard deviation of the given initial states in tangent coordinates (dqpos, dqvel, dact), a number or (nx,);
+      the initial states are then unknowns too. None: the initial states are exact. inf: the initial states are unknown.
+    segment: number of steps of a segment, for multiple shooting of long, unstable or chaotic trajectories. The states at the
+      starts of segments are then unknowns, guessed from measured qpos and qvel. The jumps between segments shrink to nearly
+      zero in three passes. None: each trajectory is one segment.
+    iterations: maximum number of evaluations in a pass.
+    tolerance: relative change at which to stop; by default 1e-8 in 64 bits, 1e-4 in 32 bits.
 
   Returns:
-    the fitted model, the values with their covariance, and what was measured beside what the model does. Warns
-    (`NotIdentified`) of every parameter that the data say nothing about.
+    the fitted model, the values with their covariance, the measurements, and the residuals. `fit` warns (`NotIdentified`) of
+    every parameter that the data do not determine.
   """
   params = (params,) if isinstance(params, Param) else tuple(params)
   params = tuple(x._replace(bounds=(float(x.bounds[0]), float(x.bounds[1])), labels=tuple(x.labels)) for x in params)
@@ -63,7 +63,7 @@ def fit(
       raise ValueError(f"there is no {what} to fit.")
   if not any(t.measured for t in trajectories):
     raise ValueError("nothing is measured: Trajectory.measured maps names of sensors, or of Data's fields, to a row per step.")
-  d = mjx.jit(mjx.make_data)(m)  # one program, not one for every field
+  d = mjx.jit(mjx.make_data)(m)  # one program instead of one per field
   names = dict.fromkeys(name for t in trajectories for name in t.measured)
   channels = tuple(problem.channel(m, d, name) for name in names)
   pieces = cut(m, d, trajectories, channels, segment)
@@ -95,9 +95,9 @@ def fit(
 
 
 class Box(NamedTuple):
-  """Where the search starts, and where it may go."""
+  """Initial values, bounds and scales of the P parameters."""
 
-  labels: list[str]  # P of them
+  labels: list[str]  # P labels
   first: np.ndarray  # (P,)
   low: np.ndarray  # (P,)
   high: np.ndarray  # (P,)
@@ -105,7 +105,7 @@ class Box(NamedTuple):
 
 
 def _box(m, params):
-  """First values, bounds and scales (P,) of the parameters."""
+  """Return initial values, bounds and scales (P,) of the parameters; check that the initial values are within bounds."""
   labels = labels_of(m, params)
   each = [np.asarray(x, float) for x in _first(params)(m)]
   first = np.concatenate(each)
@@ -121,7 +121,7 @@ def _box(m, params):
 
 @functools.lru_cache(maxsize=16)
 def _solver(p, tolerance):
-  """The least-squares solver; the same Params on data of the same shape find its programs compiled."""
+  """Make the least-squares solver. The cache reuses the compiled programs for equal Params and data of the same shape."""
   if importlib.util.find_spec("optimistix") is None:
     raise ImportError("sysid.fit needs optimistix: pip install 'mjx_lite[sysid]'.")
   count, width = sum(p.sizes), programs.width(p.segments)
@@ -143,12 +143,12 @@ def _solver(p, tolerance):
       return [(z[:count], delta[i * width : (i + 1) * width], t) for i, t in enumerate(each)]
 
     one = push.shapes(*arguments(z)[0])
-    push.prepare(*arguments(z)[0])  # compiles while the rest is imported and traced
+    push.prepare(*arguments(z)[0])  # compiles while the other programs are imported and traced
     shapes = [one] * len(each)
     whole = jax.eval_shape(lambda *x: problem.assembled(p, z, programs.together(x, p.segments), tables), *shapes)
     start = _solve().begin(z, whole, low, high)
     step.prepare(start, np.asarray(True), shapes, tables, low, high)
-    _applied(p.params).prepare(tables.m, z[:count])  # for the end: compiles meanwhile
+    _applied(p.params).prepare(tables.m, z[:count])  # needed after the search; compiles in the background
     return _solve().least_squares(
       lambda z: programs.on_all_cores(push, arguments(np.asarray(z))),
       lambda now, first, found: step(now, first, found, tables, low, high),
@@ -159,7 +159,7 @@ def _solver(p, tolerance):
 
 
 def _solve():
-  """The module that needs optimistix, whose import takes a while."""
+  """Import the module that needs optimistix; the import is slow."""
   from mjx_lite.sysid import solve
 
   return solve
@@ -167,24 +167,24 @@ def _solve():
 
 @functools.lru_cache(maxsize=16)
 def _pushed(p):
-  """`problem.pushed`, of unknowns in their units."""
+  """Compile `problem.pushed` with scaled unknowns as arguments."""
   return programs.Ahead(lambda theta, delta, t: problem.pushed(p, theta * t.scale, delta * t.spread, t))
 
 
 @functools.lru_cache(maxsize=16)
 def _first(params):
-  """The model's own values, in one program."""
+  """Compile one program that reads the model's own values of the parameters."""
   return programs.Ahead(lambda m: [p.get(m) for p in params])
 
 
 @functools.lru_cache(maxsize=16)
 def _applied(params):
-  """`apply`, compiled: eagerly it would take twice as long to compile. It runs once: little is made of it."""
+  """Compile `apply` with little optimization, because it runs once; eager evaluation would compile twice as long."""
   return programs.Ahead(lambda m, values: apply(m, params, values), compiler_options={"xla_backend_optimization_level": 0})
 
 
 def _tables(m, d, p, pieces: Pieces, box, start_noise):
-  """All numbers of the problem but the weights, and the bounds of the unknowns."""
+  """Return the tables of the problem without the weights, and the bounds of the unknowns."""
   nx, dtype = 2 * m.nv + m.na, m.qpos0.dtype
   state = np.concatenate([pieces.start["qvel"], pieces.start["act"]], axis=1)
   spread = np.concatenate([np.ones(m.nv), np.maximum(np.abs(state).max(axis=0, initial=0), 1)]) if p.starts else np.ones(nx)
@@ -202,12 +202,12 @@ def _tables(m, d, p, pieces: Pieces, box, start_noise):
   start, ctrl, measured, prior, scale, spread = map(
     put, (pieces.start, pieces.ctrl, pieces.measured, prior, box.scale, spread)
   )
-  tables = problem.Tables(m, d, start, ctrl, measured, {}, spread, prior, scale, spread)  # weight and join come with each pass
+  tables = problem.Tables(m, d, start, ctrl, measured, {}, spread, prior, scale, spread)  # each pass sets weight and join
   return tables, put(low), put(high)
 
 
 def _noise(p, pieces, noise):
-  """Standard deviations (n,) by channel; a twentieth of what was seen where they are to be estimated."""
+  """Return standard deviations (n,) by channel; first guess 1/20 of the spread of the measurements if none are given."""
   out = {}
   for c in p.channels:
     if isinstance(noise, Mapping) and c.name not in noise:
@@ -221,7 +221,7 @@ def _noise(p, pieces, noise):
 
 
 def _seen(c, pieces):
-  """How much each number of a channel varies."""
+  """Return the standard deviation of each measured number of a channel; 1 if it does not vary, and for tangent channels."""
   if c.tangent:
     return np.ones(len(c.columns))
   x = np.where(pieces.mask[c.name], pieces.measured[c.name], np.nan).reshape(-1, len(c.columns))
@@ -232,7 +232,7 @@ def _seen(c, pieces):
 
 
 def _left(p, pieces, found, sigma):
-  """Standard deviations of what is left over."""
+  """Estimate the noise: standard deviations of the residuals."""
   miss = problem.misses(p, pieces.ctrl.shape[1], np.asarray(found.residual, float), sigma)
   used = sum(x.sum() for x in pieces.mask.values())
   lost = used / max(used - sum(p.sizes), 1)

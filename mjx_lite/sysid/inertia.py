@@ -1,12 +1,13 @@
-"""Inertial parameters that are physical whatever their values: the log-Cholesky form of the pseudo-inertia.
+"""Inertial parameters that are physical for all values: the log-Cholesky form of the pseudo-inertia.
 
 A mass distribution has the second moments J = sum of dm [p; 1][p; 1]' (4x4), and every positive definite J belongs to some
-distribution. With J = U U' for an upper triangular U of positive diagonal, written as
+distribution. Let J = U U' for an upper triangular U with positive diagonal, written as
 
   U = e^a [e^d1 s12 s13 t1; 0 e^d2 s23 t2; 0 0 e^d3 t3; 0 0 0 1],
 
-the ten numbers theta = (a, d1, d2, d3, s12, s23, s13, t1, t2, t3) are free: mass e^(2 a), centre of mass t, second moments
-about it e^(2 a) L L' with L the upper left block of U without e^a. Gradient descent on theta cannot leave what is physical.
+Then the ten numbers theta = (a, d1, d2, d3, s12, s23, s13, t1, t2, t3) are unconstrained. The mass is e^(2 a), the center of
+mass is t, and the second moments about the center of mass are e^(2 a) L L', with L the upper left 3x3 block of U without e^a.
+Gradient descent on theta cannot leave the set of physical inertias.
 
 Reference: Rucker and Wensing, Smooth parameterization of rigid-body inertia, IEEE Robotics and Automation Letters 7(2), 2022.
 """
@@ -30,13 +31,13 @@ class Inertia(NamedTuple):
 
 
 def from_theta(theta: jax.Array) -> Inertia:
-  """Inertia of ten free numbers; `jax.vmap` for several bodies.
+  """Convert ten unconstrained numbers to an inertia; use `jax.vmap` for several bodies.
 
   Args:
-    theta: (10,), see the module.
+    theta: (10,), see the module's docstring.
 
-  Gradient: exact where the principal moments differ. Where two are equal, Model's form cannot express a product of inertia
-  between their axes to first order; it is left out of the derivative, which stays finite.
+  Gradient: exact where the principal moments differ. If two moments are equal, Model's form cannot express a product of
+  inertia between their two axes to first order. The derivative omits this product of inertia and stays finite.
   """
   a, d, (s12, s23, s13), t = theta[0], jnp.exp(theta[1:4]), theta[4:7], theta[7:]
   lower = jnp.zeros_like(a)
@@ -45,17 +46,20 @@ def from_theta(theta: jax.Array) -> Inertia:
 
 
 def from_second_moments(mass: jax.Array, ipos: jax.Array, second: jax.Array) -> Inertia:
-  """Inertia of a mass, a centre of mass, and second moments (3, 3) about it per mass. Gradient: as of `from_theta`."""
+  """Compute the inertia from mass, center of mass, and second moments (3, 3) per mass about the center of mass.
+
+  Gradient: as that of `from_theta`.
+  """
   iquat, moment = _principal(second)
-  # moment of inertia about an axis: the second moments along the two others
+  # moment of inertia about an axis: sum of the second moments along the other two axes
   return Inertia(mass, ipos, iquat, mass * (jnp.roll(moment, -1) + jnp.roll(moment, 1)))
 
 
 def to_theta(x: Inertia) -> jax.Array:
-  """The ten numbers (10,) of an inertia; the inverse of `from_theta` up to the order of the principal axes.
+  """Convert an inertia to theta (10,); the inverse of `from_theta` up to the order of the principal axes.
 
-  The mass and the second moments have to be positive: no two principal moments may add up to the third, as they do for a
-  flat body. What is below 1e-12 of the largest is taken for that.
+  The mass and the second moments must be positive. So no two principal moments may add up to the third, as for a flat body.
+  A second moment below 1e-12 of the largest is raised to this value.
   """
   moment = (0.5 * jnp.sum(x.inertia) - x.inertia) / x.mass
   moment = jnp.maximum(moment, 1e-12 * jnp.max(moment))
@@ -71,13 +75,13 @@ def to_theta(x: Inertia) -> jax.Array:
 
 
 def get_inertia(m: mjx.Model, bodies: np.ndarray) -> jax.Array:
-  """The ten numbers (n, 10) of some bodies of a model."""
+  """Return theta (n, 10) of the bodies with the given ids (n,)."""
   bodies = np.asarray(bodies)
   return jax.vmap(to_theta)(Inertia(m.body_mass[bodies], m.body_ipos[bodies], m.body_iquat[bodies], m.body_inertia[bodies]))
 
 
 def with_inertia(m: mjx.Model, bodies: np.ndarray, theta: jax.Array) -> mjx.Model:
-  """A model whose bodies (n,) have the inertias of theta (n, 10), and all that follows from them (`with_params`)."""
+  """Return the model in which the bodies (n,) have the inertias of theta (n, 10); `with_params` updates dependent fields."""
   x = jax.vmap(from_theta)(theta)
   fields = dict(body_mass=x.mass, body_ipos=x.ipos, body_iquat=x.iquat, body_inertia=x.inertia)
   bodies = np.asarray(bodies)
@@ -85,13 +89,13 @@ def with_inertia(m: mjx.Model, bodies: np.ndarray, theta: jax.Array) -> mjx.Mode
 
 
 def _symmetric_product(a):
-  """A A', symmetric to the last bit."""
+  """Compute A A', exactly symmetric."""
   product = jnp.matmul(a, a.T, precision=jax.lax.Precision.HIGHEST)
   return 0.5 * (product + product.T)
 
 
 def matrix(q):
-  """Rotation matrix of a unit quaternion."""
+  """Convert a unit quaternion to a rotation matrix (3, 3)."""
   w, x, y, z = q
   return jnp.stack([
     jnp.stack([w * w + x * x - y * y - z * z, 2 * (x * y - w * z), 2 * (x * z + w * y)]),
@@ -102,14 +106,14 @@ def matrix(q):
 
 @jax.custom_jvp
 def _principal(s):
-  """Unit quaternion of the principal axes of a symmetric matrix, and its eigenvalues, ascending."""
+  """Return the unit quaternion of the principal axes of a symmetric matrix, and its eigenvalues, ascending."""
   value, axes = jnp.linalg.eigh(s)
   axes = axes * jnp.where(jnp.linalg.det(axes) < 0, jnp.array([1, 1, -1], s.dtype), 1)  # right-handed
   return _quaternion(axes), value
 
 
 def _quaternion(r):
-  """Unit quaternion of a rotation matrix, from the largest of its four squared components."""
+  """Convert a rotation matrix to a unit quaternion, from the largest of the four squared components."""
   (a, b, c), (d, e, f), (g, h, i) = r
   rows = jnp.stack([
     jnp.stack([1 + a + e + i, h - f, c - g, d - b]),
@@ -127,7 +131,7 @@ def _principal_jvp(primals, tangents):
   q, value = _principal(s)
   axes = matrix(q)
   mixed = jnp.matmul(jnp.matmul(axes.T, ds, precision="highest"), axes, precision="highest")
-  # R' dS R = [omega x, diag] + d diag: an off-diagonal entry turns its two axes by itself over the gap
+  # R' dS R = [omega x, diag] + d diag: an off-diagonal entry rotates its two axes by entry / gap of the eigenvalues
   i, j = np.array([1, 2, 0]), np.array([2, 0, 1])
   gap = value[i] - value[j]
   apart = jnp.abs(gap) > 1e3 * jnp.finfo(s.dtype).eps * jnp.max(jnp.abs(value))

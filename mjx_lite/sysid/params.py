@@ -1,4 +1,4 @@
-"""What is identified: numbers in a Model, by field and element or by functions that read and write them."""
+"""Parameters to identify: numbers of a Model, chosen by field and element, or by functions that read and write the numbers."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -14,22 +14,23 @@ Names = str | int | Sequence[str | int] | None
 
 
 class Param(NamedTuple):
-  """Numbers of a Model that are to be found.
+  """Unknown numbers (n,) of a Model, to be identified.
 
-  `field`, `mass`, `body_inertia`, `kp` and `kv` make the usual ones; anything else is a function that reads (n,) numbers from
-  a Model and one that returns the Model with other numbers, by `Model.replace`; `fit` computes what follows (`set_const`).
+  `field`, `mass`, `body_inertia`, `kp` and `kv` make the usual parameters. For any other parameter, give `get`, a function that
+  reads (n,) numbers from a Model, and `set`, a function that returns the Model with other numbers (`Model.replace`). `fit`
+  computes the dependent fields (`set_const`).
   """
 
   name: str
   get: Callable[[mjx.Model], jax.Array]  # -> (n,)
   set: Callable[[mjx.Model, jax.Array], mjx.Model]
   bounds: tuple[float, float] = (-np.inf, np.inf)
-  scale: float | None = None  # typical size of a change; the distance of the bounds, else the first value's size
-  labels: tuple[str, ...] = ()  # of each number; by default the name, numbered
+  scale: float | None = None  # typical change; default: the distance of the bounds, or the size of the initial value
+  labels: tuple[str, ...] = ()  # one label per number; by default the name with an index
   follows: bool = True  # whether other fields of the Model depend on these numbers
 
 
-# fields on which nothing else in the Model depends: no set_const is needed after they change
+# fields on which no other field of the Model depends: set_const is not needed after a change of these fields
 ALONE = frozenset((
   "dof_damping", "dof_dampingpoly", "dof_frictionloss", "dof_solref", "dof_solimp", "jnt_stiffness", "jnt_stiffnesspoly",
   "jnt_range", "jnt_solref", "jnt_solimp", "jnt_margin", "qpos_spring", "geom_friction", "geom_solref", "geom_solimp",
@@ -55,19 +56,19 @@ def field(
   scale: float | None = None,
   shared: bool = False,
 ) -> Param:
-  """Numbers of a float field of the Model, or of its option ('opt.gravity').
+  """Make a parameter of numbers in a float field of the Model, or of its option ('opt.gravity').
 
   Args:
-    m: the model, for the elements' names.
-    name: of the field: 'dof_damping', 'geom_friction', 'actuator_gear', ...
-    elements: names or ids; of joints for 'dof_...'; all if None.
-    column: of a field with several numbers per element, which; all if None.
-    bounds: least and largest value.
-    scale: typical size of a change.
-    shared: whether all these numbers are one and the same.
+    m: the model, for the names of elements.
+    name: name of the field: 'dof_damping', 'geom_friction', 'actuator_gear', ...
+    elements: names or ids of the elements; of joints for 'dof_...'; all elements if None.
+    column: column of a field with several numbers per element; all columns if None.
+    bounds: smallest and largest value.
+    scale: typical change of a value.
+    shared: whether one value is shared by all the chosen numbers.
 
   Raises:
-    ValueError: no such float field, element or column.
+    ValueError: the Model has no such float field, element or column.
   """
   old = _value(m, name)
   if not isinstance(old, jax.Array):
@@ -97,13 +98,13 @@ def field(
 
 
 def mass(m: mjx.Model, bodies: Names, *, bounds: tuple[float, float] = (1e-6, np.inf), scale: float | None = None) -> Param:
-  """Masses of bodies [kg]; their moments of inertia grow in proportion.
+  """Make a parameter of the masses of bodies [kg]; their moments of inertia change in proportion.
 
   Args:
     m: the model.
-    bodies: names or ids.
-    bounds: least and largest value.
-    scale: typical size of a change.
+    bodies: names or ids of the bodies.
+    bounds: smallest and largest value [kg].
+    scale: typical change of a value [kg].
   """
   rows = _rows(m, "body_mass", bodies, m.body_mass)
 
@@ -116,12 +117,14 @@ def mass(m: mjx.Model, bodies: Names, *, bounds: tuple[float, float] = (1e-6, np
 
 
 def body_inertia(m: mjx.Model, body: str | int, *, scale: float = 1.0) -> Param:
-  """Mass, centre of mass and inertia of a body as ten free numbers, physical whatever their values (`sysid.inertia`).
+  """Make a parameter of mass, center of mass and inertia of a body: ten unconstrained numbers, always physical.
+
+  See `sysid.inertia` for the ten numbers.
 
   Args:
     m: the model.
-    body: name or id.
-    scale: typical size of a change.
+    body: name or id of the body.
+    scale: typical change of a value.
   """
   rows = _rows(m, "body_mass", body, m.body_mass)
   parts = ("a", "d1", "d2", "d3", "s12", "s23", "s13", "x", "y", "z")
@@ -139,13 +142,13 @@ def body_inertia(m: mjx.Model, body: str | int, *, scale: float = 1.0) -> Param:
 def kp(
   m: mjx.Model, actuators: Names = None, *, bounds: tuple[float, float] = (0, np.inf), scale: float | None = None
 ) -> Param:
-  """Gains of position servos: the gain, and less the bias per length.
+  """Make a parameter of the position gains of servos: kp = gainprm[0] = -biasprm[1].
 
   Args:
     m: the model.
-    actuators: names or ids; all if None.
-    bounds: least and largest value.
-    scale: typical size of a change.
+    actuators: names or ids of the actuators; all actuators if None.
+    bounds: smallest and largest value.
+    scale: typical change of a value.
   """
   rows = _servos(m, actuators)
 
@@ -160,13 +163,13 @@ def kp(
 def kv(
   m: mjx.Model, actuators: Names = None, *, bounds: tuple[float, float] = (0, np.inf), scale: float | None = None
 ) -> Param:
-  """Damping of position servos: less the bias per velocity.
+  """Make a parameter of the damping of position servos: kv = -biasprm[2].
 
   Args:
     m: the model.
-    actuators: names or ids; all if None.
-    bounds: least and largest value.
-    scale: typical size of a change.
+    actuators: names or ids of the actuators; all actuators if None.
+    bounds: smallest and largest value.
+    scale: typical change of a value.
   """
   rows = _servos(m, actuators)
 
@@ -178,7 +181,7 @@ def kv(
 
 
 def _servos(m, actuators):
-  """Rows of actuators that have a bias of their length and velocity."""
+  """Return the rows of the actuators; raise ValueError if an actuator has no affine bias (position and velocity)."""
   rows = _rows(m, "actuator_biasprm", actuators, m.actuator_biasprm)
   other = [_name(m, "actuator", r) for r in rows if m.actuator_biastype[r] != mjx.BiasType.AFFINE]
   if other:
@@ -187,7 +190,7 @@ def _servos(m, actuators):
 
 
 def labels_of(m: mjx.Model, params: Sequence[Param]) -> list[str]:
-  """One label for each number of some parameters."""
+  """Return one label for each number of the parameters."""
   out = []
   for p in params:
     n = size(m, p)
@@ -196,12 +199,12 @@ def labels_of(m: mjx.Model, params: Sequence[Param]) -> list[str]:
 
 
 def size(m: mjx.Model, p: Param) -> int:
-  """How many numbers a parameter has."""
+  """Return how many numbers a parameter has."""
   return jax.eval_shape(p.get, m).shape[0]
 
 
 def apply(m: mjx.Model, params: Sequence[Param], values: jax.Array) -> mjx.Model:
-  """The Model with these numbers (P,), and all that follows from them."""
+  """Return the Model with the values (P,) of the parameters, and with updated dependent fields."""
   at = 0
   for p in params:
     n = size(m, p)
@@ -210,21 +213,21 @@ def apply(m: mjx.Model, params: Sequence[Param], values: jax.Array) -> mjx.Model
 
 
 def _value(m: Any, name: str) -> Any:
-  """A field of the Model, or of its option."""
+  """Return a field of the Model, or of its option; None if there is no such field."""
   for part in name.split("."):
     m = getattr(m, part, None)
   return m
 
 
 def _with(old, where, x):
-  """The array with other numbers in constant places: chosen, because a scatter with tangents is a loop to compile."""
+  """Return the array with x at constant indices, by a gather and a select: a scatter with tangents compiles to a loop."""
   source = np.full(old.shape, -1)
   source[where] = np.arange(x.size).reshape(source[where].shape)
   return jnp.where(source < 0, old, x.reshape(-1)[np.maximum(source, 0)])
 
 
 def _rows(m, name, elements, old):
-  """Rows of a field that belong to elements."""
+  """Return the rows of a field that belong to the elements."""
   if elements is None:
     return np.arange(old.shape[0]) if old.ndim else np.zeros(0, int)
   kind = _KINDS.get(name.split("_")[0])
@@ -245,7 +248,7 @@ def _rows(m, name, elements, old):
 
 
 def _name(m, prefix, row):
-  """Name of the element to which a row belongs, or its number."""
+  """Return the name of the element to which a row belongs, or the row's index."""
   kind = _KINDS.get(prefix)
   if prefix == "dof":
     row = m.dof_jntid[row]
@@ -253,7 +256,7 @@ def _name(m, prefix, row):
 
 
 def _labels(m, name, rows, old, column, elements):
-  """A label for each number, in order."""
+  """Make a label for each number, in order."""
   several = name.startswith("dof_") and len(set(m.dof_jntid[rows])) < len(rows)
   names = [str(int(r)) if several else _name(m, name.split("_")[0], r) for r in rows]
   names = names if name != "opt" and "." not in name else [str(int(r)) for r in rows]

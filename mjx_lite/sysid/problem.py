@@ -1,9 +1,10 @@
-"""Residuals of measured trajectories, cut into segments, and their exact Jacobian.
+"""Residuals of measured trajectories, split into segments, and the exact Jacobian of the residuals.
 
-The unknowns are z = (parameters / scale, states at the starts of the segments): differences in tangent coordinates from a first
-guess. A segment's rollout depends on the parameters and on its own start alone, so its tangents are P + nx columns however
-many segments there are. They are pushed forward together, with segments as worlds of a batch (`pushed`); that is nearly all of
-the work, and is done for a part of the segments on each core. `assembled` puts the parts together.
+The unknowns are z = (parameters / scale, states at the starts of the segments / spread). The states are differences from an
+initial guess, in tangent coordinates. The rollout of a segment depends only on the parameters and on the segment's own start
+state. So each segment has P + nx tangent columns, independent of the number of segments. `pushed` propagates the tangents of a
+batch of segments in forward mode. This is nearly all of the work; each core runs it for a part of the segments. `assembled`
+builds the residuals and the Jacobian from all parts.
 """
 
 from collections.abc import Mapping
@@ -17,21 +18,22 @@ import mjx_lite as mjx
 from mjx_lite.sysid.params import Param, apply
 
 STATE = ("qpos", "qvel", "act")
-JUMPS = (1e-1, 1e-3, 1e-5)  # allowed between segments in the passes of a fit, relative to the spread of the states
+JUMPS = (1e-1, 1e-3, 1e-5)  # unit of jumps between segments in the passes of a fit, relative to the spread of the states
 
 
 class Trajectory(NamedTuple):
   """A measured trajectory, in the conventions of C's `mj_step` and of `rollout`.
 
-  `measured` maps names of sensors, or of Data's fields ('qpos', 'qvel', 'sensordata', 'ten_length', ...), to one row per step:
-  state is that after the step, everything else what was computed within it, at the state before. NaN: not measured.
+  `measured` maps names of sensors, or of Data's fields ('qpos', 'qvel', 'sensordata', 'ten_length', ...), to one row per step.
+  State fields are those after the step. All other quantities are those computed within the step, at the state before the
+  step. NaN marks a number that was not measured.
   """
 
   ctrl: Any  # (T, nu)
   measured: Mapping[str, Any]  # (T, n) each
   qpos: Any = None  # (nq,) at the start; qpos0 if None
-  qvel: Any = None  # (nv,) zero if None
-  act: Any = None  # (na,) zero if None
+  qvel: Any = None  # (nv,) at the start; zero if None
+  act: Any = None  # (na,) at the start; zero if None
 
 
 class Channel(NamedTuple):
@@ -40,37 +42,37 @@ class Channel(NamedTuple):
   name: str
   field: str
   columns: tuple[int, ...]
-  tangent: bool  # whether it is qpos of a model with rotations: then compared along velocities
+  tangent: bool  # whether the field is qpos of a model with quaternions; the residual is then in tangent coordinates
 
 
 class Structure(NamedTuple):
-  """What decides the program."""
+  """Static description of the problem; each structure compiles to its own program."""
 
   params: tuple[Param, ...]
   sizes: tuple[int, ...]
   channels: tuple[Channel, ...]
   segments: int
-  link: tuple[int, ...]  # segments that another one continues, the next in order
-  starts: bool  # whether states at the starts are unknown
+  link: tuple[int, ...]  # ids of the segments that the next segment continues
+  starts: bool  # whether the states at the starts are unknowns
 
 
 class Tables(NamedTuple):
-  """Numbers of the problem, S segments of K steps."""
+  """Arrays of the problem, for S segments of K steps."""
 
   m: mjx.Model
-  d: mjx.Data  # all else of a start
-  start: dict[str, jax.Array]  # guesses: qpos (S, nq), qvel (S, nv), act (S, na), time (S,)
+  d: mjx.Data  # all other fields of the start states
+  start: dict[str, jax.Array]  # initial guesses: qpos (S, nq), qvel (S, nv), act (S, na), time (S,)
   ctrl: jax.Array  # (S, K, nu)
   measured: dict[str, jax.Array]  # (S, K, n), finite
-  weight: dict[str, jax.Array]  # (S, K, n) one over the noise, 0 where nothing was measured
-  join: jax.Array  # (nx,) one over the jumps that are allowed between segments
-  prior: jax.Array  # (S, nx) one over the uncertainty of a start, 0 where nothing is known
-  scale: jax.Array  # (P,)
-  spread: jax.Array  # (nx,) unit of the starts' differences
+  weight: dict[str, jax.Array]  # (S, K, n) 1 / noise, 0 where nothing was measured
+  join: jax.Array  # (nx,) weight of the jumps between segments: 1 / allowed jump
+  prior: jax.Array  # (S, nx) 1 / standard deviation of a start, 0 where nothing is known
+  scale: jax.Array  # (P,) unit of the parameters
+  spread: jax.Array  # (nx,) unit of the differences of the starts
 
 
 def channel(m: mjx.Model, d: mjx.Data, name: str) -> Channel:
-  """Where a measured quantity is found."""
+  """Find the field and the columns of Data for the name of a measurement."""
   sensor = mjx.name2id(m, mjx.ObjType.SENSOR, name)
   if sensor >= 0:
     first = int(m.sensor_adr[sensor])
@@ -83,29 +85,29 @@ def channel(m: mjx.Model, d: mjx.Data, name: str) -> Channel:
 
 
 def residual(p: Structure, z: jax.Array, t: Tables) -> jax.Array:
-  """All residuals in units of their noise: measurements, jumps between segments, prior of the starts."""
+  """Compute all residuals in units of their noise: measurements, jumps between segments, priors of the starts."""
   theta, delta = unknowns(p, z, t)
   misses, end = _segments(p, theta, delta, t)
   return jnp.concatenate([misses.ravel(), _jumps(p, end, delta, t).ravel(), _priors(p, delta, t)])
 
 
 class Pushed(NamedTuple):
-  """What some segments do, and its derivatives along the n = P + nx unknowns that they depend on."""
+  """Residuals and end states of a batch of segments, and their derivatives along the n = P + nx unknowns of each segment."""
 
-  misses: jax.Array  # (S, M)
-  slope: jax.Array  # (S, M, n)
-  end: dict[str, jax.Array]  # states at the end: (S, nq), ...; nothing where none is continued
-  end_slope: dict[str, jax.Array]  # (n, S, nq), ...
+  misses: jax.Array  # (S, M) weighted residuals of the measurements
+  slope: jax.Array  # (S, M, n) derivatives of `misses`
+  end: dict[str, jax.Array]  # states at the end: (S, nq), ...; empty if no segment is continued
+  end_slope: dict[str, jax.Array]  # (n, S, nq), ... derivatives of `end`
 
 
 def pushed(p: Structure, theta: jax.Array, delta: jax.Array, t: Tables) -> Pushed:
-  """Segments with their tangents: forward mode, primal values once, tangent columns side by side.
+  """Roll out a batch of segments in forward mode: primal values once, the n tangent columns as a batch.
 
   Args:
     p: structure.
     theta: (P,) parameters.
     delta: (S, nx) differences of the starts.
-    t: tables of these segments, which may be some of all.
+    t: tables of these segments, which may be a subset of all segments.
   """
   count, (S, nx) = theta.shape[0], delta.shape
   own = nx if p.starts else 0
@@ -113,7 +115,7 @@ def pushed(p: Structure, theta: jax.Array, delta: jax.Array, t: Tables) -> Pushe
   of_theta = np.eye(n, count, dtype=theta.dtype) * t.scale
   of_delta = np.broadcast_to(np.eye(n, nx, -count, dtype=theta.dtype)[:, None], (n, S, nx)) * t.spread
 
-  # tangents of the state from the first step on: a loop that finds them only in its body is traced a second time
+  # zero tangents for all carried fields: otherwise JAX traces the loop a second time when its body adds tangents
   first = {**t.start, "qacc_warmstart": jnp.broadcast_to(t.d.qacc_warmstart, (S, t.m.nv))}
   still = {k: jnp.zeros((n, *x.shape), x.dtype) for k, x in first.items()}
 
@@ -126,7 +128,7 @@ def pushed(p: Structure, theta: jax.Array, delta: jax.Array, t: Tables) -> Pushe
 
 
 def assembled(p: Structure, z: jax.Array, found: Pushed, t: Tables) -> tuple[jax.Array, jax.Array]:
-  """The residuals and their Jacobian, of all segments' parts."""
+  """Assemble the residuals (R,) and their Jacobian (R, n) from the segments' residuals and derivatives."""
   theta, delta = unknowns(p, z, t)
   count, (S, nx) = theta.shape[0], delta.shape
   r, J = [found.misses.ravel()], [_spread_out(found.slope, count, S)]
@@ -147,7 +149,7 @@ def assembled(p: Structure, z: jax.Array, found: Pushed, t: Tables) -> tuple[jax
 
 
 def _spread_out(slope, count, S, which=None):
-  """Rows of segments `which`, (L, M, count + nx), as a matrix whose columns are those of all segments' starts; None: of all."""
+  """Expand rows (L, M, count + nx) of the segments `which` (default: all) to a matrix (L M, count + S nx) of all unknowns."""
   L, M, n = slope.shape
   which = np.arange(S) if which is None else which
   shared = slope[..., :count].reshape(L * M, count)
@@ -158,7 +160,7 @@ def _spread_out(slope, count, S, which=None):
 
 
 def unknowns(p: Structure, z: jax.Array, t: Tables) -> tuple[jax.Array, jax.Array]:
-  """Parameters (P,) and the starts' differences (S, nx) in their own units."""
+  """Split z into parameters (P,) and differences of the starts (S, nx), in physical units."""
   count, nx = sum(p.sizes), t.spread.shape[0]
   theta = z[:count] * t.scale
   if not p.starts:
@@ -167,7 +169,7 @@ def unknowns(p: Structure, z: jax.Array, t: Tables) -> tuple[jax.Array, jax.Arra
 
 
 def _segments(p, theta, delta, t):
-  """Weighted misses (S, M) and the states at the end of the segments."""
+  """Roll out the segments; return weighted residuals (S, M) and the states at the end of the segments."""
   m = apply(t.m, p.params, theta)
   start = _started(p, t.m, delta, t)
   fields = tuple(dict.fromkeys((*(c.field for c in p.channels), "qpos", "qvel")))
@@ -189,7 +191,7 @@ def _segments(p, theta, delta, t):
 
 
 def _started(p, m, delta, t):
-  """States at the starts."""
+  """Return the states at the starts: the initial guesses plus delta."""
   if not p.starts:
     return t.start
   nv = m.nv
@@ -201,7 +203,7 @@ def _started(p, m, delta, t):
 
 
 def _jumps(p, end, delta, t):
-  """What a segment's end lacks to the next one's start (L, nx), weighted."""
+  """Compute the weighted differences from each linked segment's end to the start of the next segment (L, nx)."""
   if not p.link:
     return jnp.zeros((0, delta.shape[1]), delta.dtype)
   link = np.array(p.link)
@@ -212,12 +214,12 @@ def _jumps(p, end, delta, t):
 
 
 def _priors(p, delta, t):
-  """The starts' differences in units of what is allowed."""
+  """Compute the differences of the starts in units of their standard deviation, flat (S nx,)."""
   return (delta * t.prior).ravel() if p.starts else jnp.zeros(0, delta.dtype)
 
 
 def misses(p: Structure, steps: int, r: np.ndarray, sigma: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-  """What the model does less what was measured (S, K, n) by channel, in its own units; zero where nothing was."""
+  """Return simulated minus measured values (S, K, n) by channel, in the units of the channel; zero where not measured."""
   widths = [steps * len(c.columns) for c in p.channels]
   parts = np.split(r[: p.segments * sum(widths)].reshape(p.segments, -1), np.cumsum(widths)[:-1], axis=1)
   return {c.name: x.reshape(p.segments, steps, -1) * sigma[c.name] for c, x in zip(p.channels, parts, strict=True)}

@@ -1,4 +1,4 @@
-"""Programs of a fit: compiled ahead, side by side, and run on all cores."""
+"""Programs of a fit: compiled ahead of time, in parallel, and run on all cores."""
 
 import concurrent.futures
 import os
@@ -12,32 +12,32 @@ import mjx_lite as mjx
 from mjx_lite.core import workarounds
 from mjx_lite.sysid import problem
 
-_WIDEST = 64  # segments in a part: from 16 on a segment takes hardly less time in a wider one
+_WIDEST = 64  # maximum segments in a part: above 16 segments, the time per segment hardly falls
 
 
 class Ahead:
-  """A function that is traced here and compiled in the background, once for each shape of its arguments."""
+  """A function that is traced by the caller and compiled in a background thread, once per shape of its arguments."""
 
   def __init__(self, function: Callable[..., Any], **options: Any):
     self._jit, self._made = mjx.jit(function, **options), {}
 
   def prepare(self, *args: Any) -> concurrent.futures.Future:
-    """Begin to compile for arguments like these: arrays, or their shapes."""
+    """Start to compile for arguments of the given shapes and dtypes; `args` are arrays or ShapeDtypeStructs."""
     leaves, form = jax.tree.flatten(args)
     key = form, tuple((np.shape(x), np.dtype(x.dtype)) for x in leaves)
     if key not in self._made:
       like = [jax.ShapeDtypeStruct(*k) for k in key[1]]
       lower = workarounds.eased(self._jit.lower)
-      lowered = lower(*jax.tree.unflatten(form, like))  # here: other threads have other settings of JAX
+      lowered = lower(*jax.tree.unflatten(form, like))  # in this thread: JAX's settings are thread-local
       self._made[key] = _pool().submit(lowered.compile)
     return self._made[key]
 
   def shapes(self, *args: Any) -> Any:
-    """Shapes of the value."""
+    """Return the shapes and dtypes of the result."""
     return workarounds.eased(jax.eval_shape)(self._jit, *args)
 
   def __call__(self, *args: Any) -> Any:
-    """The function's value."""
+    """Return the function's value; wait for the compilation if needed."""
     return self.prepare(*args).result()(*args)
 
 
@@ -45,19 +45,19 @@ _POOL: list[concurrent.futures.ThreadPoolExecutor] = []
 
 
 def _pool() -> concurrent.futures.ThreadPoolExecutor:
-  """Threads, made when they are needed first."""
+  """Return the pool of threads; the first call makes the pool."""
   if not _POOL:
     _POOL.append(concurrent.futures.ThreadPoolExecutor(max(2, cores()), "mjx_lite.sysid"))
   return _POOL[0]
 
 
 def cores() -> int:
-  """Cores that this process may use."""
+  """Return the number of cores that this process may use."""
   return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def width(segments: int) -> int:
-  """Segments in a part, so that all parts are of one size and every core has one: on accelerators all of them."""
+  """Choose the number of segments per part: at most `_WIDEST`, with parts spread evenly over the cores; all on accelerators."""
   if jax.default_backend() != "cpu":
     return segments
   rounds = -(-segments // (_WIDEST * cores()))
@@ -65,7 +65,7 @@ def width(segments: int) -> int:
 
 
 def parts(t: problem.Tables, segments: int) -> list[problem.Tables]:
-  """Tables of so many segments each; the last one is filled up with its last segment."""
+  """Split the tables into parts of `segments` segments; the last part is padded with copies of the last segment."""
   count = len(t.ctrl)
   rows = [np.minimum(np.arange(a, a + segments), count - 1) for a in range(0, count, segments)]
   own = ("start", "ctrl", "measured", "weight", "prior")
@@ -77,7 +77,7 @@ def parts(t: problem.Tables, segments: int) -> list[problem.Tables]:
 
 
 def together(found: Sequence[problem.Pushed], segments: int) -> problem.Pushed:
-  """One of all parts."""
+  """Concatenate the results of all parts and remove the padding."""
 
   def whole(axis):
     return lambda *x: jax.numpy.concatenate(x, axis)[(slice(None),) * axis + (slice(segments),)]
@@ -89,7 +89,7 @@ def together(found: Sequence[problem.Pushed], segments: int) -> problem.Pushed:
 
 
 def on_all_cores(program: Ahead, each: Sequence[tuple]) -> list:
-  """The program's values at each of several arguments."""
+  """Run the program for each tuple of arguments, in parallel threads; return the list of results."""
   program.prepare(*each[0]).result()
   if len(each) == 1:
     return [program(*each[0])]

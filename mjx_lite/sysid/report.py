@@ -1,4 +1,4 @@
-"""A fit as a page: values, what was measured beside what the model does, what is left over, ellipses of confidence."""
+"""HTML page of a fit: values, measured and simulated signals, root mean square residual, confidence ellipses."""
 
 import base64
 import html
@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-_SIGNALS = 12  # at most so many measured numbers are drawn
-_ELLIPSES = 6  # and so many pairs of parameters, the most correlated
+_SIGNALS = 12  # maximum number of measured signals in the figure
+_ELLIPSES = 6  # maximum number of pairs of parameters in the figure; the most correlated pairs are drawn
 
 _PAGE = """<!doctype html><html lang="en"><head><meta charset="utf-8"><title>Identification</title><style>
 body {{font: 15px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem; color: #222}}
@@ -22,7 +22,7 @@ td:first-child, th:first-child {{text-align: left}} .bad {{color: #a40000}} img 
 
 
 def table(fit: Any) -> str:
-  """The values as an HTML table."""
+  """Format the values as an HTML table."""
   rows = []
   for i, label in enumerate(fit.labels):
     note = "the data say nothing" if label in fit.unidentified else "at its bound" if fit.at_bound[i] else ""
@@ -37,14 +37,14 @@ def table(fit: Any) -> str:
 
 
 def write(fit: Any, path: str | os.PathLike) -> None:
-  """Write the page."""
+  """Write the HTML page to a file."""
   figures = (("Measured and simulated", signals(fit)), ("Confidence, 95 %", ellipses(fit)))
   body = table(fit) + "".join(f"<h2>{title}</h2>{_image(figure)}" for title, figure in figures if figure is not None)
   pathlib.Path(path).write_text(_PAGE.format(body=body), encoding="utf-8")
 
 
 def signals(fit: Any, trajectory: int = 0) -> Any:
-  """Figure of one trajectory's measurements, and of what the fitted model does."""
+  """Plot measured signals of one trajectory and the signals of the fitted model."""
   which = [(k, j) for k, x in fit.measured.items() for j in range(x[trajectory].shape[1])][:_SIGNALS]
   figure, axes = _axes(len(which), 2.0)
   h = float(fit.model.opt.timestep)
@@ -61,7 +61,7 @@ def signals(fit: Any, trajectory: int = 0) -> Any:
 
 
 def ellipses(fit: Any) -> Any:
-  """Figure of the most correlated pairs of parameters; None if there is no pair."""
+  """Plot confidence ellipses of the most correlated pairs of parameters; return None if there is no pair."""
   good = [i for i in range(len(fit.labels)) if np.isfinite(fit.std[i]) and fit.std[i] > 0]
   pairs = [(i, j) for a, i in enumerate(good) for j in good[a + 1 :]]
   pairs.sort(key=lambda p: -abs(fit.cov[p]) / (fit.std[p[0]] * fit.std[p[1]]))
@@ -78,7 +78,7 @@ def ellipses(fit: Any) -> Any:
 
 
 def _axes(count, height):
-  """A figure with so many axes, three in a row; it belongs to no window."""
+  """Make a figure with `count` axes, three in a row, without pyplot and so without a window."""
   from matplotlib import figure
 
   columns, rows = min(3, max(count, 1)), max(1, -(-count // 3))
@@ -92,7 +92,7 @@ def _axes(count, height):
 
 
 def _image(figure):
-  """A figure as an HTML image."""
+  """Encode a figure as an HTML image."""
   out = io.BytesIO()
   figure.savefig(out, format="png", dpi=110)
   return f'<img alt="" src="data:image/png;base64,{base64.b64encode(out.getvalue()).decode()}">'

@@ -1,4 +1,4 @@
-"""What a fit says: values, their covariance, and which of them the data do not determine."""
+"""Result of a fit: values, covariance, and the parameters that the data do not determine."""
 
 import dataclasses
 import math
@@ -13,46 +13,46 @@ import mjx_lite as mjx
 from mjx_lite.sysid import problem
 from mjx_lite.sysid.cut import Pieces
 
-_NOTHING = 1e-7  # of the best determined direction: less than that is rounding
-_PART = 0.05  # component of a direction from which a parameter is named with it
+_NOTHING = 1e-7  # singular values below this fraction of the largest are rounding errors
+_PART = 0.05  # smallest component with which a parameter is listed as part of an undetermined direction
 
 
 class NotIdentified(UserWarning):
-  """The data do not determine a parameter."""
+  """Warning that the data do not determine a parameter."""
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class Fit:
-  """Result of `fit`; P parameters, flat arrays in the order of `labels`."""
+  """Result of `fit` for P parameters; flat arrays in the order of `labels`."""
 
-  model: mjx.Model  # with the values that were found
+  model: mjx.Model  # with the fitted values
   labels: list[str]
   values: np.ndarray  # (P,)
-  std: np.ndarray  # (P,) inf where nothing is known, nan at a bound
-  cov: np.ndarray  # (P, P)
-  first: np.ndarray  # (P,) where the search started
-  at_bound: np.ndarray  # (P,)
-  unidentified: list[str]  # of the labels
-  noise: dict[str, np.ndarray]  # (n,) by what was measured, as given or estimated
-  chi2: float  # mean square of the misses in units of the noise; above 1: the model or the noise is wrong
-  measured: dict[str, list[np.ndarray]]  # (T, n) by name and trajectory, nan where nothing was
-  misses: dict[str, list[np.ndarray]]  # (T, n) what the model does less what was measured
-  jump: float  # largest between segments, relative to the spread of the states
+  std: np.ndarray  # (P,) standard deviation; inf if not determined, nan at a bound
+  cov: np.ndarray  # (P, P) covariance
+  first: np.ndarray  # (P,) initial values of the search
+  at_bound: np.ndarray  # (P,) whether the value is at a bound
+  unidentified: list[str]  # labels of the parameters that the data do not determine
+  noise: dict[str, np.ndarray]  # (n,) by name of the measurement, as given or estimated
+  chi2: float  # mean square of the residuals in units of the noise; above 1: the model or the noise is wrong
+  measured: dict[str, list[np.ndarray]]  # (T, n) by name and trajectory, nan where not measured
+  misses: dict[str, list[np.ndarray]]  # (T, n) simulated minus measured
+  jump: float  # largest jump between segments, relative to the spread of the states
   iterations: int
   converged: bool
 
   def __getitem__(self, label: str) -> float:
-    """A value by its label."""
+    """Return the fitted value with this label."""
     return float(self.values[self.labels.index(label)])
 
   def interval(self, label: str, level: float = 0.95) -> tuple[float, float]:
-    """Interval of confidence of one parameter."""
+    """Return the confidence interval of one parameter."""
     i = self.labels.index(label)
     half = statistics.NormalDist().inv_cdf(0.5 + level / 2) * self.std[i]
     return float(self.values[i] - half), float(self.values[i] + half)
 
   def ellipse(self, a: str, b: str, level: float = 0.95, points: int = 100) -> np.ndarray:
-    """Points (points, 2) on the edge of two parameters' region of confidence."""
+    """Return points (points, 2) on the boundary of the confidence ellipse of two parameters."""
     at = [self.labels.index(a), self.labels.index(b)]
     value, axes = np.linalg.eigh(self.cov[np.ix_(at, at)])
     turn = np.linspace(0, 2 * np.pi, points)
@@ -60,7 +60,7 @@ class Fit:
     return self.values[at] + circle @ axes.T
 
   def report(self, path: str | os.PathLike) -> None:
-    """Write an HTML page with the values, what was measured and what is left of it, and ellipses of confidence."""
+    """Write an HTML page with the values, measured and simulated signals, and confidence ellipses."""
     from mjx_lite.sysid import report
 
     report.write(self, path)
@@ -81,7 +81,7 @@ class Fit:
 
 
 def judge(m, fitted, p: problem.Structure, pieces: Pieces, box: Any, found: Any, sigma: dict, iterations: int) -> Fit:
-  """Covariance, and warnings; `found` is the solution in units of the scales."""
+  """Make the Fit: compute covariance and residuals, and warn of undetermined parameters. `found` is the scaled solution."""
   count = len(box.first)
   z, J = np.asarray(found.z, float), np.asarray(found.jacobian, float)
   values = z[:count] * box.scale
@@ -111,17 +111,20 @@ def judge(m, fitted, p: problem.Structure, pieces: Pieces, box: Any, found: Any,
 
 
 def _covariance(J, count, at_bound, box):
-  """Covariance (P, P), inf where nothing is known, and the parameters that are not determined, each with why."""
+  """Compute the covariance (P, P), inf where nothing is known, and a dict of the undetermined parameters.
+
+  The dict maps each label to the labels that the data cannot separate from it; '' if the data depend too little on it.
+  """
   free = ~at_bound
   theta, rest = J[:, :count][:, free], J[:, count:]
   rest = rest[:, np.any(rest != 0, axis=0)]
-  if rest.shape[1]:  # what the starts of segments could do as well does not count
+  if rest.shape[1]:  # project out the directions that the starts of segments explain as well
     q, _ = np.linalg.qr(rest)
     theta = theta - q @ (q.T @ theta)
   labels = [x for x, f in zip(box.labels, free, strict=True) if f]
   alone = np.sqrt((theta**2).sum(axis=0))
   why = {x: "" for x, a in zip(labels, alone, strict=True) if a < max(1, _NOTHING * alone.max(initial=0))}
-  # directions in which the data change by less than their noise over the whole scale
+  # undetermined directions: over the whole scale, the data change by less than their noise
   _, size, axes = np.linalg.svd(theta, full_matrices=False) if theta.size else (0, np.zeros(0), np.zeros((0, 0)))
   lost = (size <= 0) | (size < _NOTHING * size.max(initial=0))
   inverse = np.where(lost, 0, 1 / np.where(lost, 1, size))
@@ -141,7 +144,7 @@ def _covariance(J, count, at_bound, box):
 
 
 def _complaints(box, at_bound, unidentified):
-  """Messages about parameters that were not found."""
+  """Yield messages about undetermined parameters and parameters at a bound."""
   for label, others in unidentified.items():
     if others:
       yield f"the data do not tell {label} from {others}: only a combination of them is determined."
@@ -152,6 +155,6 @@ def _complaints(box, at_bound, unidentified):
 
 
 def _joined(x, pieces):
-  """Segments (S, K, n) as trajectories (T, n)."""
+  """Concatenate segments (S, K, n) to trajectories (T, n), without the padding."""
   of = np.array([i for i, _ in pieces.rows])
   return [np.concatenate(x[of == i])[: pieces.length[i]] for i in range(of[-1] + 1)]

@@ -1,4 +1,4 @@
-"""Sizes of geoms with the inertia following, at constant density."""
+"""Change sizes of geoms, and the inertia of their bodies at constant density."""
 
 from collections.abc import Callable
 
@@ -11,20 +11,22 @@ from mjx_lite.sysid import inertia
 
 
 def with_size(m: mjx.Model, bodies: np.ndarray, geom_size: jax.Array) -> mjx.Model:
-  """A model with other sizes of geoms, and masses and inertias of some bodies as their geoms then have at the same density.
+  """Return the model with other geom sizes; masses and inertias of `bodies` are recomputed at constant density.
 
-  A body's density is what its mass and its geoms' volumes in `m` say, one for all of its geoms; bodies that are not named keep
-  their inertia, and geoms of any body take the size. What follows is computed again (`with_params`).
+  The density of a body is its mass in `m` divided by the volume of all its geoms in `m`. All geoms of a body have this
+  density. Bodies not in `bodies` keep their inertia. The new sizes apply to the geoms of all bodies. Dependent fields are
+  recomputed (`with_params`).
 
   Args:
     m: the model.
-    bodies: bodies whose inertia follows; their geoms are spheres, capsules, cylinders, ellipsoids and boxes, and all have mass.
-    geom_size: (ngeom, 3).
+    bodies: ids of the bodies whose inertia is recomputed. Each of their geoms must be a sphere, capsule, cylinder, ellipsoid or
+      box, and must have mass.
+    geom_size: (ngeom, 3) [m].
 
   Raises:
-    ValueError: a named body has no geoms, or one of another shape.
+    ValueError: one of `bodies` has no geoms, or a geom of another shape.
 
-  Gradient: that of `sysid.inertia`, for bodies of several geoms; exact for those of one.
+  Gradient: exact for bodies of one geom; for bodies of several geoms as that of `sysid.inertia`.
   """
   mass, ipos, iquat, moments = m.body_mass, m.body_ipos, m.body_iquat, m.body_inertia
   for b in np.atleast_1d(bodies):
@@ -46,11 +48,11 @@ def with_size(m: mjx.Model, bodies: np.ndarray, geom_size: jax.Array) -> mjx.Mod
 
 
 def _together(m, geoms, part, total, gyration):
-  """Inertia of several geoms of masses `part`."""
+  """Compute the inertia of a body of several geoms with masses `part`."""
   pos = m.geom_pos[geoms]
   centre = jnp.sum(part[:, None] * pos, axis=0) / total
   axes = jax.vmap(inertia.matrix)(m.geom_quat[geoms])
-  # second moments: half the trace of the inertia less the inertia
+  # second moments: half the trace of the inertia minus the inertia
   own = 0.5 * jnp.sum(gyration, axis=1, keepdims=True) - gyration
   turned = jnp.einsum("gij,gj,gkj->gik", axes, own, axes, precision="highest")
   away = pos - centre
@@ -59,7 +61,7 @@ def _together(m, geoms, part, total, gyration):
 
 
 def _shapes(m, geoms, size):
-  """Volumes (n,), and inertias per mass about the geoms' own axes (n, 3)."""
+  """Return volumes (n,), and inertias per mass about the geoms' own axes (n, 3)."""
   found = [SHAPES[int(m.geom_type[g])](size[g]) for g in geoms]
   return jnp.stack([v for v, _ in found]), jnp.stack([i for _, i in found])
 
@@ -74,7 +76,7 @@ def _cylinder(s):
 
 
 def _capsule(s):
-  """A cylinder and two half spheres, whose centres of mass are at 3/8 of the radius."""
+  """Compose a cylinder and two half spheres, whose centers of mass are at 3/8 of the radius."""
   r, h = s[0], s[1]
   (rod, of_rod), (ball, of_ball) = _cylinder(s), _sphere(s)
   side = rod * of_rod[0] + ball * (of_ball[0] + h * h + 0.75 * h * r)
@@ -92,7 +94,7 @@ def _box(s):
   return 8 * s[0] * s[1] * s[2], jnp.stack([b + c, a + c, a + b])
 
 
-# geom type -> function: size (3,) -> volume, inertia per mass about its axes (3,)
+# geom type -> function: size (3,) -> volume (), inertia per mass about the geom's axes (3,)
 SHAPES: dict[int, Callable[[jax.Array], tuple[jax.Array, jax.Array]]] = {
   int(mjx.GeomType.SPHERE): _sphere, int(mjx.GeomType.CAPSULE): _capsule, int(mjx.GeomType.CYLINDER): _cylinder,
   int(mjx.GeomType.ELLIPSOID): _ellipsoid, int(mjx.GeomType.BOX): _box,

@@ -1,4 +1,4 @@
-"""Levenberg-Marquardt with bounds on optimistix: its loop and its trust region, with a descent that respects bounds."""
+"""Levenberg-Marquardt with bounds: loop and trust region of optimistix, with a descent that respects the bounds."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -10,19 +10,19 @@ import lineax as lx
 import numpy as np
 import optimistix as optx
 
-_DAMPING = 1e-2  # of the first step, relative to the columns' squares
-_FACES = 4  # times that a step is solved again because it met a bound
-_REJECTED = 12  # so many steps rejected in a row: nothing better can be told apart
-_GAIN = 1e-4  # of the squares, that one number could still save where a solution counts as one
-_PART = 0.9  # of the way to a bound that a step goes at most
-_NEAR = 1e-3  # of the scale: from here to the bound itself
+_DAMPING = 1e-2  # damping of the first step, relative to the squared norms of the columns
+_FACES = 4  # maximum number of times that a step is solved again because it met a bound
+_REJECTED = 12  # stop after this number of consecutive rejected steps: further decrease is below rounding
+_GAIN = 1e-4  # converged if no single unknown can reduce the sum of squares by more than this fraction
+_PART = 0.9  # largest step towards a bound, as a fraction of the distance to the bound
+_NEAR = 1e-3  # distance to a bound, in scaled units, below which a step may reach the bound
 _quiet = lambda **kwargs: None  # noqa: E731
 
 
 class Solution(NamedTuple):
   """The least-squares solution."""
 
-  z: jax.Array  # (n,)
+  z: jax.Array  # (n,) scaled unknowns
   residual: jax.Array  # (R,)
   jacobian: jax.Array  # (R, n)
   iterations: jax.Array  # ()
@@ -30,17 +30,17 @@ class Solution(NamedTuple):
 
 
 class Progress(NamedTuple):
-  """Where the search is: all arrays of optimistix's state, and what it says of it."""
+  """State of the search between iterations."""
 
-  found: Solution  # the best so far
-  next_z: jax.Array  # (n,) where to evaluate next
-  stop: jax.Array  # ()
-  state: Any
+  found: Solution  # the best solution so far
+  next_z: jax.Array  # (n,) the next point to evaluate
+  stop: jax.Array  # () whether to stop
+  state: Any  # arrays of optimistix's state
 
 
 @jax.custom_jvp
 def _residual(z, linearised):
-  """The residual at z, which was computed already together with its Jacobian."""
+  """Return the residual at z from the pair (residual, Jacobian) that was computed before; the derivative is this Jacobian."""
   return linearised[0]
 
 
@@ -51,12 +51,12 @@ def _(primals, tangents):
 
 
 def _given(z, linearised):
-  """In the form that optimistix takes, with something else beside it."""
+  """Return the residual in the form that optimistix takes: (residual, auxiliary output)."""
   return _residual(z, linearised), None
 
 
 def begin(z: Any, linearised: Any, low: Any, high: Any) -> Progress:
-  """The progress from which `advance` makes the first: zeros but for `next_z`, of the others' shapes alone."""
+  """Make the initial Progress for `advance`: `next_z` is z, all other arrays are zeros of the right shape."""
 
   def empty(z, linearised, low, high):
     state = eqx.filter(_initial(_Bounded(0.0, _Descent(low, high)), z, linearised), eqx.is_array)
@@ -77,14 +77,14 @@ def advance(
   *,
   tolerance: float,
 ) -> Progress:
-  """One iteration towards the minimum of the residual's square between bounds; where low = high a number is held.
+  """Take one iteration of least squares between bounds; an unknown with low = high is fixed.
 
   Args:
-    past: of `begin`, or of the iteration before.
-    first: whether it is of `begin`.
+    past: the Progress from `begin`, or from the previous iteration.
+    first: whether `past` is from `begin`.
     linearised: residual (R,) and Jacobian (R, n) at `past.next_z`.
-    low: (n,).
-    high: (n,).
+    low: lower bounds (n,).
+    high: upper bounds (n,).
     tolerance: relative and absolute change at which to stop.
   """
   solver = _Bounded(tolerance, _Descent(low, high))
@@ -100,7 +100,7 @@ def advance(
 
 
 def _initial(solver, z, linearised):
-  """Optimistix's state before the first step."""
+  """Return optimistix's state before the first step."""
   shape = jax.eval_shape(lambda: linearised[0])
   return solver.init(_given, z, linearised, {}, shape, None, frozenset())
 
@@ -108,13 +108,13 @@ def _initial(solver, z, linearised):
 def least_squares(
   linearised: Callable[[Any], Any], step: Callable[..., Progress], start: Progress, iterations: int
 ) -> Solution:
-  """The loop, on the host: what is evaluated and what is done with it are programs of their own, and compile side by side.
+  """Run the iterations on the host. `linearised` and `step` are separate programs, which compile in parallel.
 
   Args:
-    linearised: from z to what `step` makes residual and Jacobian of.
-    step: `advance`, compiled: of a Progress, whether it is the first, and what `linearised` gave.
-    start: of `begin`.
-    iterations: at most so many evaluations.
+    linearised: function of z; `step` assembles the residual and the Jacobian from its result.
+    step: compiled `advance`; its arguments are a Progress, whether it is the first, and the result of `linearised`.
+    start: the Progress from `begin`.
+    iterations: maximum number of evaluations.
   """
   now = start
   for i in range(iterations):
@@ -125,12 +125,15 @@ def least_squares(
 
 
 def _held(z, slope, low, high):
-  """Numbers that do not move: fixed, or at a bound that the slope pushes them against."""
+  """Return the mask (n,) of unknowns that cannot move: fixed, or at a bound with the descent direction outwards."""
   return (low >= high) | ((z <= low) & (slope > 0)) | ((z >= high) & (slope < 0))
 
 
 def _flat(z, r, J, low, high):
-  """Whether no number can gain anything to first order: steps may also end at a cliff, or where nothing is finite."""
+  """Return whether no single unknown can reduce the cost much to first order.
+
+  The check is needed because steps also stop at cliffs and at non-finite values.
+  """
   slope, size = r @ J, jnp.sum(J * J, axis=0)
   gain = jnp.where(_held(z, slope, low, high) | (size <= 0), 0, slope * slope / jnp.where(size > 0, size, 1))
   return jnp.max(gain) < jnp.maximum(_GAIN * (r @ r), 1e-2)
@@ -150,7 +153,7 @@ class _Bounded(optx.AbstractGaussNewton):
     self.search = optx.ClassicalTrustRegion(high_cutoff=0.75, high_constant=10.0, low_constant=0.2)
 
   def terminate(self, fn, y, args, options, state, tags):
-    """Stop too where the next step is nothing, or no shorter step is better: the rest is rounding."""
+    """Stop also if the next step is negligible, or if shorter steps were rejected `_REJECTED` times: the rest is rounding."""
     small = jnp.all(jnp.abs(state.y_eval - y) < 1e-3 * self.rtol * (1 + jnp.abs(y))) & (state.num_steps_since_acceptance == 0)
     return state.terminate | small | (state.num_steps_since_acceptance >= _REJECTED), state.result
 
@@ -161,7 +164,10 @@ class _State(eqx.Module):
 
 
 class _Descent(optx.AbstractDescent):
-  """Damped step, by the columns' own sizes, that ends at the bounds: along with those that are met the rest is solved again."""
+  """Damped step within bounds: the damping is scaled by the norms of the columns.
+
+  Unknowns that meet a bound are fixed there, and the step of the other unknowns is solved again.
+  """
 
   low: jax.Array
   high: jax.Array
@@ -181,17 +187,17 @@ class _Descent(optx.AbstractDescent):
     y, n = state.y, state.y.shape[0]
     size = jnp.sqrt(jnp.sum(R * R, axis=0))
     most = jnp.max(size)
-    seen = size > 100 * jnp.finfo(y.dtype).eps * most  # a number that moves nothing is to stay where it is
+    seen = size > 100 * jnp.finfo(y.dtype).eps * most  # an unknown without effect gets the largest damping
     size = jnp.where(seen, size, jnp.where(most > 0, most, 1))
     damping = jnp.sqrt(_DAMPING / step_size) * jnp.diag(size)
     slope = r @ R
     held = _held(y, slope, self.low, self.high)
-    # a far bound is approached, not jumped to: there a number may move nothing any more (friction of zero)
+    # approach a distant bound in several steps: at the bound an unknown may have no effect (friction of zero)
     low = jnp.where(y - self.low > _NEAR, y - _PART * (y - self.low), self.low)
     high = jnp.where(self.high - y > _NEAR, y + _PART * (self.high - y), self.high)
 
     def solve(held, at):
-      """The step where those that are held make the steps `at`."""
+      """Solve for the step; the held unknowns make the steps `at`."""
       rows = jnp.concatenate([jnp.where(held, 0, R), damping])
       right = jnp.concatenate([-(r + R @ at), jnp.zeros(n, y.dtype)])
       return jnp.where(held, at, lx.linear_solve(lx.MatrixLinearOperator(rows), right, lx.QR(), throw=False).value)

@@ -1,4 +1,4 @@
-"""Pictures: worlds drawn by mujoco.Renderer in a process of its own, PNG and MP4 files."""
+"""Pictures: mujoco.Renderer draws worlds in a separate process; PNG and MP4 files."""
 
 from mjx_lite.viz.backend import Backend, choose_backend
 from mjx_lite.viz.draw import NoPicture, render_grid, why_no_mp4, write_mp4, write_png

@@ -1,4 +1,4 @@
-"""Which OpenGL platform draws here: tried out in a process of its own, because a wrong one can end the process."""
+"""Choice of the OpenGL platform. Platforms are tested in a separate process, because a broken platform can end the process."""
 
 import dataclasses
 import functools
@@ -28,17 +28,17 @@ _CURE = (
 )
 
 
-# operating system -> names that MuJoCo takes there, in the order in which they are tried; elsewhere EGL and OSMesa
+# operating system -> platform names of MuJoCo, in the order of the tests; on other systems EGL and OSMesa
 _PLATFORMS = {"darwin": ("cgl", "glfw"), "win32": ("wgl", "glfw")}
 
 
 @dataclasses.dataclass(frozen=True)
 class Backend:
-  """The OpenGL platform that works, or why none does.
+  """The OpenGL platform that works, or the errors if no platform works.
 
   Attributes:
-    name: 'egl', 'osmesa', 'glfw', 'cgl' or 'wgl'; None if none works
-    tried: last line of the error of each platform that failed
+    name: 'egl', 'osmesa', 'glfw', 'cgl' or 'wgl'; None if no platform works
+    tried: (name, last line of the error) of each platform that failed
   """
 
   name: str | None
@@ -46,7 +46,7 @@ class Backend:
 
   @property
   def message(self) -> str:
-    """What to install when no platform works; empty if one does."""
+    """Instructions what to install if no platform works; empty if a platform works."""
     if self.name:
       return ""
     if len(self.tried) == 1 and self.tried[0][0] == "MUJOCO_GL":
@@ -55,7 +55,7 @@ class Backend:
 
 
 def gl_environment(name: str) -> dict[str, str]:
-  """The environment in which mujoco draws with the platform `name`."""
+  """Return the environment variables with which mujoco draws on the platform `name`."""
   env = {k: v for k, v in os.environ.items() if k not in ("MUJOCO_GL", "PYOPENGL_PLATFORM")}
   if name != "cgl":
     env["MUJOCO_GL"] = name
@@ -64,7 +64,7 @@ def gl_environment(name: str) -> dict[str, str]:
 
 @functools.cache
 def choose_backend() -> Backend:
-  """Find an OpenGL platform that draws: the one named by MUJOCO_GL first, then those of the operating system."""
+  """Find an OpenGL platform that draws: test the platform in MUJOCO_GL first, then the platforms of the operating system."""
   names = list(_PLATFORMS.get(sys.platform, ("egl", "osmesa")))
   wish = os.environ.get("MUJOCO_GL", "").lower()
   if wish in ("off", "disable", "disabled", "false", "0"):
@@ -82,7 +82,7 @@ def choose_backend() -> Backend:
 
 
 def _probe(name: str) -> str | None:
-  """Draws a 32 x 32 picture with the platform `name`; returns None or the last line of its error."""
+  """Draw a 32 x 32 picture on the platform `name`; return None, or the last line of the error."""
   try:
     done = subprocess.run(
       [sys.executable, "-c", _PROBE], env=gl_environment(name), capture_output=True, text=True, timeout=60

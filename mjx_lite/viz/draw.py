@@ -1,4 +1,4 @@
-"""Pictures of many worlds at once: a grid on one floor, drawn by mujoco.Renderer; PNG and MP4 files."""
+"""Pictures of many worlds in a grid on one floor, drawn by mujoco.Renderer; PNG and MP4 files."""
 
 import importlib.util
 import os
@@ -31,16 +31,16 @@ def render_grid(
   azimuth: float = 90.0,
   elevation: float = -40.0,
 ) -> np.ndarray:
-  """Draws worlds side by side on a square grid that shares one floor.
+  """Draw worlds on a square grid with one shared floor.
 
   Args:
-    mj_model: the model, as compiled by MuJoCo
+    mj_model: the compiled MuJoCo model
     qpos: generalised positions, (worlds, nq) for one picture or (frames, worlds, nq) for a film
-    width: of the picture [pixel]
-    height: of the picture [pixel]
-    spacing: distance between worlds [m]; by default from the model's extent
-    azimuth: of the camera [deg]
-    elevation: of the camera [deg]
+    width: width of the picture [pixel]
+    height: height of the picture [pixel]
+    spacing: distance between worlds [m]; by default computed from the model's extent
+    azimuth: azimuth of the camera [deg]
+    elevation: elevation of the camera [deg]
 
   Returns:
     RGB bytes, (height, width, 3) or (frames, height, width, 3).
@@ -72,7 +72,7 @@ def render_grid(
 
 
 def draw(mj_model: mujoco.MjModel, job: dict[str, Any]) -> np.ndarray:
-  """Draws in a process of its own; see `worker.py` for what a job has.
+  """Draw in a separate process; see `worker.py` for the entries of a job.
 
   Raises:
     NoPicture: no OpenGL platform works here.
@@ -96,14 +96,14 @@ def draw(mj_model: mujoco.MjModel, job: dict[str, Any]) -> np.ndarray:
 
 
 def write_png(path: str | os.PathLike, image: np.ndarray) -> None:
-  """Writes RGB bytes (height, width, 3) as a PNG file.
+  """Write an RGB image as a PNG file.
 
   Args:
-    path: of the file.
-    image: uint8.
+    path: path of the file.
+    image: uint8 (height, width, 3).
   """
   height, width, _ = image.shape
-  # each line of a PNG begins with its filter's number, 0: none
+  # each line of a PNG begins with a filter type; 0 is no filter
   lines = np.concatenate([np.zeros((height, 1), np.uint8), image.reshape(height, -1)], axis=1).tobytes()
 
   def chunk(kind: bytes, content: bytes) -> bytes:
@@ -116,7 +116,7 @@ def write_png(path: str | os.PathLike, image: np.ndarray) -> None:
 
 
 def why_no_mp4() -> str | None:
-  """None if films can be written here, otherwise all that is missing."""
+  """Return None if films can be written here, otherwise a message that lists the missing programs and packages."""
   missing = [] if shutil.which("ffmpeg") else ["ffmpeg is not on the PATH"]
   if importlib.util.find_spec("mediapy") is None:
     missing.append("mediapy is not installed (pip install 'mjx_lite[viz]')")
@@ -124,12 +124,12 @@ def why_no_mp4() -> str | None:
 
 
 def write_mp4(path: str | os.PathLike, images: np.ndarray, fps: float) -> str | None:
-  """Writes RGB bytes (frames, height, width, 3) as an MP4 file; returns None, or why there is no film.
+  """Write RGB images as an MP4 file; return None, or a message if the film cannot be written.
 
   Args:
-    path: of the file.
-    images: uint8.
-    fps: pictures in a second.
+    path: path of the file.
+    images: uint8 (frames, height, width, 3).
+    fps: pictures per second.
   """
   if (why := why_no_mp4()) is not None:
     return why
@@ -137,7 +137,7 @@ def write_mp4(path: str | os.PathLike, images: np.ndarray, fps: float) -> str | 
 
   try:
     mediapy.write_video(str(path), images, fps=fps)
-  except Exception as error:  # an encoder that is missing must not cost the caller its results
+  except Exception as error:  # a missing encoder must not lose the caller's results
     return f"ffmpeg failed: {(str(error).strip() or repr(error)).splitlines()[0]}"
   return None
 
@@ -145,12 +145,12 @@ def write_mp4(path: str | os.PathLike, images: np.ndarray, fps: float) -> str | 
 def arrange(
   mj_model: mujoco.MjModel, worlds: int, spacing: float, azimuth: float
 ) -> tuple[np.ndarray, np.ndarray, float]:
-  """Places worlds on a square grid [m]; returns their offsets, the camera's target and its distance."""
+  """Place worlds on a square grid; return offsets (worlds, 3) [m], the camera's target (3,) [m] and its distance [m]."""
   columns = int(np.ceil(np.sqrt(worlds)))
   rows = -(-worlds // columns)
   row, column = np.divmod(np.arange(worlds), columns)
   offset = np.stack([row - (rows - 1) / 2, column - (columns - 1) / 2, 0 * row], -1) * spacing
-  # aim in front of the middle: the near rows fill more of the picture than the far ones
+  # aim in front of the center: near rows fill more of the picture than far rows
   lookat = np.array([-np.cos(np.radians(azimuth)), -np.sin(np.radians(azimuth)), 0.0]) * 0.11 * spacing * (columns - 1)
   lookat[2] = 0.6 * mj_model.stat.center[2]
   return offset, lookat, spacing * (0.85 * columns + 1.1)

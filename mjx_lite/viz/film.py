@@ -1,4 +1,4 @@
-"""Pictures and films of trajectories: from the model's cameras or from outside, with MuJoCo's own overlays."""
+"""Pictures and films of trajectories: from the model's cameras or a free camera, with MuJoCo's overlays."""
 
 import os
 import pathlib
@@ -39,26 +39,26 @@ def render(
   spacing: float | None = None,
   path: str | os.PathLike | None = None,
 ) -> np.ndarray:
-  """Draws a state, a trajectory, or stacked trajectories, as `rollout` and its `vmap` record them.
+  """Draw a state, a trajectory, or a batch of trajectories, as `rollout` and its `vmap` record them.
 
   Args:
-    mj_model: the model, as compiled by MuJoCo.
-    trajectory: qpos; or a record or Data with qpos and, where there are, qvel, act, ctrl, applied forces and mocap poses, which
-      contact forces depend on. Of one state, of (steps,) states, or of (worlds, steps).
-    camera: name or id of a camera of the model, or a MjvCamera; from outside, with all in sight, if None.
-    grid: (rows, columns): each world in a picture of its own. None: all worlds stand side by side on one floor.
-    overlays: of MuJoCo's scene options: 'contactforce', 'contactpoint', 'com', 'joint', 'actuator', 'transparent', ...
+    mj_model: the compiled MuJoCo model.
+    trajectory: qpos; or a record or Data with qpos and, if present, qvel, act, ctrl, applied forces and mocap poses, on which
+      contact forces depend. The leading axes are () for one state, (steps,), or (worlds, steps).
+    camera: name or id of a camera of the model, or a MjvCamera; a free camera with all worlds in sight if None.
+    grid: (rows, columns) of tiles: one tile per world. None: all worlds stand on one floor in one scene.
+    overlays: visual flags of MuJoCo: 'contactforce', 'contactpoint', 'com', 'joint', 'actuator', 'transparent', ...
       (`viz.FLAGS`), and one of 'frame_body', 'frame_geom', 'frame_site', 'frame_contact', ... (`viz.FRAMES`).
-    scene_option: MuJoCo's own, to which the overlays are added: which groups, frames and labels are shown.
-    fps: pictures per second of simulated time; a picture of every step if None.
-    dt: time from one state of the trajectory to the next [s]; the model's timestep if None.
-    width: of a picture [pixel], all worlds together.
-    height: of a picture [pixel], all worlds together.
-    spacing: distance between worlds on one floor [m]; by default from the model's extent.
-    path: file to write, too: .png for one picture, .mp4 for a film.
+    scene_option: MuJoCo's MjvOption (visible groups, frames and labels), to which the overlays are added.
+    fps: pictures per second of simulated time; one picture per state if None.
+    dt: time between two states of the trajectory [s]; the model's timestep if None.
+    width: width of a picture with all worlds [pixel].
+    height: height of a picture with all worlds [pixel].
+    spacing: distance between worlds on one floor [m]; by default computed from the model's extent.
+    path: optional file to write: .png for one picture, .mp4 for a film.
 
   Returns:
-    RGB bytes, (height, width, 3) of a state, (pictures, height, width, 3) of a trajectory.
+    RGB bytes: (height, width, 3) for a state, (pictures, height, width, 3) for a trajectory.
 
   Raises:
     NoPicture: no OpenGL platform works here; the message says what to install.
@@ -89,7 +89,7 @@ def render(
 
 
 def _states(mj_model, trajectory):
-  """What is known of the states, (worlds, steps, n) each, and whether it is a single one."""
+  """Return the fields of the state by name, (worlds, steps, n) each, and whether the trajectory is a single state."""
   if isinstance(mj_model, Model):
     raise TypeError("render draws with MuJoCo and needs the mujoco.MjModel of which put_model made the Model.")
   if isinstance(trajectory, Data):
@@ -112,7 +112,7 @@ def _states(mj_model, trajectory):
 
 
 def _option(overlays, scene_option):
-  """The scene option with the overlays, its fields by name."""
+  """Return the fields of the scene option by name, with the overlays added."""
   given = scene_option or mujoco.MjvOption()
   out = {f"option_{k}": np.array(getattr(given, k)) for k in OPTION}
   for name in [overlays] if isinstance(overlays, str) else overlays:
@@ -126,7 +126,7 @@ def _option(overlays, scene_option):
 
 
 def _camera(mj_model, camera, lookat, distance):
-  """Target, (distance, azimuth, elevation), and the id of the model's camera, or -1."""
+  """Return the camera's target, (distance, azimuth, elevation), and the id of the model's camera, or -1 for a free camera."""
   if isinstance(camera, mujoco.MjvCamera):
     fixed = camera.fixedcamid if camera.type == mujoco.mjtCamera.mjCAMERA_FIXED else -1
     return np.array(camera.lookat), np.array([camera.distance, camera.azimuth, camera.elevation]), fixed
@@ -140,7 +140,7 @@ def _camera(mj_model, camera, lookat, distance):
 
 
 def _check_path(path, pictures):
-  """Refuse what could not be written, before anything is drawn."""
+  """Raise an error if the file cannot be written, before anything is drawn."""
   path = pathlib.Path(path)
   if path.suffix not in (".png", ".mp4"):
     raise ValueError(f"{path} is neither a .png, for one picture, nor an .mp4.")

@@ -1,11 +1,11 @@
 """The drawing process: `python worker.py JOB.npz OUT.npy`, with MUJOCO_GL set by the caller.
 
-A separate process, because MuJoCo binds one OpenGL platform when it is imported, and a broken driver may end a process.
-It imports nothing but mujoco and NumPy, so it starts at once.
+The process is separate, because MuJoCo binds one OpenGL platform at import, and a broken driver may end a process.
+The process imports only mujoco and NumPy, so it starts fast.
 
-A job has: model (path), qpos and other parts of the state (pictures, worlds, n), offset (worlds, 3), size (width, height),
-lookat, view (distance, azimuth, elevation), spread; and if wanted: forward (compute forces), camera (id or -1), tiles (rows,
-columns, or zeros for one scene), option_... (fields of the scene option).
+Entries of a job: model (path), qpos and other parts of the state (pictures, worlds, n), offset (worlds, 3), size (width,
+height), lookat, view (distance, azimuth, elevation), spread. Optional entries: forward (compute forces), camera (id or -1),
+tiles (rows, columns, or zeros for one scene), option_... (fields of the scene option).
 """
 
 import sys
@@ -15,11 +15,11 @@ import numpy as np
 
 _GROUND = (mujoco.mjtGeom.mjGEOM_PLANE, mujoco.mjtGeom.mjGEOM_HFIELD)
 _STATE = ("qpos", "qvel", "act", "ctrl", "qfrc_applied", "xfrc_applied", "mocap_pos", "mocap_quat", "eq_active")
-_DECOR = 4  # geoms of overlays per geom of the model, at most
+_DECOR = 4  # maximum number of overlay geoms per geom of the model
 
 
 def _draw(job) -> np.ndarray:
-  """Draws every picture of `job`: all worlds in one scene, shifted to their places, or each in a tile of its own."""
+  """Draw every picture of `job`: all worlds in one scene, each at its offset, or one tile per world."""
   m = mujoco.MjModel.from_binary_path(str(job["model"]))
   state, offset = {k: job[k] for k in _STATE if k in job}, job["offset"]
   frames, worlds = state["qpos"].shape[:2]
@@ -54,14 +54,14 @@ def _draw(job) -> np.ndarray:
 
 
 def _prepare(m, width: int, height: int, frames: int, spread: float) -> None:
-  """Quality and reach of the pictures."""
+  """Set buffer size, rendering quality and visible range of the model."""
   m.vis.global_.offwidth = max(m.vis.global_.offwidth, width)
   m.vis.global_.offheight = max(m.vis.global_.offheight, height)
   if frames > 1:
-    # software rendering takes most of its time for these
+    # shadows and multisampling take most of the time of software rendering
     m.vis.quality.shadowsize = min(m.vis.quality.shadowsize, 1024)
     m.vis.quality.offsamples = min(m.vis.quality.offsamples, 2)
-  # shadows and clipping planes reach over the whole grid
+  # shadows and clipping planes cover the whole grid
   m.stat.extent = max(m.stat.extent, spread)
   m.vis.map.shadowclip = 1.0
   m.vis.map.fogstart, m.vis.map.fogend = 1.2, 4.0
@@ -69,7 +69,7 @@ def _prepare(m, width: int, height: int, frames: int, spread: float) -> None:
 
 
 def _camera(job) -> mujoco.MjvCamera:
-  """The camera, free or of the model."""
+  """Make the camera: free, or a camera of the model."""
   camera = mujoco.MjvCamera()
   camera.lookat[:] = job["lookat"]
   camera.distance, camera.azimuth, camera.elevation = (float(x) for x in job["view"])
@@ -79,7 +79,7 @@ def _camera(job) -> mujoco.MjvCamera:
 
 
 def _option(job) -> mujoco.MjvOption:
-  """The scene option, with the fields that were given."""
+  """Make the scene option with the fields of the job."""
   option = mujoco.MjvOption()
   for name in (k for k in job if k.startswith("option_")):
     field = name.removeprefix("option_")
@@ -91,7 +91,7 @@ def _option(job) -> mujoco.MjvOption:
 
 
 def _set(m, d, values, forward: bool) -> None:
-  """Puts a state into d, and computes what is drawn of it."""
+  """Write a state into d, and compute the poses to draw; with `forward` also contacts and forces."""
   for name, x in values.items():
     field = getattr(d, name)
     if x.size:
@@ -105,7 +105,7 @@ def _set(m, d, values, forward: bool) -> None:
 
 
 def _place(scene, first: int, ground: np.ndarray, offset: np.ndarray, hide_ground: bool) -> None:
-  """Shifts the geoms of a scene from number `first` on, and hides the repeated ground of all worlds but one."""
+  """Shift the geoms of a scene from index `first` on, except ground geoms; with `hide_ground`, hide these ground geoms."""
   for i in range(first, scene.ngeom):
     geom = scene.geoms[i]
     is_ground = geom.objtype == mujoco.mjtObj.mjOBJ_GEOM and geom.objid >= 0 and ground[geom.objid]
