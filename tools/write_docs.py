@@ -29,7 +29,7 @@ from mjx_lite.solver.table import SOLVERS
 ROOT = pathlib.Path(__file__).parents[1]
 sys.path.append(str(ROOT / "benchmarks"))
 
-import tables  # noqa: E402
+import tables
 
 # what MuJoCo has of a kind, and the table that says what there is here
 OF_MUJOCO = {
@@ -56,7 +56,7 @@ def contacts() -> list[tuple[str, list[str]]]:
 
 
 def features() -> str:
-  """The kinds, in Markdown."""
+  """Return the table of kinds, in Markdown."""
   lines = ["| kind | supported | refused |", "|---|---|---|"]
   for kind, (every, table) in OF_MUJOCO.items():
     have = [x for x in every if x in table]
@@ -72,7 +72,7 @@ def _names(members) -> str:
 
 
 def speed() -> str:
-  """The benchmarks' table of scenes without its last column, bytes."""
+  """Return the benchmarks' table of scenes without its last column, bytes."""
   return tables.speed(with_bytes=False)
 
 
