@@ -79,7 +79,10 @@ def follow(env, policy, seconds=5.0, count=16):
     by_world = (v[i] * up[i][..., None]).sum(1) / np.maximum(up[i].sum(1), 1)[:, None]
     miss = np.sqrt(np.mean((by_world - np.array(command)) ** 2, axis=0))
     out[name] = {
-      "command": command, "mean": mean.round(3).tolist(), "miss": miss.round(3).tolist(), "fell": int((up[i][:, -1] == 0).sum())
+      "command": command,
+      "mean": mean.round(3).tolist(),
+      "miss": miss.round(3).tolist(),
+      "fell": int((up[i][:, -1] == 0).sum()),
     }
   return out
 

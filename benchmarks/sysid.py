@@ -46,9 +46,7 @@ def xml(links: int) -> str:
 def problem(args):
   """The robot as it is, excitations, and what is measured."""
   rng = np.random.default_rng(args.seed)
-  true = dict(
-    damping=rng.uniform(0.2, 1.0, LINKS), armature=rng.uniform(0.02, 0.1, LINKS), kp=rng.uniform(10, 40, LINKS)
-  )
+  true = dict(damping=rng.uniform(0.2, 1.0, LINKS), armature=rng.uniform(0.02, 0.1, LINKS), kp=rng.uniform(10, 40, LINKS))
   m = mujoco.MjModel.from_xml_string(xml(LINKS))
   m.dof_damping[:], m.dof_armature[:] = true["damping"], true["armature"]
   m.actuator_gainprm[:, 0], m.actuator_biasprm[:, 1] = true["kp"], -true["kp"]

@@ -121,6 +121,7 @@ _install_named_access()
 _register_for_export()
 _register_with_flax()
 
+
 def __getattr__(name):
   """Refuse names of MJX, and of its earlier versions, that do not exist here."""
   advice = f": {_MODULE_NAMES[name]}." if name in _MODULE_NAMES else "."

@@ -173,14 +173,23 @@ def _row_types(m: Model, d: Data) -> jax.Array:
   return join([d.efc_type[:first], kind])
 
 
-
 def transmission(m: Model, d: Data) -> Data:
   """Compute actuator lengths and moments."""
   c = d.contact
   t = transmission_.transmission(
     m,
     transmission_.Pose(
-      d.qpos, d.xquat, d.site_xpos, d.site_xmat, d.subtree_com, d.cdof, d.ten_length, d.ten_J, c.pos, c.frame, c.exclude,
+      d.qpos,
+      d.xquat,
+      d.site_xpos,
+      d.site_xmat,
+      d.subtree_com,
+      d.cdof,
+      d.ten_length,
+      d.ten_J,
+      c.pos,
+      c.frame,
+      c.exclude,
       c.geom,
     ),
   )
@@ -807,9 +816,7 @@ def rungekutta4(m: Model, d: Data) -> Data:
   return _advance(m, start, mean.qacc, mean.qvel, past).replace(qacc=mean.qacc, act_dot=last.act_dot, **left)
 
 
-def _advance(
-  m: Model, d: Data, qacc: jax.Array, qvel: jax.Array | None = None, past: jax.Array | None = None
-) -> Data:
+def _advance(m: Model, d: Data, qacc: jax.Array, qvel: jax.Array | None = None, past: jax.Array | None = None) -> Data:
   """Advance the state with an acceleration (nv, W).
 
   Positions move with the velocity `qvel` (nv, W), or with the new velocity if `qvel` is None. The new history is `past`, or the

@@ -95,9 +95,7 @@ def jac_subtree_com(m: Model, d: Data, body_id: jax.Array) -> jax.Array:
   return momentum.jac_subtree_com(m, forward.composite(m, d), d.cdof, body_id)
 
 
-def jac_point_axis(
-  m: Model, d: Data, point: jax.Array, axis: jax.Array, body_id: jax.Array
-) -> tuple[jax.Array, jax.Array]:
+def jac_point_axis(m: Model, d: Data, point: jax.Array, axis: jax.Array, body_id: jax.Array) -> tuple[jax.Array, jax.Array]:
   """Return Jacobians (nv, 3) of a global point (3,) [m] and of a global axis (3,) that are fixed to a body.
 
   Args:
@@ -135,9 +133,7 @@ def angmom_mat(m: Model, d: Data, body_id: jax.Array) -> jax.Array:
   return momentum.angmom_mat(m, forward.composite(m, d), d.cdof, d.subtree_com, body_id)
 
 
-def apply_ft(
-  m: Model, d: Data, force: jax.Array, torque: jax.Array, point: jax.Array, body_id: jax.Array
-) -> jax.Array:
+def apply_ft(m: Model, d: Data, force: jax.Array, torque: jax.Array, point: jax.Array, body_id: jax.Array) -> jax.Array:
   """Return the joint-space force (nv,) of a force (3,) [N] and a torque (3,) [N m] on a body at a global point (3,) [m].
 
   Args:

@@ -121,9 +121,7 @@ def _hermite(x, dt, lo, hi, slope_lo, slope_hi):
   return y * y * (1 + 2 * x) * lo + x * x * (1 + 2 * y) * hi + x * y * dt * (y * slope_lo - x * slope_hi)
 
 
-def insert(
-  p: HistoryPlan, history: jax.Array, time: jax.Array, values: jax.Array, where: jax.Array | None = None
-) -> jax.Array:
+def insert(p: HistoryPlan, history: jax.Array, time: jax.Array, values: jax.Array, where: jax.Array | None = None) -> jax.Array:
   """Record values (n, widest, W) at a time (W,) in the buffers where `where` (n, W) holds, or in all; return the history.
 
   A sample of the same time is overwritten. A newer sample replaces the oldest sample, and so does a sample older than all. A

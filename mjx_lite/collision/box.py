@@ -11,9 +11,7 @@ from mjx_lite.math import safe, vector
 _LEVEL = {8: 1e-10, 4: 1e-5}  # by dtype: a centre up to this relative height above a side is level with the side
 
 
-def _local_sphere_box(
-  center: jax.Array, radius: jax.Array, size: jax.Array
-) -> tuple[jax.Array, jax.Array, jax.Array]:
+def _local_sphere_box(center: jax.Array, radius: jax.Array, size: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
   """Return distance (..., W), position and normal (..., 3, W) of a sphere and a box, all in the frame of the box."""
   # centre outside: towards the nearest point of the box. A centre that is level with a side to round-off counts as inside: the
   # second sphere of a capsule is level where the capsule leaves a face. The derivatives by size and by centre cancel there only
@@ -395,9 +393,7 @@ def _face_basis(mat: jax.Array, axis: jax.Array) -> jax.Array:
   return jnp.stack(columns, axis=-2)
 
 
-def _face_contacts(
-  a: Shape, b: Shape, face: jax.Array, margin: jax.Array
-) -> tuple[jax.Array, jax.Array, jax.Array]:
+def _face_contacts(a: Shape, b: Shape, face: jax.Array, margin: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
   """Compute distances (P, 8, W), positions (P, 8, 3, W) and normal (P, 3, W) of a face of one box against the other box.
 
   The face is the reference face. The opposite face of the other box, the incident face, is clipped by the reference's sides.

@@ -325,9 +325,7 @@ def _sorted(left: jax.Array, number: int, place_of: Callable[[jax.Array], jax.Ar
   def take(state):
     k, left, value, place = state
     best, at = extreme.first_largest(left)
-    value, place = (
-      jax.lax.dynamic_update_slice_in_dim(x, y[None], k, 0) for x, y in ((value, best), (place, place_of(at)))
-    )
+    value, place = (jax.lax.dynamic_update_slice_in_dim(x, y[None], k, 0) for x, y in ((value, best), (place, place_of(at))))
     return k + 1, jnp.where(row == at, -jnp.inf, left), value, place
 
   def some_are_left(state):

@@ -79,8 +79,6 @@ def sphere_cylinder(a: Shape, b: Shape, margin: jax.Array) -> Contacts:
   rim = b.pos + radius_b[..., None, :] * outward + (up * half)[..., None, :] * axis - a.pos
   to_rim, rim_length = safe.normalize_with_norm(rim)
   dist = jnp.where(use_side, away - radius_b, jnp.where(use_cap, up * along - half, rim_length)) - radius
-  normal = jnp.where(
-    use_side[..., None, :], side, jnp.where(use_cap[..., None, :], -up[..., None, :] * axis, to_rim)
-  )
+  normal = jnp.where(use_side[..., None, :], side, jnp.where(use_cap[..., None, :], -up[..., None, :] * axis, to_rim))
   pos = a.pos + (radius + 0.5 * dist)[..., None, :] * normal
   return make_contacts(dist[:, None], pos[:, None], normal[:, None])

@@ -36,9 +36,7 @@ def distance(m: Model, xpos: jax.Array, xmat: jax.Array, distmax: jax.Array, geo
   return found._replace(dist=found.dist[0], fromto=found.fromto[0])
 
 
-def distances(
-  m: Model, xpos: jax.Array, xmat: jax.Array, distmax: jax.Array, geom1: np.ndarray, geom2: np.ndarray
-) -> Distance:
+def distances(m: Model, xpos: jax.Array, xmat: jax.Array, distmax: jax.Array, geom1: np.ndarray, geom2: np.ndarray) -> Distance:
   """Compute the distances (n, W) of pairs of geoms, negative where the geoms overlap [m].
 
   Geoms that are farther apart than `distmax` have distance `distmax` and a zero segment. For two boxes the result is the exact

@@ -79,9 +79,7 @@ def _pad(lists: list[list[int]]) -> np.ndarray:
   return out
 
 
-def _vertex_tables(
-  vert: np.ndarray, polys: list[list[int]], wide: np.ndarray
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _vertex_tables(vert: np.ndarray, polys: list[list[int]], wide: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
   """Return for each vertex its polygons, their `vert_quad` (only where `wide`), and the previous vertex in each polygon."""
   at: list[list[tuple[int, int]]] = [[] for _ in vert]
   for k, poly in enumerate(polys):

@@ -35,9 +35,7 @@ def candidates(s: dict[str, Any], disableflags: int) -> list[Pair]:
     found.append(((*bodies, 0, k, 0), _ordered(s, g1, g2, int(s["pair_dim"][k]), k)))
 
   excluded = {(int(x) >> 16, int(x) & 0xFFFF) for x in s["exclude_signature"]}
-  geoms_of = [
-    range(adr, adr + num) if num else range(0) for adr, num in zip(s["body_geomadr"], s["body_geomnum"], strict=True)
-  ]
+  geoms_of = [range(adr, adr + num) if num else range(0) for adr, num in zip(s["body_geomadr"], s["body_geomnum"], strict=True)]
   for b1 in range(s["nbody"]):
     for b2 in range(b1 + 1, s["nbody"]):
       if not geoms_of[b1] or not geoms_of[b2] or (b1, b2) in excluded or _filter_bodies(s, b1, b2, filter_parent):

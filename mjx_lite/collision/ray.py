@@ -177,9 +177,7 @@ class Hit(NamedTuple):
   normal: jax.Array | None = None
 
 
-def visible(
-  m: Model, geomgroup: tuple[int, ...], flg_static: bool, bodyexclude: tuple[int, ...]
-) -> np.ndarray:
+def visible(m: Model, geomgroup: tuple[int, ...], flg_static: bool, bodyexclude: tuple[int, ...]) -> np.ndarray:
   """Return the ids of the geoms that rays can hit. Source: `ray_eliminate`."""
   alpha = m.geom_rgba[:, 3] != 0
   if m.nmat:

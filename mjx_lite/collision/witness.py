@@ -138,7 +138,7 @@ def _depth(p: _Posed, n: jax.Array) -> jax.Array:
 
 
 def _pick_first(on):
-  return (jnp.argmax(on, axis=1)[:, None] == np.arange(3)[:, None])
+  return jnp.argmax(on, axis=1)[:, None] == np.arange(3)[:, None]
 
 
 def _fixed(c: Core, index: jax.Array, point: jax.Array) -> jax.Array:

@@ -387,9 +387,7 @@ def _halves(a: jax.Array, basis: jax.Array, moves: jax.Array, cdof: jax.Array) -
     cdof: (nv, 6, W).
   """
   sides = range(basis.shape[1])
-  frame = vector.add(
-    vector.add(basis[:, s, :, None, k] * cdof[:, k] for k in range(6)) * moves[:, s, None] for s in sides
-  )
+  frame = vector.add(vector.add(basis[:, s, :, None, k] * cdof[:, k] for k in range(6)) * moves[:, s, None] for s in sides)
   frame = linear.materialized(frame)
   half = linear.materialized(vector.add(a[:, :, k, None] * frame[:, None, k] for k in range(a.shape[1])))
   left, right = (x.reshape(-1, *x.shape[2:]) for x in (frame, half))

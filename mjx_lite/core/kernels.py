@@ -149,9 +149,7 @@ class Kernels(NamedTuple):
     """Return the results of one kernel."""
     p = Program()
     given = [
-      p.constant(x)
-      if x.shape == a.shape and scalars.is_constant(x)
-      else p.inputs(k, a.shape, a.dtype, x.shape != a.shape)
+      p.constant(x) if x.shape == a.shape and scalars.is_constant(x) else p.inputs(k, a.shape, a.dtype, x.shape != a.shape)
       for k, (x, a) in enumerate(zip(inputs, closed.in_avals, strict=True))
     ]
     outs = p.run(closed, given)

@@ -96,9 +96,7 @@ class _Rows(NamedTuple):
   stride: int  # numbers of one world in the array
 
 
-def kernel(
-  p: Program, sizes: Sequence[int], outs: Sequence[np.ndarray], lanes: int
-) -> tuple[list[str], str, int, list[int]]:
+def kernel(p: Program, sizes: Sequence[int], outs: Sequence[np.ndarray], lanes: int) -> tuple[list[str], str, int, list[int]]:
   """Return the LLVM assembly of a kernel, the bytes of memory that it needs, and the indices of the inputs that it reads.
 
   The assembly is a list of functions and the entry `@step`, a handler of XLA's FFI. The entry's arguments are the arrays that

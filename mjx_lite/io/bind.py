@@ -165,7 +165,7 @@ def _element(m: Model, kind: _Kind, which: int | str) -> Element:
 
 
 _ADDRESSES = {
-  k.type: f"name_{ {'joint': 'jnt', 'camera': 'cam', 'material': 'mat', 'equality': 'eq'}.get(k.method, k.method)}adr"
+  k.type: f"name_{ {'joint': 'jnt', 'camera': 'cam', 'material': 'mat', 'equality': 'eq'}.get(k.method, k.method) }adr"
   for k in _KINDS
 }
 

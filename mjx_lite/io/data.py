@@ -49,9 +49,7 @@ def _names(keep: Sequence[str]) -> Sequence[str]:
   return keep
 
 
-def make_data(
-  m: Model | mujoco.MjModel, device: Any = None, *, keep: Sequence[str] = (), **mjx_options: Any
-) -> Data:
+def make_data(m: Model | mujoco.MjModel, device: Any = None, *, keep: Sequence[str] = (), **mjx_options: Any) -> Data:
   """Create the Data of one world at the model's reference configuration; computed fields are zero.
 
   Differs: MjData always has `crb`, `qLD`, `qLDiagInv` and `efc_KBIP`; a Data has these fields only where `keep` names them.
@@ -169,9 +167,7 @@ def _check_same_model(m: Any, d: Any) -> None:
   for size, field in (("nq", "qpos"), ("nv", "qvel"), ("nu", "ctrl"), ("nmocap", "mocap_pos"), ("nbody", "xpos")):
     have = getattr(d, field).shape[0]
     if have != getattr(m, size):
-      raise ValueError(
-        f"the Data is of another model: its {field} has {have} rows, the model has {size} = {getattr(m, size)}."
-      )
+      raise ValueError(f"the Data is of another model: its {field} has {have} rows, the model has {size} = {getattr(m, size)}.")
 
 
 def _check_types(mj_model: Any, d: Any) -> None:
@@ -203,9 +199,7 @@ def get_data(m: mujoco.MjModel, d: Data, **mjx_options: Any) -> mujoco.MjData | 
 
 
 @options.renamed(mj_model="m")
-def get_data_into(
-  result: mujoco.MjData | list[mujoco.MjData], m: mujoco.MjModel, d: Data, **mjx_options: Any
-) -> None:
+def get_data_into(result: mujoco.MjData | list[mujoco.MjData], m: mujoco.MjModel, d: Data, **mjx_options: Any) -> None:
   """Write a Data into existing mujoco.MjData, with contacts and constraint rows packed as in MuJoCo.
 
   Args:

@@ -20,6 +20,7 @@ FIELDS = {
   RayDataField.DEPTH: 1,
 }  # fmt: skip
 
+
 class RayTables(NamedTuple):
   """Rays of all sensors, which are cast together; rays of cameras come first."""
 

@@ -83,7 +83,7 @@ def _blocks(p: Problem) -> tuple[jax.Array, jax.Array]:
   plan, exists = p.model.plan, p.rows.D > 0
   if cost.is_cone(plan):
     first = len(plan.jacobian.order)
-    exists = jnp.concatenate([exists[:first], exists[first:: plan.contact.ndir]])
+    exists = jnp.concatenate([exists[:first], exists[first :: plan.contact.ndir]])
   return jnp.argsort(~exists, axis=0, stable=True).astype(jnp.int32), jnp.sum(exists, axis=0, dtype=jnp.int32)
 
 

@@ -199,9 +199,7 @@ def _tables(m, d, p, pieces: Pieces, box, start_noise):
   def put(tree: Any) -> Any:
     return jax.tree.map(lambda x: np.asarray(x, dtype), tree)
 
-  start, ctrl, measured, prior, scale, spread = map(
-    put, (pieces.start, pieces.ctrl, pieces.measured, prior, box.scale, spread)
-  )
+  start, ctrl, measured, prior, scale, spread = map(put, (pieces.start, pieces.ctrl, pieces.measured, prior, box.scale, spread))
   tables = problem.Tables(m, d, start, ctrl, measured, {}, spread, prior, scale, spread)  # each pass sets weight and join
   return tables, put(low), put(high)
 

@@ -84,9 +84,7 @@ def choose_backend() -> Backend:
 def _probe(name: str) -> str | None:
   """Draw a 32 x 32 picture on the platform `name`; return None, or the last line of the error."""
   try:
-    done = subprocess.run(
-      [sys.executable, "-c", _PROBE], env=gl_environment(name), capture_output=True, text=True, timeout=60
-    )
+    done = subprocess.run([sys.executable, "-c", _PROBE], env=gl_environment(name), capture_output=True, text=True, timeout=60)
   except subprocess.TimeoutExpired:
     return "no answer within 60 s"
   if done.returncode == 0:

@@ -50,9 +50,7 @@ def render_grid(
   """
   qpos = np.asarray(qpos, np.float64)
   if qpos.ndim not in (2, 3) or qpos.shape[-1] != mj_model.nq or 0 in qpos.shape[:-1]:
-    raise ValueError(
-      f"qpos has shape {qpos.shape}; (worlds, {mj_model.nq}) or (frames, worlds, {mj_model.nq}) is needed"
-    )
+    raise ValueError(f"qpos has shape {qpos.shape}; (worlds, {mj_model.nq}) or (frames, worlds, {mj_model.nq}) is needed")
   film = qpos[None] if qpos.ndim == 2 else qpos
   spacing = spacing or float(np.clip(1.1 * mj_model.stat.extent, 0.5, 10.0))
   offset, lookat, distance = arrange(mj_model, film.shape[1], spacing, azimuth)
@@ -142,9 +140,7 @@ def write_mp4(path: str | os.PathLike, images: np.ndarray, fps: float) -> str | 
   return None
 
 
-def arrange(
-  mj_model: mujoco.MjModel, worlds: int, spacing: float, azimuth: float
-) -> tuple[np.ndarray, np.ndarray, float]:
+def arrange(mj_model: mujoco.MjModel, worlds: int, spacing: float, azimuth: float) -> tuple[np.ndarray, np.ndarray, float]:
   """Place worlds on a square grid; return offsets (worlds, 3) [m], the camera's target (3,) [m] and its distance [m]."""
   columns = int(np.ceil(np.sqrt(worlds)))
   rows = -(-worlds // columns)

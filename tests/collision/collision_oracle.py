@@ -22,7 +22,7 @@ def _cloud(count: int) -> np.ndarray:
   return x / np.linalg.norm(x, axis=1, keepdims=True) * [0.6, 0.4, 0.3]
 
 
-MESHES = {'mesh': _frustum(6), 'cloud': _cloud(40)}  # by the name of the geom type in this module
+MESHES = {"mesh": _frustum(6), "cloud": _cloud(40)}  # by the name of the geom type in this module
 
 
 @functools.cache
@@ -35,7 +35,7 @@ def model(type_a: str, type_b: str) -> mujoco.MjModel:
   def shape(kind):
     return f'type="mesh" mesh="{kind}"' if kind in MESHES else f'type="{kind}" size="{size[kind]}"'
 
-  meshes = ''.join(f'<mesh name="{k}" vertex="{" ".join(map(str, x.ravel()))}"/>' for k, x in MESHES.items())
+  meshes = "".join(f'<mesh name="{k}" vertex="{" ".join(map(str, x.ravel()))}"/>' for k, x in MESHES.items())
   return mujoco.MjModel.from_xml_string(f"""
     <mujoco>
       <asset>{meshes}</asset>
@@ -69,7 +69,7 @@ def contacts(type_a, type_b, pos, mat, size, margin):
   d = mujoco.MjData(m)
   mujoco.mj_forward(m, d)
   # bounding spheres that never filter (0 marks a plane)
-  m.geom_rbound[:] = [0 if t == 'plane' else 1e6 for t in (type_a, type_b)]
+  m.geom_rbound[:] = [0 if t == "plane" else 1e6 for t in (type_a, type_b)]
   m.pair_gap[0] = 0
   out = []
   for n in range(len(pos)):
@@ -118,7 +118,7 @@ def poses(rng: np.random.Generator, n: int, kind: str):
       grid and draws from few sizes, so that faces and edges meet exactly. 'tilted' is 'aligned' with a small generic
       offset in turn and place, and the whole scene turned: the neighbourhood of every special position.
   """
-  if kind == 'random':
+  if kind == "random":
     mat = np.stack([_rotations(rng, n), _rotations(rng, n)], axis=1)
     size = rng.uniform(0.1, 1, size=(n, 2, 3))
     away = rng.normal(size=(n, 3))
@@ -131,11 +131,11 @@ def poses(rng: np.random.Generator, n: int, kind: str):
   pos[:, 0] = 0
   turns = [_turns(rng.integers(3, size=n), rng.choice([0, 0, 1, 2, 3], size=n) * np.pi / 4) for _ in range(4)]
   mat = np.stack([turns[0] @ turns[1], turns[2] @ turns[3]], axis=1)
-  if kind == 'tilted':
+  if kind == "tilted":
     tilt = 10 ** rng.uniform(-6, -1, size=n)
     mat[:, 1] = _turns(rng.integers(3, size=n), tilt) @ mat[:, 1] @ _turns(rng.integers(3, size=n), -0.7 * tilt)
     pos[:, 1] += rng.normal(size=(n, 3)) * tilt[:, None]
     scene = _rotations(rng, n)
     mat = scene[:, None] @ mat
-    pos = np.einsum('nij,nkj->nki', scene, pos) + rng.normal(size=(n, 1, 3))
+    pos = np.einsum("nij,nkj->nki", scene, pos) + rng.normal(size=(n, 1, 3))
   return pos, mat, size, rng.choice([0, 0.01, 0.25], size=n)

@@ -2,4 +2,4 @@
 
 import jax
 
-jax.config.update('jax_enable_x64', True)
+jax.config.update("jax_enable_x64", True)

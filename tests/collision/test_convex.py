@@ -28,18 +28,18 @@ ITERATIONS = 35
 
 def _named(pair):
   """Mesh against mesh takes two meshes."""
-  return ('mesh', 'cloud') if pair == ('mesh', 'mesh') else pair
+  return ("mesh", "cloud") if pair == ("mesh", "mesh") else pair
 
 
 @functools.cache
 def _plan():
   hulls = [oracle.hulls(*_named(p)) for p in PAIRS]
-  tables = oracle.hulls('mesh', 'cloud')[0].tables
+  tables = oracle.hulls("mesh", "cloud")[0].tables
   sides = []
   for side in (0, 1):
-    mesh = [('mesh', 'cloud').index(_named(p)[side]) for p in PAIRS if p[side] == 'mesh']
+    mesh = [("mesh", "cloud").index(_named(p)[side]) for p in PAIRS if p[side] == "mesh"]
     assert len(mesh) == sum(h[side] is not None for h in hulls)
-    both = [oracle.hulls('mesh', 'cloud')[k] for k in mesh]
+    both = [oracle.hulls("mesh", "cloud")[k] for k in mesh]
     sides.append(HullOf(tables, np.array([h.first[0] for h in both]), np.array([h.count[0] for h in both])) if both else None)
   return convex.plan(PAIRS, *sides)
 
@@ -76,13 +76,13 @@ def _touching(kind, depth):
 
 @functools.cache
 def _poses(kind):
-  place, _, depth = kind.partition(' ')
+  place, _, depth = kind.partition(" ")
   if depth:
     return _touching(place, float(depth))
   return [oracle.poses(np.random.default_rng(k), N, place) for k in range(len(PAIRS))]
 
 
-KINDS = ('random', 'random 1e-2', 'random 1e-4', 'tilted 1e-3')
+KINDS = ("random", "random 1e-2", "random 1e-4", "tilted 1e-3")
 
 
 @functools.cache
@@ -96,7 +96,7 @@ def _both(kind):
   return ours, [oracle.contacts(*_named(pair), *p) for pair, p in zip(PAIRS, poses, strict=True)]
 
 
-@pytest.mark.parametrize('kind', KINDS)
+@pytest.mark.parametrize("kind", KINDS)
 def test_finds_what_mujoco_finds(kind):
   ours, theirs = _both(kind)
   same = np.zeros((len(PAIRS), N), bool)
@@ -111,7 +111,7 @@ def test_finds_what_mujoco_finds(kind):
   assert same.mean() > 0.96, dict(zip(PAIRS, same.mean(axis=1), strict=True))
 
 
-@pytest.mark.parametrize('kind', KINDS[1:])
+@pytest.mark.parametrize("kind", KINDS[1:])
 def test_distance_of_single_contacts(kind):
   ours, theirs = _both(kind)
   error, normal = [], []
@@ -128,7 +128,7 @@ def test_distance_of_single_contacts(kind):
 
 def _special(pair, pos, mat, size, margin):
   """Contacts of one pair in N poses of its own, the others anywhere: ours (N, 4, 13) and C's, which searches to the end."""
-  poses, k = list(_poses('random')), PAIRS.index(pair)
+  poses, k = list(_poses("random")), PAIRS.index(pair)
   poses[k] = pos, mat, size, np.full(N, margin)
   found = _collide()(*_args(poses))
   dist, place, frame = (np.moveaxis(np.asarray(x[k]), -1, 0) for x in (found.dist, found.pos, found.frame))
@@ -146,7 +146,7 @@ def test_a_face_seen_edge_on_does_not_hide_an_overlap():
   mat = np.stack([np.broadcast_to(np.eye(3), turned.shape), turned], axis=1)
   pos = np.zeros((N, 2, 3))
   pos[:, 1] = np.stack([0.5 + 0.005 * np.arange(N), 0 * tilt, 0 * tilt + 1], axis=1)
-  ours, theirs = _special(('cylinder', 'mesh'), pos, mat, np.ones((N, 2, 3)), 0)
+  ours, theirs = _special(("cylinder", "mesh"), pos, mat, np.ones((N, 2, 3)), 0)
   deepest = np.array([x[:, 0].min() for x in theirs])
   assert (deepest < -0.45).mean() > 0.5
   assert (ours[:, :, 0].min(axis=1) < -0.45).all()
@@ -161,7 +161,7 @@ def test_edge_in_a_face_that_looks_sideways():
   size = np.broadcast_to([[0.7, 0.25, 0], [0.25, 0.14, 0.175]], (N, 2, 3))
   pos = np.zeros((N, 2, 3))
   pos[:, 1] = np.stack([-0.685 * np.sin(place), 0.685 * np.cos(place), height], axis=1) - mat[:, 1] @ (size[0, 1] * [1, -1, -1])
-  ours, theirs = _special(('cylinder', 'box'), pos, mat, size, 0)
+  ours, theirs = _special(("cylinder", "box"), pos, mat, size, 0)
   both = zip(ours, theirs, strict=True)
   aside = [(x[x[:, 0] < 0], y) for x, y in both if len(y) and (y[:, 4] < -0.8).all()]
   assert len(aside) > 0.8 * N
@@ -177,7 +177,7 @@ def test_edge_of_a_capsule_that_lies_askew_on_a_rim():
   pos = np.zeros((N, 2, 3))
   pos[:, 0] = np.stack([rng.uniform(0.5, 0.9, N), rng.uniform(-0.1, 0.1, N), np.full(N, 0.595)], axis=1)
   size = np.broadcast_to([[0.1, 0.5, 0], [1.0, 0.5, 0]], (N, 2, 3))
-  ours, theirs = _special(('capsule', 'cylinder'), pos, mat, size, 0.05)
+  ours, theirs = _special(("capsule", "cylinder"), pos, mat, size, 0.05)
   found = [np.array(sorted(x[x[:, 0] < 0.05], key=lambda c: c[2])) for x in ours]
   both = [(x, np.array(sorted(y, key=lambda c: c[2]))) for x, y in zip(found, theirs, strict=True) if len(x) == len(y) == 2]
   assert len(both) > 0.8 * N
@@ -191,10 +191,10 @@ def test_limits_of_faces_and_edges_that_lie_on_each_other():
   mesh = np.stack([oracle.turn(2, 0.3) @ oracle.turn(0, x) @ oracle.turn(1, -np.pi / 2) for x in tilts])
   pos = np.zeros((N, 2, 3))
   pos[:, 1] = 0.02, 0.01, 1.2
-  faces = _special(('cylinder', 'mesh'), pos, np.stack([up, mesh], axis=1), size, 0)
+  faces = _special(("cylinder", "mesh"), pos, np.stack([up, mesh], axis=1), size, 0)
   tilts, size = np.linspace(0.08888, 0.08896, N), np.broadcast_to([[0.2, 0.4, 0], [1.0, 1.0, 0]], (N, 2, 3))
   capsule = np.stack([oracle.turn(2, 0.3) @ oracle.turn(0, np.pi / 2 + x) for x in tilts])
-  edges = _special(('capsule', 'cylinder'), pos[:, ::-1] - [[0, 0, 0.1], [0, 0, 0]], np.stack([capsule, up], axis=1), size, 0)
+  edges = _special(("capsule", "cylinder"), pos[:, ::-1] - [[0, 0, 0.1], [0, 0, 0]], np.stack([capsule, up], axis=1), size, 0)
   for (ours, theirs), most in ((faces, 4), (edges, 2)):
     count = np.array([len(x) for x in theirs])
     assert set(count) == {most, count[-1]}
@@ -205,9 +205,9 @@ def test_single_contact_of_a_face_has_the_distance_along_its_normal():
   """A corner of a box, or an end of a capsule, that dips into the cap of a cylinder, and is nearly parallel to it."""
   rng = np.random.default_rng(3)
   turns = [oracle.turn(2, z) @ oracle.turn(0, x) @ oracle.turn(1, y) for x, y, z in rng.uniform(0.02, 0.06, (N, 3))]
-  for pair, half, flat in ((('cylinder', 'box'), (0.4, 0.5, 0.3), 0), (('capsule', 'cylinder'), (0.1, 0.5, 0), np.pi / 2)):
+  for pair, half, flat in ((("cylinder", "box"), (0.4, 0.5, 0.3), 0), (("capsule", "cylinder"), (0.1, 0.5, 0), np.pi / 2)):
     mat, size, pos = np.zeros((N, 2, 3, 3)), np.zeros((N, 2, 3)), np.zeros((N, 2, 3))
-    k = pair.index('cylinder')
+    k = pair.index("cylinder")
     mat[:, k], size[:, k] = np.eye(3), (1, 0.5, 0)
     mat[:, 1 - k], size[:, 1 - k] = np.stack(turns) @ oracle.turn(0, flat), half
     lowest = half[0] + half[1] * np.abs(mat[:, 1 - k, 2, 2]) if flat else np.abs(mat[:, 1 - k, 2]) @ half
@@ -220,28 +220,28 @@ def test_single_contact_of_a_face_has_the_distance_along_its_normal():
 
 def test_symmetric():
   """Pairs of one type with the shapes swapped: the same distance where there is a single contact."""
-  for kind in ('random', 'random 1e-2'):
+  for kind in ("random", "random 1e-2"):
     a, b, margin = _args(_poses(kind))
     both = [np.asarray(_collide()(*shapes, margin).dist) for shapes in ((a, b), (b, a))]
     for k, pair in enumerate(PAIRS):
-      if pair[0] == pair[1] != 'mesh':
+      if pair[0] == pair[1] != "mesh":
         single = np.all([(x[k] < margin[k]).sum(axis=0) == 1 for x in both], axis=0)
         x, y = (z[k].min(axis=0)[single] for z in both)
         assert single.sum() > 10
         assert np.mean(np.abs(x - y) < 1e-5) > 0.85, pair
 
 
-@pytest.mark.parametrize('dtype, tolerance', [(np.float64, 1e-12), (np.float32, 1e-5)])
+@pytest.mark.parametrize("dtype, tolerance", [(np.float64, 1e-12), (np.float32, 1e-5)])
 def test_hulls_that_overlap_deeply_leave_each_other_by_the_shortest_way(dtype, tolerance):
   """Depth of the mesh and the cloud: how far the origin is from the nearest face of the hull of their differences."""
-  pos, mat, size, _ = oracle.poses(np.random.default_rng(0), 200, 'random')
-  hulls = oracle.hulls('mesh', 'cloud')
+  pos, mat, size, _ = oracle.poses(np.random.default_rng(0), 200, "random")
+  hulls = oracle.hulls("mesh", "cloud")
   a, b = (
-    np.einsum('nij,vj->nvi', mat[:, k], h.tables.vert[h.first[0] : h.first[0] + h.count[0]]) + pos[:, k, None]
+    np.einsum("nij,vj->nvi", mat[:, k], h.tables.vert[h.first[0] : h.first[0] + h.count[0]]) + pos[:, k, None]
     for k, h in enumerate(hulls)
   )
   depth = np.array([-ConvexHull((x[:, None] - y).reshape(-1, 3)).equations[:, 3].max() for x, y in zip(a, b, strict=True)])
-  p = convex.plan([('mesh', 'mesh')], *(HullOf(*h) for h in hulls))
+  p = convex.plan([("mesh", "mesh")], *(HullOf(*h) for h in hulls))
   args = [jnp.asarray(np.moveaxis(x, 0, -1)[None], dtype) for x in (pos[:, 0], pos[:, 1], mat[:, 0], mat[:, 1], size[:, 0])]
   shapes = Shape(args[0], args[2], args[4]), Shape(args[1], args[3], args[4])
   found = mjx.jit(lambda a, b, margin: convex.collide(p, a, b, margin, ITERATIONS, False).contacts)(*shapes, 0 * args[0][:, 0])
@@ -253,15 +253,15 @@ def test_hulls_that_overlap_deeply_leave_each_other_by_the_shortest_way(dtype, t
 def test_a_hull_that_pierces_a_thin_plate_leaves_it_by_the_shortest_way():
   """Where the search ends, the vertices may lie on a line; from there, too, a shorter way is looked for."""
   rng, n, half = np.random.default_rng(2), 600, np.array([0.4, 0.5, 0.005])
-  _, mat, _, _ = oracle.poses(rng, n, 'random')
+  _, mat, _, _ = oracle.poses(rng, n, "random")
   pos, plate_mat = 0.5 * rng.uniform(-1, 1, (n, 3)) * (half + 0.02), np.broadcast_to(np.eye(3), (n, 3, 3))
-  hull = oracle.hulls('box', 'mesh')[1]
+  hull = oracle.hulls("box", "mesh")[1]
   hull = hull._replace(tables=hull.tables._replace(vert=0.5 * hull.tables.vert))
   corners = np.array(list(itertools.product(*zip(-half, half, strict=True))))
   vertices = hull.tables.vert[hull.first[0] : hull.first[0] + hull.count[0]]
-  mesh = np.einsum('nij,vj->nvi', mat[:, 1], vertices) + pos[:, None]
+  mesh = np.einsum("nij,vj->nvi", mat[:, 1], vertices) + pos[:, None]
   depth = [-ConvexHull((corners[:, None] - x).reshape(-1, 3)).equations[:, 3].max() for x in mesh]
-  p = convex.plan([('box', 'mesh')], None, HullOf(*hull))
+  p = convex.plan([("box", "mesh")], None, HullOf(*hull))
   shapes = [
     Shape(*(jnp.asarray(np.moveaxis(x, 0, -1)[None]) for x in (*place, np.broadcast_to(size, (n, 3)))))
     for place, size in (((0 * pos, plate_mat), half), ((pos, mat[:, 1]), np.ones(3)))
@@ -270,9 +270,9 @@ def test_a_hull_that_pierces_a_thin_plate_leaves_it_by_the_shortest_way():
   np.testing.assert_allclose(-found.dist[0, 0], depth, rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize('pair', [('ellipsoid', 'mesh'), ('cylinder', 'box')], ids='-'.join)
+@pytest.mark.parametrize("pair", [("ellipsoid", "mesh"), ("cylinder", "box")], ids="-".join)
 def test_curved_shapes_that_overlap_deeply_leave_each_other_by_as_short_a_way_as_in_mujoco(pair):
-  pos, mat, size, margin = oracle.poses(np.random.default_rng(0), 800, 'random')
+  pos, mat, size, margin = oracle.poses(np.random.default_rng(0), 800, "random")
   pos[:, 1] = pos[:, 0] + 0.3 * (pos[:, 1] - pos[:, 0])
   p = convex.plan([pair], *(None if h is None else HullOf(*h) for h in oracle.hulls(*pair)))
   shapes = [Shape(*(jnp.asarray(np.moveaxis(x[:, k], 0, -1)[None]) for x in (pos, mat, size))) for k in (0, 1)]
@@ -292,12 +292,12 @@ def test_curved_shapes_that_overlap_deeply_leave_each_other_by_as_short_a_way_as
 @functools.cache
 def _directions():
   rng = np.random.default_rng(2)
-  a, b, margin = _args(_poses('random 1e-2'))
+  a, b, margin = _args(_poses("random 1e-2"))
 
   def tangent(s):
     x, y, z = rng.normal(size=(3, *s.pos[:, 0].shape))
     skew = np.stack([np.stack(r, axis=1) for r in ((0 * x, -z, y), (z, 0 * x, -x), (-y, x, 0 * x))], axis=1)
-    mat = jnp.einsum('pijw,pjkw->pikw', skew, s.mat)
+    mat = jnp.einsum("pijw,pjkw->pikw", skew, s.mat)
     return Shape(jnp.asarray(rng.normal(size=s.pos.shape)), mat, 0.1 * jnp.asarray(rng.normal(size=s.size.shape)))
 
   return (a, b, margin), (tangent(a), tangent(b), jnp.zeros_like(margin))
@@ -338,16 +338,16 @@ def _as(mask, x):
 
 
 def test_float32():
-  args = _args(_poses('random'), np.float32)
+  args = _args(_poses("random"), np.float32)
   assert {x.dtype for x in jax.eval_shape(_fn, *args)} == {np.dtype(np.float32)}
-  assert re.findall(r'f64\[[^\]]', str(jax.make_jaxpr(_fn)(*args))) == []
+  assert re.findall(r"f64\[[^\]]", str(jax.make_jaxpr(_fn)(*args))) == []
 
 
 def _operations(kernel):
   """Operations of a kernel of XLA's program if each is repeated in every use, as XLA's code generator mostly does."""
-  size, last = {}, ''
-  for name, operands in re.findall(r'^ +(?:ROOT )?%([\w.-]+) = [^(]*[\w-]+\((.*?)\)(?:, |$)', kernel, re.MULTILINE):
-    size[name], last = 1 + sum(size.get(x, 0) for x in re.findall(r'%([\w.-]+)', operands)), name
+  size, last = {}, ""
+  for name, operands in re.findall(r"^ +(?:ROOT )?%([\w.-]+) = [^(]*[\w-]+\((.*?)\)(?:, |$)", kernel, re.MULTILINE):
+    size[name], last = 1 + sum(size.get(x, 0) for x in re.findall(r"%([\w.-]+)", operands)), name
   return size[last]
 
 
@@ -372,12 +372,12 @@ def test_corners_of_a_tile_are_those_of_its_hulls(tables):
 
 def test_no_kernel_repeats_operations_by_the_million():
   """Eight corners compared one after the other, each result used thrice by the next, were seven million instructions."""
-  corners = ' '.join(f'{x:.3f}' for x in np.random.default_rng(0).normal(size=24))
+  corners = " ".join(f"{x:.3f}" for x in np.random.default_rng(0).normal(size=24))
   body = '<body pos="0 0 {}"><freejoint/><geom type="mesh" mesh="m"/></body>'
   asset = f'<asset><mesh name="m" vertex="{corners}"/></asset>'
   bodies = body.format(0) + body.format(1)
-  m = mjx.put_model(mujoco.MjModel.from_xml_string(f'<mujoco>{asset}<worldbody>{bodies}</worldbody></mujoco>'))
-  program = mjx.jit(lambda d: mjx.collision(m, mjx.kinematics(m, d))).lower(mjx.make_data(m)).compile().as_text() or ''
-  kernels = re.findall(r'^%fused_computation.*?^}', program, re.MULTILINE | re.DOTALL)
+  m = mjx.put_model(mujoco.MjModel.from_xml_string(f"<mujoco>{asset}<worldbody>{bodies}</worldbody></mujoco>"))
+  program = mjx.jit(lambda d: mjx.collision(m, mjx.kinematics(m, d))).lower(mjx.make_data(m)).compile().as_text() or ""
+  kernels = re.findall(r"^%fused_computation.*?^}", program, re.MULTILINE | re.DOTALL)
   assert len(kernels) > 100
   assert max(map(_operations, kernels)) < 250_000  # 1,900,000 with the chain

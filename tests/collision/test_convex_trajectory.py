@@ -20,7 +20,7 @@ def _by_pair(contacts):
 
 
 def test_contacts_along_a_trajectory():
-  model = load('convex')
+  model = load("convex")
   data = mujoco.MjData(model)
   m = mjx.put_model(model)
   start, poses, theirs = mjx.make_data(m), [], []

@@ -16,8 +16,8 @@ import pytest
 from mjx_lite.collision import primitive
 from mjx_lite.collision.shapes import NO_CONTACT, Contacts, Shape
 
-PAIRS = [pair for pair, collider in primitive.COLLIDERS.items() if collider.fn and pair[0] != 'hfield' and pair[1] != 'sdf']
-every_pair = pytest.mark.parametrize('pair', PAIRS, ids='-'.join)
+PAIRS = [pair for pair, collider in primitive.COLLIDERS.items() if collider.fn and pair[0] != "hfield" and pair[1] != "sdf"]
+every_pair = pytest.mark.parametrize("pair", PAIRS, ids="-".join)
 N = 300  # poses of each kind
 
 EYE = np.eye(3)
@@ -26,32 +26,32 @@ X90, X45, Z45 = oracle.turn(0, np.pi / 2), oracle.turn(0, np.pi / 4), oracle.tur
 # scenes by hand: (geom b's place, turn of a, turn of b, size of a, size of b, number of contacts)
 BOX, CUBE, ROD, BALL, FLOOR = (0.5, 0.6, 0.3), (0.5, 0.5, 0.5), (0.1, 0.5, 0), (0.2, 0, 0), (0, 0, 1)
 SCENES = {
-  ('plane', 'sphere'): [((0, 0, 0.2 - 1e-9), EYE, EYE, FLOOR, BALL, 1), ((0, 0, -5), EYE, EYE, FLOOR, BALL, 1)],
-  ('plane', 'capsule'): [
+  ("plane", "sphere"): [((0, 0, 0.2 - 1e-9), EYE, EYE, FLOOR, BALL, 1), ((0, 0, -5), EYE, EYE, FLOOR, BALL, 1)],
+  ("plane", "capsule"): [
     ((0, 0, 0.6 - 1e-9), EYE, EYE, FLOOR, ROD, 1),  # standing
     ((0, 0, 0.05), EYE, X90, FLOOR, ROD, 2),  # lying
     ((0, 0, 0.3), EYE, X45, FLOOR, ROD, 1),  # leaning
     ((0, 0, -3), EYE, X45, FLOOR, ROD, 2),  # below
   ],
-  ('plane', 'box'): [
+  ("plane", "box"): [
     ((0, 0, 0.3 - 1e-9), EYE, EYE, FLOOR, BOX, 4),  # flat, touching
     ((0, 0, 0.6), EYE, X45, FLOOR, BOX, 2),  # on an edge
     ((0, 0, 0.7), EYE, X45 @ Z45, FLOOR, BOX, 1),  # on a corner
     ((0, 0, -2), EYE, EYE, FLOOR, BOX, 4),  # below
   ],
-  ('plane', 'ellipsoid'): [
+  ("plane", "ellipsoid"): [
     ((0, 0, 0.3 - 1e-9), EYE, EYE, FLOOR, BOX, 1),
     ((0, 0, 0.4), EYE, X45, FLOOR, BOX, 1),
     ((0, 0, -2), EYE, X45, FLOOR, BOX, 1),
   ],
-  ('plane', 'cylinder'): [
+  ("plane", "cylinder"): [
     ((0, 0, 0.5 - 1e-9), EYE, EYE, FLOOR, ROD, 3),  # standing
     ((0, 0, 0.1 - 1e-9), EYE, X90, FLOOR, ROD, 2),  # lying
     ((0, 0, 0.4), EYE, X45, FLOOR, ROD, 1),  # leaning
     ((0, 0, -3), EYE, X45, FLOOR, ROD, 4),  # below
   ],
-  ('plane', 'mesh'): [((0, 0, 5), EYE, EYE, FLOOR, BOX, 0), ((0, 0, -2), EYE, X45, FLOOR, BOX, 4)],
-  ('sphere', 'cylinder'): [
+  ("plane", "mesh"): [((0, 0, 5), EYE, EYE, FLOOR, BOX, 0), ((0, 0, -2), EYE, X45, FLOOR, BOX, 4)],
+  ("sphere", "cylinder"): [
     ((0.3 - 1e-9, 0, 0.2), EYE, EYE, BALL, ROD, 1),  # side, touching
     ((0.05, 0, 0.65), EYE, EYE, BALL, ROD, 1),  # cap
     ((0.2, 0, 0.6), EYE, EYE, BALL, ROD, 1),  # rim
@@ -59,18 +59,18 @@ SCENES = {
     ((0, 0, 0.1), X45, EYE, BALL, ROD, 1),
     ((0.05, 0, 0.47), EYE, EYE, BALL, ROD, 1),  # inside, near a cap
   ],
-  ('sphere', 'sphere'): [
+  ("sphere", "sphere"): [
     ((0.4 - 1e-9, 0, 0), EYE, EYE, BALL, BALL, 1),  # touching
     ((0, 0, 0), EYE, EYE, BALL, BALL, 1),  # same centre, parallel axes
     ((0, 0, 0), EYE, X45, BALL, BALL, 1),  # same centre, other axes
   ],
-  ('sphere', 'capsule'): [
+  ("sphere", "capsule"): [
     ((0.3 - 1e-9, 0, 0.2), EYE, EYE, BALL, ROD, 1),  # side, touching
     ((0, 0, 0.7), EYE, EYE, BALL, ROD, 1),  # end
     ((0, 0, 0.1), EYE, EYE, BALL, ROD, 1),  # centre on the axis
     ((0, 0, 0.1), X45, EYE, BALL, ROD, 1),
   ],
-  ('sphere', 'box'): [
+  ("sphere", "box"): [
     ((0.7 - 1e-9, 0, 0), EYE, EYE, BALL, BOX, 1),  # face, touching
     ((0.6, 0.7, 0), EYE, EYE, BALL, BOX, 1),  # edge
     ((0.6, 0.7, 0.4), EYE, EYE, BALL, BOX, 1),  # corner
@@ -78,7 +78,7 @@ SCENES = {
     ((0.1, 0.2, 0.05), EYE, EYE, BALL, BOX, 1),  # centre inside
     ((0.5, 0, 0), EYE, EYE, BALL, BOX, 1),  # centre on a face
   ],
-  ('capsule', 'capsule'): [
+  ("capsule", "capsule"): [
     ((0.15, 0, 0), EYE, EYE, ROD, ROD, 2),  # parallel
     ((0.15, 0, 0.3), EYE, EYE, ROD, ROD, 2),  # parallel, shifted
     ((0, 0, 0.4), EYE, EYE, ROD, ROD, 2),  # on one line, overlapping
@@ -89,7 +89,7 @@ SCENES = {
     ((0.15, 0, 0), EYE, oracle.turn(0, 5e-5), ROD, ROD, 2),  # nearly parallel
     ((0.15, 0, 0), EYE, oracle.turn(0, 2e-4), ROD, ROD, 1),
   ],
-  ('capsule', 'box'): [
+  ("capsule", "box"): [
     ((0, 0, -0.38), X90, EYE, ROD, BOX, 2),  # flat on a face
     ((0, 0.4, -0.4 + 1e-9), X90, EYE, ROD, BOX, 2),  # flat, beyond an edge
     ((0, 0, -0.8), EYE, EYE, ROD, BOX, 1),  # upright on a face
@@ -99,7 +99,7 @@ SCENES = {
     ((0.1, -0.1, 0.05), X45, EYE, ROD, BOX, 1),  # inside
     ((0.58, 0, 0), EYE, EYE, ROD, BOX, 2),  # along a side
   ],
-  ('box', 'box'): [
+  ("box", "box"): [
     ((0, 0, 0.6 - 1e-9), EYE, EYE, BOX, BOX, 4),  # flat on flat, touching
     ((0.3, 0.2, 0.55), EYE, EYE, BOX, BOX, 4),  # shifted
     ((0, 0, 0.95), EYE, Z45, CUBE, CUBE, 8),  # flat, turned by 45 degrees
@@ -122,7 +122,7 @@ def _poses(pair):
     np.array([s[3:5] for s in scenes], float),
     np.zeros(len(scenes)),
   )
-  kinds = [oracle.poses(np.random.default_rng(1), N, kind) for kind in ('random', 'aligned', 'tilted')]
+  kinds = [oracle.poses(np.random.default_rng(1), N, kind) for kind in ("random", "aligned", "tilted")]
   return [np.concatenate(x) for x in zip(by_hand, *kinds, strict=True)]
 
 
@@ -137,7 +137,7 @@ def _args(pos, mat, size, margin, dtype=np.float64):
 
 def _named(pair):
   """Types as the oracle names them: a mesh whose lowest vertex is unique."""
-  return tuple('cloud' if t == 'mesh' else t for t in pair)
+  return tuple("cloud" if t == "mesh" else t for t in pair)
 
 
 @functools.cache
@@ -216,7 +216,7 @@ def test_second_contact_of_a_capsule_perpendicular_to_a_side_does_not_hang_on_ro
     np.broadcast_to([place, (0, 0, 0)], (n, 2, 3)), np.stack([mat, np.broadcast_to(EYE, mat.shape)], axis=1),
     np.broadcast_to([capsule, box], (n, 2, 3)), np.zeros(n),
   ]  # fmt: skip
-  ours, theirs = _rows(_collide(('capsule', 'box'))(*_args(*poses)), poses[3]), oracle.contacts('capsule', 'box', *poses)
+  ours, theirs = _rows(_collide(("capsule", "box"))(*_args(*poses)), poses[3]), oracle.contacts("capsule", "box", *poses)
   # C has a second contact for some of the signs only, always in the same place
   assert sorted(len(x) for x in theirs) == [1] * (n - with_second) + [2] * with_second
   for x in ours:
@@ -229,8 +229,8 @@ def _batched(f):
   return lambda *args: jax.tree.map(lambda x: x[0], jax.vmap(f)(*jax.tree.map(lambda x: x[None], args)))
 
 
-@pytest.mark.parametrize('run', [lambda f: f, jax.jit, _batched], ids=['eager', 'jit', 'vmap'])
-@pytest.mark.parametrize('dtype, tolerance', [(np.float64, 1e-9), (np.float32, 1e-6)])
+@pytest.mark.parametrize("run", [lambda f: f, jax.jit, _batched], ids=["eager", "jit", "vmap"])
+@pytest.mark.parametrize("dtype, tolerance", [(np.float64, 1e-9), (np.float32, 1e-6)])
 def test_a_capsule_exactly_along_an_axis_of_a_box_has_the_contacts_of_mujoco(dtype, tolerance, run):
   """Where the capsule is perpendicular to an axis with no rounding error, the number of contacts in C is no accident."""
   rng, n = np.random.default_rng(4), 400
@@ -240,7 +240,7 @@ def test_a_capsule_exactly_along_an_axis_of_a_box_has_the_contacts_of_mujoco(dty
   pos = np.stack([np.zeros((n, 3)), rng.integers(-100, 101, size=(n, 3)) / 128], axis=1)
   size = rng.integers(8, 64, size=(n, 2, 3)) / 64 + np.arange(3) / 1024  # no two features are equally near
   poses = pos, mat, size, np.zeros(n)
-  ours, theirs = _rows(run(_fn(('capsule', 'box')))(*_args(*poses, dtype)), poses[3]), oracle.contacts('capsule', 'box', *poses)
+  ours, theirs = _rows(run(_fn(("capsule", "box")))(*_args(*poses, dtype)), poses[3]), oracle.contacts("capsule", "box", *poses)
   number = [len(x) for x in theirs]
   assert min(number.count(k) for k in range(3)) > 20
   assert [len(x) for x in ours] == number
@@ -256,7 +256,7 @@ def _directions(pair):
   def tangent(s):
     x, y, z = rng.normal(size=(3, s.pos.shape[-1]))
     skew = np.array([[0 * x, -z, y], [z, 0 * x, -x], [-y, x, 0 * x]])
-    mat = jnp.einsum('ijw,pjkw->pikw', skew, s.mat)
+    mat = jnp.einsum("ijw,pjkw->pikw", skew, s.mat)
     return Shape(jnp.asarray(rng.normal(size=s.pos.shape)), mat, 0.3 * jnp.asarray(rng.normal(size=s.size.shape)))
 
   return (a, b, margin), (tangent(a), tangent(b), jnp.zeros_like(margin))
@@ -324,7 +324,7 @@ def test_derivatives(pair):
 def test_float32_stays(pair):
   args = _args(*(x[:3] for x in _poses(pair)), dtype=np.float32)
   jaxpr = str(jax.make_jaxpr(_fn(pair))(*args))
-  assert re.findall(r'f64\[[^\]]', jaxpr) == []
+  assert re.findall(r"f64\[[^\]]", jaxpr) == []
   assert {x.dtype for x in jax.eval_shape(_fn(pair), *args)} == {np.dtype(np.float32)}
 
 

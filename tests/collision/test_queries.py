@@ -17,7 +17,7 @@ N = 400
 
 @functools.cache
 def _scene():
-  model = load('shapes')
+  model = load("shapes")
   data = mujoco.MjData(model)
   mujoco.mj_forward(model, data)
   return model, data, mjx.put_model(model), mjx.put_data(model, data)
@@ -31,28 +31,28 @@ def _rays():
 
 
 CHOICES = {
-  'all': dict(),
-  'groups': dict(geomgroup=(1, 0, 1, 1, 1, 1)),
-  'moving': dict(flg_static=False, bodyexclude=3),
+  "all": dict(),
+  "groups": dict(geomgroup=(1, 0, 1, 1, 1, 1)),
+  "moving": dict(flg_static=False, bodyexclude=3),
 }
 
 
-@pytest.mark.parametrize('choice', CHOICES)
+@pytest.mark.parametrize("choice", CHOICES)
 def test_rays_equal_c(choice):
   model, data, m, d = _scene()
   options = CHOICES[choice]
   point, vec = _rays()
   dist, geom = mjx.jit(lambda p, v: mjx.multi_ray(m, d, p, v, **options))(point, vec)
-  group = np.array(options['geomgroup'], np.uint8) if 'geomgroup' in options else None
+  group = np.array(options["geomgroup"], np.uint8) if "geomgroup" in options else None
   found = np.zeros(1, np.int32)
   seen = set()
   for k in range(N):
-    static, exclude = options.get('flg_static', True), options.get('bodyexclude', -1)
+    static, exclude = options.get("flg_static", True), options.get("bodyexclude", -1)
     length = mujoco.mj_ray(model, data, point, vec[k], group, static, exclude, found)
     seen.add(int(found[0]))
     assert int(geom[k]) == found[0], k
     np.testing.assert_allclose(dist[k], length, rtol=1e-10)
-  assert len(seen) >= (9 if choice == 'all' else 6)
+  assert len(seen) >= (9 if choice == "all" else 6)
 
 
 def test_ray_from_inside_and_derivative():
@@ -95,7 +95,7 @@ def test_distances_equal_c():
 
 def test_distance_beyond_the_limit_and_derivative():
   _, _, m, d = _scene()
-  (dist, fromto), = _distances(((2, 3),), 0.1)(d.geom_xpos)
+  ((dist, fromto),) = _distances(((2, 3),), 0.1)(d.geom_xpos)
   assert float(dist) == 0.1 and not np.any(fromto)
   pair = (5, 4)
   measure = _distances(PAIRS, 10.0)

@@ -92,10 +92,12 @@ def test_bad_control_zeroes_all_controls_of_its_world(model):
 
 
 def test_solver_that_stops_early_says_so():
-  m = mjx.put_model(mujoco.MjModel.from_xml_string("""
+  m = mjx.put_model(
+    mujoco.MjModel.from_xml_string("""
     <mujoco><worldbody>
       <geom type="plane" size="1 1 1"/><body pos="0 0 .2"><freejoint/><geom type="capsule" size=".1 .2" euler="70 20 0"/></body>
-    </worldbody></mujoco>"""))
+    </worldbody></mujoco>""")
+  )
   d = mjx.make_data(m)
   d = d.replace(qvel=d.qvel - 3.0)
   for iterations, flagged in ((1, True), (50, False)):

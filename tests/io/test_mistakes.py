@@ -125,8 +125,10 @@ def test_numbers_from_which_no_motion_follows(changes, message):
 
 
 def test_a_massless_body_may_move_one_that_is_fixed_to_it():
-  mjx.put_model(mujoco.MjModel.from_xml_string("""
-    <mujoco><worldbody><body name="a"><joint type="slide"/><body><geom size=".1"/></body></body></worldbody></mujoco>"""))
+  mjx.put_model(
+    mujoco.MjModel.from_xml_string("""
+    <mujoco><worldbody><body name="a"><joint type="slide"/><body><geom size=".1"/></body></body></worldbody></mujoco>""")
+  )
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])

@@ -64,9 +64,7 @@ def test_what_neither_knows_is_refused(name):
   model = load("trees")
   m, data = mjx.put_model(model), mujoco.MjData(model)
   d = mjx.make_data(m)
-  args = dict(
-    put_model=(model,), make_data=(m,), put_data=(model, data), get_data=(model, d), get_data_into=(data, model, d)
-  )
+  args = dict(put_model=(model,), make_data=(m,), put_data=(model, data), get_data=(model, d), get_data_into=(data, model, d))
   with pytest.raises(TypeError, match=rf"{name} got an unexpected argument 'njmaxx'; did you mean 'njmax'"):
     getattr(mjx, name)(*args[name], njmaxx=3)
   with pytest.raises(TypeError, match=rf"{name} got an unexpected argument 'nonsense'\."):

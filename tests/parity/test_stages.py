@@ -7,9 +7,7 @@ from models import OTHERS, REAL, SCENE_NAMES, SLOW, load
 
 from mjx_lite.cli import compare
 
-NAMES = [
-  pytest.param(n, marks=pytest.mark.slow) if n in SLOW else n for n in (*SCENE_NAMES, "humanoid", *REAL, *OTHERS)
-]
+NAMES = [pytest.param(n, marks=pytest.mark.slow) if n in SLOW else n for n in (*SCENE_NAMES, "humanoid", *REAL, *OTHERS)]
 
 
 # P131

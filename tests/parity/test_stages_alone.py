@@ -90,9 +90,7 @@ def test_every_stage_can_be_traced_alone(joint, integrator, flags, density):
   assert not wrong
 
 
-@pytest.mark.parametrize(
-  ("dtype", "how"), [(np.float64, "jit"), *(pytest.param(*x, marks=pytest.mark.slow) for x in OTHERS)]
-)
+@pytest.mark.parametrize(("dtype", "how"), [(np.float64, "jit"), *(pytest.param(*x, marks=pytest.mark.slow) for x in OTHERS)])
 def test_stages_alone_leave_what_c_computed(dtype, how):
   """Each stage, after `put_data` of what C's forward left, computes again what is there."""
   model = make("hinge", "implicitfast", FLAGS[2], 1)

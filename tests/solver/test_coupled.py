@@ -18,8 +18,7 @@ LIMB = (
   '<geom type="capsule" fromto="0 0 0 {x} 0 -.1" size=".04" condim="{condim}"/></body>'
 )
 BODY = (
-  '<body pos="{x} {y} {z}" euler="{a} {b} {c}"><freejoint/>'
-  '<geom type="capsule" size=".06 .1" condim="{condim}"/>{limbs}</body>'
+  '<body pos="{x} {y} {z}" euler="{a} {b} {c}"><freejoint/><geom type="capsule" size=".06 .1" condim="{condim}"/>{limbs}</body>'
 )
 
 

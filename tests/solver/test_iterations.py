@@ -76,9 +76,7 @@ CASES = [(name, solver) for name in ("pile", "humanoid", "hand") for solver in (
 
 
 # P50, P51
-@pytest.mark.parametrize(
-  "name, solver", [pytest.param(*x, marks=() if x == CASES[0] else pytest.mark.slow) for x in CASES]
-)
+@pytest.mark.parametrize("name, solver", [pytest.param(*x, marks=() if x == CASES[0] else pytest.mark.slow) for x in CASES])
 def test_as_many_as_c(name, solver):
   ours, theirs, exact = iterations(name, solver)
   assert abs(ours.mean() / theirs.mean() - 1) < 0.1

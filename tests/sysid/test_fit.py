@@ -230,7 +230,6 @@ def test_segments_find_what_one_piece_cannot():
   assert found.jump < 1e-4
   np.testing.assert_allclose([found.noise["qpos"][0], found.noise["qvel"][0]], 0.01, rtol=0.1)
 
-
   def one_piece(values):
     c.dof_damping[:], c.actuator_gear[:, 0] = values
     return (simulate(c, ctrl, lambda d: np.concatenate([d.qpos, d.qvel]), qpos=[0.5]) - seen).ravel() / 0.01

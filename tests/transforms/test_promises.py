@@ -54,9 +54,9 @@ def test_a_step_depends_on_the_integration_state_alone(world):
   used = step(m, d)
   fresh = mjx.set_state(m, mjx.make_data(m), mjx.get_state(m, used, INTEGRATION), INTEGRATION)
   state = {"time", "qpos", "qvel", "act", "history", "plastic", "qacc_warmstart", "contact", "status", *INPUTS}
-  nonsense = used.replace(**{
-    k: getattr(used, k) + 7 for k, spec in pytree.specs(mjx.Data).items() if k not in state and spec["dtype"] == "float"
-  })
+  nonsense = used.replace(
+    **{k: getattr(used, k) + 7 for k, spec in pytree.specs(mjx.Data).items() if k not in state and spec["dtype"] == "float"}
+  )
   assert np.any(nonsense.xpos != used.xpos)
   after = [step(m, x) for x in (used, used, fresh, nonsense)]
   for other in after[1:]:
