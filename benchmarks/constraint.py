@@ -23,8 +23,8 @@ import numpy as np
 from run import SCENES, SOLVERS, Worker, choose_solver, import_engine, load
 
 import mjx_lite
+from mjx_lite.batching import worlds
 from mjx_lite.cli import common, timing
-from mjx_lite.core import worlds
 
 native = importlib.import_module("mjx_lite.forward")
 SOLVED = ("qacc", "qfrc_constraint")

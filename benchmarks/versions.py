@@ -89,7 +89,7 @@ def _measure(scene: str, args: argparse.Namespace) -> dict[str, float]:
   ctrl = jnp.asarray(rng.uniform(-0.5, 0.5, (args.worlds, args.steps, mj_model.nu)), jnp.float32)
   found: dict[str, float] = {}
   for name, jit in (("mjx.jit", mjx.jit), ("jax.jit", jax.jit)):
-    mjx.core.worlds.clear_caches()
+    mjx.batching.worlds.clear_caches()
     start = time.perf_counter()
     lowered = jit(jax.vmap(lambda m, d: mjx.step(m, d), in_axes=(None, 0))).lower(m, d)
     lowered.compile()

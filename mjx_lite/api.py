@@ -11,10 +11,11 @@ import numpy as np
 
 from mjx_lite import forward as native
 from mjx_lite import support
-from mjx_lite.core import fit, pytree, worlds
-from mjx_lite.core.errors import check_index
-from mjx_lite.core.types import QUATERNIONS, Data, Model
+from mjx_lite.batching import worlds
+from mjx_lite.errors import check_index
 from mjx_lite.math import quat
+from mjx_lite.model import fit, pytree
+from mjx_lite.model.types import QUATERNIONS, Data, Model
 from mjx_lite.smooth import momentum
 from mjx_lite.smooth import rne as rne_
 from mjx_lite.smooth import set_const as constants

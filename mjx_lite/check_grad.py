@@ -9,8 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from mjx_lite.api import differentiate_pos, integrate_pos
-from mjx_lite.core.compiling import jit
-from mjx_lite.core.types import Data, Model
+from mjx_lite.batching.compiling import jit
+from mjx_lite.model.types import Data, Model
 from mjx_lite.rollout import rollout
 
 # inputs of a step: label -> field of Data, of Model, or of Model.opt

@@ -8,11 +8,12 @@ import jax
 import jax.numpy as jnp
 
 from mjx_lite.api import step
-from mjx_lite.core import paths, ptx, regions, vectors, workarounds
-from mjx_lite.core.compiling import jit
-from mjx_lite.core.errors import SlowPathWarning
-from mjx_lite.core.types import Data, Model
+from mjx_lite.batching.compiling import jit
+from mjx_lite.compiler import paths, regions, workarounds
+from mjx_lite.compiler.backends import llvm, ptx
+from mjx_lite.errors import SlowPathWarning
 from mjx_lite.io.data import make_data
+from mjx_lite.model.types import Data, Model
 from mjx_lite.rollout import rollout
 
 _WORLDS = 16  # batch size that is lowered; the path does not depend on it
@@ -83,7 +84,7 @@ def explain(m: Model) -> Explanation:
         traced.lower()
     found[name] = tuple(calls)
   backend = jax.default_backend()
-  used = (*workarounds.BORROWED, vectors.KERNELS) if backend == "cpu" else workarounds.BORROWED
+  used = (*workarounds.BORROWED, llvm.KERNELS) if backend == "cpu" else workarounds.BORROWED
   used = (*used, ptx.KERNELS) if backend == "gpu" else used
   device = f"{backend}, JAX {jax.__version__}" + (f", {regions.lanes() or 1} world(s) in a region" if backend == "cpu" else "")
   return Explanation(device, found, {b.name: workarounds.failure(b) for b in used})

@@ -19,17 +19,18 @@ from mjx_lite.collision import driver, mixing, surface
 from mjx_lite.collision.shapes import NO_CONTACT
 from mjx_lite.constraint import adhesion, assemble, contact, contact_force, discrete, equality, jacobian, limit, soft
 from mjx_lite.constraint.rows import Jacobian, Rows
-from mjx_lite.core import callbacks as user
-from mjx_lite.core import linear, pytree, status
-from mjx_lite.core.callbacks import Callbacks
-from mjx_lite.core.enums import MAXVAL, BiasType, ConstraintType, DynType, GainType, IntegratorType, SensorType, Stage
-from mjx_lite.core.select import join, put
-from mjx_lite.core.status import Warning
-from mjx_lite.core.types import Data, Model
 from mjx_lite.integrate import adaptive, advance, rk4
 from mjx_lite.integrate import euler as euler_
 from mjx_lite.integrate import implicit as implicit_
 from mjx_lite.math import linalg, safe, vector
+from mjx_lite.model import callbacks as user
+from mjx_lite.model import pytree, status
+from mjx_lite.model.callbacks import Callbacks
+from mjx_lite.model.enums import MAXVAL, BiasType, ConstraintType, DynType, GainType, IntegratorType, SensorType, Stage
+from mjx_lite.model.status import Warning
+from mjx_lite.model.types import Data, Model
+from mjx_lite.ops import linear
+from mjx_lite.ops.select import join, put
 from mjx_lite.sensor import driver as sensor
 from mjx_lite.smooth import (
   applied,

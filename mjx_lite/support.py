@@ -11,13 +11,13 @@ import numpy as np
 
 from mjx_lite import forward
 from mjx_lite.actuator import history
-from mjx_lite.collision import distance, ray
+from mjx_lite.collision.query import distance, ray
 from mjx_lite.constraint import contact_force as contact_force_
-from mjx_lite.core.enums import ObjType
-from mjx_lite.core.pytree import strong
-from mjx_lite.core.select import pick, rows
-from mjx_lite.core.types import Data, Model
 from mjx_lite.math import quat, spatial, vector
+from mjx_lite.model.enums import ObjType
+from mjx_lite.model.pytree import strong
+from mjx_lite.model.types import Data, Model
+from mjx_lite.ops.select import pick, rows
 from mjx_lite.sensor.frames import FRAMES
 from mjx_lite.smooth import jacobian, momentum
 

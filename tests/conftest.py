@@ -27,7 +27,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).parent))
 
 def pytest_configure(config):
   """Where a kernel cannot be built, a test fails; tests of that say so (`pytest.warns`)."""
-  config.addinivalue_line("filterwarnings", "error::mjx_lite.core.errors.SlowPathWarning")
+  config.addinivalue_line("filterwarnings", "error::mjx_lite.errors.SlowPathWarning")
 
 
 _TESTS = pathlib.Path(__file__).parent
@@ -60,7 +60,7 @@ def pytest_collection_modifyitems(items):
 
 def _forget():
   """Forget traces and programs, also those in cycles: while one lives, JAX has NumPy's constants in its precision."""
-  from mjx_lite.core import worlds
+  from mjx_lite.batching import worlds
 
   worlds.clear_caches()
   gc.collect()
@@ -86,7 +86,7 @@ def optimised(monkeypatch):
 @pytest.fixture
 def tiles_in_regions(monkeypatch):
   """Many worlds go through regions by sixteens, as where the user has set `regions.FLAGS`; the numbers need no flags."""
-  from mjx_lite.core import regions
+  from mjx_lite.compiler import regions
 
   _forget()
   monkeypatch.setattr(regions, "lanes", lambda: 16)

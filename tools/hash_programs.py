@@ -110,7 +110,7 @@ class _Writer:
 
 def _inside(eqn: Any) -> Any:
   """Return the program that a call of the engine stands for."""
-  from mjx_lite.core import worlds
+  from mjx_lite.batching import worlds
 
   avals = tuple((v.aval.shape, v.aval.dtype) for v in eqn.invars)
   return worlds._trace(eqn.params["call"], eqn.params["batched"], avals)
@@ -147,7 +147,7 @@ def main() -> int:
   for scene in args.scenes:
     for dtype in ("float32", "float64"):
       jax.config.update("jax_enable_x64", dtype == "float64")
-      mjx.core.worlds.clear_caches()
+      mjx.batching.worlds.clear_caches()
       key = f"{scene} {dtype}"
       found[key] = dict(programs(models.load(scene), np.dtype(dtype)))
       wrong = [k for k, x in found[key].items() if key in before and before[key].get(k) != x]

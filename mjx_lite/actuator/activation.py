@@ -8,9 +8,9 @@ import numpy as np
 
 from mjx_lite.actuator import circle, so3
 from mjx_lite.actuator.table import NEXT
-from mjx_lite.core.enums import DynType, GainType
-from mjx_lite.core.select import put, rows
-from mjx_lite.core.types import Model
+from mjx_lite.model.enums import DynType, GainType
+from mjx_lite.model.types import Model
+from mjx_lite.ops.select import put, rows
 
 _ANCHORED = (DynType.INTEGRATOR, DynType.FILTER, DynType.FILTEREXACT)
 

@@ -5,10 +5,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from mjx_lite.actuator.plan import BALL_CIRCLE, NO_CIRCLE, SITE_CIRCLE
-from mjx_lite.core.enums import GainType
-from mjx_lite.core.select import put, rows
-from mjx_lite.core.types import Model
 from mjx_lite.math import safe
+from mjx_lite.model.enums import GainType
+from mjx_lite.model.types import Model
+from mjx_lite.ops.select import put, rows
 
 
 def wrap(m: Model, who: np.ndarray, x: jax.Array, anchor: jax.Array) -> jax.Array:

@@ -12,9 +12,9 @@ from mjx_lite.actuator import setpoint
 from mjx_lite.actuator.laws import Rates
 from mjx_lite.actuator.plan import BRISTLE, CURRENT, INTEGRAL, TEMPERATURE, Group
 from mjx_lite.actuator.state import State
-from mjx_lite.core.select import put, rows, rows_or_zero
-from mjx_lite.core.types import Model
 from mjx_lite.math import safe, trig
+from mjx_lite.model.types import Model
+from mjx_lite.ops.select import put, rows, rows_or_zero
 
 
 def _columns(prm, who, *columns):

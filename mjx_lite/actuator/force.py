@@ -10,10 +10,10 @@ from mjx_lite.actuator import dcmotor, history, setpoint, so3
 from mjx_lite.actuator.activation import disabled, next_activation
 from mjx_lite.actuator.state import State, UserLaws
 from mjx_lite.actuator.table import BIASES, DYNAMICS, GAINS
-from mjx_lite.core.enums import MAXVAL, BiasType, DynType, GainType, TrnType
-from mjx_lite.core.select import join, place, put, rows, rows_or_zero
-from mjx_lite.core.types import Model
 from mjx_lite.math.tree import mask_sum, plan_sum
+from mjx_lite.model.enums import MAXVAL, BiasType, DynType, GainType, TrnType
+from mjx_lite.model.types import Model
+from mjx_lite.ops.select import join, place, put, rows, rows_or_zero
 from mjx_lite.smooth import transmission
 
 

@@ -11,9 +11,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from mjx_lite.core.select import put, rows, rows_or_zero
-from mjx_lite.core.types import Model
 from mjx_lite.math import safe
+from mjx_lite.model.types import Model
+from mjx_lite.ops.select import put, rows, rows_or_zero
 
 HOLD, LINEAR, CUBIC = range(3)  # interpolation between samples
 

@@ -11,9 +11,9 @@ import numpy as np
 from mjx_lite.actuator import circle
 from mjx_lite.actuator.plan import Group
 from mjx_lite.actuator.state import State
-from mjx_lite.core.select import rows
-from mjx_lite.core.types import Model
 from mjx_lite.math import safe
+from mjx_lite.model.types import Model
+from mjx_lite.ops.select import rows
 
 Rates = list[tuple[np.ndarray, jax.Array]]
 

@@ -10,9 +10,9 @@ import jax.numpy as jnp
 from mjx_lite.actuator.laws import Rates
 from mjx_lite.actuator.plan import Group
 from mjx_lite.actuator.state import State
-from mjx_lite.core.select import rows
-from mjx_lite.core.types import Model
 from mjx_lite.math import safe
+from mjx_lite.model.types import Model
+from mjx_lite.ops.select import rows
 
 
 def dynamics(m: Model, k: Group, x: State) -> Rates:

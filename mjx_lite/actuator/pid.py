@@ -11,8 +11,8 @@ from mjx_lite.actuator import circle, setpoint
 from mjx_lite.actuator.laws import Rates
 from mjx_lite.actuator.plan import INTEGRAL, Group
 from mjx_lite.actuator.state import State
-from mjx_lite.core.select import rows
-from mjx_lite.core.types import Model
+from mjx_lite.model.types import Model
+from mjx_lite.ops.select import rows
 
 
 def dynamics(m: Model, k: Group, x: State) -> Rates:

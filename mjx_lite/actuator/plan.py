@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from mjx_lite.actuator import history
-from mjx_lite.core.enums import BiasType, CtrlChart, CtrlInput, DynType, GainType, JointType, TrnType
+from mjx_lite.model.enums import BiasType, CtrlChart, CtrlInput, DynType, GainType, JointType, TrnType
 
 # columns of ActuatorPlan.slot
 SLEW, INTEGRAL, TEMPERATURE, BRISTLE, CURRENT = range(5)

@@ -7,9 +7,9 @@ import numpy as np
 from mjx_lite.actuator import circle
 from mjx_lite.actuator.laws import Rates
 from mjx_lite.actuator.plan import SLEW
-from mjx_lite.core.enums import DynType
-from mjx_lite.core.select import put, rows, rows_or_zero
-from mjx_lite.core.types import Model
+from mjx_lite.model.enums import DynType
+from mjx_lite.model.types import Model
+from mjx_lite.ops.select import put, rows, rows_or_zero
 
 
 def slew(m: Model, ctrl: jax.Array, act: jax.Array) -> tuple[jax.Array, Rates]:

@@ -9,10 +9,10 @@ import numpy as np
 
 from mjx_lite.actuator.plan import Group
 from mjx_lite.actuator.state import State
-from mjx_lite.core.enums import CtrlChart
-from mjx_lite.core.select import join, put, rows
-from mjx_lite.core.types import Model
 from mjx_lite.math import quat, safe
+from mjx_lite.model.enums import CtrlChart
+from mjx_lite.model.types import Model
+from mjx_lite.ops.select import join, put, rows
 
 
 def _blocks(x, adr, width):

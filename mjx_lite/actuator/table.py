@@ -1,7 +1,7 @@
 """The laws of the actuators."""
 
 from mjx_lite.actuator import dcmotor, laws, muscle, pid, so3
-from mjx_lite.core.enums import BiasType, DynType, GainType
+from mjx_lite.model.enums import BiasType, DynType, GainType
 
 # function (m, group, state) -> pairs (addresses in act, rates of change)
 DYNAMICS = {

@@ -212,7 +212,7 @@ def status_counts(d: Any) -> dict[str, int]:
   status = getattr(d, "status", None)
   if status is None:
     return {}
-  from mjx_lite.core.status import Warning as Kind
+  from mjx_lite.model.status import Warning as Kind
 
   count = np.asarray(status.count).reshape(-1, len(Kind))
   return {kind.name: int((count[:, kind] > 0).sum()) for kind in Kind if (count[:, kind] > 0).any()}

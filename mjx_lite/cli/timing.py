@@ -10,7 +10,7 @@ from typing import Any
 import jax
 
 import mjx_lite as mjx
-from mjx_lite.core import worlds
+from mjx_lite.batching import worlds
 
 # instructions that launch no kernel
 _FREE = frozenset(

@@ -12,12 +12,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from mjx_lite.collision import boxes, mixing
-from mjx_lite.core import linear, regions
-from mjx_lite.core.enums import GeomType
-from mjx_lite.core.select import gather, next_true, rows
-from mjx_lite.core.types import Model
+from mjx_lite.collision import mixing
+from mjx_lite.collision.convex import boxes
+from mjx_lite.compiler import regions
 from mjx_lite.math import extreme, safe, vector
+from mjx_lite.model.enums import GeomType
+from mjx_lite.model.types import Model
+from mjx_lite.ops import linear
+from mjx_lite.ops.select import gather, next_true, rows
 
 ROUND = frozenset(("sphere-sphere", "sphere-capsule", "capsule-capsule"))  # groups whose shapes are segments with a radius
 _AT_A_TIME = 16  # candidates in a part: a part is tested, or skipped, as a whole

@@ -11,17 +11,19 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from mjx_lite.collision import broadphase, convex, hfield, hulls, mixing, pairs, shapes
+from mjx_lite.collision import broadphase, mixing, pairs, shapes
 from mjx_lite.collision.broadphase import NO_BOUND, Capacity
-from mjx_lite.collision.hulls import HullOf
-from mjx_lite.collision.primitive import COLLIDERS
-from mjx_lite.collision.sdf_mesh import FIELD_COLLIDERS
+from mjx_lite.collision.convex import convex, hulls
+from mjx_lite.collision.convex.hulls import HullOf
+from mjx_lite.collision.hfield import hfield
+from mjx_lite.collision.primitive.primitive import COLLIDERS
+from mjx_lite.collision.sdf.sdf_mesh import FIELD_COLLIDERS
 from mjx_lite.collision.shapes import Shape
-from mjx_lite.core import linear
-from mjx_lite.core.enums import DisableBit, GeomType
-from mjx_lite.core.select import gather, join, rows
-from mjx_lite.core.types import Model
 from mjx_lite.math.geometry import make_frame
+from mjx_lite.model.enums import DisableBit, GeomType
+from mjx_lite.model.types import Model
+from mjx_lite.ops import linear
+from mjx_lite.ops.select import gather, join, rows
 
 _FAR = shapes.NO_CONTACT
 

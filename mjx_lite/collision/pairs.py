@@ -2,7 +2,7 @@
 
 from typing import Any, NamedTuple
 
-from mjx_lite.core.enums import DisableBit
+from mjx_lite.model.enums import DisableBit
 
 
 class Pair(NamedTuple):

@@ -12,9 +12,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from mjx_lite.collision.hulls import HullOf
-from mjx_lite.core import linear
+from mjx_lite.collision.convex.hulls import HullOf
 from mjx_lite.math.geometry import make_frame
+from mjx_lite.ops import linear
 
 NO_CONTACT = 1e10  # distance [m] of an empty slot, larger than any margin
 

@@ -6,9 +6,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from mjx_lite.core.select import gather, rows
-from mjx_lite.core.types import Model
 from mjx_lite.math import vector
+from mjx_lite.model.types import Model
+from mjx_lite.ops.select import gather, rows
 
 
 def velocity(

@@ -14,9 +14,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from mjx_lite.constraint import contact, sides
-from mjx_lite.core.select import rows
-from mjx_lite.core.types import Contact, Model
 from mjx_lite.math import vector
+from mjx_lite.model.types import Contact, Model
+from mjx_lite.ops.select import rows
 
 
 def force(m: Model, c: Contact, cdof: jax.Array, subtree_com: jax.Array) -> jax.Array:

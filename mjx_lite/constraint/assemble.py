@@ -12,10 +12,10 @@ from mjx_lite.constraint import adhesion, contact, discrete, equality, friction,
 from mjx_lite.constraint.impedance import impedance
 from mjx_lite.constraint.limit import TendonLimitPlan
 from mjx_lite.constraint.rows import Jacobian, RowParams, Rows
-from mjx_lite.core import linear
-from mjx_lite.core.enums import MAXIMP, MINVAL, ConstraintType
-from mjx_lite.core.select import join
-from mjx_lite.core.types import Model
+from mjx_lite.model.enums import MAXIMP, MINVAL, ConstraintType
+from mjx_lite.model.types import Model
+from mjx_lite.ops import linear
+from mjx_lite.ops.select import join
 
 Solve = Callable[[jax.Array], jax.Array]
 

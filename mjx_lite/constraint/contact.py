@@ -15,13 +15,13 @@ from mjx_lite.collision.driver import CollisionPlan, Contacts
 from mjx_lite.constraint import sides
 from mjx_lite.constraint.rows import RowParams
 from mjx_lite.constraint.sides import ChosenSides, FixedSides
-from mjx_lite.core import topology
-from mjx_lite.core.enums import MINVAL
-from mjx_lite.core.errors import MjxError
-from mjx_lite.core.select import gather, rows
-from mjx_lite.core.types import Model
+from mjx_lite.errors import MjxError
 from mjx_lite.math import vector
 from mjx_lite.math.tree import SumPlan, plan_sum
+from mjx_lite.model import topology
+from mjx_lite.model.enums import MINVAL
+from mjx_lite.model.types import Model
+from mjx_lite.ops.select import gather, rows
 from mjx_lite.smooth.inertia import InertiaPlan, plan_packed
 
 _MOST = 1 << 14  # largest number of slots without ncon_max: the tables grow with its square

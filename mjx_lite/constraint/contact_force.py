@@ -7,10 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from mjx_lite.constraint import contact, sides
-from mjx_lite.core.select import rows
-from mjx_lite.core.types import Contact, Model
 from mjx_lite.math import spatial, vector
 from mjx_lite.math.tree import SumPlan, mask_sum, plan_sum
+from mjx_lite.model.types import Contact, Model
+from mjx_lite.ops.select import rows
 
 
 class ContactForcePlan(NamedTuple):

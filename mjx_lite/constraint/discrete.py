@@ -15,9 +15,9 @@ import numpy as np
 from mjx_lite.constraint import jacobian
 from mjx_lite.constraint.impedance import Impedance
 from mjx_lite.constraint.rows import Rows
-from mjx_lite.core.enums import MAXIMP, MINVAL, ConstraintType
-from mjx_lite.core.types import Model
 from mjx_lite.math import vector
+from mjx_lite.model.enums import MAXIMP, MINVAL, ConstraintType
+from mjx_lite.model.types import Model
 
 _ONE_SIDED = (
   ConstraintType.LIMIT_JOINT, ConstraintType.LIMIT_TENDON, ConstraintType.CONTACT_FRICTIONLESS,

@@ -6,8 +6,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from mjx_lite.constraint.rows import RowParams
-from mjx_lite.core.select import rows
-from mjx_lite.core.types import Model
+from mjx_lite.model.types import Model
+from mjx_lite.ops.select import rows
 
 
 def plan_dof(s: dict[str, Any], present: bool) -> np.ndarray:

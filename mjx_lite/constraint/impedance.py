@@ -6,9 +6,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from mjx_lite.core import linear
-from mjx_lite.core.enums import MAXIMP, MINIMP, MINVAL
-from mjx_lite.core.types import Model
+from mjx_lite.model.enums import MAXIMP, MINIMP, MINVAL
+from mjx_lite.model.types import Model
+from mjx_lite.ops import linear
 
 # lower and upper bounds of (d0, d_width, width, midpoint, power)
 _RANGE = np.array([[MINIMP, MINIMP, 0, MINIMP, 1], [MAXIMP, MAXIMP, np.inf, MAXIMP, np.inf]])[..., None]

@@ -11,15 +11,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from mjx_lite.compiler import regions
 from mjx_lite.constraint import contact
 from mjx_lite.constraint.equality import EqualityPlan
 from mjx_lite.constraint.rows import Jacobian
-from mjx_lite.core import linear, regions
-from mjx_lite.core.select import gather, join, next_true, rows, rows_or_zero
-from mjx_lite.core.types import Model
 from mjx_lite.math import linalg, spatial, vector
 from mjx_lite.math.groups import GroupPlan, group_sum, plan_groups
 from mjx_lite.math.tree import SumPlan, mask_sum, plan_sum
+from mjx_lite.model.types import Model
+from mjx_lite.ops import linear
+from mjx_lite.ops.select import gather, join, next_true, rows, rows_or_zero
 from mjx_lite.smooth import inertia, tendon
 
 

@@ -10,10 +10,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from mjx_lite.core import linear, topology
-from mjx_lite.core.select import gather, rows
 from mjx_lite.math.groups import scatter_add
 from mjx_lite.math.tree import SumPlan, mask_sum, plan_sum
+from mjx_lite.model import topology
+from mjx_lite.ops import linear
+from mjx_lite.ops.select import gather, rows
 
 
 class FixedSides(NamedTuple):

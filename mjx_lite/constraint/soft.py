@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from mjx_lite.constraint.rows import Rows
-from mjx_lite.core.types import Model
+from mjx_lite.model.types import Model
 
 
 def _smooth(e):

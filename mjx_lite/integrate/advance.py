@@ -5,10 +5,10 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from mjx_lite.core.enums import JointType
-from mjx_lite.core.select import join, rows
-from mjx_lite.core.types import Model
 from mjx_lite.math import quat, safe
+from mjx_lite.model.enums import JointType
+from mjx_lite.model.types import Model
+from mjx_lite.ops.select import join, rows
 
 
 class AdvancePlan(NamedTuple):

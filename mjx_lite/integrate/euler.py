@@ -2,7 +2,7 @@
 
 import jax
 
-from mjx_lite.core.types import Model
+from mjx_lite.model.types import Model
 from mjx_lite.smooth import derivative, mass
 
 

@@ -6,9 +6,9 @@
 import jax
 import jax.numpy as jnp
 
-from mjx_lite.core.select import put, rows, rows_or_zero
-from mjx_lite.core.types import Model
 from mjx_lite.math import linalg, vector
+from mjx_lite.model.types import Model
+from mjx_lite.ops.select import put, rows, rows_or_zero
 from mjx_lite.smooth import derivative, inertia, mass
 
 

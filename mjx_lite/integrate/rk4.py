@@ -15,10 +15,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from mjx_lite.core.select import join, rows
-from mjx_lite.core.types import Model
 from mjx_lite.integrate.advance import AdvancePlan
 from mjx_lite.math import trig, vector
+from mjx_lite.model.types import Model
+from mjx_lite.ops.select import join, rows
 
 # stages after the first: step along the rate of the previous stage, as a fraction of the timestep; weight in the result
 STAGES = np.array([[0.5, 1 / 3], [0.5, 1 / 3], [1.0, 1 / 6]])

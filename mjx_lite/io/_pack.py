@@ -7,9 +7,9 @@ import mujoco
 import numpy as np
 
 from mjx_lite.collision import pairs
-from mjx_lite.core import pytree
-from mjx_lite.core.enums import ConstraintType, EnableBit, JointType, TrnType
-from mjx_lite.core.types import Data, Model
+from mjx_lite.model import pytree
+from mjx_lite.model.enums import ConstraintType, EnableBit, JointType, TrnType
+from mjx_lite.model.types import Data, Model
 from mjx_lite.smooth import transmission
 
 _CONTACT_FIELDS = (

@@ -5,10 +5,10 @@ from typing import Any
 import mujoco
 import numpy as np
 
-from mjx_lite.core import pytree
-from mjx_lite.core.enums import ConstraintType
-from mjx_lite.core.status import Warning
-from mjx_lite.core.types import Contact, Data, Model
+from mjx_lite.model import pytree
+from mjx_lite.model.enums import ConstraintType
+from mjx_lite.model.status import Warning
+from mjx_lite.model.types import Contact, Data, Model
 
 _CONSTANT = ("geom", "dim", "efc_address")  # constant for contacts; `geom` and `dim` only if slots are constant
 _LIMITS = (ConstraintType.LIMIT_JOINT, ConstraintType.LIMIT_TENDON)

@@ -12,10 +12,10 @@ import jax.numpy as jnp
 import mujoco
 import numpy as np
 
-from mjx_lite.core import pytree
-from mjx_lite.core.enums import JointType, ObjType
-from mjx_lite.core.types import Data, Model
 from mjx_lite.io.names import id2name, name2id
+from mjx_lite.model import pytree
+from mjx_lite.model.enums import JointType, ObjType
+from mjx_lite.model.types import Data, Model
 
 
 class _Kind(NamedTuple):

@@ -8,8 +8,8 @@ import jax.numpy as jnp
 import mujoco
 import numpy as np
 
+from mjx_lite.batching import worlds
 from mjx_lite.collision import driver
-from mjx_lite.core import worlds
 from mjx_lite.io.model import put_model
 
 

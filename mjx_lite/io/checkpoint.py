@@ -7,8 +7,8 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from mjx_lite.core.status import Status
-from mjx_lite.core.types import Contact, Data, Model, Option, Statistic
+from mjx_lite.model.status import Status
+from mjx_lite.model.types import Contact, Data, Model, Option, Statistic
 
 _CLASSES = (Data, Contact, Status, Model, Option, Statistic)
 _done: list[Any] = []

@@ -11,10 +11,10 @@ import jax.numpy as jnp
 import mujoco
 import numpy as np
 
-from mjx_lite.core import fit, pytree, status
-from mjx_lite.core.types import Contact, Data, Model
 from mjx_lite.io import _pack, _unpack, checkpoint, options
 from mjx_lite.io.model import ARGUMENTS, put_model
+from mjx_lite.model import fit, pytree, status
+from mjx_lite.model.types import Contact, Data, Model
 from mjx_lite.sensor import driver as sensor
 from mjx_lite.smooth import plastic, tendon_force
 

@@ -5,8 +5,8 @@ from typing import Any
 
 from jax import export
 
-from mjx_lite.core.status import Status
-from mjx_lite.core.types import Contact, Data, Model, Option, Statistic
+from mjx_lite.model.status import Status
+from mjx_lite.model.types import Contact, Data, Model, Option, Statistic
 
 _done: list[Any] = []
 

@@ -14,10 +14,10 @@ import numpy as np
 
 from mjx_lite.collision.broadphase import Capacity
 from mjx_lite.constraint.soft import WEIGHTS
-from mjx_lite.core import enums, pytree
-from mjx_lite.core.layout import Layout
-from mjx_lite.core.types import Model, Option, Statistic
 from mjx_lite.io import options, validate
+from mjx_lite.model import enums, pytree
+from mjx_lite.model.layout import Layout
+from mjx_lite.model.types import Model, Option, Statistic
 from mjx_lite.plan import Plan, plan
 
 VERSION = "4.0"  # version of MuJoCo whose behaviour is reproduced
@@ -68,8 +68,8 @@ def put_model(
       zero now can be changed or differentiated only if it is kept.
     tile: number of worlds computed at a time; 0 for all at once. The default on CPU is 128, 64 where nv is above 64, and 32
       where nv is above 96; on other devices it is 0. `jax.export` with a symbolic number of worlds needs 0, and the constraint
-      that there are at least 513 worlds: `symbolic_shape("b", constraints=["b >= 513"])`. Where `core/regions.py` has lanes, a
-      tile has at most 16 worlds, except for differentiated functions.
+      that there are at least 513 worlds: `symbolic_shape("b", constraints=["b >= 513"])`. Where `compiler/regions.py` has
+      lanes, a tile has at most 16 worlds, except for differentiated functions.
     ncon_max: number of contact slots of a world; if None, a slot for every possible contact. If there are more contacts, the
       last ones in MuJoCo's order are dropped, and `Data.status` is marked with CONTACTFULL.
     pair_max: number of candidate pairs of geoms in each group ('box-box', 'sphere-capsule', ...) in which contacts are

@@ -2,8 +2,8 @@
 
 import mujoco
 
-from mjx_lite.core.enums import ObjType
-from mjx_lite.core.types import Model
+from mjx_lite.model.enums import ObjType
+from mjx_lite.model.types import Model
 
 # object type -> field with the addresses of its names
 _ADDRESS = {

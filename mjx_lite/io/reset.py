@@ -5,12 +5,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from mjx_lite.core import pytree
-from mjx_lite.core.enums import ObjType
-from mjx_lite.core.errors import check_index
-from mjx_lite.core.types import Data, Model
+from mjx_lite.errors import check_index
 from mjx_lite.io.data import make_data
 from mjx_lite.io.names import name2id
+from mjx_lite.model import pytree
+from mjx_lite.model.enums import ObjType
+from mjx_lite.model.types import Data, Model
 
 _KEY = {
   "time": "key_time", "qpos": "key_qpos", "qvel": "key_qvel", "act": "key_act", "ctrl": "key_ctrl",

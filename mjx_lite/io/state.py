@@ -5,11 +5,11 @@ import math
 import jax
 import jax.numpy as jnp
 
-from mjx_lite.core import pytree
-from mjx_lite.core.enums import State
-from mjx_lite.core.types import Data, Model
 from mjx_lite.io.data import shape_of
 from mjx_lite.io.options import renamed
+from mjx_lite.model import pytree
+from mjx_lite.model.enums import State
+from mjx_lite.model.types import Data, Model
 
 # bit -> field of Data; components that no accepted model has are absent
 _FIELDS = {

@@ -6,13 +6,14 @@ import mujoco
 import numpy as np
 
 from mjx_lite.actuator.table import BIASES, DYNAMICS, GAINS
-from mjx_lite.collision import driver, hfield, pairs
-from mjx_lite.collision.primitive import COLLIDERS
-from mjx_lite.collision.sdf_mesh import FIELD_COLLIDERS
+from mjx_lite.collision import driver, pairs
+from mjx_lite.collision.hfield import hfield
+from mjx_lite.collision.primitive.primitive import COLLIDERS
+from mjx_lite.collision.sdf.sdf_mesh import FIELD_COLLIDERS
 from mjx_lite.constraint.equality import EQUALITIES
-from mjx_lite.core import enums
-from mjx_lite.core.errors import MjxError, Problem, UnsupportedModelError
+from mjx_lite.errors import MjxError, Problem, UnsupportedModelError
 from mjx_lite.forward import INTEGRATORS
+from mjx_lite.model import enums
 from mjx_lite.sensor.table import SENSORS
 from mjx_lite.sensor.tactile import DISTANCES
 from mjx_lite.sensor.zone import ZONES

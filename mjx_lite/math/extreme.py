@@ -7,8 +7,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from mjx_lite.core import linear
 from mjx_lite.math import vector
+from mjx_lite.ops import linear
 
 _TOGETHER = 8  # entries compared in one expression
 

@@ -7,10 +7,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from mjx_lite.core import linear, regions
-from mjx_lite.core.select import gather, next_true, rows
+from mjx_lite.compiler import regions
 from mjx_lite.math import vector
 from mjx_lite.math.tree import SumPlan, mask_sum, plan_sum
+from mjx_lite.ops import linear
+from mjx_lite.ops.select import gather, next_true, rows
 
 _SUMMED = 16  # rows that `scatter_add` adds in one expression
 _DENSE = 4096  # up to this many entries, a product with a 0/1 matrix is cheaper than a padded gather

@@ -6,8 +6,8 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from mjx_lite.core import linear
 from mjx_lite.math import vector
+from mjx_lite.ops import linear
 
 
 class _State(NamedTuple):

@@ -16,8 +16,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from mjx_lite.core import linear, select
 from mjx_lite.math import safe, vector
+from mjx_lite.ops import linear, select
 
 _BLOCK = 4  # rows per pass
 _WRITTEN = 32  # rows whose passes are unrolled; the rows before them go through a loop, which compiles faster

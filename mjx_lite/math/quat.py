@@ -3,8 +3,8 @@
 import jax
 import jax.numpy as jnp
 
-from mjx_lite.core import linear
 from mjx_lite.math import safe, trig, vector
+from mjx_lite.ops import linear
 
 
 def mul(p: jax.Array, q: jax.Array) -> jax.Array:

@@ -10,8 +10,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from mjx_lite.core import linear
 from mjx_lite.math import trig, vector
+from mjx_lite.ops import linear
 
 MINVAL = 1e-15  # mjMINVAL
 

@@ -14,9 +14,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from mjx_lite.core import linear, regions
-from mjx_lite.core.select import rows_or_zero
+from mjx_lite.compiler import regions
 from mjx_lite.math import vector
+from mjx_lite.ops import linear
+from mjx_lite.ops.select import rows_or_zero
 
 PRODUCT = 1024  # fixed cost of one product, as a number of entries of a block
 _BLOCKS = 16  # number of blocks from which two gathers cost less

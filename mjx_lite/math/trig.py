@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from mjx_lite.core import linear
+from mjx_lite.ops import linear
 
 # arctan(t) = t + t z P(z) / Q(z), z = t^2, for t up to a limit; a larger t is first rotated by 45 degrees
 _SINGLE = float(np.sqrt(2) - 1), (8.05374449538e-2, -1.38776856032e-1, 1.99777106478e-1, -3.33329491539e-1), (1.0,)

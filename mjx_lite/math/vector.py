@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from mjx_lite.core import linear
+from mjx_lite.ops import linear
 
 
 def add(terms: Iterable[jax.Array]) -> jax.Array:

@@ -7,11 +7,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from mjx_lite.constraint import contact_force
-from mjx_lite.core.enums import TrnType
-from mjx_lite.core.select import rows
-from mjx_lite.core.types import Data, Model
 from mjx_lite.math import vector
 from mjx_lite.math.tree import SumPlan, mask_sum, plan_sum
+from mjx_lite.model.enums import TrnType
+from mjx_lite.model.types import Data, Model
+from mjx_lite.ops.select import rows
 from mjx_lite.sensor import frames, zone
 from mjx_lite.sensor.group import Part, split
 from mjx_lite.sensor.position import FrameTables, first_active

@@ -7,10 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from mjx_lite.constraint import contact_force
-from mjx_lite.core.enums import ConDataField, ObjType
-from mjx_lite.core.select import gather, rows
-from mjx_lite.core.types import Data, Model
 from mjx_lite.math import safe, spatial, vector
+from mjx_lite.model.enums import ConDataField, ObjType
+from mjx_lite.model.types import Data, Model
+from mjx_lite.ops.select import gather, rows
 from mjx_lite.sensor import zone
 from mjx_lite.sensor.acceleration import padded
 from mjx_lite.sensor.group import Part, split

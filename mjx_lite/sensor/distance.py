@@ -5,11 +5,11 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 import numpy as np
 
-from mjx_lite.collision import distance
-from mjx_lite.core.enums import ObjType
-from mjx_lite.core.select import rows
-from mjx_lite.core.types import Data, Model
+from mjx_lite.collision.query import distance
 from mjx_lite.math import safe
+from mjx_lite.model.enums import ObjType
+from mjx_lite.model.types import Data, Model
+from mjx_lite.ops.select import rows
 from mjx_lite.sensor.group import Marked, Part
 
 

@@ -8,9 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from mjx_lite.actuator import history
-from mjx_lite.core.enums import DataType, SensorType, Stage
-from mjx_lite.core.select import join, put, rows, rows_or_zero
-from mjx_lite.core.types import Data, Model
+from mjx_lite.model.enums import DataType, SensorType, Stage
+from mjx_lite.model.types import Data, Model
+from mjx_lite.ops.select import join, put, rows, rows_or_zero
 from mjx_lite.sensor.group import Marked, spread
 from mjx_lite.sensor.table import NEEDS_RNE_POSTCONSTRAINT, NEEDS_SUBTREE_VEL, SENSORS
 

@@ -12,12 +12,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from mjx_lite.collision import hulls
-from mjx_lite.core import topology
-from mjx_lite.core.enums import GeomType, ObjType
-from mjx_lite.core.select import join, rows
-from mjx_lite.core.types import Data, Model
+from mjx_lite.collision.convex import hulls
 from mjx_lite.math import safe, vector
+from mjx_lite.model import topology
+from mjx_lite.model.enums import GeomType, ObjType
+from mjx_lite.model.types import Data, Model
+from mjx_lite.ops.select import join, rows
 from mjx_lite.sensor import solid, zone
 from mjx_lite.sensor.group import Part, split
 

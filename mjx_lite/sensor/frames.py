@@ -5,10 +5,10 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from mjx_lite.core.enums import ObjType
-from mjx_lite.core.select import join, rows
-from mjx_lite.core.types import Data, Model
 from mjx_lite.math import quat, spatial, vector
+from mjx_lite.model.enums import ObjType
+from mjx_lite.model.types import Data, Model
+from mjx_lite.ops.select import join, rows
 
 
 class Frame(NamedTuple):

@@ -7,10 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from mjx_lite.constraint import limit
-from mjx_lite.core.enums import ConstraintType, ObjType, SensorType
-from mjx_lite.core.select import rows, rows_or_zero
-from mjx_lite.core.types import Data, Model
 from mjx_lite.math import quat, safe, vector
+from mjx_lite.model.enums import ConstraintType, ObjType, SensorType
+from mjx_lite.model.types import Data, Model
+from mjx_lite.ops.select import rows, rows_or_zero
 from mjx_lite.sensor import enclosure, frames, zone
 from mjx_lite.sensor.group import Part, split
 from mjx_lite.smooth import energy

@@ -6,11 +6,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from mjx_lite.collision import ray
-from mjx_lite.core.enums import ObjType, Projection, RayDataField
-from mjx_lite.core.select import join, rows
-from mjx_lite.core.types import Data, Model
+from mjx_lite.collision.query import ray
 from mjx_lite.math import safe, vector
+from mjx_lite.model.enums import ObjType, Projection, RayDataField
+from mjx_lite.model.types import Data, Model
+from mjx_lite.ops.select import join, rows
 from mjx_lite.sensor import frames
 from mjx_lite.sensor.group import Part
 

@@ -10,9 +10,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from mjx_lite.collision import field, hulls
-from mjx_lite.core.enums import GeomType
+from mjx_lite.collision.convex import hulls
+from mjx_lite.collision.sdf import field
 from mjx_lite.math import safe, vector
+from mjx_lite.model.enums import GeomType
 
 _NEWTON = 20  # steps; about six are needed
 _CHUNK = 16  # triangles per iteration

@@ -1,6 +1,6 @@
 """Table of all sensor types."""
 
-from mjx_lite.core.enums import ConstraintType, SensorType
+from mjx_lite.model.enums import ConstraintType, SensorType
 from mjx_lite.sensor import acceleration, contact, distance, position, rangefinder, tactile, user, velocity
 from mjx_lite.sensor.group import Sensor
 from mjx_lite.sensor.position import plan_frames, plan_limits, plan_objects, plan_rows, read

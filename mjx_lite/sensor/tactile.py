@@ -10,11 +10,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from mjx_lite.collision import field
-from mjx_lite.core.enums import GeomType
-from mjx_lite.core.select import rows
-from mjx_lite.core.types import Data, Model
+from mjx_lite.collision.sdf import field
 from mjx_lite.math import safe, spatial, vector
+from mjx_lite.model.enums import GeomType
+from mjx_lite.model.types import Data, Model
+from mjx_lite.ops.select import rows
 from mjx_lite.sensor.group import Part
 
 # geom types that taxels sense, besides meshes with an octree

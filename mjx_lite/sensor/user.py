@@ -5,9 +5,9 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from mjx_lite.core import callbacks
-from mjx_lite.core.enums import Stage
-from mjx_lite.core.types import Data, Model
+from mjx_lite.model import callbacks
+from mjx_lite.model.enums import Stage
+from mjx_lite.model.types import Data, Model
 from mjx_lite.sensor.group import Part, split
 
 

@@ -4,8 +4,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from mjx_lite.core.types import Data, Model
 from mjx_lite.math import vector
+from mjx_lite.model.types import Data, Model
 from mjx_lite.sensor import frames
 from mjx_lite.sensor.position import FrameTables, first_active
 

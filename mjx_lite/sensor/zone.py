@@ -12,10 +12,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from mjx_lite.core.enums import GeomType
-from mjx_lite.core.select import rows
-from mjx_lite.core.types import Data, Model
 from mjx_lite.math import safe, vector
+from mjx_lite.model.enums import GeomType
+from mjx_lite.model.types import Data, Model
+from mjx_lite.ops.select import rows
 from mjx_lite.sensor import solid
 
 

@@ -2,10 +2,10 @@
 
 import jax
 
-from mjx_lite.core.select import rows
-from mjx_lite.core.types import Model
 from mjx_lite.math import spatial, vector
 from mjx_lite.math.tree import mask_sum
+from mjx_lite.model.types import Model
+from mjx_lite.ops.select import rows
 
 
 def xfrc_accumulate(m: Model, cdof, xipos, subtree_com, xfrc_applied) -> jax.Array:

@@ -22,12 +22,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from mjx_lite.core import linear, loops, regions
-from mjx_lite.core.enums import JointType
-from mjx_lite.core.select import gather, rows, rows_or_zero
-from mjx_lite.core.types import Model
+from mjx_lite.compiler import regions
 from mjx_lite.math import safe, spatial, vector
 from mjx_lite.math.tree import SumPlan, mask_sum, plan_sum
+from mjx_lite.model.enums import JointType
+from mjx_lite.model.types import Model
+from mjx_lite.ops import linear, loops
+from mjx_lite.ops.select import gather, rows, rows_or_zero
 
 _BLOCK = 4  # rows of a depth that fit into the innermost cache, for a tile of worlds
 _FEW_DOFS = 16  # number of dofs up to which a dense factor costs less than these passes

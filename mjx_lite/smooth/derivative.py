@@ -11,9 +11,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from mjx_lite.core.enums import BiasType, GainType, JointType
-from mjx_lite.core.select import rows
-from mjx_lite.core.types import Model
+from mjx_lite.model.enums import BiasType, GainType, JointType
+from mjx_lite.model.types import Model
+from mjx_lite.ops.select import rows
 from mjx_lite.smooth import com, fluid, inertia, rne, tendon, tendon_force, transmission
 
 

@@ -13,11 +13,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from mjx_lite.core.enums import BiasType, GainType, SolverType
-from mjx_lite.core.select import rows
-from mjx_lite.core.types import Model
 from mjx_lite.math import linalg
 from mjx_lite.math.tree import SumPlan, mask_sum, plan_sum
+from mjx_lite.model.enums import BiasType, GainType, SolverType
+from mjx_lite.model.types import Model
+from mjx_lite.ops.select import rows
 from mjx_lite.smooth import derivative, inertia, passive, tendon, tendon_force, transmission
 
 

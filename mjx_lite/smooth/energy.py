@@ -3,9 +3,9 @@
 import jax
 import jax.numpy as jnp
 
-from mjx_lite.core.select import rows
-from mjx_lite.core.types import Model
 from mjx_lite.math import safe, vector
+from mjx_lite.model.types import Model
+from mjx_lite.ops.select import rows
 from mjx_lite.smooth import mass, tendon_force
 from mjx_lite.smooth.passive import joint_extensions
 

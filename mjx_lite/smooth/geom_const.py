@@ -6,10 +6,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from mjx_lite.core.enums import GeomType
-from mjx_lite.core.select import put, rows
-from mjx_lite.core.types import Model
 from mjx_lite.math import safe, vector
+from mjx_lite.model.enums import GeomType
+from mjx_lite.model.types import Model
+from mjx_lite.ops.select import put, rows
 
 
 class GeomConstPlan(NamedTuple):

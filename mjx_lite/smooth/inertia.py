@@ -8,11 +8,11 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from mjx_lite.core.select import rows, rows_or_zero
-from mjx_lite.core.types import Model
 from mjx_lite.math import spatial, vector
 from mjx_lite.math.groups import GroupPlan, group_sum, plan_groups
 from mjx_lite.math.tree import mask_sum
+from mjx_lite.model.types import Model
+from mjx_lite.ops.select import rows, rows_or_zero
 from mjx_lite.smooth import transmission
 
 

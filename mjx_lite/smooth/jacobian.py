@@ -9,11 +9,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from mjx_lite.core import topology
-from mjx_lite.core.enums import JointType
-from mjx_lite.core.select import pick, rows
-from mjx_lite.core.types import Model
 from mjx_lite.math import spatial, vector
+from mjx_lite.model import topology
+from mjx_lite.model.enums import JointType
+from mjx_lite.model.types import Model
+from mjx_lite.ops.select import pick, rows
 
 
 class JacobiansPlan(NamedTuple):

@@ -11,9 +11,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from mjx_lite.core.select import rows
-from mjx_lite.core.types import Model
 from mjx_lite.math import linalg, vector
+from mjx_lite.model.types import Model
+from mjx_lite.ops.select import rows
 from mjx_lite.smooth import articulated, inertia, transmission
 from mjx_lite.smooth.articulated import Packed
 

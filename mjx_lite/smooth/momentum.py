@@ -5,10 +5,10 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from mjx_lite.core.select import pick, rows
-from mjx_lite.core.types import Model
 from mjx_lite.math import safe, spatial, vector
 from mjx_lite.math.tree import mask_sum
+from mjx_lite.model.types import Model
+from mjx_lite.ops.select import pick, rows
 
 
 class SubtreeVel(NamedTuple):

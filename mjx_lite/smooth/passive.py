@@ -6,11 +6,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from mjx_lite.core.enums import JointType
-from mjx_lite.core.select import join, rows
-from mjx_lite.core.types import Model
 from mjx_lite.math import quat, safe, spatial, vector
 from mjx_lite.math.tree import mask_sum
+from mjx_lite.model.enums import JointType
+from mjx_lite.model.types import Model
+from mjx_lite.ops.select import join, rows
 from mjx_lite.smooth import transmission
 from mjx_lite.smooth.plastic import reference
 

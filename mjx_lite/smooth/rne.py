@@ -5,9 +5,9 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from mjx_lite.core.types import Model
 from mjx_lite.math import spatial, vector
 from mjx_lite.math.tree import mask_sum
+from mjx_lite.model.types import Model
 
 
 def rne(m: Model, cinert, cdof, cvel, cdof_dot, qvel) -> jax.Array:

@@ -6,10 +6,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from mjx_lite.core.enums import TrnType
-from mjx_lite.core.select import join, rows
-from mjx_lite.core.types import Model
 from mjx_lite.math.groups import GroupPlan, group_sum, plan_groups
+from mjx_lite.model.enums import TrnType
+from mjx_lite.model.types import Model
+from mjx_lite.ops.select import join, rows
 from mjx_lite.smooth import tendon
 
 

@@ -6,11 +6,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from mjx_lite.core.select import rows
-from mjx_lite.core.types import Model
 from mjx_lite.math import safe, spatial, vector
 from mjx_lite.math.groups import GroupPlan, group_sum, plan_groups
 from mjx_lite.math.tree import mask_sum
+from mjx_lite.model.types import Model
+from mjx_lite.ops.select import rows
 from mjx_lite.smooth import inertia as inertia_
 from mjx_lite.smooth import tendon, tendon_force
 

@@ -14,12 +14,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from mjx_lite.core import topology
-from mjx_lite.core.enums import JointType, TrnType
-from mjx_lite.core.select import join, rows
-from mjx_lite.core.types import Model
 from mjx_lite.math import quat, safe, spatial, vector
 from mjx_lite.math.tree import SumPlan, mask_sum, plan_sum
+from mjx_lite.model import topology
+from mjx_lite.model.enums import JointType, TrnType
+from mjx_lite.model.types import Model
+from mjx_lite.ops.select import join, rows
 
 
 class Pose(NamedTuple):

@@ -14,9 +14,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from mjx_lite.core.enums import MINVAL
-from mjx_lite.core.select import join, rows
 from mjx_lite.math import safe, trig, vector
+from mjx_lite.model.enums import MINVAL
+from mjx_lite.ops.select import join, rows
 
 _ITERATIONS, _TOLERANCE = 20, 1e-6  # of Newton's method for the inside wrap, as in C
 

@@ -16,9 +16,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from mjx_lite.constraint.rows import Rows
-from mjx_lite.core import linear
-from mjx_lite.core.enums import ConstraintState
 from mjx_lite.math import safe, vector
+from mjx_lite.model.enums import ConstraintState
+from mjx_lite.ops import linear
 
 
 class Zones(NamedTuple):

@@ -19,10 +19,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from mjx_lite.constraint.rows import Jacobian
-from mjx_lite.core import linear
-from mjx_lite.core.select import gather
-from mjx_lite.core.types import Model
 from mjx_lite.math import extreme, vector
+from mjx_lite.model.types import Model
+from mjx_lite.ops import linear
+from mjx_lite.ops.select import gather
 from mjx_lite.smooth import articulated
 from mjx_lite.smooth.articulated import Factor, Half, Way
 

@@ -14,8 +14,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from mjx_lite.constraint import jacobian
-from mjx_lite.core.select import pick
 from mjx_lite.math import safe, vector
+from mjx_lite.ops.select import pick
 from mjx_lite.smooth import mass
 from mjx_lite.solver.primal import Problem
 

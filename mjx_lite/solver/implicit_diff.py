@@ -27,8 +27,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax.ad_checkpoint import checkpoint_name
 
+from mjx_lite.compiler import regions
 from mjx_lite.constraint import jacobian, soft
-from mjx_lite.core import regions, select
+from mjx_lite.ops import select
 from mjx_lite.solver import cost, operator, primal
 from mjx_lite.solver.primal import Problem, Solution
 from mjx_lite.solver.table import SOLVERS

@@ -17,8 +17,8 @@ import jax.numpy as jnp
 
 from mjx_lite.constraint import jacobian
 from mjx_lite.constraint.rows import Jacobian
-from mjx_lite.core.types import Model
 from mjx_lite.math import krylov, linalg, vector
+from mjx_lite.model.types import Model
 from mjx_lite.smooth import articulated, inertia, mass, transmission
 from mjx_lite.solver import coupling
 from mjx_lite.solver.cost import Zones

@@ -7,8 +7,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from mjx_lite.core.select import pick
 from mjx_lite.math import vector
+from mjx_lite.ops.select import pick
 from mjx_lite.solver import cost, dual, operator, primal
 from mjx_lite.solver.dual import Dual
 from mjx_lite.solver.primal import Problem, Solution

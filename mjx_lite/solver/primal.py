@@ -9,9 +9,9 @@ import jax.numpy as jnp
 
 from mjx_lite.constraint import jacobian
 from mjx_lite.constraint.rows import Rows
-from mjx_lite.core import linear
-from mjx_lite.core.types import Model
 from mjx_lite.math import safe, vector
+from mjx_lite.model.types import Model
+from mjx_lite.ops import linear
 from mjx_lite.solver import cost, linesearch, operator
 from mjx_lite.solver.operator import Metric
 

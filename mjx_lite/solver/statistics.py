@@ -7,8 +7,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from mjx_lite.core.enums import ConstraintState, SolverType
 from mjx_lite.math import safe, vector
+from mjx_lite.model.enums import ConstraintState, SolverType
 from mjx_lite.solver import cg, cost, dual, newton, pgs, primal
 from mjx_lite.solver.primal import Problem
 

@@ -1,6 +1,6 @@
 """The constraint solvers."""
 
-from mjx_lite.core.enums import SolverType
+from mjx_lite.model.enums import SolverType
 from mjx_lite.solver import cg, newton, pgs
 
 # function (problem, warmstart) -> solution

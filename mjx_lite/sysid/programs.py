@@ -9,7 +9,7 @@ import jax
 import numpy as np
 
 import mjx_lite as mjx
-from mjx_lite.core import workarounds
+from mjx_lite.compiler import workarounds
 from mjx_lite.sysid import problem
 
 _WIDEST = 64  # maximum segments in a part: above 16 segments, the time per segment hardly falls

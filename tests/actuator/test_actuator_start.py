@@ -7,7 +7,7 @@ import pytest
 from models import load
 
 import mjx_lite as mjx
-from mjx_lite.core.errors import UnsupportedModelError
+from mjx_lite.errors import UnsupportedModelError
 
 
 def test_history_and_controls_start_as_in_c():

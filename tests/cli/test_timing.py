@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 
 from mjx_lite.cli import timing
-from mjx_lite.core import linear
+from mjx_lite.ops import linear
 
 
 def program(function, *args):

@@ -5,7 +5,7 @@ import functools
 import mujoco
 import numpy as np
 
-from mjx_lite.collision import hulls as hulls_
+from mjx_lite.collision.convex import hulls as hulls_
 from mjx_lite.io.model import _fields
 
 

@@ -16,10 +16,10 @@ import pytest
 from scipy.spatial import ConvexHull
 
 import mjx_lite as mjx
-from mjx_lite.collision import convex, core
-from mjx_lite.collision.hulls import HullOf
+from mjx_lite.collision.convex import convex, core
+from mjx_lite.collision.convex.hulls import HullOf
 from mjx_lite.collision.shapes import Shape
-from mjx_lite.core import regions
+from mjx_lite.compiler import regions
 
 PAIRS = list(convex.PAIRS)
 N = 60  # poses of each kind

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mjx_lite.collision import cubemap
+from mjx_lite.collision.convex import cubemap
 
 
 def _round(rng, n):

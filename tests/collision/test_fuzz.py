@@ -15,9 +15,9 @@ import numpy as np
 import pytest
 
 import mjx_lite as mjx
-from mjx_lite.collision import convex
-from mjx_lite.collision.hulls import HullOf
-from mjx_lite.collision.primitive import COLLIDERS
+from mjx_lite.collision.convex import convex
+from mjx_lite.collision.convex.hulls import HullOf
+from mjx_lite.collision.primitive.primitive import COLLIDERS
 from mjx_lite.collision.shapes import NO_CONTACT, Shape
 
 N, BATCH = 100_000, 2_000
@@ -136,7 +136,7 @@ def test_random_poses(pair):
       one, other = (dist,), _contacts(pair, [x[:, ::-1] if x.ndim > 1 else x for x in poses])
     # a contact at the margin may be there from one side only
     first, again = (np.minimum(x[0].min(axis=1), margin) for x in (one, other))
-    # shapes that overlap deeply may leave each other by another way (`collision/gjk.py`)
+    # shapes that overlap deeply may leave each other by another way (`collision/convex/gjk.py`)
     swapped = (np.abs(first - again) / size)[first > -DEEP * size]
     said += f"; swapped: as before {np.mean(swapped < 1e-6):.3%}, by 1e-4 {np.mean(swapped < MISSED):.3%}"
   print(said, flush=True)

@@ -11,7 +11,7 @@ import pytest
 from models import SCENES, load
 
 import mjx_lite as mjx
-from mjx_lite.core.errors import UnsupportedModelError
+from mjx_lite.errors import UnsupportedModelError
 
 STEPS = 200
 EVERY = 4

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from mjx_lite.collision import primitive
+from mjx_lite.collision.primitive import primitive
 from mjx_lite.collision.shapes import NO_CONTACT, Contacts, Shape
 
 PAIRS = [pair for pair, collider in primitive.COLLIDERS.items() if collider.fn and pair[0] != "hfield" and pair[1] != "sdf"]

@@ -1,6 +1,6 @@
 """Contacts of robots as their makers describe them, with many meshes, in states that C simulates.
 
-Shapes that overlap deeply may leave each other by another than the shortest way (`collision/gjk.py`): they count apart.
+Shapes that overlap deeply may leave each other by another than the shortest way (`collision/convex/gjk.py`): they count apart.
 """
 
 import collections

@@ -10,9 +10,9 @@ import pytest
 from models import load
 
 import mjx_lite as mjx
-from mjx_lite.collision import field
-from mjx_lite.core.enums import GeomType
-from mjx_lite.core.errors import UnsupportedModelError
+from mjx_lite.collision.sdf import field
+from mjx_lite.errors import UnsupportedModelError
+from mjx_lite.model.enums import GeomType
 
 STEPS, EVERY = 240, 5
 SHAPES = ("sphere", "capsule", "ellipsoid", "cylinder", "box", "mesh", "sdf")

@@ -15,11 +15,12 @@ import pytest
 from models import SCENES
 
 import mjx_lite as mjx
-from mjx_lite.collision import convex, hulls, shortest
-from mjx_lite.collision.hulls import HullOf
+from mjx_lite.batching import worlds
+from mjx_lite.collision.convex import convex, hulls, shortest
+from mjx_lite.collision.convex.hulls import HullOf
 from mjx_lite.collision.shapes import Shape
-from mjx_lite.core import lanes, worlds
 from mjx_lite.io.model import _fields
+from mjx_lite.ops import lanes
 
 ITERATIONS = 50
 POSES = 50

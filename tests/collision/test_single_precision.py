@@ -7,7 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from mjx_lite.collision import core, gjk, hfield, witness
+from mjx_lite.collision.convex import core, gjk, witness
+from mjx_lite.collision.hfield import hfield
 from mjx_lite.math import quat
 
 SHAPES = ["cylinder", "ellipsoid", "box"]

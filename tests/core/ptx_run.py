@@ -1,4 +1,4 @@
-"""Runs PTX as `mjx_lite.core.ptx` writes it, all threads at once in NumPy: what it means does not need a GPU to be tested."""
+"""PTX of `mjx_lite/compiler/backends/ptx.py`, run for all threads at once in NumPy: a test of the PTX needs no GPU."""
 
 import re
 

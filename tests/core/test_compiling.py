@@ -9,7 +9,7 @@ import mujoco
 import pytest
 
 import mjx_lite as mjx
-from mjx_lite.core import workarounds
+from mjx_lite.compiler import workarounds
 
 XML = "<mujoco><worldbody><body><joint/><geom size='.1'/></body></worldbody></mujoco>"
 

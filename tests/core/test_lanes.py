@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mjx_lite.core import regions
-from mjx_lite.core.lanes import in_lanes
+from mjx_lite.compiler import regions
+from mjx_lite.ops.lanes import in_lanes
 
 
 def squares(x, weight, wanted):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from jax.test_util import check_grads
 
-from mjx_lite.core import linear
+from mjx_lite.ops import linear
 
 RNG = np.random.default_rng(0)
 FUNCTIONS = {

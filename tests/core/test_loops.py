@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import mjx_lite as mjx
-from mjx_lite.core import loops
+from mjx_lite.ops import loops
 
 
 def _polynomial(number, most, x, table, row):

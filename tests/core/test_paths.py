@@ -8,7 +8,9 @@ import pytest
 import straight
 
 import mjx_lite as mjx
-from mjx_lite.core import paths, regions, scalars, vectors, workarounds, worlds
+from mjx_lite.batching import worlds
+from mjx_lite.compiler import paths, regions, scalars, workarounds
+from mjx_lite.compiler.backends import llvm
 
 pytestmark = pytest.mark.usefixtures("single_precision")
 
@@ -36,7 +38,7 @@ def batched():
   return jax.jit(jax.vmap(lambda m, d: mjx.step(m, d), in_axes=(None, 0)))
 
 
-@pytest.mark.parametrize("borrowed", [*workarounds.BORROWED, vectors.KERNELS], ids=lambda b: b.name)
+@pytest.mark.parametrize("borrowed", [*workarounds.BORROWED, llvm.KERNELS], ids=lambda b: b.name)
 def test_probes_pass_here(borrowed):
   """XLA's options aside, of which each version has its own: one that is gone is left out."""
   if borrowed is workarounds.OPTIONS:
@@ -51,7 +53,7 @@ def broken():
 
 
 @pytest.mark.parametrize("module, name", [
-  (vectors, "KERNELS"), (workarounds, "REGIONS"), (workarounds, "DEAD_CODE"), (workarounds, "BATCHED"), (workarounds, "STACK"),
+  (llvm, "KERNELS"), (workarounds, "REGIONS"), (workarounds, "DEAD_CODE"), (workarounds, "BATCHED"), (workarounds, "STACK"),
   (workarounds, "EMIT"),
 ])  # fmt: skip
 def test_a_probe_that_fails_is_said_once(module, name, unwarned):
@@ -65,7 +67,7 @@ def test_a_probe_that_fails_is_said_once(module, name, unwarned):
   unwarned.setattr(workarounds, "_failures", {})
   used = {
     "REGIONS": lambda: regions.evaluate(jax.make_jaxpr(jnp.sin)(1.0), jnp.ones(())),
-    "EMIT": lambda: vectors._objects((), "define void @step() {\nret void\n}"),  # the step's machine code is there already
+    "EMIT": lambda: llvm._objects((), "define void @step() {\nret void\n}"),  # the step's machine code is there already
   }.get(name, lambda: batched()(m, d))
   if name == "BATCHED":
     used = lambda: mjx.jit(jax.jacfwd(lambda v: jax.vmap(mjx.step, (None, 0))(m, d.replace(qvel=v)).qpos))(d.qvel)  # noqa: E731
@@ -119,8 +121,8 @@ def test_a_compiler_that_fails(error, unwarned):
   def target(*args):
     raise error("no such target")
 
-  assert vectors.is_on()
-  unwarned.setattr(vectors, "_target", target)
+  assert llvm.is_on()
+  unwarned.setattr(llvm, "_target", target)
   if error is MemoryError:
     with pytest.raises(MemoryError):
       batched()(m, d)

@@ -12,7 +12,9 @@ from hypothesis import strategies as st
 from models import load
 
 import mjx_lite as mjx
-from mjx_lite.core import paths, ptx, scalars, worlds
+from mjx_lite.batching import worlds
+from mjx_lite.compiler import paths, scalars
+from mjx_lite.compiler.backends import ptx
 
 _WORLDS = 5
 pytestmark = pytest.mark.usefixtures("single_precision")

@@ -18,8 +18,10 @@ import pytest
 from models import load
 
 import mjx_lite as mjx
+from mjx_lite.batching import worlds
 from mjx_lite.cli import timing
-from mjx_lite.core import linear, regions, workarounds, worlds
+from mjx_lite.compiler import regions, workarounds
+from mjx_lite.ops import linear
 
 TABLE = np.arange(12.0).reshape(3, 4)
 LARGE = np.arange(2.0 * regions.MAX_NUMBERS) ** 2
@@ -196,7 +198,7 @@ def test_many_worlds_go_through_regions_where_the_user_sets_the_option():
     import jax
     options = dict(jax.config.values)
     import mjx_lite
-    from mjx_lite.core import regions
+    from mjx_lite.compiler import regions
     mjx_lite.put_model, regions.is_on()
     assert dict(os.environ) == before and dict(jax.config.values) == options
     assert regions.lanes() == (16 if "unroll" in os.environ.get("XLA_FLAGS", "") else 0)
@@ -211,7 +213,7 @@ def test_a_region_of_just_what_top_k_returns_on_several_devices():
   code = """
     import jax, jax.numpy as jnp, numpy as np
     import mjx_lite
-    from mjx_lite.core import regions
+    from mjx_lite.compiler import regions
     x = jnp.cos(jnp.arange(128.0)).reshape(2, 64)
     largest = lambda x: jax.lax.top_k(x, 4)
     found = jax.make_jaxpr(lambda x: (lambda v, i: jnp.sin(v) + i)(*largest(x)))(x[:1])

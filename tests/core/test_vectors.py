@@ -20,7 +20,8 @@ from models import load
 
 import mjx_lite as mjx
 from mjx_lite.cli.compare import optimal
-from mjx_lite.core import kernels, scalars, vectors
+from mjx_lite.compiler import kernels, scalars
+from mjx_lite.compiler.backends import llvm
 
 pytestmark = pytest.mark.usefixtures("single_precision")
 
@@ -46,7 +47,7 @@ def _kernels(function, *args):
 
 def _by_xla(function, *args):
   with pytest.MonkeyPatch.context() as patch:
-    patch.setattr(vectors, "_IS_WANTED", False)
+    patch.setattr(llvm, "_IS_WANTED", False)
 
     def again(*a):  # another function: JAX remembers what it made of that one
       return function(*a)
@@ -110,7 +111,7 @@ def test_models_of_their_own():
 @pytest.mark.parametrize("integrator", ["Euler", "RK4"])
 def test_a_rollout(integrator, monkeypatch):
   """A kernel in the loop, several where the step has a loop that is long."""
-  monkeypatch.setattr(vectors, "LOOP", 1000)
+  monkeypatch.setattr(llvm, "LOOP", 1000)
   mj_model = mujoco.MjModel.from_xml_string(straight.SWING.replace("<mujoco>", f'<mujoco><option integrator="{integrator}"/>'))
   m = mjx.put_model(mj_model)
   d, _ = _states(mj_model, m, 19)
@@ -151,14 +152,14 @@ def test_gradient(how, monkeypatch):
   before = _traces()
   with pytest.MonkeyPatch.context() as patch:
     if how == "no kernel":
-      patch.setattr(vectors, "_MAX_OPERATIONS", 20)
+      patch.setattr(llvm, "_MAX_OPERATIONS", 20)
     is_slow = pytest.warns(mjx.SlowPathWarning, match="a kernel of") if how == "no kernel" else contextlib.nullcontext()
     with is_slow:
       lowered = slope(energy).lower(d.qvel, m.body_mass)
     assert lowered.as_text().count("custom_call @mjx_lite_") == (0 if how == "no kernel" else 2)
     got = lowered.compile()(d.qvel, m.body_mass)
   assert _traces() == before
-  monkeypatch.setattr(vectors, "_IS_WANTED", False)
+  monkeypatch.setattr(llvm, "_IS_WANTED", False)
   straight.assert_close(got, slope(energy)(d.qvel, m.body_mass))
 
 
@@ -167,9 +168,9 @@ def test_what_is_constant_is_so_in_gradients(monkeypatch):
   mj_model = load("transmissions")
   m = mjx.put_model(mj_model, dtype=np.float32)
   d, _ = _states(mj_model, m, 3)
-  assert vectors.is_on()  # the probe has kernels too
-  kernel, operations = vectors.kernel, []
-  monkeypatch.setattr(vectors, "kernel", lambda p, *args: operations.append(p.op) or kernel(p, *args))
+  assert llvm.is_on()  # the probe has kernels too
+  kernel, operations = llvm.kernel, []
+  monkeypatch.setattr(llvm, "kernel", lambda p, *args: operations.append(p.op) or kernel(p, *args))
   jax.jit(_STEP).lower(m, d)
   (own,) = (op.count("loop") for op in operations)  # of the solver, which ends when it is done
   operations.clear()
@@ -201,7 +202,7 @@ def _run(function, *args):
   axis = 0 if width > 1 else -1
 
   def run(*args):
-    made = vectors.call(p, [jnp.moveaxis(x, -1, axis) for x in args], outs, [a.dtype for a in closed.out_avals], width)
+    made = llvm.call(p, [jnp.moveaxis(x, -1, axis) for x in args], outs, [a.dtype for a in closed.out_avals], width)
     return [jnp.moveaxis(x, axis, -1) for x in made]
 
   return jax.jit(run)(*args)
@@ -218,14 +219,14 @@ def _run_one_by_one(function, x):
 @settings(max_examples=2, deadline=None)
 def test_operations(name, lanes, seed):
   with pytest.MonkeyPatch.context() as patch:
-    patch.setattr(vectors, "lanes", lambda: lanes)
+    patch.setattr(llvm, "lanes", lambda: lanes)
     straight.assert_operation(name, _run if lanes > 1 else _run_one_by_one, seed)
 
 
 @pytest.mark.parametrize("lanes", [4, 8])
 def test_numbers_that_other_parts_want(monkeypatch, lanes):
-  monkeypatch.setattr(vectors, "_PART", 10)
-  monkeypatch.setattr(vectors, "lanes", lambda: lanes)
+  monkeypatch.setattr(llvm, "_PART", 10)
+  monkeypatch.setattr(llvm, "lanes", lambda: lanes)
   x = np.random.default_rng(0).normal(0, 1, (24, 33)).astype(np.float32)
   for a, b in zip(_run(straight.put_away, x), straight.alone(straight.put_away, x), strict=True):
     np.testing.assert_allclose(a, b, rtol=2e-5, atol=2e-5)
@@ -235,7 +236,7 @@ def test_numbers_that_other_parts_want(monkeypatch, lanes):
 @pytest.mark.parametrize("worlds", [2, 15, 16, 17, 48])
 def test_arrays_of_any_size_come_and_go(lanes, worlds, monkeypatch):
   """A block is moved a few rows at a time where it is full, and number by number where it is not; flags are bytes."""
-  monkeypatch.setattr(vectors, "lanes", lambda: lanes)
+  monkeypatch.setattr(llvm, "lanes", lambda: lanes)
   rng = np.random.default_rng(worlds)
   xs = [rng.normal(size=(n, worlds)).astype(np.float32) for n in (1, 3, 4, 5, 8, 31, 0)]
   xs += [rng.integers(0, 9, (n, 2, worlds)).astype(np.int32) for n in (1, 5)]
@@ -264,7 +265,7 @@ def test_loops_of_kernels(reverse):
 
   wide = [table, *(x[..., None] for x in (start[0], rows[0], force[0]))]
   closed = jax.make_jaxpr(lambda *x: jax.tree.leaves(one(*x)))(*wide)
-  how = kernels.Kernels(vectors.call, worlds, loop=1, on_cpu=True)
+  how = kernels.Kernels(llvm.call, worlds, loop=1, on_cpu=True)
   got = jax.jit(lambda *x: how.evaluate(closed, x))
   assert got.lower(table, start, rows, force).as_text().count("stablehlo.while") == 1
   want = jax.vmap(lambda *x: [y[..., 0] for y in jax.tree.leaves(one(table, *(z[..., None] for z in x)))])(start, rows, force)
@@ -298,7 +299,7 @@ def test_what_is_not_a_number_stays_that():
 
 
 def test_too_long_a_step_is_xlas(monkeypatch):
-  monkeypatch.setattr(vectors, "_MAX_OPERATIONS", 20)
+  monkeypatch.setattr(llvm, "_MAX_OPERATIONS", 20)
   with pytest.raises(scalars.Unsupported, match=r"a kernel of \d+ operations"):
     _run(lambda x: jnp.cumsum(x * x, 0), np.ones((20, 3), np.float32))
   m = mjx.put_model(mujoco.MjModel.from_xml_string(straight.SWING))
@@ -317,7 +318,7 @@ def test_models_that_are_xlas():
   assert not mjx.put_model(load("convex")).is_straight
   assert not mjx.put_model(load("pairs")).is_straight
   with jax.enable_x64(True):
-    assert not mjx.put_model(swing).is_straight and not vectors.is_on()
+    assert not mjx.put_model(swing).is_straight and not llvm.is_on()
 
 
 @pytest.mark.parametrize("triple, vectors_of_four", [
@@ -331,12 +332,12 @@ def test_arm64(triple, vectors_of_four, monkeypatch):
   binding.initialize_all_asmprinters()
   m = mjx.put_model(mujoco.MjModel.from_xml_string(straight.SWING))
   d = jax.tree.map(lambda x: jnp.stack([x] * 5), mjx.make_data(m))
-  assert vectors.is_on()  # the probe runs here
+  assert llvm.is_on()  # the probe runs here
   found = []
-  monkeypatch.setattr(vectors, "lanes", lambda: 4)
-  monkeypatch.setattr(vectors, "_target", lambda functions, entry: found.append((functions, entry)) or "mjx_lite_none")
+  monkeypatch.setattr(llvm, "lanes", lambda: 4)
+  monkeypatch.setattr(llvm, "_target", lambda functions, entry: found.append((functions, entry)) or "mjx_lite_none")
   assert _kernels(jax.vmap(lambda m, d: mjx.step(m, d), in_axes=(None, 0)), m, d) == 1
-  (text,) = vectors.modules(*found[0], workers=1)
+  (text,) = llvm.modules(*found[0], workers=1)
   machine = binding.Target.from_triple(triple).create_target_machine(opt=1)
   assembly = machine.emit_assembly(binding.parse_assembly(text, binding.create_context()))
   assert len(re.findall(vectors_of_four, assembly)) > 100
@@ -346,19 +347,19 @@ def test_arm64(triple, vectors_of_four, monkeypatch):
 
 def test_a_processor_of_which_llvm_tells_nothing(monkeypatch):
   """As on some machines with ARM processors: four numbers in a vector."""
-  llvm = vectors._llvm()
-  vectors._host.cache_clear()
+  library = llvm._llvm()
+  llvm._host.cache_clear()
 
   def silent():
     raise RuntimeError("no features")
 
-  monkeypatch.setattr(llvm, "get_host_cpu_features", silent)
+  monkeypatch.setattr(library, "get_host_cpu_features", silent)
   try:
-    assert vectors.lanes() == 4
+    assert llvm.lanes() == 4
     x = np.linspace(-1, 1, 10, dtype=np.float32).reshape(2, 5)
     np.testing.assert_allclose(_run(lambda x: x * x + 1, x)[0], x * x + 1, rtol=1e-6)
   finally:
-    vectors._host.cache_clear()
+    llvm._host.cache_clear()
 
 
 def test_exported_steps_have_none():
@@ -382,7 +383,7 @@ def _process(code, **env):
 
 _CODE = f"""
   import jax, numpy as np, mujoco, mjx_lite as mjx
-  from mjx_lite.core import vectors
+  from mjx_lite.compiler.backends import llvm
   m = mjx.put_model(mujoco.MjModel.from_xml_string('''{straight.SWING}'''))
   d = jax.tree.map(lambda x: jax.numpy.stack([x] * 32), mjx.make_data(m))
   step = jax.vmap(mjx.step, in_axes=(None, 0))
@@ -394,9 +395,9 @@ def test_machine_code_is_kept_on_disk(tmp_path):
   code = (
     _CODE
     + """
-  assert vectors.is_on()  # the probe compiles too
-  made, make = [], vectors._objects
-  vectors._objects = lambda *a: made.append(1) or make(*a)
+  assert llvm.is_on()  # the probe compiles too
+  made, make = [], llvm._objects
+  llvm._objects = lambda *a: made.append(1) or make(*a)
   for _ in range(20):
     d = jax.jit(step)(m, d)
   print(len(made), d.qpos.sum())
@@ -408,7 +409,7 @@ def test_machine_code_is_kept_on_disk(tmp_path):
 
 
 def test_none_if_the_user_says_so():
-  code = _CODE + "\n  print(vectors.is_on(), jax.jit(step).lower(m, d).as_text().count('@mjx_lite_'))"
+  code = _CODE + "\n  print(llvm.is_on(), jax.jit(step).lower(m, d).as_text().count('@mjx_lite_'))"
   assert _process(code, MJX_LITE_KERNELS="0").split() == ["False", "0"]
   assert _process(code).split() == ["True", "1"]
 

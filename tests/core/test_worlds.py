@@ -11,7 +11,8 @@ import pytest
 from models import load
 
 import mjx_lite as mjx
-from mjx_lite.core import workarounds, worlds
+from mjx_lite.batching import worlds
+from mjx_lite.compiler import workarounds
 
 
 @pytest.fixture(scope="module")

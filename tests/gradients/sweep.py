@@ -163,7 +163,7 @@ def main():
       seen = f"{x.blocks:2d} blocks {x.switching:2d} switch {x.rough_c:2d} rough in C"
       print(f"{name:34} {x.steps:4d}  {seen}  {errors}{wrong}", flush=True)
     print(f"{name:34} {time.process_time() - start:.0f} s", flush=True)
-    from mjx_lite.core import worlds
+    from mjx_lite.batching import worlds
 
     worlds.clear_caches()
 

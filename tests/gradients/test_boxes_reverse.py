@@ -7,7 +7,7 @@ import pytest
 from sweep import state_of
 
 import mjx_lite as mjx
-from mjx_lite.collision.box import _local_sphere_box
+from mjx_lite.collision.primitive.box import _local_sphere_box
 
 
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import mjx_lite as mjx
-from mjx_lite.collision.box import box_box, capsule_box, sphere_box
-from mjx_lite.collision.curved import plane_cylinder, sphere_cylinder
+from mjx_lite.collision.primitive.box import box_box, capsule_box, sphere_box
+from mjx_lite.collision.primitive.curved import plane_cylinder, sphere_cylinder
 from mjx_lite.collision.shapes import Shape
 
 WORLDS = 2000

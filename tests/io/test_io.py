@@ -10,7 +10,7 @@ import pytest
 from models import load
 
 import mjx_lite as mjx
-from mjx_lite.core import pytree
+from mjx_lite.model import pytree
 
 UNSUPPORTED = """
 <mujoco>

@@ -8,7 +8,7 @@ import pytest
 from models import load
 
 import mjx_lite as mjx
-from mjx_lite.core import pytree
+from mjx_lite.model import pytree
 
 NAMES = {
   "xmat", "ximat", "geom_xmat", "site_xmat", "crb", "qLD", "qLDiagInv", "efc_KBIP", "subtree_linvel", "subtree_angmom", "cacc",

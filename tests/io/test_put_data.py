@@ -10,8 +10,8 @@ import pytest
 from models import ELSEWHERE, SCENE_NAMES, load
 
 import mjx_lite as mjx
-from mjx_lite.core import pytree
 from mjx_lite.io import _pack
+from mjx_lite.model import pytree
 
 TOUCHING = """
 <mujoco>

@@ -11,7 +11,7 @@ import pytest
 from models import SCENES, load
 
 import mjx_lite as mjx
-from mjx_lite.core import ptx
+from mjx_lite.compiler.backends import ptx
 
 
 @pytest.fixture(scope="module")

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import mjx_lite as mjx
-from mjx_lite.core import linear
 from mjx_lite.math import vector
+from mjx_lite.ops import linear
 
 where_xla_repeats = pytest.mark.skipif(
   jax.default_backend() != "cpu", reason="elsewhere it is lowered to nothing: XLA on CPU alone repeats work"

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import mjx_lite as mjx
-from mjx_lite.core import pytree
+from mjx_lite.model import pytree
 
 JOINTS = {
   "none": "", "free": "<freejoint/>", "ball": '<joint type="ball" damping=".1"/>',

@@ -11,7 +11,7 @@ from models import load
 
 import mjx_lite as mjx
 from mjx_lite.cli import compare
-from mjx_lite.core.errors import UnsupportedModelError
+from mjx_lite.errors import UnsupportedModelError
 from mjx_lite.sensor.table import SENSORS
 
 # sensors of the scene that have nothing to say: contacts of two geoms that never meet, a tendon without actuator

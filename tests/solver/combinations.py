@@ -23,7 +23,7 @@ if __name__ == "__main__":
 import test_combinations as small
 from models import load
 
-from mjx_lite.core import worlds
+from mjx_lite.batching import worlds
 
 
 def model_of(what):

@@ -12,7 +12,7 @@ from mjx_lite.solver import linesearch
 pytestmark = [
   pytest.mark.usefixtures("single_precision"),
   # the dual solver sorts its blocks, which is no machine code
-  pytest.mark.filterwarnings("ignore:forward takes a slower path:mjx_lite.core.errors.SlowPathWarning"),
+  pytest.mark.filterwarnings("ignore:forward takes a slower path:mjx_lite.errors.SlowPathWarning"),
 ]
 
 

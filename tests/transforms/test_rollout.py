@@ -10,7 +10,7 @@ import pytest
 from jax.interpreters import partial_eval as pe
 
 import mjx_lite as mjx
-from mjx_lite.core import worlds
+from mjx_lite.batching import worlds
 from mjx_lite.rollout import STATE, checkpointed_scan
 
 XML = """

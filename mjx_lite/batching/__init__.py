@@ -1,0 +1,1 @@
+"""World axis: `jax.vmap` becomes the last axis of the engine's arrays."""

@@ -1,0 +1,455 @@
+"""The world axis: one-world functions outside, the world axis last inside.
+
+The engine computes on arrays with one trailing world axis (`native` functions). The user calls `one_world(native)`, whose
+shapes are those of a single world and which `jax.vmap` batches. One primitive connects the two, `native_p`, with a parameter
+`batched`:
+
+* `batched=False`: the operands are one world's. Lowering gives them a world axis of size 1.
+* The batching rule moves the batch axis last and binds the primitive again with `batched=True`. It merges a further `vmap`
+  into the same axis. So `vmap`, `vmap(scan)`, `vmap(jit)`, `scan(vmap)`, `grad(vmap)` and `vmap(vmap)` all reach the native
+  layout.
+* The `jvp` rule differentiates the native function's ordinary operations, and the primitive is gone. So `vmap(grad(f))` is
+  right too, in the plain layout; `grad` of a sum over `vmap` is the fast method for batched gradients.
+
+This module also cuts worlds into tiles for CPU caches (`_in_tiles`), and chooses how operations are compiled: those of one
+world or of a tile as regions (`regions.py`), or a step as straight-line machine code for each world (`kernels.py`). For
+derivatives in machine code, JAX differentiates a loop over single worlds, and `kernels.over_worlds` lowers that loop to the
+same code as a step. Only compiler/, ops/ and this module touch jax's
+extension interfaces.
+"""
+
+import functools
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.core
+import jax.numpy as jnp
+from jax.extend import core as jex_core
+from jax.interpreters import ad, batching, mlir
+
+from mjx_lite.batching import compiling
+from mjx_lite.compiler import kernels, paths, regions, scalars, workarounds
+from mjx_lite.compiler.backends import llvm, ptx
+
+
+class Call(NamedTuple):
+  """Description of a call of a native function, without its operands; hashable."""
+
+  native: Callable[..., Any]
+  static: tuple[tuple[str, Any], ...]  # keyword arguments
+  in_tree: Any
+  nshared: int  # number of leaves of the first argument, the Model
+  tile: int  # worlds per tile, 0 for all worlds at once
+  groups: int  # devices among which XLA may divide the worlds, see `Tiling`
+  slow: str  # why machine code (`kernels.py`) is not tried, "" if it is
+  outs: tuple[int, ...] | None = None  # indices of result leaves that are read, None for all
+
+  @property
+  def name(self) -> str:
+    """Name of the function."""
+    return self.native.__name__
+
+
+native_p = jex_core.Primitive("mjx_native")
+native_p.multiple_results = True
+
+
+_NO_MESH = jax.sharding.AbstractMesh((), ())
+_OUT_TREE: dict[Call, Any] = {}  # output tree of every call that has been traced
+
+
+def one_world(native: Callable[..., Any], check: Callable[..., None] | None = None) -> Callable[..., Any]:
+  """Wrap a native function for the user: one-world shapes, batched by `jax.vmap`.
+
+  Args:
+    native: function of pytrees whose leaves carry a trailing world axis. The first argument is the Model; its leaves
+      may keep a world axis of size 1 (shared by all worlds). Keyword arguments are static and hashable.
+    check: called with the user's arguments first; raises an error if they do not fit.
+
+  Returns:
+    the same function on leaves without the world axis.
+  """
+
+  @functools.wraps(native)
+  def public(*args, **static):
+    if check is not None:
+      check(*args)
+    _register_dead_code()
+    leaves, in_tree = jax.tree.flatten(args)
+    leaves = [jnp.asarray(x) for x in leaves]
+    shared, tile = len(jax.tree.leaves(args[0])), getattr(args[0], "tile", 0)
+    groups = _devices()
+    slow = _not_straight(args[0], groups)
+    call = Call(native, tuple(sorted(static.items())), in_tree, shared, tile, groups, slow)
+    out = native_p.bind(*leaves, call=call, batched=False)
+    return jax.tree.unflatten(_OUT_TREE[call], out)
+
+  return public
+
+
+def _devices() -> int:
+  """Return the number of devices among which XLA may divide one array: all, except inside `jax.shard_map`."""
+  mesh = jax.sharding.get_abstract_mesh()
+  return max(1, jax.device_count() // math.prod(mesh.shape[name] for name in mesh.manual_axes))
+
+
+def _not_straight(m: Any, groups: int) -> str:
+  """Return the first reason why a call with a model is not tried as machine code, "" if it is tried."""
+  if groups > 1:
+    return "XLA may divide worlds among devices (rollout(devices=...) and jax.shard_map divide them beforehand)"
+  slow = getattr(m, "not_straight", "the first argument is no Model")
+  return slow or (llvm if jax.default_backend() == "cpu" else ptx).why_off()
+
+
+def _avals(leaves):
+  """Return shapes and dtypes as a hashable key."""
+  return tuple((x.shape, x.dtype) for x in leaves)
+
+
+@functools.lru_cache(maxsize=256)
+def _trace(call, batched, avals):
+  """Return the native function's jaxpr on these operands: one call equation, so that evaluating it does not trace again."""
+  if call.outs is not None:
+    return _alive(_trace(call._replace(outs=None), batched, avals), call.outs)
+
+  def flat(*leaves):
+    if not batched:
+      leaves = [x[..., None] for x in leaves]
+    out, _OUT_TREE[call] = jax.tree.flatten(call.native(*jax.tree.unflatten(call.in_tree, leaves), **dict(call.static)))
+    if not batched:
+      return [x[..., 0] for x in out]
+    width = _width(leaves, batched)  # broadcast outputs that depend on shared values only
+    return [jnp.broadcast_to(x, (*x.shape[:-1], width)) for x in out]
+
+  # trace without the mesh: in `jax.shard_map`, JAX would add a `reshard` to every `where`
+  with jax.sharding.use_abstract_mesh(_NO_MESH), jax.disable_jit(False):
+    shapes = [jax.ShapeDtypeStruct(s, t) for s, t in avals]
+    closed = workarounds.eased(jax.make_jaxpr(regions.marked(flat, _width(shapes, batched))))(*shapes)
+  # a sixth of the operations are dead code, which costs as much to lower as other code
+  return _alive(closed, range(len(closed.out_avals)))
+
+
+def _alive(closed, outs):
+  """Return the call's jaxpr with the results at indices `outs` only, without operations that these results do not need."""
+  (eqn,) = closed.eqns
+  inner = eqn.params["jaxpr"]
+  read = set(outs)
+  if not workarounds.works(workarounds.DEAD_CODE):
+    return closed
+  alive = workarounds.alive(inner.jaxpr, [k in read for k in range(len(inner.out_avals))])
+  eqn = workarounds.call_with(eqn, alive, outs)
+  debug = workarounds.unnamed(closed.jaxpr)
+  return closed.replace(jaxpr=closed.jaxpr.replace(eqns=[eqn], outvars=eqn.outvars, debug_info=debug))
+
+
+def clear_caches() -> None:
+  """Clear all traces, also those of JAX (`jax.clear_caches`): the next call traces and compiles again."""
+  _trace.cache_clear()
+  _jitted.cache_clear()
+  jax.clear_caches()
+
+
+def _run(*leaves, call, batched, differentiated=False, lanes=0):
+  """Evaluate the native function as ordinary operations, in regions if at most `lanes` worlds are computed at a time."""
+  width = _width(leaves, batched)
+  tiling = _tiling(call, width, lanes)
+  evaluate = regions.evaluate if not differentiated and tiling.worlds <= lanes else regions.evaluate_plainly
+  if tiling.count > 1:
+    return _in_tiles(call, leaves, width, tiling, _stacked_tiles if differentiated else _placed_tiles, evaluate)
+  return evaluate(_trace(call, batched, _avals(leaves)), *leaves)
+
+
+def _run_on_cpu(*leaves, call, batched):
+  width = _width(leaves, batched)
+  tiling = _tiling(call, width, _lanes(call))
+  other = paths.REGIONS if regions.is_on() and tiling.worlds <= _lanes(call) else paths.KERNELS
+  slow = call.slow or llvm.why_off()
+  if slow or not width:
+    paths.record(paths.Path(call.name, width, other, slow))
+  else:
+    how = kernels.Kernels(llvm.call, width, llvm.LOOP, on_cpu=True)
+    out = _by_kernels(leaves, call, batched, how, paths.MACHINE_CODE, other)
+    if out is not None:
+      return out
+  return _run_in_regions(*leaves, call=call, batched=batched)
+
+
+def _run_in_regions(*leaves, call, batched):
+  return _run(*leaves, call=call, batched=batched, lanes=_lanes(call))
+
+
+def _run_on_gpu(*leaves, call, batched):
+  width = _width(leaves, batched)
+  if call.slow or ptx.why_off():
+    paths.record(paths.Path(call.name, width, paths.KERNELS, call.slow or ptx.why_off()))
+  else:
+    # pad one world to two: a trailing axis of 1 means 'shared', so per-world arrays need a width above 1
+    how = kernels.Kernels(ptx.call, max(width, 2), ptx.LOOP, on_cpu=False)
+    out = _by_kernels(leaves, call, batched, how, paths.PTX, paths.KERNELS)
+    if out is not None:
+      return out
+  return _run(*leaves, call=call, batched=batched)
+
+
+def _by_kernels(leaves, call, batched, how, path, other):
+  """Return the results of each world's machine code, or None if it cannot be built: the caller then takes the path `other`."""
+  arrays = [x if batched else x[..., None] for x in leaves]
+  width = _width(arrays, True)
+  if width < how.worlds:
+    arrays = [x if i < call.nshared else jnp.repeat(x, how.worlds, -1) for i, x in enumerate(arrays)]
+  closed = _trace(call, True, _of_one(leaves, batched))  # errors of the user's functions are raised here
+  is_shared = [x.shape == a.shape for x, a in zip(arrays, closed.in_avals, strict=True)]
+  arrays = [x if same else jnp.moveaxis(x, -1, how.axis) for x, same in zip(arrays, is_shared, strict=True)]
+  try:
+    out = how.evaluate(closed, arrays)
+  except scalars.Unsupported as error:
+    paths.fell_back(call.name, width, other, error, call.in_tree)
+    return None
+  paths.record(paths.Path(call.name, width, path))
+  out = [jnp.moveaxis(x, how.axis, -1) for x in out]
+  return [x[..., :width] if batched else x[..., 0] for x in out]
+
+
+def _of_one(leaves, batched):
+  """Return shapes and dtypes of one world's operands, with a world axis."""
+  return tuple(((*x.shape[:-1], 1) if batched else (*x.shape, 1), x.dtype) for x in leaves)
+
+
+def _width(leaves, batched):
+  return max((x.shape[-1] for x in leaves), default=1) if batched else 1
+
+
+def _lanes(call):
+  """Return the worlds per region on CPU: one if XLA may divide arrays among devices, because it cannot divide regions."""
+  return max(1, regions.lanes()) if call.groups == 1 else 1
+
+
+class Tiling(NamedTuple):
+  """Division of the worlds into tiles: each tile holds `worlds / groups` consecutive worlds of every group.
+
+  A group is the block of worlds that one device holds if the worlds are divided among devices. Every device then has a part of
+  each tile, and the loop over tiles needs no communication. If the worlds do not fill the last tile, it repeats some worlds.
+  """
+
+  count: int
+  groups: int
+  worlds: int  # per tile
+
+
+def _tiling(call, width, lanes=0):
+  if 1 < lanes <= call.tile and width > lanes:
+    return Tiling(-(-width // lanes), 1, lanes)
+  groups = call.groups if width % call.groups == 0 else 1
+  count = -(-width // call.tile) if call.tile else 1
+  return Tiling(count, groups, groups * -(-width // (groups * count)))
+
+
+def _in_tiles(call, leaves, width, tiling, loop, evaluate):
+  """Evaluate the native function on one tile of worlds at a time, so that its arrays stay in the cache."""
+  part = tuple(((*x.shape[:-1], tiling.worlds) if x.shape[-1] == width else x.shape, x.dtype) for x in leaves)
+  jaxpr = _trace(call, True, part)
+  inner = jaxpr.eqns[0].params["jaxpr"].jaxpr
+  read = {v for eqn in inner.eqns for v in eqn.invars if isinstance(v, jex_core.Var)}
+  position = {v: i for i, v in enumerate(inner.invars) if leaves[i].shape[-1] == width}
+  # operands that are returned unchanged, or never read, stay out of the loop
+  per_world = [i for v, i in position.items() if v in read]
+  passed = {k: position[v] for k, v in enumerate(inner.outvars) if v in position}
+  operands = [x if v in read else jnp.zeros(*aval) for x, v, aval in zip(leaves, inner.invars, part, strict=True)]
+
+  def body(parts):
+    out = evaluate(jaxpr, *regions.put(operands, per_world, parts))
+    return [x for k, x in enumerate(out) if k not in passed]
+
+  made = [jax.ShapeDtypeStruct((*a.shape[:-1], width), a.dtype) for k, a in enumerate(jaxpr.out_avals) if k not in passed]
+  computed = iter(loop(body, [leaves[i] for i in per_world], made, tiling))
+  return [leaves[passed[k]] if k in passed else next(computed) for k in range(len(jaxpr.out_avals))]
+
+
+def _grouped(x, tiling):
+  return x if tiling.groups == 1 else x.reshape((*x.shape[:-1], tiling.groups, x.shape[-1] // tiling.groups))
+
+
+def _merged(x, tiling):
+  return x if tiling.groups == 1 else x.reshape((*x.shape[:-2], x.shape[-2] * x.shape[-1]))
+
+
+def _placed_tiles(body, leaves, made, tiling):
+  """Evaluate the body on every tile, and write its results into arrays in the native layout.
+
+  To reach the user's layout, XLA then needs one bare transposition per field, which it copies without compiling a kernel.
+  """
+  size = tiling.worlds // tiling.groups
+  read, write = (
+    functools.partial(f, allow_negative_indices=False)  # saves three operations each
+    for f in (jax.lax.dynamic_slice_in_dim, jax.lax.dynamic_update_slice_in_dim)
+  )
+
+  def one(j, out):
+    at = j * size
+    parts = [_merged(read(x, at, size, x.ndim - 1), tiling) for x in cut]
+    return [write(whole, _grouped(x, tiling), at, whole.ndim - 1) for whole, x in zip(out, body(parts), strict=True)]
+
+  cut = [_grouped(x, tiling) for x in leaves]
+  start = [_grouped(jnp.zeros(x.shape, x.dtype), tiling) for x in made]
+  return [_merged(x, tiling) for x in jax.lax.fori_loop(0, tiling.count, one, start)]
+
+
+def _stacked_tiles(body, leaves, made, tiling):
+  """Evaluate the body on every tile, with tiles along a leading axis: then reverse mode of the loop stays in the tile."""
+  width = made[0].shape[-1] if made else 0
+  size, count, groups = tiling.worlds // tiling.groups, tiling.count, tiling.groups
+  pad = count * size - width // groups
+
+  def cut(x):
+    x = _grouped(x, tiling)
+    if pad:
+      x = jnp.concatenate([x, jnp.repeat(x[..., -1:], pad, axis=-1)], axis=-1)
+    return _merged(jnp.moveaxis(x.reshape((*x.shape[:-1], count, size)), -2, 0), tiling)
+
+  def join(x):
+    x = jnp.moveaxis(_grouped(x, tiling), 0, -2)
+    return _merged(x.reshape((*x.shape[:-2], count * size))[..., : width // groups], tiling)
+
+  return [join(x) for x in jax.lax.map(body, [cut(x) for x in leaves])]
+
+
+def _abstract_eval(*avals, call, batched):
+  if not call.slow:
+    outs = _trace(call, True, _of_one(avals, batched)).out_avals
+    last = (_width(avals, batched),) if batched else ()
+    return [jax.core.ShapedArray((*a.shape[:-1], *last), a.dtype) for a in outs]
+  if not batched:
+    return [jax.core.ShapedArray(a.shape, a.dtype) for a in _trace(call, batched, _avals(avals)).out_avals]
+  # trace at the width of the tile, so that lowering reuses the trace
+  width = _width(avals, batched)
+  size = _tiling(call, width, _lanes(call)).worlds
+  part = tuple(((*a.shape[:-1], size) if a.shape[-1] == width else a.shape, a.dtype) for a in avals)
+  return [jax.core.ShapedArray((*a.shape[:-1], width), a.dtype) for a in _trace(call, batched, part).out_avals]
+
+
+@functools.lru_cache(maxsize=256)
+def _jitted(call, batched):
+  return compiling.jit(functools.partial(native_p.bind, call=call, batched=batched))
+
+
+def _impl(*leaves, call, batched):
+  with jax.disable_jit(False):  # users disable jit to debug their own code, not the engine
+    return _jitted(call, batched)(*leaves)
+
+
+_WORLDS = "mjx_worlds"  # name of a loop over single worlds, which lowering turns into kernels' lanes
+
+
+def _run_world_by_world(*leaves, call, batched):
+  """Run the native function as a loop over worlds, which JAX can differentiate. Lowering turns it into kernels' lanes."""
+
+  def run(*leaves):
+    width = _width(leaves, batched)
+    return _in_tiles(call, leaves, width, Tiling(width, 1, 1), _stacked_tiles, regions.evaluate_plainly)
+
+  run.__name__ = _WORLDS
+  return jax.jit(run)(*leaves)
+
+
+regions.lowered[_WORLDS] = lambda closed, given: kernels.over_worlds(closed, given, llvm.call, llvm.LOOP)
+
+
+def _no_kernels_of_derivatives(primals, tangents, *, call, batched):
+  """Return the first reason why derivatives are not tried as kernels, "" if they are tried.
+
+  Kernels need a batch of worlds and a step that is not too large.
+  """
+  if call.slow or llvm.why_off():
+    return call.slow or llvm.why_off()
+  if not regions.follow():
+    return "machine code of derivatives is made in what mjx.jit compiles, on CPU"
+  if not batched or _width(primals, True) == 1:
+    return "derivatives of a single world are no machine code"
+  if workarounds.works(workarounds.BATCHED) and any(map(workarounds.is_batched, (*primals, *tangents))):
+    return "several directions at once (jacfwd, jacrev) are no machine code"
+  closed = _trace(call, True, _of_one(primals, batched))
+  size = sum(scalars.numbers(e, once=True) for e in closed.jaxpr.eqns)
+  return f"{size} numbers of a step are more than {llvm.DERIVATIVES}" if size > llvm.DERIVATIVES else ""
+
+
+@workarounds.eased
+def _jvp(primals, tangents, *, call, batched):
+  params = dict(call=call, batched=batched)
+  slow = _no_kernels_of_derivatives(primals, tangents, **params)
+  width, few = _width(primals, batched), _lanes(call) if regions.follow() else 0
+  other = paths.REGIONS if _tiling(call, width, few).worlds <= few else paths.KERNELS
+  paths.record(paths.Path(f"derivative of {call.name}", width, other if slow else paths.MACHINE_CODE, slow))
+  if not slow:
+    return regions.jvp_of(functools.partial(_run_world_by_world, **params), primals, tangents)
+  return regions.jvp_of(functools.partial(_run, **params, differentiated=True, lanes=few), primals, tangents)
+
+
+def _batch(args, dims, *, call, batched):
+  args = [jnp.asarray(x) for x in args]  # a traced number may come as a literal
+  size = next(x.shape[d] for x, d in zip(args, dims, strict=True) if d is not None)
+  width = max((_world_size(x, d) for x, d in zip(args, dims, strict=True)), default=1) if batched else 1
+
+  def place(i, x, d):
+    # (..., world, batch), merged into one trailing axis
+    if d is None:
+      if i < call.nshared and (not batched or x.shape[-1] == 1):
+        return x if batched else x[..., None]  # a Model leaf shared by all worlds
+      x = jnp.broadcast_to(x[..., None], (*x.shape, size))
+    else:
+      x = jnp.moveaxis(x, d, -1)
+    if not batched:
+      return x
+    x = jnp.broadcast_to(x, (*x.shape[:-2], width, size))
+    return x.reshape((*x.shape[:-2], width * size))
+
+  placed = [place(i, x, d) for i, (x, d) in enumerate(zip(args, dims, strict=True))]
+  out = native_p.bind(*placed, call=call, batched=True)
+  if batched:
+    out = [x.reshape((*x.shape[:-1], width, size)) for x in out]
+  return out, [x.ndim - 1 for x in out]
+
+
+def _world_size(x, dim):
+  return x.shape[x.ndim - 2 if dim == x.ndim - 1 else x.ndim - 1]
+
+
+def _dce(used, eqn):
+  """Remove unread results from a call."""
+  if not any(used):
+    return [False] * len(eqn.invars), None
+  call = eqn.params["call"]
+  outs = range(len(used)) if call.outs is None else call.outs
+  call = call._replace(outs=tuple(k for k, is_used in zip(outs, used, strict=True) if is_used))
+  outvars = [v for v, is_used in zip(eqn.outvars, used, strict=True) if is_used]
+  return [True] * len(eqn.invars), eqn.replace(params={**eqn.params, "call": call}, outvars=outvars)
+
+
+def _lowering(run, exported):
+  """Return the lowering rule of a device: `run`, or `exported` for programs of `jax.export`.
+
+  An exported program is loaded by other versions of XLA, or in processes that do not have a kernel's machine code.
+  """
+
+  @workarounds.eased
+  def lower(ctx, *operands, **params):
+    chosen = exported if workarounds.is_export(ctx) else run
+    return mlir.lower_fun(chosen, multiple_results=True)(ctx, *operands, **params)
+
+  return lower
+
+
+native_p.def_abstract_eval(_abstract_eval)
+native_p.def_impl(_impl)
+ad.primitive_jvps[native_p] = _jvp
+batching.primitive_batchers[native_p] = _batch
+mlir.register_lowering(native_p, mlir.lower_fun(_run, multiple_results=True))
+mlir.register_lowering(native_p, _lowering(_run_on_cpu, _run_in_regions), platform="cpu")
+mlir.register_lowering(native_p, _lowering(_run_on_gpu, _run), platform="cuda")
+
+
+@functools.cache
+def _register_dead_code() -> None:
+  if workarounds.works(workarounds.DEAD_CODE):
+    workarounds.register_dead_code(native_p, _dce)

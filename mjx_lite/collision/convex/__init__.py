@@ -1,0 +1,1 @@
+"""Convex shapes: support functions, distance and depth, contact manifolds."""

@@ -1,0 +1,227 @@
+"""Penetration depth of two overlapping convex shapes: the least overlap over all directions.
+
+In a direction n the shapes overlap by f(n), the height of the farthest point of Y = A - B along n. The depth is the least f.
+The sphere of directions is divided into triangles. Each corner n_i has its farthest point y_i. In a triangle f is at least
+g(n) = max(n . y_i), so the least g in the triangle is a lower bound of f. The least g is where all three heights are equal, or
+on a side where two heights are equal. Each round divides the triangles with the lowest bounds where g is least, until no bound
+is below the least known f. Where a triangle or its parts would be long and thin, its longest side is halved instead.
+
+The best known direction is a corner of the first triangles, because the bounds are best around a corner.
+
+The faces of polytopes are found exactly, the direction of curved shapes to a tolerance. Shapes that are symmetric about a line
+may have the same depth in infinitely many directions. The search then finds the depth, but may run out of rounds before the
+depth is proved. Such a result is marked, because it cannot be distinguished from a wrong result.
+
+Source: `epa` solves the same problem, with a polytope that grows inside Y.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from mjx_lite.collision.shapes import first_min
+from mjx_lite.math import safe, vector
+from mjx_lite.math.extreme import first_largest, largest
+from mjx_lite.ops import lanes, linear
+
+# by dtype, relative to the size of Y: a smaller improvement of the depth is not searched for. CURVED is coarser: Newton's
+# method then refines the direction of curved shapes
+SHORTER, CURVED = {8: 2e-10, 4: 2e-6}, {8: 1e-7, 4: 4e-6}
+# by dtype, relative to the size of Y: a result with a larger possible error is marked. Far above rounding and the tolerances,
+# so that a change of rounding does not change the mark
+DOUBT = {8: 1e-5, 4: 1e-4}
+ROUNDS = {8: 64, 4: 40}  # by dtype
+_ROWS, _COLUMNS = 16, 8  # capacity for triangles; a round divides one triangle of each column
+_LONG = 4  # largest ratio of the longest side to the height, and to the distance from a corner to the point of division
+_FLAT = 64  # units of round-off, up to which three points count as collinear
+_SIDES = (1, 2), (2, 0), (0, 1)  # corners at the ends of the side that is opposite to each corner
+_FIRST = np.array([[x, y, z] for x in (0, 1) for y in (2, 3) for z in (4, 5)], np.int32).T  # an octahedron
+
+
+class Way(NamedTuple):
+  """Result of a search: the direction (3,) of the least depth, the depth () of Y along this direction, whether the depth is
+  less than the known depth (), and whether another direction may be better by more than `DOUBT` ()."""
+
+  normal: jax.Array
+  depth: jax.Array
+  better: jax.Array
+  unproved: jax.Array
+
+
+class Known(NamedTuple):
+  """Start of a search: a direction (3,), the depth () of Y along this direction, the size of Y (), and the tolerance (): the
+  least improvement of the depth that counts. Lengths are in m."""
+
+  normal: jax.Array
+  depth: jax.Array
+  size: jax.Array
+  tolerance: jax.Array
+
+
+class _Triangles(NamedTuple):
+  """Triangles, one for each entry of the last axes.
+
+  Attributes:
+    corner: (2, 3, 3, ...) the directions at the three corners, and the farthest points of Y in these directions.
+    low: (...) the least g; inf for an empty slot.
+    place: (3, ...) direction at which to divide.
+    whole: (...) the corner opposite to the side that contains this direction; 3 for a direction inside.
+  """
+
+  corner: jax.Array
+  low: jax.Array
+  place: jax.Array
+  whole: jax.Array
+
+
+class _State(NamedTuple):
+  triangles: _Triangles  # (rows, columns)
+  dropped: jax.Array  # () the least bound of the triangles that did not fit
+  normal: jax.Array  # (3,) the best direction so far
+  depth: jax.Array  # ()
+  round: jax.Array  # ()
+  known: Known
+  at: tuple[jax.Array, jax.Array]  # row and world
+
+
+def search(
+  furthest: Callable[[jax.Array, jax.Array], Callable[[jax.Array], jax.Array]],
+  known: Callable[[jax.Array, jax.Array], Known],
+) -> lanes.Search:
+  """Describe the search for the least depth. The result of a search is a `Way`.
+
+  Args:
+    furthest: function of a row and a world. It returns the support function of Y: from directions (3, n) to points (3, n).
+    known: function of a row and a world. It returns the start of their search.
+  """
+
+  def start(row, world):
+    k = known(row, world)
+    reach = furthest(row, world)
+    directions, points = _axes(reach, k.normal)
+    return _begin(directions, points, k._replace(depth=vector.dot(directions, points)[0]), (row, world))
+
+  def goes_on(s):
+    return (s.round < ROUNDS[s.depth.dtype.itemsize]) & (_lowest(s) < s.depth - s.known.tolerance)
+
+  def end(s):
+    k = s.known
+    better = s.depth < k.depth - k.tolerance
+    unproved = _lowest(s) < s.depth - DOUBT[s.depth.dtype.itemsize] * k.size
+    return Way(jnp.where(better, s.normal, k.normal), s.depth, better, unproved)
+
+  return lanes.Search(start, goes_on, lambda s: _divide(s, furthest(*s.at)), end)
+
+
+def _axes(furthest: Callable, normal: jax.Array) -> tuple[jax.Array, jax.Array]:
+  """Return the six ends (3, 6) of three axes, and the farthest points there. The first axis is the normal (3,)."""
+  normal = normal[:, None]
+  across = safe.normalize(vector.cross(normal, first_min(jnp.abs(normal)).astype(normal.dtype)))
+  axes = jnp.concatenate([normal, across, vector.cross(normal, across)], axis=1)
+  directions = linear.materialized(jnp.stack([axes, -axes], axis=2).reshape(3, 6))
+  return directions, linear.materialized(furthest(directions))
+
+
+def _begin(directions: jax.Array, points: jax.Array, known: Known, at: tuple[jax.Array, jax.Array]) -> _State:
+  """Return the first state: the triangles of an octahedron."""
+  first = _bounded(jnp.moveaxis(jnp.stack([directions, points])[:, :, _FIRST], 1, 2))
+  dtype = directions.dtype
+
+  def rows(x):
+    return jnp.full((*x.shape[:-1], _ROWS, _COLUMNS), jnp.inf if x.dtype == dtype else 0, x.dtype).at[..., 0, :].set(x)
+
+  none = jnp.asarray(jnp.inf, dtype)
+  s = _State(jax.tree.map(rows, first), none, directions[:, 0], none, jnp.int32(0), known, at)
+  return _better(s, directions, points)
+
+
+def _lowest(s: _State) -> jax.Array:
+  """Return a lower bound of the depth."""
+  return jnp.minimum(jnp.min(s.triangles.low), s.dropped)
+
+
+def _better(s: _State, directions: jax.Array, points: jax.Array) -> _State:
+  """Return the state with the best of the directions (3, n), if this direction is better than the state's."""
+  low, k = first_largest(-vector.dot(directions, points)[:, None])
+  better = linear.materialized(-low[0] < s.depth)
+  new = directions.at[:, k[0]].get(mode="promise_in_bounds")
+  return s._replace(normal=jnp.where(better, new, s.normal), depth=jnp.where(better, -low[0], s.depth))
+
+
+def _divide(s: _State, furthest: Callable) -> _State:
+  """Divide the lowest triangle of each column."""
+  t, places, columns = s.triangles, np.arange(_ROWS, dtype=np.int32)[:, None], np.arange(_COLUMNS, dtype=np.int32)
+  low, row = first_largest(-t.low)
+  corner, place, whole = (x.at[..., row, columns].get(mode="promise_in_bounds") for x in (t.corner, t.place, t.whole))
+  corner, place, whole, is_open = linear.materialized((corner, place, whole, -low < s.depth - s.known.tolerance))
+  point = linear.materialized(furthest(place))
+
+  # three parts: each replaces one corner by the new direction. A division on a side makes one part flat
+  here = jnp.stack([place, point])[:, None, :, None]
+  parts = jnp.where(np.eye(3, dtype=bool)[:, None, :, None], here, corner[:, :, :, None])
+  new = _bounded(parts.reshape(2, 3, 3, 3 * _COLUMNS))
+  new = jax.tree.map(lambda x: x.reshape(*x.shape[:-1], 3, _COLUMNS), new)
+  new = new._replace(low=jnp.where(is_open & (whole != np.arange(3)[:, None]), new.low, jnp.inf))
+
+  # the first part replaces the parent. The other parts go to other columns, to balance the work, and replace the triangles
+  # with the highest bounds there
+  def put(t, here, part):
+    return jax.tree.map(lambda old, x: jnp.where(here, x[..., None, :], old), t, part)
+
+  taken, dropped = places == row, s.dropped
+  t = put(t, taken, jax.tree.map(lambda x: x[..., 0, :], new))
+  for k, by in ((1, 1), (2, 3)):
+    part = jax.tree.map(lambda x, k=k, by=by: jnp.roll(x[..., k, :], by, axis=-1), new)
+    worst, at = first_largest(jnp.where(taken, -jnp.inf, t.low))
+    here, keep = places == at, worst < part.low
+    dropped = jnp.minimum(dropped, jnp.min(jnp.where(keep, part.low, worst)))
+    t, taken = put(t, here & ~keep, part), taken | here
+  return _better(s._replace(triangles=t, dropped=dropped, round=s.round + 1), place, point)
+
+
+def _bounded(corner: jax.Array) -> _Triangles:
+  """Return triangles and their bounds, from the corners (2, 3 corners, 3, m): directions and the farthest points there."""
+  n, y = corner
+  tiny = (_FLAT * jnp.finfo(n.dtype).eps) ** 2
+  side = jnp.stack([y[k] - y[i] for i, k in _SIDES])
+
+  # inside: all three heights are equal. Small vectors are scaled first: `normalize` replaces vectors shorter than MINVAL
+  unit = [safe.normalize(x) for x in side[:2]]
+  up = vector.cross(*unit)
+  flat = vector.dot(up, up) <= tiny
+  up = jnp.where(vector.dot(up, vector.add(n))[None] < 0, -up, up)
+  planes = jnp.stack([vector.cross(n[i], n[k]) for i, k in _SIDES])
+  turn = jnp.where(vector.dot(planes[0], n[0]) < 0, -1, 1)
+  inside = ~flat & jnp.all(turn * vector.dot(planes, up[None]) > 0, axis=0)
+
+  # on a side: two heights are equal
+  ends = [jnp.stack([n[s[q]] for s in _SIDES])[:, None] for q in (0, 1)]
+  rise = [vector.dot(side[None], x) for x in ends]
+  both = jnp.abs(rise[0]) + jnp.abs(rise[1])
+  rise = [x / jnp.where(both > 0, both, 1) for x in rise]
+  tied = rise[0] * rise[1] < 0
+  on_side = jnp.abs(rise[1])[:, :, None] * ends[0] + jnp.abs(rise[0])[:, :, None] * ends[1]
+
+  place = safe.normalize(jnp.concatenate([up[None], on_side.reshape(9, *up.shape)]))
+  place = linear.materialized(place)
+  height = jnp.max(vector.dot(place[:, None], y[None]), axis=1)
+  counts = jnp.concatenate([inside[None], tied.reshape(9, -1)])
+  low, which = first_largest(jnp.where(counts, -height, -jnp.inf))
+  place = jnp.sum(jnp.where((np.arange(10)[:, None] == which)[:, None], place, 0), axis=0)
+  whole = jnp.where(which == 0, 3, jax.lax.div(which - 1, jnp.int32(3)))
+
+  # halve the longest side where a thin triangle would be left
+  along = jnp.stack([n[k] - n[i] for i, k in _SIDES])
+  long2, longest = first_largest(vector.dot(along, along))
+  off, area = place - n, vector.cross(along[0], along[1])
+  near2 = -largest(-vector.dot(off, off))
+  area2 = vector.dot(area, area)
+  halved = ((long2 > _LONG**2 * near2) | (long2 * long2 > _LONG**2 * area2)) & (whole != longest)
+  # two triangles that share a side are divided there at nearly the same point: the slivers between need no search
+  low = jnp.where(area2 > SHORTER[n.dtype.itemsize] ** 2 * long2, low, -jnp.inf)
+  middle = safe.normalize(vector.add(jnp.where(longest == k, 0, n[k]) for k in range(3)))
+  place, whole = jnp.where(halved, middle, place), jnp.where(halved, longest, whole).astype(jnp.int32)
+  return _Triangles(corner, *linear.materialized((-low, place, whole)))

@@ -1,0 +1,1 @@
+"""Colliders in closed form."""

@@ -1,0 +1,1 @@
+"""Queries: rays and signed distances of geoms."""

@@ -1,0 +1,1 @@
+"""Back ends of the compiler: LLVM for CPUs, PTX for NVIDIA GPUs."""

@@ -1,0 +1,330 @@
+"""Steps as kernels: the operations of one world become a program of scalars (`scalars.py`), which is the same for all worlds.
+
+A thread of a GPU runs this program for one world (`ptx.py`); on a CPU a lane of a vector runs the program (`llvm.py`). XLA
+computes the values that all worlds share, and moves arrays between kernels.
+"""
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.core
+import jax.numpy as jnp
+import numpy as np
+from jax.extend import core as jex_core
+
+from mjx_lite.compiler import paths, regions, scalars
+from mjx_lite.compiler.scalars import Program, Unsupported, loop_arguments
+
+_BLOCK = 16  # worlds per iteration of the loop that runs where there is no kernel
+
+
+class Kernels(NamedTuple):
+  """Builder of kernels for a given number of worlds.
+
+  Attributes:
+    call: function that compiles and calls a kernel. Its arguments are a program, the input arrays, the scalars of each result
+      (indices into the program), the dtypes of the results, and the number of worlds. It returns the result arrays.
+    worlds: number of worlds. With a single world, kernels compute everything that is not constant.
+    loop: scalars that a loop computes in all its iterations. In a larger loop each iteration is a kernel of its own.
+    on_cpu: whether the device is a CPU.
+  """
+
+  call: Callable[[Program, Sequence[jax.Array], Sequence[np.ndarray], Sequence[Any], int], list[Any]]
+  worlds: int
+  loop: int
+  on_cpu: bool
+
+  @property
+  def axis(self) -> int:
+    """The world axis: on a CPU the first axis, as in users' arrays; on a GPU the last axis, in the order of the threads."""
+    return 0 if self.on_cpu and self.worlds > 1 else -1
+
+  def evaluate(self, closed: Any, inputs: Sequence[Any]) -> list[Any]:
+    """Return the per-world results of a program of one world.
+
+    Args:
+      closed: the program.
+      inputs: per-world arrays with their world axis at `axis`, or arrays (..., 1) that all worlds share.
+
+    Raises:
+      Unsupported: an operation has no scalar form, or the program is too large.
+    """
+    return self._begun(closed, dict(zip(closed.jaxpr.invars, inputs, strict=True)))({})
+
+  def _begun(self, closed: Any, known: dict[Any, Any]) -> Callable[[dict[Any, Any]], list[Any]]:
+    """Compute the shared values of a program from the arguments in `known`; return a function that computes the results.
+
+    That function takes the remaining arguments, as a dict from variable to array.
+    """
+    eqns, outvars = regions.inlined(closed, closed.jaxpr.invars, known)
+    last = regions.last_reads(eqns, outvars)
+    shared = {v for v, x in known.items() if self._is_shared(x, v.aval)}
+
+    ahead, common = [], []
+    for k, e in enumerate(eqns):
+      if not shared.issuperset(regions.variables([e])):
+        ahead.append((k, e))
+        continue
+      outs = [v for v in e.outvars if v in last]
+      shared.update(outs)
+      if not _become_constants(closed, known, e, outs):
+        common.append(e)
+    read = {*regions.variables([e for _, e in ahead]), *(v for v in outvars if not isinstance(v, jex_core.Literal))}
+    if common:
+      outs = [v for e in common for v in e.outvars if v in read]
+      regions.run_part(closed, known, self._shared, common, outs)
+
+    def rest(others):
+      now, part = {**known, **others}, []
+
+      def run_part(end):
+        if part:
+          outs = [v for e in part for v in e.outvars if last.get(v, -1) >= end]
+          regions.run_part(closed, now, self._together, list(part), outs)
+          part.clear()
+
+      for k, e in ahead:
+        if e.primitive.name == "scan" and scalars.numbers(e) > self.loop:
+          run_part(k)
+          now.update(zip(e.outvars, self._stepped(e, now), strict=True))
+        else:
+          part.append(e)
+      run_part(len(eqns))
+      return [self._wide(x, v.aval) for x, v in zip(regions.read(outvars, now), outvars, strict=True)]
+
+    return rest
+
+  def _shared(self, closed: Any, inputs: Sequence[jax.Array]) -> list[Any]:
+    """Return the results of shared operations: on CPU in regions, which compile faster than one kernel for each operation."""
+    return (regions.evaluate if self.on_cpu else regions.evaluate_plainly)(closed, *inputs)
+
+  def _is_shared(self, x: Any, aval: Any) -> bool:
+    return np.shape(x) == aval.shape and (self.worlds > 1 or not isinstance(x, jax.core.Tracer))
+
+  def _stepped(self, eqn: Any, known: dict[Any, Any]) -> list[jax.Array]:
+    """Return the results of a loop, each iteration of which calls kernels of its own."""
+    inside = eqn.params["jaxpr"]
+    nconst, ncarry = loop_arguments(eqn)
+    given = regions.read(eqn.invars, known)
+    consts, others = (part(inside.jaxpr.invars) for part in (lambda x: x[:nconst], lambda x: x[nconst:]))
+    rest = self._begun(inside, dict(zip(consts, given, strict=False)))
+
+    def step(*args):
+      return rest(dict(zip(others, args, strict=True)))
+
+    rows = inside.in_avals[nconst + ncarry :]
+    if eqn.params["length"] == 1 and any(a.shape[-1:] != (1,) for a in rows):
+      raise Unsupported("a loop of one turn")  # shapes do not show here whether the rows are per-world
+    first = [self._wide(x, a) for x, a in zip(given[nconst:], inside.in_avals[nconst : nconst + ncarry], strict=False)]
+    # a loop needs its iteration axis first; per-world arrays on CPU have their world axis first
+    own = [(x, v.aval.shape) for x, v in zip(given, eqn.invars, strict=True)][nconst + ncarry :]
+    xs = [x if x.shape == shape else self._swapped(x) for x, shape in own]
+
+    def trace(step):
+      def turn(carry, row):
+        out = step(*carry, *row)
+        return out[:ncarry], out[ncarry:]
+
+      carry, made = jax.lax.scan(turn, first, xs, eqn.params["length"], eqn.params["reverse"])
+      return [*carry, *map(self._swapped, made)]
+
+    return _ended(trace, step, [jax.ShapeDtypeStruct(self._shape(a), a.dtype) for a in inside.out_avals])
+
+  def _swapped(self, x: jax.Array) -> jax.Array:
+    """Return the array with the world axis and the iteration axis swapped, if the world axis is the first axis."""
+    return jnp.swapaxes(x, 0, 1) if self.axis == 0 else x
+
+  def _wide(self, x: Any, aval: Any) -> jax.Array:
+    x, shape = jnp.asarray(x), self._shape(aval)
+    if x.shape == shape:
+      return x
+    return jnp.broadcast_to(jnp.expand_dims(x.reshape(_inner(aval.shape)), self.axis), shape)
+
+  def _shape(self, aval: Any) -> tuple[int, ...]:
+    return wide(aval.shape, self.worlds, self.axis)
+
+  def _together(self, closed: Any, inputs: Sequence[jax.Array]) -> list[Any]:
+    """Return the results of one kernel."""
+    p = Program()
+    given = [
+      p.constant(x) if x.shape == a.shape and scalars.is_constant(x) else p.inputs(k, a.shape, a.dtype, x.shape != a.shape)
+      for k, (x, a) in enumerate(zip(inputs, closed.in_avals, strict=True))
+    ]
+    outs = p.run(closed, given)
+    passed = {k: i for k, out in enumerate(outs) for i in self._whole(p, out, inputs)}
+    made = [k for k in range(len(outs)) if k not in passed]
+    dtypes = [closed.out_avals[k].dtype for k in made]
+    new = iter(self._built(p, inputs, [outs[k] for k in made], dtypes) if made else [])
+    return [inputs[passed[k]] if k in passed else next(new) for k in range(len(outs))]
+
+  def _whole(self, p: Program, out: np.ndarray, inputs: Sequence[jax.Array]) -> list[int]:
+    """Return, as a list, the index of the input that equals the result `out`; an empty list if no input does."""
+    order = out.ravel().tolist()
+    if not order or p.op[order[0]] != "load":
+      return []
+    k = p.of[order[0]].buffer
+    is_whole = k >= 0 and inputs[k].shape == wide(out.shape, self.worlds, self.axis)
+    return [k] if is_whole and all(p.of.get(n) == (k, i, self.worlds > 1) for i, n in enumerate(order)) else []
+
+  def _built(self, p: Program, inputs: Sequence[jax.Array], outs: Sequence[np.ndarray], dtypes: Sequence[Any]) -> list[Any]:
+    """Return the results of `call`; raise any exception in it, except MemoryError, as `Unsupported`."""
+    try:
+      return self.call(p, inputs, outs, dtypes, self.worlds)
+    except (Unsupported, MemoryError):
+      raise
+    except Exception as error:
+      raise Unsupported(f"building the kernel failed: {type(error).__name__}: {error}") from error
+
+
+def probe(call: Any, widths: Sequence[int], axis: int, rtol: float) -> None:
+  """Compile a program of three operations for each number of worlds in `widths`, and compare its results with NumPy's.
+
+  Raises:
+    RuntimeError: the results differ.
+  """
+  for worlds in widths:
+    x = np.linspace(-2, 2, 2 * worlds, dtype=np.float32).reshape(wide((2,), worlds, axis))
+    p = Program()
+    numbers = p.inputs(0, (2, 1), np.float32, per_world=worlds > 1).ravel().tolist()
+    out = np.array([p.make("sqrt", "f", p.make("add", "f", p.make("mul", "f", a, a), p.const(0.25, "f"))) for a in numbers])
+    (found,) = jax.jit(lambda y, p=p, out=out, worlds=worlds: call(p, [y], [out], [np.float32], worlds))(x)
+    if not np.allclose(np.ravel(found), np.ravel(np.sqrt(np.float32(0.25) + np.square(x))), rtol=rtol):
+      raise RuntimeError(f"a kernel of three operations gives {found}")
+
+
+def over_worlds(closed: Any, given: Sequence[Any], call: Any, loop: int) -> tuple[Any, list[Any]]:
+  """Replace the loops over worlds in a program, such as JAX's derivative of such a loop, by kernels with a lane per world.
+
+  If one of the loops has no scalar form, or is too large, all of them remain, and each iteration computes `_BLOCK` worlds.
+
+  Args:
+    closed: the program.
+    given: the constant arguments; None for each argument that is not constant.
+    call: see `Kernels`.
+    loop: see `Kernels`.
+
+  Returns:
+    The program, and its constant results; None for each result that is not constant.
+  """
+  constant: list[Any] = []
+
+  def in_kernels(inside, shared, rows, worlds):
+    rows = [x.reshape(wide(x.shape[1:], worlds, 0)) for x in rows]
+    out = Kernels(call, worlds, loop, on_cpu=True).evaluate(inside, [*shared, *rows])
+    return [y.reshape(worlds, *a.shape) for y, a in zip(out, inside.out_avals, strict=True)]
+
+  def in_blocks(inside, shared, rows, worlds):
+    together = jax.vmap(lambda *row: jex_core.jaxpr_as_fun(inside)(*shared, *row))
+    count, size = max(1, worlds // _BLOCK), min(_BLOCK, worlds)
+    most = count * size
+    out = jax.lax.map(lambda block: together(*block), [x[:most].reshape(count, size, *x.shape[1:]) for x in rows])
+    out = [x.reshape(most, *x.shape[2:]) for x in out]
+    return [jnp.concatenate(x) for x in zip(out, together(*(x[most:] for x in rows)), strict=True)] if most < worlds else out
+
+  def evaluated(loop_of, closed, args):
+    known = dict(zip(closed.jaxpr.invars, args, strict=True))
+    known.update(zip(closed.jaxpr.constvars, closed.consts, strict=True))
+    for e in closed.jaxpr.eqns:
+      operands = regions.read(e.invars, known)
+      is_traced = any(isinstance(x, jax.core.Tracer) for x in operands)
+      if e.primitive.name == "jit":  # some results of the call may be constant
+        known.update(zip(e.outvars, evaluated(loop_of, e.params["jaxpr"], operands), strict=True))
+      elif is_traced and e.primitive.name == "scan" and _only_adds(e):
+        known.update(zip(e.outvars, _summed(e, operands, loop_of), strict=True))
+      else:
+        regions.run_part(closed, known, _of_all, [e], e.outvars)
+    return regions.read(closed.jaxpr.outvars, known)
+
+  def run(loop_of, *args):
+    args = [x if value is None else value for x, value in zip(args, given, strict=True)]
+    out = evaluated(loop_of, closed, args)
+    constant[:] = [x if scalars.is_constant(x) else None for x in out]
+    return out
+
+  try:
+    out = _ended(lambda f: jax.make_jaxpr(f)(*closed.in_avals), functools.partial(run, in_kernels), closed.out_avals)
+  except Unsupported as error:
+    worlds = next((e.params["length"] for e in closed.jaxpr.eqns if e.primitive.name == "scan"), 0)
+    paths.fell_back("a derivative", worlds, f"{paths.KERNELS}, {_BLOCK} worlds at a time", error, str(closed.in_avals))
+    out = jax.make_jaxpr(functools.partial(run, in_blocks))(*closed.in_avals)
+  return out, constant
+
+
+def _ended(trace: Callable[..., Any], function: Callable[..., list[Any]], results: Sequence[Any]) -> Any:
+  """Trace a function to its end, and raise its `Unsupported` only after the trace.
+
+  JAX never frees a trace that an exception ended: finalizers of constants keep all traced objects alive.
+  """
+  failed = []
+
+  def to_its_end(*args):
+    try:
+      return function(*args)
+    except Unsupported as e:
+      failed.append(e)
+      return [jnp.zeros(a.shape, a.dtype) for a in results]
+
+  out = trace(to_its_end)
+  if failed:
+    raise failed[0]
+  return out
+
+
+def _summed(eqn: Any, given: Sequence[Any], loop_of: Callable[..., list[Any]]) -> list[Any]:
+  """Return the results of a loop over worlds, computed for all worlds by `loop_of`; its additions to the carry are summed."""
+  inside, worlds = eqn.params["jaxpr"], eqn.params["length"]
+  nconst, ncarry = loop_arguments(eqn)
+  nothing = [np.zeros(a.shape, a.dtype) for a in inside.in_avals[nconst : nconst + ncarry]]
+  first, rows = given[nconst : nconst + ncarry], given[nconst + ncarry :]
+  out = loop_of(inside, [*given[:nconst], *nothing], rows, worlds)
+  return [*(x + jnp.sum(y, axis=0) for x, y in zip(first, out[:ncarry], strict=True)), *out[ncarry:]]
+
+
+def _only_adds(eqn: Any) -> bool:
+  """Return whether the iterations of a loop use the carry only to add to it."""
+  jaxpr = eqn.params["jaxpr"].jaxpr
+  nconst, ncarry = loop_arguments(eqn)
+
+  read = [v for e in jaxpr.eqns for v in e.invars] + jaxpr.outvars
+
+  def adds(before, after):
+    if after is before:
+      return read.count(before) == 1
+    (last, *more) = [e for e in jaxpr.eqns if before in e.invars] or [None]
+    is_sum = last is not None and last.primitive.name in ("add_any", "add") and last.outvars == [after]
+    return is_sum and not more and read.count(before) == read.count(after) == 1
+
+  return all(map(adds, jaxpr.invars[nconst : nconst + ncarry], jaxpr.outvars[:ncarry]))
+
+
+def _inner(shape: tuple[int, ...]) -> tuple[int, ...]:
+  return shape[:-1] if shape[-1:] == (1,) else shape
+
+
+def wide(shape: tuple[int, ...], worlds: int, axis: int) -> tuple[int, ...]:
+  """Return the shape of a per-world array, from one world's shape, with the world axis first (0) or last (-1).
+
+  A last axis of size 1 in the given shape is the axis of one world, and is dropped.
+  """
+  return (worlds, *_inner(shape)) if axis == 0 else (*_inner(shape), worlds)
+
+
+def _become_constants(closed: Any, known: dict[Any, Any], eqn: Any, outs: Sequence[Any]) -> bool:
+  """Add the results of an equation to `known` if they are constants; return whether they are."""
+  if not known.keys() >= set(regions.variables([eqn])):
+    return False
+  try:
+    regions.run_part(closed, known, scalars.constants, [eqn], outs)
+  except Unsupported:
+    return False
+  return True
+
+
+def _of_all(closed: Any, inputs: Sequence[Any]) -> list[Any]:
+  """Return results that are the same for all worlds, as constants where their values are known now."""
+  try:
+    return scalars.constants(closed, inputs)
+  except Unsupported:
+    return jex_core.jaxpr_as_fun(closed)(*inputs)

@@ -1,1 +1,0 @@
-"""Data definitions, the world axis, and the compiler of steps."""

@@ -1,0 +1,1 @@
+"""Model and Data: fields, types, layout, status, and how they are printed and packed."""

@@ -1,0 +1,547 @@
+"""Model and Data: immutable pytrees with MuJoCo's names.
+
+Each array field is declared once: its symbolic shape for one world, its unit, and for Data the stage that writes the field.
+Allocation, conversion, the shape tests and the field table of the documentation are derived from the declarations.
+
+Vocabulary: prefix `x` is the world frame, `c` a frame at the tree's centre of mass, no prefix a local frame. Spatial vectors
+have the rotation first. Quaternions are wxyz. Matrices multiply column vectors, except `contact.frame`, whose axes are rows.
+*Transmission* maps joint to actuator space, *impedance* is the d of the constraint law, a *row* is one scalar constraint.
+"""
+
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+import jax
+
+from mjx_lite import errors
+from mjx_lite.model import describe, enums, fit
+from mjx_lite.model.layout import Layout
+from mjx_lite.model.packing import Lazy
+from mjx_lite.model.pytree import Handed, Replaceable, array, pytree, specs, static
+from mjx_lite.model.status import Status
+
+_DISABLE, _ENABLE = enums.DisableBit, enums.EnableBit
+_STRAIGHT = 1000  # largest contact slots times dofs for straight-line machine code
+_FELT = 30.0  # range in units of `contact_reach`: at larger distances a contact's weight is round-off
+
+
+@pytree
+class Option(Replaceable):
+  """mjOption, and options for derivatives of contacts. Numbers are traced; options that select an algorithm are static."""
+
+  timestep: jax.Array = array(unit="s")
+  impratio: jax.Array = array()
+  tolerance: jax.Array = array()
+  ls_tolerance: jax.Array = array()
+  noslip_tolerance: jax.Array = array()
+  ccd_tolerance: jax.Array = array()
+  gravity: jax.Array = array(3, unit="m/s^2")
+  wind: jax.Array = array(3, unit="m/s")
+  magnetic: jax.Array = array(3)
+  density: jax.Array = array(unit="kg/m^3")
+  viscosity: jax.Array = array(unit="Pa s")
+  contact_reach: jax.Array = array(unit="m")  # not MuJoCo's; see `put_model`
+  o_margin: jax.Array = array(unit="m")
+  o_solref: jax.Array = array(2)
+  o_solimp: jax.Array = array(5)
+  o_friction: jax.Array = array(5)
+  integrator: int = static()
+  cone: int = static()
+  jacobian: int = static()
+  solver: int = static()
+  iterations: int = static()
+  ls_iterations: int = static()
+  noslip_iterations: int = static()
+  ccd_iterations: int = static()
+  sdf_iterations: int = static()
+  sdf_initpoints: int = static()
+  disableflags: int = static()
+  enableflags: int = static()
+  disableactuator: int = static()
+  contact_gradient: str = static()  # not MuJoCo's; see `put_model`
+
+  def __repr__(self) -> str:
+    return describe.parts(self)
+
+  def replace(self, **changes: Any) -> "Option":
+    """Return a copy with some options changed.
+
+    Raises:
+      ValueError: the last axes of an array are not the option's shape.
+    """
+    declared = specs(Option)
+    for name, value in changes.items():
+      if name in declared:
+        fit.check_change(f"Model.opt.{name}", value, declared[name]["shape"], getattr(self, name))
+    return super().replace(**changes)
+
+  def __getattr__(self, name: str) -> Any:
+    advice = f": {errors.OPTION_NAMES[name]}." if name in errors.OPTION_NAMES else "."
+    raise AttributeError(f"Option has no field '{name}'{advice}")
+
+  def _on(self, bit: int) -> bool:
+    return not self.disableflags & bit
+
+  @property
+  def felt(self) -> jax.Array | float:
+    """Distance beyond its margin up to which a contact has derivatives [m]."""
+    return 0.0 if self.contact_gradient == "exact" else _FELT * self.contact_reach
+
+  # resolved flags: the only place where bits are tested
+  use_constraint = property(lambda self: self._on(_DISABLE.CONSTRAINT))
+  use_equality = property(lambda self: self._on(_DISABLE.EQUALITY))
+  use_frictionloss = property(lambda self: self._on(_DISABLE.FRICTIONLOSS))
+  use_limit = property(lambda self: self._on(_DISABLE.LIMIT))
+  use_contact = property(lambda self: self._on(_DISABLE.CONTACT) and self.use_constraint)
+  use_spring = property(lambda self: self._on(_DISABLE.SPRING))
+  use_damper = property(lambda self: self._on(_DISABLE.DAMPER))
+  use_passive = property(lambda self: self.use_spring or self.use_damper)
+  use_gravity = property(lambda self: self._on(_DISABLE.GRAVITY))
+  use_clampctrl = property(lambda self: self._on(_DISABLE.CLAMPCTRL))
+  use_warmstart = property(lambda self: self._on(_DISABLE.WARMSTART))
+  use_filterparent = property(lambda self: self._on(_DISABLE.FILTERPARENT))
+  use_actuation = property(lambda self: self._on(_DISABLE.ACTUATION))
+  use_refsafe = property(lambda self: self._on(_DISABLE.REFSAFE))
+  use_eulerdamp = property(lambda self: self._on(_DISABLE.EULERDAMP) and self.use_damper)
+  use_autoreset = property(lambda self: self._on(_DISABLE.AUTORESET))
+  use_sensor = property(lambda self: self._on(_DISABLE.SENSOR))
+  use_override = property(lambda self: bool(self.enableflags & _ENABLE.OVERRIDE))
+  use_diagexact = property(lambda self: bool(self.enableflags & _ENABLE.DIAGEXACT))
+  use_energy = property(lambda self: bool(self.enableflags & _ENABLE.ENERGY))
+  use_fwdinv = property(lambda self: bool(self.enableflags & _ENABLE.FWDINV))
+  is_discrete = property(lambda self: self.integrator == enums.IntegratorType.DISCRETE)
+  use_invdiscrete = property(lambda self: bool(self.enableflags & _ENABLE.INVDISCRETE))
+
+
+@pytree
+class Statistic(Replaceable):
+  """mjStatistic."""
+
+  def __repr__(self) -> str:
+    return describe.parts(self)
+
+  meaninertia: jax.Array = array(unit="kg m^2")
+  meanmass: jax.Array = array(unit="kg")
+  meansize: jax.Array = array(unit="m")
+  extent: jax.Array = array(unit="m")
+  center: jax.Array = array(3, unit="m")
+
+
+@pytree
+class Model(Replaceable):
+  """mjModel: floats of the physics as arrays, everything else in `layout`.
+
+  Every name of mjModel works: `m.body_mass` is a traced array, `m.body_parentid` a read-only NumPy array, `m.nv` a
+  number. Python control flow may depend on static fields, but not on traced fields. Every field is static or traced.
+  """
+
+  # returns a copy with parameters changed and dependent fields computed again; set by api.py, which may import `set_const`
+  with_params: ClassVar[Callable[..., "Model"]]
+
+  def __repr__(self) -> str:
+    return describe.model(self)
+
+  layout: Layout = static()
+  opt: Option
+  stat: Statistic
+  qpos0: jax.Array = array("nq")
+  qpos_spring: jax.Array = array("nq")
+  body_pos: jax.Array = array("nbody", 3, unit="m")
+  body_quat: jax.Array = array("nbody", 4)
+  body_ipos: jax.Array = array("nbody", 3, unit="m")
+  body_iquat: jax.Array = array("nbody", 4)
+  body_mass: jax.Array = array("nbody", unit="kg")
+  body_subtreemass: jax.Array = array("nbody", unit="kg")
+  body_inertia: jax.Array = array("nbody", 3, unit="kg m^2")
+  body_invweight0: jax.Array = array("nbody", 2)
+  body_gravcomp: jax.Array = array("nbody")
+  jnt_solref: jax.Array = array("njnt", 2)
+  jnt_solimp: jax.Array = array("njnt", 5)
+  jnt_pos: jax.Array = array("njnt", 3, unit="m")
+  jnt_axis: jax.Array = array("njnt", 3)
+  jnt_stiffness: jax.Array = array("njnt")
+  jnt_stiffnesspoly: jax.Array = array("njnt", 2)
+  jnt_springyield: jax.Array = array("njnt")
+  jnt_range: jax.Array = array("njnt", 2, unit="m|rad")
+  jnt_actfrcrange: jax.Array = array("njnt", 2)
+  jnt_margin: jax.Array = array("njnt", unit="m|rad")
+  dof_solref: jax.Array = array("nv", 2)
+  dof_solimp: jax.Array = array("nv", 5)
+  dof_frictionloss: jax.Array = array("nv")
+  dof_armature: jax.Array = array("nv")
+  dof_damping: jax.Array = array("nv")
+  dof_dampingpoly: jax.Array = array("nv", 2)
+  dof_invweight0: jax.Array = array("nv")
+  dof_M0: jax.Array = array("nv")
+  dof_length: jax.Array = array("nv")
+  geom_size: jax.Array = array("ngeom", 3, unit="m")
+  geom_rbound: jax.Array = array("ngeom", unit="m")
+  geom_aabb: jax.Array = array("ngeom", 6, unit="m")
+  geom_pos: jax.Array = array("ngeom", 3, unit="m")
+  geom_quat: jax.Array = array("ngeom", 4)
+  geom_friction: jax.Array = array("ngeom", 3)
+  geom_margin: jax.Array = array("ngeom", unit="m")
+  geom_gap: jax.Array = array("ngeom", unit="m")
+  geom_solmix: jax.Array = array("ngeom")
+  geom_solref: jax.Array = array("ngeom", 2)
+  geom_solimp: jax.Array = array("ngeom", 5)
+  geom_fluid: jax.Array = array("ngeom", 12)
+  geom_surfacevel: jax.Array = array("ngeom", 6)
+  geom_adhesion: jax.Array = array("ngeom", unit="N")
+  site_size: jax.Array = array("nsite", 3, unit="m")
+  site_pos: jax.Array = array("nsite", 3, unit="m")
+  site_quat: jax.Array = array("nsite", 4)
+  cam_pos: jax.Array = array("ncam", 3, unit="m")
+  cam_quat: jax.Array = array("ncam", 4)
+  cam_poscom0: jax.Array = array("ncam", 3, unit="m")
+  cam_pos0: jax.Array = array("ncam", 3, unit="m")
+  cam_mat0: jax.Array = array("ncam", 3, 3)
+  cam_fovy: jax.Array = array("ncam")
+  cam_intrinsic: jax.Array = array("ncam", 4)
+  cam_sensorsize: jax.Array = array("ncam", 2)
+  light_pos: jax.Array = array("nlight", 3, unit="m")
+  light_dir: jax.Array = array("nlight", 3)
+  light_poscom0: jax.Array = array("nlight", 3, unit="m")
+  light_pos0: jax.Array = array("nlight", 3, unit="m")
+  light_dir0: jax.Array = array("nlight", 3)
+  pair_solref: jax.Array = array("npair", 2)
+  pair_solreffriction: jax.Array = array("npair", 2)
+  pair_solimp: jax.Array = array("npair", 5)
+  pair_margin: jax.Array = array("npair", unit="m")
+  pair_gap: jax.Array = array("npair", unit="m")
+  pair_friction: jax.Array = array("npair", 5)
+  pair_adhesion: jax.Array = array("npair", unit="N")
+  eq_solref: jax.Array = array("neq", 2)
+  eq_solimp: jax.Array = array("neq", 5)
+  eq_data: jax.Array = array("neq", 12)
+  tendon_solref_lim: jax.Array = array("ntendon", 2)
+  tendon_solimp_lim: jax.Array = array("ntendon", 5)
+  tendon_solref_fri: jax.Array = array("ntendon", 2)
+  tendon_solimp_fri: jax.Array = array("ntendon", 5)
+  tendon_range: jax.Array = array("ntendon", 2, unit="m|rad")
+  tendon_actfrcrange: jax.Array = array("ntendon", 2, unit="N")
+  tendon_margin: jax.Array = array("ntendon")
+  tendon_stiffness: jax.Array = array("ntendon")
+  tendon_stiffnesspoly: jax.Array = array("ntendon", 2)
+  tendon_damping: jax.Array = array("ntendon")
+  tendon_dampingpoly: jax.Array = array("ntendon", 2)
+  tendon_armature: jax.Array = array("ntendon")
+  tendon_frictionloss: jax.Array = array("ntendon")
+  tendon_lengthspring: jax.Array = array("ntendon", 2)
+  tendon_springyield: jax.Array = array("ntendon")
+  tendon_length0: jax.Array = array("ntendon")
+  tendon_invweight0: jax.Array = array("ntendon")
+  wrap_prm: jax.Array = array("nwrap")
+  actuator_gear: jax.Array = array("nout", 6)
+  actuator_acc0: jax.Array = array("nout")
+  actuator_length0: jax.Array = array("nout")
+  actuator_lengthrange: jax.Array = array("nout", 2)
+  actuator_dynprm: jax.Array = array("nactuator", 10)
+  actuator_gainprm: jax.Array = array("nactuator", 10)
+  actuator_biasprm: jax.Array = array("nactuator", 10)
+  actuator_ctrlrange: jax.Array = array("nu", 2)
+  actuator_forcerange: jax.Array = array("nactuator", 2)
+  actuator_actrange: jax.Array = array("nactuator", 2)
+  actuator_cranklength: jax.Array = array("nactuator", unit="m")
+  actuator_damping: jax.Array = array("nactuator")
+  actuator_dampingpoly: jax.Array = array("nactuator", 2)
+  actuator_armature: jax.Array = array("nactuator")
+  actuator_delay: jax.Array = array("nactuator", unit="s")
+  sensor_cutoff: jax.Array = array("nsensor")
+  sensor_delay: jax.Array = array("nsensor", unit="s")
+  sensor_interval: jax.Array = array("nsensor", 2, unit="s")
+  key_time: jax.Array = array("nkey", unit="s")
+  key_qpos: jax.Array = array("nkey", "nq")
+  key_qvel: jax.Array = array("nkey", "nv")
+  key_act: jax.Array = array("nkey", "na")
+  key_ctrl: jax.Array = array("nkey", "nu")
+  key_plastic: jax.Array = array("nkey", "nplastic")
+  key_mpos: jax.Array = array("nkey", "nmocap", 3)
+  key_mquat: jax.Array = array("nkey", "nmocap", 4)
+
+  @property
+  def tile(self) -> int:
+    """Number of worlds per tile on CPU, 0 for all worlds at once."""
+    return self.layout.tile
+
+  @property
+  def is_straight(self) -> bool:
+    """Whether a step is tried as straight-line machine code (`compiler/kernels.py`)."""
+    return not self.not_straight
+
+  @property
+  def not_straight(self) -> str:
+    """The first reason why a step is not tried as straight-line machine code; "" if there is no reason."""
+    contacts = self.plan.collision
+    size = len(contacts.slot_row) * self.nv
+    if self.layout.dtype != "float32":
+      return f"the model is {self.layout.dtype}, and machine code is float32"
+    if contacts.compact is not None:
+      return "contacts have capacities (ncon_max)"
+    if not contacts.is_closed:
+      return "contacts of hulls, height fields or distance fields are searched for, or pairs have a capacity (pair_max)"
+    if size > _STRAIGHT:
+      return f"{len(contacts.slot_row)} contact slots times {self.nv} dofs are more than {_STRAIGHT}"
+    return ""
+
+  @property
+  def plan(self) -> Any:
+    """Index tables of the subsystems."""
+    return self.layout.plan
+
+  def __getattr__(self, name: str) -> Any:
+    if not name.startswith("_"):
+      try:
+        return self.layout.static[name]
+      except KeyError:
+        pass
+    advice = f": {errors.MODEL_NAMES[name]}." if name in errors.MODEL_NAMES else "."
+    raise AttributeError(f"'{name}' is neither an array of Model nor a field of mjModel{advice}")
+
+  def __dir__(self) -> list[str]:
+    return [*super().__dir__(), *self.layout.static]
+
+  def check(self) -> None:
+    """Refuse a Model with an array whose shape is not that of one world of this model. Under jax.vmap, it checks one world.
+
+    Raises:
+      TypeError: a field is not an array.
+      ValueError: a field has another shape; the message names the field.
+    """
+    for name, shape in fit.shapes(Model, self.layout).items():
+      value = getattr(self, name)
+      if getattr(value, "shape", None) != shape:
+        fit.check_shape(f"Model.{name}", value, shape)
+    for part in ("opt", "stat"):
+      for name, spec in specs(type(getattr(self, part))).items():
+        fit.check_shape(f"Model.{part}.{name}", getattr(getattr(self, part), name), spec["shape"])
+
+  def replace(self, **changes: Any) -> "Model":
+    """Return a copy with some arrays changed and all others as they are, for experts.
+
+    Dependent fields are not computed again: after a change of a mass, `body_subtreemass`, `dof_invweight0` and other fields
+    still belong to the old mass. `with_params` computes dependent fields again.
+
+    Raises:
+      ValueError: for a static field, for a field whose terms were left out because it was zero, for an array whose last axes
+        are not the field's shape, and for an option that decides the contact slots or the constraint rows.
+    """
+    shapes = fit.shapes(Model, self.layout)
+    for name, value in changes.items():
+      if name in self.layout.static:
+        raise ValueError(
+          f"Model.{name} is static: it decides shapes or program structure. "
+          "Change it in the MjModel (or MjSpec) and call put_model again."
+        )
+      if name in self.layout.pruned and value is not getattr(self, name):
+        raise _left_out(f"Model.{name}", name)
+      if name in shapes:
+        fit.check_change(f"Model.{name}", value, shapes[name], getattr(self, name))
+    for name in _OPT_PRUNABLE & self.layout.pruned if "opt" in changes else ():
+      if getattr(changes["opt"], name) is not getattr(self.opt, name):
+        raise _left_out(f"Model.opt.{name}", name)
+    if "opt" in changes and (changes["opt"].disableflags ^ self.opt.disableflags) & _DISABLE.FILTERPARENT:
+      raise ValueError(
+        "the flag FILTERPARENT decides which geoms can collide: set it in MjModel.opt, then call put_model again."
+      )
+    if "opt" in changes and changes["opt"].use_contact and not self.layout.plan.collision.enabled:
+      raise ValueError(
+        "contacts were disabled, so there are no slots for them: "
+        "clear the flags CONTACT and CONSTRAINT in MjModel.opt, then call put_model again."
+      )
+    if "opt" in changes and changes["opt"].cone != self.opt.cone:
+      raise ValueError("the friction cone decides the constraint rows: set MjModel.opt.cone, then call put_model again.")
+    return super().replace(**changes)
+
+
+_OPT_PRUNABLE = frozenset(["density", "viscosity"])
+
+
+def _left_out(shown: str, name: str) -> ValueError:
+  return ValueError(
+    f"{shown} was zero everywhere, so its terms were left out of the program. "
+    f"Build the model with put_model(..., keep=('{name}',)) to change it."
+  )
+
+
+@pytree
+class Contact(Replaceable):
+  """Contact slots of a model, in MuJoCo's order.
+
+  `efc_address`, the first row of the slot, is constant. `dim` and `geom` are constant too, except with capacities or adhesion.
+  `exclude` is 0 for a contact with rows, 1 for a contact in the gap, 3 for a contact that no dof changes, -1 for an empty slot.
+  """
+
+  def __repr__(self) -> str:
+    return describe.contact(self)
+
+  dist: jax.Array = array("ncon", unit="m", stage="collision")
+  pos: jax.Array = array("ncon", 3, unit="m", stage="collision")
+  frame: jax.Array = array("ncon", 3, 3, stage="collision")
+  includemargin: jax.Array = array("ncon", unit="m", stage="collision")
+  friction: jax.Array = array("ncon", 5, stage="collision")
+  solref: jax.Array = array("ncon", 2, stage="collision")
+  solreffriction: jax.Array = array("ncon", 2, stage="collision")
+  solimp: jax.Array = array("ncon", 5, stage="collision")
+  adhesion: jax.Array = array("ncon", unit="N", stage="collision")
+  surfacevel: jax.Array = array("ncon", 3, unit="m/s|rad/s", stage="collision")
+  mu: jax.Array = array("ncon", stage="make_constraint")
+  dim: jax.Array = array("ncon", dtype="int")
+  geom: jax.Array = array("ncon", 2, dtype="int")
+  exclude: jax.Array = array("ncon", stage="collision", dtype="int")
+  efc_address: jax.Array = array("ncon", dtype="int")
+
+  geom1 = property(lambda self: self.geom[..., 0])
+  geom2 = property(lambda self: self.geom[..., 1])
+
+
+_KEEP = "the step does not hand it on, unless make_data(m, keep=...) names it, or keep='all'"
+_ON_DEMAND = "call mjx_lite.{}(m, d), which returns a Data that has it; in a scan begin with make_data(m, keep=...)"
+
+
+# rotation matrix -> quaternion from which it is computed
+QUATERNIONS = {"xmat": "xquat", "ximat": "xiquat", "geom_xmat": "geom_xquat", "site_xmat": "site_xquat"}
+
+
+def _rotation(quaternion: str) -> Callable[["Data"], jax.Array]:
+  return lambda d: Data.rotation(getattr(d, quaternion))
+
+
+@pytree
+class Data(Lazy):
+  """mjData of one world: state, inputs and everything that the stages compute.
+
+  Some fields are optional: a Data keeps them only if `make_data(m, keep=...)` names them. Rotation matrices that are not kept
+  are computed from the quaternions when they are read. `crb`, `qLD`, `qLDiagInv` and `efc_KBIP` are missing if not kept.
+  Fields computed on demand (`cacc`, `cfrc_int`, `cfrc_ext`, `subtree_linvel`, `subtree_angmom`) are in the results of
+  `rne_postconstraint` and `subtree_vel`.
+
+  Some fields are integers or booleans, with respect to which JAX does not differentiate. Call
+  `jax.grad(f, allow_int=True)(d)`, whose result has no derivatives for these fields (`float0`), or differentiate with respect
+  to chosen fields: `jax.grad(lambda qpos: f(d.replace(qpos=qpos)))(d.qpos)`.
+
+  Files: pickle takes a Data as it is. orbax refuses arrays of size zero, and most models have some: save
+  `mjx_lite.to_state_dict(d)`, and pass the restored dict to `from_state_dict`.
+  """
+
+  # returns rotation matrices (..., 3, 3) of unit quaternions (..., 4); set by api.py, which may import `math.quat`
+  rotation: ClassVar[Callable[[jax.Array], jax.Array]]
+
+  def __repr__(self) -> str:
+    return describe.data(self)
+
+  def __getattr__(self, name: str) -> Any:
+    try:
+      return super().__getattr__(name)
+    except AttributeError:
+      if name not in errors.DATA_NAMES:
+        raise
+    raise AttributeError(f"Data has no '{name}': {errors.DATA_NAMES[name]}.")
+
+  def replace(self, **changes: Any) -> "Data":
+    """Return a copy with some fields changed. Numbers become arrays, and arrays lose weak types.
+
+    Raises:
+      TypeError: a name is not a field; the message has the nearest name.
+    """
+    return super().replace(**self.as_arrays(changes))
+
+  # state
+  time: jax.Array = array(unit="s")
+  qpos: jax.Array = array("nq", unit="m|rad")
+  qvel: jax.Array = array("nv", unit="m/s|rad/s")
+  act: jax.Array = array("na")
+  history: jax.Array = array("nhistory")
+  plastic: jax.Array = array("nplastic")
+  qacc_warmstart: jax.Array = array("nv")
+  # inputs
+  ctrl: jax.Array = array("nu")
+  qfrc_applied: jax.Array = array("nv")
+  xfrc_applied: jax.Array = array("nbody", 6)
+  eq_active: jax.Array = array("neq", dtype="bool")
+  mocap_pos: jax.Array = array("nmocap", 3, unit="m")
+  mocap_quat: jax.Array = array("nmocap", 4)
+  userdata: jax.Array = array("nuserdata")
+  # position
+  xpos: jax.Array = array("nbody", 3, unit="m", stage="kinematics")
+  xquat: jax.Array = array("nbody", 4, stage="kinematics")
+  _xmat: jax.Array | None = array("nbody", 3, 3, stage="kinematics")
+  xipos: jax.Array = array("nbody", 3, unit="m", stage="kinematics")
+  _ximat: jax.Array | None = array("nbody", 3, 3, stage="kinematics")
+  xiquat: jax.Array = array("nbody", 4, stage="kinematics")
+  xanchor: jax.Array = array("njnt", 3, unit="m", stage="kinematics")
+  xaxis: jax.Array = array("njnt", 3, stage="kinematics")
+  geom_xpos: jax.Array = array("ngeom", 3, unit="m", stage="kinematics")
+  _geom_xmat: jax.Array | None = array("ngeom", 3, 3, stage="kinematics")
+  geom_xquat: jax.Array = array("ngeom", 4, stage="kinematics")
+  site_xpos: jax.Array = array("nsite", 3, unit="m", stage="kinematics")
+  _site_xmat: jax.Array | None = array("nsite", 3, 3, stage="kinematics")
+  site_xquat: jax.Array = array("nsite", 4, stage="kinematics")
+  subtree_com: jax.Array = array("nbody", 3, unit="m", stage="com_pos")
+  cdof: jax.Array = array("nv", 6, stage="com_pos")
+  cinert: jax.Array = array("nbody", 10, stage="com_pos")
+  cam_xpos: jax.Array = array("ncam", 3, unit="m", stage="camlight")
+  cam_xmat: jax.Array = array("ncam", 3, 3, stage="camlight")
+  light_xpos: jax.Array = array("nlight", 3, unit="m", stage="camlight")
+  light_xdir: jax.Array = array("nlight", 3, stage="camlight")
+  ten_length: jax.Array = array("ntendon", unit="m|rad", stage="tendon")
+  ten_J: jax.Array = array("nJten", stage="tendon")
+  _crb: jax.Array | None = array("nbody", 10, stage="crb")
+  M: jax.Array = array("nC", stage="crb")
+  _qLD: jax.Array | None = array("nC", stage="factor_m")
+  _qLDiagInv: jax.Array | None = array("nv", stage="factor_m")
+  contact: Contact
+  actuator_length: jax.Array = array("nout", stage="transmission")
+  actuator_moment: jax.Array = array("nJmom", stage="transmission")
+  # velocity
+  cvel: jax.Array = array("nbody", 6, stage="com_vel")
+  cdof_dot: jax.Array = array("nv", 6, stage="com_vel")
+  ten_velocity: jax.Array = array("ntendon", stage="fwd_velocity")
+  actuator_velocity: jax.Array = array("nout", stage="fwd_velocity")
+  qfrc_spring: jax.Array = array("nv", stage="passive")
+  qfrc_damper: jax.Array = array("nv", stage="passive")
+  qfrc_gravcomp: jax.Array = array("nv", stage="passive")
+  qfrc_fluid: jax.Array = array("nv", stage="passive")
+  qfrc_adhesion: jax.Array = array("nv", stage="passive")
+  qfrc_passive: jax.Array = array("nv", stage="passive")
+  qfrc_bias: jax.Array = array("nv", stage="rne")
+  # constraint rows
+  efc_type: jax.Array = array("nefc", dtype="int")
+  efc_id: jax.Array = array("nefc", dtype="int")
+  efc_pos: jax.Array = array("nefc", stage="make_constraint")
+  efc_margin: jax.Array = array("nefc", stage="make_constraint")
+  efc_frictionloss: jax.Array = array("nefc", stage="make_constraint")
+  efc_diagA: jax.Array = array("nefc", stage="make_constraint")
+  _efc_KBIP: jax.Array | None = array("nefc", 4, stage="make_constraint")
+  efc_D: jax.Array = array("nefc", stage="make_constraint")
+  efc_R: jax.Array = array("nefc", stage="make_constraint")
+  efc_vel: jax.Array = array("nefc", stage="make_constraint")
+  efc_aref: jax.Array = array("nefc", stage="make_constraint")
+  efc_force: jax.Array = array("nefc", stage="solve")
+  efc_state: jax.Array = array("nefc", stage="solve", dtype="int")
+  # acceleration
+  act_dot: jax.Array = array("na", stage="fwd_actuation")
+  actuator_force: jax.Array = array("nout", stage="fwd_actuation")
+  qfrc_actuator: jax.Array = array("nv", stage="fwd_actuation")
+  qfrc_smooth: jax.Array = array("nv", stage="fwd_acceleration")
+  qacc_smooth: jax.Array = array("nv", stage="fwd_acceleration")
+  qfrc_constraint: jax.Array = array("nv", stage="solve")
+  qacc: jax.Array = array("nv", stage="solve")
+  solver_niter: jax.Array = array(stage="solve", dtype="int")
+  solver_fwdinv: jax.Array = array(2, stage="step")
+  qfrc_inverse: jax.Array = array("nv", stage="inverse")
+  sensordata: jax.Array = array("nsensordata")
+  # computed on demand
+  energy: jax.Array = array(2, unit="J", stage="energy")
+  _subtree_linvel: jax.Array | None = array("nbody", 3, unit="m/s", stage="subtree_vel")
+  _subtree_angmom: jax.Array | None = array("nbody", 3, unit="kg m^2/s", stage="subtree_vel")
+  _cacc: jax.Array | None = array("nbody", 6, stage="rne_postconstraint")
+  _cfrc_int: jax.Array | None = array("nbody", 6, stage="rne_postconstraint")
+  _cfrc_ext: jax.Array | None = array("nbody", 6, stage="rne_postconstraint")
+  status: Status
+
+  # optional fields: present within a step, kept after it only if `make_data(keep=...)` names them
+  xmat, ximat, geom_xmat, site_xmat = (Handed(otherwise=_rotation(q)) for q in QUATERNIONS.values())
+  crb, qLD, qLDiagInv, efc_KBIP = (Handed(_KEEP) for _ in range(4))
+  subtree_linvel, subtree_angmom = (Handed(_ON_DEMAND.format("subtree_vel")) for _ in range(2))
+  cacc, cfrc_int, cfrc_ext = (Handed(_ON_DEMAND.format("rne_postconstraint")) for _ in range(3))

@@ -1,0 +1,1 @@
+"""Vocabulary of array operations: linear maps, indexing, loops, compaction of lanes."""
