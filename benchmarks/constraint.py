@@ -11,7 +11,6 @@ where they are: the time of forward dynamics with them less that without. See RE
 
 import argparse
 import functools
-import importlib
 import json
 import statistics
 import sys
@@ -25,15 +24,15 @@ from run import SCENES, SOLVERS, Worker, choose_solver, import_engine, load
 import mjx_lite
 from mjx_lite.batching import worlds
 from mjx_lite.cli import common, timing
+from mjx_lite.pipeline import acceleration, actuation, constraint, dynamics, metric
 
-native = importlib.import_module("mjx_lite.forward")
 SOLVED = ("qacc", "qfrc_constraint")
 
 
 def _ours(m, d):
   """Rows and solution, as a step has them."""
-  d, rows = native._make_constraint(m, d)
-  d = native._solve(m, d, rows, native._effective(m, d))
+  d, rows = constraint.build_rows(m, d)
+  d = acceleration.solve_rows(m, d, rows, metric.effective_metric(m, d))
   return {k: getattr(d, k) for k in SOLVED}
 
 
@@ -45,9 +44,9 @@ def _theirs(m, d):
 
 
 def _our_acceleration(m, d, constrained):
-  d, work = native._forward_velocity(m, d, skip_sensor=True, energies=False)
-  d = native._fwd_acceleration(m, native.fwd_actuation(m, d), work.factor)
-  return (native._solve(m, d, work.rows).qacc if constrained else d.qacc_smooth), d.contact.frame
+  d, work = dynamics.until_velocity(m, d, skip_sensor=True, energies=False)
+  d = acceleration.smooth_acceleration(m, actuation.fwd_actuation(m, d), work.factor)
+  return (acceleration.solve_rows(m, d, work.rows).qacc if constrained else d.qacc_smooth), d.contact.frame
 
 
 def _their_acceleration(m, d, constrained):

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from mjx_lite import forward as native
+from mjx_lite import pipeline as native
 from mjx_lite import support
 from mjx_lite.batching import worlds
 from mjx_lite.errors import check_index

@@ -7,8 +7,8 @@ import jax
 import jax.numpy as jnp
 
 from mjx_lite.api import one_world
-from mjx_lite.forward import differentiate_pos, fwd_actuation, integrate_pos, inverse, step
 from mjx_lite.model.types import Data, Model
+from mjx_lite.pipeline import differentiate_pos, fwd_actuation, integrate_pos, inverse, step
 
 
 class TransitionJac(NamedTuple):

@@ -14,13 +14,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from mjx_lite import api
-from mjx_lite.forward import adaptive_step
-from mjx_lite.forward import step as native_step
 from mjx_lite.integrate.adaptive import SIZES, Adaptive
 from mjx_lite.model import pytree
 from mjx_lite.model.callbacks import Callbacks
 from mjx_lite.model.types import Data, Model
 from mjx_lite.ops import linear
+from mjx_lite.pipeline import adaptive_step
+from mjx_lite.pipeline import step as native_step
 from mjx_lite.solver.implicit_diff import SOLUTION
 
 # fields that a step reads of the step before: mjSTATE_INTEGRATION without the inputs, and the status

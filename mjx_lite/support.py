@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from mjx_lite import forward
+from mjx_lite import pipeline
 from mjx_lite.actuator import history
 from mjx_lite.collision.query import distance, ray
 from mjx_lite.constraint import contact_force as contact_force_
@@ -92,7 +92,7 @@ def jac_subtree_com(m: Model, d: Data, body_id: jax.Array) -> jax.Array:
     d: Data after `crb`.
     body_id: id of the body.
   """
-  return momentum.jac_subtree_com(m, forward.composite(m, d), d.cdof, body_id)
+  return momentum.jac_subtree_com(m, pipeline.composite(m, d), d.cdof, body_id)
 
 
 def jac_point_axis(m: Model, d: Data, point: jax.Array, axis: jax.Array, body_id: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -130,7 +130,7 @@ def angmom_mat(m: Model, d: Data, body_id: jax.Array) -> jax.Array:
     d: Data after `crb`.
     body_id: id of the body.
   """
-  return momentum.angmom_mat(m, forward.composite(m, d), d.cdof, d.subtree_com, body_id)
+  return momentum.angmom_mat(m, pipeline.composite(m, d), d.cdof, d.subtree_com, body_id)
 
 
 def apply_ft(m: Model, d: Data, force: jax.Array, torque: jax.Array, point: jax.Array, body_id: jax.Array) -> jax.Array:
@@ -155,7 +155,7 @@ def object_velocity(m: Model, d: Data, objid: jax.Array, *, objtype: int, local:
 
 def object_acceleration(m: Model, d: Data, objid: jax.Array, *, objtype: int, local: bool) -> jax.Array:
   """Return the acceleration relative to free fall (6,), rotation first, of an object's frame; `cacc` is computed if missing."""
-  d = d if hasattr(d, "cacc") else forward.rne_postconstraint(m, d)
+  d = d if hasattr(d, "cacc") else pipeline.rne_postconstraint(m, d)
   pos, mat, body = _frame(m, d, objtype, objid)
   return jacobian.acceleration(m, d.cacc, d.cvel, d.subtree_com, pos, mat if local else None, body)
 

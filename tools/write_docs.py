@@ -18,10 +18,10 @@ from mjx_lite.collision.sdf.sdf_mesh import FIELD_COLLIDERS
 from mjx_lite.constraint.equality import EQUALITIES
 from mjx_lite.control import METHODS
 from mjx_lite.envs import ENVS
-from mjx_lite.forward import INTEGRATORS
 from mjx_lite.io.model import CONTACT_GRADIENTS
 from mjx_lite.io.validate import CONES, ENABLE_FLAGS
 from mjx_lite.model import enums
+from mjx_lite.pipeline import INTEGRATORS
 from mjx_lite.sensor.table import SENSORS
 from mjx_lite.smooth.transmission import TRANSMISSIONS
 from mjx_lite.solver.table import SOLVERS

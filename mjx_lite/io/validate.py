@@ -12,8 +12,8 @@ from mjx_lite.collision.primitive.primitive import COLLIDERS
 from mjx_lite.collision.sdf.sdf_mesh import FIELD_COLLIDERS
 from mjx_lite.constraint.equality import EQUALITIES
 from mjx_lite.errors import MjxError, Problem, UnsupportedModelError
-from mjx_lite.forward import INTEGRATORS
 from mjx_lite.model import enums
+from mjx_lite.pipeline import INTEGRATORS
 from mjx_lite.sensor.table import SENSORS
 from mjx_lite.sensor.tactile import DISTANCES
 from mjx_lite.sensor.zone import ZONES

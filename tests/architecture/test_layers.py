@@ -16,11 +16,11 @@ ROOT = pathlib.Path(mjx.__file__).parent
 # layers from the bottom; a module may import from its own package and from those before it
 ORDER = (
   "errors", "compiler", "ops", "model", "math", "batching", "collision", "smooth", "actuator", "constraint", "solver", "sensor",
-  "integrate", "plan", "forward", "support", "api", "io", "rollout", "derivative", "check_grad", "explain", "__init__", "viz",
+  "integrate", "plan", "pipeline", "support", "api", "io", "rollout", "derivative", "check_grad", "explain", "__init__", "viz",
   "envs", "control", "rl", "sysid", "cli", "__main__",
 )  # fmt: skip
 MAY_REPLACE = (
-  "forward.py", "api.py", "rollout.py", "derivative.py", "check_grad.py", "explain.py", "io", "envs", "control", "rl", "sysid",
+  "pipeline", "api.py", "rollout.py", "derivative.py", "check_grad.py", "explain.py", "io", "envs", "control", "rl", "sysid",
   "cli", "viz", "compiler", "model", "batching", "__main__.py",
 )  # fmt: skip
 MAY_IMPORT_MUJOCO = ("model/enums.py", "io/", "envs/base.py", "viz/", "cli")
@@ -86,7 +86,7 @@ def test_the_jax_extension_interface_is_there():
 
 
 def test_only_the_forward_module_writes_data():
-  """`replace` on Data happens in forward.py, in what calls whole steps, and in io/ only."""
+  """`replace` on Data happens in pipeline/, in what calls whole steps, and in io/ only."""
   for path in modules():
     if name_of(path).split("/")[0] in MAY_REPLACE:
       continue
