@@ -18,7 +18,7 @@ from mjx_lite.cli.common import mjx
 
 _CHUNK = 20  # steps per call; the progress bar moves once per call
 _COMPARED = 8  # number of worlds that are also stepped with C
-_PICTURE_WORLDS = 64
+_PICTURE_WORLDS = 9  # each is large enough to be seen on a page
 _FILM_WORLDS = 16
 _FILM_FPS = 24
 _FILM_FRAMES = 60
@@ -180,11 +180,11 @@ def _status(result: Run) -> str:
 
 
 def _draw(mj_model: mujoco.MjModel, result: Run, folder: pathlib.Path) -> None:
-  """Write the PNG of the last state and, if ffmpeg is available, the MP4; print a message if nothing can be drawn."""
+  """Write the PNG of a state while the humanoids fall and, if ffmpeg is available, the MP4; print a message if nothing can be drawn."""
   worlds = result.ctrl.shape[1]
   try:
     with common.stdout.status("drawing"):
-      picture = viz.render_grid(mj_model, result.qpos[-1, :_PICTURE_WORLDS])
+      picture = viz.render_grid(mj_model, result.qpos[len(result.qpos) // 3, :_PICTURE_WORLDS], elevation=-18.0)
       viz.write_png(folder / "demo.png", picture)
       shown = min(worlds, _PICTURE_WORLDS)
       common.stdout.print(f"picture of {shown} worlds: {folder / 'demo.png'}", soft_wrap=True)
