@@ -14,7 +14,7 @@ import os
 import sys
 import time
 
-os.environ.setdefault("NPROC", str(2 * (os.cpu_count() or 1)))  # see README.md: two traps
+os.environ.setdefault("NPROC", str(2 * (os.cpu_count() or 1)))  # see README.md: a trap
 
 import jax
 import jax.numpy as jnp

@@ -8,10 +8,9 @@
 import json
 import pathlib
 import re
+import statistics
 from collections.abc import Callable
 from typing import Any
-
-import versions
 
 FOLDER = pathlib.Path(__file__).resolve().parent
 README = FOLDER / "README.md"
@@ -42,15 +41,28 @@ def speed(with_bytes: bool = True) -> str:
 
 
 def by_version() -> str:
-  """Return the table of versions of JAX, in Markdown: medians of the ratios of each round."""
+  """Return the table of versions of JAX, in Markdown: medians of ratios of steps/s and of trace + compile."""
   rows = read("versions")[1]
   first, *others = dict.fromkeys(row["version"] for row in rows)
-  lines = [versions.HEAD]
+  lines = [["scene", "", "kernels", f"steps/s, s: {first}", *others], ["---"] * (4 + len(others))]
   for scene in dict.fromkeys(row["scene"] for row in rows):
     of = {v: [row for row in rows if (row["scene"], row["version"]) == (scene, v)] for v in (first, *others)}
-    for version in others:
-      lines += versions.report(scene, version, list(zip(of[first], of[version], strict=True)))[0]
-  return "\n".join(lines) + "\n"
+    for jit in ("mjx.jit", "jax.jit"):
+      base = of[first]
+      measured = f"{_median(base, f'{jit} speed'):,.0f}, {_median(base, f'{jit} compile'):.1f}"
+      line = [scene, jit, str(base[0][f"{jit} kernels"]), measured]
+      for version in others:
+        speed, seconds = (
+          statistics.median(a[f"{jit} {k}"] / b[f"{jit} {k}"] for a, b in zip(of[version], base, strict=True))
+          for k in ("speed", "compile")
+        )
+        line.append(f"{speed:.2f}, {seconds:.2f}")
+      lines.append(line)
+  return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def _median(rows: list[dict[str, Any]], key: str) -> float:
+  return statistics.median(row[key] for row in rows)
 
 
 TABLES: dict[str, Callable[[], str]] = {"speed": speed, "versions": by_version}

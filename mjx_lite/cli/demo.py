@@ -180,7 +180,7 @@ def _status(result: Run) -> str:
 
 
 def _draw(mj_model: mujoco.MjModel, result: Run, folder: pathlib.Path) -> None:
-  """Write the PNG of a state while the humanoids fall and, if ffmpeg is available, the MP4; print a message if nothing can be drawn."""
+  """Write a PNG of falling humanoids and, if ffmpeg is available, an MP4; print a message if nothing can be drawn."""
   worlds = result.ctrl.shape[1]
   try:
     with common.stdout.status("drawing"):

@@ -1,7 +1,7 @@
 """Dense linear systems, one per world, in plain JAX: symmetric, or dominated by a symmetric positive definite part.
 
 No LAPACK: a LAPACK call inside a loop can deadlock in jaxlib 0.10 when the worlds are sharded over host devices
-(benchmarks/README.md, "Two traps").
+(benchmarks/README.md, "A trap").
 
 A symmetric matrix is scaled to a unit diagonal and factored as L U with U = D L', a few rows per pass, from the top. The
 remaining matrix shrinks with each pass. The passes are unrolled, because each pass has its own shape. In a large matrix the
