@@ -1,7 +1,7 @@
 """Contacts, accelerations and compile times of whole models beside MuJoCo C, one row of a table per model.
 
     python benchmarks/parity.py unitree_go1/scene.xml some_robot.xml
-    python benchmarks/parity.py gym_spot walker_rodent                     # names of tests/collision/robots.py, set on a floor
+    python benchmarks/parity.py gym_spot walker_rodent                     # names of tests/lib/robots.py, set on a floor
 
 C simulates states under random controls; one program, the step of a batch, is compiled and compared in these. See README.md.
 """
@@ -43,7 +43,7 @@ class State(NamedTuple):
 
 def arguments() -> argparse.Namespace:
   parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-  parser.add_argument("models", nargs="+", help="paths, or names of run.py or tests/collision/robots.py")
+  parser.add_argument("models", nargs="+", help="paths, or names of run.py or tests/lib/robots.py")
   parser.add_argument("--states", type=int, default=48)
   parser.add_argument("--timeout", type=float, default=600, help="of one model [s]")
   parser.add_argument("--json", type=pathlib.Path, help="file to append to, a line per model, with the worst contacts")

@@ -76,13 +76,13 @@ SCENES: dict[str, Callable[[], pathlib.Path]] = {
 
 @functools.cache
 def robots() -> Any:
-  """The module tests/collision/robots.py."""
-  sys.path.insert(0, str(ROOT / "tests" / "collision"))
+  """The module tests/lib/robots.py."""
+  sys.path.insert(0, str(ROOT / "tests" / "lib"))
   return importlib.import_module("robots")
 
 
 def load(scene: str) -> Any:
-  """The MjModel of a scene: by its name here, or in tests/collision/robots.py, which sets robots on a floor; or by a path."""
+  """The MjModel of a scene: by its name here, or in tests/lib/robots.py, which sets robots on a floor; or by a path."""
   from mjx_lite.cli import common
 
   if scene in robots().ROBOTS:

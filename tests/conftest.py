@@ -22,7 +22,7 @@ import jax
 
 jax.config.update("jax_enable_x64", True)
 gc.set_threshold(100_000, 10, 10)  # a trace makes a million objects, few of them garbage: 3 % of the tests' time
-sys.path.insert(0, str(pathlib.Path(__file__).parent))
+sys.path.insert(0, str(pathlib.Path(__file__).parent / "lib"))
 
 
 def pytest_configure(config):
@@ -31,15 +31,16 @@ def pytest_configure(config):
 
 
 _TESTS = pathlib.Path(__file__).parent
-CORE = ("core", "shipped")  # folders that the newest Python and JAX have to pass: the engine's compiler, and what users run
+# folders that the newest Python and JAX have to pass: the engine's compiler, and what users run
+CORE = ("batching", "compiler", "model", "ops", "pipeline", "shipped")
 # what `.ci/run` has time for, and somebody who tries the README's command has not
 LONG = (
-  "actuator/test_actuator_gradients.py", "collision/test_adhesion.py", "collision/test_capacity.py",
-  "collision/test_convex.py", "collision/test_cubemap.py", "collision/test_hfield.py", "collision/test_hfield_closed.py",
-  "collision/test_queries.py", "collision/test_sdf.py", "collision/test_shortest_way.py",
-  "collision/test_single_precision.py", "constraint/test_at_limit.py", "constraint/test_curvature.py",
-  "constraint/test_equality.py", "control/test_control.py", "core/test_paths.py", "core/test_ptx.py", "core/test_regions.py",
-  "core/test_vectors.py", "core/test_worlds.py", "gradients", "integrate/test_integrators.py", "integrate/test_stability.py",
+  "actuator/test_actuator_gradients.py", "batching/test_worlds.py", "collision/test_adhesion.py",
+  "collision/test_capacity.py", "collision/test_convex.py", "collision/test_cubemap.py", "collision/test_hfield.py",
+  "collision/test_hfield_closed.py", "collision/test_queries.py", "collision/test_sdf.py", "collision/test_shortest_way.py",
+  "collision/test_single_precision.py", "compiler/test_llvm.py", "compiler/test_paths.py", "compiler/test_ptx.py",
+  "compiler/test_regions.py", "constraint/test_at_limit.py", "constraint/test_curvature.py", "constraint/test_equality.py",
+  "control/test_control.py", "gradients", "integrate/test_integrators.py", "integrate/test_stability.py",
   "io/test_checkpoint.py", "io/test_keep.py", "io/test_put_data.py", "math/test_quotient.py", "math/test_tree.py",
   "parity/test_inverse.py", "parity/test_random_models.py", "parity/test_random_steps.py", "parity/test_stages_alone.py",
   "sensor/test_sensors.py", "smooth/test_articulated.py", "solver/test_coupled.py", "solver/test_few_contacts.py",

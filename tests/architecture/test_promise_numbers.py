@@ -11,7 +11,7 @@ LAST = 133
 # numbers that no promise has
 NONE = {*range(14, 20), *range(30, 40), *range(72, 80), *range(86, 90), *range(99, 110)}
 ELSEWHERE = {
-  97: "text of warnings, once per kind: a compiled step prints nothing, it counts in Data.status (tests/core/test_status.py)",
+  97: "text of warnings, once per kind: a compiled step prints nothing, it counts in Data.status (tests/model/test_status.py)",
   119: "shortcuts of actuators: the compiler turns them into gainprm and biasprm, which are all that put_model reads",
   130: "springdamper: the compiler turns it into stiffness and damping, which are all that put_model reads",
 }

@@ -19,7 +19,7 @@ import numpy as np
 
 if __name__ == "__main__":
   jax.config.update("jax_enable_x64", True)
-  sys.path.insert(0, str(pathlib.Path(__file__).parents[1]))
+  sys.path.insert(0, str(pathlib.Path(__file__).parents[1] / "lib"))
 
 from models import ELSEWHERE, OTHERS, SCENE_NAMES, load
 

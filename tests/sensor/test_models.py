@@ -10,9 +10,9 @@ import jax
 import mujoco
 import numpy as np
 import pytest
-from collision.robots import ROBOTS, on_floor, start
-from collision.robots import load as load_robot
 from models import OTHERS
+from robots import ROBOTS, on_floor, start
+from robots import load as load_robot
 
 import mjx_lite as mjx
 from mjx_lite.cli import compare

@@ -18,7 +18,7 @@ import mujoco
 
 if __name__ == "__main__":
   jax.config.update("jax_enable_x64", True)
-  sys.path.insert(0, str(pathlib.Path(__file__).parents[1]))
+  sys.path.insert(0, str(pathlib.Path(__file__).parents[1] / "lib"))
 
 import test_combinations as small
 from models import load

@@ -153,7 +153,7 @@ def test_worlds_divided_among_devices_step_as_on_one():
   """In a process of its own: the number of devices is fixed when JAX starts, and a deadlock must not stop the tests."""
   env = {**os.environ, "JAX_PLATFORMS": "cpu"}
   env["XLA_FLAGS"] = f"{env['XLA_FLAGS']} --xla_force_host_platform_device_count=2"
-  tests = pathlib.Path(__file__).parent.parent
+  tests = pathlib.Path(__file__).parents[1] / "lib"
   env["PYTHONPATH"] = os.pathsep.join([str(tests), str(pathlib.Path(__file__).parent), *sys.path])
   code = "import test_linalg; test_linalg.sharded_rollout()"
   done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=240)

@@ -10,9 +10,9 @@ import pytest
 
 from mjx_lite.sensor.table import SENSORS
 
-SCENES = pathlib.Path(__file__).parent / "scenes"
+SCENES = pathlib.Path(__file__).parents[1] / "scenes"
 MJX_DATA = pathlib.Path(mujoco.__file__).parent / "mjx" / "test_data"
-SHIPPED = pathlib.Path(__file__).parent.parent / "mjx_lite" / "models"
+SHIPPED = pathlib.Path(__file__).parents[2] / "mjx_lite" / "models"
 
 # compared in tests/collision and tests/sensor: C's own accuracy there is ccd_tolerance; capacities
 ELSEWHERE = ("convex", "hills", "pile", "sdf", "sensor_rays", "shapes")
