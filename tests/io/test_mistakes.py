@@ -11,6 +11,7 @@ import pytest
 
 import mjx_lite as mjx
 from mjx_lite import envs
+from mjx_lite.compiler import workarounds
 
 XML = """
 <mujoco>
@@ -97,7 +98,8 @@ def test_what_was_jitted_names_mujocos_types():
     step(m, d=mujoco.MjData(mj_model))
   with pytest.raises(TypeError, match=r"unhashable|abstract array|not a valid JAX type"):  # what is not ours stays as it is
     step(object(), d)
-  assert step.lower(m, d) and step._cache_size() == 1
+  known = workarounds.compilations(step)  # JAX 0.12 counts calls that failed, too
+  assert step.lower(m, d) and step(m, d).time == m.opt.timestep and workarounds.compilations(step) == known
 
 
 def _edited(**changes):
