@@ -45,7 +45,7 @@ _NUMBERS = 128  # elements of a result that cost as much as one more result
 _LOOP = 5000  # operations of a loop in one region; outside, XLA copies the carry and starts all parts again in each iteration
 # primitives whose programs are cut into regions if they are larger than one region, and the parameters with these programs
 _PARTS = {"scan": ("jaxpr",), "while": ("cond_jaxpr", "body_jaxpr"), "cond": ("branches",)}
-_SAME = ("mjx_bind", "name", "stop_gradient")  # primitives whose result is their first operand
+same = {"name", "stop_gradient"}  # names of primitives whose result is their first operand
 MAX_NUMBERS = 1 << 20  # elements of an operand or a result; for more, a kernel of its own pays
 MAX_REDUCED = 4095  # elements of an operand of a reduction; for more, XLA calls a library
 _ALLOWED = (
@@ -163,7 +163,7 @@ def inlined(closed: jex_core.ClosedJaxpr, args: Sequence[Any], known: dict[Any, 
 
   for e in jaxpr.eqns:
     ins, call = [name(v) for v in e.invars], CALLS.get(e.primitive.name)
-    if e.primitive.name in _SAME:
+    if e.primitive.name in same:
       outs = ins[:1]
     elif call and _size(e) > _SIZE:
       inner = e.params[call]

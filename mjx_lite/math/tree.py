@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from mjx_lite.compiler import regions
+from mjx_lite.compiler import regions, scalars
 from mjx_lite.math import vector
 from mjx_lite.ops import linear
 from mjx_lite.ops.select import rows_or_zero
@@ -420,10 +420,44 @@ def _may_sum(shape: tuple[int, ...], plan: SumPlan) -> bool:
   return all(linear.is_summed(of, (of[1], *shape[1:])) for of in blocks)
 
 
-_RULES = (
-  lambda shape, plan: (len(plan.matrix), *shape[1:]),
-  lambda t, plan: mask_sum(plan.transpose, t),
-  _may_sum,
+def _scalar_sum(p, eqn, x):
+  return _scalar_mask_sum(p, eqn.params["plan"], x)
+
+
+def _scalar_sum_of_product(p, eqn, a, b):
+  return _scalar_mask_sum(p, eqn.params["plan"], p.map("mul", "f", a, b))
+
+
+def _scalar_mask_sum(p, plan, x):
+  zeros = p.constant(np.zeros(x.shape[1:], np.float32))
+  if plan.weights is None:
+    rows = [[p.map("mul", "f", p.constant(np.float32(row[k])), x[k]) for k in np.flatnonzero(row)] for row in plan.matrix]
+    return np.stack([p.sum(r, "f") if r else zeros for r in rows]) if rows else x[:0]
+  row, column = (w.reshape(-1, *(1,) * (x.ndim - 1)).astype(np.float32) for w in plan.weights)
+  x = p.map("mul", "f", p.constant(column), x)
+  if plan.fetched is not None:
+    out = p.sum([scalars.taken(p, x, index, "f") for index in plan.fetched], "f")
+  else:
+    out = np.concatenate([_scalar_added(p, part, x) for part in plan.additions]) if plan.additions else x[:0]
+  return p.map("mul", "f", p.constant(row), out)
+
+
+def _scalar_added(p, a, x):
+  parts = []
+  for k in range(a.count):
+    rows = list(x[a.col + k * a.step : a.col + (k + 1) * a.step] if a.step else x)
+    for i, j in a.pairs.tolist():
+      rows.append(p.map("add", "f", rows[i], rows[j]))
+    parts += [rows[i] if i >= 0 else p.constant(np.zeros(x.shape[1:], np.float32)) for i in a.out.tolist()]
+  return np.stack(parts) if parts else x[:0]
+
+
+_RULES = dict(
+  shape=lambda shape, plan: (len(plan.matrix), *shape[1:]),
+  transpose=lambda t, plan: mask_sum(plan.transpose, t),
+  region=_may_sum,
 )
-_sum = linear.function("mjx_sum", _mask_sum, *_RULES)
-_sum_of_product = linear.function("mjx_sum_of_product", _mask_sum_of_product, *_RULES, of_product=True)
+_sum = linear.function("mjx_sum", _mask_sum, **_RULES, scalar=_scalar_sum)
+_sum_of_product = linear.function(
+  "mjx_sum_of_product", _mask_sum_of_product, **_RULES, scalar=_scalar_sum_of_product, of_product=True
+)

@@ -19,7 +19,7 @@ import numpy as np
 from jax.extend import core as jex_core
 from jax.interpreters import ad, batching, mlir
 
-from mjx_lite.compiler import regions, workarounds
+from mjx_lite.compiler import regions, scalars, workarounds
 
 MAX_RUNS = 6  # a concatenation of fewer slices is cheaper than a gather
 _MAX_PRODUCT = 1 << 16  # entries of the 0/1 matrix that adds up rows chosen more than once
@@ -301,13 +301,76 @@ def _spread_shape(x: Any, axis: int, size: int) -> tuple[int, ...]:
   return (*x.shape[:at], size, *x.shape[at:])
 
 
+def _may_collect(x: Any, choice: Choice) -> bool:
+  """Return whether `_collect` needs neither a scatter nor a matrix product by the library."""
+  most, is_product = _ways_to_collect(choice)
+  return is_summed((choice.size, len(choice.index)), x.shape) if is_product else most <= _MAX_GATHERS
+
+
+def _may_total(x: tuple[int, ...]) -> bool:
+  return _is_added(x) or is_summed((2, x[0]), x)
+
+
+# Scalar rules: what each primitive is in a program of numbers (`compiler/scalars.py`).
+
+
+def _scalar_choose(p, eqn, x):
+  return scalars.taken(p, x, eqn.params["choice"].index, scalars.kind_of(eqn.outvars[0].aval.dtype))
+
+
+def _scalar_collect(p, eqn, x):
+  kind, choice = scalars.kind_of(eqn.outvars[0].aval.dtype), eqn.params["choice"]
+  zeros = p.constant(np.zeros(x.shape[1:], scalars.TYPES[kind]))
+  rows = [[x[k] for k in np.flatnonzero(choice.index == i)] for i in range(choice.size)]
+  return np.stack([p.sum(r, kind) if r else zeros for r in rows]) if rows else np.zeros((0, *x.shape[1:]), np.int64)
+
+
+def _scalar_add_up(p, eqn, x):
+  return p.fold("add", scalars.kind_of(eqn.outvars[0].aval.dtype), x, [x.ndim + eqn.params["axis"]])
+
+
+def _scalar_contract(p, eqn, a, b):
+  kind, axis = scalars.kind_of(eqn.outvars[0].aval.dtype), a.ndim + eqn.params["axis"]
+  return p.sum([p.map("mul", kind, *x) for x in zip(np.moveaxis(a, axis, 0), np.moveaxis(b, axis, 0), strict=True)], kind)
+
+
+def _scalar_spread(p, eqn, x):
+  return np.broadcast_to(np.expand_dims(x, eqn.params["axis"]), eqn.outvars[0].aval.shape)
+
+
+def _scalar_total(p, eqn, x):
+  return p.fold("add", "f", x, [0]) if len(x) else p.constant(np.zeros(x.shape[1:], np.float32))
+
+
+def _scalar_repeat(p, eqn, x):
+  return np.broadcast_to(x, eqn.outvars[0].aval.shape)
+
+
+def _scalar_combine(p, eqn, a, x):
+  if a.ndim == 3:
+    return np.stack([_scalar_product(p, *y) for y in zip(a, x, strict=True)])
+  return _scalar_product(p, a, x)
+
+
+def _scalar_product(p, a, x):
+  """Return the product of a matrix (n, k) and rows (k, ...)."""
+  none = p.constant(np.zeros(x.shape[1:], np.float32))
+  rows = [[p.map("mul", "f", np.broadcast_to(c, row.shape), row) for c, row in zip(line, x, strict=True)] for line in a]
+  return np.stack([p.sum(r, "f") if r else none for r in rows]) if rows else np.zeros((0, *x.shape[1:]), np.int64)
+
+
+def _scalar_identity(p, eqn, x, *others):
+  return x
+
+
 def function(
   name: str,
   run: Callable[..., Any],
   shape: Callable[..., Any],
   transpose: Callable[..., Any],
-  allowed: Callable[..., bool],
   *,
+  region: Callable[..., bool],
+  scalar: Callable[..., Any],
   of_product: bool = False,
 ) -> Callable[..., jax.Array]:
   """Define a primitive for a linear function of an array (n, ..., W) and hashable parameters; return a function that binds it.
@@ -317,13 +380,28 @@ def function(
     run: the linear function.
     shape: function of the array's shape and the parameters. It returns the shape of the result.
     transpose: the transposed function, with the same parameters.
-    allowed: function of the array's shape and the parameters. It returns whether a region may contain the primitive.
+    region: function of the array's shape and the parameters. It returns whether a region may contain the primitive.
+    scalar: the scalar rule: a function of the program, the equation and the numbers of the operands (`scalars.RULES`).
     of_product: whether the array is the product of two factors. Then `run` takes the two factors, in the product's shape.
   """
   primitive = jex_core.Primitive(name)
-  _define(primitive, run, lambda x, **params: shape(x.shape, **params), transpose, first=False, of_product=of_product)
-  regions.allowed[name] = lambda eqn: allowed(eqn.invars[0].aval.shape, **eqn.params)
+  _define(
+    primitive,
+    run,
+    lambda x, **params: shape(x.shape, **params),
+    transpose,
+    first=False,
+    of_product=of_product,
+    region=lambda eqn: region(eqn.invars[0].aval.shape, **eqn.params),
+    scalar=scalar,
+  )
   return lambda *factors, **params: primitive.bind(*_alike(*factors), **params)
+
+
+def _compiled_by(primitive: Any, region: Callable[[Any], bool], scalar: Callable[..., Any]) -> None:
+  """Register what the compiler has to know of a primitive: whether an equation may be in a region, and its scalar rule."""
+  regions.allowed[primitive.name] = region
+  scalars.RULES[primitive.name] = scalar
 
 
 def _define(
@@ -333,11 +411,14 @@ def _define(
   transpose: Callable[..., Any],
   *,
   first: bool,
+  scalar: Callable[..., Any],
+  region: Callable[[Any], bool] = lambda eqn: True,
   of_product: bool = False,
 ) -> None:
-  """Define a linear function of an array, or of the product of two arrays of one shape, with its transpose and batching rule.
+  """Define a linear function of an array, or of the product of two arrays of one shape, with all of its rules.
 
-  The transpose has the same parameters. Batching puts the batch axis first if `first`, else last.
+  The transpose has the same parameters. Batching puts the batch axis first if `first`, else last. `region` and `scalar` are
+  the compiler's rules (`_compiled_by`).
   """
 
   def batch(args, dims, **params):
@@ -359,24 +440,34 @@ def _define(
     )
   else:
     ad.deflinear2(primitive, lambda t, x, **params: [transpose(t, **params)])
+  _compiled_by(primitive, region, scalar)
 
 
-_define(choose_p, _choose, lambda x, choice: (len(choice.index), *x.shape[1:]), collect_p.bind, first=False)
-_define(collect_p, _collect, lambda x, choice: (choice.size, *x.shape[1:]), choose_p.bind, first=False)
-_define(add_up_p, _add_up, _added_shape, spread_p.bind, first=True)
-_define(contract_p, _contract, _added_shape, spread_p.bind, first=True, of_product=True)
-_define(spread_p, _spread, _spread_shape, add_up_p.bind, first=True)
-_define(total_p, _total, lambda x, size: x.shape[1:], repeat_p.bind, first=False)
-_define(repeat_p, _repeat, lambda x, size: (size, *x.shape), total_p.bind, first=False)
+_define(
+  choose_p, _choose, lambda x, choice: (len(choice.index), *x.shape[1:]), collect_p.bind, first=False, scalar=_scalar_choose
+)
+_define(
+  collect_p, _collect, lambda x, choice: (choice.size, *x.shape[1:]), choose_p.bind, first=False, scalar=_scalar_collect,
+  region=lambda eqn: _may_collect(eqn.invars[0].aval, **eqn.params),
+)  # fmt: skip
+_define(add_up_p, _add_up, _added_shape, spread_p.bind, first=True, scalar=_scalar_add_up)
+_define(contract_p, _contract, _added_shape, spread_p.bind, first=True, of_product=True, scalar=_scalar_contract)
+_define(spread_p, _spread, _spread_shape, add_up_p.bind, first=True, scalar=_scalar_spread)
+_define(
+  total_p, _total, lambda x, size: x.shape[1:], repeat_p.bind, first=False, scalar=_scalar_total,
+  region=lambda eqn: _may_total(eqn.invars[0].aval.shape),
+)  # fmt: skip
+_define(repeat_p, _repeat, lambda x, size: (size, *x.shape), total_p.bind, first=False, scalar=_scalar_repeat)
 
-_define(materialize_p, lambda x: x, lambda x: x.shape, materialize_p.bind, first=True)
-_define(write_p, jax.lax.optimization_barrier, lambda x: x.shape, write_p.bind, first=True)
+_define(materialize_p, lambda x: x, lambda x: x.shape, materialize_p.bind, first=True, scalar=_scalar_identity)
+_define(write_p, jax.lax.optimization_barrier, lambda x: x.shape, write_p.bind, first=True, scalar=_scalar_identity)
 
 combine_p.def_impl(jax.jit(_combine))
 combine_p.def_abstract_eval(lambda a, x: jax.core.ShapedArray((*a.shape[:-1], *x.shape[a.ndim - 1 :]), x.dtype))
 mlir.register_lowering(combine_p, mlir.lower_fun(_combine, multiple_results=False))
 batching.primitive_batchers[combine_p] = _combine_batch
 ad.defbilinear(combine_p, _combine_matrix, lambda t, a, x: combine(a.swapaxes(-1, -2), t))
+_compiled_by(combine_p, lambda eqn: is_summed(*(v.aval.shape for v in eqn.invars)), _scalar_combine)
 
 
 def _define_first(primitive: Any) -> None:
@@ -386,27 +477,12 @@ def _define_first(primitive: Any) -> None:
   mlir.register_lowering(primitive, lambda ctx, x, *others: [x])
   batching.primitive_batchers[primitive] = lambda args, dims: (primitive.bind(*args), dims[0])
   ad.primitive_jvps[primitive] = lambda primals, tangents: (primitive.bind(*primals), tangents[0])
+  _compiled_by(primitive, lambda eqn: True, _scalar_identity)
 
 
 _define_first(bind_p)
+regions.same.add(bind_p.name)
 _define_first(apart_p)
-
-
-def _may_collect(x: Any, choice: Choice) -> bool:
-  """Return whether `_collect` needs neither a scatter nor a matrix product by the library."""
-  most, is_product = _ways_to_collect(choice)
-  return is_summed((choice.size, len(choice.index)), x.shape) if is_product else most <= _MAX_GATHERS
-
-
-def _may_total(x: tuple[int, ...]) -> bool:
-  return _is_added(x) or is_summed((2, x[0]), x)
-
-
-for _primitive in (add_up_p, apart_p, bind_p, choose_p, contract_p, materialize_p, repeat_p, spread_p, write_p):
-  regions.allowed[_primitive.name] = lambda eqn: True
-regions.allowed[collect_p.name] = lambda eqn: _may_collect(eqn.invars[0].aval, **eqn.params)
-regions.allowed[combine_p.name] = lambda eqn: is_summed(*(v.aval.shape for v in eqn.invars))
-regions.allowed[total_p.name] = lambda eqn: _may_total(eqn.invars[0].aval.shape)
 
 for _primitive in (materialize_p, write_p, apart_p):
   mlir.register_lowering(_primitive, mlir.lower_fun(_barrier, multiple_results=False), platform="cpu")

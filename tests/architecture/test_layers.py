@@ -3,6 +3,7 @@
 import ast
 import inspect
 import pathlib
+import re
 
 import jax
 import mujoco
@@ -93,6 +94,14 @@ def test_only_the_forward_module_writes_data():
     for node in ast.walk(ast.parse(path.read_text())):
       if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "replace":
         raise AssertionError(f"{name_of(path)}:{node.lineno} calls replace")
+
+
+@pytest.mark.parametrize("path", modules(), ids=name_of)
+def test_a_primitive_is_named_in_one_module(path):
+  """A name in a string is an import that the layers do not show."""
+  owners = ("ops/linear.py", "math/tree.py", "batching/worlds.py", "compiler/")
+  if not name_of(path).startswith(owners):
+    assert not re.search(r"""["']mjx_(?!lite)""", path.read_text())
 
 
 @pytest.mark.parametrize("path", modules(), ids=name_of)

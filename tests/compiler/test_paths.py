@@ -85,7 +85,7 @@ def test_an_operation_without_a_rule(unwarned):
   m, d = pair()
   want = batched()(m, d)
   worlds.clear_caches()
-  unwarned.delitem(scalars._RULES, "sqrt")
+  unwarned.delitem(scalars.RULES, "sqrt")
   with pytest.warns(mjx.SlowPathWarning, match="step takes a slower path .* operation sqrt has no rule"):
     got = batched()(m, d)
   straight.assert_close(got, want)
@@ -107,7 +107,7 @@ def test_a_rule_that_fails(unwarned):
   def bad(p, eqn, *xs):
     raise KeyError("rule of tomorrow")
 
-  unwarned.setitem(scalars._RULES, "sqrt", bad)
+  unwarned.setitem(scalars.RULES, "sqrt", bad)
   with pytest.warns(mjx.SlowPathWarning, match="the rule of operation sqrt failed: KeyError"):
     straight.assert_close(batched()(m, d), want)
   assert 'raise KeyError("rule of tomorrow")' in str(mjx.explain(m))

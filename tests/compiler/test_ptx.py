@@ -149,7 +149,7 @@ def test_what_is_lowered_for_cuda(monkeypatch):
   results = line[line.rindex("->") :]
   assert results.count("tensor<") == 2, results  # qpos and qvel
   with monkeypatch.context() as patch:
-    patch.delitem(scalars._RULES, "sqrt")
+    patch.delitem(scalars.RULES, "sqrt")
     patch.setattr(paths, "_warned", set())
     with pytest.warns(mjx.SlowPathWarning, match="operation sqrt has no rule"):
       assert "__gpu$xla.gpu.ptx" not in _lowered(lambda m, d: jax.vmap(mjx.step, in_axes=(None, 0))(m, d), m, d)

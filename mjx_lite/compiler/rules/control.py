@@ -1,0 +1,76 @@
+"""Scalar rules of calls and loops."""
+
+import numpy as np
+from jax.extend import core as jex_core
+
+from mjx_lite.compiler.scalars import Unsupported, kind_of, loop_arguments, rule
+from mjx_lite.compiler.workarounds import CALLS
+
+_MAX_TURNS = 64  # iterations of a loop that is unrolled
+
+
+@rule(*CALLS)
+def _call(p, eqn, *xs):
+  inner = eqn.params[CALLS[eqn.primitive.name]]
+  return p.run(inner if isinstance(inner, jex_core.ClosedJaxpr) else jex_core.ClosedJaxpr(inner, ()), xs)
+
+
+@rule("custom_linear_solve")
+def _custom_linear_solve(p, eqn, *xs):
+  lengths = eqn.params["const_lengths"]
+  first = lengths.matvec + lengths.vecmat
+  return p.run(eqn.params["jaxprs"].solve, [*xs[first : first + lengths.solve], *xs[sum(lengths) :]])
+
+
+@rule("scan")
+def _scan(p, eqn, *xs):
+  params, length = eqn.params, eqn.params["length"]
+  inside = params["jaxpr"]
+  nconst, ncarry = loop_arguments(eqn)
+  consts, carry, rows = xs[:nconst], list(xs[nconst : nconst + ncarry]), xs[nconst + ncarry :]
+  if length > _MAX_TURNS:
+    raise Unsupported(f"a loop of {length} turns")
+  made = [None] * length
+  for k in range(length)[:: -1 if params["reverse"] else 1]:
+    out = p.run(inside, [*consts, *carry, *(x[k] for x in rows)])
+    carry, made[k] = out[:ncarry], out[ncarry:]
+  shapes = [v.aval.shape for v in eqn.outvars[ncarry:]]
+  stacked = [np.stack(x) if length else np.zeros(s, np.int64) for x, s in zip(zip(*made, strict=True), shapes, strict=False)]
+  return [*carry, *(stacked or [np.zeros(s, np.int64) for s in shapes])]
+
+
+@rule("while")
+def _while(p, eqn, *xs):
+  params = eqn.params
+  ncond, nbody = params["cond_nconsts"], params["body_nconsts"]
+  cond, body, first = xs[:ncond], xs[ncond : ncond + nbody], list(xs[ncond + nbody :])
+
+  def proceeds(state):
+    return p.run(params["cond_jaxpr"], [*cond, *state])[0]
+
+  def turn(state):
+    return p.run(params["body_jaxpr"], [*body, *state])
+
+  state = first
+  for _ in range(_MAX_TURNS):
+    going = p.value(int(proceeds(state).item()))
+    if going is None:
+      return p.loop(proceeds, turn, state)
+    if not going:
+      return state
+    state = turn(state)
+  return p.loop(proceeds, turn, first)
+
+
+@rule("cond")
+def _cond(p, eqn, which, *xs):
+  branches = eqn.params["branches"]
+  known = p.value(int(which.item()))
+  if known is not None:
+    return p.run(branches[min(max(int(known), 0), len(branches) - 1)], xs)
+  if len(branches) != 2:
+    raise Unsupported("a choice among more than two branches")
+  is_first = which if kind_of(eqn.invars[0].aval.dtype) == "p" else p.map("ne", "p", which, p.constant(np.int32(0)))
+  no, yes = (p.run(b, xs) for b in branches)
+  kinds = [kind_of(v.aval.dtype) for v in eqn.outvars]
+  return [p.map("select", kind, is_first, a, b) for kind, a, b in zip(kinds, yes, no, strict=True)]

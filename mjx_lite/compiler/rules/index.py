@@ -1,0 +1,173 @@
+"""Scalar rules of indexing by numbers of the program, and of sorting."""
+
+from typing import Any
+
+import numpy as np
+
+from mjx_lite.compiler.scalars import Program, Unsupported, array, kind_of, rule
+
+_MAX_CHOICES = 64  # positions for a write at a computed index, which is compared with each position
+_MAX_SORTED = 32  # numbers
+
+
+def _values(p, x):
+  """Return the values of constants; None if a number is not a constant."""
+  found = [p.value(k) for k in x.ravel().tolist()]
+  return None if None in found else np.array(found, np.int64).reshape(x.shape)
+
+
+def _fetch(p: Program, table: np.ndarray, index: int, kind: str) -> int:
+  """Return table[index], for a table of numbers (n,) and an index that is a number of the program."""
+  numbers = tuple(table.tolist())
+  if len(set(numbers)) == 1:
+    return numbers[0]
+  if len(numbers) == 2:
+    return p.make("select", kind, p.make("le", "p", index, p.const(0, "i")), *numbers)
+  index = p.make("min", "i", p.make("max", "i", index, p.const(0, "i")), p.const(len(numbers) - 1, "i"))
+  known = p.value(index)
+  if known is not None:
+    return numbers[known]
+  return p.make("fetch", kind, p.table(numbers, kind), index)
+
+
+@rule("gather")
+def _gather(p, eqn, x, index):
+  d, sizes = eqn.params["dimension_numbers"], eqn.params["slice_sizes"]
+  kind, mode = kind_of(eqn.outvars[0].aval.dtype), str(eqn.params["mode"])
+  kept = [k for k in range(x.ndim) if k not in d.collapsed_slice_dims and k not in d.operand_batching_dims]
+  batch = [k for k in range(len(eqn.outvars[0].aval.shape)) if k not in d.offset_dims]
+  known, out = _values(p, index), np.empty(eqn.outvars[0].aval.shape, np.int64)
+  is_filled, value = "FILL" in mode.upper(), eqn.params["fill_value"]
+  filling = p.const((np.nan if kind == "f" else 0) if value is None else value, kind)
+  for at in np.ndindex(*index.shape[:-1]):
+    start, ahead = [0] * x.ndim, []
+    for k, dim in enumerate(d.start_index_map):
+      i = int(known[(*at, k)]) if known is not None else p.value(int(index[(*at, k)]))
+      if i is None:
+        ahead.append((dim, int(index[(*at, k)])))
+      else:
+        start[dim] = i
+    for dim, of in zip(d.operand_batching_dims, d.start_indices_batching_dims, strict=True):
+      start[dim] = at[of]
+    place: list[Any] = [slice(None)] * out.ndim
+    for k, i in zip(batch, at, strict=True):
+      place[k] = i
+    limit = [n - s for n, s in zip(x.shape, sizes, strict=True)]
+    is_out = any(not 0 <= s <= most for s, most in zip(start, limit, strict=True))
+    if is_out and is_filled:
+      out[tuple(place)] = filling
+      continue
+    start = [min(max(s, 0), most) for s, most in zip(start, limit, strict=True)]
+    if any(sizes[dim] != 1 for dim, _ in ahead) or len(ahead) > 1:
+      raise Unsupported("gather of slices")
+    part = x[tuple(slice(None) if ahead and k == ahead[0][0] else slice(s, s + n)
+                   for k, (s, n) in enumerate(zip(start, sizes, strict=True)))]  # fmt: skip
+    if ahead:
+      dim, i = ahead[0]
+      lines = np.moveaxis(part, dim, -1)
+      part = array([_fetch(p, line, i, kind) for line in lines.reshape(-1, lines.shape[-1])], (*lines.shape[:-1], 1))
+      part = np.moveaxis(part, -1, dim)
+      if is_filled:
+        inside = [p.make("ge", "p", i, p.const(0, "i")), p.make("le", "p", i, p.const(limit[dim], "i"))]
+        part = p.map("select", kind, array([p.make("and", "p", *inside)], ()), part, array([filling], ()))
+    out[tuple(place)] = part.reshape([part.shape[k] for k in kept])
+  return out
+
+
+def _starts(p, starts, shape, sizes):
+  """Return where a slice begins: the known starts (0 for others), and (axis, number) of each start that is not known."""
+  found, ahead = [], []
+  for k, (s, n, m) in enumerate(zip(starts, shape, sizes, strict=True)):
+    i = 0 if n == m else p.value(int(s.item()))
+    if i is None:
+      ahead.append((k, int(s.item())))
+    found.append(0 if i is None else min(max(i, 0), n - m))
+  return found, ahead
+
+
+@rule("dynamic_slice")
+def _dynamic_slice(p, eqn, x, *starts):
+  sizes = eqn.params["slice_sizes"]
+  found, ahead = _starts(p, starts, x.shape, sizes)
+  if len(ahead) > 1:
+    raise Unsupported("slice that begins anywhere on two axes")
+  if not ahead:
+    return x[tuple(slice(a, a + n) for a, n in zip(found, sizes, strict=True))]
+  axis, first = ahead[0]
+  kind, n = kind_of(eqn.outvars[0].aval.dtype), sizes[axis]
+  part = x[tuple(slice(None) if k == axis else slice(a, a + m) for k, (a, m) in enumerate(zip(found, sizes, strict=True)))]
+  lines = np.moveaxis(part, axis, -1)
+  most = p.const(x.shape[axis] - n, "i")
+  first = p.make("min", "i", p.make("max", "i", first, p.const(0, "i")), most)
+  rows = [[_fetch(p, line[k : k + x.shape[axis] - n + 1], first, kind) for k in range(n)]
+          for line in lines.reshape(-1, lines.shape[-1])]  # fmt: skip
+  return np.moveaxis(np.array(rows, np.int64).reshape(*lines.shape[:-1], n), -1, axis)
+
+
+@rule("dynamic_update_slice")
+def _dynamic_update_slice(p, eqn, x, new, *starts):
+  found, ahead = _starts(p, starts, x.shape, new.shape)
+  out = x.copy()
+  if not ahead:
+    out[tuple(slice(a, a + n) for a, n in zip(found, new.shape, strict=True))] = new
+    return out
+  if len(ahead) > 1 or new.shape[ahead[0][0]] != 1 or x.shape[ahead[0][0]] > _MAX_CHOICES:
+    raise Unsupported("slice written anywhere")
+  axis, index = ahead[0]
+  kind, n = kind_of(eqn.outvars[0].aval.dtype), x.shape[axis]
+  index = p.make("min", "i", p.make("max", "i", index, p.const(0, "i")), p.const(n - 1, "i"))
+  bounds = list(enumerate(zip(found, new.shape, strict=True)))
+  for k in range(n):
+    place = tuple(slice(k, k + 1) if j == axis else slice(a, a + m) for j, (a, m) in bounds)
+    here = p.make("eq", "p", index, p.const(k, "i"))
+    out[place] = p.map("select", kind, array(here, ()), new, x[place])
+  return out
+
+
+@rule("scatter", "scatter_add", "scatter-add")
+def _scatter(p, eqn, x, index, new):
+  d, known = eqn.params["dimension_numbers"], _values(p, index)
+  if known is None or d.operand_batching_dims:
+    raise Unsupported("scatter to where the program says")
+  kind, out = kind_of(eqn.outvars[0].aval.dtype), x.copy()
+  window = [k for k in range(x.ndim) if k not in d.inserted_window_dims]
+  batch = [k for k in range(new.ndim) if k not in d.update_window_dims]
+  sizes = [1] * x.ndim
+  for k, u in zip(window, d.update_window_dims, strict=True):
+    sizes[k] = new.shape[u]
+  for at in np.ndindex(*index.shape[:-1]):
+    start = [0] * x.ndim
+    for k, dim in enumerate(d.scatter_dims_to_operand_dims):
+      start[dim] = int(known[(*at, k)])
+    if any(not 0 <= s <= n - m for s, n, m in zip(start, x.shape, sizes, strict=True)):
+      if "CLIP" in str(eqn.params["mode"]).upper():
+        raise Unsupported("scatter that clips")
+      continue
+    part: list[Any] = [slice(None)] * new.ndim
+    for k, i in zip(batch, at, strict=True):
+      part[k] = i
+    place = tuple(slice(s, s + n) for s, n in zip(start, sizes, strict=True))
+    what = new[tuple(part)].reshape(sizes)
+    out[place] = what if eqn.primitive.name == "scatter" else p.map("add", kind, out[place], what)
+  return out
+
+
+@rule("sort")
+def _sort(p, eqn, *xs):
+  """Sort by exchanges of neighbours (odd-even transposition), in as many rounds as there are numbers."""
+  axis, nkeys = eqn.params["dimension"], eqn.params["num_keys"]
+  kinds = [kind_of(v.aval.dtype) for v in eqn.outvars]
+  n = xs[0].shape[axis]
+  if n > _MAX_SORTED:
+    raise Unsupported(f"sort of {n} numbers")
+  rows = [list(np.moveaxis(x, axis, 0)) for x in xs]
+  for turn in range(n):
+    for k in range(turn % 2, n - 1, 2):
+      pairs = [(r[k], r[k + 1]) for r in rows]
+      swap = p.map("lt", "p", *pairs[nkeys - 1][::-1])
+      for low, high in pairs[: nkeys - 1][::-1]:
+        same = p.map("eq", "p", low, high)
+        swap = p.map("or", "p", p.map("lt", "p", high, low), p.map("and", "p", same, swap))
+      for r, kind, (low, high) in zip(rows, kinds, pairs, strict=True):
+        r[k], r[k + 1] = p.map("select", kind, swap, high, low), p.map("select", kind, swap, low, high)
+  return [np.moveaxis(np.stack(r), 0, axis) if n else x for r, x in zip(rows, xs, strict=True)]
