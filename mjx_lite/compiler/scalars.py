@@ -51,6 +51,9 @@ class Loop(NamedTuple):
   last: tuple[int, ...]
 
 
+_DATA: dict[str, Any] = {"const": (bool, int, float), "load": Load, "loop": Loop, "after": int}  # further data of operations
+
+
 class Program:
   """A list of numbers, each the result of an operation on earlier numbers.
 
@@ -73,6 +76,37 @@ class Program:
     self.tables: list[np.ndarray] = []
     self._known: dict[Any, int] = {}
     self._inside = 0  # loops around the current operation
+
+  def __str__(self) -> str:
+    """Return one line for each number: its kind, its operation, its operands and further data."""
+    lines = []
+    for k, (op, kind, args) in enumerate(zip(self.op, self.kind, self.args, strict=True)):
+      words = [op, *(f"%{a}" for a in args)]
+      if k in self.of:
+        x = self.of[k]
+        shown = f"params %{x.params[0]}... proceeds %{x.proceeds} last {list(x.last)}" if isinstance(x, Loop) else x
+        words.append(f"[{shown}]")
+      lines.append(f"{'  ' * self.depth[k]}%{k}: {kind or '-'} = {' '.join(words)}")
+    return "\n".join(lines)
+
+  def verify(self) -> None:
+    """Check that operands precede results, and that kinds and further data are those that the operations need.
+
+    Raises:
+      ValueError: they are not; the message has the number and its operation.
+    """
+    for k, (op, kind, args) in enumerate(zip(self.op, self.kind, self.args, strict=True)):
+      kinds, data = [self.kind[a] for a in args if 0 <= a < k], _DATA.get(op)
+      wrong = (
+        "an operand that comes later" if len(kinds) < len(args)
+        else f"further data {self.of.get(k)!r}" if data is not None and not isinstance(self.of.get(k), data)
+        else f"the kind {kind!r}" if kind not in ("" if op in ("table", "loop") else "fiup") or (op in COMPARES and kind != "p")
+        else f"operands of the kinds {kinds}" if (op == "select" and kinds != ["p", kind, kind])
+        or (op in _COMMUTES | {"sub", "div"} and len(set(kinds)) > 1)
+        else ""
+      )  # fmt: skip
+      if wrong:
+        raise ValueError(f"number {k}, {op}, has {wrong}")
 
   # ------------------------------------------------------------------------------------------------------------ numbers
 

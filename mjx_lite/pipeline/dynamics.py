@@ -9,11 +9,11 @@ from mjx_lite.model.enums import Stage
 from mjx_lite.model.types import Data, Model
 from mjx_lite.pipeline.acceleration import smooth_acceleration, solve_rows
 from mjx_lite.pipeline.actuation import apply_control, fwd_actuation
-from mjx_lite.pipeline.constraint import rebuild_rows
+from mjx_lite.pipeline.constraint import build_rows, rebuild_rows
 from mjx_lite.pipeline.metric import apply_free_gyro, convert_rows, effective_metric
 from mjx_lite.pipeline.position import mass_factor, position_and_factor
 from mjx_lite.pipeline.sensors import sensor_acc, sensor_pos, sensor_vel
-from mjx_lite.pipeline.velocity import energy_pos, energy_vel, velocity_and_rows
+from mjx_lite.pipeline.velocity import energy_pos, energy_vel, velocities
 
 
 class StageCache(NamedTuple):
@@ -65,7 +65,8 @@ def until_velocity(
   if skip_stage >= Stage.VEL:
     d, rows = rebuild_rows(m, d)
     return d, StageCache(factor, rows)
-  d, rows = velocity_and_rows(m, d, factor)
+  d = velocities(m, d)
+  d, rows = build_rows(m, d, factor)
   d = d if skip_sensor else sensor_vel(m, d)
   return (energy_vel(m, d) if energies else d), StageCache(factor, rows)
 

@@ -1,11 +1,8 @@
 """Stages that depend on positions and velocities."""
 
-from typing import Any
-
 import jax.numpy as jnp
 
 from mjx_lite.constraint import adhesion
-from mjx_lite.constraint.rows import Rows
 from mjx_lite.math import vector
 from mjx_lite.model import callbacks as user
 from mjx_lite.model.types import Data, Model
@@ -75,17 +72,16 @@ def energy_vel(m: Model, d: Data) -> Data:
 
 
 def fwd_velocity(m: Model, d: Data) -> Data:
-  """Compute everything that depends on positions and velocities only."""
-  return velocity_and_rows(m, d)[0]
+  """Compute everything that depends on positions and velocities only, constraint rows included."""
+  return build_rows(m, velocities(m, d))[0]
 
 
-def velocity_and_rows(m: Model, d: Data, factor: Any = None) -> tuple[Data, Rows]:
-  """Compute `fwd_velocity`, and return the constraint rows. `factor` is the factor of M, if it is known."""
+def velocities(m: Model, d: Data) -> Data:
+  """Compute velocities, passive forces and bias forces."""
   d = d.replace(actuator_velocity=transmission_.velocity(m, d.actuator_moment, d.qvel))
   if m.ntendon:
     d = d.replace(ten_velocity=tendon_.velocity(m, d.ten_J, d.qvel))
   d = com_vel(m, d)
   d = passive(m, d)
   d = rne(m, d)
-  d = tendon_bias(m, d)
-  return build_rows(m, d, factor)
+  return tendon_bias(m, d)

@@ -4,7 +4,6 @@ import jax
 import jax.numpy as jnp
 import mujoco
 import numpy as np
-import ptx_run
 import pytest
 import straight
 from hypothesis import given, settings
@@ -14,7 +13,7 @@ from models import load
 import mjx_lite as mjx
 from mjx_lite.batching import worlds
 from mjx_lite.compiler import paths, scalars
-from mjx_lite.compiler.backends import ptx
+from mjx_lite.compiler.backends import interpret, ptx
 
 _WORLDS = 5
 pytestmark = pytest.mark.usefixtures("single_precision")
@@ -32,7 +31,7 @@ def kernels(monkeypatch):
 
     def run(*read):
       results = [np.full(s.shape, -77, s.dtype) for s in shapes]
-      ptx_run.run(text, [np.asarray(x) for x in read], results, worlds)
+      interpret.run(text, [np.asarray(x) for x in read], results, worlds)
       return results
 
     every = [*inputs, *map(jnp.asarray, p.tables)]
@@ -164,7 +163,7 @@ def _run(function, *args):
   text, used = ptx.kernel(p, len(args), outs, width)
   results = [np.zeros((*o.shape[:-1], width), a.dtype) for o, a in zip(outs, closed.out_avals, strict=True)]
   every = [*args, *p.tables]
-  ptx_run.run(text, [every[k] for k in used if k < len(every)], results, width)
+  interpret.run(text, [every[k] for k in used if k < len(every)], results, width)
   return results
 
 

@@ -1,4 +1,4 @@
-"""PTX of `mjx_lite/compiler/backends/ptx.py`, run for all threads at once in NumPy: a test of the PTX needs no GPU."""
+"""Interpreter in NumPy of the PTX that `ptx.py` writes, for all threads at once: a test of the PTX needs no GPU."""
 
 import re
 
@@ -10,7 +10,16 @@ _LINE = re.compile(r"(?:@(%\w+) )?([\w.]+)(?: (.*))?;")
 
 
 def run(text: str, inputs: list[np.ndarray], results: list[np.ndarray], worlds: int) -> None:
-  """Runs the kernel for threads of so many worlds; writes its results."""
+  """Run a kernel for a number of worlds, and write its results.
+
+  One long loop over the lines: each line is one case of what a thread does.
+
+  Args:
+    text: the kernel's PTX.
+    inputs: the arrays that the kernel's first parameters are the addresses of.
+    results: the arrays of the other parameters, which are written.
+    worlds: number of worlds; threads come in groups of 32.
+  """
   lines = text.splitlines()
   code = lines[lines.index("{") + 1 :]
   parameters = re.findall(r"\.param \.u64 (\w+)", text)
