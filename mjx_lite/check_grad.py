@@ -142,7 +142,18 @@ def _judged(p, gradient, differences, tolerance, steps):
       flags.append("wrong")
     if abs(found.central) > 1e4 * middle:
       flags.append("stiff")
-    out.append(BlockCheck(k, p.fields[k], slope, found.central, error, np.asarray(p.direction[k]), tuple(flags), steps))
+    out.append(
+      BlockCheck(
+        block=k,
+        field=p.fields[k],
+        autodiff=slope,
+        difference=found.central,
+        error=error,
+        direction=np.asarray(p.direction[k]),
+        flags=tuple(flags),
+        steps=steps,
+      )
+    )
   return out
 
 

@@ -38,8 +38,8 @@ def plan(size: np.ndarray, adr: np.ndarray, dim: np.ndarray) -> HistoryPlan:
   valid_value = valid[..., None] & (column < dim[..., None])
   value = (adr + 2 + size + place * dim)[..., None] + column
   return HistoryPlan(
-    size[:, 0], adr[:, 0] + 1, np.where(valid, adr + 2 + place, 0), np.where(valid_value, value, 0),
-    np.where(valid, (place + 1) % np.maximum(size, 1), 0), valid, valid_value,
+    size=size[:, 0], cursor=adr[:, 0] + 1, time=np.where(valid, adr + 2 + place, 0), value=np.where(valid_value, value, 0),
+    next=np.where(valid, (place + 1) % np.maximum(size, 1), 0), valid=valid, valid_value=valid_value,
   )  # fmt: skip
 
 

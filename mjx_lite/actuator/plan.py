@@ -68,11 +68,23 @@ def plan(s: Mapping[str, Any], values: Mapping[str, np.ndarray]) -> ActuatorPlan
   ctrl0 = _initial_ctrl(s)
   delayed_ctrl = np.where(column < s["actuator_ctrlnum"][delayed, None], s["actuator_ctrladr"][delayed, None] + column, -1)
   return ActuatorPlan(
-    _groups(s, s["actuator_dyntype"], DynType.NONE), _groups(s, s["actuator_gaintype"], None),
-    _groups(s, s["actuator_biastype"], BiasType.NONE), slot, _inputs(s), _source(s, slot), _circle(s), owner,
-    np.repeat(np.arange(s["nactuator"]), s["actuator_actnum"]), ctrl0, tendon_out, tendon, delayed, delayed_ctrl, buffers,
-    history.initial(buffers, s["nhistory"], np.append(ctrl0, 0)[delayed_ctrl]),
-  )  # fmt: skip
+    dynamics=_groups(s, s["actuator_dyntype"], DynType.NONE),
+    gains=_groups(s, s["actuator_gaintype"], None),
+    biases=_groups(s, s["actuator_biastype"], BiasType.NONE),
+    slot=slot,
+    input=_inputs(s),
+    source=_source(s, slot),
+    circle=_circle(s),
+    owner=owner,
+    act_owner=np.repeat(np.arange(s["nactuator"]), s["actuator_actnum"]),
+    ctrl0=ctrl0,
+    tendon_out=tendon_out,
+    tendon=tendon,
+    delayed=delayed,
+    delayed_ctrl=delayed_ctrl,
+    history=buffers,
+    history0=history.initial(buffers, s["nhistory"], np.append(ctrl0, 0)[delayed_ctrl]),
+  )
 
 
 def slots(s: Mapping[str, Any], values: Mapping[str, np.ndarray]) -> np.ndarray:

@@ -82,7 +82,9 @@ def one_world(native: Callable[..., Any], check: Callable[..., None] | None = No
     shared, tile = len(jax.tree.leaves(args[0])), getattr(args[0], "tile", 0)
     groups = _devices()
     slow = _not_straight(args[0], groups)
-    call = Call(native, tuple(sorted(static.items())), in_tree, shared, tile, groups, slow)
+    call = Call(
+      native=native, static=tuple(sorted(static.items())), in_tree=in_tree, nshared=shared, tile=tile, groups=groups, slow=slow
+    )
     out = native_p.bind(*leaves, call=call, batched=False)
     return jax.tree.unflatten(_OUT_TREE[call], out)
 

@@ -254,14 +254,22 @@ def _differences(
       if a.shape != b.shape:
         # ncon and nefc come before the fields of this size, and report the difference more clearly
         text = f"its size: {a.shape}, in C {b.shape}"
-        yield FieldError(stage, field, np.inf, (), text, float(a.size), float(b.size))
+        yield FieldError(stage=stage, field=field, worst=np.inf, index=(), name=text, ours=float(a.size), theirs=float(b.size))
         continue
       if not b.size:
         continue
       error = _errors_by_sensor(mj_model, a, b) if field == "sensordata" else relative_error(a, b)
       index = tuple(int(i) for i in np.unravel_index(int(np.argmax(error)), error.shape))
       name = element_name(mj_model, theirs, field, index)
-      yield FieldError(stage, field, float(error[index]), index, name, float(a[index]), float(b[index]))
+      yield FieldError(
+        stage=stage,
+        field=field,
+        worst=float(error[index]),
+        index=index,
+        name=name,
+        ours=float(a[index]),
+        theirs=float(b[index]),
+      )
 
 
 def read_field(mj_model: mujoco.MjModel, d: mujoco.MjData, field: str) -> np.ndarray:

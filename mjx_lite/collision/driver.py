@@ -174,10 +174,20 @@ def plan(s: dict[str, Any], values: dict[str, np.ndarray], disableflags: int, ca
   enabled = not disableflags & (DisableBit.CONTACT | DisableBit.CONSTRAINT)
   rigid = pairs.are_rigid(s, *s["geom_bodyid"][np.stack([geom1, geom2])]) & (s["nv"] > 0)  # as C tests for the rows
   return CollisionPlan(
-    enabled, tuple(groups), geom1, geom2, explicit, condim, first_row[slot_pair] + within, slot_pair, slot_geom,
-    condim[slot_pair], s["geom_bodyid"][slot_geom].astype(int), rigid[:, None].astype(np.int32) if rigid.any() else None,
-    compact,
-  )  # fmt: skip
+    enabled=enabled,
+    groups=tuple(groups),
+    geom1=geom1,
+    geom2=geom2,
+    explicit=explicit,
+    condim=condim,
+    slot_row=first_row[slot_pair] + within,
+    slot_pair=slot_pair,
+    slot_geom=slot_geom,
+    slot_dim=condim[slot_pair],
+    slot_body=s["geom_bodyid"][slot_geom].astype(int),
+    rigid=rigid[:, None].astype(np.int32) if rigid.any() else None,
+    compact=compact,
+  )
 
 
 def _has_bounds(types: tuple[str, str] | None) -> bool:

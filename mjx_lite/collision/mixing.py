@@ -124,4 +124,4 @@ def _from_geoms(m, pairs):
   slide, spin, roll = jnp.split(friction, 3, axis=1)
   friction = jnp.concatenate([slide, slide, spin, roll, roll], axis=1)
   margin, gap = (vector.add(both(x)) for x in (m.geom_margin, m.geom_gap))
-  return Params(margin, gap, friction, solref, jnp.zeros_like(solref), solimp)
+  return Params(margin=margin, gap=gap, friction=friction, solref=solref, solreffriction=jnp.zeros_like(solref), solimp=solimp)

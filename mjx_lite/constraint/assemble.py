@@ -48,7 +48,16 @@ def plan(s: dict[str, Any], pruned: frozenset[str], c: contact.ContactPlan, mova
   types = np.concatenate([*(np.full(len(x), t) for t, x in parts), np.repeat(kind, c.nrow)]).astype(int)
   ids = np.concatenate([*(x for _, x in parts), np.repeat(np.arange(c.ncon), c.nrow)]).astype(int)
   address = sum(len(x) for _, x in parts) + c.nrow * np.arange(c.ncon)
-  return RowPlan(equalities, dofs, tendons, limits, tendon_limits, types, ids, address)
+  return RowPlan(
+    equality=equalities,
+    friction_dof=dofs,
+    friction_tendon=tendons,
+    limit=limits,
+    limit_tendon=tendon_limits,
+    type=types,
+    id=ids,
+    address=address,
+  )
 
 
 def make_constraint(m: Model, x: equality.State, contacts: Contacts, solve: Solve | None = None) -> Rows:
@@ -68,7 +77,14 @@ def make_constraint(m: Model, x: equality.State, contacts: Contacts, solve: Solv
   dof_friction = friction.rows_dof(m, p.friction_dof)
   joint_limit, ball_axis = limit.rows_joint(m, p.limit, x.qpos)
   contact_rows = contact.rows_contact(m, m.plan.contact, contacts, x.subtree_com)
-  j = Jacobian(ball_axis, contact_rows.basis, contact_rows.mu, equalities.entries, x.ten_J, contact_rows.body)
+  j = Jacobian(
+    ball_axis=ball_axis,
+    basis=contact_rows.basis,
+    mu=contact_rows.mu,
+    entries=equalities.entries,
+    ten_J=x.ten_J,
+    body=contact_rows.body,
+  )
   parts = [
     (equalities.params, on and m.opt.use_equality),
     (dof_friction, on and m.opt.use_frictionloss),

@@ -109,7 +109,14 @@ def _divide(s: dict[str, Any], body: np.ndarray | None, some: FixedSides | Chose
   side, entry = single[some.slot], plan_packed(*np.tril(moves[s["dof_bodyid"]]).nonzero(), nv=s["nv"])
   loads, load = np.unique(moves[own].T, axis=0, return_inverse=True)
   each = plan_sum(moves[own].T)
-  alone = Alone(np.flatnonzero(single), np.flatnonzero(side), each, plan_sum(loads), load.ravel(), entry)
+  alone = Alone(
+    slot=np.flatnonzero(single),
+    side=np.flatnonzero(side),
+    dof_slot=each,
+    load_slot=plan_sum(loads),
+    load=load.ravel(),
+    entry=entry,
+  )
   others = some if body is None else sides.plan_fixed(s, body[both])
   slot = np.flatnonzero(both)
   of_slot = [np.flatnonzero(others.slot == k) for k in range(len(slot))]

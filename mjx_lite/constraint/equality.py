@@ -123,11 +123,32 @@ def plan(s: dict[str, Any]) -> EqualityPlan:
   moves = np.isin(row_eq, [*point[of], *(scalar[i] for i, _ in keys)])[:, None]
   column = np.concatenate([np.repeat(dof, 3), np.repeat(dof[turn_entry], 3), np.array([v for _, v in keys], int)])
   return EqualityPlan(
-    point, body, is_site, site, anchor, of, dof, np.stack([side1, side2]), turn, turn_entry, scalar, tendon,
-    np.maximum(obj[:, scalar], 0), obj[1, scalar] >= 0, np.array(raw, int).reshape(-1, 3), plan_sum(combine),
-    np.array(order, int), np.array(row_eq, int), moves, first_row, first_row[turn] + 3,
-    np.array([first[e] for e in scalar], int), plan_sum(signed), row, column.astype(int),
-  )  # fmt: skip
+    point=point,
+    body=body,
+    is_site=is_site,
+    site=site,
+    anchor=anchor,
+    entry_point=of,
+    entry_dof=dof,
+    entry_side=np.stack([side1, side2]),
+    turn=turn,
+    turn_entry=turn_entry,
+    scalar=scalar,
+    tendon=tendon,
+    obj=np.maximum(obj[:, scalar], 0),
+    coupled=obj[1, scalar] >= 0,
+    raw=np.array(raw, int).reshape(-1, 3),
+    entry_raw=plan_sum(combine),
+    order=np.array(order, int),
+    row_eq=np.array(row_eq, int),
+    row_moves=moves,
+    point_row=first_row,
+    turn_row=first_row[turn] + 3,
+    scalar_row=np.array([first[e] for e in scalar], int),
+    body_side=plan_sum(signed),
+    row_dof_row=row,
+    row_dof_dof=column.astype(int),
+  )
 
 
 class State(NamedTuple):

@@ -76,10 +76,23 @@ def plan(s: dict[str, Any], r: Any) -> JacobianPlan:
   by_ball = np.zeros((nv, ball_dof.size))
   by_ball[ball_dof.ravel(), np.arange(ball_dof.size)] = 1
   return JacobianPlan(
-    int(dof), int(joint - dof), _plan_entries(eq, nv), unit_row, unit_dof, unit_sign, ball_row, ball_dof,
-    tendon_row, tendon_id, tendon_sign, plan_groups(tendon_id, s["ntendon"]), order,
-    plan_sum(signed), plan_sum(weight), plan_sum(by_ball),
-  )  # fmt: skip
+    nequality=int(dof),
+    nfriction=int(joint - dof),
+    entry=_plan_entries(eq, nv),
+    unit_row=unit_row,
+    unit_dof=unit_dof,
+    unit_sign=unit_sign,
+    ball_row=ball_row,
+    ball_dof=ball_dof,
+    tendon_row=tendon_row,
+    tendon_id=tendon_id,
+    tendon_sign=tendon_sign,
+    by_tendon=plan_groups(tendon_id, s["ntendon"]),
+    order=order,
+    dof_unit=plan_sum(signed),
+    dof_weight=plan_sum(weight),
+    dof_ball=plan_sum(by_ball),
+  )
 
 
 def _plan_entries(eq: EqualityPlan, nv: int) -> EntryPlan:

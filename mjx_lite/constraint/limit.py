@@ -36,7 +36,7 @@ def plan_joint(s: dict[str, Any]) -> LimitPlan:
   order = np.zeros(len(joint), int)
   order[np.concatenate([scalar, ball])] = np.arange(len(joint))
   adr = s["jnt_qposadr"][joint[ball]][:, None] + np.arange(4)
-  return LimitPlan(joint, scalar, sign[scalar], ball, adr, order)
+  return LimitPlan(joint=joint, scalar=scalar, sign=sign[scalar], ball=ball, ball_adr=adr, order=order)
 
 
 def rows_joint(m: Model, p: LimitPlan, qpos: jax.Array) -> tuple[RowParams, jax.Array]:

@@ -152,7 +152,15 @@ def plan_fixed(s: dict[str, Any], slot_body: np.ndarray) -> FixedSides:
   side_dof = np.array([x[2] for x in sides]).reshape(len(sides), s["nv"])
   one_sided = len(sides) == ncon and np.array_equal(slot, np.arange(ncon))
   body_dof = plan_sum(moves) if nbody < len(np.unique(side_dof, axis=0)) else None
-  return FixedSides(slot, root, one_sided, plan_sum(slot_side), plan_sum(side_dof), plan_sum(body_side), body_dof)
+  return FixedSides(
+    slot=slot,
+    root=root,
+    one_sided=one_sided,
+    slot_side=plan_sum(slot_side),
+    side_dof=plan_sum(side_dof),
+    body_side=plan_sum(body_side),
+    body_dof=body_dof,
+  )
 
 
 def plan_chosen(s: dict[str, Any], ncon: int) -> ChosenSides:
@@ -160,7 +168,9 @@ def plan_chosen(s: dict[str, Any], ncon: int) -> ChosenSides:
   moves = topology.moving_dofs(s).astype(float)
   body_dof = plan_sum(moves)
   sign, slot = np.repeat([-1, 1], ncon), np.tile(np.arange(ncon), 2)
-  return ChosenSides(slot, sign, np.asarray(s["body_rootid"], int), moves, body_dof, body_dof.transpose)
+  return ChosenSides(
+    slot=slot, sign=sign, root=np.asarray(s["body_rootid"], int), moved=moves, body_dof=body_dof, dof_body=body_dof.transpose
+  )
 
 
 def couples(s: dict[str, Any], pair_body: np.ndarray) -> int:

@@ -101,7 +101,7 @@ def ilqr(
   path, ctrl, total = forward(still, ctrl, jnp.zeros_like(ctrl), K, jnp.zeros((), ctrl.dtype))
   start = (path, ctrl, K, total, jnp.full((), _DAMPING, ctrl.dtype), jnp.zeros((), jnp.int32), jnp.zeros((), bool))
   path, ctrl, K, total, _, count, done = jax.lax.while_loop(proceed, improve, start)
-  return Ilqr(ctrl, path["qpos"], path["qvel"], K, total, count, done)
+  return Ilqr(ctrl=ctrl, qpos=path["qpos"], qvel=path["qvel"], gain=K, cost=total, iterations=count, converged=done)
 
 
 def _state(d: mjx.Data) -> dict[str, jax.Array]:

@@ -34,7 +34,14 @@ def plan(s: dict[str, Any]) -> AdvancePlan:
       qv.append(np.arange(v + plain, v + plain + 3))
   sq, sv = np.array(sq, int), np.array(sv, int)
   qq, qv = np.array(qq, int).reshape(-1, 4), np.array(qv, int).reshape(-1, 3)
-  return AdvancePlan(sq, sv, qq, qv, np.argsort(np.r_[sq, qq.ravel()]), np.argsort(np.r_[sv, qv.ravel()]))
+  return AdvancePlan(
+    scalar_q=sq,
+    scalar_v=sv,
+    quat_q=qq,
+    quat_v=qv,
+    order=np.argsort(np.r_[sq, qq.ravel()]),
+    order_v=np.argsort(np.r_[sv, qv.ravel()]),
+  )
 
 
 def integrate_pos(m: Model, qpos: jax.Array, qvel: jax.Array, dt: jax.Array | float) -> jax.Array:

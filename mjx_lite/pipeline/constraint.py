@@ -61,7 +61,14 @@ def rebuild_rows(m: Model, d: Data) -> tuple[Data, Rows]:
 def _contacts(m: Model, d: Data) -> driver.Contacts:
   """Return the contacts of Data as the record that collision returned."""
   c = d.contact
-  params = mixing.Params(c.includemargin, c.includemargin * 0, c.friction, c.solref, c.solreffriction, c.solimp)
+  params = mixing.Params(
+    margin=c.includemargin,
+    gap=c.includemargin * 0,
+    friction=c.friction,
+    solref=c.solref,
+    solreffriction=c.solreffriction,
+    solimp=c.solimp,
+  )
   pull = c.adhesion if m.plan.contact.adhesive else None
   return driver.Contacts(
     c.dist, c.pos, c.frame, params, surfacevel=c.surfacevel, adhesion=pull, exclude=c.exclude, geom=c.geom, dim=c.dim
@@ -73,7 +80,7 @@ def _jacobian(m: Model, d: Data) -> Jacobian:
   _, axis = limit.rows_joint(m, m.plan.rows.limit, d.qpos)
   c = contact.rows_contact(m, m.plan.contact, _contacts(m, d), d.subtree_com)
   e = equality.rows_equality(m, m.plan.rows.equality, equality_state(d))
-  return Jacobian(axis, c.basis, c.mu, e.entries, d.ten_J, c.body)
+  return Jacobian(ball_axis=axis, basis=c.basis, mu=c.mu, entries=e.entries, ten_J=d.ten_J, body=c.body)
 
 
 def equality_state(d: Data) -> equality.State:
@@ -87,9 +94,18 @@ def rows_of_data(m: Model, d: Data) -> Rows:
   """Return the constraint rows."""
   law = d.efc_KBIP if hasattr(d, "efc_KBIP") else build_rows(m, d)[1].KBIP
   return Rows(
-    _jacobian(m, d), d.efc_D, d.efc_R, d.efc_aref, d.efc_vel, d.efc_pos, d.efc_margin, d.efc_frictionloss, d.efc_diagA,
-    law, d.contact.mu,
-  )  # fmt: skip
+    jacobian=_jacobian(m, d),
+    D=d.efc_D,
+    R=d.efc_R,
+    aref=d.efc_aref,
+    vel=d.efc_vel,
+    pos=d.efc_pos,
+    margin=d.efc_margin,
+    frictionloss=d.efc_frictionloss,
+    diagA=d.efc_diagA,
+    KBIP=law,
+    contact_mu=d.contact.mu,
+  )
 
 
 def constraint_jacobian(m: Model, d: Data) -> jax.Array:

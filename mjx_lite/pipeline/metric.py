@@ -40,10 +40,19 @@ def effective_metric(m: Model, d: Data) -> effective.Effective | None:
   return effective.build(
     m,
     effective.Inputs(
-      d.M, d.qpos, d.qvel, d.plastic, d.ten_length, d.ten_velocity, d.ten_J, d.actuator_moment, d.actuator_velocity,
-      slopes, drag,
+      M=d.M,
+      qpos=d.qpos,
+      qvel=d.qvel,
+      plastic=d.plastic,
+      ten_length=d.ten_length,
+      ten_velocity=d.ten_velocity,
+      ten_J=d.ten_J,
+      moment=d.actuator_moment,
+      actuator_velocity=d.actuator_velocity,
+      slopes=slopes,
+      drag=drag,
     ),
-  )  # fmt: skip
+  )
 
 
 def convert_rows(m: Model, d: Data, rows: Rows, metric: effective.Effective) -> tuple[Data, Rows, jax.Array]:

@@ -234,9 +234,14 @@ def train(
     action = mean + jnp.exp(log_std) * jax.random.normal(key, mean.shape, mean.dtype)
     after = worlds.step(state, action)
     data = Unroll(
-      state.obs, action, log_prob(mean, log_std, action), after.reward, after.info["final_obs"], after.done,
-      after.info["truncation"],
-    )  # fmt: skip
+      obs=state.obs,
+      action=action,
+      log_prob=log_prob(mean, log_std, action),
+      reward=after.reward,
+      next_obs=after.info["final_obs"],
+      done=after.done,
+      truncation=after.info["truncation"],
+    )
     return (after, params, normal), (data, *outcome(after))
 
   def loss(params, normal, batch):

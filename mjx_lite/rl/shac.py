@@ -103,7 +103,15 @@ def gain(
     cut, reached = after.info["truncation"], after.info["final_obs"]
     total += weight * (after.reward + config.discount * cut * value(reached))
     weight = jnp.where(after.done > 0, 1, config.discount * weight)  # discounting restarts with the next episode
-    data = Unroll(state.obs, action, jnp.zeros_like(after.reward), after.reward, reached, after.done, cut)
+    data = Unroll(
+      obs=state.obs,
+      action=action,
+      log_prob=jnp.zeros_like(after.reward),
+      reward=after.reward,
+      next_obs=reached,
+      done=after.done,
+      truncation=cut,
+    )
     return (after, weight, total), (data, *outcome(after))
 
   one_each = jnp.ones_like(state.reward)

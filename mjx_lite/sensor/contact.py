@@ -56,7 +56,22 @@ def plan(s: dict[str, Any], who: np.ndarray) -> list[Part]:
     slot, sign = padded([(every, 0 * every) if matching else _matches(s, i) for i in some])
     body = np.moveaxis(s["slot_body"][slot] if len(s["slot_body"]) else np.zeros((*slot.shape, 2), int), -1, 0)
     site = np.where(kind >= 0, s["sensor_objid"][some], 0).astype(int)
-    out.append(Part(some, ContactTables(chosen, how, num, kind, site, slot, sign[..., None], body, matching)))
+    out.append(
+      Part(
+        some,
+        ContactTables(
+          fields=chosen,
+          reduce=how,
+          num=num,
+          shape=kind,
+          site=site,
+          slot=slot,
+          sign=sign[..., None],
+          body=body,
+          matching=matching,
+        ),
+      )
+    )
   return out
 
 

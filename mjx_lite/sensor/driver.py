@@ -69,7 +69,14 @@ def plan(s: Mapping[str, Any], values: Mapping[str, np.ndarray], timestep: float
   constant, steps = _start(s, values["sensor_interval"], timestep)
   position, velocity, acceleration = (_stage(s, stage) for stage in (Stage.POS, Stage.VEL, Stage.ACC))
   energies = {int(t) for t in s["sensor_type"]} & {int(SensorType.E_POTENTIAL), int(SensorType.E_KINETIC)}
-  return SensorPlan(position, velocity, acceleration, frozenset(energies), constant, steps)
+  return SensorPlan(
+    position=position,
+    velocity=velocity,
+    acceleration=acceleration,
+    energies=frozenset(energies),
+    start_constant=constant,
+    start_steps=steps,
+  )
 
 
 def _stage(s, stage):
@@ -89,7 +96,15 @@ def _stage(s, stage):
     if np.isin(s["sensor_type"][mine], kinds).any()
   }
   out = spread(dict(s), order)
-  return StagePlan(tuple(groups), out, sensor, real, real | positive, _late(s, order, out), frozenset(needs))
+  return StagePlan(
+    groups=tuple(groups),
+    out=out,
+    sensor=sensor,
+    low=real,
+    high=real | positive,
+    late=_late(s, order, out),
+    needs=frozenset(needs),
+  )
 
 
 def _late(s, order, out):
@@ -100,7 +115,7 @@ def _late(s, order, out):
   place = np.where(column < dim[:, None], s["sensor_adr"][who, None] + column, -1)
   number = {int(p): i for i, p in enumerate(out)}
   row = np.array([[number.get(int(p), -1) for p in line] for line in place], int).reshape(place.shape)
-  return LatePlan(who, row, place, row[row >= 0], s["sensor_history"][who, 1], buffers)
+  return LatePlan(who=who, row=row, out=place, flat=row[row >= 0], interp=s["sensor_history"][who, 1], buffers=buffers)
 
 
 def _start(s, interval, timestep):

@@ -52,7 +52,14 @@ def plan(s: dict[str, Any], who: np.ndarray) -> list[Part]:
   normals = bool((spec & (1 << RayDataField.NORMAL)).any())
   parallel = s["cam_projection"][cam] == Projection.ORTHOGRAPHIC
   body = np.concatenate([cameras.body, sites.body])
-  return [Part(who, RayTables(normals, cameras, sites, parallel, cam, pixel, body, place))]
+  return [
+    Part(
+      who,
+      RayTables(
+        normals=normals, camera=cameras, site=sites, orthographic=parallel, id=cam, pixel=pixel, body=body, place=place
+      ),
+    )
+  ]
 
 
 def _pixel_rays(m: Model, t: RayTables) -> tuple[jax.Array, jax.Array]:

@@ -63,7 +63,14 @@ def _tables(s, i) -> TactileTables:
       trees = field.octrees(s, s["geom_dataid"][geoms])
     if len(geoms):
       others.append((int(kind), geoms, geoms[:, None] == other))
-  return TactileTables(geom, int(s["body_weldid"][s["geom_bodyid"][geom]]), vertex, tangent, tuple(others), trees)
+  return TactileTables(
+    geom=geom,
+    body=int(s["body_weldid"][s["geom_bodyid"][geom]]),
+    vertex=vertex,
+    tangent=tangent,
+    others=tuple(others),
+    trees=trees,
+  )
 
 
 def tactile(m: Model, d: Data, t: TactileTables) -> jax.Array:

@@ -125,10 +125,22 @@ def plan(s: dict[str, Any]) -> ArticulatedPlan:
   to_parent = to_parent.reshape(ndepth, ntree, width // ntree, ntree, width // ntree).diagonal(axis1=1, axis2=3)
   below = np.all((above == np.arange(width)) | (dof == nv), axis=1)
   return ArticulatedPlan(
-    0 < nv <= _FEW_DOFS, plan_sum(hang), row_of_sum[dof], np.where(hang.any(axis=0), hang.argmax(axis=0), -1), dof,
-    np.moveaxis(to_parent, -1, 1), above, below, place,
-    free, row_of_sum[free[:, -1]], on_free, plan_sum(on_free == np.arange(len(free))[:, None]), way, base,
-  )  # fmt: skip
+    few=0 < nv <= _FEW_DOFS,
+    hang=plan_sum(hang),
+    hung=row_of_sum[dof],
+    hangs=np.where(hang.any(axis=0), hang.argmax(axis=0), -1),
+    dof=dof,
+    to_parent=np.moveaxis(to_parent, -1, 1),
+    parent=above,
+    below=below,
+    place=place,
+    free=free,
+    free_hung=row_of_sum[free[:, -1]],
+    on_free=on_free,
+    free_row=plan_sum(on_free == np.arange(len(free))[:, None]),
+    way=way,
+    base=base,
+  )
 
 
 def _trees(treeid: np.ndarray, depth: np.ndarray, width: int) -> np.ndarray:

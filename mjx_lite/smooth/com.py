@@ -74,7 +74,13 @@ def plan(s: dict[str, Any]) -> ComPlan:
       earlier[v, u] = 1
       u = s["dof_parentid"][u]
   return ComPlan(
-    plan_sum(subtree), axis_row, s["jnt_bodyid"][turning], rotates, plan_sum(moves), plan_sum(earlier), plan_sum(moves.T)
+    subtree=plan_sum(subtree),
+    axis_row=axis_row,
+    turn_body=s["jnt_bodyid"][turning],
+    rotates=rotates,
+    ancestor_dof=plan_sum(moves),
+    earlier_dof=plan_sum(earlier),
+    moved_body=plan_sum(moves.T),
   )
 
 

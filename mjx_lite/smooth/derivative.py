@@ -56,11 +56,11 @@ def plan(
   p = inertia.plan_packed(row[lower], col[lower], nv)
   from_m = of_m.dense[p.row * nv + p.col]
   return DerivativePlan(
-    p, np.where(from_m < len(of_m.row), from_m, -1), p.dense[of_m.row * nv + of_m.col],
-    inertia.plan_gram(p, moment.entry_out, moment.entry_dof), inertia.plan_gram(p, t.entry_tendon, t.entry_dof),
-    any(np.isin(s[field], kinds).any() for field, kinds in _WITH_SPEED.items()),
-    tangent, within[None] * nv + np.arange(nv)[:, None], tree[:, None] == tree,
-    s["jnt_bodyid"][free[alone]], dof[alone][:, None] + np.arange(6),
+    packing=p, from_m=np.where(from_m < len(of_m.row), from_m, -1), to_m=p.dense[of_m.row * nv + of_m.col],
+    moment=inertia.plan_gram(p, moment.entry_out, moment.entry_dof), tendon=inertia.plan_gram(p, t.entry_tendon, t.entry_dof),
+    has_actuator=any(np.isin(s[field], kinds).any() for field, kinds in _WITH_SPEED.items()),
+    tangent=tangent, entry=within[None] * nv + np.arange(nv)[:, None], same_tree=tree[:, None] == tree,
+    free_body=s["jnt_bodyid"][free[alone]], free_dof=dof[alone][:, None] + np.arange(6),
   )  # fmt: skip
 
 

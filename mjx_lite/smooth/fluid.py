@@ -61,9 +61,15 @@ def plan(s: dict[str, Any], pruned: frozenset[str], com: ComPlan, is_ellipsoid: 
   columns = np.array([_COLUMNS.get(GeomType(int(t)), (0, 1, 2)) for t in kind], int).reshape(-1, 3)
   capped = (kind == GeomType.CAPSULE)[:, None] & np.array([False, False, True])
   return FluidPlan(
-    box, ellipsoid, body, 3 * ellipsoid[:, None] + columns, capped, plan_sum(moved[:, body]),
-    "density" not in pruned, "viscosity" not in pruned,
-  )  # fmt: skip
+    box=box,
+    ellipsoid=ellipsoid,
+    body=body,
+    semiaxis=3 * ellipsoid[:, None] + columns,
+    capped=capped,
+    dof_item=plan_sum(moved[:, body]),
+    has_density="density" not in pruned,
+    has_viscosity="viscosity" not in pruned,
+  )
 
 
 def fluid(m: Model, cdof, cvel, xipos, ximat, geom_xpos, geom_xmat, subtree_com, drag_only: bool = False) -> jax.Array:

@@ -97,10 +97,21 @@ def plan(s: dict[str, Any]) -> KinematicsPlan:
     if k > 1:
       parent[k - 1, np.arange(len(members)), row[above[members]]] = 1
   return KinematicsPlan(
-    hinge, slide, ball, free, joint_order,
-    s["jnt_qposadr"][ball][:, None] + np.arange(4), s["jnt_qposadr"][free][:, None] + np.arange(7),
-    base_order, first_joint, later_joint, node, parent, place[last], place[joint_node],
-  )  # fmt: skip
+    hinge=hinge,
+    slide=slide,
+    ball=ball,
+    free=free,
+    joint_order=joint_order,
+    quat_adr=s["jnt_qposadr"][ball][:, None] + np.arange(4),
+    free_adr=s["jnt_qposadr"][free][:, None] + np.arange(7),
+    base_order=base_order,
+    first_joint=first_joint,
+    later_joint=later_joint,
+    node=node,
+    parent=parent,
+    body_node=place[last],
+    joint_node=place[joint_node],
+  )
 
 
 def kinematics(m: Model, qpos: jax.Array, mocap_pos: jax.Array, mocap_quat: jax.Array) -> Poses:

@@ -54,9 +54,15 @@ def plan(s: dict[str, Any], pruned: frozenset[str]) -> PassivePlan:
   order = np.zeros(s["nv"], int)
   order[dofs] = np.arange(len(dofs))
   return PassivePlan(
-    scalar, free, turn, s["jnt_qposadr"][turn][:, None] + skip[:, None] + np.arange(4), order,
-    "jnt_stiffness" not in pruned, not {"dof_damping", "actuator_damping"} <= pruned, "body_gravcomp" not in pruned,
-  )  # fmt: skip
+    scalar=scalar,
+    free=free,
+    turn=turn,
+    turn_adr=s["jnt_qposadr"][turn][:, None] + skip[:, None] + np.arange(4),
+    dof_order=order,
+    has_spring="jnt_stiffness" not in pruned,
+    has_damper=not {"dof_damping", "actuator_damping"} <= pruned,
+    has_gravcomp="body_gravcomp" not in pruned,
+  )
 
 
 def polynomial(x: jax.Array, first: jax.Array, higher: jax.Array, size: jax.Array) -> jax.Array:

@@ -35,7 +35,9 @@ def plan(s: dict[str, Any]) -> PlasticPlan:
   reference = np.arange(s["nq"])
   reference[adr] = s["nq"] + entry
   order = np.argsort(entry)
-  return PlasticPlan(reference, adr[order], scalar, qpos[scalar], ball, ball_adr, order)
+  return PlasticPlan(
+    reference=reference, initial=adr[order], scalar=scalar, scalar_adr=qpos[scalar], ball=ball, ball_adr=ball_adr, order=order
+  )
 
 
 def initial(m: Model) -> jax.Array:

@@ -77,10 +77,16 @@ def plan(s: dict[str, Any], about_com: com.ComPlan) -> SetConstPlan:
 
   owner = np.concatenate([s["jnt_bodyid"], s["body_parentid"][s["jnt_bodyid"]], s["geom_bodyid"]]).astype(int)
   return SetConstPlan(
-    body, slider, about_com.ancestor_dof.matrix[body] > 0, plan_sum(mean), place[dof_body], np.arange(s["njnt"]),
-    np.stack([s["jnt_bodyid"], s["body_parentid"][s["jnt_bodyid"]]]).astype(int), plan_groups(owner, nbody),
-    about_com.rotates,
-  )  # fmt: skip
+    body=body,
+    slider=slider,
+    body_dof=about_com.ancestor_dof.matrix[body] > 0,
+    dof_mean=plan_sum(mean),
+    dof_slider=place[dof_body],
+    length_joint=np.arange(s["njnt"]),
+    length_body=np.stack([s["jnt_bodyid"], s["body_parentid"][s["jnt_bodyid"]]]).astype(int),
+    length=plan_groups(owner, nbody),
+    rotates=about_com.rotates,
+  )
 
 
 def constants(m: Model) -> Constants:
@@ -127,7 +133,18 @@ def _pose(m, qpos, x, c, t):
   pos, frame = jnp.zeros((n, 3, width), qpos.dtype), jnp.zeros((n, 3, 3, width), qpos.dtype)
   apart, geom = jnp.full((n, width), -1), jnp.zeros((n, 2, width), jnp.int32)
   return transmission.Pose(
-    qpos, x.xquat, x.site_xpos, x.site_xmat, c.subtree_com, c.cdof, t.ten_length, t.ten_J, pos, frame, apart, geom
+    qpos=qpos,
+    xquat=x.xquat,
+    site_xpos=x.site_xpos,
+    site_xmat=x.site_xmat,
+    subtree_com=c.subtree_com,
+    cdof=c.cdof,
+    ten_length=t.ten_length,
+    ten_J=t.ten_J,
+    contact_pos=pos,
+    contact_frame=frame,
+    contact_exclude=apart,
+    contact_geom=geom,
   )
 
 

@@ -36,10 +36,16 @@ def plan(s: dict[str, Any], pruned: frozenset[str], t: tendon.TendonPlan) -> Ten
   order[plastic] = n + np.arange(len(plastic))
   reflected = "actuator_damping" not in pruned and len(actuator) > 0
   return TendonForcePlan(
-    n > 0 and "tendon_stiffness" not in pruned, n > 0 and ("tendon_damping" not in pruned or reflected),
-    actuator, s["actuator_outadr"][actuator], plan_groups(s["actuator_trnid"][actuator, 0], n),
-    plastic, s["tendon_plasticadr"][plastic][:, None] + np.arange(2), order, np.isin(plastic, t.path.fixed_tendon),
-  )  # fmt: skip
+    has_spring=n > 0 and "tendon_stiffness" not in pruned,
+    has_damper=n > 0 and ("tendon_damping" not in pruned or reflected),
+    actuator=actuator,
+    actuator_out=s["actuator_outadr"][actuator],
+    by_actuator=plan_groups(s["actuator_trnid"][actuator, 0], n),
+    plastic=plastic,
+    plastic_adr=s["tendon_plasticadr"][plastic][:, None] + np.arange(2),
+    band_order=order,
+    fixed=np.isin(plastic, t.path.fixed_tendon),
+  )
 
 
 class TendonForce(NamedTuple):

@@ -92,9 +92,16 @@ def plan(s: dict[str, Any]) -> TransmissionPlan:
   for i in np.flatnonzero(on_joint):
     reflected[s["dof_jntid"] == s["actuator_trnid"][i, 0], i] = 1
   return TransmissionPlan(
-    tuple(kinds), order, entry_order, out, dof, plan_sum(by_out), plan_sum(by_dof), plan_sum(reflected),
-    np.array(s["actuator_outadr"], int),
-  )  # fmt: skip
+    kinds=tuple(kinds),
+    order=order,
+    entry_order=entry_order,
+    entry_out=out,
+    entry_dof=dof,
+    out_entry=plan_sum(by_out),
+    dof_entry=plan_sum(by_dof),
+    dof_armature=plan_sum(reflected),
+    first_out=np.array(s["actuator_outadr"], int),
+  )
 
 
 def transmission(m: Model, x: Pose) -> Transmission:

@@ -84,7 +84,7 @@ def _cone_at(p: Any, rows: Rows, x: jax.Array) -> _Cone:
   size, mu = safe.norm(slide), rows.contact_mu
   free = (x[:, 0] >= size) & ((size > 0) | (x[:, 0] >= 0))
   middle = ~free & (mu * mu * x[:, 0] + size > 0) & (size > 0)
-  return _Cone(x, slide, size, x[:, 0] - size, d / (1 + mu * mu), free, middle)
+  return _Cone(jar=x, slide=slide, size=size, gap=x[:, 0] - size, strength=d / (1 + mu * mu), free=free, middle=middle)
 
 
 def _alone(p: Any, x: jax.Array) -> jax.Array:

@@ -51,7 +51,16 @@ def build(p: Problem, factor: Any) -> Dual:
   ndir = m.plan.contact.ndir
   mu = jnp.where(active[len(plan.order) :].reshape(m.plan.contact.ncon, m.plan.contact.nrow, -1)[:, :1], 1, 0)
   mu = mu * rows.jacobian.mu[:, : ndir - 1]
-  return Dual(jnp.moveaxis(a, 0, -1), b, rows.R, jnp.where(active, low, 0), jnp.where(active, high, 0), mu, j, response)
+  return Dual(
+    a=jnp.moveaxis(a, 0, -1),
+    b=b,
+    r=rows.R,
+    low=jnp.where(active, low, 0),
+    high=jnp.where(active, high, 0),
+    mu=mu,
+    jacobian=j,
+    response=response,
+  )
 
 
 def acceleration(p: Problem, dual: Dual, force: jax.Array) -> jax.Array:
@@ -172,7 +181,14 @@ def _cones(dual: Dual, start: int) -> Cone | None:
   rows, r = of_contacts(dual.a), of_contacts(dual.r)
   index = start + n * np.arange(ncon)[:, None] + np.arange(n)
   block = rows[np.arange(ncon)[:, None, None], np.arange(n)[:, None], index[:, None]]
-  return Cone(rows, block + r[:, :, None] * _eye(r), of_contacts(dual.b), r, dual.mu, of_contacts(dual.high)[:, 0] > 0)
+  return Cone(
+    rows=rows,
+    block=block + r[:, :, None] * _eye(r),
+    b=of_contacts(dual.b),
+    r=r,
+    mu=dual.mu,
+    active=of_contacts(dual.high)[:, 0] > 0,
+  )
 
 
 def _eye(x):

@@ -101,7 +101,9 @@ def factor(m: Model, metric: Metric, j: Jacobian, zones: Zones) -> Any:
     return alone
   few, others = coupling.factor(m, alone, j, curvature, chosen), jacobian.between_bodies(m, j, curvature, chosen.others)
   some_others = jnp.any(vector.fold(jnp.logical_or, chosen.others, 0))
-  return Coupled(alone, few, others, some_others, j, curvature, metric.cdof)
+  return Coupled(
+    alone=alone, few=few, others=others, some_others=some_others, jacobian=j, curvature=curvature, cdof=metric.cdof
+  )
 
 
 def direction(m: Model, f: Any, x: jax.Array) -> jax.Array:

@@ -54,7 +54,16 @@ def cut(
     mask[c.name] = _by_dof(m, np.isfinite(x)) if c.tangent else np.isfinite(x)
     measured[c.name] = np.where(np.isfinite(x), x, np.asarray(m.qpos0) if c.tangent else 0)
   lengths = tuple(len(t.ctrl) for t in trajectories)
-  return Pieces(_starts(m, d, trajectories, rows), ctrl, measured, mask, first, link, tuple(rows), lengths)
+  return Pieces(
+    start=_starts(m, d, trajectories, rows),
+    ctrl=ctrl,
+    measured=measured,
+    mask=mask,
+    first=first,
+    link=link,
+    rows=tuple(rows),
+    length=lengths,
+  )
 
 
 def _check(m, i, t, channels):

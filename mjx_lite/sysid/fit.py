@@ -69,7 +69,9 @@ def fit(
   pieces = cut(m, d, trajectories, channels, segment)
   starts = bool(pieces.link) or start_noise is not None
   sizes = tuple(size(m, x) for x in params)
-  p = problem.Structure(params, sizes, channels, len(pieces.ctrl), pieces.link, starts)
+  p = problem.Structure(
+    params=params, sizes=sizes, channels=channels, segments=len(pieces.ctrl), link=pieces.link, starts=starts
+  )
   box = _box(m, params)
   tolerance = tolerance or (1e-8 if m.qpos0.dtype == jnp.float64 else 1e-4)
   tables, low, high = _tables(m, d, p, pieces, box, start_noise)

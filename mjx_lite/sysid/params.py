@@ -94,7 +94,9 @@ def field(
 
   label = f"{name}{'' if column is None else f'[{column}]'}"
   follows = name not in ALONE and not name.startswith("opt.")
-  return Param(label, get, put, bounds, scale, (label,) if shared else tuple(labels), follows)
+  return Param(
+    name=label, get=get, set=put, bounds=bounds, scale=scale, labels=(label,) if shared else tuple(labels), follows=follows
+  )
 
 
 def mass(m: mjx.Model, bodies: Names, *, bounds: tuple[float, float] = (1e-6, np.inf), scale: float | None = None) -> Param:
@@ -113,7 +115,14 @@ def mass(m: mjx.Model, bodies: Names, *, bounds: tuple[float, float] = (1e-6, np
     moments = m.body_inertia[rows] * ratio[:, None]
     return m.replace(body_mass=_with(m.body_mass, rows, x), body_inertia=_with(m.body_inertia, rows, moments))
 
-  return Param("mass", lambda m: m.body_mass[rows], put, bounds, scale, tuple(f"mass[{_name(m, 'body', r)}]" for r in rows))
+  return Param(
+    name="mass",
+    get=lambda m: m.body_mass[rows],
+    set=put,
+    bounds=bounds,
+    scale=scale,
+    labels=tuple(f"mass[{_name(m, 'body', r)}]" for r in rows),
+  )
 
 
 def body_inertia(m: mjx.Model, body: str | int, *, scale: float = 1.0) -> Param:
@@ -157,7 +166,9 @@ def kp(
     return m.replace(actuator_gainprm=gain, actuator_biasprm=bias)
 
   labels = tuple(f"kp[{_name(m, 'actuator', r)}]" for r in rows)
-  return Param("kp", lambda m: m.actuator_gainprm[rows, 0], put, bounds, scale, labels, follows=False)
+  return Param(
+    name="kp", get=lambda m: m.actuator_gainprm[rows, 0], set=put, bounds=bounds, scale=scale, labels=labels, follows=False
+  )
 
 
 def kv(
@@ -177,7 +188,9 @@ def kv(
     return m.replace(actuator_biasprm=_with(m.actuator_biasprm, (rows, 2), -x))
 
   labels = tuple(f"kv[{_name(m, 'actuator', r)}]" for r in rows)
-  return Param("kv", lambda m: -m.actuator_biasprm[rows, 2], put, bounds, scale, labels, follows=False)
+  return Param(
+    name="kv", get=lambda m: -m.actuator_biasprm[rows, 2], set=put, bounds=bounds, scale=scale, labels=labels, follows=False
+  )
 
 
 def _servos(m, actuators):

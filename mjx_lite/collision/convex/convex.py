@@ -57,7 +57,9 @@ def plan(types: list[tuple[str, str]], hull_a: HullOf | None, hull_b: HullOf | N
     sides.append(faces.plan([kinds[k] for k in several], some))
   types_a, types_b = (np.array([t[side] for t in types]) for side in (0, 1))
   faces_a, faces_b = sides
-  return ConvexPlan(types_a, types_b, hull_a, hull_b, several, faces_a, faces_b)
+  return ConvexPlan(
+    types_a=types_a, types_b=types_b, hull_a=hull_a, hull_b=hull_b, several=several, faces_a=faces_a, faces_b=faces_b
+  )
 
 
 class _Chosen(NamedTuple):
@@ -74,7 +76,14 @@ class _Chosen(NamedTuple):
 def _choose(p: ConvexPlan, chosen: jax.Array | None) -> _Chosen:
   """Return the tables of all pairs of the plan, or of the chosen pairs (k, W). Any chosen pair may have several contacts."""
   if chosen is None:
-    return _Chosen(p.several, True, p.types_a[p.several], p.types_b[p.several], p.faces_a, p.faces_b)
+    return _Chosen(
+      rows=p.several,
+      several=True,
+      types_a=p.types_a[p.several],
+      types_b=p.types_b[p.several],
+      faces_a=p.faces_a,
+      faces_b=p.faces_b,
+    )
   several = np.isin(np.arange(len(p.types_a)), p.several)
 
   def types(names):
@@ -86,7 +95,12 @@ def _choose(p: ConvexPlan, chosen: jax.Array | None) -> _Chosen:
     return faces.FacesOf(of.tables, gather(first[:, None], chosen))
 
   return _Chosen(
-    slice(None), gather(several[:, None], chosen), types(p.types_a), types(p.types_b), faces_of(p.faces_a), faces_of(p.faces_b)
+    rows=slice(None),
+    several=gather(several[:, None], chosen),
+    types_a=types(p.types_a),
+    types_b=types(p.types_b),
+    faces_a=faces_of(p.faces_a),
+    faces_b=faces_of(p.faces_b),
   )
 
 
@@ -169,12 +183,21 @@ def _nearest(a: core.Core, b: core.Core, margin: jax.Array, iterations: int) -> 
       return jnp.where(found.on, index, jnp.sum(jnp.where(first, index, 0), axis=1, keepdims=True))
 
     surface = w.point + ca.radius[:, None] * w.normal
-    return _Single(dist, surface, w.normal, used(found.index_a), used(found.index_b), w.lost), ~found.far
+    return _Single(
+      dist=dist, point=surface, normal=w.normal, index_a=used(found.index_a), index_b=used(found.index_b), lost=w.lost
+    ), ~found.far
 
   wanted = gjk.near(a, b, margin + a.radius + b.radius)
   zero = jnp.zeros((len(wanted), 3, wanted.shape[1]), a.pos.dtype)
   away, index = zero + np.array([0, 0, 1])[:, None].astype(zero.dtype), jnp.zeros(zero.shape, jnp.int32)
-  nothing = _Single(jnp.full_like(zero[:, 0], NO_CONTACT), zero, away, index, index, jnp.zeros(wanted.shape, bool))
+  nothing = _Single(
+    dist=jnp.full_like(zero[:, 0], NO_CONTACT),
+    point=zero,
+    normal=away,
+    index_a=index,
+    index_b=index,
+    lost=jnp.zeros(wanted.shape, bool),
+  )
   return in_lanes(wanted, look, nothing, sift=True)
 
 
@@ -185,8 +208,18 @@ def _further(these: _Chosen, a: Shape, b: Shape, single: _Single, margin: jax.Ar
   place, turn = (jnp.broadcast_to(x, (*x.shape[:-1], width))[rows] for x in (place, turn))
   eye = jnp.broadcast_to(jnp.eye(3, dtype=place.dtype)[None, :, :, None], turn.shape)
   other = single.point + single.dist[:, None] * single.normal
-  side_a = manifold.Side(a.size[rows], these.faces_a, these.types_a, eye, 0 * place, single.index_a, single.point)
-  side_b = manifold.Side(b.size[rows], these.faces_b, these.types_b, turn, place, single.index_b, other)
+  side_a = manifold.Side(
+    size=a.size[rows],
+    faces=these.faces_a,
+    types=these.types_a,
+    mat=eye,
+    pos=0 * place,
+    index=single.index_a,
+    point=single.point,
+  )
+  side_b = manifold.Side(
+    size=b.size[rows], faces=these.faces_b, types=these.types_b, mat=turn, pos=place, index=single.index_b, point=other
+  )
   wanted = jax.lax.stop_gradient(single.dist < margin) & these.several
 
   def look(lanes):

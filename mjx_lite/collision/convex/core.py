@@ -105,7 +105,7 @@ def make(
   scale = jnp.where(fixed[:, None], 1, size)
   scale = jnp.where(is_type["capsule"][:, None], jnp.stack([0 * size[:, 0], 0 * size[:, 0], size[:, 1]], axis=1), scale)
   radius = jnp.where(is_type["sphere"] | is_type["capsule"], size[:, 0], 0)
-  return Core(pos, mat, kind, size, Picked(_tables(distinct, hull), which), scale, radius)
+  return Core(pos=pos, mat=mat, kind=kind, size=size, table=Picked(_tables(distinct, hull), which), scale=scale, radius=radius)
 
 
 def _tables(keys: list[Any], hull: HullOf | None) -> Tables:
@@ -127,7 +127,9 @@ def of_rows(c: Core, index: np.ndarray) -> Core:
 
 def _some(c: Core, take: Callable[[jax.Array], jax.Array], kind: Any, table: Any) -> Core:
   """Apply `take` to every array of the cores except kind and table, and replace these two."""
-  return Core(take(c.pos), take(c.mat), kind, take(c.size), table, take(c.scale), take(c.radius))
+  return Core(
+    pos=take(c.pos), mat=take(c.mat), kind=kind, size=take(c.size), table=table, scale=take(c.scale), radius=take(c.radius)
+  )
 
 
 def taken(c: Core, lanes: Lanes | None) -> Core:

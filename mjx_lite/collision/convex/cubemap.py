@@ -104,7 +104,7 @@ def _written(vert: np.ndarray, cells: list[list[np.ndarray]], number: np.ndarray
   split = np.array([round(len(parts) ** 0.5) for parts in cells])
   corner, first = np.concatenate(padded), np.cumsum(count) - count
   begin, split, first, count, corner = (x.astype(np.int32) for x in (begin[number], split[number], first, count, corner))
-  return CubeMap(begin, split, first, count, corner, vert[corner])
+  return CubeMap(cell=begin, split=split, first=first, count=count, corner=corner, vert=vert[corner])
 
 
 def farthest(cells: CubeMap, which: Any, along: jax.Array) -> jax.Array:

@@ -102,7 +102,9 @@ def _join(shapes: list[_Shape]) -> Faces:
     ncorner, nface = ncorner + len(s.corner), nface + len(s.polygon)
   normal = np.concatenate([s.normal for s in shapes]) if shapes else np.zeros((1, 3))
   count = np.array([len(x) for x in polygon] or [0])
-  return Faces(corner, _pad(at), _pad(side), np.array(here or [0]), normal, _pad(polygon), count)
+  return Faces(
+    corner=corner, at=_pad(at), side=_pad(side), here=np.array(here or [0]), normal=normal, polygon=_pad(polygon), count=count
+  )
 
 
 def _pad(lists: list[list[int]]) -> np.ndarray:

@@ -334,7 +334,20 @@ def find(a: Core, b: Core, reach: jax.Array, iterations: int, asked: jax.Array |
   normal = jnp.where(replaced[:, None], way.normal, s.normal)
   lost = jnp.where(looked, way.unproved, s.lost | ~s.done & (asked | ~s.overlap))
   dist = jnp.where(s.overlap, -jnp.where(looked, way.depth, height_of(s)), safe.norm(s.v))
-  return Features(normal, s.on, s.index_a, s.index_b, s.a, s.b, s.far, s.overlap, s.passes, dist, doubt + 0 * dist, lost)
+  return Features(
+    normal=normal,
+    on=s.on,
+    index_a=s.index_a,
+    index_b=s.index_b,
+    point_a=s.a,
+    point_b=s.b,
+    far=s.far,
+    overlap=s.overlap,
+    count=s.passes,
+    dist=dist,
+    doubt=doubt + 0 * dist,
+    lost=lost,
+  )
 
 
 def _is_shortest(a: Core, b: Core, s: _State, depth: jax.Array, below: jax.Array, tolerance: jax.Array) -> jax.Array:

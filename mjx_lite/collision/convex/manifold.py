@@ -59,7 +59,7 @@ def taken(s: Side, lanes: Lanes | None) -> Side:
     numbers = np.array([int(GeomType[t.upper()]) for t in numbers], np.int32)[:, None]
   faces = s.faces._replace(first=lanes.take(s.faces.first.reshape(len(s.faces.first), -1)))
   size, mat, pos, index, point = (lanes.take(x) for x in (s.size, s.mat, s.pos, s.index, s.point))
-  return Side(size, faces, lanes.take(numbers), mat, pos, index, point)
+  return Side(size=size, faces=faces, types=lanes.take(numbers), mat=mat, pos=pos, index=index, point=point)
 
 
 class Manifold(NamedTuple):

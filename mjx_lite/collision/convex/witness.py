@@ -70,9 +70,17 @@ def witness(a: Core, b: Core, f: Features, asked: jax.Array | bool = True) -> Wi
 
   f = f._replace(**{k: filled(getattr(f, k)) for k in ("index_a", "index_b", "point_a", "point_b")})
   posed = _Posed(
-    a, b, turn, place, f.index_a, f.index_b, _fixed(a, f.index_a, f.point_a), _fixed(b, f.index_b, f.point_b),
-    _is_flat(a, f.point_a), _is_flat(b, f.point_b),
-  )  # fmt: skip
+    a=a,
+    b=b,
+    turn=turn,
+    place=place,
+    index_a=f.index_a,
+    index_b=f.index_b,
+    fixed_a=_fixed(a, f.index_a, f.point_a),
+    fixed_b=_fixed(b, f.index_b, f.point_b),
+    frozen_a=_is_flat(a, f.point_a),
+    frozen_b=_is_flat(b, f.point_b),
+  )
   normal = _settle(posed, f.normal)
 
   # the foot of the origin: the first vertex, moved along the edges

@@ -100,10 +100,22 @@ def plan(s: dict[str, Any], reach: np.ndarray, geom1: np.ndarray, types: list[st
   begin[many] = len(direct) + MAXCONPAIR * np.arange(many.sum())
   slot = np.concatenate([b + np.arange(n) for b, n in zip(begin, ncon, strict=True)]).astype(int)
   return HFieldPlan(
-    tuple(types), sizes[data].astype(float), np.stack([cols_of[data], rows_of[data]], axis=1), window,
-    np.asarray(s["hfield_adr"])[data], np.asarray(s["hfield_data"], float) * scale, pair, half, step,
-    np.concatenate([np.array(x, int).reshape(-1, 3) for x in points]), at, direct, crowded, slot, ncon,
-  )  # fmt: skip
+    types=tuple(types),
+    size=sizes[data].astype(float),
+    count=np.stack([cols_of[data], rows_of[data]], axis=1),
+    window=window,
+    first=np.asarray(s["hfield_adr"])[data],
+    height=np.asarray(s["hfield_data"], float) * scale,
+    pair=pair,
+    half=half,
+    step=step,
+    point=np.concatenate([np.array(x, int).reshape(-1, 3) for x in points]),
+    at=at,
+    direct=direct,
+    crowded=crowded,
+    slot=slot,
+    ncon=ncon,
+  )
 
 
 class Found(NamedTuple):
@@ -289,6 +301,11 @@ def _cores(p: HFieldPlan, a: Shape, near: _Under) -> Core:
   down = centre - away[:, None] * np.array([0, 0, 1], dtype)[:, None]
   one = jnp.ones((len(p.pair), 3, 1), dtype)
   return Core(
-    rows(a.pos, p.pair) + vector.mat_vec(mat, down), mat, np.full(len(p.pair), core.CORNERS), one, corners - centre[:, None],
-    one, one[:, 0] * 0,
-  )  # fmt: skip
+    pos=rows(a.pos, p.pair) + vector.mat_vec(mat, down),
+    mat=mat,
+    kind=np.full(len(p.pair), core.CORNERS),
+    size=one,
+    table=corners - centre[:, None],
+    scale=one,
+    radius=one[:, 0] * 0,
+  )

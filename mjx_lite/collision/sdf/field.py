@@ -55,7 +55,15 @@ def octrees(s: dict[str, Any], meshes: np.ndarray) -> Octrees:
   if depth == levels:  # only nodes in the grid are needed
     used, inverse = np.unique(grid, return_inverse=True)
     grid, child, node = inverse.reshape(grid.shape), child[:0], node[used]
-  return Octrees(place, root, grid.astype(np.int32), 2**levels, depth - levels, child.astype(np.int32), node)
+  return Octrees(
+    place=place,
+    root=root,
+    grid=grid.astype(np.int32),
+    side=2**levels,
+    deeper=depth - levels,
+    child=child.astype(np.int32),
+    node=node,
+  )
 
 
 def ready(t: Octrees, dtype: Any) -> Octrees:

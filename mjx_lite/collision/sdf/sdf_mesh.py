@@ -52,7 +52,17 @@ def plan(s: dict[str, Any], geom1: np.ndarray, geom2: np.ndarray) -> MeshSdfPlan
   u, v = sdf.halton(1, n, 2), sdf.halton(1, n, 3)
   u, v = np.where(u + v > 1, [1 - u, 1 - v], [u, v])
   start = np.stack([1 - u - v, u, v], axis=1)
-  return MeshSdfPlan(trees, row, trees.place[data[geom2]], node, end, leaf, triangle, start, max(1, int(s["sdf_iterations"])))
+  return MeshSdfPlan(
+    trees=trees,
+    mesh=row,
+    tree=trees.place[data[geom2]],
+    node=node,
+    end=end,
+    leaf=leaf,
+    triangle=triangle,
+    start=start,
+    iterations=max(1, int(s["sdf_iterations"])),
+  )
 
 
 def _tables(s, mesh):
