@@ -8,7 +8,7 @@ the sum over a body's ancestors is the sum over its parent's ancestors, plus one
 import functools
 import itertools
 import operator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -452,12 +452,12 @@ def _scalar_added(p, a, x):
   return np.stack(parts) if parts else x[:0]
 
 
-_RULES = dict(
+_RULES: dict[str, Any] = dict(
   shape=lambda shape, plan: (len(plan.matrix), *shape[1:]),
   transpose=lambda t, plan: mask_sum(plan.transpose, t),
   region=_may_sum,
 )
-_sum = linear.function("mjx_sum", _mask_sum, **_RULES, scalar=_scalar_sum)
+_sum = linear.function("mjx_sum", _mask_sum, scalar=_scalar_sum, **_RULES)
 _sum_of_product = linear.function(
-  "mjx_sum_of_product", _mask_sum_of_product, **_RULES, scalar=_scalar_sum_of_product, of_product=True
+  "mjx_sum_of_product", _mask_sum_of_product, scalar=_scalar_sum_of_product, of_product=True, **_RULES
 )

@@ -1,12 +1,13 @@
 """Interpreter in NumPy of the PTX that `ptx.py` writes, for all threads at once: a test of the PTX needs no GPU."""
 
 import re
+from typing import Any
 
 import numpy as np
 
 _TYPES = {"f32": np.float32, "s32": np.int32, "u32": np.uint32, "b32": np.uint32, "u8": np.uint8, "b64": np.int64,
           "u64": np.int64}  # fmt: skip
-_LINE = re.compile(r"(?:@(%\w+) )?([\w.]+)(?: (.*))?;")
+_LINE: Any = re.compile(r"(?:@(%\w+) )?([\w.]+)(?: (.*))?;")
 
 
 def run(text: str, inputs: list[np.ndarray], results: list[np.ndarray], worlds: int) -> None:
@@ -24,7 +25,7 @@ def run(text: str, inputs: list[np.ndarray], results: list[np.ndarray], worlds: 
   code = lines[lines.index("{") + 1 :]
   parameters = re.findall(r"\.param \.u64 (\w+)", text)
   labels = {line[:-1]: k for k, line in enumerate(code) if line.endswith(":")}
-  size = int(re.search(r"own\[(\d+)\]", text).group(1)) // 4
+  (size,) = (int(x) // 4 for x in re.findall(r"own\[(\d+)\]", text))
   threads = -(-worlds // 32) * 32
   own = np.full((size, threads), 0x7FC12345, np.uint32)  # what was not written is not a number
   flat = [np.ascontiguousarray(x).reshape(-1).view(np.uint8) for x in (*inputs, *results)]
