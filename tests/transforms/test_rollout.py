@@ -11,6 +11,7 @@ from jax.interpreters import partial_eval as pe
 
 import mjx_lite as mjx
 from mjx_lite.batching import worlds
+from mjx_lite.compiler.scalars import loop_arguments
 from mjx_lite.rollout import STATE, checkpointed_scan
 
 XML = """
@@ -198,7 +199,7 @@ def _loops(jaxpr):
   """Numbers of arrays that the scans of a program carry, those inside the engine's calls too."""
   for eqn in jaxpr.eqns:
     if eqn.primitive.name == "scan":
-      yield eqn.params["num_carry"]
+      yield loop_arguments(eqn)[1]
     inner = [eqn.params]
     if eqn.primitive is worlds.native_p:
       avals = worlds._avals([v.aval for v in eqn.invars])
