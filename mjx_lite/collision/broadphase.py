@@ -2,7 +2,7 @@
 
 Where a group of candidates has a budget, the candidates whose bounds overlap most are chosen, world by world. The contacts of
 all groups are then compacted into the slots that the capacity allows, in MuJoCo's order. Candidates and contacts that do not
-fit are dropped, and the status of Data says so.
+fit are dropped, and the status of Data is marked.
 """
 
 from collections.abc import Callable, Mapping
@@ -24,7 +24,7 @@ from mjx_lite.ops.select import gather, next_true, rows
 ROUND = frozenset(("sphere-sphere", "sphere-capsule", "capsule-capsule"))  # groups whose shapes are segments with a radius
 _AT_A_TIME = 16  # candidates in a part: a part is tested, or skipped, as a whole
 _FEW_OF_TREES = 8  # average number of candidates of two trees from which testing the trees first costs nothing
-_FEW_PARTS = 4  # with at most so many parts, all candidates are tested directly
+_FEW_PARTS = 4  # maximum number of parts with which all candidates are tested directly
 _BITS = 31  # usable bits of an integer
 _GROUP = 32  # candidates whose maximum is compared first
 _FEW_CONTACTS = 12  # contacts of a world: fewer are selected one by one

@@ -321,7 +321,7 @@ def program(function: Callable[..., Any], whole: bool) -> Callable[..., Any]:
     if jax.config.jax_disable_jit:  # pyright: ignore[reportAttributeAccessIssue]
       return function(*args, **kwargs)
     leaves, tree = jax.tree.flatten((args, kwargs))
-    traced = [k for k, x in enumerate(leaves) if isinstance(x, jax.core.Tracer)]  # the others are static
+    traced = [k for k, x in enumerate(leaves) if isinstance(x, jax.core.Tracer)]  # all other leaves are static
 
     def run(*operands):
       args, kwargs = jax.tree.unflatten(tree, put(leaves, traced, operands))

@@ -40,7 +40,7 @@ def suggest_capacity(m: mujoco.MjModel, qpos_samples: Any, headroom: float = 1.5
   """Compute capacities that suffice for the sampled configurations, with headroom.
 
   Sample the most crowded states of the simulation: the end of a rollout in which things fall, not its start. If a capacity is
-  too small nevertheless, the status of the Data says so (PAIRFULL, CONTACTFULL).
+  too small nevertheless, the status of the Data is marked (PAIRFULL, CONTACTFULL).
 
   Args:
     m: the compiled model.

@@ -24,7 +24,7 @@ class SolverStatistics(NamedTuple):
     nchange: (n,) number of rows whose state the iteration changed.
     neval: (n,) number of points at which the line search knew the cost, the start among them; zero for the dual solver.
     nupdate: (n,) number of rows added to the Hessian of Newton's method or removed from it; rows of cones in their middle zone
-      always count; zero for the other solvers. C updates its factor so many times; here the factor is computed anew.
+      always count; zero for the other solvers. C updates its factor for each change; here the factor is computed anew.
     niter: () number of iterations.
   """
 

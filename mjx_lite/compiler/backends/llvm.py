@@ -40,7 +40,7 @@ _IS_WANTED = os.environ.get("MJX_LITE_KERNELS") != "0"
 
 LOOP = 30_000  # numbers of a loop in all its iterations, above which each iteration is a kernel of its own
 DERIVATIVES = 140_000  # numbers of a program, with one iteration of each loop, above which its derivatives are no kernels
-_MAX_OPERATIONS = 150_000  # operations of a kernel; so many take some ten seconds to write and to compile
+_MAX_OPERATIONS = 150_000  # operations of a kernel: about ten seconds to write and to compile
 _BLOCK = 16  # worlds whose inputs are transposed together: float32 numbers of a cache line
 _PART = 500  # operations of a function
 _FFI = 0, 3  # version of XLA's FFI, major and minor

@@ -32,7 +32,7 @@ _LEAST = 8.0  # compute capability, for `min.NaN`
 _REGISTERS = 170  # numbers that a thread keeps in its 255 registers
 _AHEAD = 200  # lines by which a load precedes the use of its number
 _ADDRESSES = 6  # addresses of inputs and outputs that a thread keeps in registers
-_MAX_LINES = 250_000  # lines of a kernel; for so many the driver takes about a minute
+_MAX_LINES = 250_000  # lines of a kernel: about a minute for the driver
 _THREADS = 32  # threads of a block
 
 _MAX_BYTES = 1 << 31  # bytes of an input or a result
