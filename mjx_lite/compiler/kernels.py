@@ -195,7 +195,7 @@ def probe(call: Any, widths: Sequence[int], axis: int, rtol: float) -> None:
 
 
 def over_worlds(closed: Any, given: Sequence[Any], call: Any, loop: int) -> tuple[Any, list[Any]]:
-  """Replace the loops over worlds in a program, such as JAX's derivative of a loop over worlds, by kernels with a lane per world.
+  """Replace the loops over worlds in a program, such as derivatives that JAX makes, by kernels with a lane per world.
 
   If one of the loops has no scalar form, or is too large, all of them remain, and each iteration computes `_BLOCK` worlds.
 
