@@ -1,19 +1,16 @@
-"""Write the tables of README.md in this folder from the data in `results/`.
-
-    python benchmarks/tables.py
+"""Tables of README.md in this folder, made of the data in `results/`; `tools/write_docs.py` writes them.
 
 `results/speed.jsonl` holds one line per scene, `results/versions.jsonl` what `versions.py --json` wrote.
 """
 
 import json
 import pathlib
-import re
 import statistics
-from collections.abc import Callable
 from typing import Any
 
+import versions
+
 FOLDER = pathlib.Path(__file__).resolve().parent
-README = FOLDER / "README.md"
 
 
 def read(name: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
@@ -52,10 +49,7 @@ def by_version() -> str:
       measured = f"{_median(base, f'{jit} speed'):,.0f}, {_median(base, f'{jit} compile'):.1f}"
       line = [scene, jit, str(base[0][f"{jit} kernels"]), measured]
       for version in others:
-        speed, seconds = (
-          statistics.median(a[f"{jit} {k}"] / b[f"{jit} {k}"] for a, b in zip(of[version], base, strict=True))
-          for k in ("speed", "compile")
-        )
+        speed, seconds = versions.medians(list(zip(base, of[version], strict=True)), jit)
         line.append(f"{speed:.2f}, {seconds:.2f}")
       lines.append(line)
   return "".join(f"| {' | '.join(line)} |\n" for line in lines)
@@ -63,23 +57,3 @@ def by_version() -> str:
 
 def _median(rows: list[dict[str, Any]], key: str) -> float:
   return statistics.median(row[key] for row in rows)
-
-
-TABLES: dict[str, Callable[[], str]] = {"speed": speed, "versions": by_version}
-
-
-def marked(name: str) -> str:
-  """Return where a table is in the README: a regular expression with three groups."""
-  return f"(<!-- {name}: written by benchmarks/tables.py -->\n)(.*?)(<!-- end of {name} -->\n)"
-
-
-def main() -> None:
-  """Write every table."""
-  page = README.read_text()
-  for name, table in TABLES.items():
-    page = re.sub(marked(name), lambda m, table=table: m[1] + table() + m[3], page, flags=re.S)
-  README.write_text(page)
-
-
-if __name__ == "__main__":
-  main()

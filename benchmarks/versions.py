@@ -125,12 +125,19 @@ HEAD = (
 )
 
 
+def medians(rounds: list[tuple[dict[str, float], dict[str, float]]], jit: str) -> tuple[float, float]:
+  """Return the medians over rounds of the ratios to the first version: of steps/s, and of trace + compile."""
+  speed, compile_ = (
+    statistics.median(ours[f"{jit} {k}"] / first[f"{jit} {k}"] for first, ours in rounds) for k in ("speed", "compile")
+  )
+  return speed, compile_
+
+
 def report(scene: str, name: str, rounds: list[tuple[dict[str, float], dict[str, float]]]) -> tuple[list[str], bool]:
   """Return lines with the medians of a scene on a version beside the first version, and whether they are within bounds."""
   lines, good = [], True
   for jit in ("mjx.jit", "jax.jit"):
-    speed = statistics.median(ours[f"{jit} speed"] / first[f"{jit} speed"] for first, ours in rounds)
-    compile_ = statistics.median(ours[f"{jit} compile"] / first[f"{jit} compile"] for first, ours in rounds)
+    speed, compile_ = medians(rounds, jit)
     steps = statistics.median(ours[f"{jit} speed"] for _, ours in rounds)
     seconds = statistics.median(ours[f"{jit} compile"] for _, ours in rounds)
     wanted, kernels = rounds[0][0][f"{jit} kernels"], {ours[f"{jit} kernels"] for _, ours in rounds}

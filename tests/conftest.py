@@ -22,7 +22,8 @@ import jax
 
 jax.config.update("jax_enable_x64", True)
 gc.set_threshold(100_000, 10, 10)  # a trace makes a million objects, few of them garbage: 3 % of the tests' time
-sys.path.insert(0, str(pathlib.Path(__file__).parent / "lib"))
+_TESTS = pathlib.Path(__file__).parent
+sys.path[:0] = [str(_TESTS / "lib"), *(str(_TESTS.parent / x) for x in ("tools", "benchmarks"))]
 
 
 def pytest_configure(config):
@@ -30,7 +31,6 @@ def pytest_configure(config):
   config.addinivalue_line("filterwarnings", "error::mjx_lite.errors.SlowPathWarning")
 
 
-_TESTS = pathlib.Path(__file__).parent
 # folders that the newest Python and JAX have to pass: the engine's compiler, and what users run
 CORE = ("batching", "compiler", "model", "ops", "pipeline", "shipped")
 # what `.ci/run` has time for, and somebody who tries the README's command has not

@@ -103,6 +103,8 @@ PARTS = {
   "features": (ROOT / "docs" / "features.md", features),
   "speed": (ROOT / "docs" / "performance.md", speed),
   "differences": (ROOT / "docs" / "differences.md", differences),
+  "scenes": (ROOT / "benchmarks" / "README.md", tables.speed),
+  "versions": (ROOT / "benchmarks" / "README.md", tables.by_version),
 }
 
 

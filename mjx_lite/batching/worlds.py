@@ -14,8 +14,7 @@ shapes are those of a single world and which `jax.vmap` batches. One primitive c
 This module also cuts worlds into tiles for CPU caches (`_in_tiles`), and chooses how operations are compiled: those of one
 world or of a tile as regions (`regions.py`), or a step as straight-line machine code for each world (`kernels.py`). For
 derivatives in machine code, JAX differentiates a loop over single worlds, and `kernels.over_worlds` lowers that loop to the
-same code as a step. Only compiler/, ops/ and this module touch jax's
-extension interfaces.
+same code as a step. Only compiler/, ops/ and this module touch jax's extension interfaces.
 """
 
 import functools
