@@ -1,0 +1,28 @@
+"""The choice between algorithms by the number of worlds that a program computes at once.
+
+One algorithm is rarely the best for a single world and for thousands. A loop over the contacts that push in some world costs
+little for one world, and loses against one product over all contacts for a large batch. Physics names the algorithms here,
+and this module decides: no module above asks for the number of worlds.
+"""
+
+from typing import TypeVar
+
+import jax
+
+from mjx_lite.compiler import regions
+
+T = TypeVar("T")
+
+
+def choose(x: jax.Array, *, single: T, tile: T, batch: T) -> T:
+  """Return one of three alternatives (functions or values) by the number of worlds of an array (..., W).
+
+  Args:
+    x: array whose last axis has the worlds.
+    single: for one world, or values that all worlds share.
+    tile: for a tile of worlds, whose operations become machine code together on CPU (`compiler/regions.py`).
+    batch: for all worlds at once, as on GPU and TPU.
+  """
+  if regions.are_several(x.shape[-1]):
+    return tile
+  return single if regions.are_few(x.shape[-1]) else batch
