@@ -79,14 +79,12 @@ from mjx_lite.errors import MODULE_NAMES as _MODULE_NAMES
 from mjx_lite.errors import MjxError, SlowPathWarning, UnsupportedModelError
 from mjx_lite.explain import Explanation, explain
 from mjx_lite.integrate.adaptive import Adaptive
-from mjx_lite.io.bind import install as _install_named_access
 from mjx_lite.io.capacity import SuggestedCapacity, suggest_capacity
 from mjx_lite.io.checkpoint import from_state_dict, to_state_dict
 from mjx_lite.io.checkpoint import register_with_flax as _register_with_flax
 from mjx_lite.io.data import bytes_per_world, get_data, get_data_into, make_data, put_data
 from mjx_lite.io.export import register as _register_for_export
 from mjx_lite.io.model import put_model
-from mjx_lite.io.names import id2name, name2id
 from mjx_lite.io.reset import reset, where
 from mjx_lite.io.state import get_state, set_state, state_size
 from mjx_lite.model.callbacks import Callbacks
@@ -113,11 +111,11 @@ from mjx_lite.model.enums import (
   TrnType,
   WrapType,
 )
+from mjx_lite.model.names import id2name, name2id
 from mjx_lite.model.status import Status, Warning
 from mjx_lite.model.types import Contact, Data, Model, Option, Statistic
 from mjx_lite.rollout import rollout
 
-_install_named_access()
 _register_for_export()
 _register_with_flax()
 

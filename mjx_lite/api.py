@@ -14,8 +14,8 @@ from mjx_lite import support
 from mjx_lite.batching import worlds
 from mjx_lite.errors import check_index
 from mjx_lite.math import quat
-from mjx_lite.model import fit, pytree
-from mjx_lite.model.types import QUATERNIONS, Data, Model
+from mjx_lite.model import above, fit, pytree
+from mjx_lite.model.types import INPUTS, QUATERNIONS, STATE, Data, Model
 from mjx_lite.smooth import momentum
 from mjx_lite.smooth import rne as rne_
 from mjx_lite.smooth import set_const as constants
@@ -45,14 +45,8 @@ def _is_data(x: Any) -> bool:
   return isinstance(x, Data)
 
 
-Data.rotation = staticmethod(jax.jit(lambda q: quat.to_mat(q[..., None])[..., 0]))  # also called outside of programs
-
-
 # state, inputs, and fields whose shapes reveal a Data of another model
-_CHECKED = (
-  "qpos", "qvel", "time", "act", "history", "plastic", "qacc_warmstart", "ctrl", "qfrc_applied", "xfrc_applied", "eq_active",
-  "mocap_pos", "mocap_quat", "userdata", "xpos", "geom_xpos", "efc_D",
-)  # fmt: skip
+_CHECKED = (*STATE, *INPUTS, "xpos", "geom_xpos", "efc_D")
 
 
 def _check(m: Model, *args: Any) -> None:
@@ -134,23 +128,16 @@ def set_const(m: Model) -> Model:
   return m.replace(**_constants(m)._asdict())
 
 
+@above.provides("with_params")
 def with_params(m: Model, **changes: Any) -> Model:
   """Return a copy of a Model with some parameters changed, and every dependent field computed again (`set_const`).
 
-  It is also a method: `m.with_params(body_mass=mass, geom_size=size)`, `m.with_params(opt=m.opt.replace(timestep=h))`.
-
-  Args:
-    m: the model.
-    **changes: arrays by the names of Model's fields, in the shapes of these fields, and `opt`.
-
-  Raises:
-    ValueError: for a dependent field (change the fields that it depends on, or use `Model.replace`), for a name or shape that
-      is not Model's, and for a change that `Model.replace` refuses.
+  Arguments as of `Model.with_params`, which is the same as a method.
   """
   given = {}
   for name, value in changes.items():
     if name in _FOLLOWS:
-      raise ValueError(f"Model.{name} follows from other fields: change those, or set it with Model.replace.")
+      raise ValueError(f"Model.{name} follows from other fields: change these fields, or set it with Model.replace.")
     if not hasattr(m, name):
       raise ValueError(pytree.unknown(m, name))
     old = getattr(m, name)
@@ -164,7 +151,6 @@ def with_params(m: Model, **changes: Any) -> Model:
 
 # fields that `set_const` writes, without fields of which a part is the user's
 _FOLLOWS = frozenset(constants.Constants._fields) - {"eq_data", "geom_fluid", "geom_aabb", "geom_rbound"}
-Model.with_params = with_params
 
 
 def _by_id(function: Callable[..., Any], size: str) -> Callable[..., Any]:

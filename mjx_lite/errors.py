@@ -33,7 +33,7 @@ class UnsupportedModelError(NotImplementedError):
   def __init__(self, problems: list[Problem]):
     self.problems = problems
     lines = "\n".join(f"  {p}" for p in problems)
-    super().__init__(f"the model uses {len(problems)} thing(s) that mjx_lite does not implement:\n{lines}")
+    super().__init__(f"the model uses {len(problems)} feature(s) that mjx_lite does not implement:\n{lines}")
 
 
 def check_index(i: Any, n: int, message: str) -> None:
@@ -47,7 +47,7 @@ def check_index(i: Any, n: int, message: str) -> None:
     return
   i = np.asarray(i)
   if i.dtype.kind not in "iu":
-    raise TypeError(f"a number of an element has to be a whole number, not {i.dtype}.")
+    raise TypeError(f"an index has to be an integer, not {i.dtype}.")
   wrong = i[(i < 0) | (i >= n)]
   if wrong.size:
     raise IndexError(message.format(i=wrong.flat[0]))
@@ -56,8 +56,8 @@ def check_index(i: Any, n: int, message: str) -> None:
 # names in mujoco-mjx and earlier versions that do not exist here: what to use instead
 DATA_NAMES = {
   "_impl": "its fields are fields of Data itself: d.contact, d.efc_D, d.M, ...",
-  "ncon": "contacts have constant slots, d.contact.dist.shape[-1] of them; (d.contact.exclude >= 0).sum(-1) counts those taken",
-  "nefc": "constraint rows have constant places, d.efc_D.shape[-1] of them; (d.efc_D > 0).sum(-1) counts the active ones",
+  "ncon": "the number of slots is constant, d.contact.dist.shape[-1]; (d.contact.exclude >= 0).sum(-1) counts the contacts",
+  "nefc": "the number of constraint rows is constant, d.efc_D.shape[-1]; (d.efc_D > 0).sum(-1) counts the active rows",
   "ne": "count the active rows of its type: ((d.efc_D > 0) & (d.efc_type == ConstraintType.EQUALITY)).sum(-1)",
   "nf": "count the active rows of its types: d.efc_D > 0 where d.efc_type is FRICTION_DOF or FRICTION_TENDON",
   "nl": "count the active rows of its types: d.efc_D > 0 where d.efc_type is LIMIT_JOINT or LIMIT_TENDON",
@@ -80,7 +80,7 @@ MODEL_NAMES = {
   **dict.fromkeys(
     ("dof_hasfrictionloss", "tendon_hasfrictionloss", "geom_rbound_hfield", "mesh_convex", "wrap_inside_maxiter",
      "wrap_inside_tolerance", "wrap_inside_z_init", "is_wrap_inside"),
-    "it is internal to MJX",
+    "MJX uses it internally",
   ),
 }  # fmt: skip
 OPTION_NAMES = {
@@ -91,8 +91,8 @@ MODULE_NAMES = {
   "device_put": "use put_model for an MjModel and put_data for an MjData",
   "device_get_into": "use get_data_into",
   "benchmark": "run `mjx-lite bench MODEL.xml`",
-  "is_sparse": "here matrices have MuJoCo's sparse entries always; mujoco.mj_isSparse(mj_model) answers for C",
-  "refit_bvh": "here no bounding volumes are kept",
+  "is_sparse": "mjx_lite always stores the sparse entries of MuJoCo; for C, call mujoco.mj_isSparse(mj_model)",
+  "refit_bvh": "mjx_lite has no bounding volumes to refit",
   **dict.fromkeys(
     ("create_render_context", "render", "render_with_segmentation", "get_rgb", "get_depth", "get_segmentation"),
     "use mjx_lite.viz.render",

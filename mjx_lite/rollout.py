@@ -17,18 +17,15 @@ from mjx_lite import api
 from mjx_lite.integrate.adaptive import SIZES, Adaptive
 from mjx_lite.model import pytree
 from mjx_lite.model.callbacks import Callbacks
-from mjx_lite.model.types import Data, Model
+from mjx_lite.model.types import INPUTS, STATE, Data, Model
 from mjx_lite.ops import linear
 from mjx_lite.pipeline import adaptive_step
 from mjx_lite.pipeline import step as native_step
 from mjx_lite.solver.implicit_diff import SOLUTION
 
-# fields that a step reads of the step before: mjSTATE_INTEGRATION without the inputs, and the status
-STATE = ("time", "qpos", "qvel", "act", "history", "plastic", "qacc_warmstart", "status")
+STEPPED = (*STATE, "status")  # fields that a step reads of the step before
 RECORD = ("qpos", "qvel")
-# fields that keep their values of the start
-_INPUTS = ("ctrl", "qfrc_applied", "xfrc_applied", "eq_active", "mocap_pos", "mocap_quat", "userdata")
-_CARRIED = tuple(f.name for f in dataclasses.fields(Data) if f.name not in _INPUTS)
+_CARRIED = tuple(f.name for f in dataclasses.fields(Data) if f.name not in INPUTS)  # inputs keep their values of the start
 
 
 def rollout(
@@ -82,7 +79,7 @@ def rollout(
     raise ValueError(f"ctrl has to be (steps, nu) for one world, not {ahead.shape}; batch with jax.vmap.")
   length = ahead.shape[0] if ahead is not None and steps is None else steps
   if length is None:
-    raise ValueError("rollout needs steps= where ctrl is not an array.")
+    raise ValueError("rollout needs steps= if ctrl is not an array.")
   if not isinstance(length, int | np.integer) or length < 0:
     raise ValueError(f"steps has to be a whole number, 0 or more, not {length}.")
   if ahead is not None and ahead.shape != (length, m.nu):
@@ -131,7 +128,7 @@ def _scan(step, model, d, ctrl, policy, record, *, steps, checkpoint):
   """Scan over the steps, in the layout of `step`; ctrl is (steps, ...)."""
 
   def one(carry, u):
-    m, now = linear.bound(model, carry["qpos"]), d.replace(**{k: carry[k] for k in STATE})
+    m, now = linear.bound(model, carry["qpos"]), d.replace(**{k: carry[k] for k in STEPPED})
     if policy is not None:
       u = jnp.asarray(policy(m, now), d.ctrl.dtype)
     after = step(m, now if u is None else now.replace(ctrl=u))
@@ -155,7 +152,7 @@ def state_of(d: Data, end: Data) -> Data:
     d: the Data.
     end: the Data after some steps from d.
   """
-  return d.replace(**{k: getattr(end, k) for k in STATE})
+  return d.replace(**{k: getattr(end, k) for k in STEPPED})
 
 
 def checkpointed_scan(body: Callable[..., Any], carry: Any, xs: Any, length: int, every: int | None) -> tuple[Any, Any]:
@@ -181,7 +178,9 @@ def _divided(m: Model, d: Data, ctrl: Any, devices: Sequence[Any], **options: An
   """Run `rollout` on worlds divided among devices. Each device runs by itself."""
   count, n = len(devices), d.qpos.shape[0]
   if d.qpos.ndim != 2 or n % count:
-    raise ValueError(f"with devices= the Data has to have a leading world axis, a multiple of {count} long: {d.qpos.shape}.")
+    raise ValueError(
+      f"with devices= the Data needs a leading world axis whose length is a multiple of {count}; qpos has shape {d.qpos.shape}."
+    )
   mesh = jax.sharding.Mesh(np.asarray(devices), ("worlds",))
   shared, split = jax.sharding.PartitionSpec(), jax.sharding.PartitionSpec("worlds")
   policy: Any = ctrl if callable(ctrl) else None

@@ -77,7 +77,7 @@ def _slots(m: Model, d: mujoco.MjData) -> np.ndarray:
     if free is None:
       raise ValueError(
         f"put_data: the MjData has a contact of {_geoms(m, pair)}, which cannot touch in the Model: "
-        "put the model that the data is of, with contacts enabled."
+        "put the model of this MjData, with contacts enabled."
       )
     able = [i for i in free if m.plan.contact.mixed or p.slot_dim[i] == dim]
     _check_dim(m, pair, dim, able or not free)
@@ -90,8 +90,8 @@ def _slots(m: Model, d: mujoco.MjData) -> np.ndarray:
 def _check_dim(m: Model, pair: Any, dim: int, is_right: Any) -> None:
   if not is_right:
     raise ValueError(
-      f"put_data: the contact of {_geoms(m, pair)} has condim {dim}, which the Model does not give it: "
-      "put the model that the data is of."
+      f"put_data: the contact of {_geoms(m, pair)} has condim {dim}, and in the Model this contact has another: "
+      "put the model of this MjData."
     )
 
 
@@ -126,7 +126,7 @@ def _rows(m: Model, d: mujoco.MjData, slot: np.ndarray) -> np.ndarray:
     elif _jacobian(d, r).any():
       raise ValueError(
         f"put_data: the MjData has a constraint row of type {ConstraintType(kind).name} of element {i}, for which the Model "
-        "has none: put the model that the data is of; where its friction loss was zero, with put_model(..., keep=...)."
+        "has none: put the model of this MjData; if a friction loss was zero, name its field in put_model(..., keep=...)."
       )
   return out
 

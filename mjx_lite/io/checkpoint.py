@@ -63,7 +63,9 @@ def from_state_dict(x: Any, state: Mapping[str, Any]) -> Any:
       continue
     unknown.discard(name)
   if unknown:
-    raise ValueError(f"{cls} has no {', '.join(sorted(unknown))} here: make it with the same keep= as that which was written.")
+    raise ValueError(
+      f"{cls} has no {', '.join(sorted(unknown))} here: make the Data with the keep= of the Data that was written."
+    )
   return dataclasses.replace(x, **new)
 
 

@@ -81,7 +81,7 @@ def _model_of(function: str, m: Any, device: Any, given: Mapping[str, Any], stac
   if isinstance(m, mujoco.MjModel):
     return put_model(m, device, **own)
   if isinstance(m, Model) and own:
-    raise TypeError(f"{function}: {', '.join(own)} belong to put_model, which made the Model: give them there.")
+    raise TypeError(f"{function}: {', '.join(own)} are arguments of put_model: pass them when you make the Model.")
   return m
 
 
@@ -121,10 +121,6 @@ def _put(d: Data, device: Any) -> Data:
   with jax.ensure_compile_time_eval():
     d = jax.tree.map(lambda x: jax.device_put(x, device) if isinstance(x, np.ndarray) else x, d)
   return jax.device_put(d, device) if device is not None else d
-
-
-STATE = ("time", "qpos", "qvel", "act", "history", "plastic", "qacc_warmstart")
-INPUTS = ("ctrl", "qfrc_applied", "xfrc_applied", "eq_active", "mocap_pos", "mocap_quat", "userdata")
 
 
 @options.renamed(mj_model="m", mj_data="d")
@@ -211,7 +207,7 @@ def get_data_into(result: mujoco.MjData | list[mujoco.MjData], m: mujoco.MjModel
   options.pass_over("get_data_into", mjx_options, stacklevel=4)
   _check_types(m, d)
   if (d.qpos.ndim > 1) != isinstance(result, list):
-    raise ValueError("a list of MjData is needed for a Data with a world axis, and one MjData for a Data without.")
+    raise ValueError("a Data with a world axis needs a list of MjData, a Data without one a single MjData.")
   _write(result, m, d)
 
 

@@ -149,7 +149,7 @@ def _check_arguments(m, keep):
     )
   unknown = sorted(set(keep) - set(PRUNABLE))
   if unknown:
-    raise ValueError(f"keep={unknown}: only {sorted(PRUNABLE)} can be left out, so only those can be kept.")
+    raise ValueError(f"keep has {unknown}: put_model leaves out only {sorted(PRUNABLE)}, so keep takes only these names.")
 
 
 def _tell_size(m: mujoco.MjModel, plans: Plan, itemsize: int) -> None:

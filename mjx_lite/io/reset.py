@@ -7,9 +7,9 @@ import jax.numpy as jnp
 
 from mjx_lite.errors import check_index
 from mjx_lite.io.data import make_data
-from mjx_lite.io.names import name2id
 from mjx_lite.model import pytree
 from mjx_lite.model.enums import ObjType
+from mjx_lite.model.names import name2id
 from mjx_lite.model.types import Data, Model
 
 _KEY = {

@@ -66,7 +66,7 @@ def check_numbers(m: mujoco.MjModel) -> None:
         "those of a body that is fixed to it"
       )
   if found:
-    raise MjxError("the model has numbers from which no motion follows:\n" + "\n".join(f"  {x}" for x in found))
+    raise MjxError("the model has numbers that define no motion:\n" + "\n".join(f"  {x}" for x in found))
 
 
 def find_problems(m: mujoco.MjModel) -> list[Problem]:
@@ -108,7 +108,7 @@ def _distance_fields(m):
   """Find geoms whose shape is the code of a plugin."""
   for g in np.flatnonzero((m.geom_type == enums.GeomType.SDF) & (m.geom_plugin >= 0)):
     plugin = name_of(m, mujoco.mjtObj.mjOBJ_PLUGIN, m.geom_plugin[g])
-    instead = "remove the plugin from the geom and from its mesh, whose octree is its distance field then"
+    instead = "remove the plugin from the geom and from its mesh: the mesh's octree then is the distance field"
     yield Problem(name_of(m, mujoco.mjtObj.mjOBJ_GEOM, g), "plugin", plugin, instead)
 
 
@@ -127,7 +127,7 @@ def _tendons(m):
     if m.actuator_armature[i] and around[m.tendon_adr[t] : m.tendon_adr[t] + m.tendon_num[t]].any():
       yield Problem(
         name_of(m, mujoco.mjtObj.mjOBJ_ACTUATOR, i), "armature", f"{m.actuator_armature[i]:g}",
-        f"use 0: {name_of(m, kind, t)} wraps around a geom, and MuJoCo has no armature for that",
+        f"use 0: {name_of(m, kind, t)} wraps around a geom, for which MuJoCo has no armature",
       )  # fmt: skip
 
 
@@ -151,7 +151,9 @@ def _collisions(m):
     shown = ", ".join(" and ".join(name_of(m, mujoco.mjtObj.mjOBJ_GEOM, g) for g in gs) for gs in found[:3])
     more = f" and {len(found) - 3} more pairs" if len(found) > 3 else ""
     able = ", ".join(sorted({"-".join(k) for k in (*COLLIDERS, *FIELD_COLLIDERS, *(("hfield", k) for k in hfield.SHAPES))}))
-    yield Problem(shown + more, "collision", "-".join(types), f"keep them apart with contype/conaffinity; there are {able}")
+    yield Problem(
+      shown + more, "collision", "-".join(types), f"exclude the pair with contype/conaffinity; the supported pairs are {able}"
+    )
 
 
 _PAIR_FIELDS = (
@@ -180,7 +182,7 @@ def _actuators(m):
 
 
 _INSTEAD = {  # advice for sensors that are not in the table
-  enums.SensorType.PLUGIN: "remove it: there are no plugins",
+  enums.SensorType.PLUGIN: "remove the sensor: mjx_lite has no plugins",
 }
 
 

@@ -33,7 +33,7 @@ def check_change(name: str, value: Any, shape: tuple[int, ...], old: Any = None)
   n = len(shape)
   is_native = getattr(old, "shape", ())[:-1] == shape and len(value.shape) == n + 1 and value.shape[:n] == shape
   if value.shape[-n:] != shape and not is_native:
-    raise ValueError(f"{name} has shape {value.shape}, and {shape} in this model, before which axes of a batch may come.")
+    raise ValueError(f"{name} has shape {value.shape}; this model needs {shape}, which batch axes may precede.")
 
 
 def check_shape(name: str, value: Any, shape: tuple[int, ...], otherwise: str = "the array does not fit") -> None:
@@ -57,5 +57,5 @@ def check_shape(name: str, value: Any, shape: tuple[int, ...], otherwise: str = 
     return
   before = len(value.shape) - len(shape)
   if before > 0 and value.shape[before:] == shape:
-    otherwise = "a batch needs jax.vmap, with an in_axes that says 0 for this field"
-  raise ValueError(f"{name} has shape {value.shape}, and {shape} in one world of this model: {otherwise}.")
+    otherwise = "call the function under jax.vmap, with 0 for this field in in_axes"
+  raise ValueError(f"{name} has shape {value.shape}; one world of this model needs {shape}: {otherwise}.")

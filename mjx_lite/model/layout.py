@@ -2,11 +2,14 @@
 
 import hashlib
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from mjx_lite.model.callbacks import NONE, Callbacks
+
+if TYPE_CHECKING:
+  from mjx_lite.plan import Plan
 
 
 class Layout:
@@ -26,7 +29,7 @@ class Layout:
 
   __slots__ = ("_hash", "callbacks", "digest", "dtype", "plan", "pruned", "static", "tile")
 
-  def __init__(self, static: Mapping[str, Any], plan: Any, pruned: frozenset[str], tile: int, dtype: str):
+  def __init__(self, static: Mapping[str, Any], plan: "Plan", pruned: frozenset[str], tile: int, dtype: str):
     self.static = dict(static)
     self.plan = plan
     self.pruned = pruned

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 
 
-def array(*shape: str | int, unit: str = "", stage: str = "", dtype: str = "float") -> Any:
+def array(*shape: str | int, unit: str = "", stage: str = "", dtype: str = "float", kind: str = "") -> Any:
   """Declare an array field. A field whose name begins with an underscore is optional: see `Handed`.
 
   Args:
@@ -19,8 +19,9 @@ def array(*shape: str | int, unit: str = "", stage: str = "", dtype: str = "floa
     unit: SI unit.
     stage: pipeline stage that writes the field; '' for state, input or parameter.
     dtype: 'float' (the Model's), 'int' or 'bool'.
+    kind: 'state' for what a step reads of the step before, 'input' for what the user gives, '' for all others.
   """
-  return dataclasses.field(metadata=dict(shape=shape, unit=unit, stage=stage, dtype=dtype))
+  return dataclasses.field(metadata=dict(shape=shape, unit=unit, stage=stage, dtype=dtype, kind=kind))
 
 
 def static(**kwargs: Any) -> Any:
@@ -40,6 +41,11 @@ def pytree(cls: type) -> type:
 def specs(cls: type) -> dict[str, Mapping[str, Any]]:
   """Return the declarations of a class's array fields by public name, without a leading underscore."""
   return {f.name.removeprefix("_"): f.metadata for f in dataclasses.fields(cls) if "shape" in f.metadata}
+
+
+def of_kind(cls: type, kind: str) -> tuple[str, ...]:
+  """Return the names of a class's fields of this kind, in the order of their declaration."""
+  return tuple(name for name, spec in specs(cls).items() if spec["kind"] == kind)
 
 
 class Handed:

@@ -9,134 +9,36 @@ have the rotation first. Quaternions are wxyz. Matrices multiply column vectors,
 """
 
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import jax
 
 from mjx_lite import errors
-from mjx_lite.model import describe, enums, fit
+from mjx_lite.math import quat
+from mjx_lite.model import above, describe, enums, fit
+from mjx_lite.model.bind import BoundFields, NamedElements
 from mjx_lite.model.layout import Layout
+from mjx_lite.model.option import Option, Statistic
 from mjx_lite.model.packing import Lazy
-from mjx_lite.model.pytree import Handed, Replaceable, array, pytree, specs, static
+from mjx_lite.model.pytree import Handed, Replaceable, array, of_kind, pytree, specs, static
 from mjx_lite.model.status import Status
 
-_DISABLE, _ENABLE = enums.DisableBit, enums.EnableBit
+if TYPE_CHECKING:
+  from mjx_lite.plan import Plan
+
+__all__ = ["INPUTS", "STATE", "Contact", "Data", "Model", "Option", "Statistic"]
+
+_DISABLE = enums.DisableBit
 _STRAIGHT = 1000  # largest contact slots times dofs for straight-line machine code
-_FELT = 30.0  # range in units of `contact_reach`: at larger distances a contact's weight is round-off
 
 
 @pytree
-class Option(Replaceable):
-  """mjOption, and options for derivatives of contacts. Numbers are traced; options that select an algorithm are static."""
-
-  timestep: jax.Array = array(unit="s")
-  impratio: jax.Array = array()
-  tolerance: jax.Array = array()
-  ls_tolerance: jax.Array = array()
-  noslip_tolerance: jax.Array = array()
-  ccd_tolerance: jax.Array = array()
-  gravity: jax.Array = array(3, unit="m/s^2")
-  wind: jax.Array = array(3, unit="m/s")
-  magnetic: jax.Array = array(3)
-  density: jax.Array = array(unit="kg/m^3")
-  viscosity: jax.Array = array(unit="Pa s")
-  contact_reach: jax.Array = array(unit="m")  # not MuJoCo's; see `put_model`
-  o_margin: jax.Array = array(unit="m")
-  o_solref: jax.Array = array(2)
-  o_solimp: jax.Array = array(5)
-  o_friction: jax.Array = array(5)
-  integrator: int = static()
-  cone: int = static()
-  jacobian: int = static()
-  solver: int = static()
-  iterations: int = static()
-  ls_iterations: int = static()
-  noslip_iterations: int = static()
-  ccd_iterations: int = static()
-  sdf_iterations: int = static()
-  sdf_initpoints: int = static()
-  disableflags: int = static()
-  enableflags: int = static()
-  disableactuator: int = static()
-  contact_gradient: str = static()  # not MuJoCo's; see `put_model`
-
-  def __repr__(self) -> str:
-    return describe.parts(self)
-
-  def replace(self, **changes: Any) -> "Option":
-    """Return a copy with some options changed.
-
-    Raises:
-      ValueError: the last axes of an array are not the option's shape.
-    """
-    declared = specs(Option)
-    for name, value in changes.items():
-      if name in declared:
-        fit.check_change(f"Model.opt.{name}", value, declared[name]["shape"], getattr(self, name))
-    return super().replace(**changes)
-
-  def __getattr__(self, name: str) -> Any:
-    advice = f": {errors.OPTION_NAMES[name]}." if name in errors.OPTION_NAMES else "."
-    raise AttributeError(f"Option has no field '{name}'{advice}")
-
-  def _on(self, bit: int) -> bool:
-    return not self.disableflags & bit
-
-  @property
-  def felt(self) -> jax.Array | float:
-    """Distance beyond its margin up to which a contact has derivatives [m]."""
-    return 0.0 if self.contact_gradient == "exact" else _FELT * self.contact_reach
-
-  # resolved flags: the only place where bits are tested
-  use_constraint = property(lambda self: self._on(_DISABLE.CONSTRAINT))
-  use_equality = property(lambda self: self._on(_DISABLE.EQUALITY))
-  use_frictionloss = property(lambda self: self._on(_DISABLE.FRICTIONLOSS))
-  use_limit = property(lambda self: self._on(_DISABLE.LIMIT))
-  use_contact = property(lambda self: self._on(_DISABLE.CONTACT) and self.use_constraint)
-  use_spring = property(lambda self: self._on(_DISABLE.SPRING))
-  use_damper = property(lambda self: self._on(_DISABLE.DAMPER))
-  use_passive = property(lambda self: self.use_spring or self.use_damper)
-  use_gravity = property(lambda self: self._on(_DISABLE.GRAVITY))
-  use_clampctrl = property(lambda self: self._on(_DISABLE.CLAMPCTRL))
-  use_warmstart = property(lambda self: self._on(_DISABLE.WARMSTART))
-  use_filterparent = property(lambda self: self._on(_DISABLE.FILTERPARENT))
-  use_actuation = property(lambda self: self._on(_DISABLE.ACTUATION))
-  use_refsafe = property(lambda self: self._on(_DISABLE.REFSAFE))
-  use_eulerdamp = property(lambda self: self._on(_DISABLE.EULERDAMP) and self.use_damper)
-  use_autoreset = property(lambda self: self._on(_DISABLE.AUTORESET))
-  use_sensor = property(lambda self: self._on(_DISABLE.SENSOR))
-  use_override = property(lambda self: bool(self.enableflags & _ENABLE.OVERRIDE))
-  use_diagexact = property(lambda self: bool(self.enableflags & _ENABLE.DIAGEXACT))
-  use_energy = property(lambda self: bool(self.enableflags & _ENABLE.ENERGY))
-  use_fwdinv = property(lambda self: bool(self.enableflags & _ENABLE.FWDINV))
-  is_discrete = property(lambda self: self.integrator == enums.IntegratorType.DISCRETE)
-  use_invdiscrete = property(lambda self: bool(self.enableflags & _ENABLE.INVDISCRETE))
-
-
-@pytree
-class Statistic(Replaceable):
-  """mjStatistic."""
-
-  def __repr__(self) -> str:
-    return describe.parts(self)
-
-  meaninertia: jax.Array = array(unit="kg m^2")
-  meanmass: jax.Array = array(unit="kg")
-  meansize: jax.Array = array(unit="m")
-  extent: jax.Array = array(unit="m")
-  center: jax.Array = array(3, unit="m")
-
-
-@pytree
-class Model(Replaceable):
+class Model(NamedElements, Replaceable):
   """mjModel: floats of the physics as arrays, everything else in `layout`.
 
   Every name of mjModel works: `m.body_mass` is a traced array, `m.body_parentid` a read-only NumPy array, `m.nv` a
   number. Python control flow may depend on static fields, but not on traced fields. Every field is static or traced.
   """
-
-  # returns a copy with parameters changed and dependent fields computed again; set by api.py, which may import `set_const`
-  with_params: ClassVar[Callable[..., "Model"]]
 
   def __repr__(self) -> str:
     return describe.model(self)
@@ -285,7 +187,7 @@ class Model(Replaceable):
     return ""
 
   @property
-  def plan(self) -> Any:
+  def plan(self) -> "Plan":
     """Index tables of the subsystems."""
     return self.layout.plan
 
@@ -315,6 +217,20 @@ class Model(Replaceable):
     for part in ("opt", "stat"):
       for name, spec in specs(type(getattr(self, part))).items():
         fit.check_shape(f"Model.{part}.{name}", getattr(getattr(self, part), name), spec["shape"])
+
+  def with_params(self, **changes: Any) -> "Model":
+    """Return a copy with some parameters changed, and every dependent field computed again (`set_const`).
+
+    `m.with_params(body_mass=mass, geom_size=size)`, `m.with_params(opt=m.opt.replace(timestep=h))`.
+
+    Args:
+      **changes: arrays by the names of Model's fields, in the shapes of these fields, and `opt`.
+
+    Raises:
+      ValueError: for a dependent field (change the fields that it depends on, or use `replace`), for a name or shape that is
+        not Model's, and for a change that `replace` refuses.
+    """
+    return above.call("with_params", self, **changes)
 
   def replace(self, **changes: Any) -> "Model":
     """Return a copy with some arrays changed and all others as they are, for experts.
@@ -403,12 +319,15 @@ _ON_DEMAND = "call mjx_lite.{}(m, d), which returns a Data that has it; in a sca
 QUATERNIONS = {"xmat": "xquat", "ximat": "xiquat", "geom_xmat": "geom_xquat", "site_xmat": "site_xquat"}
 
 
+_to_mat = jax.jit(lambda q: quat.to_mat(q[..., None])[..., 0])  # (..., 4) to (..., 3, 3); compiled, as users read it eagerly
+
+
 def _rotation(quaternion: str) -> Callable[["Data"], jax.Array]:
-  return lambda d: Data.rotation(getattr(d, quaternion))
+  return lambda d: _to_mat(getattr(d, quaternion))
 
 
 @pytree
-class Data(Lazy):
+class Data(BoundFields, Lazy):
   """mjData of one world: state, inputs and everything that the stages compute.
 
   Some fields are optional: a Data keeps them only if `make_data(m, keep=...)` names them. Rotation matrices that are not kept
@@ -423,9 +342,6 @@ class Data(Lazy):
   Files: pickle takes a Data as it is. orbax refuses arrays of size zero, and most models have some: save
   `mjx_lite.to_state_dict(d)`, and pass the restored dict to `from_state_dict`.
   """
-
-  # returns rotation matrices (..., 3, 3) of unit quaternions (..., 4); set by api.py, which may import `math.quat`
-  rotation: ClassVar[Callable[[jax.Array], jax.Array]]
 
   def __repr__(self) -> str:
     return describe.data(self)
@@ -447,21 +363,21 @@ class Data(Lazy):
     return super().replace(**self.as_arrays(changes))
 
   # state
-  time: jax.Array = array(unit="s")
-  qpos: jax.Array = array("nq", unit="m|rad")
-  qvel: jax.Array = array("nv", unit="m/s|rad/s")
-  act: jax.Array = array("na")
-  history: jax.Array = array("nhistory")
-  plastic: jax.Array = array("nplastic")
-  qacc_warmstart: jax.Array = array("nv")
+  time: jax.Array = array(unit="s", kind="state")
+  qpos: jax.Array = array("nq", unit="m|rad", kind="state")
+  qvel: jax.Array = array("nv", unit="m/s|rad/s", kind="state")
+  act: jax.Array = array("na", kind="state")
+  history: jax.Array = array("nhistory", kind="state")
+  plastic: jax.Array = array("nplastic", kind="state")
+  qacc_warmstart: jax.Array = array("nv", kind="state")
   # inputs
-  ctrl: jax.Array = array("nu")
-  qfrc_applied: jax.Array = array("nv")
-  xfrc_applied: jax.Array = array("nbody", 6)
-  eq_active: jax.Array = array("neq", dtype="bool")
-  mocap_pos: jax.Array = array("nmocap", 3, unit="m")
-  mocap_quat: jax.Array = array("nmocap", 4)
-  userdata: jax.Array = array("nuserdata")
+  ctrl: jax.Array = array("nu", kind="input")
+  qfrc_applied: jax.Array = array("nv", kind="input")
+  xfrc_applied: jax.Array = array("nbody", 6, kind="input")
+  eq_active: jax.Array = array("neq", dtype="bool", kind="input")
+  mocap_pos: jax.Array = array("nmocap", 3, unit="m", kind="input")
+  mocap_quat: jax.Array = array("nmocap", 4, kind="input")
+  userdata: jax.Array = array("nuserdata", kind="input")
   # position
   xpos: jax.Array = array("nbody", 3, unit="m", stage="kinematics")
   xquat: jax.Array = array("nbody", 4, stage="kinematics")
@@ -545,3 +461,7 @@ class Data(Lazy):
   crb, qLD, qLDiagInv, efc_KBIP = (Handed(_KEEP) for _ in range(4))
   subtree_linvel, subtree_angmom = (Handed(_ON_DEMAND.format("subtree_vel")) for _ in range(2))
   cacc, cfrc_int, cfrc_ext = (Handed(_ON_DEMAND.format("rne_postconstraint")) for _ in range(3))
+
+
+# what a step reads of the step before (mjSTATE_INTEGRATION without the inputs), and what the user gives
+STATE, INPUTS = of_kind(Data, "state"), of_kind(Data, "input")

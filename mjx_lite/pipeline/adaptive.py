@@ -12,19 +12,14 @@ from mjx_lite.model import callbacks as user
 from mjx_lite.model import status
 from mjx_lite.model.callbacks import Callbacks
 from mjx_lite.model.status import Warning
-from mjx_lite.model.types import Data, Model
+from mjx_lite.model.types import STATE, Data, Model
 from mjx_lite.pipeline.advance import advance_state, record_history
 from mjx_lite.pipeline.dynamics import forward, forward_without_sensors
 from mjx_lite.pipeline.reset import check_acc, check_state
 
+_MOVED = tuple(k for k in STATE if k not in ("time", "history"))
 # fields that change between substeps: the state, its rates, and other fields that `advance_state` reads
-_CARRIED = (
-  "time", "qpos", "qvel", "act", "plastic", "qacc_warmstart", "status",
-  "qacc", "act_dot", "actuator_length", "actuator_velocity", "ten_length", "ten_J",
-)  # fmt: skip
-
-
-_MOVED = ("qpos", "qvel", "act", "plastic", "qacc_warmstart")
+_CARRIED = ("time", *_MOVED, "status", "qacc", "act_dot", "actuator_length", "actuator_velocity", "ten_length", "ten_J")
 
 
 def adaptive_step(m: Model, d: Data, *, accuracy: adaptive.Adaptive, callbacks: Callbacks | None = None) -> Data:

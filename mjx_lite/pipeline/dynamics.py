@@ -11,7 +11,7 @@ from mjx_lite.pipeline.acceleration import smooth_acceleration, solve_rows
 from mjx_lite.pipeline.actuation import apply_control, fwd_actuation
 from mjx_lite.pipeline.constraint import build_rows, rebuild_rows
 from mjx_lite.pipeline.metric import apply_free_gyro, convert_rows, effective_metric
-from mjx_lite.pipeline.position import mass_factor, position_and_factor
+from mjx_lite.pipeline.position import collision, mass_factor, poses_and_inertias, transmission
 from mjx_lite.pipeline.sensors import sensor_acc, sensor_pos, sensor_vel
 from mjx_lite.pipeline.velocity import energy_pos, energy_vel, velocities
 
@@ -41,14 +41,17 @@ def forward(
   m = user.attach(m, callbacks)
   d, cache = until_velocity(m, d, int(skip_stage), skip_sensor)
   d = apply_control(m, d) if m.opt.use_actuation else d
-  return from_actuation(m, d, cache, skip_sensor)
+  d = fwd_actuation(m, d)
+  d = accelerations(m, d, cache)
+  return d if skip_sensor else sensor_acc(m, d)
 
 
 def forward_without_sensors(m: Model, d: Data) -> Data:
   """Run forward without energies and sensors, which only the user reads."""
   d, cache = until_velocity(m, d, skip_sensor=True, energies=False)
   d = apply_control(m, d) if m.opt.use_actuation else d
-  return from_actuation(m, d, cache, skip_sensor=True)
+  d = fwd_actuation(m, d)
+  return accelerations(m, d, cache)
 
 
 def until_velocity(
@@ -57,7 +60,9 @@ def until_velocity(
   """Compute everything that depends on positions and velocities, from the stage after `skip_stage` on."""
   energies = energies and m.opt.use_energy
   if skip_stage < Stage.POS:
-    d, factor = position_and_factor(m, d)
+    d, factor = poses_and_inertias(m, d)
+    d = collision(m, d)
+    d = transmission(m, d)
     d = d if skip_sensor else sensor_pos(m, d)
     d = energy_pos(m, d) if energies else d
   else:
@@ -71,14 +76,11 @@ def until_velocity(
   return (energy_vel(m, d) if energies else d), StageCache(factor, rows)
 
 
-def from_actuation(m: Model, d: Data, cache: StageCache, skip_sensor: bool = False) -> Data:
-  """Compute everything that depends on the controls: actuator forces, accelerations and constraint forces."""
-  d = fwd_actuation(m, d)
+def accelerations(m: Model, d: Data, cache: StageCache) -> Data:
+  """Compute accelerations and constraint forces, from actuator forces and all that depends on positions and velocities."""
   metric, rows = effective_metric(m, d), cache.rows
   if metric is None:
-    d = solve_rows(m, smooth_acceleration(m, d, cache.factor), rows)
-  else:
-    d, rows, touched = convert_rows(m, d, rows, metric)
-    d = solve_rows(m, smooth_acceleration(m, d, cache.factor, metric), rows, metric)
-    d = apply_free_gyro(m, d, metric, touched)
-  return d if skip_sensor else sensor_acc(m, d)
+    return solve_rows(m, smooth_acceleration(m, d, cache.factor), rows)
+  d, rows, touched = convert_rows(m, d, rows, metric)
+  d = solve_rows(m, smooth_acceleration(m, d, cache.factor, metric), rows, metric)
+  return apply_free_gyro(m, d, metric, touched)

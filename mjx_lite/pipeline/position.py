@@ -67,16 +67,6 @@ def factor_m(m: Model, d: Data) -> Data:
 
 def collision(m: Model, d: Data) -> Data:
   """Compute contacts."""
-  d = _collision(m, d)
-  if m.layout.callbacks.contact is None or not m.plan.sizes["ncon"]:
-    return d
-  keep = user.call(m, d, "contact", m.plan.sizes["ncon"]).astype(bool)
-  c = d.contact
-  dist, exclude = jnp.where(keep, c.dist, jnp.asarray(NO_CONTACT, c.dist.dtype)), jnp.where(keep, c.exclude, -1)
-  return d.replace(contact=c.replace(dist=dist, exclude=exclude))
-
-
-def _collision(m: Model, d: Data) -> Data:
   c = driver.collide(m, d.geom_xpos, d.geom_xmat)
   if m.plan.contact.chosen:
     lost = status.mark(d.status, Warning.PAIRFULL, c.lost_pair)
@@ -90,11 +80,22 @@ def _collision(m: Model, d: Data) -> Data:
     d = d.replace(status=status.mark(d.status, Warning.CONTACTFULL, c.full))
   if c.lost_search is not None:
     d = d.replace(status=status.mark(d.status, Warning.CCD, c.lost_search))
-  return d.replace(
+  d = d.replace(
     contact=d.contact.replace(
       dist=c.dist, pos=c.pos, frame=c.frame, includemargin=c.params.margin, exclude=c.exclude, **params
     )
   )  # fmt: skip
+  return d if m.layout.callbacks.contact is None else _without_refused(m, d)
+
+
+def _without_refused(m: Model, d: Data) -> Data:
+  """Take out the contacts that the user's function does not want."""
+  if not m.plan.sizes["ncon"]:
+    return d
+  keep = user.call(m, d, "contact", m.plan.sizes["ncon"]).astype(bool)
+  c = d.contact
+  dist, exclude = jnp.where(keep, c.dist, jnp.asarray(NO_CONTACT, c.dist.dtype)), jnp.where(keep, c.exclude, -1)
+  return d.replace(contact=c.replace(dist=dist, exclude=exclude))
 
 
 def transmission(m: Model, d: Data) -> Data:
@@ -122,11 +123,13 @@ def transmission(m: Model, d: Data) -> Data:
 
 def fwd_position(m: Model, d: Data) -> Data:
   """Compute everything that depends on positions only, without constraint rows, which need velocities too."""
-  return position_and_factor(m, d)[0]
+  d, _ = poses_and_inertias(m, d)
+  d = collision(m, d)
+  return transmission(m, d)
 
 
-def position_and_factor(m: Model, d: Data) -> tuple[Data, Any]:
-  """Compute `fwd_position`, and the factor of M."""
+def poses_and_inertias(m: Model, d: Data) -> tuple[Data, Any]:
+  """Compute poses, tendons and M, and return the factor of M besides."""
   d = kinematics(m, d)
   d = com_pos(m, d)
   d = camlight(m, d)
@@ -134,10 +137,7 @@ def position_and_factor(m: Model, d: Data) -> tuple[Data, Any]:
   d = crb(m, d)
   d = tendon_armature(m, d)
   factor = mass_factor(m, d)
-  d = d.replace(**mass.packed(m, factor, d.cdof)._asdict())
-  d = collision(m, d)
-  d = transmission(m, d)
-  return d, factor
+  return d.replace(**mass.packed(m, factor, d.cdof)._asdict()), factor
 
 
 def mass_factor(m: Model, d: Data) -> Any:

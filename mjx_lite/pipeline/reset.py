@@ -7,7 +7,7 @@ from mjx_lite.math import vector
 from mjx_lite.model import status
 from mjx_lite.model.enums import MAXVAL
 from mjx_lite.model.status import Warning
-from mjx_lite.model.types import Data, Model
+from mjx_lite.model.types import INPUTS, STATE, Data, Model
 from mjx_lite.ops import linear
 from mjx_lite.sensor import driver as sensor
 from mjx_lite.smooth import (
@@ -42,10 +42,7 @@ def _bad(x):
   return linear.materialized(vector.fold(jnp.logical_or, ~(jnp.abs(x) <= MAXVAL), 0))
 
 
-_RESET_FIELDS = (
-  "time", "qpos", "qvel", "act", "history", "plastic", "qacc_warmstart", "ctrl", "qfrc_applied", "xfrc_applied",
-  "eq_active", "mocap_pos", "mocap_quat", "userdata", "qacc", "qfrc_smooth", "qfrc_constraint",
-)  # fmt: skip
+_RESET_FIELDS = (*STATE, *INPUTS, "qacc", "qfrc_smooth", "qfrc_constraint")
 
 
 def _reset_where(m: Model, d: Data, bad: jax.Array) -> Data:

@@ -4,13 +4,14 @@ from mjx_lite.model import callbacks as user
 from mjx_lite.model.callbacks import Callbacks
 from mjx_lite.model.enums import IntegratorType
 from mjx_lite.model.types import Data, Model
-from mjx_lite.pipeline.actuation import apply_control
+from mjx_lite.pipeline.actuation import apply_control, fwd_actuation
 from mjx_lite.pipeline.advance import INTEGRATORS
 from mjx_lite.pipeline.constraint import rebuild_rows
-from mjx_lite.pipeline.dynamics import StageCache, forward, from_actuation, until_velocity
+from mjx_lite.pipeline.dynamics import StageCache, accelerations, forward, until_velocity
 from mjx_lite.pipeline.inverse import compare_inverse
 from mjx_lite.pipeline.position import mass_factor
 from mjx_lite.pipeline.reset import check_acc, check_state
+from mjx_lite.pipeline.sensors import sensor_acc
 
 
 def step(m: Model, d: Data, *, callbacks: Callbacks | None = None) -> Data:
@@ -52,7 +53,9 @@ def step2(m: Model, d: Data, *, callbacks: Callbacks | None = None) -> Data:
   """
   m = user.attach(m, callbacks)
   d, rows = rebuild_rows(m, d)
-  d = from_actuation(m, d, StageCache(mass_factor(m, d), rows))
+  d = fwd_actuation(m, d)
+  d = accelerations(m, d, StageCache(mass_factor(m, d), rows))
+  d = sensor_acc(m, d)
   d = check_acc(m, d)
   return _integrate(m, d, IntegratorType.EULER if m.opt.integrator == IntegratorType.RK4 else m.opt.integrator)
 

@@ -16,7 +16,7 @@ from mjx_lite.model import enums, pytree
 ROOT = pathlib.Path(mjx.__file__).parent
 # layers from the bottom; a module may import from its own package and from those before it
 ORDER = (
-  "errors", "compiler", "ops", "model", "math", "batching", "collision", "smooth", "actuator", "constraint", "solver", "sensor",
+  "errors", "compiler", "ops", "math", "model", "batching", "collision", "smooth", "actuator", "constraint", "solver", "sensor",
   "integrate", "plan", "pipeline", "support", "api", "io", "rollout", "derivative", "check_grad", "explain", "__init__", "viz",
   "envs", "control", "rl", "sysid", "cli", "__main__",
 )  # fmt: skip
@@ -36,8 +36,10 @@ def name_of(path):
 
 
 def imports(path):
-  """Modules that a file imports."""
-  for node in ast.walk(ast.parse(path.read_text())):
+  """Modules that a file imports when it runs: not what stands under `if TYPE_CHECKING`, which only a type checker reads."""
+  tree = ast.parse(path.read_text())
+  tree.body = [x for x in tree.body if not (isinstance(x, ast.If) and getattr(x.test, "id", "") == "TYPE_CHECKING")]
+  for node in ast.walk(tree):
     if isinstance(node, ast.Import):
       yield from (a.name for a in node.names)
     elif isinstance(node, ast.ImportFrom):

@@ -76,7 +76,7 @@ def test_what_does_not_fit_is_named():
     mjx.from_state_dict(d, mjx.to_state_dict(many))
   with pytest.raises(ValueError, match=r"Data.qpos was not written"):
     mjx.from_state_dict(d, {k: x for k, x in state.items() if k != "qpos"})
-  with pytest.raises(ValueError, match="Data has no crb here: make it with the same keep="):
+  with pytest.raises(ValueError, match="Data has no crb here: make the Data with the keep="):
     mjx.from_state_dict(d, mjx.to_state_dict(_things(keep=("crb",))[1]))
   with pytest.raises(ValueError, match=r"written as float32"):
     mjx.from_state_dict(m, mjx.to_state_dict(_things(np.float32)[0]))

@@ -76,9 +76,9 @@ def test_what_belongs_to_put_model_is_named():
   m = mjx.put_model(model)
   assert mjx.make_data(model, ncon_max=3).contact.dist.shape == (3,)
   assert mjx.put_data(model, mujoco.MjData(model), ncon_max=3).contact.dist.shape == (3,)
-  with pytest.raises(TypeError, match="make_data: ncon_max belong to put_model"):
+  with pytest.raises(TypeError, match="make_data: ncon_max are arguments of put_model"):
     mjx.make_data(m, ncon_max=3)
-  with pytest.raises(TypeError, match="put_data: dtype belong to put_model"):
+  with pytest.raises(TypeError, match="put_data: dtype are arguments of put_model"):
     mjx.put_data(m, mujoco.MjData(model), dtype=np.float32)
 
 

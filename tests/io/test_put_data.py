@@ -182,7 +182,7 @@ def test_what_has_no_place_is_named():
     mjx.put_data(mjx.put_model(apart), data)
   slippery = copy.deepcopy(model)
   slippery.geom_condim[:] = 4
-  with pytest.raises(ValueError, match="has condim 3, which the Model does not give it"):
+  with pytest.raises(ValueError, match="has condim 3, and in the Model this contact has another"):
     mjx.put_data(mjx.put_model(slippery), data)
   smooth = copy.deepcopy(model)
   smooth.dof_frictionloss[:] = 0

@@ -86,7 +86,7 @@ def test_a_batch_without_vmap_says_so(how):
   m, d = _scene()
   heavy = m.replace(body_mass=jnp.stack([m.body_mass] * 4))
   many = jax.tree.map(lambda x: jnp.stack([x] * 4), d)
-  message = r"Model.body_mass has shape \(4, 2\), and \(2,\) in one world of this model: a batch needs jax.vmap"
+  message = r"Model.body_mass has shape \(4, 2\); one world of this model needs \(2,\): call the function under jax.vmap"
   for call in _entrances(m, d):
     with pytest.raises(ValueError, match=message):
       how(call)(heavy, d)

@@ -12,7 +12,7 @@ from jax.interpreters import partial_eval as pe
 import mjx_lite as mjx
 from mjx_lite.batching import worlds
 from mjx_lite.compiler.scalars import loop_arguments
-from mjx_lite.rollout import STATE, checkpointed_scan
+from mjx_lite.rollout import STEPPED, checkpointed_scan
 
 XML = """
 <mujoco>
@@ -221,7 +221,7 @@ def test_what_nobody_reads_is_not_carried(pendula):
   m, many, ctrl = pendula
   d, u = jax.tree.map(lambda x: x[0], many), ctrl[0]
   run = lambda d, u: mjx.rollout(m, d, u)  # noqa: E731
-  state = len(jax.tree.leaves({k: getattr(d, k) for k in STATE}))
+  state = len(jax.tree.leaves({k: getattr(d, k) for k in STEPPED}))
   assert _carried(run, d, u) > 2 * state
   assert _carried(lambda d, u: run(d, u)[1], d, u) <= state + 1  # the number of the step
   assert _carried(lambda d, u: run(d, u)[0].qpos, d, u) <= state + 1

@@ -9,13 +9,11 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import mujoco
 import numpy as np
 
-from mjx_lite.io.names import id2name, name2id
 from mjx_lite.model import pytree
 from mjx_lite.model.enums import JointType, ObjType
-from mjx_lite.model.types import Data, Model
+from mjx_lite.model.names import id2name, name2id
 
 
 class _Kind(NamedTuple):
@@ -23,34 +21,34 @@ class _Kind(NamedTuple):
   prefix: str  # prefix of mjModel's fields
   data_prefix: str  # prefix of mjData's fields
   type: int
-  spec: Any  # class in an MjSpec
+  spec: str  # name of the class of the elements in an MjSpec
 
 
 _KINDS = (
-  _Kind("body", "body_", "", ObjType.BODY, mujoco.MjsBody),
-  _Kind("joint", "jnt_", "", ObjType.JOINT, mujoco.MjsJoint),
-  _Kind("geom", "geom_", "geom_", ObjType.GEOM, mujoco.MjsGeom),
-  _Kind("site", "site_", "site_", ObjType.SITE, mujoco.MjsSite),
-  _Kind("camera", "cam_", "cam_", ObjType.CAMERA, mujoco.MjsCamera),
-  _Kind("light", "light_", "light_", ObjType.LIGHT, mujoco.MjsLight),
-  _Kind("mesh", "mesh_", "", ObjType.MESH, mujoco.MjsMesh),
-  _Kind("hfield", "hfield_", "", ObjType.HFIELD, mujoco.MjsHField),
-  _Kind("material", "mat_", "", ObjType.MATERIAL, mujoco.MjsMaterial),
-  _Kind("pair", "pair_", "", ObjType.PAIR, mujoco.MjsPair),
-  _Kind("exclude", "exclude_", "", ObjType.EXCLUDE, mujoco.MjsExclude),
-  _Kind("equality", "eq_", "eq_", ObjType.EQUALITY, mujoco.MjsEquality),
-  _Kind("tendon", "tendon_", "ten_", ObjType.TENDON, mujoco.MjsTendon),
-  _Kind("actuator", "actuator_", "actuator_", ObjType.ACTUATOR, mujoco.MjsActuator),
-  _Kind("sensor", "sensor_", "", ObjType.SENSOR, mujoco.MjsSensor),
-  _Kind("numeric", "numeric_", "", ObjType.NUMERIC, mujoco.MjsNumeric),
-  _Kind("text", "text_", "", ObjType.TEXT, mujoco.MjsText),
-  _Kind("key", "key_", "", ObjType.KEY, mujoco.MjsKey),
+  _Kind("body", "body_", "", ObjType.BODY, "MjsBody"),
+  _Kind("joint", "jnt_", "", ObjType.JOINT, "MjsJoint"),
+  _Kind("geom", "geom_", "geom_", ObjType.GEOM, "MjsGeom"),
+  _Kind("site", "site_", "site_", ObjType.SITE, "MjsSite"),
+  _Kind("camera", "cam_", "cam_", ObjType.CAMERA, "MjsCamera"),
+  _Kind("light", "light_", "light_", ObjType.LIGHT, "MjsLight"),
+  _Kind("mesh", "mesh_", "", ObjType.MESH, "MjsMesh"),
+  _Kind("hfield", "hfield_", "", ObjType.HFIELD, "MjsHField"),
+  _Kind("material", "mat_", "", ObjType.MATERIAL, "MjsMaterial"),
+  _Kind("pair", "pair_", "", ObjType.PAIR, "MjsPair"),
+  _Kind("exclude", "exclude_", "", ObjType.EXCLUDE, "MjsExclude"),
+  _Kind("equality", "eq_", "eq_", ObjType.EQUALITY, "MjsEquality"),
+  _Kind("tendon", "tendon_", "ten_", ObjType.TENDON, "MjsTendon"),
+  _Kind("actuator", "actuator_", "actuator_", ObjType.ACTUATOR, "MjsActuator"),
+  _Kind("sensor", "sensor_", "", ObjType.SENSOR, "MjsSensor"),
+  _Kind("numeric", "numeric_", "", ObjType.NUMERIC, "MjsNumeric"),
+  _Kind("text", "text_", "", ObjType.TEXT, "MjsText"),
+  _Kind("key", "key_", "", ObjType.KEY, "MjsKey"),
 )
 _QPOS_WIDTH = {JointType.FREE: 7, JointType.BALL: 4, JointType.SLIDE: 1, JointType.HINGE: 1}
 _DOF_WIDTH = {JointType.FREE: 6, JointType.BALL: 3, JointType.SLIDE: 1, JointType.HINGE: 1}
 
 
-def _spans(m: Model, kind: _Kind, size: str) -> tuple[np.ndarray, np.ndarray] | None:
+def _spans(m: Any, kind: _Kind, size: str) -> tuple[np.ndarray, np.ndarray] | None:
   """Return the first row and the number of rows of all elements of a kind, in an array whose first axis has this size.
 
   The result is None where each element has one row.
@@ -73,7 +71,7 @@ def _spans(m: Model, kind: _Kind, size: str) -> tuple[np.ndarray, np.ndarray] | 
 class Element:
   """One or more elements of a Model, of one kind; the attributes are mjModel's fields without the prefix."""
 
-  def __init__(self, m: Model, kind: _Kind, ids: int | list[int]):
+  def __init__(self, m: Any, kind: _Kind, ids: int | list[int]):
     self._m, self._kind, self.id = m, kind, ids
 
   @property
@@ -88,7 +86,7 @@ class Element:
     joint = self._kind.type == ObjType.JOINT
     for prefix in (self._kind.prefix, *(("dof_", "") if joint else ())):  # as in mujoco: joint('x').damping, .qpos0
       field = prefix + name
-      spec = pytree.specs(Model).get(field)
+      spec = pytree.specs(type(self._m)).get(field)
       if prefix != self._kind.prefix:
         index = _rows(self._m, self._kind, self.id, "nq" if not prefix else "nv")
       else:
@@ -96,10 +94,10 @@ class Element:
       if spec is not None or (field in self._m.layout.static and isinstance(getattr(self._m, field), np.ndarray)):
         ndim = len(spec["shape"]) if spec is not None else getattr(self._m, field).ndim
         return _take(getattr(self._m, field), index, ndim)
-    raise AttributeError(f"a {self._kind.method} has no field '{name}'")
+    raise AttributeError(f"a {self._kind.method} has no field '{name}' in Model.")
 
 
-def _rows(m: Model, kind: _Kind, ids: int | list[int], size: str) -> Any:
+def _rows(m: Any, kind: _Kind, ids: int | list[int], size: str) -> Any:
   """Return the rows of elements in an array with this first axis: a number where an element has just one row."""
   spans = _spans(m, kind, size)
   if spans is None:
@@ -119,11 +117,11 @@ def _take(x: Any, index: Any, ndim: int) -> Any:
 class DataView:
   """The fields of a Data that belong to one or more elements; `set` returns a new Data."""
 
-  def __init__(self, d: Data, element: Element):
+  def __init__(self, d: Any, element: Element):
     self._d, self._element = d, element
 
   def _where(self, name: str) -> tuple[str, Any, int]:
-    element, specs = self._element, pytree.specs(Data)
+    element, specs = self._element, pytree.specs(type(self._d))
     m, kind = element._m, element._kind
     wanted = "sensordata" if kind.type == ObjType.SENSOR and name == "data" else name
     for field in dict.fromkeys((kind.data_prefix + wanted, wanted)):
@@ -134,7 +132,7 @@ class DataView:
                ObjType.EQUALITY: "neq"}.get(kind.type)  # fmt: skip
         if size == own or (size != own and (spans := _spans(m, kind, size)) is not None and len(spans[0])):
           return field, _rows(m, kind, element.id, size) if size != own else element.id, len(specs[field]["shape"])
-    raise AttributeError(f"a {kind.method} has no field '{name}' in Data")
+    raise AttributeError(f"a {kind.method} has no field '{name}' in Data.")
 
   def __getattr__(self, name: str) -> jax.Array:
     if name.startswith("_"):
@@ -142,10 +140,10 @@ class DataView:
     field, index, ndim = self._where(name)
     return _take(getattr(self._d, field), index, ndim)
 
-  def set(self, name: str, value: Any) -> Data:
+  def set(self, name: str, value: Any) -> Any:
     """Return a copy of the Data with the rows of these elements changed."""
     if name in ("sensordata", "data"):
-      raise AttributeError("sensordata is read-only")
+      raise AttributeError("sensordata is read-only: a step computes it.")
     field, index, ndim = self._where(name)
     old = getattr(self._d, field)
     place = (..., np.asarray(index) if isinstance(index, list) else index, *(slice(None),) * (ndim - 1))
@@ -155,7 +153,7 @@ class DataView:
     return self._d.replace(**{field: old.at[place].set(new)})
 
 
-def _element(m: Model, kind: _Kind, which: int | str) -> Element:
+def _element(m: Any, kind: _Kind, which: int | str) -> Element:
   """Return an element by name or index."""
   number = name2id(m, kind.type, which) if isinstance(which, str) else int(which)
   count = len(getattr(m, _ADDRESSES[kind.type]))
@@ -170,46 +168,58 @@ _ADDRESSES = {
 }
 
 
-def _bind_model(m: Model, obj: Any) -> Element:
-  """Return elements of the Model, from elements of the MjSpec that was compiled or from elements of the Model.
-
-  Args:
-    m: the model.
-    obj: an element of an MjSpec, or a result of `m.joint(...)` and similar methods; or a sequence of these, of one kind.
-  """
+def bind(m: Any, obj: Any) -> Element:
+  """Return elements of a Model, as `NamedElements.bind` does."""
   if isinstance(obj, Element):
     return obj
   several = isinstance(obj, Iterable)
   items: list[Any] = list(obj) if several else [obj]
   if items and all(isinstance(x, Element) and x._kind == items[0]._kind for x in items):
     return Element(m, items[0]._kind, [int(i) for x in items for i in np.atleast_1d(x.id)])
-  kinds = {k for item in items for k in _KINDS if k.spec is not None and isinstance(item, k.spec)}
+  kinds = {k for item in items for k in _KINDS if type(item).__name__ == k.spec}
   if len(kinds) != 1:
-    raise ValueError("bind takes elements of one kind, of an MjSpec or from m.joint(...) and the like.")
+    raise ValueError("bind takes elements of one kind: of an MjSpec, or results of m.joint(...) and similar methods.")
   for item in items:
     if item.signature != m.signature:
-      raise ValueError(f"the MjSpec is not that of the model: signature {item.signature} is not {m.signature}.")
+      raise ValueError(f"the MjSpec is of another model: its signature is {item.signature}, the model's {m.signature}.")
     if item.id < 0:
-      raise KeyError(f"invalid id: {item.id}")
+      raise KeyError(f"an element has invalid id: {item.id}; compile the MjSpec first.")
   ids = [int(item.id) for item in items]
   return Element(m, kinds.pop(), ids[0] if len(ids) == 1 else ids)
 
 
-def _bind_data(d: Data, m: Model, obj: Any) -> DataView:
-  """Return the fields of elements in a Data; obj as for `Model.bind`."""
-  return DataView(d, _bind_model(m, obj))
+class NamedElements:
+  """Mixin of Model: elements by name."""
+
+  def bind(self, obj: Any) -> Element:
+    """Return elements of the Model: from elements of the MjSpec that was compiled, or from elements of the Model.
+
+    Args:
+      obj: an element of an MjSpec, or a result of `m.joint(...)` and similar methods; or a sequence of these, of one kind.
+
+    Raises:
+      ValueError: the elements are of several kinds, or of an MjSpec that is not the model's.
+      KeyError: an element of the MjSpec has no index, as it was not compiled.
+    """
+    return bind(self, obj)
 
 
 def _accessor(kind: _Kind):
-  def method(m: Model, which: int | str) -> Element:
-    return _element(m, kind, which)
+  def method(self, which: int | str) -> Element:
+    return _element(self, kind, which)
 
-  method.__name__, method.__doc__ = kind.method, f"A {kind.method} by name or number."
+  method.__name__, method.__qualname__ = kind.method, f"NamedElements.{kind.method}"
+  method.__doc__ = f"Return a {kind.method} by name or number."
   return method
 
 
-def install() -> None:
-  """Add the named access to Model and Data, whose module is below those that import mujoco."""
-  for kind in _KINDS:
-    setattr(Model, kind.method, _accessor(kind))
-  Model.bind, Data.bind = _bind_model, _bind_data  # pyright: ignore
+for _kind in _KINDS:
+  setattr(NamedElements, _kind.method, _accessor(_kind))
+
+
+class BoundFields:
+  """Mixin of Data: the fields of elements."""
+
+  def bind(self, m: Any, obj: Any) -> DataView:
+    """Return the fields of elements in this Data; `obj` as for `Model.bind`."""
+    return DataView(self, bind(m, obj))

@@ -1,9 +1,8 @@
-"""Names of model elements."""
+"""Names of model elements, for a Model and for a mujoco.MjModel alike."""
 
-import mujoco
+from typing import Any
 
 from mjx_lite.model.enums import ObjType
-from mjx_lite.model.types import Model
 
 # object type -> field with the addresses of its names
 _ADDRESS = {
@@ -18,12 +17,12 @@ _ADDRESS = {
 }  # fmt: skip
 
 
-def _names(m: Model, kind: int) -> list[str]:
+def _names(m: Any, kind: int) -> list[str]:
   blob = m.names
   return [blob[a : blob.index(b"\0", a)].decode() for a in getattr(m, _ADDRESS[ObjType(int(kind))])]
 
 
-def id2name(m: Model | mujoco.MjModel, typ: int, i: int) -> str | None:
+def id2name(m: Any, typ: int, i: int) -> str | None:
   """Return the name of an element; None if it has no name or i is out of range. Source: `mj_id2name`.
 
   Args:
@@ -35,7 +34,7 @@ def id2name(m: Model | mujoco.MjModel, typ: int, i: int) -> str | None:
   return (names[i] or None) if 0 <= i < len(names) else None
 
 
-def name2id(m: Model | mujoco.MjModel, typ: int, name: str) -> int:
+def name2id(m: Any, typ: int, name: str) -> int:
   """Return the index of a named element; -1 if there is none. Source: `mj_name2id`.
 
   Args:
