@@ -11,7 +11,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from mjx_lite.compiler import regions
 from mjx_lite.constraint import contact
 from mjx_lite.constraint.equality import EqualityPlan
 from mjx_lite.constraint.rows import Jacobian
@@ -19,7 +18,7 @@ from mjx_lite.math import linalg, spatial, vector
 from mjx_lite.math.groups import GroupPlan, group_sum, plan_groups
 from mjx_lite.math.tree import SumPlan, mask_sum, plan_sum
 from mjx_lite.model.types import Model
-from mjx_lite.ops import linear
+from mjx_lite.ops import linear, tiles
 from mjx_lite.ops.select import gather, join, next_true, rows, rows_or_zero
 from mjx_lite.smooth import inertia, tendon
 
@@ -196,7 +195,7 @@ def between_bodies(m: Model, j: Jacobian, a: jax.Array, pushes: jax.Array) -> Be
     pushes: (ncon, W) mask of the contacts between moving bodies to include.
   """
   c, width, body = m.plan.contact, a.shape[-1], cast(jax.Array, j.body)
-  most = min(c.couples, c.ncon) if regions.are_several(width) else 0
+  most = tiles.choose(a, single=0, tile=min(c.couples, c.ncon), batch=0)
   pair, sums = jnp.full((2, most + 1), -1, jnp.int32), jnp.zeros((most + 1, 6, 6, width), a.dtype)
   if not most:
     return Between(pair, sums, jnp.int32(0), pushes)
@@ -342,10 +341,10 @@ def dense_curvature(m: Model, j: Jacobian, cdof: jax.Array, w: jax.Array, cone: 
 def _coupling_curvature(p: contact.Coupling, a: jax.Array, j: Jacobian, cdof: jax.Array) -> jax.Array:
   """Compute the curvature (nv, nv, W) of the contacts that may couple bodies; at least its upper triangle.
 
-  With few worlds at a time, a loop adds the contacts that push in some world. With many worlds, all contacts are added at once.
+  For one world or a tile, a loop adds the contacts that push in some world. For a batch, all contacts are added at once.
   """
   a, basis = (jnp.broadcast_to(x, (*x.shape[:-1], cdof.shape[-1])) for x in (rows(a, p.slot), rows(j.basis, p.side)))
-  curvature = _sum_of_pushing if regions.are_few(a.shape[-1]) else _sum_of_all
+  curvature = tiles.choose(a, single=_sum_of_pushing, tile=_sum_of_pushing, batch=_sum_of_all)
   return curvature(p, a, basis, j.body, cdof)
 
 

@@ -27,9 +27,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.ad_checkpoint import checkpoint_name
 
-from mjx_lite.compiler import regions
 from mjx_lite.constraint import jacobian, soft
-from mjx_lite.ops import select
+from mjx_lite.ops import select, tiles
 from mjx_lite.solver import cost, operator, primal
 from mjx_lite.solver.primal import Problem, Solution
 from mjx_lite.solver.table import SOLVERS
@@ -49,7 +48,8 @@ def _minimize(p: Problem, warmstart: jax.Array) -> Solution:
   def whole():
     return SOLVERS[p.model.opt.solver](p, warmstart)
 
-  if p.model.plan.contact.few is None or not regions.are_few(warmstart.shape[-1]):
+  may_shorten = tiles.choose(warmstart, single=True, tile=True, batch=False)
+  if p.model.plan.contact.few is None or not may_shorten:
     return whole()
   few, others = _of_few(p)
   return jax.lax.cond(jnp.any(others != 0), whole, lambda: _with_others(_minimize(few, warmstart), others))
