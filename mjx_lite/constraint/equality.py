@@ -58,6 +58,22 @@ class Equality(NamedTuple):
   entries: jax.Array  # (nentry, W) entries of J
 
 
+class _CouplingTerms(NamedTuple):
+  """Entries of J of the couplings, and the terms that are added to each entry."""
+
+  term: list[tuple[int, int, int]]  # coupling, object 0 or 1, index into ten_J or -1
+  entry: list[tuple[int, int]]  # coupling, dof
+  entry_term: np.ndarray  # (nentry, nterm) 1 where a term belongs to an entry
+
+
+class _RowOrder(NamedTuple):
+  """Rows in the order of the constraints."""
+
+  order: list[int]  # index of each row in the concatenation (points, turns, couplings)
+  row_eq: list[int]  # constraint of each row
+  first: dict[int, int]  # first row of each constraint
+
+
 def plan(s: dict[str, Any]) -> EqualityPlan:
   """Build the tables of rows and entries from the static fields of the model."""
   kind = s["eq_type"][: s["neq"] * (s["nv"] > 0)]  # C has no rows where nothing moves
@@ -68,34 +84,74 @@ def plan(s: dict[str, Any]) -> EqualityPlan:
   site = np.where(is_site, obj[:, point], 0)
   body = np.where(is_site, s["site_bodyid"][site] if s["nsite"] else 0, obj[:, point]).astype(int)
   weld = kind[point] == EqType.WELD
-  anchor = np.where(weld, [[3], [0]], [[0], [3]])
+  turn, tendon = np.flatnonzero(weld), kind[scalar] == EqType.TENDON
 
   moves = topology.moving_dofs(s)[body]  # (2, npoint, nv)
-  of, dof = np.nonzero(moves.any(axis=0))
-  side1, side2 = moves[:, of, dof].astype(int)
-  turn = np.flatnonzero(weld)
-  turn_entry = np.flatnonzero(weld[of]) if len(of) else np.zeros(0, int)
+  entry_point, dof = np.nonzero(moves.any(axis=0))
+  turn_entry = np.flatnonzero(weld[entry_point]) if len(entry_point) else np.zeros(0, int)
+  terms = _plan_coupling_terms(s, obj[:, scalar], tendon)
+  rows_ = _plan_row_order(kind, point, turn, scalar)
+  row, column = _plan_entries(point, scalar, entry_point, dof, turn_entry, terms, rows_)
+  first_row = np.array([rows_.first[e] for e in point], int)[:, None] + np.arange(3)
+  return EqualityPlan(
+    point=point,
+    body=body,
+    is_site=is_site,
+    site=site,
+    anchor=np.where(weld, [[3], [0]], [[0], [3]]),
+    entry_point=entry_point,
+    entry_dof=dof,
+    entry_side=moves[:, entry_point, dof].astype(int),
+    turn=turn,
+    turn_entry=turn_entry,
+    scalar=scalar,
+    tendon=tendon,
+    obj=np.maximum(obj[:, scalar], 0),
+    coupled=obj[1, scalar] >= 0,
+    raw=np.array(terms.term, int).reshape(-1, 3),
+    entry_raw=plan_sum(terms.entry_term),
+    order=np.array(rows_.order, int),
+    row_eq=np.array(rows_.row_eq, int),
+    row_moves=np.isin(rows_.row_eq, [*point[entry_point], *(scalar[i] for i, _ in terms.entry)])[:, None],
+    point_row=first_row,
+    turn_row=first_row[turn] + 3,
+    scalar_row=np.array([rows_.first[e] for e in scalar], int),
+    body_side=plan_sum(_signs_of_sides(s["nbody"], body)),
+    row_dof_row=row,
+    row_dof_dof=column,
+  )
 
-  tendon = kind[scalar] == EqType.TENDON
-  raw, raw_key = [], []
-  for i, e in enumerate(scalar):
+
+def _plan_coupling_terms(s: dict[str, Any], obj: np.ndarray, tendon: np.ndarray) -> _CouplingTerms:
+  """List the terms of the couplings' J: one for a joint, and one for each dof of a tendon.
+
+  Args:
+    s: static fields of the model.
+    obj: (2, nscalar) joint or tendon, -1 where there is no second object.
+    tendon: (nscalar,) whether the objects are tendons.
+  """
+  term, key = [], []
+  for i in range(len(tendon)):
     for side in (0, 1):
-      o = obj[side, e]
+      o = obj[side, i]
       if o < 0:
         continue
       if tendon[i]:
         for a in range(s["ten_J_rowadr"][o], s["ten_J_rowadr"][o] + s["ten_J_rownnz"][o]):
-          raw.append((i, side, a))
-          raw_key.append((i, int(s["ten_J_colind"][a])))
+          term.append((i, side, a))
+          key.append((i, int(s["ten_J_colind"][a])))
       else:
-        raw.append((i, side, -1))
-        raw_key.append((i, int(s["jnt_dofadr"][o])))
-  keys = sorted(set(raw_key))
-  combine = np.zeros((len(keys), len(raw)))
-  for r, key in enumerate(raw_key):
-    combine[keys.index(key), r] = 1
+        term.append((i, side, -1))
+        key.append((i, int(s["jnt_dofadr"][o])))
+  entry = sorted(set(key))
+  entry_term = np.zeros((len(entry), len(term)))
+  for r, x in enumerate(key):
+    entry_term[entry.index(x), r] = 1
+  return _CouplingTerms(term, entry, entry_term)
 
-  # rows in the order of the constraints
+
+def _plan_row_order(kind: np.ndarray, point: np.ndarray, turn: np.ndarray, scalar: np.ndarray) -> _RowOrder:
+  """Sort the rows of points, turns and couplings into the order of the constraints."""
   npoint, nturn = len(point), len(turn)
   turn_of = {int(p): t for t, p in enumerate(turn)}
   order, row_eq, first = [], [], {}
@@ -109,46 +165,38 @@ def plan(s: dict[str, Any]) -> EqualityPlan:
     first[e] = len(order)
     order += own
     row_eq += [e] * len(own)
-  signed = np.zeros((s["nbody"], 2 * npoint))
-  signed[body.ravel(), np.arange(2 * npoint)] = np.repeat([1, -1], npoint)
-  signed[0] = 0
-  first_row = np.array([first[e] for e in point], int)[:, None] + np.arange(3)
+  return _RowOrder(order, row_eq, first)
+
+
+def _plan_entries(
+  point: np.ndarray,
+  scalar: np.ndarray,
+  entry_point: np.ndarray,
+  dof: np.ndarray,
+  turn_entry: np.ndarray,
+  terms: _CouplingTerms,
+  rows_: _RowOrder,
+) -> tuple[np.ndarray, np.ndarray]:
+  """Return row and column (nentry,) of each entry of J: three of each entry of points, three of turns, one of couplings."""
+  first = rows_.first
   row = np.concatenate(
     [
-      (np.array([first[point[k]] for k in of], int)[:, None] + np.arange(3)).ravel(),
-      (np.array([first[point[of[k]]] + 3 for k in turn_entry], int)[:, None] + np.arange(3)).ravel(),
-      np.array([first[scalar[i]] for i, _ in keys], int),
+      (np.array([first[point[k]] for k in entry_point], int)[:, None] + np.arange(3)).ravel(),
+      (np.array([first[point[entry_point[k]]] + 3 for k in turn_entry], int)[:, None] + np.arange(3)).ravel(),
+      np.array([first[scalar[i]] for i, _ in terms.entry], int),
     ]
   ).astype(int)
-  moves = np.isin(row_eq, [*point[of], *(scalar[i] for i, _ in keys)])[:, None]
-  column = np.concatenate([np.repeat(dof, 3), np.repeat(dof[turn_entry], 3), np.array([v for _, v in keys], int)])
-  return EqualityPlan(
-    point=point,
-    body=body,
-    is_site=is_site,
-    site=site,
-    anchor=anchor,
-    entry_point=of,
-    entry_dof=dof,
-    entry_side=np.stack([side1, side2]),
-    turn=turn,
-    turn_entry=turn_entry,
-    scalar=scalar,
-    tendon=tendon,
-    obj=np.maximum(obj[:, scalar], 0),
-    coupled=obj[1, scalar] >= 0,
-    raw=np.array(raw, int).reshape(-1, 3),
-    entry_raw=plan_sum(combine),
-    order=np.array(order, int),
-    row_eq=np.array(row_eq, int),
-    row_moves=moves,
-    point_row=first_row,
-    turn_row=first_row[turn] + 3,
-    scalar_row=np.array([first[e] for e in scalar], int),
-    body_side=plan_sum(signed),
-    row_dof_row=row,
-    row_dof_dof=column.astype(int),
-  )
+  column = np.concatenate([np.repeat(dof, 3), np.repeat(dof[turn_entry], 3), np.array([v for _, v in terms.entry], int)])
+  return row, column.astype(int)
+
+
+def _signs_of_sides(nbody: int, body: np.ndarray) -> np.ndarray:
+  """Return the signs (nbody, 2 npoint) of the points' sides on each body (2, npoint); zero on the world."""
+  npoint = body.shape[1]
+  signed = np.zeros((nbody, 2 * npoint))
+  signed[body.ravel(), np.arange(2 * npoint)] = np.repeat([1, -1], npoint)
+  signed[0] = 0
+  return signed
 
 
 class State(NamedTuple):

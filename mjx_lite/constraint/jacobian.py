@@ -272,8 +272,14 @@ def _alone_curvature(p: contact.Alone, a: jax.Array, j: Jacobian, cdof: jax.Arra
   The bodies' stiffnesses are summed along the tree to composite stiffnesses, like the inertias in M.
   """
   stiff = _stiffness(rows(a, p.slot), rows(j.basis, p.side))
-  is_one = stiff.shape[-1] == 1  # with one world, a gather of rows costs more than the sum
-  load = mask_sum(p.dof_slot, stiff) if is_one else rows(mask_sum(p.load_slot, stiff), p.load)
+
+  def by_dof():
+    return mask_sum(p.dof_slot, stiff)
+
+  def by_load():
+    return rows(mask_sum(p.load_slot, stiff), p.load)
+
+  load = tiles.choose(stiff, single=by_dof, tile=by_load, batch=by_load)()  # in one world a gather costs more than the sum
   force = vector.mat_vec(spatial.unpack(load), cdof)
   left, right = rows(force, p.entry.row), rows(cdof, p.entry.col)
   return inertia.unpack(p.entry, linear.materialized(vector.dot(left, right)))
