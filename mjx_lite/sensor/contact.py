@@ -130,13 +130,13 @@ def _is(s, kind, obj, geom, body):
 class _Found(NamedTuple):
   """Contacts of all slots of all sensors."""
 
-  count: jax.Array  # (n, W) matching contacts
+  number: jax.Array  # (n, W) number of matching contacts
   force: jax.Array  # (n, k, 6, W) force, torque in the contact frame [N, N m]
   frame: jax.Array  # (n, k, 3, 3, W)
 
 
 def _number(m, d, t, x):
-  return jnp.broadcast_to(x.count[:, None, None], (*t.slot.shape, 1, x.count.shape[-1])).astype(d.qpos.dtype)
+  return jnp.broadcast_to(x.number[:, None, None], (*t.slot.shape, 1, x.number.shape[-1])).astype(d.qpos.dtype)
 
 
 def _turn_z(t, v):
@@ -213,7 +213,7 @@ def contact(m: Model, d: Data, t: ContactTables) -> jax.Array:
   width = max(p.shape[-1] for p in (*parts, key))
   every = jnp.concatenate([jnp.broadcast_to(p, (*p.shape[:-1], width)) for p in parts], axis=2)
   out = jnp.take_along_axis(every, jnp.broadcast_to(chosen, (n, num, width))[:, :, None], axis=1)
-  out = jnp.where((np.arange(num)[:, None] < x.count[:, None])[:, :, None], out, 0)
+  out = jnp.where((np.arange(num)[:, None] < x.number[:, None])[:, :, None], out, 0)
   out = jnp.concatenate([out, jnp.zeros((n, t.num - num, size, width), out.dtype)], axis=1)
   return out.reshape(n, t.num * size, width)
 
@@ -226,11 +226,11 @@ def _net(d, t, x, match, size):
   weight = safe.norm(local[:, :, :3])
   centre = safe.quotient(jnp.sum(pos * weight[:, :, None], axis=1), jnp.sum(weight, axis=1)[:, None])
   values = {
-    ConDataField.FOUND: x.count[:, None].astype(pos.dtype), ConDataField.FORCE: jnp.sum(push, axis=1),
+    ConDataField.FOUND: x.number[:, None].astype(pos.dtype), ConDataField.FORCE: jnp.sum(push, axis=1),
     ConDataField.TORQUE: jnp.sum(torque + vector.cross(pos - centre[:, None], push), axis=1), ConDataField.POS: centre,
   }  # fmt: skip
   width = centre.shape[-1]
-  some, axes = (x.count > 0)[:, None].astype(pos.dtype), np.eye(3, dtype=pos.dtype)[..., None]
+  some, axes = (x.number > 0)[:, None].astype(pos.dtype), np.eye(3, dtype=pos.dtype)[..., None]
   values.update({ConDataField.NORMAL: some * axes[0], ConDataField.TANGENT: some * axes[1]})
   zero = jnp.zeros((len(t.slot), 1, width), pos.dtype)
   parts = [jnp.broadcast_to(values.get(f, zero), (len(t.slot), FIELDS[f][0], width)) for f in t.fields]
