@@ -266,7 +266,7 @@ def _stiffness(a: jax.Array, basis: jax.Array) -> jax.Array:
   return linear.materialized(jnp.concatenate(packed, axis=1))
 
 
-def _alone_curvature(p: contact.Alone, a: jax.Array, j: Jacobian, cdof: jax.Array) -> jax.Array:
+def _single_body_curvature(p: contact.SingleBody, a: jax.Array, j: Jacobian, cdof: jax.Array) -> jax.Array:
   """Compute the dense curvature (nv, nv, W) of the contacts with one moving body.
 
   The bodies' stiffnesses are summed along the tree to composite stiffnesses, like the inertias in M.
@@ -337,8 +337,8 @@ def dense_curvature(m: Model, j: Jacobian, cdof: jax.Array, w: jax.Array, cone: 
     h = h + linalg.gram(lengths, lengths * group_sum(p.by_tendon, rows(w, p.tendon_row))[:, None])
   if c.ncon:
     a = contact_curvature(m, j, w, cone)
-    if len(c.alone.slot):
-      h = h + _alone_curvature(c.alone, a, j, cdof)
+    if len(c.single_body.slot):
+      h = h + _single_body_curvature(c.single_body, a, j, cdof)
     if len(c.coupling.slot):
       h = h + _coupling_curvature(c.coupling, a, j, cdof)
   return h

@@ -49,7 +49,7 @@ def _minimize(p: Problem, warmstart: jax.Array) -> Solution:
     return SOLVERS[p.model.opt.solver](p, warmstart)
 
   may_shorten = tiles.choose(warmstart, single=True, tile=True, batch=False)
-  if p.model.plan.contact.few is None or not may_shorten:
+  if p.model.plan.contact.first_slots is None or not may_shorten:
     return whole()
   few, others = _of_few(p)
   return jax.lax.cond(jnp.any(others != 0), whole, lambda: _with_others(_minimize(few, warmstart), others))
@@ -59,14 +59,14 @@ def _of_few(p: Problem) -> tuple[Problem, jax.Array]:
   """Return the problem of the first contact slots alone, and D (n, W) of all other rows, which is zero for empty slots."""
   m, rows, j = p.model, p.rows, p.rows.jacobian
   c = m.plan.contact
-  assert c.few is not None and j.body is not None
-  start, ncon = len(m.plan.jacobian.order), c.few.ncon
+  assert c.first_slots is not None and j.body is not None
+  start, ncon = len(m.plan.jacobian.order), c.first_slots.ncon
   upto = start + ncon * c.nrow
   side = np.concatenate([np.arange(ncon), c.ncon + np.arange(ncon)])
   of_few = j._replace(basis=select.rows(j.basis, side), mu=j.mu[:ncon], body=select.rows(j.body, side))
   cut = {k: getattr(rows, k)[:upto] for k in rows._fields if k not in ("jacobian", "contact_mu")}
   few = rows._replace(jacobian=of_few, contact_mu=rows.contact_mu[:ncon], **cut)
-  return p._replace(model=m.tree_replace({"layout": m.layout.with_part("contact", c.few)}), rows=few), rows.D[upto:]
+  return p._replace(model=m.tree_replace({"layout": m.layout.with_part("contact", c.first_slots)}), rows=few), rows.D[upto:]
 
 
 def _with_others(s: Solution, others: jax.Array) -> Solution:

@@ -29,7 +29,7 @@ def test_curvature_is_that_of_the_dense_jacobian(path, capacity, many, monkeypat
   m = mjx.put_model(model, tile=0 if many else None, **capacity)
   plan, found = m.plan.contact, []
   assert plan.chosen == bool(capacity) and len(plan.coupling.slot)
-  assert len(plan.alone.slot) + len(plan.coupling.slot) == plan.ncon and (capacity or len(plan.alone.slot))
+  assert len(plan.single_body.slot) + len(plan.coupling.slot) == plan.ncon and (capacity or len(plan.single_body.slot))
   assemble = jacobian.dense_curvature
 
   def checked(m, j, cdof, w, cone=None):

@@ -47,8 +47,9 @@ def test_few_and_many_contacts_are_solved_alike(solver, cone):
   """In worlds that are solved together all have few, or one has more, or many."""
   model = mujoco.MjModel.from_xml_string(_XML.format(solver, cone))
   m, whole = mjx.put_model(model, ncon_max=ROOM), mjx.put_model(model)
-  more = m.plan.contact.few
-  assert (more.ncon, more.few.ncon, more.few.few, whole.plan.contact.few) == (68, 32, None, None)
+  first = m.plan.contact.first_slots
+  found = first.ncon, first.first_slots.ncon, first.first_slots.first_slots, whole.plan.contact.first_slots
+  assert found == (68, 32, None, None)
   forward = mjx.jit(jax.vmap(mjx.forward, in_axes=(None, 0)))
   tilted, deep, flat, high = _states(model)
   for pair in ((tilted, high), (tilted, deep), (tilted, flat)):

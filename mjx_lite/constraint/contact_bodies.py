@@ -173,12 +173,12 @@ def plan_chosen(s: dict[str, Any], ncon: int) -> ChosenSides:
   )
 
 
-def couples(s: dict[str, Any], pair_body: np.ndarray) -> int:
+def count_pairs(s: dict[str, Any], pair_body: np.ndarray) -> int:
   """Count the different pairs of bodies (n, 2), without the pairs of one moving body and the static world."""
   moving = np.any(topology.moving_dofs(s), axis=1)[pair_body]
   return len(np.unique(pair_body[moving.sum(axis=1) != 1], axis=0))
 
 
-def bodies(m: Any, geom: jax.Array) -> jax.Array:
+def from_geoms(m: Any, geom: jax.Array) -> jax.Array:
   """Return the bodies (2 ncon, W) of the sides, from the slots' geoms (ncon, 2, W)."""
   return jnp.asarray(m.geom_bodyid.astype(np.int32))[jnp.concatenate([geom[:, 0], geom[:, 1]])]
