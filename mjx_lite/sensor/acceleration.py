@@ -12,9 +12,10 @@ from mjx_lite.math.tree import SumPlan, mask_sum, plan_sum
 from mjx_lite.model.enums import TrnType
 from mjx_lite.model.types import Data, Model
 from mjx_lite.ops.select import rows
-from mjx_lite.sensor import frames, zone
+from mjx_lite.sensor import frames
 from mjx_lite.sensor.group import Part, split
 from mjx_lite.sensor.position import FrameTables, first_active
+from mjx_lite.sensor.site_volume import volume
 
 
 def accelerometer(m: Model, d: Data, t: FrameTables) -> jax.Array:
@@ -111,6 +112,6 @@ def touch(m: Model, d: Data, t: TouchTables) -> jax.Array:
     first, second = (jnp.asarray(m.geom_bodyid)[c.geom[:, side]] == t.body[:, None, None] for side in (0, 1))
     sign = jnp.where(second, -1, jnp.where(first, 1, 0))
   ray = rows(c.frame[:, 0], t.slot) * sign[:, :, None]
-  meets = zone.hit(t.shape, zone.volume(m, d, t.site[:, None]), rows(c.pos, t.slot), ray)
+  meets = volume.hit(t.shape, volume.gather(m, d, t.site[:, None]), rows(c.pos, t.slot), ray)
   counts = (sign != 0) & (normal_force > 0) & meets
   return jnp.sum(jnp.where(counts, normal_force, 0), axis=1)

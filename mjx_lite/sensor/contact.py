@@ -11,9 +11,9 @@ from mjx_lite.math import safe, spatial, vector
 from mjx_lite.model.enums import ConDataField, ObjType
 from mjx_lite.model.types import Data, Model
 from mjx_lite.ops.select import gather, rows
-from mjx_lite.sensor import zone
 from mjx_lite.sensor.acceleration import padded
 from mjx_lite.sensor.group import Part, split
+from mjx_lite.sensor.site_volume import volume
 
 NONE, MINDIST, MAXFORCE, NETFORCE = range(4)  # how the matching contacts are reduced, sensor_intprm[1]
 
@@ -191,7 +191,7 @@ def contact(m: Model, d: Data, t: ContactTables) -> jax.Array:
   c, t = d.contact, _matched(m, d, t) if t.matching else t
   match = (t.sign != 0) & (rows(c.exclude, t.slot) >= 0)
   if t.shape >= 0:
-    match = match & zone.inside(t.shape, zone.volume(m, d, t.site[:, None]), rows(c.pos, t.slot))
+    match = match & volume.contains(t.shape, volume.gather(m, d, t.site[:, None]), rows(c.pos, t.slot))
   needs_force = t.reduce in (MAXFORCE, NETFORCE) or {ConDataField.FORCE, ConDataField.TORQUE} & set(t.fields)
   force = c.pos  # not used
   if needs_force:

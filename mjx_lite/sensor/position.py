@@ -11,8 +11,9 @@ from mjx_lite.math import quat, safe, vector
 from mjx_lite.model.enums import ConstraintType, ObjType, SensorType
 from mjx_lite.model.types import Data, Model
 from mjx_lite.ops.select import rows, rows_or_zero
-from mjx_lite.sensor import enclosure, frames, zone
+from mjx_lite.sensor import frames
 from mjx_lite.sensor.group import Part, split
+from mjx_lite.sensor.site_volume import protrusion, volume
 from mjx_lite.smooth import energy
 
 # ------------------------------------------------------------------------------------------------- rows of a field
@@ -156,22 +157,22 @@ def plan_inside(s: dict[str, Any], who: np.ndarray) -> list[Part]:
     kind, obj = s["sensor_objtype"][some], s["sensor_objid"][some].astype(int)
     body = np.where(kind == ObjType.BODY, obj, 0)
     out.append(Part(some, InsideTables(shape, frames.plan(s, kind, obj), body, s["sensor_refid"][some].astype(int))))
-  return [*out, *(enclosure.plan(s, whole) if len(whole) else ())]
+  return [*out, *(protrusion.plan(s, whole) if len(whole) else ())]
 
 
-def inside_site(m: Model, d: Data, t: InsideTables | enclosure.EnclosureTables) -> jax.Array:
+def inside_site(m: Model, d: Data, t: InsideTables | protrusion.EnclosureTables) -> jax.Array:
   """Return 1 where an object's origin is inside a site, else 0; for whole objects the protrusion from the site [m].
 
   For a body without mass but with massive descendants, the point is the centre of mass of the subtree.
   """
-  if isinstance(t, enclosure.EnclosureTables):
-    return enclosure.protrusion(m, d, t)
+  if isinstance(t, protrusion.EnclosureTables):
+    return protrusion.protrusion(m, d, t)
   point = frames.position(d, t.object)
   if t.body.any():
     mass, below = rows(m.body_mass, t.body), rows(m.body_subtreemass, t.body)
     hollow = (t.body > 0)[:, None] & (mass < safe.MINVAL) & (below >= safe.MINVAL)
     point = jnp.where(hollow[:, None], rows(d.subtree_com, t.body), point)
-  return zone.inside(t.shape, zone.volume(m, d, t.site), point).astype(d.qpos.dtype)
+  return volume.contains(t.shape, volume.gather(m, d, t.site), point).astype(d.qpos.dtype)
 
 
 # ---------------------------------------------------------------------------------------------------------- limits

@@ -1,8 +1,8 @@
 """Protrusion of objects from sites: the largest signed distance from the site over all points of the object.
 
-A site is convex, so its distance (`solid`) is a convex function, and the farthest point of an object is an extreme point: an
-end, a corner or a vertex. For curved objects an iteration from several directions finds the point: each iteration goes to the
-object's point that is farthest along the gradient of the distance at the last point. The distance never decreases.
+A site is convex, so its distance (`signed_distance`) is a convex function, and the farthest point of an object is an extreme
+point: an end, a corner or a vertex. For curved objects an iteration from several directions finds the point: each iteration goes
+to the object's point that is farthest along the gradient of the distance at the last point. The distance never decreases.
 """
 
 from collections.abc import Mapping
@@ -18,8 +18,8 @@ from mjx_lite.model import topology
 from mjx_lite.model.enums import GeomType, ObjType
 from mjx_lite.model.types import Data, Model
 from mjx_lite.ops.select import join, rows
-from mjx_lite.sensor import solid, zone
 from mjx_lite.sensor.group import Part, split
+from mjx_lite.sensor.site_volume import signed_distance, volume
 
 _SIDES = np.array([(x, y, z) for x in (-1, 0, 1) for y in (-1, 0, 1) for z in (-1, 0, 1) if (x, y, z) != (0, 0, 0)], np.int32)
 _ROUNDS = 40  # iterations that follow the gradient
@@ -141,7 +141,7 @@ def plan(s: Mapping[str, Any], who: np.ndarray) -> list[Part]:
   return [Part(some, _tables(s, shape, i, some)) for (shape, i), some in split(who, s["site_type"][site], mesh)]
 
 
-def _tables(s, shape, inside, who):
+def _tables(s, shape, site_mesh, who):
   lists = [objects(s, i) for i in who]
   site = np.repeat(s["sensor_refid"][who], [len(x) for x in lists])
   flat = [x for some in lists for x in some]
@@ -155,7 +155,7 @@ def _tables(s, shape, inside, who):
     order.append(some)
   count = np.array([len(x) for x in lists])
   own = (np.cumsum(count) - count)[:, None] + np.minimum(np.arange(count.max()), count[:, None] - 1)
-  hull = solid.triangles(s, inside) if inside >= 0 else None
+  hull = signed_distance.triangles(s, site_mesh) if site_mesh >= 0 else None
   return EnclosureTables(shape, hull, tuple(groups), np.argsort(np.concatenate(order)), own)
 
 
@@ -166,7 +166,7 @@ def _vertices(s, mesh, is_geom):
   vert = hulls.plan(dict(s), np.array([mesh]), np.zeros(0, int)).vert
   if is_geom:
     return vert
-  return solid.to_file(s, mesh, vert) + s["mesh_pos"][mesh]
+  return signed_distance.to_file(s, mesh, vert) + s["mesh_pos"][mesh]
 
 
 def protrusion(m: Model, d: Data, t: EnclosureTables) -> jax.Array:
@@ -180,7 +180,7 @@ def protrusion(m: Model, d: Data, t: EnclosureTables) -> jax.Array:
   Gradient: that of the point that is farthest out.
   """
   hull = t.hull
-  distance = solid.SOLIDS[t.shape] if hull is None else lambda p, _: solid.from_hull(hull, p)
+  distance = signed_distance.SOLIDS[t.shape] if hull is None else lambda p, _: signed_distance.from_hull(hull, p)
   found = join([_of_group(m, d, distance, g) for g in t.groups], t.order)
   return safe.largest(rows(found, t.own), axis=1)
 
@@ -189,7 +189,7 @@ def _of_group(m, d, distance, g):
   kind = "geom" if g.is_geom else "site"
   pos, mat = (rows(getattr(d, f"{kind}_{name}"), g.who) for name in ("xpos", "xmat"))
   size = rows(getattr(m, f"{kind}_size"), g.who)
-  site = zone.volume(m, d, g.site)
+  site = volume.gather(m, d, g.site)
   turned = vector.mat_mat(vector.transpose(site.mat), mat)
   x = _Seen(vector.mat_t_vec(site.mat, pos - site.pos), turned, size, site.size)
   if g.shape == GeomType.MESH:
