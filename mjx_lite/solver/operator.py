@@ -78,7 +78,7 @@ class Coupled(NamedTuple):
 
   alone: articulated.Factor
   few: coupling.Few
-  others: jacobian.Between
+  others: jacobian.PairCoupling
   some_others: jax.Array  # () whether there are other contacts
   jacobian: Jacobian
   curvature: jax.Array  # (ncon, ndir, ndir, W) of the contacts
@@ -99,7 +99,7 @@ def factor(m: Model, metric: Metric, j: Jacobian, zones: Zones) -> Any:
   alone = articulated.factor(m, metric.cinert, metric.cdof, diagonal, stiffen)
   if chosen is None:
     return alone
-  few, others = coupling.factor(m, alone, j, curvature, chosen), jacobian.between_bodies(m, j, curvature, chosen.others)
+  few, others = coupling.factor(m, alone, j, curvature, chosen), jacobian.couple_pairs(m, j, curvature, chosen.others)
   some_others = jnp.any(vector.fold(jnp.logical_or, chosen.others, 0))
   return Coupled(
     alone=alone, few=few, others=others, some_others=some_others, jacobian=j, curvature=curvature, cdof=metric.cdof
@@ -124,7 +124,7 @@ def solve(m: Model, f: Any, x: jax.Array, digits: float) -> jax.Array:
     return articulated.solve(m, f, x)
 
   def rest(y):
-    return jacobian.mul_between(m, f.jacobian, f.curvature, f.others, f.cdof, y)
+    return jacobian.mul_pairs(m, f.jacobian, f.curvature, f.others, f.cdof, y)
 
   def rest_if_any(y):
     return jax.lax.cond(f.some_others, rest, jnp.zeros_like, y)

@@ -91,18 +91,18 @@ def test_contacts_of_a_pair_of_bodies_are_one(worlds, pairs, tiles_in_regions):
 
   @mjx.jit
   def product(j, a, cdof, x):
-    found = jacobian.between_bodies(m, j, a, jnp.asarray(pushes))
-    return jacobian.mul_between(m, j, a, found, cdof, x), found.number, found.left
+    found = jacobian.couple_pairs(m, j, a, jnp.asarray(pushes))
+    return jacobian.mul_pairs(m, j, a, found, cdof, x), found.number, found.unpaired
 
-  found, number, left = product(j, a, cdof, x)
+  found, number, unpaired = product(j, a, cdof, x)
   first, second = np.einsum("snikw,vkw,snvw,nw->snivw", basis, cdof, moved, pushes)
   right = -sum(np.einsum("nivw,nijw,njuw,uw->vw", p, a, q, x) for p, q in ((first, second), (second, first)))
   np.testing.assert_allclose(found, right, rtol=1e-9, atol=1e-9 * np.abs(right).max())
   distinct = len(np.unique(body[:, pushes], axis=1).T)
   if worlds == 5:
-    assert number == min(distinct, c.ncon) and np.any(left) == (distinct > c.ncon) == (pairs > 4)
+    assert number == min(distinct, c.ncon) and np.any(unpaired) == (distinct > c.ncon) == (pairs > 4)
   else:
-    np.testing.assert_array_equal(left, pushes)
+    np.testing.assert_array_equal(unpaired, pushes)
 
 
 def few(cone, slots=20):
