@@ -165,14 +165,14 @@ def test_no_few_contacts_beside_a_world_of_many():
     of = np.zeros((2 * c.ncon, c.ndir, 6, worlds)), np.ones((c.ncon, 5, worlds)), empty, empty, body[:, :worlds]
     return mjx.jit(lambda a: coupling.choose(m, Jacobian(empty, *of), a))(a[..., :worlds])
 
-  few = chosen(1)
-  assert few.number == 3
-  np.testing.assert_array_equal(few.slot[:3, 0], [1, 5, 6])
-  np.testing.assert_array_equal(few.among, pushing[:, :1])
-  assert not np.any(few.others)
+  one = chosen(1)
+  assert one.number == 3
+  np.testing.assert_array_equal(one.slot[:3, 0], [1, 5, 6])
+  np.testing.assert_array_equal(one.among, pushing[:, :1])
+  assert not np.any(one.unchosen)
   both = chosen(2)
   assert both.number == 0 and not np.any(both.among)
-  np.testing.assert_array_equal(both.others, pushing)
+  np.testing.assert_array_equal(both.unchosen, pushing)
 
 
 def test_single_precision_finds_the_same():
