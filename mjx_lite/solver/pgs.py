@@ -108,14 +108,14 @@ def _shuffled(order: jax.Array, number: jax.Array, sweep: jax.Array) -> jax.Arra
   n = len(order)
   if n < 2:
     return order
-  words, place = jnp.asarray(_words(_WORDS)), np.arange(n, dtype=np.int32)[:, None]
+  words, index = jnp.asarray(_words(_WORDS)), np.arange(n, dtype=np.int32)[:, None]
 
   def swap(k, order):
     i = n - 1 - k
     word = words[(sweep * jnp.maximum(number - 1, 0) + number - 1 - i) % _WORDS]
     j = jnp.where(i < number, word % (i + 1).astype(word.dtype), i.astype(word.dtype)).astype(jnp.int32)
     here, there = jax.lax.dynamic_index_in_dim(order, i, keepdims=False), pick(order, j)
-    return jnp.where(place == i, there, jnp.where(place == j, here, order))
+    return jnp.where(index == i, there, jnp.where(index == j, here, order))
 
   return jax.lax.fori_loop(0, n - 1, swap, order)
 
@@ -129,8 +129,8 @@ def _words(n: int) -> np.ndarray:
   """
   state, out = 1, []
   for _ in range(n):
-    word, turn = (((state >> 18) ^ state) >> 27) & 0xFFFFFFFF, state >> 59
-    out.append((word >> turn | word << (-turn & 31)) & 0xFFFFFFFF)
+    word, rotation = (((state >> 18) ^ state) >> 27) & 0xFFFFFFFF, state >> 59
+    out.append((word >> rotation | word << (-rotation & 31)) & 0xFFFFFFFF)
     state = (state * 6364136223846793005 + 1) & 0xFFFFFFFFFFFFFFFF
   return np.array(out, np.uint32)
 
