@@ -122,9 +122,9 @@ def sweep_blocks(dual: Dual, force: jax.Array, order: jax.Array, number: jax.Arr
     cone = Cone(*(pick(x, c) for x in cones))
     own = pick(f[start:].reshape(cones.b.shape), c)
     new = _set_cone(cone, own, vector.total(jnp.swapaxes(cone.rows * f[None], 0, 1)) + cone.r * own + cone.b, True)
-    here = mask & (np.arange(len(cones.b))[:, None] == c)
+    is_contact = mask & (np.arange(len(cones.b))[:, None] == c)
     old = f[start:].reshape(cones.b.shape)
-    return jnp.concatenate([f[:start], jnp.where(here[:, None], new, old).reshape(len(f) - start, f.shape[-1])])
+    return jnp.concatenate([f[:start], jnp.where(is_contact[:, None], new, old).reshape(len(f) - start, f.shape[-1])])
 
   def visit(k, f):
     i = jax.lax.dynamic_index_in_dim(order, k, keepdims=False)

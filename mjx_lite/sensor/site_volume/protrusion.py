@@ -144,15 +144,15 @@ def plan(s: Mapping[str, Any], ids: np.ndarray) -> list[Part]:
 def _tables(s, shape, site_mesh, sensors):
   lists = [objects(s, i) for i in sensors]
   site = np.repeat(s["sensor_refid"][sensors], [len(x) for x in lists])
-  flat = [x for some in lists for x in some]
+  flat = [x for objs in lists for x in objs]
   is_geom, ids = (np.array([x[k] for x in flat], t) for k, t in ((0, bool), (1, int)))
   kind = np.array([s["geom_type" if g else "site_type"][i] for g, i in flat], int)
   data = np.array([s["geom_dataid" if g else "site_dataid"][i] for g, i in flat], int)
   mesh = np.where(kind == GeomType.MESH, data, -1)
   groups, order = [], []
-  for (geom, k, i), some in split(np.arange(len(flat)), is_geom, kind, mesh):
-    groups.append(Group(bool(geom), k, ids[some], site[some], _vertices(s, i, bool(geom))))
-    order.append(some)
+  for (geom, k, i), members in split(np.arange(len(flat)), is_geom, kind, mesh):
+    groups.append(Group(bool(geom), k, ids[members], site[members], _vertices(s, i, bool(geom))))
+    order.append(members)
   count = np.array([len(x) for x in lists])
   own = (np.cumsum(count) - count)[:, None] + np.minimum(np.arange(count.max()), count[:, None] - 1)
   hull = signed_distance.triangles(s, site_mesh) if site_mesh >= 0 else None
