@@ -77,8 +77,8 @@ def test_contacts_of_a_pair_of_bodies_are_one(worlds, pairs, tiles_in_regions):
   c, rng = m.plan.contact, np.random.default_rng(0)
   geoms = np.stack([m.plan.collision.geom1, m.plan.collision.geom2])
   meet = np.unique(m.geom_bodyid[geoms], axis=1)
-  some = meet[:, rng.permutation(meet.shape[1])[:pairs]]
-  body = some[:, rng.integers(0, some.shape[1], (c.ncon, worlds))]
+  touching = meet[:, rng.permutation(meet.shape[1])[:pairs]]
+  body = touching[:, rng.integers(0, touching.shape[1], (c.ncon, worlds))]
   basis = rng.normal(size=(2, c.ncon, c.ndir, 6, worlds))
   half = rng.normal(size=(c.ncon, c.ndir, c.ndir, worlds)) * (rng.random((c.ncon, 1, 1, worlds)) < 0.8)
   a = np.einsum("nikw,njkw->nijw", half, half)
@@ -162,8 +162,8 @@ def test_no_few_contacts_beside_a_world_of_many():
   body = np.repeat(np.int32([1, 4]), c.ncon)[:, None] * np.ones((1, 2), np.int32)
 
   def chosen(worlds):
-    of = np.zeros((2 * c.ncon, c.ndir, 6, worlds)), np.ones((c.ncon, 5, worlds)), empty, empty, body[:, :worlds]
-    return mjx.jit(lambda a: coupling.choose(m, Jacobian(empty, *of), a))(a[..., :worlds])
+    fields = np.zeros((2 * c.ncon, c.ndir, 6, worlds)), np.ones((c.ncon, 5, worlds)), empty, empty, body[:, :worlds]
+    return mjx.jit(lambda a: coupling.choose(m, Jacobian(empty, *fields), a))(a[..., :worlds])
 
   one = chosen(1)
   assert one.number == 3

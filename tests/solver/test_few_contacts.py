@@ -59,9 +59,9 @@ def test_few_and_many_contacts_are_solved_alike(solver, cone):
       np.testing.assert_allclose(found.qacc[k], expected.qacc[k], atol=1e-7 * scale)
       if solver == "Newton":
         np.testing.assert_allclose(found.qacc[k], s.qacc, atol=1e-7 * scale)
-      forces, wanted = (np.sort(np.asarray(x.efc_force[k])) for x in (found, expected))
+      forces, expected_forces = (np.sort(np.asarray(x.efc_force[k])) for x in (found, expected))
       for end in (slice(None, 30), slice(-30, None)):  # the others are zeros of empty slots
-        np.testing.assert_allclose(forces[end], wanted[end], atol=1e-5 * np.abs(wanted).max())
+        np.testing.assert_allclose(forces[end], expected_forces[end], atol=1e-5 * np.abs(expected_forces).max())
 
 
 def test_gradient_of_few_contacts_is_that_of_differences():
