@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from mjx_lite.constraint import contact, sides
+from mjx_lite.constraint import contact, contact_bodies
 from mjx_lite.math import vector
 from mjx_lite.model.types import Contact, Model
 from mjx_lite.ops.select import rows
@@ -22,7 +22,7 @@ from mjx_lite.ops.select import rows
 def force(m: Model, c: Contact, cdof: jax.Array, subtree_com: jax.Array) -> jax.Array:
   """Compute the passive force (nv, W) of the adhesive contacts. Source: `mj_adhesion`."""
   p: contact.ContactPlan = m.plan.contact
-  body: Any = sides.bodies(m, c.geom) if p.chosen else None
+  body: Any = contact_bodies.from_geoms(m, c.geom) if p.chosen else None
   pull = p.sides.from_slots(jnp.where(c.exclude >= 0, c.adhesion, 0))[:, None]
   normal, point = rows(c.frame, p.sides.slot)[:, 0], rows(c.pos, p.sides.slot)
   torque = vector.cross(point - p.sides.of_root(subtree_com, body), normal)

@@ -18,6 +18,7 @@ from mjx_lite.ops import linear
 from mjx_lite.ops.select import join
 
 Solve = Callable[[jax.Array], jax.Array]
+_Kind = tuple[RowParams, Any]  # rows of one kind, and whether the kind is enabled
 
 
 class RowPlan(NamedTuple):
@@ -71,32 +72,8 @@ def make_constraint(m: Model, x: equality.State, contacts: Contacts, solve: Solv
 
   Source: `mj_makeConstraint`, `mj_makeImpedance`, `mj_referenceConstraint`.
   """
-  p: RowPlan = m.plan.rows
-  on = m.opt.use_constraint
-  equalities = equality.rows_equality(m, p.equality, x)
-  dof_friction = friction.rows_dof(m, p.friction_dof)
-  joint_limit, ball_axis = limit.rows_joint(m, p.limit, x.qpos)
-  contact_rows = contact.rows_contact(m, m.plan.contact, contacts, x.subtree_com)
-  j = Jacobian(
-    ball_axis=ball_axis,
-    basis=contact_rows.basis,
-    mu=contact_rows.mu,
-    entries=equalities.entries,
-    ten_J=x.ten_J,
-    body=contact_rows.body,
-  )
-  parts = [
-    (equalities.params, on and m.opt.use_equality),
-    (dof_friction, on and m.opt.use_frictionloss),
-    (friction.rows_tendon(m, p.friction_tendon), on and m.opt.use_frictionloss),
-    (joint_limit, on and m.opt.use_limit),
-    (limit.rows_tendon(m, p.limit_tendon, x.ten_length), on and m.opt.use_limit),
-    (contact_rows.params, m.opt.use_contact and m.nv > 0),
-  ]
-  params = RowParams(*(join([getattr(x, k) for x, _ in parts]) for k in RowParams._fields[:-1]), stiff=True)
-  enabled = np.repeat([flag for _, flag in parts], [len(x.pos) for x, _ in parts])[:, None]
-  stiff = np.concatenate([np.broadcast_to(x.stiff, len(x.pos)) for x, _ in parts])[:, None]
-
+  kinds, j, contact_mu = _rows_of_all_kinds(m, x, contacts)
+  params, enabled, stiff = _join_kinds(kinds)
   if solve is not None:
     exact = jacobian.inverse_diagonal(m, j, x.cdof, solve)
     params = params._replace(diag=jacobian.first_of_contact(m, exact))
@@ -104,10 +81,7 @@ def make_constraint(m: Model, x: equality.State, contacts: Contacts, solve: Solv
   k, b = jnp.where(stiff, law.K, 0), law.B
   first = jnp.maximum(MINVAL, (1 - law.I) / law.I * params.diag)
   active = params.active & enabled
-  vel = jacobian.mul(m, j, x.cdof, x.qvel)
-  if contacts.surfacevel is not None and "geom_surfacevel" not in m.layout.pruned:
-    moving = contact.surface_rows(m.plan.contact, contacts.surfacevel, j.mu)
-    vel = vel + jnp.concatenate([jnp.zeros((vel.shape[0] - moving.shape[0], moving.shape[-1]), moving.dtype), moving])
+  vel = _velocity(m, j, x, contacts)
   depth = params.pos - params.margin
   if m.opt.is_discrete:
     k, b, factor = discrete.resolve(m, law, k, params.solref)
@@ -122,5 +96,49 @@ def make_constraint(m: Model, x: equality.State, contacts: Contacts, solve: Solv
   return Rows(
     jacobian=j, D=jnp.where(active, 1 / r, 0), R=r, aref=linear.apart(aref, vel, law.I, depth), vel=vel, pos=params.pos,
     margin=params.margin, frictionloss=params.frictionloss, diagA=r * law.I / (1 - law.I),
-    KBIP=jnp.stack(jnp.broadcast_arrays(k, b, law.I, law.P), axis=1), contact_mu=contact_rows.contact_mu,
+    KBIP=jnp.stack(jnp.broadcast_arrays(k, b, law.I, law.P), axis=1), contact_mu=contact_mu,
   )  # fmt: skip
+
+
+def _rows_of_all_kinds(m: Model, x: equality.State, contacts: Contacts) -> tuple[list[_Kind], Jacobian, jax.Array]:
+  """Build the rows of each kind, in MuJoCo's order; also return their Jacobian and `Rows.contact_mu`."""
+  p: RowPlan = m.plan.rows
+  on = m.opt.use_constraint
+  equalities = equality.rows_equality(m, p.equality, x)
+  dof_friction = friction.rows_dof(m, p.friction_dof)
+  joint_limit, ball_axis = limit.rows_joint(m, p.limit, x.qpos)
+  contact_rows = contact.rows_contact(m, m.plan.contact, contacts, x.subtree_com)
+  j = Jacobian(
+    ball_axis=ball_axis,
+    basis=contact_rows.basis,
+    mu=contact_rows.mu,
+    entries=equalities.entries,
+    ten_J=x.ten_J,
+    body=contact_rows.body,
+  )
+  kinds = [
+    (equalities.params, on and m.opt.use_equality),
+    (dof_friction, on and m.opt.use_frictionloss),
+    (friction.rows_tendon(m, p.friction_tendon), on and m.opt.use_frictionloss),
+    (joint_limit, on and m.opt.use_limit),
+    (limit.rows_tendon(m, p.limit_tendon, x.ten_length), on and m.opt.use_limit),
+    (contact_rows.params, m.opt.use_contact and m.nv > 0),
+  ]
+  return kinds, j, contact_rows.contact_mu
+
+
+def _join_kinds(kinds: list[_Kind]) -> tuple[RowParams, np.ndarray, np.ndarray]:
+  """Join the rows of all kinds; also return the masks (nefc, 1) of rows whose kind is enabled, and of rows with stiffness."""
+  joined = {k: join([getattr(x, k) for x, _ in kinds]) for k in RowParams._fields if k != "stiff"}
+  enabled = np.repeat([flag for _, flag in kinds], [len(x.pos) for x, _ in kinds])[:, None]
+  stiff = np.concatenate([np.broadcast_to(x.stiff, len(x.pos)) for x, _ in kinds])
+  return RowParams(**joined, stiff=stiff), enabled, stiff[:, None]
+
+
+def _velocity(m: Model, j: Jacobian, x: equality.State, contacts: Contacts) -> jax.Array:
+  """Compute the velocity (nefc, W) of the rows, including the velocity of moving surfaces."""
+  vel = jacobian.mul(m, j, x.cdof, x.qvel)
+  if contacts.surfacevel is not None and "geom_surfacevel" not in m.layout.pruned:
+    moving = contact.surface_rows(m.plan.contact, contacts.surfacevel, j.mu)
+    vel = vel + jnp.concatenate([jnp.zeros((vel.shape[0] - moving.shape[0], moving.shape[-1]), moving.dtype), moving])
+  return vel

@@ -12,9 +12,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from mjx_lite.collision.driver import CollisionPlan, Contacts
-from mjx_lite.constraint import sides
+from mjx_lite.constraint import contact_bodies
+from mjx_lite.constraint.contact_bodies import ChosenSides, FixedSides
 from mjx_lite.constraint.rows import RowParams
-from mjx_lite.constraint.sides import ChosenSides, FixedSides
 from mjx_lite.errors import MjxError
 from mjx_lite.math import vector
 from mjx_lite.math.tree import SumPlan, plan_sum
@@ -24,11 +24,11 @@ from mjx_lite.model.types import Model
 from mjx_lite.ops.select import gather, rows
 from mjx_lite.smooth.inertia import InertiaPlan, plan_packed
 
-_MOST = 1 << 14  # largest number of slots without ncon_max: the tables grow with its square
-_FEW = 32  # least number of slots of the reduced plan `few`, which needs at least twice as many in all
+_MAX_SLOTS = 1 << 14  # largest number of slots without ncon_max: the tables grow with its square
+_FIRST_SLOTS = 32  # least number of slots of the plan `first_slots`, for models with at least twice as many
 
 
-class Alone(NamedTuple):
+class SingleBody(NamedTuple):
   """Slots that act on one moving body; the curvature of these slots has the sparsity of the kinematic tree."""
 
   slot: np.ndarray  # (n,)
@@ -64,18 +64,18 @@ class ContactPlan(NamedTuple):
   body: np.ndarray  # (ncon, 2) of the slots, valid if the geoms are not chosen at run time
   sides: FixedSides | ChosenSides
   couples: int  # number of pairs of bodies that slots may couple
-  alone: Alone  # slots known to act on one moving body
+  single_body: SingleBody  # slots known to act on one moving body
   coupling: Coupling  # all other slots
-  few: "ContactPlan | None" = None  # plan of the first quarter of the slots, at least _FEW: they mostly hold all contacts
+  first_slots: "ContactPlan | None" = None  # plan of the first quarter of the slots: they mostly hold all contacts
 
 
 def plan(s: dict[str, Any], c: CollisionPlan, elliptic: bool, adhesive: bool) -> ContactPlan:
   """Build the tables from the slots' bodies and condims; `adhesive` says whether some contacts may have adhesion."""
   chosen, ncon = c.compact is not None, len(c.slot_dim)
-  if not chosen and ncon > _MOST:
+  if not chosen and ncon > _MAX_SLOTS:
     raise MjxError(
-      f"put_model: the model's geoms could touch in {ncon} places, too many for a slot each: give ncon_max and pair_max, as "
-      "suggest_capacity(model, qpos_samples) proposes them."
+      f"put_model: the geoms of this model can have {ncon} contacts at once; without ncon_max the limit is {_MAX_SLOTS}. Pass "
+      "ncon_max and pair_max; suggest_capacity(model, qpos_samples) proposes values for both."
     )
   ndir = int(c.condim.max(initial=1))
   adhesive = adhesive and ncon > 0
@@ -86,42 +86,56 @@ def plan(s: dict[str, Any], c: CollisionPlan, elliptic: bool, adhesive: bool) ->
   row_active = np.arange(nrow) < own[:, None]
   friction_mask = np.arange(5) < (slot_dim - 1)[:, None]
   bodies = s["geom_bodyid"][np.stack([c.geom1, c.geom2], axis=-1)].astype(int).reshape(-1, 2)
-  some = sides.plan_chosen(s, ncon) if chosen else sides.plan_fixed(s, c.slot_body)
-  few = None
-  if chosen and ncon >= 2 * _FEW:
-    first = slice(max(_FEW, ncon // 4))
-    few = plan(s, c._replace(slot_dim=c.slot_dim[first], slot_body=c.slot_body[first]), elliptic, adhesive)
+  sides = contact_bodies.plan_chosen(s, ncon) if chosen else contact_bodies.plan_fixed(s, c.slot_body)
+  single_body, coupling = _divide(s, None if chosen else c.slot_body, sides)
+  first_slots = None
+  if chosen and ncon >= 2 * _FIRST_SLOTS:
+    first = slice(max(_FIRST_SLOTS, ncon // 4))
+    first_slots = plan(s, c._replace(slot_dim=c.slot_dim[first], slot_body=c.slot_body[first]), elliptic, adhesive)
   return ContactPlan(
-    elliptic, ncon, ndir, nrow, row_active, friction_mask, slot_dim > 1, chosen, mixed, adhesive, c.slot_body, some,
-    sides.couples(s, bodies), *_divide(s, None if chosen else c.slot_body, some), few,
-  )  # fmt: skip
+    elliptic=elliptic,
+    ncon=ncon,
+    ndir=ndir,
+    nrow=nrow,
+    row_active=row_active,
+    friction_mask=friction_mask,
+    frictional=slot_dim > 1,
+    chosen=chosen,
+    mixed=mixed,
+    adhesive=adhesive,
+    body=c.slot_body,
+    sides=sides,
+    couples=contact_bodies.count_pairs(s, bodies),
+    single_body=single_body,
+    coupling=coupling,
+    first_slots=first_slots,
+  )
 
 
-def _divide(s: dict[str, Any], body: np.ndarray | None, some: FixedSides | ChosenSides) -> tuple[Alone, Coupling]:
+def _divide(s: dict[str, Any], body: np.ndarray | None, sides: FixedSides | ChosenSides) -> tuple[SingleBody, Coupling]:
   """Split the slots into slots that act on one moving body and slots that may couple two.
 
   `body` is None where bodies are chosen at run time; then every slot counts as one that may couple two.
   """
   moves = topology.moving_dofs(s).astype(float)
-  moving = np.ones((len(some.slot) // 2, 2), bool) if body is None else np.any(moves, axis=1)[body]
-  single, both = (moving.sum(axis=1) == k for k in (1, 2))
-  own = np.zeros(0, int) if body is None else body[single, moving[single].argmax(axis=1)]
-  side, entry = single[some.slot], plan_packed(*np.tril(moves[s["dof_bodyid"]]).nonzero(), nv=s["nv"])
-  loads, load = np.unique(moves[own].T, axis=0, return_inverse=True)
-  each = plan_sum(moves[own].T)
-  alone = Alone(
+  moving = np.ones((len(sides.slot) // 2, 2), bool) if body is None else np.any(moves, axis=1)[body]
+  single, double = (moving.sum(axis=1) == k for k in (1, 2))
+  moved_body = np.zeros(0, int) if body is None else body[single, moving[single].argmax(axis=1)]
+  side, entry = single[sides.slot], plan_packed(*np.tril(moves[s["dof_bodyid"]]).nonzero(), nv=s["nv"])
+  loads, load = np.unique(moves[moved_body].T, axis=0, return_inverse=True)
+  single_body = SingleBody(
     slot=np.flatnonzero(single),
     side=np.flatnonzero(side),
-    dof_slot=each,
+    dof_slot=plan_sum(moves[moved_body].T),
     load_slot=plan_sum(loads),
     load=load.ravel(),
     entry=entry,
   )
-  others = some if body is None else sides.plan_fixed(s, body[both])
-  slot = np.flatnonzero(both)
-  of_slot = [np.flatnonzero(others.slot == k) for k in range(len(slot))]
-  slot_side = np.array([np.pad(x, (0, max(map(len, of_slot)) - len(x)), constant_values=-1) for x in of_slot], int)
-  return alone, Coupling(slot, np.flatnonzero(~side), others, slot_side)
+  coupling_sides = sides if body is None else contact_bodies.plan_fixed(s, body[double])
+  slot = np.flatnonzero(double)
+  lists = [np.flatnonzero(coupling_sides.slot == k) for k in range(len(slot))]
+  slot_side = np.array([np.pad(x, (0, max(map(len, lists)) - len(x)), constant_values=-1) for x in lists], int)
+  return single_body, Coupling(slot, np.flatnonzero(~side), coupling_sides, slot_side)
 
 
 class Masks(NamedTuple):
@@ -160,15 +174,15 @@ def rows_contact(m: Model, p: ContactPlan, contacts: Contacts, subtree_com: jax.
 
   Source: `mj_instantiateContact`, `mj_diagApprox`, `mj_makeImpedance`.
   """
-  body: Any = sides.bodies(m, contacts.geom) if p.chosen else None
+  body: Any = contact_bodies.from_geoms(m, contacts.geom) if p.chosen else None
   frame, point = rows(contacts.frame, p.sides.slot), rows(contacts.pos, p.sides.slot)
   arm = (point - p.sides.of_root(subtree_com, body))[:, None]
   # without contacts both arrays are empty, but their world axes may differ
   frame = jnp.broadcast_to(frame, (*frame.shape[:-1], max(frame.shape[-1], arm.shape[-1])))
   axes = frame[:, : min(p.ndir, 3)]
-  moved = jnp.concatenate([vector.cross(arm, axes), axes], axis=-2)
-  turning = frame[:, : p.ndir - 3] if p.ndir > 3 else frame[:, :0]
-  basis = jnp.concatenate([moved, jnp.concatenate([turning, jnp.zeros_like(turning)], axis=-2)], axis=1)
+  sliding = jnp.concatenate([vector.cross(arm, axes), axes], axis=-2)
+  rotation = frame[:, : p.ndir - 3] if p.ndir > 3 else frame[:, :0]
+  basis = jnp.concatenate([sliding, jnp.concatenate([rotation, jnp.zeros_like(rotation)], axis=-2)], axis=1)
 
   own = masks(p, contacts.dim)
   mu = jnp.where(own.friction, contacts.params.friction, 0)
@@ -203,8 +217,8 @@ def rows_contact(m: Model, p: ContactPlan, contacts: Contacts, subtree_com: jax.
     violation = dist - jnp.where(normal[:, None], 0, edge)
     dist, edge = jnp.where(normal[:, None], dist, 0), jnp.where(normal[:, None], edge, 0)
     ref = contacts.params.solreffriction
-    given = ((ref[:, :1] > 0) == (ref[:, 1:] > 0)) & ((ref[:, :1] != 0) | (ref[:, 1:] != 0))
-    solref = jnp.where(normal[:, None, None], per_row(solref), per_row(jnp.where(given, ref, solref)))
+    is_set = ((ref[:, :1] > 0) == (ref[:, 1:] > 0)) & ((ref[:, :1] != 0) | (ref[:, 1:] != 0))
+    solref = jnp.where(normal[:, None, None], per_row(solref), per_row(jnp.where(is_set, ref, solref)))
   else:
     solref = per_row(solref)
   params = RowParams(
@@ -228,15 +242,15 @@ def to_rows(p: ContactPlan, y: jax.Array, mu: jax.Array) -> jax.Array:
     return y.reshape(p.ncon * p.nrow, y.shape[-1])
   normal, along = jax.lax.split(y, (1, p.ndir - 1), axis=1)
   edge = mu[:, : p.ndir - 1] * along
-  both = jnp.stack([normal + edge, normal - edge], axis=2)
-  return both.reshape(p.ncon * p.nrow, both.shape[-1])
+  pairs = jnp.stack([normal + edge, normal - edge], axis=2)
+  return pairs.reshape(p.ncon * p.nrow, pairs.shape[-1])
 
 
 def surface_rows(p: ContactPlan, surfacevel: jax.Array, mu: jax.Array) -> jax.Array:
   """Compute the velocity (ncon * nrow, W) that moving surfaces add to the contact rows. Source: `mj_addSurfaceVel`."""
   n = min(p.ndir - 1, 3)
-  none = lambda k: jnp.zeros((p.ncon, k, surfacevel.shape[-1]), surfacevel.dtype)  # noqa: E731
-  return to_rows(p, jnp.concatenate([none(1), surfacevel[:, :n], none(p.ndir - 1 - n)], axis=1), mu)
+  zeros = lambda k: jnp.zeros((p.ncon, k, surfacevel.shape[-1]), surfacevel.dtype)  # noqa: E731
+  return to_rows(p, jnp.concatenate([zeros(1), surfacevel[:, :n], zeros(p.ndir - 1 - n)], axis=1), mu)
 
 
 def from_rows(p: ContactPlan, f: jax.Array, mu: jax.Array) -> jax.Array:

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from mjx_lite.constraint import contact, sides
+from mjx_lite.constraint import contact, contact_bodies
 from mjx_lite.math import spatial, vector
 from mjx_lite.math.tree import SumPlan, mask_sum, plan_sum
 from mjx_lite.model.types import Contact, Model
@@ -63,7 +63,7 @@ def on_bodies(m: Model, force: jax.Array, c: Contact, subtree_com: jax.Array) ->
   push, torque = (vector.mat_t_vec(c.frame, force[:, k]) for k in (slice(0, 3), slice(3, 6)))
   both = lambda x: jnp.concatenate([x, x])  # noqa: E731
   chosen = m.plan.contact.chosen
-  body, side = (sides.bodies(m, c.geom), m.plan.contact.sides) if chosen else (None, None)
+  body, side = (contact_bodies.from_geoms(m, c.geom), m.plan.contact.sides) if chosen else (None, None)
   arm = both(c.pos) - (side.of_root(subtree_com, body) if side else rows(subtree_com, p.root))
   wrench = spatial.join(both(torque) + vector.cross(arm, both(push)), both(push))
   if side is None:

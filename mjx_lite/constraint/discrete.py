@@ -69,9 +69,9 @@ def shrinkage(m: Model, r: Rows, cdof: jax.Array, inertia: jax.Array, effective:
   """
   j = jacobian.dense(m, r.jacobian, cdof)
   square = jacobian.first_of_contact(m, j * j)
-  ahead, behind = (vector.total(jnp.swapaxes(square / x, 0, 1)) for x in (effective, inertia))
-  some = behind > MINVAL
-  return jnp.where(some, ahead / jnp.where(some, behind, 1), 1)
+  inverse_effective, inverse = (vector.total(jnp.swapaxes(square / x, 0, 1)) for x in (effective, inertia))
+  positive = inverse > MINVAL
+  return jnp.where(positive, inverse_effective / jnp.where(positive, inverse, 1), 1)
 
 
 def in_metric(
@@ -87,6 +87,6 @@ def in_metric(
     adhesion: (nefc, W) the rows' share of the adhesion, or None.
   """
   regular, law = jnp.maximum(r.R * scale, MINVAL), r.KBIP[:, 2]
-  touched = jnp.any((jacobian.dense(m, r.jacobian, cdof) != 0) & (r.D > 0)[:, None], axis=0)
+  loaded = jnp.any((jacobian.dense(m, r.jacobian, cdof) != 0) & (r.D > 0)[:, None], axis=0)
   aref = r.aref if adhesion is None else r.aref + (regular - r.R) * adhesion
-  return r._replace(aref=aref, R=regular, D=jnp.where(r.D > 0, 1 / regular, 0), diagA=regular * law / (1 - law)), touched
+  return r._replace(aref=aref, R=regular, D=jnp.where(r.D > 0, 1 / regular, 0), diagA=regular * law / (1 - law)), loaded

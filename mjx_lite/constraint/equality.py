@@ -58,6 +58,22 @@ class Equality(NamedTuple):
   entries: jax.Array  # (nentry, W) entries of J
 
 
+class _CouplingTerms(NamedTuple):
+  """Entries of J of the couplings, and the terms that are added to each entry."""
+
+  term: list[tuple[int, int, int]]  # coupling, object 0 or 1, index into ten_J or -1
+  entry: list[tuple[int, int]]  # coupling, dof
+  entry_term: np.ndarray  # (nentry, nterm) 1 where a term belongs to an entry
+
+
+class _RowOrder(NamedTuple):
+  """Rows in the order of the constraints."""
+
+  order: list[int]  # index of each row in the concatenation (points, turns, couplings)
+  row_eq: list[int]  # constraint of each row
+  first: dict[int, int]  # first row of each constraint
+
+
 def plan(s: dict[str, Any]) -> EqualityPlan:
   """Build the tables of rows and entries from the static fields of the model."""
   kind = s["eq_type"][: s["neq"] * (s["nv"] > 0)]  # C has no rows where nothing moves
@@ -68,34 +84,74 @@ def plan(s: dict[str, Any]) -> EqualityPlan:
   site = np.where(is_site, obj[:, point], 0)
   body = np.where(is_site, s["site_bodyid"][site] if s["nsite"] else 0, obj[:, point]).astype(int)
   weld = kind[point] == EqType.WELD
-  anchor = np.where(weld, [[3], [0]], [[0], [3]])
+  turn, tendon = np.flatnonzero(weld), kind[scalar] == EqType.TENDON
 
   moves = topology.moving_dofs(s)[body]  # (2, npoint, nv)
-  of, dof = np.nonzero(moves.any(axis=0))
-  side1, side2 = moves[:, of, dof].astype(int)
-  turn = np.flatnonzero(weld)
-  turn_entry = np.flatnonzero(weld[of]) if len(of) else np.zeros(0, int)
+  entry_point, dof = np.nonzero(moves.any(axis=0))
+  turn_entry = np.flatnonzero(weld[entry_point]) if len(entry_point) else np.zeros(0, int)
+  terms = _plan_coupling_terms(s, obj[:, scalar], tendon)
+  row_order = _plan_row_order(kind, point, turn, scalar)
+  row, column = _plan_entries(point, scalar, entry_point, dof, turn_entry, terms, row_order)
+  first_row = np.array([row_order.first[e] for e in point], int)[:, None] + np.arange(3)
+  return EqualityPlan(
+    point=point,
+    body=body,
+    is_site=is_site,
+    site=site,
+    anchor=np.where(weld, [[3], [0]], [[0], [3]]),
+    entry_point=entry_point,
+    entry_dof=dof,
+    entry_side=moves[:, entry_point, dof].astype(int),
+    turn=turn,
+    turn_entry=turn_entry,
+    scalar=scalar,
+    tendon=tendon,
+    obj=np.maximum(obj[:, scalar], 0),
+    coupled=obj[1, scalar] >= 0,
+    raw=np.array(terms.term, int).reshape(-1, 3),
+    entry_raw=plan_sum(terms.entry_term),
+    order=np.array(row_order.order, int),
+    row_eq=np.array(row_order.row_eq, int),
+    row_moves=np.isin(row_order.row_eq, [*point[entry_point], *(scalar[i] for i, _ in terms.entry)])[:, None],
+    point_row=first_row,
+    turn_row=first_row[turn] + 3,
+    scalar_row=np.array([row_order.first[e] for e in scalar], int),
+    body_side=plan_sum(_signs_of_sides(s["nbody"], body)),
+    row_dof_row=row,
+    row_dof_dof=column,
+  )
 
-  tendon = kind[scalar] == EqType.TENDON
-  raw, raw_key = [], []
-  for i, e in enumerate(scalar):
+
+def _plan_coupling_terms(s: dict[str, Any], obj: np.ndarray, tendon: np.ndarray) -> _CouplingTerms:
+  """List the terms of the couplings' J: one for a joint, and one for each dof of a tendon.
+
+  Args:
+    s: static fields of the model.
+    obj: (2, nscalar) joint or tendon, -1 where there is no second object.
+    tendon: (nscalar,) whether the objects are tendons.
+  """
+  term, key = [], []
+  for i in range(len(tendon)):
     for side in (0, 1):
-      o = obj[side, e]
+      o = obj[side, i]
       if o < 0:
         continue
       if tendon[i]:
         for a in range(s["ten_J_rowadr"][o], s["ten_J_rowadr"][o] + s["ten_J_rownnz"][o]):
-          raw.append((i, side, a))
-          raw_key.append((i, int(s["ten_J_colind"][a])))
+          term.append((i, side, a))
+          key.append((i, int(s["ten_J_colind"][a])))
       else:
-        raw.append((i, side, -1))
-        raw_key.append((i, int(s["jnt_dofadr"][o])))
-  keys = sorted(set(raw_key))
-  combine = np.zeros((len(keys), len(raw)))
-  for r, key in enumerate(raw_key):
-    combine[keys.index(key), r] = 1
+        term.append((i, side, -1))
+        key.append((i, int(s["jnt_dofadr"][o])))
+  entry = sorted(set(key))
+  entry_term = np.zeros((len(entry), len(term)))
+  for r, x in enumerate(key):
+    entry_term[entry.index(x), r] = 1
+  return _CouplingTerms(term, entry, entry_term)
 
-  # rows in the order of the constraints
+
+def _plan_row_order(kind: np.ndarray, point: np.ndarray, turn: np.ndarray, scalar: np.ndarray) -> _RowOrder:
+  """Sort the rows of points, turns and couplings into the order of the constraints."""
   npoint, nturn = len(point), len(turn)
   turn_of = {int(p): t for t, p in enumerate(turn)}
   order, row_eq, first = [], [], {}
@@ -109,46 +165,38 @@ def plan(s: dict[str, Any]) -> EqualityPlan:
     first[e] = len(order)
     order += own
     row_eq += [e] * len(own)
-  signed = np.zeros((s["nbody"], 2 * npoint))
-  signed[body.ravel(), np.arange(2 * npoint)] = np.repeat([1, -1], npoint)
-  signed[0] = 0
-  first_row = np.array([first[e] for e in point], int)[:, None] + np.arange(3)
+  return _RowOrder(order, row_eq, first)
+
+
+def _plan_entries(
+  point: np.ndarray,
+  scalar: np.ndarray,
+  entry_point: np.ndarray,
+  dof: np.ndarray,
+  turn_entry: np.ndarray,
+  terms: _CouplingTerms,
+  row_order: _RowOrder,
+) -> tuple[np.ndarray, np.ndarray]:
+  """Return row and column (nentry,) of each entry of J: three of each entry of points, three of turns, one of couplings."""
+  first = row_order.first
   row = np.concatenate(
     [
-      (np.array([first[point[k]] for k in of], int)[:, None] + np.arange(3)).ravel(),
-      (np.array([first[point[of[k]]] + 3 for k in turn_entry], int)[:, None] + np.arange(3)).ravel(),
-      np.array([first[scalar[i]] for i, _ in keys], int),
+      (np.array([first[point[k]] for k in entry_point], int)[:, None] + np.arange(3)).ravel(),
+      (np.array([first[point[entry_point[k]]] + 3 for k in turn_entry], int)[:, None] + np.arange(3)).ravel(),
+      np.array([first[scalar[i]] for i, _ in terms.entry], int),
     ]
   ).astype(int)
-  moves = np.isin(row_eq, [*point[of], *(scalar[i] for i, _ in keys)])[:, None]
-  column = np.concatenate([np.repeat(dof, 3), np.repeat(dof[turn_entry], 3), np.array([v for _, v in keys], int)])
-  return EqualityPlan(
-    point=point,
-    body=body,
-    is_site=is_site,
-    site=site,
-    anchor=anchor,
-    entry_point=of,
-    entry_dof=dof,
-    entry_side=np.stack([side1, side2]),
-    turn=turn,
-    turn_entry=turn_entry,
-    scalar=scalar,
-    tendon=tendon,
-    obj=np.maximum(obj[:, scalar], 0),
-    coupled=obj[1, scalar] >= 0,
-    raw=np.array(raw, int).reshape(-1, 3),
-    entry_raw=plan_sum(combine),
-    order=np.array(order, int),
-    row_eq=np.array(row_eq, int),
-    row_moves=moves,
-    point_row=first_row,
-    turn_row=first_row[turn] + 3,
-    scalar_row=np.array([first[e] for e in scalar], int),
-    body_side=plan_sum(signed),
-    row_dof_row=row,
-    row_dof_dof=column.astype(int),
-  )
+  column = np.concatenate([np.repeat(dof, 3), np.repeat(dof[turn_entry], 3), np.array([v for _, v in terms.entry], int)])
+  return row, column.astype(int)
+
+
+def _signs_of_sides(nbody: int, body: np.ndarray) -> np.ndarray:
+  """Return the signs (nbody, 2 npoint) of the points' sides on each body (2, npoint); zero on the world."""
+  npoint = body.shape[1]
+  signed = np.zeros((nbody, 2 * npoint))
+  signed[body.ravel(), np.arange(2 * npoint)] = np.repeat([1, -1], npoint)
+  signed[0] = 0
+  return signed
 
 
 class State(NamedTuple):
@@ -185,23 +233,23 @@ def rows_equality(m: Model, p: EqualityPlan, x: State) -> Equality:
     entries.append(_flat(point.entries))
     invweight = rows(m.body_invweight0, p.body[0]) + rows(m.body_invweight0, p.body[1])
     diag.append(_each(invweight[:, 0]))
-    turn = _turns(m, p, x, point) if len(p.turn) else None
-    both = point.pos
-    if turn is not None:
-      pos.append(_flat(turn.pos))
-      bias.append(_flat(turn.bias))
-      entries.append(_flat(turn.entries))
+    rotation = _rotations(m, p, x, point) if len(p.turn) else None
+    pos_points = point.pos
+    if rotation is not None:
+      pos.append(_flat(rotation.pos))
+      bias.append(_flat(rotation.bias))
+      entries.append(_flat(rotation.entries))
       diag.append(_each(rows(invweight, p.turn)[:, 1]))
       # the impedance of a weld depends on all six components
-      square = vector.dot(both, both)
+      square = vector.dot(pos_points, pos_points)
       spread = np.full(len(p.point), len(p.turn))
       spread[p.turn] = np.arange(len(p.turn))
-      extra = join([vector.dot(turn.pos, turn.pos), jnp.zeros((1, 1), square.dtype)], spread)
+      extra = join([vector.dot(rotation.pos, rotation.pos), jnp.zeros((1, 1), square.dtype)], spread)
       norm = safe.sqrt(square + extra)
     else:
-      norm = safe.norm(both)
+      norm = safe.norm(pos_points)
     violation.append(_each(norm))
-    if turn is not None:
+    if rotation is not None:
       violation.append(_each(rows(norm, p.turn)))
   if len(p.scalar):
     scalar = _couplings(m, p, x)
@@ -243,15 +291,15 @@ def _points(m, p, x):
     body = p.body[k]
     anchor = _anchor(m, p, x, k)
     arm = anchor - rows(x.subtree_com, m.body_rootid[body])
-    turn, shift = spatial.split(rows(x.cvel, body))
-    turn_acc, shift_acc = spatial.split(rows(acc, body))
-    velocity = shift + vector.cross(turn, arm)
+    angular, linear = spatial.split(rows(x.cvel, body))
+    angular_acc, linear_acc = spatial.split(rows(acc, body))
+    velocity = linear + vector.cross(angular, arm)
     anchors.append(anchor)
     arms.append(arm)
-    jdotv.append(shift_acc + vector.cross(turn_acc, arm) + vector.cross(turn, velocity))
-  turn, shift = spatial.split(rows(x.cdof, p.entry_dof))
+    jdotv.append(linear_acc + vector.cross(angular_acc, arm) + vector.cross(angular, velocity))
+  angular, linear = spatial.split(rows(x.cdof, p.entry_dof))
   entries = vector.add(
-    sign * side[:, None, None].astype(shift.dtype) * (shift + vector.cross(turn, rows(arm, p.entry_point)))
+    sign * side[:, None, None].astype(linear.dtype) * (linear + vector.cross(angular, rows(arm, p.entry_point)))
     for sign, side, arm in zip((1, -1), p.entry_side, arms, strict=True)
   )
   return _Part(anchors[0] - anchors[1], jdotv[0] - jdotv[1], entries)
@@ -266,18 +314,18 @@ def _anchor(m, p, x, side):
   return rows(x.xpos, body) + vector.mat_vec(rows(x.xmat, body), local)
 
 
-def _turned_frames(m, p, x):
+def _weld_frames(m, p, x):
   """Compute the orientations of the two frames that each weld keeps parallel."""
   data = rows(m.eq_data, p.point[p.turn])
   body1, body2 = p.body[:, p.turn]
-  left, right = rows(x.xquat, body1), rows(x.xquat, body2)
+  quat1, quat2 = rows(x.xquat, body1), rows(x.xquat, body2)
   offset1, offset2 = data[:, 6:10], None
   if p.is_site[p.turn].any():
     at_site = p.is_site[p.turn][:, None, None]
-    one = np.eye(4, 1, dtype=left.dtype)[None]
+    one = np.eye(4, 1, dtype=quat1.dtype)[None]
     offset1 = jnp.where(at_site, rows(m.site_quat, p.site[0, p.turn]), offset1)
     offset2 = jnp.where(at_site, rows(m.site_quat, p.site[1, p.turn]), one)
-  return quat.mul(left, offset1), quat.mul(right, offset2) if offset2 is not None else right
+  return quat.mul(quat1, offset1), quat.mul(quat2, offset2) if offset2 is not None else quat2
 
 
 def on_bodies(m: Model, p: EqualityPlan, x: State, efc_force: jax.Array) -> jax.Array:
@@ -290,12 +338,12 @@ def on_bodies(m: Model, p: EqualityPlan, x: State, efc_force: jax.Array) -> jax.
   push = rows(efc_force, p.point_row)
   torque = jnp.zeros_like(push)
   if len(p.turn):
-    left, right = _turned_frames(m, p, x)
+    quat1, quat2 = _weld_frames(m, p, x)
     force = rows(efc_force, p.turn_row)
     pure = jnp.concatenate([jnp.zeros_like(force[:, :1]), force], axis=-2)
     scale = rows(m.eq_data, p.point[p.turn])[:, 10:11]
-    turn = 0.5 * scale * quat.mul(quat.mul(right, pure), quat.conjugate(left))[:, 1:]
-    torque = place([(p.turn, turn)], len(p.point), turn)
+    weld_torque = 0.5 * scale * quat.mul(quat.mul(quat2, pure), quat.conjugate(quat1))[:, 1:]
+    torque = place([(p.turn, weld_torque)], len(p.point), weld_torque)
   sides = []
   for k in (0, 1):
     arm = _anchor(m, p, x, k) - rows(x.subtree_com, m.body_rootid[p.body[k]])
@@ -305,44 +353,44 @@ def on_bodies(m: Model, p: EqualityPlan, x: State, efc_force: jax.Array) -> jax.
 
 def on_tendons(m: Model, p: EqualityPlan, x: State, efc_force: jax.Array) -> jax.Array:
   """Compute the tension (ntendon, W) that couplings exert on tendons."""
-  of_tendon = np.flatnonzero(p.tendon)
-  force = rows(efc_force, p.scalar_row[of_tendon])
-  both = of_tendon[p.coupled[of_tendon]]
-  dif = rows(x.ten_length, p.obj[1, both]) - rows(m.tendon_length0, p.obj[1, both])
-  back = -_slope(rows(m.eq_data, p.scalar[both]), dif) * rows(efc_force, p.scalar_row[both])
-  tendon = np.concatenate([p.obj[0, of_tendon], p.obj[1, both]])
-  return mask_sum(plan_sum(tendon == np.arange(m.ntendon)[:, None]), join([force, back]))
+  on_tendon = np.flatnonzero(p.tendon)
+  force = rows(efc_force, p.scalar_row[on_tendon])
+  second = on_tendon[p.coupled[on_tendon]]
+  dif = rows(x.ten_length, p.obj[1, second]) - rows(m.tendon_length0, p.obj[1, second])
+  pull = -_slope(rows(m.eq_data, p.scalar[second]), dif) * rows(efc_force, p.scalar_row[second])
+  tendon = np.concatenate([p.obj[0, on_tendon], p.obj[1, second]])
+  return mask_sum(plan_sum(tendon == np.arange(m.ntendon)[:, None]), join([force, pull]))
 
 
-def _turns(m, p, x, point):
+def _rotations(m, p, x, point):
   """Compute the relative rotation of the welds: the vector part of a quaternion times torquescale."""
   eq = p.point[p.turn]
   data = rows(m.eq_data, eq)
   scale = data[:, 10:11]
   body1, body2 = p.body[:, p.turn]
-  left, right = _turned_frames(m, p, x)
-  back = quat.conjugate(right)
+  quat1, quat2 = _weld_frames(m, p, x)
+  inverse = quat.conjugate(quat2)
 
-  def turned(axis, q=left, b=back):
+  def half_product(axis, q=quat1, b=inverse):
     """Return the vector part of half the product b (0, axis) q."""
     pure = jnp.concatenate([jnp.zeros_like(axis[:, :1]), axis], axis=-2)
     return 0.5 * quat.mul(quat.mul(b, pure), q)[:, 1:]
 
-  error = quat.mul(back, left)[:, 1:] * scale
+  error = quat.mul(inverse, quat1)[:, 1:] * scale
   # rate of change of (half back (0, w) left) at constant qvel: product rule
   omega1, omega2 = rows(x.cvel, body1)[:, :3], rows(x.cvel, body2)[:, :3]
   relative = omega1 - omega2
-  left_dot, right_dot = (
-    0.5 * quat.mul(jnp.concatenate([jnp.zeros_like(w[:, :1]), w], axis=-2), q) for w, q in ((omega1, left), (omega2, right))
+  quat1_dot, quat2_dot = (
+    0.5 * quat.mul(jnp.concatenate([jnp.zeros_like(w[:, :1]), w], axis=-2), q) for w, q in ((omega1, quat1), (omega2, quat2))
   )
   acc = mask_sum(m.plan.com.ancestor_dof, x.cdof_dot, x.qvel[:, None])
   relative_acc = rows(acc, body1)[:, :3] - rows(acc, body2)[:, :3]
-  bias = turned(relative, b=quat.conjugate(right_dot)) + turned(relative_acc) + turned(relative, q=left_dot)
+  bias = half_product(relative, b=quat.conjugate(quat2_dot)) + half_product(relative_acc) + half_product(relative, q=quat1_dot)
 
   entry_turn = np.searchsorted(p.turn, p.entry_point[p.turn_entry])
   sides = (p.entry_side[0] - p.entry_side[1])[p.turn_entry][:, None, None].astype(error.dtype)
   axis = sides * rows(x.cdof, p.entry_dof[p.turn_entry])[:, :3]
-  entries = turned(axis, rows(left, entry_turn), rows(back, entry_turn)) * rows(scale, entry_turn)
+  entries = half_product(axis, rows(quat1, entry_turn), rows(inverse, entry_turn)) * rows(scale, entry_turn)
   return _Part(error, bias * scale, entries)
 
 
@@ -394,10 +442,10 @@ def _slope(a, x):
   return a[:, 1] + 2 * a[:, 2] * x + 3 * a[:, 3] * x**2 + 4 * a[:, 4] * x**3
 
 
-def _choose(is_tendon, of_joint, of_tendon):
+def _choose(is_tendon, joint_values, tendon_values):
   """Select the values of the couplings by the kind of object; a kind that does not occur is not traced."""
   if not is_tendon.any():
-    return of_joint()
+    return joint_values()
   if is_tendon.all():
-    return of_tendon()
-  return jnp.where(is_tendon[:, None], of_tendon(), of_joint())
+    return tendon_values()
+  return jnp.where(is_tendon[:, None], tendon_values(), joint_values())

@@ -11,7 +11,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from mjx_lite.compiler import regions
 from mjx_lite.constraint import contact
 from mjx_lite.constraint.equality import EqualityPlan
 from mjx_lite.constraint.rows import Jacobian
@@ -19,7 +18,7 @@ from mjx_lite.math import linalg, spatial, vector
 from mjx_lite.math.groups import GroupPlan, group_sum, plan_groups
 from mjx_lite.math.tree import SumPlan, mask_sum, plan_sum
 from mjx_lite.model.types import Model
-from mjx_lite.ops import linear
+from mjx_lite.ops import linear, tiles
 from mjx_lite.ops.select import gather, join, next_true, rows, rows_or_zero
 from mjx_lite.smooth import inertia, tendon
 
@@ -158,7 +157,7 @@ def contact_curvature(m: Model, j: Jacobian, w: jax.Array, cone: jax.Array | Non
   return a if cone is None else a + cone
 
 
-def add_curvature(m: Model, j: Jacobian, a: jax.Array, sums: jax.Array, place: np.ndarray) -> jax.Array:
+def add_curvature(m: Model, j: Jacobian, a: jax.Array, sums: jax.Array, body_row: np.ndarray) -> jax.Array:
   """Add the contacts' stiffness of single bodies to packed rows (n, 21, W).
 
   The stiffness of a body is its block of J' H J, with all other bodies at rest.
@@ -171,19 +170,19 @@ def add_curvature(m: Model, j: Jacobian, a: jax.Array, sums: jax.Array, place: n
     place: (nbody,) row of each body in `sums`, -1 for bodies that have no row.
   """
   c = m.plan.contact
-  return c.sides.add_to(sums, _stiffness(rows(a, c.sides.slot) if c.chosen else a, j.basis), place, j.body)
+  return c.sides.add_to(sums, _stiffness(rows(a, c.sides.slot) if c.chosen else a, j.basis), body_row, j.body)
 
 
-class Between(NamedTuple):
+class PairCoupling(NamedTuple):
   """Coupling of the two bodies of contacts: an entry for each pair of bodies that touch in some world of a tile."""
 
   body: jax.Array  # (2, n) bodies of each pair; the last column is a dummy
   stiffness: jax.Array  # (n, 6, 6, W) from the motion of the second body to the wrench on the first
   number: jax.Array  # () number of pairs in use
-  left: jax.Array  # (ncon, W) mask of contacts for which there was no room among the pairs
+  unpaired: jax.Array  # (ncon, W) mask of contacts for which there was no room among the pairs
 
 
-def between_bodies(m: Model, j: Jacobian, a: jax.Array, pushes: jax.Array) -> Between:
+def couple_pairs(m: Model, j: Jacobian, a: jax.Array, pushes: jax.Array) -> PairCoupling:
   """Compute the part of J' H J of some contacts that `add_curvature` omits: the coupling of the contact's two bodies.
 
   The worlds of a tile mostly have contacts between the same bodies, but in different order. Contacts of the same pair are
@@ -196,65 +195,65 @@ def between_bodies(m: Model, j: Jacobian, a: jax.Array, pushes: jax.Array) -> Be
     pushes: (ncon, W) mask of the contacts between moving bodies to include.
   """
   c, width, body = m.plan.contact, a.shape[-1], cast(jax.Array, j.body)
-  most = min(c.couples, c.ncon) if regions.are_several(width) else 0
-  pair, sums = jnp.full((2, most + 1), -1, jnp.int32), jnp.zeros((most + 1, 6, 6, width), a.dtype)
-  if not most:
-    return Between(pair, sums, jnp.int32(0), pushes)
-  some, index = linear.materialized(jnp.any(pushes, axis=1)), np.arange(most + 1, dtype=np.int32)
+  room = tiles.choose(a, single=0, tile=min(c.couples, c.ncon), batch=0)
+  pair, sums = jnp.full((2, room + 1), -1, jnp.int32), jnp.zeros((room + 1, 6, 6, width), a.dtype)
+  if not room:
+    return PairCoupling(pair, sums, jnp.int32(0), pushes)
+  in_some_world, index = linear.materialized(jnp.any(pushes, axis=1)), np.arange(room + 1, dtype=np.int32)
 
-  def add(state):
-    k, left, number, pair, sums = state
-    slot, its_pushes = (jax.lax.dynamic_index_in_dim(x, k, keepdims=False) for x in (a, pushes))
-    (of_first, first), (of_second, second) = (
+  def add_slot(state):
+    k, unpaired, number, pair, sums = state
+    slot, slot_pushes = (jax.lax.dynamic_index_in_dim(x, k, keepdims=False) for x in (a, pushes))
+    (basis1, body1), (basis2, body2) = (
       [jax.lax.dynamic_index_in_dim(x, i, keepdims=False) for x in (j.basis, body)] for i in (k, k + c.ncon)
     )
-    half = vector.add(slot[:, i, None] * of_second[i] for i in range(c.ndir))
-    block = linear.materialized(vector.add(of_first[i, :, None] * half[i, None] for i in range(c.ndir)))
+    half = vector.add(slot[:, i, None] * basis2[i] for i in range(c.ndir))
+    block = linear.materialized(vector.add(basis1[i, :, None] * half[i, None] for i in range(c.ndir)))
 
     def add_to_pair(state):
-      world, asks, left, number, pair, sums = state
-      both = first[world], second[world]
-      here = asks & (first == both[0]) & (second == both[1])
-      known = (pair[0] == both[0]) & (pair[1] == both[1])
-      at = jnp.min(jnp.where(known, index, number))
-      total = jax.lax.dynamic_index_in_dim(sums, at, keepdims=False) + jnp.where(here, block, 0)
-      pair = jax.lax.dynamic_update_slice_in_dim(pair, jnp.where(at < most, jnp.stack(both), -1)[:, None], at, 1)
-      sums = jax.lax.dynamic_update_slice_in_dim(sums, total[None], at, 0)
-      left, asks = left | (here & (at == most)), asks & ~here
-      return next_true(asks, world), asks, left, jnp.minimum(jnp.maximum(number, at + 1), most), pair, sums
+      world, pending, unpaired, number, pair, sums = state
+      bodies = body1[world], body2[world]
+      is_pair = pending & (body1 == bodies[0]) & (body2 == bodies[1])
+      known = (pair[0] == bodies[0]) & (pair[1] == bodies[1])
+      at_pair = jnp.min(jnp.where(known, index, number))
+      total = jax.lax.dynamic_index_in_dim(sums, at_pair, keepdims=False) + jnp.where(is_pair, block, 0)
+      pair = jax.lax.dynamic_update_slice_in_dim(pair, jnp.where(at_pair < room, jnp.stack(bodies), -1)[:, None], at_pair, 1)
+      sums = jax.lax.dynamic_update_slice_in_dim(sums, total[None], at_pair, 0)
+      unpaired, pending = unpaired | (is_pair & (at_pair == room)), pending & ~is_pair
+      return next_true(pending, world), pending, unpaired, jnp.minimum(jnp.maximum(number, at_pair + 1), room), pair, sums
 
-    start = next_true(its_pushes, -1), its_pushes, jnp.zeros_like(its_pushes), number, pair, sums
-    _, _, its_left, *found = jax.lax.while_loop(lambda s: s[0] < width, add_to_pair, start)
-    return next_true(some, k), jax.lax.dynamic_update_slice_in_dim(left, its_left[None], k, 0), *found
+    start = next_true(slot_pushes, -1), slot_pushes, jnp.zeros_like(slot_pushes), number, pair, sums
+    _, _, slot_unpaired, *found = jax.lax.while_loop(lambda s: s[0] < width, add_to_pair, start)
+    return next_true(in_some_world, k), jax.lax.dynamic_update_slice_in_dim(unpaired, slot_unpaired[None], k, 0), *found
 
-  start = next_true(some, -1), jnp.zeros_like(pushes), jnp.int32(0), pair, sums
-  _, left, number, pair, sums = jax.lax.while_loop(lambda s: s[0] < c.ncon, add, start)
-  return Between(pair, sums, number, left)
+  start = next_true(in_some_world, -1), jnp.zeros_like(pushes), jnp.int32(0), pair, sums
+  _, unpaired, number, pair, sums = jax.lax.while_loop(lambda s: s[0] < c.ncon, add_slot, start)
+  return PairCoupling(pair, sums, number, unpaired)
 
 
-def mul_between(m: Model, j: Jacobian, a: jax.Array, b: Between, cdof: jax.Array, x: jax.Array) -> jax.Array:
-  """Multiply the coupling b with x: (nv, W) to (nv, W); b is `between_bodies` of the same j and a."""
+def mul_pairs(m: Model, j: Jacobian, a: jax.Array, b: PairCoupling, cdof: jax.Array, x: jax.Array) -> jax.Array:
+  """Multiply the coupling b with x: (nv, W) to (nv, W); b is `couple_pairs` of the same j and a."""
   sides, ncon = m.plan.contact.sides, m.plan.contact.ncon
   motion = linear.materialized(mask_sum(sides.body_dof, cdof, x[:, None]))
 
-  def add(state):
+  def add_pair(state):
     k, sums = state
-    first, second = b.body[0, k], b.body[1, k]
+    body1, body2 = b.body[0, k], b.body[1, k]
     stiffness = jax.lax.dynamic_index_in_dim(b.stiffness, k, keepdims=False)
-    of_first, of_second = (jax.lax.dynamic_index_in_dim(motion, i, keepdims=False) for i in (first, second))
-    for i, pull in (first, vector.mat_vec(stiffness, of_second)), (second, vector.mat_t_vec(stiffness, of_first)):
+    motion1, motion2 = (jax.lax.dynamic_index_in_dim(motion, i, keepdims=False) for i in (body1, body2))
+    for i, pull in (body1, vector.mat_vec(stiffness, motion2)), (body2, vector.mat_t_vec(stiffness, motion1)):
       total = jax.lax.dynamic_index_in_dim(sums, i, keepdims=False) + pull
       sums = jax.lax.dynamic_update_slice_in_dim(sums, total[None], i, 0)
     return k + 1, sums
 
-  def add_left(sums):
+  def add_unpaired(sums):
     moved = vector.dot(j.basis, gather(motion, cast(jax.Array, j.body))[:, None])
-    felt = jnp.where(b.left[:, None], jnp.stack([moved[ncon:], moved[:ncon]]), 0)
-    force = vector.mat_vec(a, felt).reshape(moved.shape)
+    opposite = jnp.where(b.unpaired[:, None], jnp.stack([moved[ncon:], moved[:ncon]]), 0)
+    force = vector.mat_vec(a, opposite).reshape(moved.shape)
     return sums + sides.to_bodies(vector.mat_t_vec(j.basis, force), j.body)
 
-  _, sums = jax.lax.while_loop(lambda s: s[0] < b.number, add, (jnp.int32(0), jnp.zeros_like(motion)))
-  sums = jax.lax.cond(jnp.any(vector.fold(jnp.logical_or, b.left, 0)), add_left, lambda x: x, sums)
+  _, sums = jax.lax.while_loop(lambda s: s[0] < b.number, add_pair, (jnp.int32(0), jnp.zeros_like(motion)))
+  sums = jax.lax.cond(jnp.any(vector.fold(jnp.logical_or, b.unpaired, 0)), add_unpaired, lambda x: x, sums)
   return -vector.dot(cdof, mask_sum(sides.dof_body, sums))
 
 
@@ -267,14 +266,20 @@ def _stiffness(a: jax.Array, basis: jax.Array) -> jax.Array:
   return linear.materialized(jnp.concatenate(packed, axis=1))
 
 
-def _alone_curvature(p: contact.Alone, a: jax.Array, j: Jacobian, cdof: jax.Array) -> jax.Array:
+def _single_body_curvature(p: contact.SingleBody, a: jax.Array, j: Jacobian, cdof: jax.Array) -> jax.Array:
   """Compute the dense curvature (nv, nv, W) of the contacts with one moving body.
 
   The bodies' stiffnesses are summed along the tree to composite stiffnesses, like the inertias in M.
   """
   stiff = _stiffness(rows(a, p.slot), rows(j.basis, p.side))
-  is_one = stiff.shape[-1] == 1  # with one world, a gather of rows costs more than the sum
-  load = mask_sum(p.dof_slot, stiff) if is_one else rows(mask_sum(p.load_slot, stiff), p.load)
+
+  def by_dof():
+    return mask_sum(p.dof_slot, stiff)
+
+  def by_load():
+    return rows(mask_sum(p.load_slot, stiff), p.load)
+
+  load = tiles.choose(stiff, single=by_dof, tile=by_load, batch=by_load)()  # in one world a gather costs more than the sum
   force = vector.mat_vec(spatial.unpack(load), cdof)
   left, right = rows(force, p.entry.row), rows(cdof, p.entry.col)
   return inertia.unpack(p.entry, linear.materialized(vector.dot(left, right)))
@@ -310,9 +315,9 @@ def first_of_contact(m: Model, x: jax.Array) -> jax.Array:
 
 def inverse_diagonal(m: Model, j: Jacobian, cdof: jax.Array, solve: Callable[[jax.Array], jax.Array]) -> jax.Array:
   """Compute the diagonal (nefc, W) of J M^-1 J'; `solve` multiplies M^-1 with (nv, W)."""
-  rows_ = dense(m, j, cdof)
-  rows_ = jnp.broadcast_to(rows_, (*rows_.shape[:-1], cdof.shape[-1]))
-  return vector.total(jnp.swapaxes(rows_ * jax.vmap(solve)(rows_), 0, 1))
+  dense_rows = dense(m, j, cdof)
+  dense_rows = jnp.broadcast_to(dense_rows, (*dense_rows.shape[:-1], cdof.shape[-1]))
+  return vector.total(jnp.swapaxes(dense_rows * jax.vmap(solve)(dense_rows), 0, 1))
 
 
 def dense_curvature(m: Model, j: Jacobian, cdof: jax.Array, w: jax.Array, cone: jax.Array | None = None) -> jax.Array:
@@ -332,8 +337,8 @@ def dense_curvature(m: Model, j: Jacobian, cdof: jax.Array, w: jax.Array, cone: 
     h = h + linalg.gram(lengths, lengths * group_sum(p.by_tendon, rows(w, p.tendon_row))[:, None])
   if c.ncon:
     a = contact_curvature(m, j, w, cone)
-    if len(c.alone.slot):
-      h = h + _alone_curvature(c.alone, a, j, cdof)
+    if len(c.single_body.slot):
+      h = h + _single_body_curvature(c.single_body, a, j, cdof)
     if len(c.coupling.slot):
       h = h + _coupling_curvature(c.coupling, a, j, cdof)
   return h
@@ -342,10 +347,10 @@ def dense_curvature(m: Model, j: Jacobian, cdof: jax.Array, w: jax.Array, cone: 
 def _coupling_curvature(p: contact.Coupling, a: jax.Array, j: Jacobian, cdof: jax.Array) -> jax.Array:
   """Compute the curvature (nv, nv, W) of the contacts that may couple bodies; at least its upper triangle.
 
-  With few worlds at a time, a loop adds the contacts that push in some world. With many worlds, all contacts are added at once.
+  For one world or a tile, a loop adds the contacts that push in some world. For a batch, all contacts are added at once.
   """
   a, basis = (jnp.broadcast_to(x, (*x.shape[:-1], cdof.shape[-1])) for x in (rows(a, p.slot), rows(j.basis, p.side)))
-  curvature = _sum_of_pushing if regions.are_few(a.shape[-1]) else _sum_of_all
+  curvature = tiles.choose(a, single=_sum_of_pushing, tile=_sum_of_pushing, batch=_sum_of_all)
   return curvature(p, a, basis, j.body, cdof)
 
 
@@ -377,9 +382,9 @@ def _sum_of_pushing(p: contact.Coupling, a: jax.Array, basis: jax.Array, body: j
     k, total = state
     side = jnp.asarray(p.slot_side.astype(np.int32))[k]
     exists, side = (side >= 0)[:, None, None, None], jnp.maximum(side, 0)
-    its_basis = jnp.where(exists, basis.at[side].get(mode="promise_in_bounds"), 0)[None]
-    its_moves = jnp.asarray(p.sides.moves(body, cdof.dtype, side))[None]
-    left, right = _halves(jax.lax.dynamic_slice_in_dim(a, k, 1), its_basis, its_moves, cdof)
+    slot_basis = jnp.where(exists, basis.at[side].get(mode="promise_in_bounds"), 0)[None]
+    slot_moves = jnp.asarray(p.sides.moves(body, cdof.dtype, side))[None]
+    left, right = _halves(jax.lax.dynamic_slice_in_dim(a, k, 1), slot_basis, slot_moves, cdof)
     return next_true(pushes, k), total + vector.add(x[:, None] * y[None] for x, y in zip(left, right, strict=True))
 
   zero = jnp.zeros((len(cdof), len(cdof), cdof.shape[-1]), cdof.dtype)

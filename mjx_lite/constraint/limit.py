@@ -48,8 +48,8 @@ def rows_joint(m: Model, p: LimitPlan, qpos: jax.Array) -> tuple[RowParams, jax.
   joint = p.joint[p.scalar]
   bound = jnp.where((p.sign > 0)[:, None], rows(m.jnt_range, joint)[:, 0], rows(m.jnt_range, joint)[:, 1])
   scalar = p.sign[:, None] * (rows(qpos, m.jnt_qposadr[joint]) - bound)
-  turned = quat.to_rotvec(safe.normalize(rows(qpos, p.ball_adr)))
-  axis, angle = safe.normalize_with_norm(turned)
+  rotation = quat.to_rotvec(safe.normalize(rows(qpos, p.ball_adr)))
+  axis, angle = safe.normalize_with_norm(rotation)
   pos = join([scalar, safe.largest(rows(m.jnt_range, p.joint[p.ball]), axis=1) - angle], p.order)
   margin = rows(m.jnt_margin, p.joint)
   zero = jnp.zeros((len(p.joint), 1), pos.dtype)

@@ -54,11 +54,11 @@ def soften(m: Model, rows: Rows) -> Rows:
   d = jnp.where(_own_rows(p, rows.jacobian.mu), per_row(weight) / rows.R[start:], 0)
   # aref = ... - K I e; adding K I max(e, 0) gives the aref of a contact that just touches
   k, b, impedance = (rows.KBIP[start:, i] for i in range(3))
-  ahead = k * impedance * jnp.maximum(rows.pos - rows.margin, 0)[start:]
+  beyond = k * impedance * jnp.maximum(rows.pos - rows.margin, 0)[start:]
   if m.opt.is_discrete:
     h = m.opt.timestep
-    ahead = ahead / (1 + h * b + h * h * k * impedance)
-  aref = rows.aref[start:] + jnp.where(per_row(near), ahead, 0)
+    beyond = beyond / (1 + h * b + h * h * k * impedance)
+  aref = rows.aref[start:] + jnp.where(per_row(near), beyond, 0)
   return rows._replace(D=jnp.concatenate([rows.D[:start], d]), aref=jnp.concatenate([rows.aref[:start], aref]))
 
 
@@ -70,9 +70,9 @@ def _own_rows(p: Any, mu: jax.Array) -> Any:
   if not p.mixed:
     return p.row_active.reshape(-1, 1)
   k = np.arange(1, p.nrow)
-  there = mu[:, k - 1 if p.elliptic else k // 2] > 0  # friction is at least MINMU in the directions that a condim has
-  first = jnp.ones_like(there[:, :1] if p.nrow > 1 else mu[:, :1], bool)
-  return jnp.concatenate([first, there], axis=1).reshape(p.ncon * p.nrow, -1)
+  exists = mu[:, k - 1 if p.elliptic else k // 2] > 0  # friction is at least MINMU in the directions that a condim has
+  first = jnp.ones_like(exists[:, :1] if p.nrow > 1 else mu[:, :1], bool)
+  return jnp.concatenate([first, exists], axis=1).reshape(p.ncon * p.nrow, -1)
 
 
 @jax.custom_jvp

@@ -56,9 +56,9 @@ class Search(NamedTuple):
 
   state: Any
   sizes: jax.Array  # (max_substeps, W) accepted lengths [s], then zeros
-  count: jax.Array  # (W,) number of accepted lengths
-  left: jax.Array  # (W,) rest of the timestep [s]
-  ahead: jax.Array  # (W,) next length to try [s]
+  accepted: jax.Array  # (W,) number of accepted lengths
+  remaining: jax.Array  # (W,) rest of the timestep [s]
+  trial: jax.Array  # (W,) next length to try [s]
   missed: jax.Array  # (W,) whether the error of the last possible substep was too large
 
 
@@ -74,23 +74,24 @@ def search(substep: Substep, o: Adaptive, m: Any, d: Any, state: Any) -> Search:
   index = np.arange(o.max_substeps)[:, None]
 
   def body(s):
-    last = s.count == o.max_substeps - 1
-    h = jnp.where(last, s.left, jnp.minimum(s.ahead, s.left))
+    last = s.accepted == o.max_substeps - 1
+    h = jnp.where(last, s.remaining, jnp.minimum(s.trial, s.remaining))
     after, error = substep(m, d, s.state, h, o.tolerance)
     rough = error > 1
-    taken = (s.left > 0) & (~rough | last | (h <= _LEAST * total))
+    accept = (s.remaining > 0) & (~rough | last | (h <= _LEAST * total))
     grow = jnp.clip(_SAFETY * jnp.maximum(error, 1e-12) ** (-1 / 3), _SHRINK, _GROW)
     return Search(
-      jax.tree.map(lambda a, b: jnp.where(taken, a, b), after, s.state),
-      jnp.where((index == s.count) & taken, h, s.sizes),
-      s.count + taken,
-      jnp.where(taken, jnp.where(h < s.left, s.left - h, 0), s.left),
-      jnp.where(s.left > 0, h * grow, s.ahead),
-      s.missed | (last & rough & (s.left > 0)),
+      state=jax.tree.map(lambda a, b: jnp.where(accept, a, b), after, s.state),
+      sizes=jnp.where((index == s.accepted) & accept, h, s.sizes),
+      accepted=s.accepted + accept,
+      remaining=jnp.where(accept, jnp.where(h < s.remaining, s.remaining - h, 0), s.remaining),
+      trial=jnp.where(s.remaining > 0, h * grow, s.trial),
+      missed=s.missed | (last & rough & (s.remaining > 0)),
     )
 
-  start = Search(state, sizes, jnp.zeros(total.shape, jnp.int32), total, total, zero > 0)
-  return jax.lax.while_loop(lambda s: jnp.any(s.left > 0), body, start)
+  accepted = jnp.zeros(total.shape, jnp.int32)
+  start = Search(state=state, sizes=sizes, accepted=accepted, remaining=total, trial=total, missed=zero > 0)
+  return jax.lax.while_loop(lambda s: jnp.any(s.remaining > 0), body, start)
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0, 1))
@@ -105,8 +106,8 @@ def _move_jvp(substep, o, primals, tangents):
   # the values come from the loop, so that no checkpointed forward pass is needed
   state, missed, sizes = move(substep, o, m, d, start)
   shares = checkpoint_name(jax.lax.stop_gradient(sizes / m.opt.timestep), SIZES)
-  go = _moving(primals, tangents)
-  _, state_dot = jax.jvp(lambda *x: replay(substep, *go.tree(*x), shares=shares), go.leaves, go.tangents)
+  moving = _moving(primals, tangents)
+  _, state_dot = jax.jvp(lambda *x: replay(substep, *moving.tree(*x), shares=shares), moving.leaves, moving.tangents)
   return (state, missed, sizes), (state_dot, np.zeros(missed.shape, jax.dtypes.float0), jnp.zeros_like(sizes))
 
 
@@ -124,16 +125,16 @@ class _Moving(NamedTuple):
 def _moving(primals: Any, tangents: Any) -> _Moving:
   leaves, structure = jax.tree.flatten(primals)
   dots = structure.flatten_up_to(tangents)
-  still = jax.custom_derivatives.SymbolicZero
-  at = [i for i, t in enumerate(dots) if not isinstance(t, still) and t.dtype != jax.dtypes.float0]
+  zero = jax.custom_derivatives.SymbolicZero
+  index = [i for i, t in enumerate(dots) if not isinstance(t, zero) and t.dtype != jax.dtypes.float0]
 
   def tree(*moved):
     full = list(leaves)
-    for i, x in zip(at, moved, strict=True):
+    for i, x in zip(index, moved, strict=True):
       full[i] = x
     return structure.unflatten(full)
 
-  return _Moving([leaves[i] for i in at], [dots[i] for i in at], tree)
+  return _Moving([leaves[i] for i in index], [dots[i] for i in index], tree)
 
 
 def replay(substep: Substep, m: Any, d: Any, state: Any, shares: jax.Array) -> Any:
@@ -143,7 +144,7 @@ def replay(substep: Substep, m: Any, d: Any, state: Any, shares: jax.Array) -> A
 
   @functools.partial(jax.checkpoint, prevent_cse=False, policy=keep)
   def one(state, share):
-    take = lambda s: substep(m, d, s, share * m.opt.timestep, 1.0)[0]  # noqa: E731
-    return jax.lax.cond(jnp.any(share > 0), take, lambda s: s, state), None
+    move = lambda s: substep(m, d, s, share * m.opt.timestep, 1.0)[0]  # noqa: E731
+    return jax.lax.cond(jnp.any(share > 0), move, lambda s: s, state), None
 
   return jax.lax.scan(one, state, shares)[0]

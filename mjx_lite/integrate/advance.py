@@ -51,8 +51,8 @@ def integrate_pos(m: Model, qpos: jax.Array, qvel: jax.Array, dt: jax.Array | fl
   n = len(p.quat_q)
   rot = rows(qpos, p.quat_q)
   omega = rows(qvel, p.quat_v)
-  turned = quat.integrate(rot, omega, dt)
-  return join([plain, turned.reshape(4 * n, turned.shape[-1])], p.order)
+  quats = quat.integrate(rot, omega, dt)
+  return join([plain, quats.reshape(4 * n, quats.shape[-1])], p.order)
 
 
 def differentiate_pos(m: Model, qpos1: jax.Array, qpos2: jax.Array, dt: jax.Array) -> jax.Array:
@@ -61,5 +61,5 @@ def differentiate_pos(m: Model, qpos1: jax.Array, qpos2: jax.Array, dt: jax.Arra
   plain = (rows(qpos2, p.scalar_q) - rows(qpos1, p.scalar_q)) / dt
   n = len(p.quat_q)
   rot1, rot2 = (rows(q, p.quat_q) for q in (qpos1, qpos2))
-  turn = quat.sub(safe.normalize(rot2), safe.normalize(rot1)) / dt
-  return join([plain, turn.reshape(3 * n, turn.shape[-1])], p.order_v)
+  rotation = quat.sub(safe.normalize(rot2), safe.normalize(rot1)) / dt
+  return join([plain, rotation.reshape(3 * n, rotation.shape[-1])], p.order_v)

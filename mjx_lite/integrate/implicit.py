@@ -116,26 +116,26 @@ def _full_matrix(m, packed_m, packed_d, trees):
   return inertia.full(m, packed_m) - m.opt.timestep * (inertia.unpack(m.plan.derivative.packing, packed_d) + trees)
 
 
-def _bias_slope(mat, arm, crb, turn):
+def _bias_slope(mat, arm, crb, spin):
   """Return the derivative (n, 6, 6, W) of the bias force of free bodies over velocity; this force depends on rotation only.
 
   Args:
     mat: (n, 3, 3, W) body frame.
     arm: (n, 3, W) from the body's origin to the centre of mass.
     crb: (n, 10, W) inertia about the centre of mass.
-    turn: (n, 3, W) rotational velocity in the body frame.
+    spin: (n, 3, W) rotational velocity in the body frame.
   """
   xx, yy, zz, xy, xz, yz = vector.parts(crb[:, :6])
   inertia3, mass = vector.matrix((xx, xy, xz), (xy, yy, yz), (xz, yz, zz)), crb[:, 9:]
 
-  def bias(turn):
-    w = vector.mat_vec(mat, turn)
+  def bias(spin):
+    w = vector.mat_vec(mat, spin)
     pull = mass * vector.cross(w, vector.cross(w, arm))
     torque = vector.cross(arm, pull) + vector.cross(w, vector.mat_vec(inertia3, w))
     return jnp.concatenate([pull, vector.mat_t_vec(mat, torque)], axis=1)
 
-  basis = jnp.broadcast_to(jnp.eye(3, dtype=turn.dtype)[:, None, :, None], (3, *turn.shape))
-  columns = jnp.moveaxis(jax.vmap(lambda t: jax.jvp(bias, (turn,), (t,))[1])(basis), 0, 2)
+  basis = jnp.broadcast_to(jnp.eye(3, dtype=spin.dtype)[:, None, :, None], (3, *spin.shape))
+  columns = jnp.moveaxis(jax.vmap(lambda t: jax.jvp(bias, (spin,), (t,))[1])(basis), 0, 2)
   return jnp.concatenate([jnp.zeros_like(columns), columns], axis=2)
 
 
@@ -144,6 +144,6 @@ def _solve_blocks(a, b):
   p, q, r, s = (a[:, i : i + 3, j : j + 3] for i in (0, 3) for j in (0, 3))
   x, y = b[:, :3], b[:, 3:]
   inv = linalg.inverse3(p)
-  left = s - vector.mat_mat(r, vector.mat_mat(inv, q))
-  turn = vector.mat_vec(linalg.inverse3(left), y - vector.mat_vec(r, vector.mat_vec(inv, x)))
-  return jnp.concatenate([vector.mat_vec(inv, x - vector.mat_vec(q, turn)), turn], axis=1)
+  schur = s - vector.mat_mat(r, vector.mat_mat(inv, q))
+  rotation = vector.mat_vec(linalg.inverse3(schur), y - vector.mat_vec(r, vector.mat_vec(inv, x)))
+  return jnp.concatenate([vector.mat_vec(inv, x - vector.mat_vec(q, rotation)), rotation], axis=1)

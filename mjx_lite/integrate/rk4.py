@@ -33,23 +33,23 @@ class Rates(NamedTuple):
   act_dot: jax.Array  # (na, W)
 
 
-def position_rate(m: Model, way: jax.Array, qvel: jax.Array) -> jax.Array:
-  """Return the rate (nv, W) of the coordinates `way` of a position relative to an initial position.
+def position_rate(m: Model, offset: jax.Array, qvel: jax.Array) -> jax.Array:
+  """Return the rate (nv, W) of the coordinates `offset` of a position relative to an initial position.
 
   Args:
     m: the model.
-    way: (nv, W) coordinates: `integrate_pos(qpos0, way, 1)` is the position.
+    offset: (nv, W) coordinates: `integrate_pos(qpos0, offset, 1)` is the position.
     qvel: (nv, W) velocity at the position.
 
-  Gradient: exact, also at way = 0.
+  Gradient: exact, also at offset = 0.
   """
   p: AdvancePlan = m.plan.advance
   n = len(p.quat_v)
   if not n:
     return qvel
-  r, w = _shortest(rows(way, p.quat_v)), rows(qvel, p.quat_v)
-  turned = vector.cross(r, w)
-  rate = w + 0.5 * turned + _series(vector.dot(r, r))[:, None] * vector.cross(r, turned)
+  r, w = _shortest(rows(offset, p.quat_v)), rows(qvel, p.quat_v)
+  cross = vector.cross(r, w)
+  rate = w + 0.5 * cross + _series(vector.dot(r, r))[:, None] * vector.cross(r, cross)
   return join([rows(qvel, p.scalar_v), rate.reshape(3 * n, rate.shape[-1])], p.order_v)
 
 

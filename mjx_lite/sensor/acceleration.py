@@ -12,9 +12,10 @@ from mjx_lite.math.tree import SumPlan, mask_sum, plan_sum
 from mjx_lite.model.enums import TrnType
 from mjx_lite.model.types import Data, Model
 from mjx_lite.ops.select import rows
-from mjx_lite.sensor import frames, zone
+from mjx_lite.sensor import frames
 from mjx_lite.sensor.group import Part, split
 from mjx_lite.sensor.position import FrameTables, first_active
+from mjx_lite.sensor.site_volume import volume
 
 
 def accelerometer(m: Model, d: Data, t: FrameTables) -> jax.Array:
@@ -47,13 +48,13 @@ def limit_force(m: Model, d: Data, row: np.ndarray) -> jax.Array:
   return first_active(d.efc_D > 0, d.efc_force, row) if (row >= 0).any() else jnp.zeros((len(row), 1), d.qpos.dtype)
 
 
-def plan_tendon_actuators(s: dict[str, Any], who: np.ndarray) -> list[Part]:
+def plan_tendon_actuators(s: dict[str, Any], ids: np.ndarray) -> list[Part]:
   """Plan the sums over the first outputs of the actuators on each tendon."""
   on = np.flatnonzero(s["actuator_trntype"] == TrnType.TENDON)
-  mask = np.zeros((len(who), s["nout"]))
-  for i, tendon in enumerate(s["sensor_objid"][who]):
+  mask = np.zeros((len(ids), s["nout"]))
+  for i, tendon in enumerate(s["sensor_objid"][ids]):
     mask[i, s["actuator_outadr"][on[s["actuator_trnid"][on, 0] == tendon]]] = 1
-  return [Part(who, plan_sum(mask))]
+  return [Part(ids, plan_sum(mask))]
 
 
 def tendon_actuator_force(m: Model, d: Data, t: SumPlan) -> jax.Array:
@@ -71,20 +72,20 @@ class TouchTables(NamedTuple):
   body: np.ndarray | None  # (n,) bodies of the sites if the slots' geoms are chosen at run time, which then decide `sign`
 
 
-def plan_touch(s: dict[str, Any], who: np.ndarray) -> list[Part]:
+def plan_touch(s: dict[str, Any], ids: np.ndarray) -> list[Part]:
   """Group the sensors by the shape of their site."""
   out = []
-  for (shape,), some in split(who, s["site_type"][s["sensor_objid"][who]]):
-    site = s["sensor_objid"][some].astype(int)
-    lists, every = [], np.arange(len(s["slot_body"]))
+  for (shape,), members in split(ids, s["site_type"][s["sensor_objid"][ids]]):
+    site = s["sensor_objid"][members].astype(int)
+    lists, all_slots = [], np.arange(len(s["slot_body"]))
     for b in s["site_bodyid"][site]:
       if s["slot_chosen"]:
-        lists.append((every, 0 * every))
+        lists.append((all_slots, 0 * all_slots))
         continue
       slot = np.flatnonzero((s["slot_body"] == b).any(axis=1))
       lists.append((slot, np.where(s["slot_body"][slot, 1] == b, -1, 1)))
     body = s["site_bodyid"][site] if s["slot_chosen"] else None
-    out.append(Part(some, TouchTables(shape, site, *padded(lists), body)))
+    out.append(Part(members, TouchTables(shape, site, *padded(lists), body)))
   return out
 
 
@@ -111,6 +112,6 @@ def touch(m: Model, d: Data, t: TouchTables) -> jax.Array:
     first, second = (jnp.asarray(m.geom_bodyid)[c.geom[:, side]] == t.body[:, None, None] for side in (0, 1))
     sign = jnp.where(second, -1, jnp.where(first, 1, 0))
   ray = rows(c.frame[:, 0], t.slot) * sign[:, :, None]
-  meets = zone.hit(t.shape, zone.volume(m, d, t.site[:, None]), rows(c.pos, t.slot), ray)
+  meets = volume.hit(t.shape, volume.gather(m, d, t.site[:, None]), rows(c.pos, t.slot), ray)
   counts = (sign != 0) & (normal_force > 0) & meets
   return jnp.sum(jnp.where(counts, normal_force, 0), axis=1)

@@ -11,9 +11,9 @@ from mjx_lite.math import safe, spatial, vector
 from mjx_lite.model.enums import ConDataField, ObjType
 from mjx_lite.model.types import Data, Model
 from mjx_lite.ops.select import gather, rows
-from mjx_lite.sensor import zone
 from mjx_lite.sensor.acceleration import padded
 from mjx_lite.sensor.group import Part, split
+from mjx_lite.sensor.site_volume import volume
 
 NONE, MINDIST, MAXFORCE, NETFORCE = range(4)  # how the matching contacts are reduced, sensor_intprm[1]
 
@@ -37,31 +37,31 @@ class Matching(NamedTuple):
 
   first: np.ndarray  # (n, ngeom)
   second: np.ndarray
-  some1: np.ndarray  # (n, 1, 1) whether the sensor has a first object
-  some2: np.ndarray  # the same for the second object
+  has_first: np.ndarray  # (n, 1, 1) whether the sensor has a first object
+  has_second: np.ndarray  # the same for the second object
 
 
-def plan(s: dict[str, Any], who: np.ndarray) -> list[Part]:
+def plan(s: dict[str, Any], ids: np.ndarray) -> list[Part]:
   """Group the sensors by fields, reduction, size and shape of their site."""
-  fields, reduce = s["sensor_intprm"][who, 0], s["sensor_intprm"][who, 1]
-  at_site = s["sensor_objtype"][who] == ObjType.SITE
-  shape = np.full(len(who), -1)
-  shape[at_site] = s["site_type"][s["sensor_objid"][who[at_site]]]
+  fields, reduce = s["sensor_intprm"][ids, 0], s["sensor_intprm"][ids, 1]
+  at_site = s["sensor_objtype"][ids] == ObjType.SITE
+  shape = np.full(len(ids), -1)
+  shape[at_site] = s["site_type"][s["sensor_objid"][ids[at_site]]]
   out = []
-  for (spec, how, dim, kind), some in split(who, fields, reduce, s["sensor_dim"][who], shape):
+  for (spec, reduction, dim, kind), members in split(ids, fields, reduce, s["sensor_dim"][ids], shape):
     chosen = tuple(int(f) for f in FIELDS if spec & (1 << f))
     num = dim // sum(FIELDS[f][0] for f in chosen)
-    matching = _matching(s, some) if s["slot_chosen"] else None
-    every = np.arange(len(s["slot_body"]))
-    slot, sign = padded([(every, 0 * every) if matching else _matches(s, i) for i in some])
+    matching = _matching(s, members) if s["slot_chosen"] else None
+    all_slots = np.arange(len(s["slot_body"]))
+    slot, sign = padded([(all_slots, 0 * all_slots) if matching else _matches(s, i) for i in members])
     body = np.moveaxis(s["slot_body"][slot] if len(s["slot_body"]) else np.zeros((*slot.shape, 2), int), -1, 0)
-    site = np.where(kind >= 0, s["sensor_objid"][some], 0).astype(int)
+    site = np.where(kind >= 0, s["sensor_objid"][members], 0).astype(int)
     out.append(
       Part(
-        some,
+        members,
         ContactTables(
           fields=chosen,
-          reduce=how,
+          reduce=reduction,
           num=num,
           shape=kind,
           site=site,
@@ -89,20 +89,20 @@ def _matches(s, i):
   return slot, sign[slot]
 
 
-def _sign(first, second, some1, some2):
+def _sign(first, second, has_first, has_second):
   """Return the sign of each slot: -1 where the normal must be reversed, 0 where nothing matches. Source: `matchContact`."""
-  both = some1 & some2
+  has_both = has_first & has_second
   regular, reverse = first[0] & second[1], first[1] & second[0]
-  involved = (first[0] | first[1]) & (second[0] | second[1]) & (regular | reverse | ~both)
-  turned = (both & ~regular) | (~both & some1 & ~first[0]) | (~some1 & some2 & ~second[1])
-  return involved * (1 - 2 * turned)
+  involved = (first[0] | first[1]) & (second[0] | second[1]) & (regular | reverse | ~has_both)
+  reversed_ = (has_both & ~regular) | (~has_both & has_first & ~first[0]) | (~has_first & has_second & ~second[1])
+  return involved * (1 - 2 * reversed_)
 
 
-def _matching(s, who):
+def _matching(s, ids):
   geom, body = np.arange(s["ngeom"]), np.asarray(s["geom_bodyid"])
-  first, second = (np.array([_is(s, *_objects(s, i)[k], geom, body) for i in who]) for k in (0, 1))
-  some1, some2 = (s[k][who][:, None, None] != ObjType.UNKNOWN for k in ("sensor_objtype", "sensor_reftype"))
-  return Matching(first, second, some1, some2)
+  first, second = (np.array([_is(s, *_objects(s, i)[k], geom, body) for i in ids]) for k in (0, 1))
+  has_first, has_second = (s[k][ids][:, None, None] != ObjType.UNKNOWN for k in ("sensor_objtype", "sensor_reftype"))
+  return Matching(first, second, has_first, has_second)
 
 
 def _matched(m, d, t):
@@ -110,7 +110,7 @@ def _matched(m, d, t):
   p, geom = t.matching, [d.contact.geom[:, side] for side in (0, 1)]
   first, second = ([jnp.asarray(table)[:, g] for g in geom] for table in (p.first, p.second))
   body = [jnp.asarray(m.geom_bodyid)[g] for g in geom]
-  return t._replace(sign=_sign(first, second, p.some1, p.some2), body=body)
+  return t._replace(sign=_sign(first, second, p.has_first, p.has_second), body=body)
 
 
 def _is(s, kind, obj, geom, body):
@@ -130,16 +130,16 @@ def _is(s, kind, obj, geom, body):
 class _Found(NamedTuple):
   """Contacts of all slots of all sensors."""
 
-  count: jax.Array  # (n, W) matching contacts
+  number: jax.Array  # (n, W) number of matching contacts
   force: jax.Array  # (n, k, 6, W) force, torque in the contact frame [N, N m]
   frame: jax.Array  # (n, k, 3, 3, W)
 
 
 def _number(m, d, t, x):
-  return jnp.broadcast_to(x.count[:, None, None], (*t.slot.shape, 1, x.count.shape[-1])).astype(d.qpos.dtype)
+  return jnp.broadcast_to(x.number[:, None, None], (*t.slot.shape, 1, x.number.shape[-1])).astype(d.qpos.dtype)
 
 
-def _turn_z(t, v):
+def _flip_z(t, v):
   """Flip the third component with the direction of the contact."""
   one = np.ones_like(t.sign) if isinstance(t.sign, np.ndarray) else jnp.ones_like(t.sign)
   return v * jnp.stack([one, one, t.sign], axis=-2).astype(v.dtype)
@@ -157,18 +157,18 @@ def _relative(m, d, t, point):
 
 
 def _angvel(m, d, t, x):
-  return _turn_z(t, vector.mat_vec(x.frame, _relative(m, d, t, rows(d.contact.pos, t.slot))[0]))
+  return _flip_z(t, vector.mat_vec(x.frame, _relative(m, d, t, rows(d.contact.pos, t.slot))[0]))
 
 
 def _linvel(m, d, t, x):
-  return _turn_z(t, vector.mat_vec(x.frame, _relative(m, d, t, rows(d.contact.pos, t.slot))[1]))
+  return _flip_z(t, vector.mat_vec(x.frame, _relative(m, d, t, rows(d.contact.pos, t.slot))[1]))
 
 
 # field of a contact -> its size, and the function that computes the field for every slot; in MuJoCo's order
 FIELDS: dict[int, tuple[int, Any]] = {
   ConDataField.FOUND: (1, _number),
-  ConDataField.FORCE: (3, lambda m, d, t, x: _turn_z(t, x.force[:, :, :3])),
-  ConDataField.TORQUE: (3, lambda m, d, t, x: _turn_z(t, x.force[:, :, 3:])),
+  ConDataField.FORCE: (3, lambda m, d, t, x: _flip_z(t, x.force[:, :, :3])),
+  ConDataField.TORQUE: (3, lambda m, d, t, x: _flip_z(t, x.force[:, :, 3:])),
   ConDataField.DIST: (1, lambda m, d, t, x: rows(d.contact.dist, t.slot)[:, :, None]),
   ConDataField.POS: (3, lambda m, d, t, x: rows(d.contact.pos, t.slot)),
   ConDataField.NORMAL: (3, lambda m, d, t, x: x.frame[:, :, 0] * t.sign[:, :, None]),
@@ -191,7 +191,7 @@ def contact(m: Model, d: Data, t: ContactTables) -> jax.Array:
   c, t = d.contact, _matched(m, d, t) if t.matching else t
   match = (t.sign != 0) & (rows(c.exclude, t.slot) >= 0)
   if t.shape >= 0:
-    match = match & zone.inside(t.shape, zone.volume(m, d, t.site[:, None]), rows(c.pos, t.slot))
+    match = match & volume.contains(t.shape, volume.gather(m, d, t.site[:, None]), rows(c.pos, t.slot))
   needs_force = t.reduce in (MAXFORCE, NETFORCE) or {ConDataField.FORCE, ConDataField.TORQUE} & set(t.fields)
   force = c.pos  # not used
   if needs_force:
@@ -211,9 +211,9 @@ def contact(m: Model, d: Data, t: ContactTables) -> jax.Array:
   chosen = jnp.argmin(key, axis=1)[:, None] if num == 1 else jnp.argsort(key, axis=1, stable=True)[:, :num]
   parts = [FIELDS[f][1](m, d, t, x) for f in t.fields]
   width = max(p.shape[-1] for p in (*parts, key))
-  every = jnp.concatenate([jnp.broadcast_to(p, (*p.shape[:-1], width)) for p in parts], axis=2)
-  out = jnp.take_along_axis(every, jnp.broadcast_to(chosen, (n, num, width))[:, :, None], axis=1)
-  out = jnp.where((np.arange(num)[:, None] < x.count[:, None])[:, :, None], out, 0)
+  values = jnp.concatenate([jnp.broadcast_to(p, (*p.shape[:-1], width)) for p in parts], axis=2)
+  out = jnp.take_along_axis(values, jnp.broadcast_to(chosen, (n, num, width))[:, :, None], axis=1)
+  out = jnp.where((np.arange(num)[:, None] < x.number[:, None])[:, :, None], out, 0)
   out = jnp.concatenate([out, jnp.zeros((n, t.num - num, size, width), out.dtype)], axis=1)
   return out.reshape(n, t.num * size, width)
 
@@ -226,12 +226,12 @@ def _net(d, t, x, match, size):
   weight = safe.norm(local[:, :, :3])
   centre = safe.quotient(jnp.sum(pos * weight[:, :, None], axis=1), jnp.sum(weight, axis=1)[:, None])
   values = {
-    ConDataField.FOUND: x.count[:, None].astype(pos.dtype), ConDataField.FORCE: jnp.sum(push, axis=1),
+    ConDataField.FOUND: x.number[:, None].astype(pos.dtype), ConDataField.FORCE: jnp.sum(push, axis=1),
     ConDataField.TORQUE: jnp.sum(torque + vector.cross(pos - centre[:, None], push), axis=1), ConDataField.POS: centre,
   }  # fmt: skip
   width = centre.shape[-1]
-  some, axes = (x.count > 0)[:, None].astype(pos.dtype), np.eye(3, dtype=pos.dtype)[..., None]
-  values.update({ConDataField.NORMAL: some * axes[0], ConDataField.TANGENT: some * axes[1]})
+  found, axes = (x.number > 0)[:, None].astype(pos.dtype), np.eye(3, dtype=pos.dtype)[..., None]
+  values.update({ConDataField.NORMAL: found * axes[0], ConDataField.TANGENT: found * axes[1]})
   zero = jnp.zeros((len(t.slot), 1, width), pos.dtype)
   parts = [jnp.broadcast_to(values.get(f, zero), (len(t.slot), FIELDS[f][0], width)) for f in t.fields]
   rest = jnp.zeros((len(t.slot), (t.num - 1) * size, width), pos.dtype)

@@ -16,17 +16,17 @@ from mjx_lite.sensor.group import Marked, Part
 class DistanceTables(NamedTuple):
   """Pairs of geoms of all sensors."""
 
-  who: np.ndarray  # sensors (n,)
+  ids: np.ndarray  # sensors (n,)
   sensor: np.ndarray  # (npair,) sensor of each pair
   geom1: np.ndarray  # (npair,)
   geom2: np.ndarray  # (npair,)
   pair: np.ndarray  # (n, k) pairs of each sensor in C's order, padded with the last pair; -1 for a sensor without pairs
 
 
-def plan(s: dict[str, Any], who: np.ndarray) -> list[Part]:
+def plan(s: dict[str, Any], ids: np.ndarray) -> list[Part]:
   """Pair every geom of the first object with every geom of the second; a sensor of a body without geoms has no pair."""
   lists = []
-  for i in who:
+  for i in ids:
     sides = []
     for kind, obj in (("sensor_objtype", "sensor_objid"), ("sensor_reftype", "sensor_refid")):
       is_body, x = s[kind][i] == ObjType.BODY, s[obj][i]
@@ -36,20 +36,20 @@ def plan(s: dict[str, Any], who: np.ndarray) -> list[Part]:
   first, k = np.cumsum(count) - count, np.arange(count.max(initial=0))
   pair = np.where(k < count[:, None], first[:, None] + np.minimum(k, count[:, None] - 1), -1)
   geom1, geom2 = np.array([p for x in lists for p in x], int).reshape(-1, 2).T
-  return [Part(who, DistanceTables(who, np.repeat(who, count), geom1, geom2, pair))]
+  return [Part(ids, DistanceTables(ids, np.repeat(ids, count), geom1, geom2, pair))]
 
 
 def _nearest(m: Model, d: Data, t: DistanceTables) -> distance.Distance:
   """Return the least distance (n, W) over each sensor's pairs and its segment (n, 6, W); cutoff and zero beyond the cutoff."""
-  limit = rows(m.sensor_cutoff, t.who)
+  limit = rows(m.sensor_cutoff, t.ids)
   if not t.pair.size:
-    return distance.Distance(limit, jnp.zeros((len(t.who), 6, 1), limit.dtype), jnp.zeros(1, bool))
+    return distance.Distance(limit, jnp.zeros((len(t.ids), 6, 1), limit.dtype), jnp.zeros(1, bool))
   found = distance.distances(m, d.geom_xpos, d.geom_xmat, rows(m.sensor_cutoff, t.sensor), t.geom1, t.geom2)
-  there = (t.pair >= 0)[..., None]
+  exists = (t.pair >= 0)[..., None]
   dist, fromto = rows(found.dist, np.maximum(t.pair, 0)), rows(found.fromto, np.maximum(t.pair, 0))
-  dist = jnp.where(there, dist, limit[:, None])
+  dist = jnp.where(exists, dist, limit[:, None])
   best = jnp.argmin(dist, axis=1)[:, None]
-  segment = jnp.take_along_axis(jnp.where(there[:, :, None], fromto, 0), best[:, :, None], axis=1)[:, 0]
+  segment = jnp.take_along_axis(jnp.where(exists[:, :, None], fromto, 0), best[:, :, None], axis=1)[:, 0]
   return distance.Distance(jnp.take_along_axis(dist, best, axis=1)[:, 0], segment, found.lost)
 
 

@@ -80,20 +80,20 @@ def plan(s: Mapping[str, Any], values: Mapping[str, np.ndarray], timestep: float
 
 
 def _stage(s, stage):
-  mine = np.flatnonzero((s["sensor_needstage"] == stage) & np.isin(s["sensor_type"], list(SENSORS)))
-  groups, who = [], []
-  for kind in np.unique(s["sensor_type"][mine]):
-    for part in SENSORS[int(kind)].plan(dict(s), mine[s["sensor_type"][mine] == kind]):
+  in_stage = np.flatnonzero((s["sensor_needstage"] == stage) & np.isin(s["sensor_type"], list(SENSORS)))
+  groups, ids = [], []
+  for kind in np.unique(s["sensor_type"][in_stage]):
+    for part in SENSORS[int(kind)].plan(dict(s), in_stage[s["sensor_type"][in_stage] == kind]):
       groups.append(Group(int(kind), part.tables))
-      who.append(part.who)
-  order = np.concatenate([np.zeros(0, int), *who]).astype(int)
+      ids.append(part.ids)
+  order = np.concatenate([np.zeros(0, int), *ids]).astype(int)
   sensor = np.repeat(order, s["sensor_dim"][order])
-  cut = ~np.isin(s["sensor_type"][sensor], (SensorType.CONTACT, SensorType.GEOMFROMTO))
-  real, positive = (cut & (s["sensor_datatype"][sensor] == t) for t in (DataType.REAL, DataType.POSITIVE))
+  has_cutoff = ~np.isin(s["sensor_type"][sensor], (SensorType.CONTACT, SensorType.GEOMFROMTO))
+  real, positive = (has_cutoff & (s["sensor_datatype"][sensor] == t) for t in (DataType.REAL, DataType.POSITIVE))
   needs = {
     name
     for name, kinds in (("subtree_vel", NEEDS_SUBTREE_VEL), ("rne_postconstraint", NEEDS_RNE_POSTCONSTRAINT))
-    if np.isin(s["sensor_type"][mine], kinds).any()
+    if np.isin(s["sensor_type"][in_stage], kinds).any()
   }
   out = spread(dict(s), order)
   return StagePlan(
@@ -108,14 +108,14 @@ def _stage(s, stage):
 
 
 def _late(s, order, out):
-  who = order[s["sensor_history"][order, 0] > 0]
-  size, dim = s["sensor_history"][who, 0], s["sensor_dim"][who]
-  buffers = history.plan(size, s["sensor_historyadr"][who], dim)
+  ids = order[s["sensor_history"][order, 0] > 0]
+  size, dim = s["sensor_history"][ids, 0], s["sensor_dim"][ids]
+  buffers = history.plan(size, s["sensor_historyadr"][ids], dim)
   column = np.arange(buffers.value.shape[2])
-  place = np.where(column < dim[:, None], s["sensor_adr"][who, None] + column, -1)
+  out_index = np.where(column < dim[:, None], s["sensor_adr"][ids, None] + column, -1)
   number = {int(p): i for i, p in enumerate(out)}
-  row = np.array([[number.get(int(p), -1) for p in line] for line in place], int).reshape(place.shape)
-  return LatePlan(who=who, row=row, out=place, flat=row[row >= 0], interp=s["sensor_history"][who, 1], buffers=buffers)
+  row = np.array([[number.get(int(p), -1) for p in line] for line in out_index], int).reshape(out_index.shape)
+  return LatePlan(who=ids, row=row, out=out_index, flat=row[row >= 0], interp=s["sensor_history"][ids, 1], buffers=buffers)
 
 
 def _start(s, interval, timestep):

@@ -10,7 +10,7 @@ import numpy as np
 class Part(NamedTuple):
   """Sensors that one call computes."""
 
-  who: np.ndarray  # ids of the sensors
+  ids: np.ndarray  # ids of the sensors
   tables: Any  # argument of the function
 
 
@@ -24,7 +24,7 @@ class Marked(NamedTuple):
 class Sensor(NamedTuple):
   """A type of sensor: an entry of the table.
 
-  `plan(s, who)` splits the sensors of the type into parts. `run(m, d, tables)` returns the values of one part, (values, W) or
+  `plan(s, ids)` splits the sensors of the type into parts. `run(m, d, tables)` returns the values of one part, (values, W) or
   (sensors, values, W); `Marked` if the values come from a search.
   """
 
@@ -32,13 +32,13 @@ class Sensor(NamedTuple):
   run: Callable[[Any, Any, Any], jax.Array | Marked]
 
 
-def split(who: np.ndarray, *keys: np.ndarray) -> list[tuple[tuple[int, ...], np.ndarray]]:
+def split(ids: np.ndarray, *keys: np.ndarray) -> list[tuple[tuple[int, ...], np.ndarray]]:
   """Group the sensors by distinct values of their keys."""
-  label = [tuple(int(k[i]) for k in keys) for i in range(len(who))]
-  return [(x, who[[y == x for y in label]]) for x in sorted(set(label))]
+  label = [tuple(int(k[i]) for k in keys) for i in range(len(ids))]
+  return [(x, ids[[y == x for y in label]]) for x in sorted(set(label))]
 
 
-def spread(s: dict[str, Any], who: np.ndarray) -> np.ndarray:
+def spread(s: dict[str, Any], ids: np.ndarray) -> np.ndarray:
   """Return the indices in sensordata of all values of some sensors."""
-  adr, dim = s["sensor_adr"][who], s["sensor_dim"][who]
+  adr, dim = s["sensor_adr"][ids], s["sensor_dim"][ids]
   return np.concatenate([np.zeros(0, int), *(a + np.arange(n) for a, n in zip(adr, dim, strict=True))]).astype(int)

@@ -11,8 +11,9 @@ from mjx_lite.math import quat, safe, vector
 from mjx_lite.model.enums import ConstraintType, ObjType, SensorType
 from mjx_lite.model.types import Data, Model
 from mjx_lite.ops.select import rows, rows_or_zero
-from mjx_lite.sensor import enclosure, frames, zone
+from mjx_lite.sensor import frames
 from mjx_lite.sensor.group import Part, split
+from mjx_lite.sensor.site_volume import protrusion, volume
 from mjx_lite.smooth import energy
 
 # ------------------------------------------------------------------------------------------------- rows of a field
@@ -21,18 +22,18 @@ from mjx_lite.smooth import energy
 def plan_rows(owner: str, address: str):
   """Return a planner of sensors that read an array; `address` is mjModel's field with an object's first entry."""
 
-  def plan(s: dict[str, Any], who: np.ndarray) -> list[Part]:
-    first = s[address][s["sensor_objid"][who]] if address else s["sensor_objid"][who]
-    index = [a + np.arange(n) for a, n in zip(first, s["sensor_dim"][who], strict=True)]
-    return [Part(who, np.concatenate(index).astype(int))]
+  def plan(s: dict[str, Any], ids: np.ndarray) -> list[Part]:
+    first = s[address][s["sensor_objid"][ids]] if address else s["sensor_objid"][ids]
+    index = [a + np.arange(n) for a, n in zip(first, s["sensor_dim"][ids], strict=True)]
+    return [Part(ids, np.concatenate(index).astype(int))]
 
   plan.__doc__ = f"Entries of {owner}."
   return plan
 
 
-def plan_objects(s: dict[str, Any], who: np.ndarray) -> list[Part]:
+def plan_objects(s: dict[str, Any], ids: np.ndarray) -> list[Part]:
   """Plan sensors that read one row per object: the ids of the objects."""
-  return [Part(who, s["sensor_objid"][who].astype(int))]
+  return [Part(ids, s["sensor_objid"][ids].astype(int))]
 
 
 def read(field: str):
@@ -79,12 +80,14 @@ class FrameTables(NamedTuple):
   reference: frames.Objects | None
 
 
-def plan_frames(s: dict[str, Any], who: np.ndarray) -> list[Part]:
+def plan_frames(s: dict[str, Any], ids: np.ndarray) -> list[Part]:
   """Group the sensors by type, and by whether they have a reference frame."""
   out = []
-  for (kind, has), some in split(who, s["sensor_type"][who], s["sensor_refid"][who] >= 0):
-    reference = frames.plan(s, s["sensor_reftype"][some], s["sensor_refid"][some]) if has else None
-    out.append(Part(some, FrameTables(kind, frames.plan(s, s["sensor_objtype"][some], s["sensor_objid"][some]), reference)))
+  for (kind, has), members in split(ids, s["sensor_type"][ids], s["sensor_refid"][ids] >= 0):
+    reference = frames.plan(s, s["sensor_reftype"][members], s["sensor_refid"][members]) if has else None
+    out.append(
+      Part(members, FrameTables(kind, frames.plan(s, s["sensor_objtype"][members], s["sensor_objid"][members]), reference))
+    )
   return out
 
 
@@ -148,30 +151,30 @@ class InsideTables(NamedTuple):
   site: np.ndarray
 
 
-def plan_inside(s: dict[str, Any], who: np.ndarray) -> list[Part]:
+def plan_inside(s: dict[str, Any], ids: np.ndarray) -> list[Part]:
   """Group the sensors of points by the shape of their site, then the sensors of whole objects."""
-  whole = s["sensor_intprm"][who, 0] != 0
-  out, who, whole = [], who[~whole], who[whole]
-  for (shape,), some in split(who, s["site_type"][s["sensor_refid"][who]]):
-    kind, obj = s["sensor_objtype"][some], s["sensor_objid"][some].astype(int)
+  whole = s["sensor_intprm"][ids, 0] != 0
+  out, ids, whole = [], ids[~whole], ids[whole]
+  for (shape,), members in split(ids, s["site_type"][s["sensor_refid"][ids]]):
+    kind, obj = s["sensor_objtype"][members], s["sensor_objid"][members].astype(int)
     body = np.where(kind == ObjType.BODY, obj, 0)
-    out.append(Part(some, InsideTables(shape, frames.plan(s, kind, obj), body, s["sensor_refid"][some].astype(int))))
-  return [*out, *(enclosure.plan(s, whole) if len(whole) else ())]
+    out.append(Part(members, InsideTables(shape, frames.plan(s, kind, obj), body, s["sensor_refid"][members].astype(int))))
+  return [*out, *(protrusion.plan(s, whole) if len(whole) else ())]
 
 
-def inside_site(m: Model, d: Data, t: InsideTables | enclosure.EnclosureTables) -> jax.Array:
+def inside_site(m: Model, d: Data, t: InsideTables | protrusion.EnclosureTables) -> jax.Array:
   """Return 1 where an object's origin is inside a site, else 0; for whole objects the protrusion from the site [m].
 
   For a body without mass but with massive descendants, the point is the centre of mass of the subtree.
   """
-  if isinstance(t, enclosure.EnclosureTables):
-    return enclosure.protrusion(m, d, t)
+  if isinstance(t, protrusion.EnclosureTables):
+    return protrusion.protrusion(m, d, t)
   point = frames.position(d, t.object)
   if t.body.any():
     mass, below = rows(m.body_mass, t.body), rows(m.body_subtreemass, t.body)
-    hollow = (t.body > 0)[:, None] & (mass < safe.MINVAL) & (below >= safe.MINVAL)
-    point = jnp.where(hollow[:, None], rows(d.subtree_com, t.body), point)
-  return zone.inside(t.shape, zone.volume(m, d, t.site), point).astype(d.qpos.dtype)
+    use_subtree = (t.body > 0)[:, None] & (mass < safe.MINVAL) & (below >= safe.MINVAL)
+    point = jnp.where(use_subtree[:, None], rows(d.subtree_com, t.body), point)
+  return volume.contains(t.shape, volume.gather(m, d, t.site), point).astype(d.qpos.dtype)
 
 
 # ---------------------------------------------------------------------------------------------------------- limits
@@ -180,9 +183,9 @@ def inside_site(m: Model, d: Data, t: InsideTables | enclosure.EnclosureTables) 
 def plan_limits(kind: Any):
   """Return a planner of limit sensors: the constraint rows (n, 2) of each joint or tendon; -1 for no row."""
 
-  def plan(s: dict[str, Any], who: np.ndarray) -> list[Part]:
-    own = [np.flatnonzero((s["row_type"] == kind) & (s["row_id"] == i)) for i in s["sensor_objid"][who]]
-    return [Part(who, np.array([[*r, -1, -1][:2] for r in own], int).reshape(-1, 2))]
+  def plan(s: dict[str, Any], ids: np.ndarray) -> list[Part]:
+    limit_rows = [np.flatnonzero((s["row_type"] == kind) & (s["row_id"] == i)) for i in s["sensor_objid"][ids]]
+    return [Part(ids, np.array([[*r, -1, -1][:2] for r in limit_rows], int).reshape(-1, 2))]
 
   plan.__doc__ = f"Rows of {kind.name}."
   return plan

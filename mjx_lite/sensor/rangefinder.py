@@ -31,32 +31,39 @@ class RayTables(NamedTuple):
   id: np.ndarray  # (ncamera,) camera
   pixel: np.ndarray  # (ncamera, 2) column and row
   body: np.ndarray  # (n,) body that a ray ignores
-  place: np.ndarray  # index of every sensor value among the values of all fields of all rays
+  value_index: np.ndarray  # index of every sensor value among the values of all fields of all rays
 
 
-def plan(s: dict[str, Any], who: np.ndarray) -> list[Part]:
+def plan(s: dict[str, Any], ids: np.ndarray) -> list[Part]:
   """Plan all sensors together, sensors of cameras first."""
-  is_cam = s["sensor_objtype"][who] == ObjType.CAMERA
-  who = np.concatenate([who[is_cam], who[~is_cam]])
-  obj, spec, ncam = s["sensor_objid"][who].astype(int), s["sensor_intprm"][who, 0], int(is_cam.sum())
+  is_cam = s["sensor_objtype"][ids] == ObjType.CAMERA
+  ids = np.concatenate([ids[is_cam], ids[~is_cam]])
+  obj, spec, ncam = s["sensor_objid"][ids].astype(int), s["sensor_intprm"][ids, 0], int(is_cam.sum())
   pixel = [np.stack(np.meshgrid(*map(np.arange, s["cam_resolution"][c])), axis=-1).reshape(-1, 2) for c in obj[:ncam]]
   pixel = np.concatenate([np.zeros((0, 2), int), *pixel])
-  count = np.ones(len(who), int)
+  count = np.ones(len(ids), int)
   count[:ncam] = [np.prod(s["cam_resolution"][c]) for c in obj[:ncam]]
   cam, site = np.repeat(obj[:ncam], count[:ncam]), obj[ncam:]
   cameras, sites = (frames.plan(s, np.full(len(x), kind), x) for x, kind in ((cam, ObjType.CAMERA), (site, ObjType.SITE)))
   ends = np.cumsum(list(FIELDS.values()))
-  wanted = [np.concatenate([np.arange(e - n, e) for (f, n), e in zip(FIELDS.items(), ends, strict=True) if x & (1 << f)])
+  columns = [np.concatenate([np.arange(e - n, e) for (f, n), e in zip(FIELDS.items(), ends, strict=True) if x & (1 << f)])
             for x in np.repeat(spec, count)]  # fmt: skip
-  place = np.concatenate([i * ends[-1] + w for i, w in enumerate(wanted)])
+  value_index = np.concatenate([i * ends[-1] + w for i, w in enumerate(columns)])
   normals = bool((spec & (1 << RayDataField.NORMAL)).any())
   parallel = s["cam_projection"][cam] == Projection.ORTHOGRAPHIC
   body = np.concatenate([cameras.body, sites.body])
   return [
     Part(
-      who,
+      ids,
       RayTables(
-        normals=normals, camera=cameras, site=sites, orthographic=parallel, id=cam, pixel=pixel, body=body, place=place
+        normals=normals,
+        camera=cameras,
+        site=sites,
+        orthographic=parallel,
+        id=cam,
+        pixel=pixel,
+        body=body,
+        value_index=value_index,
       ),
     )
   ]
@@ -102,12 +109,12 @@ def rangefinder(m: Model, d: Data, t: RayTables) -> jax.Array:
   blind = m.geom_bodyid[:, None] == t.body
   geoms = geoms[~blind[geoms].all(axis=1)]
   hit = ray.first_hit(m, d.geom_xpos, d.geom_xmat, origin, direction, geoms, blind, t.normals)
-  dist, met = hit.dist[:, None], (hit.geom >= 0)[:, None]
+  dist, is_hit = hit.dist[:, None], (hit.geom >= 0)[:, None]
   point, normal = origin + dist * direction, jnp.zeros_like(origin) if hit.normal is None else hit.normal
-  seen = [dist, direction, origin, point, normal, dist * depth[:, None]]
-  width = max(x.shape[-1] for x in seen)
+  fields = [dist, direction, origin, point, normal, dist * depth[:, None]]
+  width = max(x.shape[-1] for x in fields)
   missed = np.array([-1.0] * 1 + [0] * 12 + [-1])[:, None]
-  every = jnp.concatenate([jnp.broadcast_to(x, (*x.shape[:-1], width)) for x in seen], axis=1)
+  table = jnp.concatenate([jnp.broadcast_to(x, (*x.shape[:-1], width)) for x in fields], axis=1)
   always = (np.arange(14) >= 4) & (np.arange(14) < 7)  # the origin
-  every = jnp.where(met | always[:, None], every, missed.astype(every.dtype))
-  return rows(every.reshape(-1, width), t.place)
+  table = jnp.where(is_hit | always[:, None], table, missed.astype(table.dtype))
+  return rows(table.reshape(-1, width), t.value_index)

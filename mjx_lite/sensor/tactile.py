@@ -28,20 +28,20 @@ class TactileTables(NamedTuple):
   body: int  # root of the bodies welded to the geom's body
   vertex: np.ndarray  # (n, 3) taxels [m]
   tangent: np.ndarray  # (2 or 0, n, 3)
-  others: tuple[tuple[int, np.ndarray, np.ndarray], ...]  # shape, geoms (k,), mask (k, nslot) of their contact slots
-  trees: field.Octrees  # octrees of the meshes in `others`
+  targets: tuple[tuple[int, np.ndarray, np.ndarray], ...]  # shape, geoms (k,), mask (k, nslot) of their contact slots
+  trees: field.Octrees  # octrees of the meshes in `targets`
 
 
-def plan(s: dict[str, Any], who: np.ndarray) -> list[Part]:
+def plan(s: dict[str, Any], ids: np.ndarray) -> list[Part]:
   """Plan every sensor separately."""
-  return [Part(np.array([i]), _tables(s, i)) for i in who]
+  return [Part(np.array([i]), _tables(s, i)) for i in ids]
 
 
 def touching(s: dict[str, Any], geom: int, slot_geom: np.ndarray) -> np.ndarray:
   """Return for each slot (nslot,) the geom in contact with a geom's body or a body welded to it; -1 for all other slots."""
   weld = s["body_weldid"][s["geom_bodyid"]]
-  mine = weld[slot_geom] == weld[geom]
-  return np.where(mine[:, 0], slot_geom[:, 1], np.where(mine[:, 1], slot_geom[:, 0], -1))
+  touches_body = weld[slot_geom] == weld[geom]
+  return np.where(touches_body[:, 0], slot_geom[:, 1], np.where(touches_body[:, 1], slot_geom[:, 0], -1))
 
 
 def _tables(s, i) -> TactileTables:
@@ -53,22 +53,22 @@ def _tables(s, i) -> TactileTables:
   if s["mesh_normalnum"][mesh] == 3 * n:  # otherwise the mesh has only normals, and slips are zero
     tangent = normal[: 3 * n].reshape(n, 3, 3)[:, 1:].swapaxes(0, 1)
   tangent = tangent[: s["sensor_dim"][i] // n - 1]
-  other = touching(s, geom, s["slot_geom"])
-  others = []
+  slot_target = touching(s, geom, s["slot_geom"])
+  targets = []
   trees = field.octrees(s, np.zeros(0, int))
   for kind in (*DISTANCES, GeomType.MESH):
-    geoms = np.array([g for g in np.unique(other) if g >= 0 and s["geom_type"][g] == kind], int)
+    geoms = np.array([g for g in np.unique(slot_target) if g >= 0 and s["geom_type"][g] == kind], int)
     if kind == GeomType.MESH:
       geoms = geoms[s["mesh_octadr"][s["geom_dataid"][geoms]] >= 0]
       trees = field.octrees(s, s["geom_dataid"][geoms])
     if len(geoms):
-      others.append((int(kind), geoms, geoms[:, None] == other))
+      targets.append((int(kind), geoms, geoms[:, None] == slot_target))
   return TactileTables(
     geom=geom,
     body=int(s["body_weldid"][s["geom_bodyid"][geom]]),
     vertex=vertex,
     tangent=tangent,
-    others=tuple(others),
+    targets=tuple(targets),
     trees=trees,
   )
 
@@ -82,8 +82,8 @@ def tactile(m: Model, d: Data, t: TactileTables) -> jax.Array:
   frame = rows(d.geom_xmat, np.array([t.geom]))
   point = vector.mat_vec(frame, jnp.asarray(t.vertex, d.qpos.dtype)[..., None]) + rows(d.geom_xpos, np.array([t.geom]))
   depth, slips = jnp.zeros_like(point[:, 0]), [jnp.zeros_like(point[:, 0])] * len(t.tangent)
-  mine = _velocity(m, d, np.array([t.body]), point)
-  for kind, geoms, slots in t.others:
+  own_velocity = _velocity(m, d, np.array([t.body]), point)
+  for kind, geoms, slots in t.targets:
     touches = jnp.any((d.contact.exclude >= 0) & slots[..., None], axis=1)
     pos, mat = rows(d.geom_xpos, geoms)[:, None], rows(d.geom_xmat, geoms)[:, None]
     local = vector.mat_t_vec(mat, point - pos)
@@ -93,7 +93,7 @@ def tactile(m: Model, d: Data, t: TactileTables) -> jax.Array:
       dist, _ = field.FIELDS[kind](local, rows(m.geom_size, geoms)[:, None])
     deep = touches[:, None] & (dist < 0)
     depth = jnp.maximum(depth, safe.largest(jnp.where(deep, -dist, 0), axis=0))
-    relative = mine - _velocity(m, d, m.geom_bodyid[geoms], point)
+    relative = own_velocity - _velocity(m, d, m.geom_bodyid[geoms], point)
     for k, tangent in enumerate(t.tangent):
       along = vector.mat_vec(frame, jnp.asarray(tangent, d.qpos.dtype)[..., None])
       slips[k] = slips[k] + jnp.sum(jnp.where(deep, jnp.abs(vector.dot(relative, along)), 0), axis=0)

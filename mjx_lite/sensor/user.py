@@ -18,10 +18,10 @@ class UserTables(NamedTuple):
   size: int  # number of values of all these sensors
 
 
-def plan(s: dict[str, Any], who: np.ndarray) -> list[Part]:
+def plan(s: dict[str, Any], ids: np.ndarray) -> list[Part]:
   """Group the sensors by stage."""
-  by_stage = split(who, s["sensor_needstage"][who])
-  return [Part(some, UserTables(stage, int(s["sensor_dim"][some].sum()))) for (stage,), some in by_stage]
+  by_stage = split(ids, s["sensor_needstage"][ids])
+  return [Part(members, UserTables(stage, int(s["sensor_dim"][members].sum()))) for (stage,), members in by_stage]
 
 
 def user(m: Model, d: Data, t: UserTables) -> jax.Array:

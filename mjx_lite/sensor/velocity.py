@@ -27,8 +27,8 @@ def frame_linvel(m: Model, d: Data, t: FrameTables) -> jax.Array:
     return v.linear
   r = frames.velocity(d, t.reference)
   arm = frames.position(d, t.object) - frames.position(d, t.reference)
-  seen = v.linear - r.linear - vector.cross(r.angular, arm)
-  return vector.mat_t_vec(frames.orientation(d, t.reference), seen)
+  relative = v.linear - r.linear - vector.cross(r.angular, arm)
+  return vector.mat_t_vec(frames.orientation(d, t.reference), relative)
 
 
 def frame_angvel(m: Model, d: Data, t: FrameTables) -> jax.Array:

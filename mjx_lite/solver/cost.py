@@ -65,10 +65,10 @@ def is_cone(p: Any) -> bool:
 
 
 def _cone(p: Any, rows: Rows, jar: jax.Array) -> _Cone:
-  return _cone_at(p, rows, _of_contacts(p, jar))
+  return _cone_at(p, rows, _by_contact(p, jar))
 
 
-def _of_contacts(p: Any, x: jax.Array) -> jax.Array:
+def _by_contact(p: Any, x: jax.Array) -> jax.Array:
   """Return the contact rows as (ncon, ndir, W)."""
   return x[_contact_start(p) :].reshape(p.contact.ncon, p.contact.ndir, -1)
 
@@ -79,7 +79,7 @@ def _slide(p: Any, rows: Rows, x: jax.Array) -> jax.Array:
 
 
 def _cone_at(p: Any, rows: Rows, x: jax.Array) -> _Cone:
-  d = _of_contacts(p, rows.D)[:, 0]
+  d = _by_contact(p, rows.D)[:, 0]
   slide = _slide(p, rows, x)
   size, mu = safe.norm(slide), rows.contact_mu
   free = (x[:, 0] >= size) & ((size > 0) | (x[:, 0] >= 0))
@@ -87,12 +87,12 @@ def _cone_at(p: Any, rows: Rows, x: jax.Array) -> _Cone:
   return _Cone(jar=x, slide=slide, size=size, gap=x[:, 0] - size, strength=d / (1 + mu * mu), free=free, middle=middle)
 
 
-def _alone(p: Any, x: jax.Array) -> jax.Array:
+def _independent(p: Any, x: jax.Array) -> jax.Array:
   """Return the independent rows: all rows, or all rows before the contact rows if contacts have cones."""
   return x[: _contact_start(p)] if is_cone(p) else x
 
 
-class _Standing(NamedTuple):
+class _IndependentRows(NamedTuple):
   """Independent rows (n, W), each quadratic inside its zone and linear outside."""
 
   d: jax.Array
@@ -116,13 +116,13 @@ class _Standing(NamedTuple):
     return jnp.where(inside, 0.5 * self.d * x * x, self.bound * (jnp.abs(x) - 0.5 * begin))
 
 
-def _standing(p: Any, rows: Rows) -> _Standing:
+def _independent_rows(p: Any, rows: Rows) -> _IndependentRows:
   """Return the independent rows; the bound is zero for all rows that are not active friction."""
-  d = _alone(p, rows.D)
+  d = _independent(p, rows.D)
   if not p.jacobian.nfriction:
-    return _Standing(d, None)
+    return _IndependentRows(d, None)
   exists = _is_friction(p, len(d)) & (d > 0)
-  return _Standing(d, jnp.where(exists, _alone(p, rows.frictionloss), 0))
+  return _IndependentRows(d, jnp.where(exists, _independent(p, rows.frictionloss), 0))
 
 
 def _is_friction(p: Any, n: int) -> np.ndarray:
@@ -141,15 +141,15 @@ def zones(p: Any, rows: Rows, jar: jax.Array) -> Zones:
 
   Gradient: zero for the friction directions at the tip of a cone.
   """
-  x, alone = _alone(p, jar), _standing(p, rows)
-  inside = alone.inside(p, x)
-  force, weight = alone.force(inside, x), jnp.where(inside, alone.d, 0)
+  x, independent = _independent(p, jar), _independent_rows(p, rows)
+  inside = independent.inside(p, x)
+  force, weight = independent.force(inside, x), jnp.where(inside, independent.d, 0)
   if not is_cone(p):
     return Zones(force, weight, None)
-  c, d = linear.materialized(_cone(p, rows, jar)), _of_contacts(p, rows.D)
-  between, block = _middle(rows.jacobian.mu[:, : p.contact.ndir - 1], c)
+  c, d = linear.materialized(_cone(p, rows, jar)), _by_contact(p, rows.D)
+  middle_force, block = _middle(rows.jacobian.mu[:, : p.contact.ndir - 1], c)
   bottom = c.bottom[:, None]
-  push, stiff = jnp.where(bottom, -d * c.jar, between), jnp.where(bottom, d, 0)
+  push, stiff = jnp.where(bottom, -d * c.jar, middle_force), jnp.where(bottom, d, 0)
   width = jar.shape[-1]
   return Zones(
     jnp.concatenate([force, push.reshape(-1, width)]), jnp.concatenate([weight, stiff.reshape(-1, width)]), block
@@ -183,12 +183,12 @@ def mul_curvature(p: Any, z: Zones, y: jax.Array) -> jax.Array:
 
 def row_cost(p: Any, rows: Rows, jar: jax.Array) -> jax.Array:
   """Compute the total cost (W,) of the rows."""
-  x, alone = _alone(p, jar), _standing(p, rows)
-  total = vector.total(alone.cost(alone.inside(p, x), x))
+  x, independent = _independent(p, jar), _independent_rows(p, rows)
+  total = vector.total(independent.cost(independent.inside(p, x), x))
   if not is_cone(p):
     return total
   c = _cone(p, rows, jar)
-  return total + vector.total(_middle_cost(c) + _bottom_cost(c, _of_contacts(p, rows.D)))
+  return total + vector.total(_middle_cost(c) + _bottom_cost(c, _by_contact(p, rows.D)))
 
 
 def _bottom_cost(c: _Cone, d: jax.Array):
@@ -205,18 +205,18 @@ def _middle_change(c0: _Cone, c1: _Cone, v: _ConeMove, alpha):
   The result is exact to its own round-off where both points are in the middle zone, else to the round-off of the costs.
   """
   both = c0.middle & c1.middle
-  longer = alpha * (2 * v.start + alpha * v.square)
-  longer = longer / jnp.where(both, c0.size + c1.size, 1)
-  change = 0.5 * c0.strength * (alpha * v.normal - longer) * (c0.gap + c1.gap)
+  growth = alpha * (2 * v.start + alpha * v.square)
+  growth = growth / jnp.where(both, c0.size + c1.size, 1)
+  change = 0.5 * c0.strength * (alpha * v.normal - growth) * (c0.gap + c1.gap)
   return jnp.where(both, change, _middle_cost(c1) - _middle_cost(c0))
 
 
 def _middle_slope(c: _Cone, v: _ConeMove):
   """Compute the slope and curvature of the middle zone's cost along a line."""
   strength, inverse = jnp.where(c.middle, c.strength, 0), jnp.where(c.middle, 1 / jnp.where(c.middle, c.size, 1), 0)
-  longer = vector.dot(c.slide, v.slide) * inverse
-  closing = v.normal - longer
-  return strength * c.gap * closing, strength * (closing * closing - c.gap * (v.square - longer * longer) * inverse)
+  growth = vector.dot(c.slide, v.slide) * inverse
+  closing = v.normal - growth
+  return strength * c.gap * closing, strength * (closing * closing - c.gap * (v.square - growth * growth) * inverse)
 
 
 class Line(NamedTuple):
@@ -245,7 +245,7 @@ def along(p: Any, rows: Rows, start: Zones, jar, jv, slope, gauss2) -> Callable[
 
   Source: `PrimalEval`.
   """
-  kinds = [_alone_along(p, rows, start, jar, jv)]
+  kinds = [_independent_along(p, rows, start, jar, jv)]
   if is_cone(p):
     kinds.append(_cones_along(p, rows, start, jar, jv))
 
@@ -257,20 +257,20 @@ def along(p: Any, rows: Rows, start: Zones, jar, jv, slope, gauss2) -> Callable[
   return line
 
 
-def _alone_along(p: Any, rows: Rows, start: Zones, jar, jv) -> Callable[[jax.Array], Line]:
+def _independent_along(p: Any, rows: Rows, start: Zones, jar, jv) -> Callable[[jax.Array], Line]:
   """Return the function that computes the independent rows' part of the line."""
-  alone = _standing(p, rows)
-  x0, v, force0 = (_alone(p, x) for x in (jar, jv, start.force))
-  inside0 = alone.inside(p, x0)
-  cost0, weight0 = alone.cost(inside0, x0), jnp.where(inside0, alone.d, 0)
+  independent = _independent_rows(p, rows)
+  x0, v, force0 = (_independent(p, x) for x in (jar, jv, start.force))
+  inside0 = independent.inside(p, x0)
+  cost0, weight0 = independent.cost(inside0, x0), jnp.where(inside0, independent.d, 0)
 
   def line(alpha):
     step = alpha * v
     x = x0 + step
-    inside = alone.inside(p, x)
-    both, cost1, weight = inside0 & inside, alone.cost(inside, x), jnp.where(inside, alone.d, 0)
+    inside = independent.inside(p, x)
+    both, cost1, weight = inside0 & inside, independent.cost(inside, x), jnp.where(inside, independent.d, 0)
     cost = vector.total(jnp.where(both, 0.5 * weight0 * step * step, cost1 - cost0 + force0 * step))
-    rise = vector.total(jnp.where(both, weight0 * step, force0 - alone.force(inside, x)) * v)
+    rise = vector.total(jnp.where(both, weight0 * step, force0 - independent.force(inside, x)) * v)
     return Line(cost, rise, vector.total(weight * v * v))
 
   return line
@@ -278,7 +278,7 @@ def _alone_along(p: Any, rows: Rows, start: Zones, jar, jv) -> Callable[[jax.Arr
 
 def _cones_along(p: Any, rows: Rows, start: Zones, jar, jv) -> Callable[[jax.Array], Line]:
   """Return the function that computes the elliptic contacts' part of the line."""
-  c0, d, v, force = _cone(p, rows, jar), *(_of_contacts(p, x) for x in (rows.D, jv, start.force))
+  c0, d, v, force = _cone(p, rows, jar), *(_by_contact(p, x) for x in (rows.D, jv, start.force))
   slide = _slide(p, rows, v)
   move = _ConeMove(v[:, 0], slide, vector.dot(slide, slide), vector.dot(c0.slide, slide))
   energy0, push, square = _bottom_cost(c0, d), vector.dot(force, v), vector.dot(d * v, v)
@@ -291,8 +291,8 @@ def _cones_along(p: Any, rows: Rows, start: Zones, jar, jv) -> Callable[[jax.Arr
     cost = jnp.where(both, 0.5 * alpha * alpha * square, _bottom_cost(c1, d) - energy0 + alpha * push)
     rise = jnp.where(both, alpha * square, push + jnp.where(c1.bottom, vector.dot(d * c1.jar, v), 0))
     change = _middle_change(c0, c1, move, alpha)
-    more, bent = _middle_slope(c1, move)
-    terms = cost + change, rise + more, weight + bent
+    middle_rise, middle_weight = _middle_slope(c1, move)
+    terms = cost + change, rise + middle_rise, weight + middle_weight
     return Line(*(vector.total(linear.apart(x, c1.size, c1.gap)) for x in terms))
 
   return line
@@ -301,15 +301,15 @@ def _cones_along(p: Any, rows: Rows, start: Zones, jar, jv) -> Callable[[jax.Arr
 def state(p: Any, rows: Rows, jar: jax.Array) -> jax.Array:
   """Return the zone (nefc, W) of each row as mjtConstraintState."""
   s = ConstraintState
-  x, alone = _alone(p, jar), _standing(p, rows)
+  x, independent = _independent(p, jar), _independent_rows(p, rows)
   outside = int(s.SATISFIED)
-  if alone.bound is not None:
+  if independent.bound is not None:
     outside = jnp.where(_is_friction(p, len(x)), jnp.where(x > 0, int(s.LINEARPOS), int(s.LINEARNEG)), outside)
-  zone = jnp.where(alone.d > 0, jnp.where(alone.inside(p, x), int(s.QUADRATIC), outside), int(s.SATISFIED))
+  zone = jnp.where(independent.d > 0, jnp.where(independent.inside(p, x), int(s.QUADRATIC), outside), int(s.SATISFIED))
   parts = [zone]
   if is_cone(p):
     c = _cone(p, rows, jar)
     zone = jnp.where(c.middle, int(s.CONE), jnp.where(c.bottom, int(s.QUADRATIC), int(s.SATISFIED)))
-    zone = jnp.where(_of_contacts(p, rows.D) > 0, zone[:, None], int(s.SATISFIED))
+    zone = jnp.where(_by_contact(p, rows.D) > 0, zone[:, None], int(s.SATISFIED))
     parts.append(zone.reshape(-1, jar.shape[-1]))
   return jnp.concatenate(parts).astype(jnp.int32)

@@ -1,4 +1,4 @@
-"""Few contacts between moving bodies, as a low-rank update of the articulated operator.
+"""A small number of contacts between moving bodies, as a low-rank update of the articulated operator.
 
 With A the operator without these contacts and C their rows, scaled by a root of the curvature,
 
@@ -38,14 +38,14 @@ class Chosen(NamedTuple):
   slot: jax.Array  # (k, W) chosen slots, ncon where a world has fewer than k
   number: jax.Array  # () largest number of chosen contacts in a world; 0 if none are chosen
   among: jax.Array  # (ncon, W) whether a slot is chosen
-  others: jax.Array  # (ncon, W) contacts between moving bodies that are not chosen
+  unchosen: jax.Array  # (ncon, W) contacts between moving bodies that are not chosen
 
 
-class Few(NamedTuple):
+class Update(NamedTuple):
   """Low-rank update of a factor by the chosen contacts."""
 
   number: jax.Array  # () as in `Chosen`
-  way: Way  # (k, ...) paths of the scaled rows on both bodies up the tree
+  path: Way  # (k, ...) paths of the scaled rows on both bodies up the tree
   response: jax.Array  # (nfree, 6, 6, W) motion of the free joints' bodies per unit wrench
   inverse: jax.Array  # (k * ndir, k * ndir, W) inverse of the small matrix
 
@@ -57,92 +57,93 @@ def choose(m: Model, j: Jacobian, a: jax.Array) -> Chosen:
   moves = c.sides.are_moving(j.body, a.dtype)
   between = linear.materialized((moves[: c.ncon] * moves[c.ncon :] > 0) & (a[:, 0, 0] > 0))
   count = vector.total(between.astype(a.dtype))
-  few = linear.materialized(jnp.all(count <= 2 * size))
-  some = between & few
-  number = jnp.where(few, jnp.max(jnp.minimum(count, size)), 0).astype(jnp.int32)
-  slot = extreme.true_rows(some, size, number)
-  among = some & (index <= slot[-1])
+  fits = linear.materialized(jnp.all(count <= 2 * size))
+  candidates = between & fits
+  number = jnp.where(fits, jnp.max(jnp.minimum(count, size)), 0).astype(jnp.int32)
+  slot = extreme.true_rows(candidates, size, number)
+  among = candidates & (index <= slot[-1])
   return Chosen(slot, number, among, linear.materialized(between & ~among))
 
 
-def factor(m: Model, f: Factor, j: Jacobian, a: jax.Array, chosen: Chosen) -> Few:
+def factor(m: Model, f: Factor, j: Jacobian, a: jax.Array, chosen: Chosen) -> Update:
   """Compute the low-rank update of the factor f by the chosen contacts; a is their curvature."""
   c, bodies = m.plan.contact, cast(jax.Array, j.body)
   size, nfree, width = len(chosen.slot), len(f.free_cdof), a.shape[-1]
   response = jax.lax.cond(chosen.number > 0, lambda: _response(f), lambda: jnp.zeros((nfree, 6, 6, width), a.dtype))
 
   def add(state):
-    k, ways, matrix = state
+    k, paths, matrix = state
     slot = chosen.slot[k][None]
-    there, slot = slot < c.ncon, linear.materialized(jnp.minimum(slot, c.ncon - 1))
+    exists, slot = slot < c.ncon, linear.materialized(jnp.minimum(slot, c.ncon - 1))
     side = jnp.concatenate([slot, slot + c.ncon])
     basis, body = gather(j.basis, side), linear.materialized(gather(bodies, side))
-    root = _root(jnp.where(there[0], gather(a, slot)[0], 0))
+    root = _root(jnp.where(exists[0], gather(a, slot)[0], 0))
     sign = np.array([-1, 1]).reshape(2, 1, 1, 1).astype(a.dtype)
     wrench = sign * vector.add(root[i][:, None] * basis[:, i, None] for i in range(c.ndir))
-    way = linear.materialized(articulated.way_up(m, f, body, linear.materialized(wrench)))
-    ways = jax.tree.map(lambda x, y: jax.lax.dynamic_update_slice_in_dim(x, y[None], k, 0), ways, way)
-    motion = linear.materialized(_moved(response, way))
+    path = linear.materialized(articulated.way_up(m, f, body, linear.materialized(wrench)))
+    paths = jax.tree.map(lambda x, y: jax.lax.dynamic_update_slice_in_dim(x, y[None], k, 0), paths, path)
+    motion = linear.materialized(_moved(response, path))
 
     def product(state):
       i, matrix = state
-      block = _product(way, motion, _at(ways, i)) + jnp.where(i == k, np.eye(c.ndir, dtype=a.dtype)[..., None], 0)
+      block = _product(path, motion, _at(paths, i)) + jnp.where(i == k, np.eye(c.ndir, dtype=a.dtype)[..., None], 0)
       block = linear.materialized(block)
       matrix = jax.lax.dynamic_update_slice(matrix, block, (k * c.ndir, i * c.ndir, jnp.int32(0)))
       return i + 1, jax.lax.dynamic_update_slice(matrix, jnp.swapaxes(block, 0, 1), (i * c.ndir, k * c.ndir, jnp.int32(0)))
 
     _, matrix = jax.lax.while_loop(lambda s: s[0] <= k, product, (jnp.int32(0), matrix))
-    return k + 1, ways, matrix
+    return k + 1, paths, matrix
 
   like = jax.eval_shape(lambda: articulated.way_up(m, f, bodies[:2], jnp.zeros((2, c.ndir, 6, width), a.dtype)))
   none = jax.tree.map(lambda x: jnp.zeros((size, *x.shape), x.dtype), like)
   eye = jnp.broadcast_to(jnp.eye(size * c.ndir, dtype=a.dtype)[..., None], (size * c.ndir, size * c.ndir, width))
-  _, ways, matrix = jax.lax.while_loop(lambda s: s[0] < chosen.number, add, (jnp.int32(0), none, eye))
-  return Few(chosen.number, ways, response, _inverse(matrix, chosen.number, c.ndir))
+  _, paths, matrix = jax.lax.while_loop(lambda s: s[0] < chosen.number, add, (jnp.int32(0), none, eye))
+  return Update(chosen.number, paths, response, _inverse(matrix, chosen.number, c.ndir))
 
 
-def solve(m: Model, f: Factor, few: Few, x: jax.Array) -> jax.Array:
+def solve(m: Model, f: Factor, update: Update, x: jax.Array) -> jax.Array:
   """Solve for x (nv, W) with the factor f and its low-rank update."""
   half = articulated.up(m, f, x)
-  return articulated.down(m, f, jax.lax.cond(few.number > 0, lambda: _corrected(m, f, few, half), lambda: half))
+  return articulated.down(m, f, jax.lax.cond(update.number > 0, lambda: _corrected(m, f, update, half), lambda: half))
 
 
-def _corrected(m: Model, f: Factor, few: Few, half: Half) -> Half:
+def _corrected(m: Model, f: Factor, update: Update, half: Half) -> Half:
   """Correct the result of the upward pass for the forces of the chosen contacts."""
-  ndir, width = few.way.pull.shape[-2:]
+  ndir, width = update.path.pull.shape[-2:]
   flat = half.rest.reshape(-1, half.rest.shape[-1])
   motion = articulated.of_free(f, half.free)[1]
 
-  def ask(state):
-    k, asked = state
-    way = _at(few.way, k)
+  def project(state):
+    k, projected = state
+    path = _at(update.path, k)
     value = jnp.zeros((ndir, width), flat.dtype)
     if len(flat):
-      rest = gather(flat, way.place.reshape(-1, width)).reshape(way.place.shape)
-      value = vector.total((way.pull * rest[:, :, None]).reshape(-1, ndir, width))
+      rest = gather(flat, path.place.reshape(-1, width)).reshape(path.place.shape)
+      value = vector.total((path.pull * rest[:, :, None]).reshape(-1, ndir, width))
     if f.free is not None:
-      value = value + vector.total(vector.dot(way.wrench, gather(motion, way.joint)[:, None]))
-    return k + 1, jax.lax.dynamic_update_slice_in_dim(asked, linear.materialized(value)[None], k, 0)
+      value = value + vector.total(vector.dot(path.wrench, gather(motion, path.joint)[:, None]))
+    return k + 1, jax.lax.dynamic_update_slice_in_dim(projected, linear.materialized(value)[None], k, 0)
 
-  asked = jnp.zeros((len(few.way.pull), ndir, width), flat.dtype)
-  _, asked = jax.lax.while_loop(lambda s: s[0] < few.number, ask, (jnp.int32(0), asked))
-  force = linear.materialized(vector.mat_vec(few.inverse, asked.reshape(-1, width))).reshape(asked.shape)
-  place = np.arange(half.rest.shape[0] * half.rest.shape[1], dtype=np.int32).reshape(*half.rest.shape[:2], 1)
+  projected = jnp.zeros((len(update.path.pull), ndir, width), flat.dtype)
+  _, projected = jax.lax.while_loop(lambda s: s[0] < update.number, project, (jnp.int32(0), projected))
+  force = linear.materialized(vector.mat_vec(update.inverse, projected.reshape(-1, width))).reshape(projected.shape)
+  index = np.arange(half.rest.shape[0] * half.rest.shape[1], dtype=np.int32).reshape(*half.rest.shape[:2], 1)
   joint = np.arange(len(half.free), dtype=np.int32)[:, None]
 
-  def take(state):
+  def apply(state):
     k, rest, wrench = state
-    way, its = _at((few.way, force), k)
-    taken = linear.materialized(vector.dot(way.rest, its))
+    path, slot_force = _at((update.path, force), k)
+    reaction = linear.materialized(vector.dot(path.rest, slot_force))
     for side in range(2):
-      rest = rest - jnp.where(place == way.place[:, None, side], taken[:, None, side], 0)
+      rest = rest - jnp.where(index == path.place[:, None, side], reaction[:, None, side], 0)
     if f.free is not None:
-      total = linear.materialized(vector.add(way.wrench[:, i] * its[i] for i in range(ndir)))
+      total = linear.materialized(vector.add(path.wrench[:, i] * slot_force[i] for i in range(ndir)))
       for side in range(2):
-        wrench = wrench + jnp.where((joint == way.joint[side])[:, None], total[side], 0)
+        wrench = wrench + jnp.where((joint == path.joint[side])[:, None], total[side], 0)
     return k + 1, rest, wrench
 
-  _, rest, wrench = jax.lax.while_loop(lambda s: s[0] < few.number, take, (jnp.int32(0), half.rest, jnp.zeros_like(half.free)))
+  start = jnp.int32(0), half.rest, jnp.zeros_like(half.free)
+  _, rest, wrench = jax.lax.while_loop(lambda s: s[0] < update.number, apply, start)
   return Half(rest, half.free - vector.dot(f.free_cdof, wrench[:, None]) if f.free is not None else half.free)
 
 
@@ -159,26 +160,26 @@ def _response(f: Factor) -> jax.Array:
   return vector.mat_mat(vector.transpose(f.free_cdof), half)
 
 
-def _moved(response: jax.Array, way: Way) -> jax.Array:
+def _moved(response: jax.Array, path: Way) -> jax.Array:
   """Compute the motion (2, ndir, 6, W) of the free joints' bodies under the wrenches that reach these bodies."""
   if not len(response):
-    return way.wrench
-  return vector.mat_vec(gather(response, way.joint)[:, None], way.wrench)
+    return path.wrench
+  return vector.mat_vec(gather(response, path.joint)[:, None], path.wrench)
 
 
-def _product(way: Way, motion: jax.Array, other: Way) -> jax.Array:
+def _product(path: Way, motion: jax.Array, path2: Way) -> jax.Array:
   """Compute the block (ndir, ndir, W) of C A^-1 C' for two contacts: a sum over the part of the tree that both paths share."""
-  ndir, width = way.pull.shape[-2:]
+  ndir, width = path.pull.shape[-2:]
   out = vector.add(
-    jnp.where((way.place == other.place[:, side, None])[:, :, None], other.rest[:, side, None], 0) for side in range(2)
+    jnp.where((path.place == path2.place[:, side, None])[:, :, None], path2.rest[:, side, None], 0) for side in range(2)
   )
-  terms = (way.pull[..., :, None, :] * linear.materialized(out)[..., None, :, :]).reshape(-1, ndir * ndir, width)
-  total = vector.total(terms) if len(terms) else jnp.zeros((ndir * ndir, width), way.pull.dtype)
+  terms = (path.pull[..., :, None, :] * linear.materialized(out)[..., None, :, :]).reshape(-1, ndir * ndir, width)
+  total = vector.total(terms) if len(terms) else jnp.zeros((ndir * ndir, width), path.pull.dtype)
   if motion.size:
     for i in range(2):
-      same = (way.joint[i] == other.joint).astype(motion.dtype)
-      its = linear.materialized(vector.add(same[k] * other.wrench[k] for k in range(2)))
-      total = total + vector.dot(motion[i][:, None], its[None]).reshape(ndir * ndir, width)
+      same = (path.joint[i] == path2.joint).astype(motion.dtype)
+      shared = linear.materialized(vector.add(same[k] * path2.wrench[k] for k in range(2)))
+      total = total + vector.dot(motion[i][:, None], shared[None]).reshape(ndir * ndir, width)
   return total.reshape(ndir, ndir, width)
 
 
@@ -188,15 +189,15 @@ def _root(a: jax.Array) -> list[jax.Array]:
   Pivots at the level of round-off count as zero.
   """
   n, least = len(a), 8 * jnp.finfo(a.dtype).eps
-  left = [[a[i, k] for k in range(n)] for i in range(n)]
+  remainder = [[a[i, k] for k in range(n)] for i in range(n)]
   columns = []
   for k in range(n):
-    there = left[k][k] > least * a[k, k]
-    scale = jnp.where(there, jax.lax.rsqrt(jnp.where(there, left[k][k], 1)), 0)
-    column = [left[i][k] * scale if i >= k else jnp.zeros_like(scale) for i in range(n)]
+    positive = remainder[k][k] > least * a[k, k]
+    scale = jnp.where(positive, jax.lax.rsqrt(jnp.where(positive, remainder[k][k], 1)), 0)
+    column = [remainder[i][k] * scale if i >= k else jnp.zeros_like(scale) for i in range(n)]
     for i in range(k + 1, n):
       for j in range(k + 1, i + 1):
-        left[i][j] = left[i][j] - column[i] * column[j]
+        remainder[i][j] = remainder[i][j] - column[i] * column[j]
     columns.append(column)
   return [linear.materialized(jnp.stack([columns[k][i] for k in range(n)])) for i in range(n)]
 

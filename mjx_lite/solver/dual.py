@@ -86,8 +86,8 @@ def sweep_rows(dual: Dual, force: jax.Array, order: jax.Array) -> jax.Array:
   def visit(k, f):
     i = order[k]
     row = _at(dual.a, i)
-    wanted = _at(f, i) - safe.quotient(vector.total(row * f) + _at(dual.b, i), _at(row, i))
-    return _set(f, i, jnp.clip(wanted, _at(dual.low, i), _at(dual.high, i)))
+    minimum = _at(f, i) - safe.quotient(vector.total(row * f) + _at(dual.b, i), _at(row, i))
+    return _set(f, i, jnp.clip(minimum, _at(dual.low, i), _at(dual.high, i)))
 
   return jax.lax.fori_loop(0, len(order), visit, force)
 
@@ -106,35 +106,35 @@ def sweep_blocks(dual: Dual, force: jax.Array, order: jax.Array, number: jax.Arr
   """
   if not len(order):
     return force
-  place = np.arange(len(force))[:, None]
+  index = np.arange(len(force))[:, None]
 
-  def rows(f, i, some):
+  def rows(f, i, mask):
     row = pick(dual.a, i)
     diagonal = pick(row, i) + pick(dual.r, i)
     rest = vector.total(row * f) + pick(dual.r, i) * pick(f, i) + pick(dual.b, i)
-    wanted = pick(f, i) - safe.quotient(rest, diagonal)
-    return jnp.where(some & (place == i), jnp.clip(wanted, pick(dual.low, i), pick(dual.high, i)), f)
+    minimum = pick(f, i) - safe.quotient(rest, diagonal)
+    return jnp.where(mask & (index == i), jnp.clip(minimum, pick(dual.low, i), pick(dual.high, i)), f)
 
   cones = _cones(dual, start)
 
-  def contacts(f, c, some):
+  def contacts(f, c, mask):
     assert cones is not None
-    of = Cone(*(pick(x, c) for x in cones))
+    cone = Cone(*(pick(x, c) for x in cones))
     own = pick(f[start:].reshape(cones.b.shape), c)
-    new = _set_cone(of, own, vector.total(jnp.swapaxes(of.rows * f[None], 0, 1)) + of.r * own + of.b, True)
-    here = some & (np.arange(len(cones.b))[:, None] == c)
+    new = _set_cone(cone, own, vector.total(jnp.swapaxes(cone.rows * f[None], 0, 1)) + cone.r * own + cone.b, True)
+    is_contact = mask & (np.arange(len(cones.b))[:, None] == c)
     old = f[start:].reshape(cones.b.shape)
-    return jnp.concatenate([f[:start], jnp.where(here[:, None], new, old).reshape(len(f) - start, f.shape[-1])])
+    return jnp.concatenate([f[:start], jnp.where(is_contact[:, None], new, old).reshape(len(f) - start, f.shape[-1])])
 
   def visit(k, f):
     i = jax.lax.dynamic_index_in_dim(order, k, keepdims=False)
-    there = k < number
-    alone, together = there & (i < start), there & (i >= start)
+    exists = k < number
+    is_row, is_cone = exists & (i < start), exists & (i >= start)
     if start:
-      f = jax.lax.cond(jnp.any(alone), lambda f: rows(f, jnp.minimum(i, start - 1), alone), lambda f: f, f)
+      f = jax.lax.cond(jnp.any(is_row), lambda f: rows(f, jnp.minimum(i, start - 1), is_row), lambda f: f, f)
     if cones is None:
       return f
-    return jax.lax.cond(jnp.any(together), lambda f: contacts(f, jnp.maximum(i - start, 0), together), lambda f: f, f)
+    return jax.lax.cond(jnp.any(is_cone), lambda f: contacts(f, jnp.maximum(i - start, 0), is_cone), lambda f: f, f)
 
   return jax.lax.fori_loop(0, jnp.max(number), visit, force)
 
@@ -153,10 +153,10 @@ def sweep_friction(dual: Dual, force: jax.Array, start: int) -> jax.Array:
   cones = cones._replace(r=jnp.zeros_like(cones.r), block=cones.block - cones.r[:, :, None] * _eye(cones.b))
 
   def visit(c, f):
-    of = Cone(*(_at(x, c) for x in cones))
-    own = jax.lax.dynamic_slice_in_dim(f, start + c * len(of.b), len(of.b))
-    new = _set_cone(of, own, vector.total(jnp.swapaxes(of.rows * f[None], 0, 1)) + of.b, False)
-    return jax.lax.dynamic_update_slice_in_dim(f, new, start + c * len(of.b), axis=0)
+    cone = Cone(*(_at(x, c) for x in cones))
+    own = jax.lax.dynamic_slice_in_dim(f, start + c * len(cone.b), len(cone.b))
+    new = _set_cone(cone, own, vector.total(jnp.swapaxes(cone.rows * f[None], 0, 1)) + cone.b, False)
+    return jax.lax.dynamic_update_slice_in_dim(f, new, start + c * len(cone.b), axis=0)
 
   return jax.lax.fori_loop(0, len(cones.b), visit, force)
 
@@ -177,17 +177,17 @@ def _cones(dual: Dual, start: int) -> Cone | None:
   ncon, n = len(dual.mu), dual.mu.shape[1] + 1
   if start == len(dual.b) or not ncon:
     return None
-  of_contacts = lambda x: x[start:].reshape(ncon, n, *x.shape[1:])  # noqa: E731
-  rows, r = of_contacts(dual.a), of_contacts(dual.r)
+  by_contact = lambda x: x[start:].reshape(ncon, n, *x.shape[1:])  # noqa: E731
+  rows, r = by_contact(dual.a), by_contact(dual.r)
   index = start + n * np.arange(ncon)[:, None] + np.arange(n)
   block = rows[np.arange(ncon)[:, None, None], np.arange(n)[:, None], index[:, None]]
   return Cone(
     rows=rows,
     block=block + r[:, :, None] * _eye(r),
-    b=of_contacts(dual.b),
+    b=by_contact(dual.b),
     r=r,
     mu=dual.mu,
-    active=of_contacts(dual.high)[:, 0] > 0,
+    active=by_contact(dual.high)[:, 0] > 0,
   )
 
 
@@ -196,7 +196,7 @@ def _eye(x):
   return np.eye(x.shape[-2])[..., None].astype(x.dtype)
 
 
-def _set_cone(of: Cone, own: jax.Array, rest: jax.Array, with_normal: bool) -> jax.Array:
+def _set_cone(cone: Cone, own: jax.Array, rest: jax.Array, with_normal: bool) -> jax.Array:
   """Minimise over the force (ndir, W) of one elliptic contact: first along the ray of the force, then in its friction.
 
   Args:
@@ -205,11 +205,11 @@ def _set_cone(of: Cone, own: jax.Array, rest: jax.Array, with_normal: bool) -> j
     rest: (ndir, W) its rows of (A + R) f + b.
     with_normal: whether the normal force changes; if not, only friction does.
   """
-  a = of.block
-  new = _ray(a, own, rest, of.active) if with_normal else own
+  a = cone.block
+  new = _ray(a, own, rest, cone.active) if with_normal else own
   # friction at the new normal force
   linear = rest[1:] - vector.mat_vec(a[1:, 1:], own[1:]) + a[1:, 0] * (new[0] - own[0])
-  friction = _in_ellipsoid(a[1:, 1:], linear, of.mu, new[0])
+  friction = _in_ellipsoid(a[1:, 1:], linear, cone.mu, new[0])
   new = jnp.concatenate([new[:1], jnp.where(new[0] < safe.MINVAL, 0, friction)])
   step = new - own
   worse = vector.total(step * (0.5 * vector.mat_vec(a, step) + rest)) > 1e-10

@@ -27,9 +27,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.ad_checkpoint import checkpoint_name
 
-from mjx_lite.compiler import regions
 from mjx_lite.constraint import jacobian, soft
-from mjx_lite.ops import select
+from mjx_lite.ops import select, tiles
 from mjx_lite.solver import cost, operator, primal
 from mjx_lite.solver.primal import Problem, Solution
 from mjx_lite.solver.table import SOLVERS
@@ -49,29 +48,31 @@ def _minimize(p: Problem, warmstart: jax.Array) -> Solution:
   def whole():
     return SOLVERS[p.model.opt.solver](p, warmstart)
 
-  if p.model.plan.contact.few is None or not regions.are_few(warmstart.shape[-1]):
+  may_shorten = tiles.choose(warmstart, single=True, tile=True, batch=False)
+  if p.model.plan.contact.first_slots is None or not may_shorten:
     return whole()
-  few, others = _of_few(p)
-  return jax.lax.cond(jnp.any(others != 0), whole, lambda: _with_others(_minimize(few, warmstart), others))
+  short, rest_D = _shorten(p)
+  return jax.lax.cond(jnp.any(rest_D != 0), whole, lambda: _append_empty(_minimize(short, warmstart), rest_D))
 
 
-def _of_few(p: Problem) -> tuple[Problem, jax.Array]:
-  """Return the problem of the first contact slots alone, and D (n, W) of all other rows, which is zero for empty slots."""
+def _shorten(p: Problem) -> tuple[Problem, jax.Array]:
+  """Return the problem of the first contact slots alone, and D (n, W) of all other rows; D is zero for empty slots."""
   m, rows, j = p.model, p.rows, p.rows.jacobian
   c = m.plan.contact
-  assert c.few is not None and j.body is not None
-  start, ncon = len(m.plan.jacobian.order), c.few.ncon
-  upto = start + ncon * c.nrow
+  assert c.first_slots is not None and j.body is not None
+  start, ncon = len(m.plan.jacobian.order), c.first_slots.ncon
+  end = start + ncon * c.nrow
   side = np.concatenate([np.arange(ncon), c.ncon + np.arange(ncon)])
-  of_few = j._replace(basis=select.rows(j.basis, side), mu=j.mu[:ncon], body=select.rows(j.body, side))
-  cut = {k: getattr(rows, k)[:upto] for k in rows._fields if k not in ("jacobian", "contact_mu")}
-  few = rows._replace(jacobian=of_few, contact_mu=rows.contact_mu[:ncon], **cut)
-  return p._replace(model=m.tree_replace({"layout": m.layout.with_part("contact", c.few)}), rows=few), rows.D[upto:]
+  short_jacobian = j._replace(basis=select.rows(j.basis, side), mu=j.mu[:ncon], body=select.rows(j.body, side))
+  cut = {k: getattr(rows, k)[:end] for k in rows._fields if k not in ("jacobian", "contact_mu")}
+  short_rows = rows._replace(jacobian=short_jacobian, contact_mu=rows.contact_mu[:ncon], **cut)
+  short_model = m.tree_replace({"layout": m.layout.with_part("contact", c.first_slots)})
+  return p._replace(model=short_model, rows=short_rows), rows.D[end:]
 
 
-def _with_others(s: Solution, others: jax.Array) -> Solution:
+def _append_empty(s: Solution, rest_D: jax.Array) -> Solution:
   """Append the rows of empty slots, on which no force acts."""
-  jar, force = (None if x is None else jnp.concatenate([x, jnp.zeros_like(others, shape=(len(others), x.shape[-1]))])
+  jar, force = (None if x is None else jnp.concatenate([x, jnp.zeros_like(rest_D, shape=(len(rest_D), x.shape[-1]))])
                 for x in (s.jar, s.force))  # fmt: skip
   return s._replace(jar=jar, force=force)
 

@@ -90,7 +90,17 @@ def search(plan: Any, rows: Rows, zones: cost.Zones, jar, jv, slope, gauss2, gto
     neval = jnp.where(s.done, s.neval, after.neval)
     return after._replace(found=_where(s.done, s.found, after.found), neval=neval, done=s.done | after.done)
 
-  state = _State(start.newton(), 0 * one, start, start, start, start, start, one, ~(slope < 0))
+  state = _State(
+    alpha=start.newton(),
+    aim=0 * one,
+    one=start,
+    two=start,
+    next_one=start,
+    next_two=start,
+    found=start,
+    neval=one,
+    done=~(slope < 0),
+  )
   state = jax.lax.while_loop(lambda s: ~jnp.all(s.done), step, state)
   x = state.found
   # costs that differ only by round-off are compared by the slope
@@ -108,7 +118,7 @@ def _follow(s: _State, x: _Point, neval: jax.Array, least: jax.Array, iterations
   before = _where(s.one.alpha == 0, x, s.one)  # the first point has no predecessor to compare with
   same_side = (jnp.sign(x.slope) == jnp.sign(before.slope)) & (jnp.abs(x.slope) >= least)
   hit = onward & (jnp.abs(x.slope) < least) & (x.cost < 0)
-  go_on = onward & same_side & ~spent
+  continues = onward & same_side & ~spent
   ends = hit | (onward & spent)
 
   # the bracket: Newton steps from its ends
@@ -129,11 +139,11 @@ def _follow(s: _State, x: _Point, neval: jax.Array, least: jax.Array, iterations
   two = _where(onward, s.one, _where(middle, two, s.two))
 
   # next point: after a middle the Newton steps of the ends that moved, after the last Newton step the next middle
-  open_ = onward & ~go_on & ~ends
-  to_one = go_on | open_ | (middle & moved_one)
+  open_ = onward & ~continues & ~ends
+  to_one = continues | open_ | (middle & moved_one)
   to_two = (s.aim == _NEXT_BOTH) | (middle & ~moved_one)
   round_ends = ~to_one & ~to_two
-  aim = jnp.where(go_on, _ONWARD, jnp.where(open_ | (middle & ~moved_two), _NEXT_ONE, _NEXT_BOTH))
+  aim = jnp.where(continues, _ONWARD, jnp.where(open_ | (middle & ~moved_two), _NEXT_ONE, _NEXT_BOTH))
   aim = jnp.where(to_one, aim, jnp.where(to_two, _NEXT_TWO, _MIDDLE)).astype(s.aim.dtype)
   alpha = jnp.where(to_one, one.newton(), jnp.where(to_two, two.newton(), 0.5 * (one.alpha + two.alpha)))
 
@@ -141,7 +151,17 @@ def _follow(s: _State, x: _Point, neval: jax.Array, least: jax.Array, iterations
   lower = _where(one.cost <= two.cost, one, two)
   none = lower._replace(alpha=jnp.zeros_like(lower.alpha), cost=jnp.zeros_like(lower.cost))
   found = _where(middle, _where(flat, best, x), _where(onward, x, _where(lower.cost < 0, lower, none)))
-  return _State(alpha, aim, one, two, next_one, next_two, found, neval, ends | found_middle | exhausted)
+  return _State(
+    alpha=alpha,
+    aim=aim,
+    one=one,
+    two=two,
+    next_one=next_one,
+    next_two=next_two,
+    found=found,
+    neval=neval,
+    done=ends | found_middle | exhausted,
+  )
 
 
 def _closer(p: _Point, candidates: tuple[_Point, ...]) -> tuple[_Point, jax.Array]:

@@ -23,7 +23,7 @@ from mjx_lite.smooth import articulated, inertia, mass, transmission
 from mjx_lite.solver import coupling
 from mjx_lite.solver.cost import Zones
 
-_FEW_ITERATIONS = 10  # up to this number, each iteration has to be as good as possible
+_PRECISE_ITERATIONS = 10  # up to this number, each iteration has to be as good as possible
 _MANY_DOFS = 48  # from this number on, conjugate gradients cost less than a dense factor
 
 
@@ -74,12 +74,12 @@ def factor_m(m: Model, metric: Metric) -> Any:
 
 
 class Coupled(NamedTuple):
-  """Factor of the coupled method: a low-rank update for few contacts, and the coupling by all other contacts."""
+  """Factor of the coupled method: a low-rank update by the first contacts, and the coupling by all other contacts."""
 
-  alone: articulated.Factor
-  few: coupling.Few
-  others: jacobian.Between
-  some_others: jax.Array  # () whether there are other contacts
+  base: articulated.Factor  # each body by itself
+  update: coupling.Update
+  pairs: jacobian.PairCoupling  # of the contacts that are not in the update
+  has_pairs: jax.Array  # () whether there are such contacts
   jacobian: Jacobian
   curvature: jax.Array  # (ncon, ndir, ndir, W) of the contacts
   cdof: jax.Array
@@ -96,14 +96,12 @@ def factor(m: Model, metric: Metric, j: Jacobian, zones: Zones) -> Any:
   chosen = None if is_tree_sparse(m) else coupling.choose(m, j, curvature)
   single = curvature if chosen is None else jnp.where(chosen.among[:, None, None], 0, curvature)
   stiffen = functools.partial(jacobian.add_curvature, m, j, single)
-  alone = articulated.factor(m, metric.cinert, metric.cdof, diagonal, stiffen)
+  base = articulated.factor(m, metric.cinert, metric.cdof, diagonal, stiffen)
   if chosen is None:
-    return alone
-  few, others = coupling.factor(m, alone, j, curvature, chosen), jacobian.between_bodies(m, j, curvature, chosen.others)
-  some_others = jnp.any(vector.fold(jnp.logical_or, chosen.others, 0))
-  return Coupled(
-    alone=alone, few=few, others=others, some_others=some_others, jacobian=j, curvature=curvature, cdof=metric.cdof
-  )
+    return base
+  update, pairs = coupling.factor(m, base, j, curvature, chosen), jacobian.couple_pairs(m, j, curvature, chosen.unchosen)
+  has_pairs = jnp.any(vector.fold(jnp.logical_or, chosen.unchosen, 0))
+  return Coupled(base=base, update=update, pairs=pairs, has_pairs=has_pairs, jacobian=j, curvature=curvature, cdof=metric.cdof)
 
 
 def direction(m: Model, f: Any, x: jax.Array) -> jax.Array:
@@ -113,7 +111,7 @@ def direction(m: Model, f: Any, x: jax.Array) -> jax.Array:
   iterations may follow.
   """
   single = jnp.finfo(x.dtype).bits <= 32
-  return solve(m, f, x, 0.2 if single and m.opt.iterations > _FEW_ITERATIONS else 0.5)
+  return solve(m, f, x, 0.2 if single and m.opt.iterations > _PRECISE_ITERATIONS else 0.5)
 
 
 def solve(m: Model, f: Any, x: jax.Array, digits: float) -> jax.Array:
@@ -123,10 +121,10 @@ def solve(m: Model, f: Any, x: jax.Array, digits: float) -> jax.Array:
   if not isinstance(f, Coupled):
     return articulated.solve(m, f, x)
 
-  def rest(y):
-    return jacobian.mul_between(m, f.jacobian, f.curvature, f.others, f.cdof, y)
+  def pair_coupling(y):
+    return jacobian.mul_pairs(m, f.jacobian, f.curvature, f.pairs, f.cdof, y)
 
-  def rest_if_any(y):
-    return jax.lax.cond(f.some_others, rest, jnp.zeros_like, y)
+  def coupling_or_zero(y):
+    return jax.lax.cond(f.has_pairs, pair_coupling, jnp.zeros_like, y)
 
-  return krylov.split_solve(lambda y: coupling.solve(m, f.alone, f.few, y), rest_if_any, x, digits, 2 * m.nv)
+  return krylov.split_solve(lambda y: coupling.solve(m, f.base, f.update, y), coupling_or_zero, x, digits, 2 * m.nv)

@@ -24,7 +24,7 @@ class _Iterate(NamedTuple):
   improvement: jax.Array  # (W,) decrease of the cost in the last sweep, from the extrapolated forces, scaled
   done: jax.Array
   niter: jax.Array
-  count: jax.Array
+  iteration: jax.Array  # () number of sweeps of the loop
 
 
 def minimize(p: Problem, warmstart: jax.Array) -> Solution:
@@ -38,7 +38,7 @@ def minimize(p: Problem, warmstart: jax.Array) -> Solution:
   """
   m = p.model
   problem, s = start(p, warmstart)
-  s = jax.lax.while_loop(lambda s: (s.count < m.opt.iterations) & ~jnp.all(s.done), lambda s: step(p, problem, s), s)
+  s = jax.lax.while_loop(lambda s: (s.iteration < m.opt.iterations) & ~jnp.all(s.done), lambda s: step(p, problem, s), s)
   qacc = dual.acceleration(p, problem, s.force)
   ma, jar = primal.point(p, qacc)
   return Solution(qacc, ma, jar, s.niter, s.done, s.force)
@@ -54,17 +54,27 @@ def start(p: Problem, warmstart: jax.Array) -> tuple[Dual, _Iterate]:
     force = jnp.where(dual.cost(problem, warm) > 0, 0, warm)
   width = force.shape[-1]
   none, gain = jnp.zeros((width,), jnp.int32), jnp.zeros((width,), force.dtype)
-  return problem, _Iterate(force, force, none, _blocks(p)[0], gain, jnp.zeros((width,), bool), none, jnp.int32(0))
+  iterate = _Iterate(
+    force=force,
+    before=force,
+    momentum=none,
+    order=_blocks(p)[0],
+    improvement=gain,
+    done=jnp.zeros((width,), bool),
+    niter=none,
+    iteration=jnp.int32(0),
+  )
+  return problem, iterate
 
 
 def step(p: Problem, problem: Dual, s: _Iterate) -> _Iterate:
   """Compute the next iterate."""
   k = s.momentum.astype(s.force.dtype)
-  beta = jnp.where(s.count > 0, jnp.maximum((k - 1) / (k + 2), 0), 0)
+  beta = jnp.where(s.iteration > 0, jnp.maximum((k - 1) / (k + 2), 0), 0)
   ahead = _project(p, problem, s.force + beta * (s.force - s.before))
   ahead = jnp.where(beta > 0, ahead, s.force)
   number = _blocks(p)[1]
-  order = _shuffled(s.order, number, s.count)
+  order = _shuffled(s.order, number, s.iteration)
   start = len(p.model.plan.jacobian.order) if cost.is_cone(p.model.plan) else len(ahead)
   new = dual.sweep_blocks(problem, ahead, order, number, start)
   change = new - ahead
@@ -73,9 +83,15 @@ def step(p: Problem, problem: Dual, s: _Iterate) -> _Iterate:
   niter = s.niter + (~s.done).astype(s.niter.dtype)
   improvement = p.scale * gain
   return _Iterate(
-    jnp.where(s.done, s.force, new), s.force, jnp.where(opposed & (s.count > 0), 0, s.momentum + 1), order,
-    improvement, s.done | (improvement < p.model.opt.tolerance), niter, s.count + 1,
-  )  # fmt: skip
+    force=jnp.where(s.done, s.force, new),
+    before=s.force,
+    momentum=jnp.where(opposed & (s.iteration > 0), 0, s.momentum + 1),
+    order=order,
+    improvement=improvement,
+    done=s.done | (improvement < p.model.opt.tolerance),
+    niter=niter,
+    iteration=s.iteration + 1,
+  )
 
 
 def _blocks(p: Problem) -> tuple[jax.Array, jax.Array]:
@@ -92,14 +108,14 @@ def _shuffled(order: jax.Array, number: jax.Array, sweep: jax.Array) -> jax.Arra
   n = len(order)
   if n < 2:
     return order
-  words, place = jnp.asarray(_words(_WORDS)), np.arange(n, dtype=np.int32)[:, None]
+  words, index = jnp.asarray(_words(_WORDS)), np.arange(n, dtype=np.int32)[:, None]
 
   def swap(k, order):
     i = n - 1 - k
     word = words[(sweep * jnp.maximum(number - 1, 0) + number - 1 - i) % _WORDS]
     j = jnp.where(i < number, word % (i + 1).astype(word.dtype), i.astype(word.dtype)).astype(jnp.int32)
     here, there = jax.lax.dynamic_index_in_dim(order, i, keepdims=False), pick(order, j)
-    return jnp.where(place == i, there, jnp.where(place == j, here, order))
+    return jnp.where(index == i, there, jnp.where(index == j, here, order))
 
   return jax.lax.fori_loop(0, n - 1, swap, order)
 
@@ -113,8 +129,8 @@ def _words(n: int) -> np.ndarray:
   """
   state, out = 1, []
   for _ in range(n):
-    word, turn = (((state >> 18) ^ state) >> 27) & 0xFFFFFFFF, state >> 59
-    out.append((word >> turn | word << (-turn & 31)) & 0xFFFFFFFF)
+    word, rotation = (((state >> 18) ^ state) >> 27) & 0xFFFFFFFF, state >> 59
+    out.append((word >> rotation | word << (-rotation & 31)) & 0xFFFFFFFF)
     state = (state * 6364136223846793005 + 1) & 0xFFFFFFFFFFFFFFFF
   return np.array(out, np.uint32)
 

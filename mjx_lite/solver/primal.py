@@ -15,7 +15,7 @@ from mjx_lite.ops import linear
 from mjx_lite.solver import cost, linesearch, operator
 from mjx_lite.solver.operator import Metric
 
-_DOUBT = 10  # safety factor on the decrement that is expected at a gradient
+_SAFETY = 10  # safety factor on the decrement that is expected at a gradient
 
 
 class Problem(NamedTuple):
@@ -65,7 +65,7 @@ class _Iterate(NamedTuple):
   stuck: jax.Array  # no step was found along the last direction
   neval: jax.Array  # points of the last line search
   niter: jax.Array
-  count: jax.Array
+  iteration: jax.Array  # () number of passes of the loop
   memory: Any
   zones: cost.Zones  # at qacc, as are grad and steepness
   grad: jax.Array
@@ -89,7 +89,7 @@ def minimize(p: Problem, warmstart: jax.Array, method: Method) -> Solution:
     iterate, _ = _search(p, method, iterate)
   else:
     body = functools.partial(step, p, method)
-    iterate = jax.lax.while_loop(lambda s: (s.count < m.opt.iterations) & ~jnp.all(s.done), body, iterate)
+    iterate = jax.lax.while_loop(lambda s: (s.iteration < m.opt.iterations) & ~jnp.all(s.done), body, iterate)
   gained = (iterate.improvement > 0) & (iterate.improvement < m.opt.tolerance)
   return Solution(iterate.qacc, iterate.ma, iterate.jar, iterate.niter, iterate.done | gained)
 
@@ -139,8 +139,22 @@ def start(p: Problem, warmstart: jax.Array, memory: Any) -> _Iterate:
   width = jar.shape[-1]
   none, infinite = jnp.zeros((width,), bool), jnp.full((width,), jnp.inf, qacc.dtype)
   zero = jnp.zeros((width,), jnp.int32)
-  slope = _slope(p, ma, jar)
-  return _Iterate(qacc, ma, jar, infinite, none, none, zero, zero, jnp.int32(0), memory, *slope)
+  zones, grad, steep = _slope(p, ma, jar)
+  return _Iterate(
+    qacc=qacc,
+    ma=ma,
+    jar=jar,
+    improvement=infinite,
+    done=none,
+    stuck=none,
+    neval=zero,
+    niter=zero,
+    iteration=jnp.int32(0),
+    memory=memory,
+    zones=zones,
+    grad=grad,
+    steepness=steep,
+  )
 
 
 def _slope(p: Problem, ma: jax.Array, jar: jax.Array) -> tuple[cost.Zones, jax.Array, jax.Array]:
@@ -157,8 +171,8 @@ def step(p: Problem, method: Method, s: _Iterate) -> _Iterate:
   zones, grad, steep = _slope(p, after.ma, after.jar)
   ended = ((after.improvement > 0) & (after.improvement < tol)) | (steep < tol)
   if not method.conjugate:
-    left = _DOUBT * p.scale * decrement * (steep / jnp.where(s.steepness > 0, s.steepness, 1)) ** 2
-    ended = ended | (left < tol) | (after.improvement < _least_gain(p, after, zones))
+    expected = _SAFETY * p.scale * decrement * (steep / jnp.where(s.steepness > 0, s.steepness, 1)) ** 2
+    ended = ended | (expected < tol) | (after.improvement < _least_gain(p, after, zones))
   done = after.done | ended
   # a world that is done gets a zero gradient, else the whole batch would wait for its next direction and step
   grad = jnp.where(done, 0, grad)
@@ -201,7 +215,7 @@ def _search(p: Problem, method: Method, s: _Iterate) -> tuple[_Iterate, jax.Arra
     stuck=stuck,
     neval=found.neval,
     niter=s.niter + (alpha != 0).astype(s.niter.dtype),
-    count=s.count + 1,
+    iteration=s.iteration + 1,
     memory=memory,
   )
   return after, decrement

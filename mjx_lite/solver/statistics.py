@@ -56,9 +56,9 @@ class _Run(NamedTuple):
   values: Callable[[Any, Any], _Values]  # from the iterates before and after
 
 
-def _primal(method: Callable[[Problem], primal.Method]) -> Callable[[Problem, jax.Array], _Run]:
+def _primal(make_method: Callable[[Problem], primal.Method]) -> Callable[[Problem, jax.Array], _Run]:
   def run(p: Problem, warmstart: jax.Array) -> _Run:
-    how = method(p)
+    method = make_method(p)
 
     def values(before, s):
       grad = primal.gradient(p, s.ma, cost.zones(p.model.plan, p.rows, s.jar))
@@ -66,7 +66,7 @@ def _primal(method: Callable[[Problem], primal.Method]) -> Callable[[Problem, ja
       slope = p.scale * jnp.abs(vector.total(grad * moved))
       return _Values(s.improvement, primal.steepness(p, grad), slope, s.neval)
 
-    return _Run(primal.start(p, warmstart, how.start(p)), lambda s: primal.step(p, how, s), lambda s: s.jar, values)
+    return _Run(primal.start(p, warmstart, method.start(p)), lambda s: primal.step(p, method, s), lambda s: s.jar, values)
 
   return run
 
@@ -91,7 +91,7 @@ def collect(p: Problem, warmstart: jax.Array) -> SolverStatistics:
   """Collect the statistics of the iterations that solve the problem. Source: `mjSolverStat`."""
   m = p.model
   run = RUNS[m.opt.solver](p, warmstart)
-  place = np.arange(m.opt.iterations)[:, None]
+  index = np.arange(m.opt.iterations)[:, None]
 
   def state(s):
     return cost.state(m.plan, p.rows, run.jar(s))
@@ -100,10 +100,10 @@ def collect(p: Problem, warmstart: jax.Array) -> SolverStatistics:
     s, last, out = carry
     after = run.step(s)
     now = state(after)
-    here = (place == s.niter) & (after.niter > s.niter)
+    is_current = (index == s.niter) & (after.niter > s.niter)
     x = run.values(s, after)
     entry = (x.improvement, x.gradient, x.lineslope, *_rows_that_count(last, now), x.neval, _updates(m.opt.solver, last, now))
-    return (after, now, [jnp.where(here, x, y) for x, y in zip(entry, out, strict=True)]), None
+    return (after, now, [jnp.where(is_current, x, y) for x, y in zip(entry, out, strict=True)]), None
 
   width, kinds = p.rows.D.shape[-1], (*3 * [p.rows.D.dtype], *4 * [jnp.int32])
   out = [jnp.zeros((m.opt.iterations, width), t) for t in kinds]

@@ -34,18 +34,18 @@ def of_c(model, start, steps):
   return np.array(path)
 
 
-@pytest.mark.parametrize("how", ["eager", "jit", "vmap"])
+@pytest.mark.parametrize("transform", ["eager", "jit", "vmap"])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("margin", [0, 0.125])
-def test_no_row_exactly_at_the_limit(margin, dtype, how):
+def test_no_row_exactly_at_the_limit(margin, dtype, transform):
   """A distance of zero makes no row where there is no margin; one that is negative in the last digit does."""
   m = mjx.put_model(make(40, True, margin), dtype=dtype)
   calls = {"eager": mjx.forward, "jit": jax.jit(mjx.forward), "vmap": jax.jit(jax.vmap(mjx.forward, in_axes=(None, 0)))}
   end = np.asarray(m.jnt_range, dtype)[0, 1]
   for start, there in ((end, margin > 0), (np.nextafter(end, dtype(1)), True), (end - dtype(0.25), False)):
     d = mjx.make_data(m).replace(qpos=np.array([start], dtype))
-    d = jax.tree.map(lambda x: np.stack([x, x]), d) if how == "vmap" else d
-    active = np.asarray(calls[how](m, d).efc_D) > 0
+    d = jax.tree.map(lambda x: np.stack([x, x]), d) if transform == "vmap" else d
+    active = np.asarray(calls[transform](m, d).efc_D) > 0
     assert np.all(active.any(axis=-1) == there), start
 
 

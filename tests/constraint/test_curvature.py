@@ -29,7 +29,7 @@ def test_curvature_is_that_of_the_dense_jacobian(path, capacity, many, monkeypat
   m = mjx.put_model(model, tile=0 if many else None, **capacity)
   plan, found = m.plan.contact, []
   assert plan.chosen == bool(capacity) and len(plan.coupling.slot)
-  assert len(plan.alone.slot) + len(plan.coupling.slot) == plan.ncon and (capacity or len(plan.alone.slot))
+  assert len(plan.single_body.slot) + len(plan.coupling.slot) == plan.ncon and (capacity or len(plan.single_body.slot))
   assemble = jacobian.dense_curvature
 
   def checked(m, j, cdof, w, cone=None):
@@ -66,13 +66,13 @@ def test_contacts_that_push_one_after_the_other(pushing, capacity):
   a = jnp.asarray(a + a.swapaxes(1, 2))
   basis, cdof = (jnp.asarray(rng.normal(size=s)) for s in ((nside, 3, 6, 4), (m.nv, 6, 4)))
   body = jnp.asarray(rng.integers(m.nbody, size=(nside, 4)).astype(np.int32)) if capacity else None
-  ways, upper = (jacobian._sum_of_pushing, jacobian._sum_of_all), np.triu_indices(m.nv)
-  found, wanted = (jax.jit(lambda *x, f=f: f(p, *x)[upper])(a, basis, body, cdof) for f in ways)
-  np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-12)
+  functions, upper = (jacobian._sum_of_pushing, jacobian._sum_of_all), np.triu_indices(m.nv)
+  found, expected = (jax.jit(lambda *x, f=f: f(p, *x)[upper])(a, basis, body, cdof) for f in functions)
+  np.testing.assert_allclose(found, expected, rtol=0, atol=1e-12)
   if pushing != [0, 3, 4]:  # one derivative of each kind tells
     return
-  found, wanted = (
+  found, expected = (
     jax.jit(jax.grad(lambda a, b, c, f=f: jnp.sum(f(p, a, b, body, c)[upper] ** 2), argnums=(0, 1, 2)))(a, basis, cdof)
-    for f in ways
+    for f in functions
   )
-  jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=0, atol=1e-10), found, wanted)
+  jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=0, atol=1e-10), found, expected)

@@ -15,7 +15,7 @@ from mjx_lite.cli.compare import optimal, relative_error
 
 
 @functools.cache
-def on_its_way():
+def moving_state():
   model = optimal(load("discrete"))
   data, rng = mujoco.MjData(model), np.random.default_rng(0)
   for _ in range(60):
@@ -26,14 +26,14 @@ def on_its_way():
 
 
 def test_inverse_equals_c_and_forward():
-  model, data, m, d = on_its_way()
+  model, data, m, d = moving_state()
 
-  def both(m, d):
+  def inverses(m, d):
     d = mjx.step2(m, mjx.step1(m, d)).replace(qpos=d.qpos, qvel=d.qvel, time=d.time, act=d.act)
-    other = mjx.inverse(m, d.replace(qacc=d.qacc + 0.1 * jnp.sin(jnp.arange(m.nv))))
-    return mjx.inverse(m, d), other, mjx.xfrc_accumulate(m, d)
+    shifted = mjx.inverse(m, d.replace(qacc=d.qacc + 0.1 * jnp.sin(jnp.arange(m.nv))))
+    return mjx.inverse(m, d), shifted, mjx.xfrc_accumulate(m, d)
 
-  back, other, applied = mjx.jit(both)(m, d)
+  back, shifted, applied = mjx.jit(inverses)(m, d)
   force = data.qfrc_applied + np.asarray(back.qfrc_actuator) + np.asarray(applied)
   np.testing.assert_allclose(back.qfrc_inverse, force, atol=1e-8)
 
@@ -46,7 +46,7 @@ def test_inverse_equals_c_and_forward():
   theirs.qacc[:] += 0.1 * np.sin(np.arange(model.nv))
   mujoco.mj_inverse(model, theirs)
   for field in ("qfrc_inverse", "qfrc_constraint", "qacc"):
-    assert relative_error(np.asarray(getattr(other, field)), getattr(theirs, field)).max() < 1e-8, field
+    assert relative_error(np.asarray(getattr(shifted, field)), getattr(theirs, field)).max() < 1e-8, field
 
 
 def test_springs_of_plain_joints_alone():
@@ -61,7 +61,7 @@ def test_springs_of_plain_joints_alone():
 
 @pytest.mark.slow
 def test_gradients():
-  _, _, m, d = on_its_way()
+  _, _, m, d = moving_state()
   rng = np.random.default_rng(1)
   w = jnp.asarray(rng.normal(size=m.nv))
 
@@ -76,7 +76,7 @@ def test_gradients():
 
 @pytest.mark.slow
 def test_gradient_is_finite_at_rest():
-  _, _, m, _ = on_its_way()
+  _, _, m, _ = moving_state()
   start = mjx.make_data(m)
   rest = mjx.jit(jax.grad(lambda q: jnp.sum(mjx.step(m, start.replace(qpos=q)).qvel ** 2)))(start.qpos)
   assert np.isfinite(rest).all()

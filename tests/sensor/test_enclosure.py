@@ -33,8 +33,8 @@ def scene(sensors):
   """Sites and objects, and sensors of these by site and object."""
   mesh = '<mesh name="m" vertex="0 0 0 .3 0 0 0 .2 0 0 0 .25 .3 .3 .3 .1 .1 .1" />'
   mesh += f'<mesh name="around" vertex="{" ".join(map(str, HULL.ravel()))}"/>'
-  place = 'pos=".05 0 .1" euler="20 30 {}"'
-  geoms = [f'<geom name="{k}" type="{k}" size="{s}" {place.format(40 * i)}/>' for i, (k, s) in enumerate(GEOMS.items())]
+  pose = 'pos=".05 0 .1" euler="20 30 {}"'
+  geoms = [f'<geom name="{k}" type="{k}" size="{s}" {pose.format(40 * i)}/>' for i, (k, s) in enumerate(GEOMS.items())]
   return mujoco.MjModel.from_xml_string(f"""<mujoco><asset>{mesh}</asset><worldbody>
     {"".join(f'<site name="{k}" type="{k}" {s} pos=".1 -.05 0" euler="15 40 70"/>' for k, s in SITES.items())}
     <body name="b" mocap="true">{"".join(geoms)}<geom name="mesh" type="mesh" mesh="m" contype="0" conaffinity="0"/>
@@ -54,11 +54,11 @@ def found():
   quat = rng.normal(size=(POSES, 4))
   d = mjx.make_data(m)
 
-  def look(pos, quat):
+  def read(pos, quat):
     moved = d.replace(mocap_pos=pos[None], mocap_quat=quat[None])
     return mjx.sensor_pos(m, mjx.kinematics(m, moved)).sensordata
 
-  ours = np.asarray(mjx.jit(jax.vmap(look))(pos, quat)).reshape(POSES, len(SITES), len(objects))
+  ours = np.asarray(mjx.jit(jax.vmap(read))(pos, quat)).reshape(POSES, len(SITES), len(objects))
   theirs, frames = [], []
   for p, q in zip(pos, quat, strict=True):
     data.mocap_pos[0], data.mocap_quat[0] = p, q

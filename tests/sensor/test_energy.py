@@ -16,20 +16,20 @@ SCENE = """
 """
 
 
-@pytest.mark.parametrize("how", ["eager", "jit", "vmap"])
+@pytest.mark.parametrize("transform", ["eager", "jit", "vmap"])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("flag", ["enable", "disable"])
-def test_both_are_of_the_present_state(flag, dtype, how):
+def test_both_are_of_the_present_state(flag, dtype, transform):
   model = mujoco.MjModel.from_xml_string(SCENE.format(flag=flag))
   data = mujoco.MjData(model)
   mujoco.mj_step(model, data, 50)
   m = mjx.put_model(model, dtype=dtype)
   d = mjx.put_data(m, data)
-  if how == "vmap":
+  if transform == "vmap":
     many = jax.tree.map(lambda x: np.stack([x, x]), d)
     d = jax.tree.map(lambda x: x[1], jax.jit(jax.vmap(mjx.forward, in_axes=(None, 0)))(m, many))
   else:
-    d = (jax.jit(mjx.forward) if how == "jit" else mjx.forward)(m, d)
+    d = (jax.jit(mjx.forward) if transform == "jit" else mjx.forward)(m, d)
   mujoco.mj_forward(model, data)
   mujoco.mj_energyPos(model, data), mujoco.mj_energyVel(model, data)
   potential, kinetic = data.energy

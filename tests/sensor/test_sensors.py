@@ -114,25 +114,25 @@ def test_histories_are_read_as_in_c():
     data.ctrl[:] = rng.normal(size=model.nu)
     mujoco.mj_step(model, data)
   d = mjx.put_data(m, data)
-  ways = (-1, 0, 1, 2)
+  orders = (-1, 0, 1, 2)
 
   def look(d, time):
-    sensors = [mjx.read_sensor(m, d, i, time, how) for i in range(model.nsensor) for how in ways]
-    return jnp.concatenate([*sensors, *(mjx.read_ctrl(m, d, 0, time, how) for how in ways)])
+    sensors = [mjx.read_sensor(m, d, i, time, order) for i in range(model.nsensor) for order in orders]
+    return jnp.concatenate([*sensors, *(mjx.read_ctrl(m, d, 0, time, order) for order in orders)])
 
-  look, apart = mjx.jit(look), set()
+  look, differing = mjx.jit(look), set()
   for time in (data.time - 0.02, data.time - 0.0031, data.time, data.time + 1):
     theirs = []
     for i in range(model.nsensor):
-      for how in ways:
+      for order in orders:
         theirs.append(np.zeros(model.sensor_dim[i]))
-        mujoco.mj_readSensor(model, data, i, time, theirs[-1], how)
-        apart |= {how} if np.any(theirs[-1] != data.sensor(i).data) else set()
-    for how in ways:
+        mujoco.mj_readSensor(model, data, i, time, theirs[-1], order)
+        differing |= {order} if np.any(theirs[-1] != data.sensor(i).data) else set()
+    for order in orders:
       theirs.append(np.zeros(1))
-      mujoco.mj_readCtrl(model, data, 0, time, theirs[-1], how)
+      mujoco.mj_readCtrl(model, data, 0, time, theirs[-1], order)
     np.testing.assert_allclose(look(d, time), np.concatenate(theirs), rtol=1e-12, atol=1e-12)
-  assert apart == set(ways)
+  assert differing == set(orders)
   with pytest.raises(IndexError, match="nsensor = 14"):
     mjx.read_sensor(m, d, 14, 0.0)
 

@@ -28,7 +28,7 @@ XML = """
 
 
 @pytest.fixture(scope="module")
-def felt():
+def skin():
   """Model, C's Data, and the sensor as a function of positions and velocities."""
   model = mujoco.MjModel.from_xml_string(XML)
   m = mjx.put_model(model)
@@ -41,7 +41,7 @@ def felt():
   return model, mujoco.MjData(model), mjx.jit(sensor), sensor
 
 
-def place(model, rng, height):
+def random_state(model, rng, height):
   """Both meshes on the skin, in any orientation, at random velocities."""
   qpos = np.zeros(model.nq)
   for first in (0, 7):
@@ -50,12 +50,12 @@ def place(model, rng, height):
   return qpos, rng.normal(size=model.nv)
 
 
-def test_octrees_are_felt_as_in_c(felt):
-  model, data, sensor, _ = felt
+def test_octrees_are_sensed_as_in_c(skin):
+  model, data, sensor, _ = skin
   assert model.mesh_octadr.tolist()[1] >= 0 > model.mesh_octadr[2]
   rng, deep, none = np.random.default_rng(0), 0, 0
   for height in np.linspace(0.02, 0.2, 30):
-    data.qpos[:], data.qvel[:] = place(model, rng, height)
+    data.qpos[:], data.qvel[:] = random_state(model, rng, height)
     mujoco.mj_forward(model, data)
     ours = np.asarray(sensor(data.qpos, data.qvel))
     assert compare.relative_error(ours, data.sensordata).max() < 1e-10
@@ -67,9 +67,9 @@ def test_octrees_are_felt_as_in_c(felt):
   assert data.ncon and not data.sensordata.any() and not np.asarray(sensor(data.qpos, data.qvel)).any()
 
 
-def test_gradients(felt):
-  model, _, _, sensor = felt
+def test_gradients(skin):
+  model, _, _, sensor = skin
   rng = np.random.default_rng(1)
-  at = tuple(map(jnp.asarray, place(model, rng, 0.04)))
+  at = tuple(map(jnp.asarray, random_state(model, rng, 0.04)))
   w = jnp.asarray(rng.normal(size=model.nsensordata))
   assert_gradients(lambda q, v: w @ sensor(q, v), at, [rng.normal(size=x.shape) for x in at])

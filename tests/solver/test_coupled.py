@@ -77,8 +77,8 @@ def test_contacts_of_a_pair_of_bodies_are_one(worlds, pairs, tiles_in_regions):
   c, rng = m.plan.contact, np.random.default_rng(0)
   geoms = np.stack([m.plan.collision.geom1, m.plan.collision.geom2])
   meet = np.unique(m.geom_bodyid[geoms], axis=1)
-  some = meet[:, rng.permutation(meet.shape[1])[:pairs]]
-  body = some[:, rng.integers(0, some.shape[1], (c.ncon, worlds))]
+  touching = meet[:, rng.permutation(meet.shape[1])[:pairs]]
+  body = touching[:, rng.integers(0, touching.shape[1], (c.ncon, worlds))]
   basis = rng.normal(size=(2, c.ncon, c.ndir, 6, worlds))
   half = rng.normal(size=(c.ncon, c.ndir, c.ndir, worlds)) * (rng.random((c.ncon, 1, 1, worlds)) < 0.8)
   a = np.einsum("nikw,njkw->nijw", half, half)
@@ -91,18 +91,18 @@ def test_contacts_of_a_pair_of_bodies_are_one(worlds, pairs, tiles_in_regions):
 
   @mjx.jit
   def product(j, a, cdof, x):
-    found = jacobian.between_bodies(m, j, a, jnp.asarray(pushes))
-    return jacobian.mul_between(m, j, a, found, cdof, x), found.number, found.left
+    found = jacobian.couple_pairs(m, j, a, jnp.asarray(pushes))
+    return jacobian.mul_pairs(m, j, a, found, cdof, x), found.number, found.unpaired
 
-  found, number, left = product(j, a, cdof, x)
+  found, number, unpaired = product(j, a, cdof, x)
   first, second = np.einsum("snikw,vkw,snvw,nw->snivw", basis, cdof, moved, pushes)
   right = -sum(np.einsum("nivw,nijw,njuw,uw->vw", p, a, q, x) for p, q in ((first, second), (second, first)))
   np.testing.assert_allclose(found, right, rtol=1e-9, atol=1e-9 * np.abs(right).max())
   distinct = len(np.unique(body[:, pushes], axis=1).T)
   if worlds == 5:
-    assert number == min(distinct, c.ncon) and np.any(left) == (distinct > c.ncon) == (pairs > 4)
+    assert number == min(distinct, c.ncon) and np.any(unpaired) == (distinct > c.ncon) == (pairs > 4)
   else:
-    np.testing.assert_array_equal(left, pushes)
+    np.testing.assert_array_equal(unpaired, pushes)
 
 
 def few(cone, slots=20):
@@ -162,17 +162,17 @@ def test_no_few_contacts_beside_a_world_of_many():
   body = np.repeat(np.int32([1, 4]), c.ncon)[:, None] * np.ones((1, 2), np.int32)
 
   def chosen(worlds):
-    of = np.zeros((2 * c.ncon, c.ndir, 6, worlds)), np.ones((c.ncon, 5, worlds)), empty, empty, body[:, :worlds]
-    return mjx.jit(lambda a: coupling.choose(m, Jacobian(empty, *of), a))(a[..., :worlds])
+    fields = np.zeros((2 * c.ncon, c.ndir, 6, worlds)), np.ones((c.ncon, 5, worlds)), empty, empty, body[:, :worlds]
+    return mjx.jit(lambda a: coupling.choose(m, Jacobian(empty, *fields), a))(a[..., :worlds])
 
-  few = chosen(1)
-  assert few.number == 3
-  np.testing.assert_array_equal(few.slot[:3, 0], [1, 5, 6])
-  np.testing.assert_array_equal(few.among, pushing[:, :1])
-  assert not np.any(few.others)
+  one = chosen(1)
+  assert one.number == 3
+  np.testing.assert_array_equal(one.slot[:3, 0], [1, 5, 6])
+  np.testing.assert_array_equal(one.among, pushing[:, :1])
+  assert not np.any(one.unchosen)
   both = chosen(2)
   assert both.number == 0 and not np.any(both.among)
-  np.testing.assert_array_equal(both.others, pushing)
+  np.testing.assert_array_equal(both.unchosen, pushing)
 
 
 def test_single_precision_finds_the_same():

@@ -47,8 +47,9 @@ def test_few_and_many_contacts_are_solved_alike(solver, cone):
   """In worlds that are solved together all have few, or one has more, or many."""
   model = mujoco.MjModel.from_xml_string(_XML.format(solver, cone))
   m, whole = mjx.put_model(model, ncon_max=ROOM), mjx.put_model(model)
-  more = m.plan.contact.few
-  assert (more.ncon, more.few.ncon, more.few.few, whole.plan.contact.few) == (68, 32, None, None)
+  first = m.plan.contact.first_slots
+  found = first.ncon, first.first_slots.ncon, first.first_slots.first_slots, whole.plan.contact.first_slots
+  assert found == (68, 32, None, None)
   forward = mjx.jit(jax.vmap(mjx.forward, in_axes=(None, 0)))
   tilted, deep, flat, high = _states(model)
   for pair in ((tilted, high), (tilted, deep), (tilted, flat)):
@@ -58,9 +59,9 @@ def test_few_and_many_contacts_are_solved_alike(solver, cone):
       np.testing.assert_allclose(found.qacc[k], expected.qacc[k], atol=1e-7 * scale)
       if solver == "Newton":
         np.testing.assert_allclose(found.qacc[k], s.qacc, atol=1e-7 * scale)
-      forces, wanted = (np.sort(np.asarray(x.efc_force[k])) for x in (found, expected))
+      forces, expected_forces = (np.sort(np.asarray(x.efc_force[k])) for x in (found, expected))
       for end in (slice(None, 30), slice(-30, None)):  # the others are zeros of empty slots
-        np.testing.assert_allclose(forces[end], wanted[end], atol=1e-5 * np.abs(wanted).max())
+        np.testing.assert_allclose(forces[end], expected_forces[end], atol=1e-5 * np.abs(expected_forces).max())
 
 
 def test_gradient_of_few_contacts_is_that_of_differences():

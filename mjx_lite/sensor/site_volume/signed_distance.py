@@ -100,7 +100,7 @@ def from_hull(table: np.ndarray, p: jax.Array) -> jax.Array:
   chunks = np.concatenate([table, np.repeat(table[:1], pad, axis=0)]).reshape(-1, _CHUNK, 4, 3)
   shape = (1,) * (p.ndim - 2)
 
-  def look(carry, chunk):
+  def visit(carry, chunk):
     a, b, c, normal = (chunk[:, k].reshape(_CHUNK, *shape, 3, 1) for k in range(4))
     height, square, point = _to_triangle(still, a, b, c, normal)
     far, near, highest, plane = carry
@@ -110,7 +110,7 @@ def from_hull(table: np.ndarray, p: jax.Array) -> jax.Array:
 
   inf, zero = jnp.full_like(still[..., 0, :], jnp.inf), jnp.zeros_like(still)
   start = inf, zero, -inf, jnp.concatenate([zero, zero[..., :1, :]], axis=-2)
-  (_, point, _, plane), _ = jax.lax.scan(look, start, jnp.asarray(chunks, p.dtype))
+  (_, point, _, plane), _ = jax.lax.scan(visit, start, jnp.asarray(chunks, p.dtype))
   height = vector.dot(plane[..., :3, :], p) - plane[..., 3, :]
   return jnp.where(height > 0, safe.norm(p - point), height)
 
@@ -136,13 +136,13 @@ def _to_triangle(p, a, b, c, normal):
   return height, square, best
 
 
-def _along(which, value, what):
-  """Return the smallest or largest value along the first axis, and the entry of `what` at the same index."""
+def _along(which, value, entries):
+  """Return the smallest or largest value along the first axis, and the entry of `entries` at the same index."""
   index = which(value, axis=0, keepdims=True)
-  return jnp.take_along_axis(value, index, axis=0)[0], jnp.take_along_axis(what, index[..., None, :], axis=0)[0]
+  return jnp.take_along_axis(value, index, axis=0)[0], jnp.take_along_axis(entries, index[..., None, :], axis=0)[0]
 
 
-def _best(better, value, what, other, than):
+def _best(better, value, entry, best_value, best_entry):
   """Return the better of two values, and the entry that belongs to it."""
-  first = better(value, other)
-  return jnp.where(first, value, other), jnp.where(first[..., None, :], what, than)
+  first = better(value, best_value)
+  return jnp.where(first, value, best_value), jnp.where(first[..., None, :], entry, best_entry)

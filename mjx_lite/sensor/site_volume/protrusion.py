@@ -1,8 +1,8 @@
 """Protrusion of objects from sites: the largest signed distance from the site over all points of the object.
 
-A site is convex, so its distance (`solid`) is a convex function, and the farthest point of an object is an extreme point: an
-end, a corner or a vertex. For curved objects an iteration from several directions finds the point: each iteration goes to the
-object's point that is farthest along the gradient of the distance at the last point. The distance never decreases.
+A site is convex, so its distance (`signed_distance`) is a convex function, and the farthest point of an object is an extreme
+point: an end, a corner or a vertex. For curved objects an iteration from several directions finds the point. Each iteration
+goes to the object's point that is farthest along the gradient of the distance at the last point. The distance never decreases.
 """
 
 from collections.abc import Mapping
@@ -18,8 +18,8 @@ from mjx_lite.model import topology
 from mjx_lite.model.enums import GeomType, ObjType
 from mjx_lite.model.types import Data, Model
 from mjx_lite.ops.select import join, rows
-from mjx_lite.sensor import solid, zone
 from mjx_lite.sensor.group import Part, split
+from mjx_lite.sensor.site_volume import signed_distance, volume
 
 _SIDES = np.array([(x, y, z) for x in (-1, 0, 1) for y in (-1, 0, 1) for z in (-1, 0, 1) if (x, y, z) != (0, 0, 0)], np.int32)
 _ROUNDS = 40  # iterations that follow the gradient
@@ -30,7 +30,7 @@ _ENDS = np.array([(0, 0, -1), (0, 0, 1)], np.int32)
 # ------------------------------------------------------------------------------------------------- points of objects
 
 
-class _Seen(NamedTuple):
+class _InSite(NamedTuple):
   """Objects of one shape in the frames of their sites."""
 
   pos: jax.Array  # (n, 3, W)
@@ -39,25 +39,25 @@ class _Seen(NamedTuple):
   site_size: jax.Array  # (n, 3, W)
 
 
-def _at(x: _Seen, local: jax.Array) -> jax.Array:
+def _at(x: _InSite, local: jax.Array) -> jax.Array:
   """Transform points (n, k, 3, W) from the objects' frames to the sites' frames."""
   return x.pos[:, None] + vector.mat_vec(x.mat[:, None], local)
 
 
-def _ball(x: _Seen, distance: Any) -> jax.Array:
+def _ball(x: _InSite, distance: Any) -> jax.Array:
   return distance(x.pos, x.site_size) + x.size[:, 0]
 
 
-def _capsule(x: _Seen, distance: Any) -> jax.Array:
+def _capsule(x: _InSite, distance: Any) -> jax.Array:
   ends = x.size[:, None, 1:2] * _ENDS[..., None]
   return _farthest(x, distance, ends) + x.size[:, 0]
 
 
-def _box(x: _Seen, distance: Any) -> jax.Array:
+def _box(x: _InSite, distance: Any) -> jax.Array:
   return _farthest(x, distance, x.size[:, None] * _CORNERS[..., None])
 
 
-def _farthest(x: _Seen, distance: Any, local: jax.Array) -> jax.Array:
+def _farthest(x: _InSite, distance: Any, local: jax.Array) -> jax.Array:
   return safe.largest(distance(_at(x, local), x.site_size[:, None]), axis=1)
 
 
@@ -74,7 +74,7 @@ def _cylinder_point(size, direction):
 def _curved(point: Any) -> Any:
   """Return the largest-distance function of a shape, from its support function (size, direction) -> point, both local."""
 
-  def largest(x: _Seen, distance: Any) -> jax.Array:
+  def largest(x: _InSite, distance: Any) -> jax.Array:
     def local(x, normal):
       return point(x.size[:, None], vector.mat_t_vec(x.mat[:, None], normal))
 
@@ -110,7 +110,7 @@ class Group(NamedTuple):
 
   is_geom: bool
   shape: int
-  who: np.ndarray  # ids (n,)
+  ids: np.ndarray  # (n,) geoms or sites
   site: np.ndarray  # (n,) site of each object
   vert: np.ndarray  # (nvert, 3) vertices of a mesh [m], in the frame of the object
 
@@ -127,35 +127,35 @@ class EnclosureTables(NamedTuple):
 
 def objects(s: Mapping[str, Any], sensor: int) -> list[tuple[bool, int]]:
   """List the objects of a sensor as (is a geom, id). BODY means the geoms of the body, XBODY the geoms of its subtree."""
-  kind, who = s["sensor_objtype"][sensor], int(s["sensor_objid"][sensor])
+  kind, obj = s["sensor_objtype"][sensor], int(s["sensor_objid"][sensor])
   if kind in (ObjType.GEOM, ObjType.SITE):
-    return [(bool(kind == ObjType.GEOM), who)]
-  bodies = np.flatnonzero(topology.subtrees(s)[who]) if kind == ObjType.XBODY else [who]
+    return [(bool(kind == ObjType.GEOM), obj)]
+  bodies = np.flatnonzero(topology.subtrees(s)[obj]) if kind == ObjType.XBODY else [obj]
   return [(True, int(g)) for g in np.flatnonzero(np.isin(s["geom_bodyid"], bodies))]
 
 
-def plan(s: Mapping[str, Any], who: np.ndarray) -> list[Part]:
+def plan(s: Mapping[str, Any], ids: np.ndarray) -> list[Part]:
   """Group the sensors by the shape of their site; every mesh is a separate shape."""
-  site = s["sensor_refid"][who]
+  site = s["sensor_refid"][ids]
   mesh = np.where(s["site_type"][site] == GeomType.MESH, s["site_dataid"][site], -1)
-  return [Part(some, _tables(s, shape, i, some)) for (shape, i), some in split(who, s["site_type"][site], mesh)]
+  return [Part(members, _tables(s, shape, i, members)) for (shape, i), members in split(ids, s["site_type"][site], mesh)]
 
 
-def _tables(s, shape, inside, who):
-  lists = [objects(s, i) for i in who]
-  site = np.repeat(s["sensor_refid"][who], [len(x) for x in lists])
-  flat = [x for some in lists for x in some]
+def _tables(s, shape, site_mesh, sensors):
+  lists = [objects(s, i) for i in sensors]
+  site = np.repeat(s["sensor_refid"][sensors], [len(x) for x in lists])
+  flat = [x for objs in lists for x in objs]
   is_geom, ids = (np.array([x[k] for x in flat], t) for k, t in ((0, bool), (1, int)))
   kind = np.array([s["geom_type" if g else "site_type"][i] for g, i in flat], int)
   data = np.array([s["geom_dataid" if g else "site_dataid"][i] for g, i in flat], int)
   mesh = np.where(kind == GeomType.MESH, data, -1)
   groups, order = [], []
-  for (geom, k, i), some in split(np.arange(len(flat)), is_geom, kind, mesh):
-    groups.append(Group(bool(geom), k, ids[some], site[some], _vertices(s, i, bool(geom))))
-    order.append(some)
+  for (geom, k, i), members in split(np.arange(len(flat)), is_geom, kind, mesh):
+    groups.append(Group(bool(geom), k, ids[members], site[members], _vertices(s, i, bool(geom))))
+    order.append(members)
   count = np.array([len(x) for x in lists])
   own = (np.cumsum(count) - count)[:, None] + np.minimum(np.arange(count.max()), count[:, None] - 1)
-  hull = solid.triangles(s, inside) if inside >= 0 else None
+  hull = signed_distance.triangles(s, site_mesh) if site_mesh >= 0 else None
   return EnclosureTables(shape, hull, tuple(groups), np.argsort(np.concatenate(order)), own)
 
 
@@ -166,7 +166,7 @@ def _vertices(s, mesh, is_geom):
   vert = hulls.plan(dict(s), np.array([mesh]), np.zeros(0, int)).vert
   if is_geom:
     return vert
-  return solid.to_file(s, mesh, vert) + s["mesh_pos"][mesh]
+  return signed_distance.to_file(s, mesh, vert) + s["mesh_pos"][mesh]
 
 
 def protrusion(m: Model, d: Data, t: EnclosureTables) -> jax.Array:
@@ -180,18 +180,18 @@ def protrusion(m: Model, d: Data, t: EnclosureTables) -> jax.Array:
   Gradient: that of the point that is farthest out.
   """
   hull = t.hull
-  distance = solid.SOLIDS[t.shape] if hull is None else lambda p, _: solid.from_hull(hull, p)
-  found = join([_of_group(m, d, distance, g) for g in t.groups], t.order)
+  distance = signed_distance.SOLIDS[t.shape] if hull is None else lambda p, _: signed_distance.from_hull(hull, p)
+  found = join([_protrusion(m, d, distance, g) for g in t.groups], t.order)
   return safe.largest(rows(found, t.own), axis=1)
 
 
-def _of_group(m, d, distance, g):
+def _protrusion(m, d, distance, g):
   kind = "geom" if g.is_geom else "site"
-  pos, mat = (rows(getattr(d, f"{kind}_{name}"), g.who) for name in ("xpos", "xmat"))
-  size = rows(getattr(m, f"{kind}_size"), g.who)
-  site = zone.volume(m, d, g.site)
-  turned = vector.mat_mat(vector.transpose(site.mat), mat)
-  x = _Seen(vector.mat_t_vec(site.mat, pos - site.pos), turned, size, site.size)
+  pos, mat = (rows(getattr(d, f"{kind}_{name}"), g.ids) for name in ("xpos", "xmat"))
+  size = rows(getattr(m, f"{kind}_size"), g.ids)
+  site = volume.gather(m, d, g.site)
+  local_mat = vector.mat_mat(vector.transpose(site.mat), mat)
+  x = _InSite(vector.mat_t_vec(site.mat, pos - site.pos), local_mat, size, site.size)
   if g.shape == GeomType.MESH:
     return _farthest(x, distance, jnp.asarray(g.vert, pos.dtype)[None, ..., None])
   return OBJECTS[g.shape](x, distance)

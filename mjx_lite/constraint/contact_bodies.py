@@ -59,18 +59,18 @@ class FixedSides(NamedTuple):
     """Apply the transpose of `relative`."""
     return rows(x, self.slot)
 
-  def moves(self, body: Any, dtype: Any, some: jax.Array | slice = slice(None)) -> jax.Array | np.ndarray:
-    """Return the signs (nside, nv, 1) of the dofs that move each side; `some` selects sides."""
+  def moves(self, body: Any, dtype: Any, selected: jax.Array | slice = slice(None)) -> jax.Array | np.ndarray:
+    """Return the signs (nside, nv, 1) of the dofs that move each side; `selected` selects sides."""
     moves = self.side_dof.matrix[:, :, None].astype(dtype)
-    return moves[some] if isinstance(some, slice) else jnp.asarray(moves).at[some].get(mode="promise_in_bounds")
+    return moves[selected] if isinstance(selected, slice) else jnp.asarray(moves).at[selected].get(mode="promise_in_bounds")
 
-  def add_to(self, sums: jax.Array, x: jax.Array, place: np.ndarray, body: Any) -> jax.Array:
+  def add_to(self, sums: jax.Array, x: jax.Array, body_row: np.ndarray, body: Any) -> jax.Array:
     """Add the sides (nside, ...), without signs, to sums (n, ...).
 
-    `place` (nbody,) is the row of each body in `sums`; the sides on a body with -1 are dropped.
+    `body_row` (nbody,) is the row of each body in `sums`; the sides on a body with -1 are dropped.
     """
-    matrix, of_body = np.zeros((len(sums), len(self.slot))), np.abs(self.body_side.matrix)
-    np.add.at(matrix, place[place >= 0], of_body[place >= 0])
+    matrix, unsigned = np.zeros((len(sums), len(self.slot))), np.abs(self.body_side.matrix)
+    np.add.at(matrix, body_row[body_row >= 0], unsigned[body_row >= 0])
     return sums + mask_sum(plan_sum(matrix), x)
 
 
@@ -113,10 +113,10 @@ class ChosenSides(NamedTuple):
     n = len(self.slot) // 2
     return x[:n] + x[n:]
 
-  def moves(self, body: Any, dtype: Any, some: jax.Array | slice = slice(None)) -> jax.Array:
-    """Return the signs (nside, nv, W) of the dofs that move each side; `some` selects sides."""
-    moves = gather(jnp.asarray(self.moved, dtype)[..., None], body[some])
-    return moves * jnp.asarray(self.sign, dtype)[some].reshape(-1, *(1,) * (moves.ndim - 1))
+  def moves(self, body: Any, dtype: Any, selected: jax.Array | slice = slice(None)) -> jax.Array:
+    """Return the signs (nside, nv, W) of the dofs that move each side; `selected` selects sides."""
+    moves = gather(jnp.asarray(self.moved, dtype)[..., None], body[selected])
+    return moves * jnp.asarray(self.sign, dtype)[selected].reshape(-1, *(1,) * (moves.ndim - 1))
 
   def are_moving(self, body: Any, dtype: Any) -> jax.Array:
     """Return 1 for sides (nside, W) that some dof moves, 0 for sides on the static world."""
@@ -126,12 +126,12 @@ class ChosenSides(NamedTuple):
     """Sum the sides on each body, without signs: (nbody, ...)."""
     return scatter_add(jnp.zeros((len(self.root), *x.shape[1:]), x.dtype), x, body)
 
-  def add_to(self, sums: jax.Array, x: jax.Array, place: np.ndarray, body: jax.Array) -> jax.Array:
+  def add_to(self, sums: jax.Array, x: jax.Array, body_row: np.ndarray, body: jax.Array) -> jax.Array:
     """Add the sides (nside, ...), without signs, to sums (n, ...).
 
-    `place` (nbody,) is the row of each body in `sums`; the sides on a body with -1 are dropped.
+    `body_row` (nbody,) is the row of each body in `sums`; the sides on a body with -1 are dropped.
     """
-    return scatter_add(sums, x, gather(place.astype(np.int32)[:, None], body))
+    return scatter_add(sums, x, gather(body_row.astype(np.int32)[:, None], body))
 
 
 def plan_fixed(s: dict[str, Any], slot_body: np.ndarray) -> FixedSides:
@@ -173,12 +173,12 @@ def plan_chosen(s: dict[str, Any], ncon: int) -> ChosenSides:
   )
 
 
-def couples(s: dict[str, Any], pair_body: np.ndarray) -> int:
+def count_pairs(s: dict[str, Any], pair_body: np.ndarray) -> int:
   """Count the different pairs of bodies (n, 2), without the pairs of one moving body and the static world."""
   moving = np.any(topology.moving_dofs(s), axis=1)[pair_body]
   return len(np.unique(pair_body[moving.sum(axis=1) != 1], axis=0))
 
 
-def bodies(m: Any, geom: jax.Array) -> jax.Array:
+def from_geoms(m: Any, geom: jax.Array) -> jax.Array:
   """Return the bodies (2 ncon, W) of the sides, from the slots' geoms (ncon, 2, W)."""
   return jnp.asarray(m.geom_bodyid.astype(np.int32))[jnp.concatenate([geom[:, 0], geom[:, 1]])]

@@ -1,0 +1,1 @@
+"""Volumes of sites: points inside, rays that hit, signed distances, protrusion of objects."""
