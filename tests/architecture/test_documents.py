@@ -7,11 +7,15 @@ import re
 import pytest
 import write_docs
 import write_notebooks
+from test_english import PHRASES
 
 ROOT = pathlib.Path(__file__).parents[2]
 BENCHMARKS = ROOT / "benchmarks" / "README.md"
 # pages of the site, without the notebooks that tools/write_notebooks.py writes
 PAGES = [x for x in (ROOT / "docs").rglob("*.md") if x.parent != write_notebooks.PAGES]
+DOCUMENTS = [*(ROOT / x for x in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")), BENCHMARKS, *PAGES]
+# besides the words of test_english.py
+WORDS = ("held", "of those", "what is in it", "few", "several", "apart", "straight")
 
 
 @pytest.mark.parametrize("part", write_docs.PARTS)
@@ -35,6 +39,14 @@ def test_links_lead_somewhere():
   for page in (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *PAGES):
     for target in re.findall(r"\]\(([^)#\s]+)", page.read_text()):
       assert target.startswith("https://") or (page.parent / target).exists(), (page.name, target)
+
+
+@pytest.mark.parametrize("page", DOCUMENTS, ids=lambda x: x.relative_to(ROOT).as_posix())
+def test_words_are_those_of_the_field(page):
+  """As in docstrings; code and tables that a script writes do not count."""
+  text = re.sub(r"^```.*?^```|<!-- (\w+): .*?<!-- end of \1 -->|`[^`]*`", "", page.read_text(), flags=re.S | re.M)
+  found = re.search(rf"\b({'|'.join((*PHRASES, *WORDS))})\b", text, re.I)
+  assert not found, f"'{found[0]}' in: {text[max(0, found.start() - 60) : found.end() + 60]}"
 
 
 def test_every_page_is_in_the_site():
