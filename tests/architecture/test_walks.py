@@ -25,7 +25,8 @@ LONG = {"A capsule against a box", "Gain of a muscle"}  # these walks have too m
 class Stop(NamedTuple):
   """A row of the page: a function, its file, and what leads to the function if it is not called by its name.
 
-  `through` is empty, or names a table and its file, or a field, the function that fills the field, the table and its file.
+  `through` is empty, or names a table and its file. Or it names a field or an argument, what in the caller's file fills it from
+  a table, the table and its file.
   """
 
   function: str
@@ -45,13 +46,6 @@ def walks():
 @functools.cache
 def tree_of(file):
   return ast.parse((PACKAGE / file).read_text())
-
-
-def function_in(file, name):
-  """The function of a module with this name."""
-  found = [x for x in tree_of(file).body if isinstance(x, ast.FunctionDef) and x.name == name]
-  assert found, f"{file} has no function {name}"
-  return found[0]
 
 
 @functools.cache
@@ -93,19 +87,29 @@ def called_in(file, node):
       yield from named_in(file, x.func)
 
 
-def is_in_table(table, file, stop):
-  """Whether an entry of a table, which is a dictionary written out in a file, names the function."""
+def definition(file, name):
+  """The function, the class or the assignment of a module with this name."""
   for node in tree_of(file).body:
     targets = node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
-    if any(isinstance(x, ast.Name) and x.id == table for x in targets):
-      return any((stop.file, stop.function) in named_in(file, x) for x in node.value.values)
+    if name in (getattr(node, "name", None), *(x.id for x in targets if isinstance(x, ast.Name))):
+      return node
+  raise AssertionError(f"{file} has no {name}")
+
+
+def is_in_table(table, file, stop):
+  """Whether an entry of a table, a dictionary written out in a file, names the function or a maker that names it."""
+  for entry in definition(file, table).value.values:
+    named = set(named_in(file, entry))
+    makers = [definition(file, name) for where, name in named if where == file and name is not None]
+    if (stop.file, stop.function) in named.union(*(named_in(file, x) for x in makers)):
+      return True
   return False
 
 
 def calls(caller, stop):
   """Whether the caller calls the function: by its name, or as an entry of the table that the page names."""
-  body = function_in(caller.file, caller.function)
-  function_in(stop.file, stop.function)
+  body = definition(caller.file, caller.function)
+  assert isinstance(definition(stop.file, stop.function), ast.FunctionDef)
   if not stop.through:
     return (stop.file, stop.function) in called_in(caller.file, body)
   *field, table, file = stop.through
@@ -113,9 +117,10 @@ def calls(caller, stop):
     return False
   if not field:
     return (file, table) in called_in(caller.file, body)
-  name, planner = field
-  is_called = any(isinstance(x, ast.Call) and getattr(x.func, "attr", "") == name for x in ast.walk(body))
-  return is_called and (file, table) in named_in(caller.file, function_in(caller.file, planner))
+  name, source = field
+  called = [x.func for x in ast.walk(body) if isinstance(x, ast.Call)]
+  is_called = any(name in (getattr(x, "attr", None), getattr(x, "id", None)) for x in called)
+  return is_called and (file, table) in named_in(caller.file, definition(caller.file, source))
 
 
 def is_whole(walk):
