@@ -40,7 +40,7 @@ def write(notebook: pathlib.Path, execute: bool) -> None:
     NotebookClient(node, timeout=None, kernel_name="python3", resources=folder).execute()
   for cell in node.cells:
     if cell.cell_type == "code":  # progress bars go to stderr
-      cell.outputs = [x for x in cell.outputs if x.get("name") != "stderr"]
+      cell.outputs = [x for x in cell.outputs if execute and x.get("name") != "stderr"]
   names = {"unique_key": notebook.stem, "output_files_dir": f"{notebook.stem}_files"}
   text, resources = MarkdownExporter().from_notebook_node(node, names)
   PAGES.mkdir(exist_ok=True)
