@@ -1,13 +1,21 @@
 """Documents are as short as they should be, what they name is there, and what is written from data is as the data are."""
 
+import json
 import pathlib
 import re
 
 import pytest
 import write_docs
+import write_notebooks
+from test_english import PHRASES
 
 ROOT = pathlib.Path(__file__).parents[2]
 BENCHMARKS = ROOT / "benchmarks" / "README.md"
+# pages of the site, without the notebooks that tools/write_notebooks.py writes
+PAGES = [x for x in (ROOT / "docs").rglob("*.md") if x.parent != write_notebooks.PAGES]
+DOCUMENTS = [*(ROOT / x for x in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")), BENCHMARKS, *PAGES]
+# besides the words of test_english.py
+WORDS = ("held", "of those", "what is in it", "few", "several", "apart", "straight")
 
 
 @pytest.mark.parametrize("part", write_docs.PARTS)
@@ -28,15 +36,43 @@ def test_the_readme_is_short():
 
 
 def test_links_lead_somewhere():
-  for page in (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")):
+  for page in (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *PAGES):
     for target in re.findall(r"\]\(([^)#\s]+)", page.read_text()):
       assert target.startswith("https://") or (page.parent / target).exists(), (page.name, target)
 
 
+@pytest.mark.parametrize("page", DOCUMENTS, ids=lambda x: x.relative_to(ROOT).as_posix())
+def test_words_are_those_of_the_field(page):
+  """As in docstrings; code and tables that a script writes do not count."""
+  text = re.sub(r"^```.*?^```|<!-- (\w+): .*?<!-- end of \1 -->|`[^`]*`", "", page.read_text(), flags=re.S | re.M)
+  found = re.search(rf"\b({'|'.join((*PHRASES, *WORDS))})\b", text, re.I)
+  assert not found, f"'{found[0]}' in: {text[max(0, found.start() - 60) : found.end() + 60]}"
+
+
 def test_every_page_is_in_the_site():
   site = (ROOT / "mkdocs.yml").read_text()
-  for page in (ROOT / "docs").rglob("*.md"):
+  for page in PAGES:
     assert page.relative_to(ROOT / "docs").as_posix() in site, page
+
+
+def test_the_site_has_the_notebooks_that_have_been_written(tmp_path):
+  nav = [{"Home": "index.md"}, {"Concepts": ["concepts/data.md"]}]
+  config = {"docs_dir": str(tmp_path), "nav": [*nav]}
+  assert write_notebooks.on_config(config)["nav"] == nav
+  (tmp_path / "notebooks").mkdir()
+  for name in ("quickstart.md", "gradients.md"):
+    (tmp_path / "notebooks" / name).write_text("# Title")
+  chapter = {"Notebooks": ["notebooks/gradients.md", "notebooks/quickstart.md"]}
+  assert write_notebooks.on_config(config)["nav"] == [nav[0], chapter, nav[1]]
+
+
+@pytest.mark.xfail(
+  strict=True, reason="the notebooks still have outputs: jupyter nbconvert --clear-output --inplace notebooks/*.ipynb"
+)
+def test_notebooks_are_committed_without_outputs():
+  for notebook in write_notebooks.NOTEBOOKS.glob("*.ipynb"):
+    cells = json.loads(notebook.read_text())["cells"]
+    assert not [x for x in cells if x.get("outputs")], notebook
 
 
 def test_the_page_of_benchmarks_is_short():
@@ -51,6 +87,6 @@ def test_every_file_that_a_page_of_benchmarks_names_is_there():
 
 
 def test_files_that_documents_name_are_there():
-  for page in (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")):
+  for page in (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *PAGES):
     for name in re.findall(r"`((?:benchmarks|tests|tools|notebooks|docs)/[\w./]+)`", page.read_text()):
       assert (ROOT / name).exists(), (page.name, name)
