@@ -164,9 +164,9 @@ class Kernels(NamedTuple):
     order = out.ravel().tolist()
     if not order or p.op[order[0]] != "load":
       return []
-    k = p.of[order[0]].buffer
+    k = p.payload[order[0]].buffer
     is_whole = k >= 0 and inputs[k].shape == wide(out.shape, self.worlds, self.axis)
-    return [k] if is_whole and all(p.of.get(n) == (k, i, self.worlds > 1) for i, n in enumerate(order)) else []
+    return [k] if is_whole and all(p.payload.get(n) == (k, i, self.worlds > 1) for i, n in enumerate(order)) else []
 
   def _built(self, p: Program, inputs: Sequence[jax.Array], outs: Sequence[np.ndarray], dtypes: Sequence[Any]) -> list[Any]:
     """Return the results of `call`; raise any exception in it, except MemoryError, as `Unsupported`."""

@@ -302,7 +302,7 @@ class _Writer:
           for i, a in enumerate(p.args[k]):
             self.store_own(first + i, operand(a), p.kind[a])
       elif p.op[k] == "after":
-        self.slot[k] = self.slot[p.args[k][0]] + p.of[k]
+        self.slot[k] = self.slot[p.args[k][0]] + p.payload[k]
       else:
         pinned = set(reads)
         registers = [operand(a, pinned) for a in reads if p.op[a] != "table"]
@@ -341,7 +341,7 @@ class _Writer:
 
   def _constant(self, k: int) -> str:
     p = self.p
-    kind, value = p.kind[k], p.of[k]
+    kind, value = p.kind[k], p.payload[k]
     if kind == "f":
       return f"0f{struct.unpack('I', struct.pack('f', value))[0]:08X}"
     if kind != "p":
@@ -396,7 +396,7 @@ class _Writer:
 
   def _loop(self, k: int) -> None:
     p = self.p
-    loop: Loop = p.of[k]
+    loop: Loop = p.payload[k]
     n = len(loop.params)
     changed = [i for i, a in enumerate(loop.last) if a != loop.params[i]]
     first, then = self._slots(n), self._slots(len(changed))
@@ -430,7 +430,7 @@ class _Writer:
     p = self.p
     if p.op[k] == "const":
       return self._constant(k)
-    return self.load_global(p.of[k], p.kind[k]) if p.op[k] == "load" else self.load_own(self.slot[k], p.kind[k])
+    return self.load_global(p.payload[k], p.kind[k]) if p.op[k] == "load" else self.load_own(self.slot[k], p.kind[k])
 
 
 def _bytes(kind: str) -> int:
