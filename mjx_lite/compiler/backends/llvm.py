@@ -121,7 +121,7 @@ class _Writer:
     parts = self._parts(self._steps(roots, depth))
     self._operations += sum(map(len, parts))
     if self._operations > _MAX_OPERATIONS:
-      raise Unsupported(f"a kernel of {self._operations} operations")
+      raise Unsupported(f"a kernel of {self._operations} operations is too large; the limit is {_MAX_OPERATIONS} operations")
     last = {a: i for i, part in enumerate(parts) for step in part for a in self._read(step)}
     stored: list[int] = []  # numbers that have a slot until the last part that reads them
     for i, part in enumerate(parts):

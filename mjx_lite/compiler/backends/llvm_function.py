@@ -230,7 +230,7 @@ class Function:
         return new(f"select {v['p']} {less}, {t} {new(f'sub {t} zeroinitializer, {x[0]}')}, {t} {x[0]}")
       if op == "shr":
         return new(f"{'ashr' if kind == 'i' else 'lshr'} {t} {', '.join(x)}")
-    raise Unsupported(f"{op} of {TYPES[kind]}")
+    raise Unsupported(f"machine code has no operation {op} of {TYPES[kind]}")
 
   def _extreme(self, op: str, kind: str, x: list[str]) -> str:
     """Write the minimum or maximum of two numbers; for floats the result is NaN if either operand is NaN."""
