@@ -481,7 +481,7 @@ def _define_first(primitive: Any) -> None:
 
 
 _define_first(bind_p)
-regions.same.add(bind_p.name)
+regions.identities.add(bind_p.name)
 _define_first(apart_p)
 
 for _primitive in (materialize_p, write_p, apart_p):
