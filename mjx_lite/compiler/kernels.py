@@ -56,7 +56,8 @@ class Kernels(NamedTuple):
   def _prepared(self, closed: Any, known: dict[Any, Any]) -> Callable[[dict[Any, Any]], list[Any]]:
     """Compute the shared values of a program from the arguments in `known`; return a function that computes the results.
 
-    That function takes the remaining arguments, as a dict from variable to array.
+    That function takes the remaining arguments, as a dict from variable to array. In a loop that is too large for one kernel
+    it is called in each iteration, and the shared values are computed once, before the loop.
     """
     eqns, outvars = regions.inlined(closed, closed.jaxpr.invars, known)
     last = regions.last_reads(eqns, outvars)
@@ -104,7 +105,7 @@ class Kernels(NamedTuple):
     return np.shape(x) == aval.shape and (self.worlds > 1 or not isinstance(x, jax.core.Tracer))
 
   def _stepped(self, eqn: Any, known: dict[Any, Any]) -> list[jax.Array]:
-    """Return the results of a loop, each iteration of which calls kernels of its own."""
+    """Return the results of a loop that is too large for one kernel: each iteration calls kernels."""
     inside = eqn.params["jaxpr"]
     nconst, ncarry = loop_arguments(eqn)
     operands = regions.read(eqn.invars, known)

@@ -156,7 +156,7 @@ class Program:
     return self._new(load, "load", kind, (), 0, load) if found is None else found
 
   def table(self, numbers: tuple[int, ...], kind: str) -> int:
-    """Return a table of consecutive numbers, to be indexed by a number; a table of constants becomes a further input."""
+    """Return a table of numbers, which operation `fetch` indexes by a number; a table of constants becomes a further input."""
     key = "table", kind, numbers
     found = self._known.get(key)
     if found is None:
@@ -168,7 +168,10 @@ class Program:
     return found
 
   def in_place(self, table: int) -> Load | int | None:
-    """Return where a table's numbers are consecutive already: the first one's `Load`, or the first parameter of a loop."""
+    """Return where a table's numbers are consecutive in memory already, so that the table needs no copy; None if nowhere.
+
+    The result is the `Load` of the table's first number, or, if the table is part of a loop's state, the first number.
+    """
     order = self.args[table]
     if self.op[order[0]] == "load":
       a = self.payload[order[0]]
@@ -318,7 +321,7 @@ class Program:
     return [array(after[a:b], x.shape) for a, b, x in zip(bounds, bounds[1:], state, strict=False)]
 
   def reached(self, roots: Iterable[int], depth: int) -> tuple[list[int], list[int]]:
-    """Return what `roots` need in a loop of this depth: numbers to compute inside it, in order, and numbers from outside."""
+    """Return the numbers that `roots` depend on: those to compute in a loop of this depth, in order, and those from outside."""
     order, outside, seen = [], [], set()
     for root in roots:
       stack = [(root, False)]

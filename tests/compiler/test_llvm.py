@@ -83,8 +83,8 @@ def test_worlds_are_as_alone(number):
   m = mjx.put_model(mj_model)
   d, _ = _states(mj_model, m, 33)
   step = jax.jit(jax.vmap(mjx.step, in_axes=(None, 0)))
-  want, some = step(m, d), jax.tree.map(lambda x: x[:number], d)
-  for a, b in zip(jax.tree.leaves(step(m, some)), jax.tree.leaves(want), strict=True):
+  want, first = step(m, d), jax.tree.map(lambda x: x[:number], d)
+  for a, b in zip(jax.tree.leaves(step(m, first)), jax.tree.leaves(want), strict=True):
     np.testing.assert_allclose(a, b[:number], rtol=2e-6, atol=2e-6)
   one, alone = jax.tree.map(lambda x: x[number - 1], d), jax.jit(mjx.step)
   assert _kernels(mjx.step, m, one) == 1
@@ -130,8 +130,8 @@ def _traces():
   return sum(type(x).__name__ == "DynamicJaxprTrace" and bool(x.frame.tracing_eqns) for x in gc.get_objects())
 
 
-@pytest.mark.parametrize("how", ["rollout", "step", "no kernel"])
-def test_gradient(how, monkeypatch):
+@pytest.mark.parametrize("case", ["rollout", "step", "no kernel"])
+def test_gradient(case, monkeypatch):
   """With respect to each world's state, and to what all share; where it is too long for kernels it is the same.
 
   And no trace stays, as that of an attempt would.
@@ -141,7 +141,7 @@ def test_gradient(how, monkeypatch):
 
   def energy(qvel, mass):
     start = m.replace(body_mass=mass), d.replace(qvel=qvel)
-    if how == "rollout":
+    if case == "rollout":
       after, record = _ROLLOUT(*start)
       return jnp.sum(after.qvel**2) + jnp.sum(record["qpos"])
     return jnp.sum(_STEP(*start).qvel ** 2)
@@ -151,12 +151,12 @@ def test_gradient(how, monkeypatch):
 
   before = _traces()
   with pytest.MonkeyPatch.context() as patch:
-    if how == "no kernel":
+    if case == "no kernel":
       patch.setattr(llvm, "_MAX_OPERATIONS", 20)
-    is_slow = pytest.warns(mjx.SlowPathWarning, match="a kernel of") if how == "no kernel" else contextlib.nullcontext()
+    is_slow = pytest.warns(mjx.SlowPathWarning, match="a kernel of") if case == "no kernel" else contextlib.nullcontext()
     with is_slow:
       lowered = slope(energy).lower(d.qvel, m.body_mass)
-    assert lowered.as_text().count("custom_call @mjx_lite_") == (0 if how == "no kernel" else 2)
+    assert lowered.as_text().count("custom_call @mjx_lite_") == (0 if case == "no kernel" else 2)
     got = lowered.compile()(d.qvel, m.body_mass)
   assert _traces() == before
   monkeypatch.setattr(llvm, "_IS_WANTED", False)
@@ -250,23 +250,23 @@ def test_arrays_of_any_size_come_and_go(lanes, worlds, monkeypatch):
 
 @pytest.mark.parametrize("reverse", [False, True])
 def test_loops_of_kernels(reverse):
-  """A loop whose turns are kernels: what its turns read and make may be of each world or of all."""
+  """A loop whose iterations are kernels: arrays that iterations read and make are per-world or shared."""
   rng = np.random.default_rng(0)
-  worlds, turns = 20, 3
-  start, rows, force = (rng.normal(size=(worlds, *s)).astype(np.float32) for s in ((2,), (turns, 4), (2, 3)))
-  table = rng.normal(size=(turns, 2)).astype(np.float32)
+  worlds, length = 20, 3
+  start, rows, force = (rng.normal(size=(worlds, *s)).astype(np.float32) for s in ((2,), (length, 4), (2, 3)))
+  table = rng.normal(size=(length, 2)).astype(np.float32)
 
   def one(table, start, rows, force):  # of one world, whose axis comes last
-    def turn(x, row):
+    def advance(x, row):
       y = jnp.sqrt(jnp.abs(x)) + row[0][:, None] + row[1][:2] + jnp.sum(force, 1)
       return y, (y * 2, row[1][1:])
 
-    return jax.lax.scan(turn, start, (table, rows), reverse=reverse)
+    return jax.lax.scan(advance, start, (table, rows), reverse=reverse)
 
   wide = [table, *(x[..., None] for x in (start[0], rows[0], force[0]))]
   closed = jax.make_jaxpr(lambda *x: jax.tree.leaves(one(*x)))(*wide)
-  how = kernels.Kernels(llvm.call, worlds, loop=1, on_cpu=True)
-  got = jax.jit(lambda *x: how.evaluate(closed, x))
+  builder = kernels.Kernels(llvm.call, worlds, loop=1, on_cpu=True)
+  got = jax.jit(lambda *x: builder.evaluate(closed, x))
   assert got.lower(table, start, rows, force).as_text().count("stablehlo.while") == 1
   want = jax.vmap(lambda *x: [y[..., 0] for y in jax.tree.leaves(one(table, *(z[..., None] for z in x)))])(start, rows, force)
   for a, b in zip(got(table, start, rows, force), want, strict=True):

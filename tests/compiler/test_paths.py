@@ -144,8 +144,8 @@ def test_what_the_user_raises_passes(unwarned):
     batched()(m, d.replace(qpos=d.qpos[:, :1]))
 
 
-def test_a_path_is_told():
-  """What is not tried has its reason too."""
+def test_a_path_is_recorded():
+  """A path that is not tried has its reason too."""
   m, _ = pair()
   found = mjx.explain(m)
   assert {p.path for p in found.paths["step of one world"]} == {paths.MACHINE_CODE}

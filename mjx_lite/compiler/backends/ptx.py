@@ -65,7 +65,9 @@ def why_off() -> str:
   if jax.default_backend() != "gpu":
     return ""
   if any(float(getattr(x, "compute_capability", 0) or 0) < _LEAST for x in jax.local_devices()):
-    return f"the GPU is none by NVIDIA of compute capability {_LEAST} or above"
+    return (
+      f"the GPU has no compute capability, or one below {_LEAST}: kernels are for NVIDIA GPUs of capability {_LEAST} and above"
+    )
   return "" if workarounds.works(KERNELS) else "the probe of the GPU's kernels failed"
 
 
