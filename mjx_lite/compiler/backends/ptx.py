@@ -1,7 +1,7 @@
 """PTX back end: a scalar program becomes one kernel of an NVIDIA GPU, with one thread for each world.
 
 XLA compiles a step to hundreds of kernels, each of which reads the results of others from memory. Here a step is one kernel. A
-thread keeps some numbers in registers, and all other numbers in its local memory (`ptx_registers.py`). So the assembler need not
+thread keeps some numbers in registers and all other numbers in its local memory (`ptx_registers.py`). So the assembler need not
 choose the spills, for which it takes three times as long. Straight-line code is too long for the instruction cache, and takes
 at least six cycles an operation, whether a multiprocessor has one warp or eight.
 
