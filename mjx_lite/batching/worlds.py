@@ -80,7 +80,7 @@ def one_world(native: Callable[..., Any], check: Callable[..., None] | None = No
     leaves = [jnp.asarray(x) for x in leaves]
     shared, tile = len(jax.tree.leaves(args[0])), getattr(args[0], "tile", 0)
     groups = _devices()
-    slow = _not_straight(args[0], groups)
+    slow = _why_no_kernels(args[0], groups)
     call = Call(
       native=native, static=tuple(sorted(static.items())), in_tree=in_tree, nshared=shared, tile=tile, groups=groups, slow=slow
     )
@@ -96,10 +96,10 @@ def _devices() -> int:
   return max(1, jax.device_count() // math.prod(mesh.shape[name] for name in mesh.manual_axes))
 
 
-def _not_straight(m: Any, groups: int) -> str:
+def _why_no_kernels(m: Any, groups: int) -> str:
   """Return the first reason why a call with a model is not tried as machine code, "" if it is tried."""
   if groups > 1:
-    return "XLA may divide worlds among devices (rollout(devices=...) and jax.shard_map divide them beforehand)"
+    return "XLA may divide the worlds among devices; divide the worlds with rollout(devices=...) or jax.shard_map instead"
   slow = getattr(m, "not_straight", "the first argument is no Model")
   return slow or (llvm if jax.default_backend() == "cpu" else ptx).why_off()
 
@@ -165,13 +165,13 @@ def _run(*leaves, call, batched, differentiated=False, lanes=0):
 def _run_on_cpu(*leaves, call, batched):
   width = _width(leaves, batched)
   tiling = _tiling(call, width, _lanes(call))
-  other = paths.REGIONS if regions.is_on() and tiling.worlds <= _lanes(call) else paths.KERNELS
+  slower_path = paths.REGIONS if regions.is_on() and tiling.worlds <= _lanes(call) else paths.KERNELS
   slow = call.slow or llvm.why_off()
   if slow or not width:
-    paths.record(paths.Path(call.name, width, other, slow))
+    paths.record(paths.Path(call.name, width, slower_path, slow))
   else:
-    how = kernels.Kernels(llvm.call, width, llvm.LOOP, on_cpu=True)
-    out = _by_kernels(leaves, call, batched, how, paths.MACHINE_CODE, other)
+    builder = kernels.Kernels(llvm.call, width, llvm.LOOP, on_cpu=True)
+    out = _by_kernels(leaves, call, batched, builder, paths.MACHINE_CODE, slower_path)
     if out is not None:
       return out
   return _run_in_regions(*leaves, call=call, batched=batched)
@@ -187,33 +187,36 @@ def _run_on_gpu(*leaves, call, batched):
     paths.record(paths.Path(call.name, width, paths.KERNELS, call.slow or ptx.why_off()))
   else:
     # pad one world to two: a trailing axis of 1 means 'shared', so per-world arrays need a width above 1
-    how = kernels.Kernels(ptx.call, max(width, 2), ptx.LOOP, on_cpu=False)
-    out = _by_kernels(leaves, call, batched, how, paths.PTX, paths.KERNELS)
+    builder = kernels.Kernels(ptx.call, max(width, 2), ptx.LOOP, on_cpu=False)
+    out = _by_kernels(leaves, call, batched, builder, paths.PTX, paths.KERNELS)
     if out is not None:
       return out
   return _run(*leaves, call=call, batched=batched)
 
 
-def _by_kernels(leaves, call, batched, how, path, other):
-  """Return the results of each world's machine code, or None if it cannot be built: the caller then takes the path `other`."""
+def _by_kernels(leaves, call, batched, builder, path, slower_path):
+  """Return the results of each world's machine code, or None if the builder of kernels fails.
+
+  The caller then takes `slower_path`.
+  """
   arrays = [x if batched else x[..., None] for x in leaves]
   width = _width(arrays, True)
-  if width < how.worlds:
-    arrays = [x if i < call.nshared else jnp.repeat(x, how.worlds, -1) for i, x in enumerate(arrays)]
-  closed = _trace(call, True, _of_one(leaves, batched))  # errors of the user's functions are raised here
+  if width < builder.worlds:
+    arrays = [x if i < call.nshared else jnp.repeat(x, builder.worlds, -1) for i, x in enumerate(arrays)]
+  closed = _trace(call, True, _one_world_avals(leaves, batched))  # errors of the user's functions are raised here
   is_shared = [x.shape == a.shape for x, a in zip(arrays, closed.in_avals, strict=True)]
-  arrays = [x if same else jnp.moveaxis(x, -1, how.axis) for x, same in zip(arrays, is_shared, strict=True)]
+  arrays = [x if same else jnp.moveaxis(x, -1, builder.axis) for x, same in zip(arrays, is_shared, strict=True)]
   try:
-    out = how.evaluate(closed, arrays)
+    out = builder.evaluate(closed, arrays)
   except scalars.Unsupported as error:
-    paths.fell_back(call.name, width, other, error, call.in_tree)
+    paths.fell_back(call.name, width, slower_path, error, call.in_tree)
     return None
   paths.record(paths.Path(call.name, width, path))
-  out = [jnp.moveaxis(x, how.axis, -1) for x in out]
+  out = [jnp.moveaxis(x, builder.axis, -1) for x in out]
   return [x[..., :width] if batched else x[..., 0] for x in out]
 
 
-def _of_one(leaves, batched):
+def _one_world_avals(leaves, batched):
   """Return shapes and dtypes of one world's operands, with a world axis."""
   return tuple(((*x.shape[:-1], 1) if batched else (*x.shape, 1), x.dtype) for x in leaves)
 
@@ -318,7 +321,7 @@ def _stacked_tiles(body, leaves, made, tiling):
 
 def _abstract_eval(*avals, call, batched):
   if not call.slow:
-    outs = _trace(call, True, _of_one(avals, batched)).out_avals
+    outs = _trace(call, True, _one_world_avals(avals, batched)).out_avals
     last = (_width(avals, batched),) if batched else ()
     return [jax.core.ShapedArray((*a.shape[:-1], *last), a.dtype) for a in outs]
   if not batched:
@@ -354,10 +357,10 @@ def _run_world_by_world(*leaves, call, batched):
   return jax.jit(run)(*leaves)
 
 
-regions.lowered[_WORLDS] = lambda closed, given: kernels.over_worlds(closed, given, llvm.call, llvm.LOOP)
+regions.lowered[_WORLDS] = lambda closed, constants: kernels.over_worlds(closed, constants, llvm.call, llvm.LOOP)
 
 
-def _no_kernels_of_derivatives(primals, tangents, *, call, batched):
+def _why_no_derivative_kernels(primals, tangents, *, call, batched):
   """Return the first reason why derivatives are not tried as kernels, "" if they are tried.
 
   Kernels need a batch of worlds and a step that is not too large.
@@ -365,26 +368,30 @@ def _no_kernels_of_derivatives(primals, tangents, *, call, batched):
   if call.slow or llvm.why_off():
     return call.slow or llvm.why_off()
   if not regions.follow():
-    return "machine code of derivatives is made in what mjx.jit compiles, on CPU"
+    return "only functions that mjx.jit compiles have derivatives in machine code"
   if not batched or _width(primals, True) == 1:
-    return "derivatives of a single world are no machine code"
+    return "derivatives of a single world have no machine code"
   if workarounds.works(workarounds.BATCHED) and any(map(workarounds.is_batched, (*primals, *tangents))):
-    return "several directions at once (jacfwd, jacrev) are no machine code"
-  closed = _trace(call, True, _of_one(primals, batched))
+    return "derivatives in several directions at once (jacfwd, jacrev) have no machine code"
+  closed = _trace(call, True, _one_world_avals(primals, batched))
   size = sum(scalars.numbers(e, once=True) for e in closed.jaxpr.eqns)
-  return f"{size} numbers of a step are more than {llvm.DERIVATIVES}" if size > llvm.DERIVATIVES else ""
+  return (
+    f"a step of {size} numbers is too large for derivatives in machine code; the limit is {llvm.DERIVATIVES}"
+    if size > llvm.DERIVATIVES
+    else ""
+  )
 
 
 @workarounds.eased
 def _jvp(primals, tangents, *, call, batched):
   params = dict(call=call, batched=batched)
-  slow = _no_kernels_of_derivatives(primals, tangents, **params)
-  width, few = _width(primals, batched), _lanes(call) if regions.follow() else 0
-  other = paths.REGIONS if _tiling(call, width, few).worlds <= few else paths.KERNELS
-  paths.record(paths.Path(f"derivative of {call.name}", width, other if slow else paths.MACHINE_CODE, slow))
+  slow = _why_no_derivative_kernels(primals, tangents, **params)
+  width, lanes = _width(primals, batched), _lanes(call) if regions.follow() else 0
+  slower_path = paths.REGIONS if _tiling(call, width, lanes).worlds <= lanes else paths.KERNELS
+  paths.record(paths.Path(f"derivative of {call.name}", width, slower_path if slow else paths.MACHINE_CODE, slow))
   if not slow:
     return regions.jvp_of(functools.partial(_run_world_by_world, **params), primals, tangents)
-  return regions.jvp_of(functools.partial(_run, **params, differentiated=True, lanes=few), primals, tangents)
+  return regions.jvp_of(functools.partial(_run, **params, differentiated=True, lanes=lanes), primals, tangents)
 
 
 def _batch(args, dims, *, call, batched):
@@ -392,7 +399,7 @@ def _batch(args, dims, *, call, batched):
   size = next(x.shape[d] for x, d in zip(args, dims, strict=True) if d is not None)
   width = max((_world_size(x, d) for x, d in zip(args, dims, strict=True)), default=1) if batched else 1
 
-  def place(i, x, d):
+  def merged(i, x, d):
     # (..., world, batch), merged into one trailing axis
     if d is None:
       if i < call.nshared and (not batched or x.shape[-1] == 1):
@@ -405,8 +412,8 @@ def _batch(args, dims, *, call, batched):
     x = jnp.broadcast_to(x, (*x.shape[:-2], width, size))
     return x.reshape((*x.shape[:-2], width * size))
 
-  placed = [place(i, x, d) for i, (x, d) in enumerate(zip(args, dims, strict=True))]
-  out = native_p.bind(*placed, call=call, batched=True)
+  operands = [merged(i, x, d) for i, (x, d) in enumerate(zip(args, dims, strict=True))]
+  out = native_p.bind(*operands, call=call, batched=True)
   if batched:
     out = [x.reshape((*x.shape[:-1], width, size)) for x in out]
   return out, [x.ndim - 1 for x in out]

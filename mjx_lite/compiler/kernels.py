@@ -1,7 +1,7 @@
 """Steps as kernels: the operations of one world become a program of scalars (`scalars.py`), which is the same for all worlds.
 
-A thread of a GPU runs this program for one world (`ptx.py`); on a CPU a lane of a vector runs the program (`llvm.py`). XLA
-computes the values that all worlds share, and moves arrays between kernels.
+A thread of a GPU runs this program for one world (`backends/ptx.py`); on a CPU a lane of a vector runs the program
+(`backends/llvm.py`). XLA computes the values that all worlds share, and moves arrays between kernels.
 """
 
 import functools
@@ -51,48 +51,49 @@ class Kernels(NamedTuple):
     Raises:
       Unsupported: an operation has no scalar form, or the program is too large.
     """
-    return self._begun(closed, dict(zip(closed.jaxpr.invars, inputs, strict=True)))({})
+    return self._prepared(closed, dict(zip(closed.jaxpr.invars, inputs, strict=True)))({})
 
-  def _begun(self, closed: Any, known: dict[Any, Any]) -> Callable[[dict[Any, Any]], list[Any]]:
+  def _prepared(self, closed: Any, known: dict[Any, Any]) -> Callable[[dict[Any, Any]], list[Any]]:
     """Compute the shared values of a program from the arguments in `known`; return a function that computes the results.
 
-    That function takes the remaining arguments, as a dict from variable to array.
+    That function takes the remaining arguments, as a dict from variable to array. In a loop that is too large for one kernel
+    it is called in each iteration, and the shared values are computed once, before the loop.
     """
     eqns, outvars = regions.inlined(closed, closed.jaxpr.invars, known)
     last = regions.last_reads(eqns, outvars)
     shared = {v for v, x in known.items() if self._is_shared(x, v.aval)}
 
-    ahead, common = [], []
+    per_world, common = [], []
     for k, e in enumerate(eqns):
       if not shared.issuperset(regions.variables([e])):
-        ahead.append((k, e))
+        per_world.append((k, e))
         continue
       outs = [v for v in e.outvars if v in last]
       shared.update(outs)
       if not _become_constants(closed, known, e, outs):
         common.append(e)
-    read = {*regions.variables([e for _, e in ahead]), *(v for v in outvars if not isinstance(v, jex_core.Literal))}
+    read = {*regions.variables([e for _, e in per_world]), *(v for v in outvars if not isinstance(v, jex_core.Literal))}
     if common:
       outs = [v for e in common for v in e.outvars if v in read]
       regions.run_part(closed, known, self._shared, common, outs)
 
-    def rest(others):
-      now, part = {**known, **others}, []
+    def rest(arguments):
+      values, part = {**known, **arguments}, []
 
       def run_part(end):
         if part:
           outs = [v for e in part for v in e.outvars if last.get(v, -1) >= end]
-          regions.run_part(closed, now, self._together, list(part), outs)
+          regions.run_part(closed, values, self._together, list(part), outs)
           part.clear()
 
-      for k, e in ahead:
+      for k, e in per_world:
         if e.primitive.name == "scan" and scalars.numbers(e) > self.loop:
           run_part(k)
-          now.update(zip(e.outvars, self._stepped(e, now), strict=True))
+          values.update(zip(e.outvars, self._stepped(e, values), strict=True))
         else:
           part.append(e)
       run_part(len(eqns))
-      return [self._wide(x, v.aval) for x, v in zip(regions.read(outvars, now), outvars, strict=True)]
+      return [self._wide(x, v.aval) for x, v in zip(regions.read(outvars, values), outvars, strict=True)]
 
     return rest
 
@@ -104,30 +105,30 @@ class Kernels(NamedTuple):
     return np.shape(x) == aval.shape and (self.worlds > 1 or not isinstance(x, jax.core.Tracer))
 
   def _stepped(self, eqn: Any, known: dict[Any, Any]) -> list[jax.Array]:
-    """Return the results of a loop, each iteration of which calls kernels of its own."""
+    """Return the results of a loop that is too large for one kernel: each iteration calls kernels."""
     inside = eqn.params["jaxpr"]
     nconst, ncarry = loop_arguments(eqn)
-    given = regions.read(eqn.invars, known)
-    consts, others = (part(inside.jaxpr.invars) for part in (lambda x: x[:nconst], lambda x: x[nconst:]))
-    rest = self._begun(inside, dict(zip(consts, given, strict=False)))
+    operands = regions.read(eqn.invars, known)
+    consts, changing = inside.jaxpr.invars[:nconst], inside.jaxpr.invars[nconst:]
+    rest = self._prepared(inside, dict(zip(consts, operands, strict=False)))
 
     def step(*args):
-      return rest(dict(zip(others, args, strict=True)))
+      return rest(dict(zip(changing, args, strict=True)))
 
     rows = inside.in_avals[nconst + ncarry :]
     if eqn.params["length"] == 1 and any(a.shape[-1:] != (1,) for a in rows):
-      raise Unsupported("a loop of one turn")  # shapes do not show here whether the rows are per-world
-    first = [self._wide(x, a) for x, a in zip(given[nconst:], inside.in_avals[nconst : nconst + ncarry], strict=False)]
+      raise Unsupported("a loop has one iteration, so shapes do not show whether the rows of the loop are per-world")
+    first = [self._wide(x, a) for x, a in zip(operands[nconst:], inside.in_avals[nconst : nconst + ncarry], strict=False)]
     # a loop needs its iteration axis first; per-world arrays on CPU have their world axis first
-    own = [(x, v.aval.shape) for x, v in zip(given, eqn.invars, strict=True)][nconst + ncarry :]
+    own = [(x, v.aval.shape) for x, v in zip(operands, eqn.invars, strict=True)][nconst + ncarry :]
     xs = [x if x.shape == shape else self._swapped(x) for x, shape in own]
 
     def trace(step):
-      def turn(carry, row):
+      def advance(carry, row):
         out = step(*carry, *row)
         return out[:ncarry], out[ncarry:]
 
-      carry, made = jax.lax.scan(turn, first, xs, eqn.params["length"], eqn.params["reverse"])
+      carry, made = jax.lax.scan(advance, first, xs, eqn.params["length"], eqn.params["reverse"])
       return [*carry, *map(self._swapped, made)]
 
     return _ended(trace, step, [jax.ShapeDtypeStruct(self._shape(a), a.dtype) for a in inside.out_avals])
@@ -148,11 +149,11 @@ class Kernels(NamedTuple):
   def _together(self, closed: Any, inputs: Sequence[jax.Array]) -> list[Any]:
     """Return the results of one kernel."""
     p = Program()
-    given = [
+    arguments = [
       p.constant(x) if x.shape == a.shape and scalars.is_constant(x) else p.inputs(k, a.shape, a.dtype, x.shape != a.shape)
       for k, (x, a) in enumerate(zip(inputs, closed.in_avals, strict=True))
     ]
-    outs = p.run(closed, given)
+    outs = p.run(closed, arguments)
     passed = {k: i for k, out in enumerate(outs) for i in self._whole(p, out, inputs)}
     made = [k for k in range(len(outs)) if k not in passed]
     dtypes = [closed.out_avals[k].dtype for k in made]
@@ -164,9 +165,9 @@ class Kernels(NamedTuple):
     order = out.ravel().tolist()
     if not order or p.op[order[0]] != "load":
       return []
-    k = p.of[order[0]].buffer
+    k = p.payload[order[0]].buffer
     is_whole = k >= 0 and inputs[k].shape == wide(out.shape, self.worlds, self.axis)
-    return [k] if is_whole and all(p.of.get(n) == (k, i, self.worlds > 1) for i, n in enumerate(order)) else []
+    return [k] if is_whole and all(p.payload.get(n) == (k, i, self.worlds > 1) for i, n in enumerate(order)) else []
 
   def _built(self, p: Program, inputs: Sequence[jax.Array], outs: Sequence[np.ndarray], dtypes: Sequence[Any]) -> list[Any]:
     """Return the results of `call`; raise any exception in it, except MemoryError, as `Unsupported`."""
@@ -191,24 +192,24 @@ def probe(call: Any, widths: Sequence[int], axis: int, rtol: float) -> None:
     out = np.array([p.make("sqrt", "f", p.make("add", "f", p.make("mul", "f", a, a), p.const(0.25, "f"))) for a in numbers])
     (found,) = jax.jit(lambda y, p=p, out=out, worlds=worlds: call(p, [y], [out], [np.float32], worlds))(x)
     if not np.allclose(np.ravel(found), np.ravel(np.sqrt(np.float32(0.25) + np.square(x))), rtol=rtol):
-      raise RuntimeError(f"a kernel of three operations gives {found}")
+      raise RuntimeError(f"the results of a kernel of three operations are wrong: {found}")
 
 
-def over_worlds(closed: Any, given: Sequence[Any], call: Any, loop: int) -> tuple[Any, list[Any]]:
+def over_worlds(closed: Any, constants: Sequence[Any], call: Any, loop: int) -> tuple[Any, list[Any]]:
   """Replace the loops over worlds in a program, such as derivatives that JAX makes, by kernels with a lane per world.
 
   If one of the loops has no scalar form, or is too large, all of them remain, and each iteration computes `_BLOCK` worlds.
 
   Args:
     closed: the program.
-    given: the constant arguments; None for each argument that is not constant.
+    constants: the constant arguments; None for each argument that is not constant.
     call: see `Kernels`.
     loop: see `Kernels`.
 
   Returns:
     The program, and its constant results; None for each result that is not constant.
   """
-  constant: list[Any] = []
+  constant_results: list[Any] = []
 
   def in_kernels(inside, shared, rows, worlds):
     rows = [x.reshape(wide(x.shape[1:], worlds, 0)) for x in rows]
@@ -223,24 +224,24 @@ def over_worlds(closed: Any, given: Sequence[Any], call: Any, loop: int) -> tupl
     out = [x.reshape(most, *x.shape[2:]) for x in out]
     return [jnp.concatenate(x) for x in zip(out, together(*(x[most:] for x in rows)), strict=True)] if most < worlds else out
 
-  def evaluated(loop_of, closed, args):
+  def evaluated(over_rows, closed, args):
     known = dict(zip(closed.jaxpr.invars, args, strict=True))
     known.update(zip(closed.jaxpr.constvars, closed.consts, strict=True))
     for e in closed.jaxpr.eqns:
       operands = regions.read(e.invars, known)
       is_traced = any(isinstance(x, jax.core.Tracer) for x in operands)
       if e.primitive.name == "jit":  # some results of the call may be constant
-        known.update(zip(e.outvars, evaluated(loop_of, e.params["jaxpr"], operands), strict=True))
+        known.update(zip(e.outvars, evaluated(over_rows, e.params["jaxpr"], operands), strict=True))
       elif is_traced and e.primitive.name == "scan" and _only_adds(e):
-        known.update(zip(e.outvars, _summed(e, operands, loop_of), strict=True))
+        known.update(zip(e.outvars, _summed(e, operands, over_rows), strict=True))
       else:
-        regions.run_part(closed, known, _of_all, [e], e.outvars)
+        regions.run_part(closed, known, _shared_results, [e], e.outvars)
     return regions.read(closed.jaxpr.outvars, known)
 
-  def run(loop_of, *args):
-    args = [x if value is None else value for x, value in zip(args, given, strict=True)]
-    out = evaluated(loop_of, closed, args)
-    constant[:] = [x if scalars.is_constant(x) else None for x in out]
+  def run(over_rows, *args):
+    args = [x if value is None else value for x, value in zip(args, constants, strict=True)]
+    out = evaluated(over_rows, closed, args)
+    constant_results[:] = [x if scalars.is_constant(x) else None for x in out]
     return out
 
   try:
@@ -249,7 +250,7 @@ def over_worlds(closed: Any, given: Sequence[Any], call: Any, loop: int) -> tupl
     worlds = next((e.params["length"] for e in closed.jaxpr.eqns if e.primitive.name == "scan"), 0)
     paths.fell_back("a derivative", worlds, f"{paths.KERNELS}, {_BLOCK} worlds at a time", error, str(closed.in_avals))
     out = jax.make_jaxpr(functools.partial(run, in_blocks))(*closed.in_avals)
-  return out, constant
+  return out, constant_results
 
 
 def _ended(trace: Callable[..., Any], function: Callable[..., list[Any]], results: Sequence[Any]) -> Any:
@@ -259,26 +260,29 @@ def _ended(trace: Callable[..., Any], function: Callable[..., list[Any]], result
   """
   failed = []
 
-  def to_its_end(*args):
+  def function_to_the_end(*args):
     try:
       return function(*args)
     except Unsupported as e:
       failed.append(e)
       return [jnp.zeros(a.shape, a.dtype) for a in results]
 
-  out = trace(to_its_end)
+  out = trace(function_to_the_end)
   if failed:
     raise failed[0]
   return out
 
 
-def _summed(eqn: Any, given: Sequence[Any], loop_of: Callable[..., list[Any]]) -> list[Any]:
-  """Return the results of a loop over worlds, computed for all worlds by `loop_of`; its additions to the carry are summed."""
+def _summed(eqn: Any, operands: Sequence[Any], over_rows: Callable[..., list[Any]]) -> list[Any]:
+  """Return the results of a loop over worlds, computed by `over_rows`; the additions of all worlds to the carry are summed.
+
+  `over_rows` is a function of the loop's body, its shared arguments, its rows, and the number of worlds.
+  """
   inside, worlds = eqn.params["jaxpr"], eqn.params["length"]
   nconst, ncarry = loop_arguments(eqn)
   nothing = [np.zeros(a.shape, a.dtype) for a in inside.in_avals[nconst : nconst + ncarry]]
-  first, rows = given[nconst : nconst + ncarry], given[nconst + ncarry :]
-  out = loop_of(inside, [*given[:nconst], *nothing], rows, worlds)
+  first, rows = operands[nconst : nconst + ncarry], operands[nconst + ncarry :]
+  out = over_rows(inside, [*operands[:nconst], *nothing], rows, worlds)
   return [*(x + jnp.sum(y, axis=0) for x, y in zip(first, out[:ncarry], strict=True)), *out[ncarry:]]
 
 
@@ -322,7 +326,7 @@ def _become_constants(closed: Any, known: dict[Any, Any], eqn: Any, outs: Sequen
   return True
 
 
-def _of_all(closed: Any, inputs: Sequence[Any]) -> list[Any]:
+def _shared_results(closed: Any, inputs: Sequence[Any]) -> list[Any]:
   """Return results that are the same for all worlds, as constants where their values are known now."""
   try:
     return scalars.constants(closed, inputs)

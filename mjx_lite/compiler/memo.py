@@ -10,10 +10,10 @@ from typing import Any
 def memoized(make: Callable[..., Any]) -> Callable[..., Any]:
   """Decorate a factory `make(function, *args)`, so that it runs once for each function and arguments.
 
-  JAX keeps compiled programs for each function object, so a new object would be compiled again. The product refers to the
-  function weakly, otherwise neither could be freed; so the caller has to keep the function alive. For callables that are not
-  plain functions the factory runs at each call: a bound method is a new object each time, and other callables may be equal
-  without being the same.
+  JAX keeps compiled programs for each function object, so a new object would be compiled again. The product of the factory
+  refers to the function weakly, otherwise neither could be freed; so the caller has to keep the function alive. For callables
+  that are not plain functions the factory runs at each call: a bound method is a new object each time, and other callables may
+  be equal without being the same.
   """
   made: weakref.WeakKeyDictionary[Callable[..., Any], dict[Any, Any]] = weakref.WeakKeyDictionary()
 
@@ -21,9 +21,9 @@ def memoized(make: Callable[..., Any]) -> Callable[..., Any]:
   def making(function, *args):
     if not isinstance(function, types.FunctionType):
       return make(function, *args)
-    of_it = made.setdefault(function, {})
-    if args not in of_it:
-      of_it[args] = make(weakref.proxy(function), *args)
-    return of_it[args]
+    products = made.setdefault(function, {})
+    if args not in products:
+      products[args] = make(weakref.proxy(function), *args)
+    return products[args]
 
   return making

@@ -1,4 +1,4 @@
-"""Regions: the operations of a few worlds as a few functions of machine code, instead of hundreds of kernels.
+"""Regions: the operations of one world, or of a tile of worlds, as a few functions of machine code instead of many kernels.
 
 XLA on CPU runs a program kernel by kernel. To start a kernel costs about 0.1 us, which is more than the work in most kernels of
 a single world. For a call with the attribute `xla_cpu_small_call` XLA emits one function, with all loops and calls inside; for
@@ -45,7 +45,7 @@ _NUMBERS = 128  # elements of a result that cost as much as one more result
 _LOOP = 5000  # operations of a loop in one region; outside, XLA copies the carry and starts all parts again in each iteration
 # primitives whose programs are cut into regions if they are larger than one region, and the parameters with these programs
 _PARTS = {"scan": ("jaxpr",), "while": ("cond_jaxpr", "body_jaxpr"), "cond": ("branches",)}
-same = {"name", "stop_gradient"}  # names of primitives whose result is their first operand
+identities = {"name", "stop_gradient"}  # names of primitives whose result is their first operand
 MAX_NUMBERS = 1 << 20  # elements of an operand or a result; for more, a kernel of its own pays
 MAX_REDUCED = 4095  # elements of an operand of a reduction; for more, XLA calls a library
 _ALLOWED = (
@@ -104,7 +104,7 @@ def evaluate(closed: jex_core.ClosedJaxpr, *args: jax.Array) -> list[jax.Array]:
 
   run = functools.partial(run_part, closed, known)
 
-  def look(variables):
+  def compute_views(variables):
     for v in variables:
       if v in views and v not in known:
         run(_outside, [views[v]], [v])
@@ -114,9 +114,9 @@ def evaluate(closed: jex_core.ClosedJaxpr, *args: jax.Array) -> list[jax.Array]:
       used = [v for v in dict.fromkeys(variables(part)) if v in views and v not in known]
       run(workarounds.region, [*map(views.__getitem__, used), *part], outs)
     elif outs:
-      look(variables(part))
+      compute_views(variables(part))
       run(_outside, part, outs)
-  look(v for v in outvars if not isinstance(v, jex_core.Literal))
+  compute_views(v for v in outvars if not isinstance(v, jex_core.Literal))
   return read(outvars, known)
 
 
@@ -163,7 +163,7 @@ def inlined(closed: jex_core.ClosedJaxpr, args: Sequence[Any], known: dict[Any, 
 
   for e in jaxpr.eqns:
     ins, call = [name(v) for v in e.invars], CALLS.get(e.primitive.name)
-    if e.primitive.name in same:
+    if e.primitive.name in identities:
       outs = ins[:1]
     elif call and _size(e) > _SIZE:
       inner = e.params[call]
@@ -181,15 +181,15 @@ def _without_empty(invars: Sequence[Any], eqns: Sequence[Any]) -> tuple[list[Any
   """Return the equations without empty results, and an equation without operands for each empty array (result or operand)."""
   # an equation knows the mesh under which it was traced, so this cache lasts for one call only
   made = functools.cache(lambda shape, dtype: jax.make_jaxpr(lambda: jnp.zeros(shape, dtype))().eqns[0])
-  all_ = (*invars, *(v for e in eqns for v in e.outvars))
-  empty = {v: made(v.aval.shape, v.aval.dtype).replace(outvars=[v]) for v in all_ if not v.aval.size}
+  arrays = (*invars, *(v for e in eqns for v in e.outvars))
+  empty = {v: made(v.aval.shape, v.aval.dtype).replace(outvars=[v]) for v in arrays if not v.aval.size}
 
-  def other(e):  # the equation with unused variables in place of its empty results
+  def without_empty_results(e):  # with unused variables in place of the empty results
     if empty.keys().isdisjoint(e.outvars):
       return e
     return e.replace(outvars=[jex_core.Var(v.aval) if v in empty else v for v in e.outvars])
 
-  return [other(e) for e in eqns if not empty.keys() >= set(e.outvars)], empty
+  return [without_empty_results(e) for e in eqns if not empty.keys() >= set(e.outvars)], empty
 
 
 def _is_view(eqn: Any) -> bool:
@@ -215,7 +215,7 @@ def _bounds(eqns: Sequence[Any], sizes: Sequence[float], last: dict[Any, int]) -
   written = np.zeros(len(eqns))  # cost of each equation's results that are used after the current end
   unused: dict[int, list[tuple[int, float]]] = {}  # (equation, decrease of that cost), by the end from which it applies
   first, size = 0, 0.0  # first equation and size of the longest part with the current end
-  for end, (e, here) in enumerate(zip(eqns, sizes, strict=True), 1):
+  for end, (e, equation_size) in enumerate(zip(eqns, sizes, strict=True), 1):
     for v in e.outvars:
       if last.get(v, -1) >= end:
         cost = 1 + v.aval.size / _NUMBERS
@@ -223,11 +223,11 @@ def _bounds(eqns: Sequence[Any], sizes: Sequence[float], last: dict[Any, int]) -
         unused.setdefault(last[v] + 1, []).append((end - 1, cost))
     for k, cost in unused.pop(end, ()):
       written[k] -= cost
-    if here == math.inf:
+    if equation_size == math.inf:
       least[end], begin[end] = least[end - 1], end - 1
       first, size = end, 0.0
       continue
-    size += here
+    size += equation_size
     while size > _SIZE and first < end - 1:
       size -= sizes[first]
       first += 1
@@ -339,10 +339,10 @@ def program(function: Callable[..., Any], whole: bool) -> Callable[..., Any]:
       # closed-over arrays may be tracers of an outer trace, or large: they become operands, except constants for kernels
       consts = list(zip(closed.jaxpr.constvars, closed.consts, strict=True))
       known = {v: x for v, x in consts if scalars.is_constant(x) and not whole}
-      others = {v: x for v, x in consts if v not in known}
-      jaxpr = closed.jaxpr.replace(constvars=[*known], invars=[*others, *closed.jaxpr.invars])
+      passed = {v: x for v, x in consts if v not in known}
+      jaxpr = closed.jaxpr.replace(constvars=[*known], invars=[*passed, *closed.jaxpr.invars])
       closed = jex_core.ClosedJaxpr(jaxpr, [*known.values()])
-      out = program_p.bind(*others.values(), *operands, closed=closed, whole=whole)
+      out = program_p.bind(*passed.values(), *operands, closed=closed, whole=whole)
     return jax.tree.unflatten(jax.tree.structure(shape), out)
 
   return program
@@ -366,22 +366,22 @@ def _marks_in_regions(closed: jex_core.ClosedJaxpr) -> jex_core.ClosedJaxpr:
   Constants are propagated through the program, so that the calls of `lowered` know their constant arguments.
   """
 
-  def one(e, jaxpr, known):
+  def rewritten(e, jaxpr, known):
     """Return the rewritten equation; add its constant results to `known`."""
-    given = [v.val if isinstance(v, jex_core.Literal) else known.get(v) for v in e.invars]
-    if not any(x is None for x in given):
+    constants = [v.val if isinstance(v, jex_core.Literal) else known.get(v) for v in e.invars]
+    if not any(x is None for x in constants):
       with contextlib.suppress(scalars.Unsupported):
         run_part(jex_core.ClosedJaxpr(jaxpr.replace(constvars=[]), ()), known, scalars.constants, [e], e.outvars)
         return e
     outs: Sequence[Any] = ()
     name = e.params.get("name", "") if e.primitive.name == "jit" else ""
     if name in lowered:
-      call, outs = lowered[name](e.params["jaxpr"], given)
+      call, outs = lowered[name](e.params["jaxpr"], constants)
       e = e.replace(params={**e.params, "jaxpr": call})
     else:
       is_call, has_marks = e.primitive.name in CALLS, any(map(_has_marks, jex_core.jaxprs_in_params(e.params)))
       names = [k for k in _INSIDE.get(e.primitive.name, ()) if k in e.params and (is_call or has_marks)]
-      inside = {k: inner(e.params[k], _passed(e, k, given)) for k in names}
+      inside = {k: inner(e.params[k], _passed(e, k, constants)) for k in names}
       outs = inside[names[0]][1] if names and is_call else ()
       if _is_marked(e):
         e = e.replace(params={**e.params, "jaxpr": _in_regions(e.params["jaxpr"])})
@@ -390,40 +390,47 @@ def _marks_in_regions(closed: jex_core.ClosedJaxpr) -> jex_core.ClosedJaxpr:
     known.update((v, x) for v, x in zip(e.outvars, outs, strict=False) if x is not None)
     return e
 
-  def inner(x: Any, given: Sequence[Any]) -> tuple[Any, Sequence[Any]]:
-    """Return a rewritten program, closed or not, or a tuple of programs, with its constant results, None for each other one."""
+  def inner(x: Any, constants: Sequence[Any]) -> tuple[Any, Sequence[Any]]:
+    """Return a rewritten program, and its constant results, with None for each result that is not constant.
+
+    The program is closed or not, or is a tuple of programs. `constants` are its constant arguments, with None for each
+    argument that is not constant.
+    """
     if isinstance(x, tuple):
-      return tuple(inner(y, given)[0] for y in x), ()
+      return tuple(inner(y, constants)[0] for y in x), ()
     jaxpr, consts = (x.jaxpr, x.consts) if isinstance(x, jex_core.ClosedJaxpr) else (x, ())
-    known = {v: c for v, c in zip(jaxpr.invars, given, strict=False) if c is not None}
+    known = {v: c for v, c in zip(jaxpr.invars, constants, strict=False) if c is not None}
     known.update((v, c) for v, c in zip(jaxpr.constvars, consts, strict=False) if scalars.is_constant(c))
-    after = jaxpr.replace(eqns=[one(e, jaxpr, known) for e in jaxpr.eqns])
+    after = jaxpr.replace(eqns=[rewritten(e, jaxpr, known) for e in jaxpr.eqns])
     outs = [v.val if isinstance(v, jex_core.Literal) else known.get(v) for v in jaxpr.outvars]
     return (x.replace(jaxpr=after) if jaxpr is not x else after), outs
 
   return inner(closed, ())[0]
 
 
-def _passed(eqn: Any, name: str, given: Sequence[Any]) -> Sequence[Any]:
-  """Return the values in `given` that an equation's inner program has as first arguments; for a loop, its constants."""
+def _passed(eqn: Any, name: str, operands: Sequence[Any]) -> Sequence[Any]:
+  """Return the operands that an equation's inner program has as first arguments; for a loop, its constants.
+
+  `name` is the parameter of the equation that has the program.
+  """
   match eqn.primitive.name:
     case "scan":
-      return given[: scalars.loop_arguments(eqn)[0]]
+      return operands[: scalars.loop_arguments(eqn)[0]]
     case "while":
       n = eqn.params["cond_nconsts"]
-      return given[:n] if name == "cond_jaxpr" else given[n : n + eqn.params["body_nconsts"]]
+      return operands[:n] if name == "cond_jaxpr" else operands[n : n + eqn.params["body_nconsts"]]
     case "cond":
-      return given[1:]
+      return operands[1:]
     case "shard_map":
       return ()
     case _:
-      return given
+      return operands
 
 
-def put(values: Sequence[Any], places: Sequence[int], others: Sequence[Any]) -> list[Any]:
-  """Return the values, with `others` at the positions `places`."""
+def put(values: Sequence[Any], positions: Sequence[int], new: Sequence[Any]) -> list[Any]:
+  """Return the values, with `new` values at some positions."""
   full = list(values)
-  for k, x in zip(places, others, strict=True):
+  for k, x in zip(positions, new, strict=True):
     full[k] = x
   return full
 
@@ -431,12 +438,12 @@ def put(values: Sequence[Any], places: Sequence[int], others: Sequence[Any]) -> 
 def jvp_of(function: Callable[..., Any], primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
   """Compute the JVP of a primitive by differentiating its function, which takes flat arguments and returns a list."""
   primals = [jnp.asarray(x) for x in primals]  # a primal may be a literal
-  moving = [i for i, t in enumerate(tangents) if type(t) is not ad.Zero]
+  varied = [i for i, t in enumerate(tangents) if type(t) is not ad.Zero]
 
-  def f(*moved):
-    return function(*put(primals, moving, moved))
+  def f(*values):
+    return function(*put(primals, varied, values))
 
-  out, out_dot = jax.jvp(f, [primals[i] for i in moving], [tangents[i] for i in moving])
+  out, out_dot = jax.jvp(f, [primals[i] for i in varied], [tangents[i] for i in varied])
   zero = jax.dtypes.float0
   return out, [ad.Zero(jax.core.ShapedArray(t.shape, zero)) if t.dtype == zero else t for t in out_dot]
 

@@ -34,7 +34,13 @@ class Unsupported(NotImplementedError):
 
 
 class Load(NamedTuple):
-  """A number of an input, per-world or shared by all worlds; a negative `buffer` is a table of the program."""
+  """A number of an input.
+
+  Attributes:
+    buffer: index of the input; `-1 - k` for the program's table k.
+    row: position of the number in the input.
+    per_world: whether each world has its own number; otherwise all worlds share it.
+  """
 
   buffer: int
   row: int
@@ -42,7 +48,15 @@ class Load(NamedTuple):
 
 
 class Loop(NamedTuple):
-  """A loop: the numbers `params` start as `first`, and are replaced by the numbers `last` as long as `proceeds` holds."""
+  """A loop: the numbers `params` start as `first`, and are replaced by the numbers `last` as long as `proceeds` holds.
+
+  Attributes:
+    depth: depth of the numbers inside, which is the number of loops around them.
+    params: the loop's state, as numbers that the operations inside read.
+    first: values of the state before the loop.
+    proceeds: number of the condition, which is computed before each iteration.
+    last: values of the state after an iteration.
+  """
 
   depth: int
   params: tuple[int, ...]
@@ -51,7 +65,8 @@ class Loop(NamedTuple):
   last: tuple[int, ...]
 
 
-_DATA: dict[str, Any] = {"const": (bool, int, float), "load": Load, "loop": Loop, "after": int}  # further data of operations
+# types of further data, by operation
+_PAYLOADS: dict[str, Any] = {"const": (bool, int, float), "load": Load, "loop": Loop, "after": int}
 
 
 class Program:
@@ -62,8 +77,8 @@ class Program:
     kind: type of each number: f, i, u or p, for float32, int32, uint32 or bool.
     args: operands of each number, as indices into the list.
     depth: number of loops around each number, 0 outside of loops.
-    of: further data of some operations, by number: the value of a constant, a `Load`, a `Loop`, or, for a number after a loop,
-      its index in the loop's state.
+    payload: further data of some operations, by number: the value of a constant, a `Load`, a `Loop`, or, for a number after a
+      loop, the index of that number in the loop's state.
     tables: constants (n,) that are indexed by a number of the program; further inputs, which all worlds share.
   """
 
@@ -72,7 +87,7 @@ class Program:
     self.kind: list[str] = []
     self.args: list[tuple[int, ...]] = []
     self.depth: list[int] = []
-    self.of: dict[int, Any] = {}
+    self.payload: dict[int, Any] = {}
     self.tables: list[np.ndarray] = []
     self._known: dict[Any, int] = {}
     self._inside = 0  # loops around the current operation
@@ -82,8 +97,8 @@ class Program:
     lines = []
     for k, (op, kind, args) in enumerate(zip(self.op, self.kind, self.args, strict=True)):
       words = [op, *(f"%{a}" for a in args)]
-      if k in self.of:
-        x = self.of[k]
+      if k in self.payload:
+        x = self.payload[k]
         shown = f"params %{x.params[0]}... proceeds %{x.proceeds} last {list(x.last)}" if isinstance(x, Loop) else x
         words.append(f"[{shown}]")
       lines.append(f"{'  ' * self.depth[k]}%{k}: {kind or '-'} = {' '.join(words)}")
@@ -96,10 +111,10 @@ class Program:
       ValueError: they are not; the message has the number and its operation.
     """
     for k, (op, kind, args) in enumerate(zip(self.op, self.kind, self.args, strict=True)):
-      kinds, data = [self.kind[a] for a in args if 0 <= a < k], _DATA.get(op)
+      kinds, data = [self.kind[a] for a in args if 0 <= a < k], _PAYLOADS.get(op)
       wrong = (
         "an operand that comes later" if len(kinds) < len(args)
-        else f"further data {self.of.get(k)!r}" if data is not None and not isinstance(self.of.get(k), data)
+        else f"further data {self.payload.get(k)!r}" if data is not None and not isinstance(self.payload.get(k), data)
         else f"the kind {kind!r}" if kind not in ("" if op in ("table", "loop") else "fiup") or (op in COMPARES and kind != "p")
         else f"operands of the kinds {kinds}" if (op == "select" and kinds != ["p", kind, kind])
         or (op in _COMMUTES | {"sub", "div"} and len(set(kinds)) > 1)
@@ -110,16 +125,16 @@ class Program:
 
   # ------------------------------------------------------------------------------------------------------------ numbers
 
-  def _new(self, key: Any, op: str, kind: str, args: tuple[int, ...], depth: int, of: Any = None) -> int:
+  def _new(self, key: Any, op: str, kind: str, args: tuple[int, ...], depth: int, payload: Any = None) -> int:
     k = len(self.op)
     if k >= MAX_NODES:
-      raise Unsupported(f"more than {MAX_NODES} numbers")
+      raise Unsupported(f"the program has more than {MAX_NODES} numbers, which is too large for machine code")
     self.op.append(op)
     self.kind.append(kind)
     self.args.append(args)
     self.depth.append(depth)
-    if of is not None:
-      self.of[k] = of
+    if payload is not None:
+      self.payload[k] = payload
     if key is not None:
       self._known[key] = k
     return k
@@ -133,15 +148,15 @@ class Program:
 
   def value(self, k: int) -> Any:
     """Return the value of number k if it is a constant, else None."""
-    return self.of[k] if self.op[k] == "const" else None
+    return self.payload[k] if self.op[k] == "const" else None
 
-  def load(self, where: Load, kind: str) -> int:
+  def load(self, load: Load, kind: str) -> int:
     """Return the number at a position of an input."""
-    found = self._known.get(where)
-    return self._new(where, "load", kind, (), 0, where) if found is None else found
+    found = self._known.get(load)
+    return self._new(load, "load", kind, (), 0, load) if found is None else found
 
   def table(self, numbers: tuple[int, ...], kind: str) -> int:
-    """Return a table of consecutive numbers, to be indexed by a number; a table of constants becomes a further input."""
+    """Return a table of numbers, which operation `fetch` indexes by a number; a table of constants becomes a further input."""
     key = "table", kind, numbers
     found = self._known.get(key)
     if found is None:
@@ -153,11 +168,14 @@ class Program:
     return found
 
   def in_place(self, table: int) -> Load | int | None:
-    """Return where a table's numbers are consecutive already: the first one's `Load`, or the first parameter of a loop."""
+    """Return where a table's numbers are consecutive in memory already, so that the table needs no copy; None if nowhere.
+
+    The result is the `Load` of the table's first number, or, if the table is part of a loop's state, the first number.
+    """
     order = self.args[table]
     if self.op[order[0]] == "load":
-      a = self.of[order[0]]
-      same = all(self.op[k] == "load" and self.of[k] == (a.buffer, a.row + i, a.per_world) for i, k in enumerate(order))
+      a = self.payload[order[0]]
+      same = all(self.op[k] == "load" and self.payload[k] == (a.buffer, a.row + i, a.per_world) for i, k in enumerate(order))
       return a if same else None
     if all(self.op[k] == "param" for k in order) and order == tuple(range(order[0], order[0] + len(order))):
       return order[0]
@@ -177,7 +195,8 @@ class Program:
     return self._new(key, op, kind, args, max(self.depth[a] for a in args))
 
   def _simplified(self, op: str, kind: str, args: tuple[int, ...]) -> int | None:
-    values = [self.of[a] if self.op[a] == "const" else None for a in args]
+    """Return a simpler number that equals the result of an operation: a constant, an operand, or another operation; or None."""
+    values = [self.payload[a] if self.op[a] == "const" else None for a in args]
     known = [v is not None for v in values]
     if op == "select":
       if known[0]:
@@ -201,17 +220,17 @@ class Program:
     if len(args) != 2:
       return None
     at = 0 if known[0] else 1
-    v, other = values[at], args[1 - at]
+    v, unknown = values[at], args[1 - at]
     if kind == "p" and op in ("and", "or", "xor"):
-      return _choice(op, v, other, args[at], lambda: self.make("not", "p", other))
+      return _choice(op, v, unknown, args[at], lambda: self.make("not", "p", unknown))
     if kind == "p":
       return None
     if (op == "add" and v == 0) or (op == "sub" and at == 1 and v == 0) or (op == "div" and at == 1 and v == 1):
-      return other
+      return unknown
     if op == "sub" and v == 0:
-      return self.make("neg", kind, other)
+      return self.make("neg", kind, unknown)
     if op == "mul":
-      return args[at] if v == 0 else other if v == 1 else self.make("neg", kind, other) if v == -1 else None
+      return args[at] if v == 0 else unknown if v == 1 else self.make("neg", kind, unknown) if v == -1 else None
     return None
 
   # ------------------------------------------------------------------------------------------------------------- arrays
@@ -283,26 +302,26 @@ class Program:
         raise Unsupported(f"the rule of operation {name} made the shape {out.shape}, not {v.aval.shape}")
     return outs
 
-  def loop(self, proceeds: Callable[[list], np.ndarray], turn: Callable[[list], list], state: list) -> list:
-    """Write a loop that repeats `turn` while `proceeds` holds; return the state after the loop."""
+  def loop(self, proceeds: Callable[[list], np.ndarray], body: Callable[[list], list], state: list) -> list:
+    """Write a loop that repeats `body` while `proceeds` holds; return the state after the loop."""
     first = tuple(itertools.chain.from_iterable(x.ravel().tolist() for x in state))
     self._inside += 1
     depth = self._inside
     params = tuple(self._new(None, "param", self.kind[a], (), depth) for a in first)
     bounds = np.cumsum([0, *(x.size for x in state)])
     inside = [array(params[a:b], x.shape) for a, b, x in zip(bounds, bounds[1:], state, strict=False)]
-    going = int(proceeds(inside).item())
-    last = tuple(itertools.chain.from_iterable(x.ravel().tolist() for x in turn(inside)))
+    condition = int(proceeds(inside).item())
+    last = tuple(itertools.chain.from_iterable(x.ravel().tolist() for x in body(inside)))
     self._inside -= 1
-    free = self.reached((going, *last), depth)[1]
+    free = self.reached((condition, *last), depth)[1]
     args = (*first, *free)
     around = max((self.depth[a] for a in args), default=0)
-    k = self._new(None, "loop", "", args, around, Loop(depth, params, first, going, last))
+    k = self._new(None, "loop", "", args, around, Loop(depth, params, first, condition, last))
     after = [self._new(None, "after", self.kind[a], (k,), around, i) for i, a in enumerate(first)]
     return [array(after[a:b], x.shape) for a, b, x in zip(bounds, bounds[1:], state, strict=False)]
 
   def reached(self, roots: Iterable[int], depth: int) -> tuple[list[int], list[int]]:
-    """Return what `roots` need in a loop of this depth: numbers to compute inside it, in order, and numbers from outside."""
+    """Return the numbers that `roots` depend on: those to compute in a loop of this depth, in order, and those from outside."""
     order, outside, seen = [], [], set()
     for root in roots:
       stack = [(root, False)]
@@ -341,11 +360,11 @@ def constants(closed: jex_core.ClosedJaxpr, inputs: Sequence[Any]) -> list[np.nd
     Unsupported: the results are not known before the program runs, or there are too many.
   """
   if not all(map(is_constant, inputs)) or sum(map(numbers, closed.jaxpr.eqns)) > MAX_CONSTANT:
-    raise Unsupported("no small constants")
+    raise Unsupported("the program's inputs or results are not constants, or there are too many")
   p = Program()
   values = [[p.value(k) for k in x.ravel().tolist()] for x in p.run(closed, list(map(p.constant, inputs)))]
   if any(None in x for x in values):
-    raise Unsupported("what is known only when it runs")
+    raise Unsupported("a result is known only when the program runs")
   return [np.array(x, a.dtype).reshape(a.shape) for x, a in zip(values, closed.out_avals, strict=True)]
 
 
@@ -363,13 +382,14 @@ def kind_of(dtype: Any) -> str:
   try:
     return KINDS[jax.dtypes.canonicalize_dtype(dtype).name]
   except (KeyError, TypeError):
-    raise Unsupported(f"dtype {dtype}") from None
+    raise Unsupported(f"machine code has no numbers of dtype {dtype}") from None
 
 
-def _choice(op: str, value: Any, other: int, this: int, negated: Callable[[], int]) -> int:
+def _choice(op: str, value: Any, unknown: int, known: int, negated: Callable[[], int]) -> int:
+  """Return the result of `and`, `or` or `xor` of a number `unknown` and a constant, the number `known` with this value."""
   if op == "xor":
-    return negated() if value else other
-  return other if value == (op == "and") else this
+    return negated() if value else unknown
+  return unknown if value == (op == "and") else known
 
 
 _FOLDED: dict[str, Callable[..., Any]] = {
@@ -388,12 +408,12 @@ RULES: dict[str, Callable[..., Any]] = {}
 def rule(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
   """Return a decorator that registers the scalar rule of primitives."""
 
-  def put(function):
+  def register(function):
     for name in names:
       RULES[name] = function
     return function
 
-  return put
+  return register
 
 
 def taken(p: Program, x: np.ndarray, index: np.ndarray, kind: str) -> np.ndarray:

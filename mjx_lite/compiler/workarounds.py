@@ -76,9 +76,9 @@ def _run(probe: Callable[[], None]) -> str:
   return ""
 
 
-def _expect(found: Any, wanted: Any, what: str) -> None:
-  if not np.array_equal(np.asarray(found), np.asarray(wanted)):
-    raise RuntimeError(f"{what}: {found}, not {wanted}")
+def _expect(found: Any, expected: Any, name: str) -> None:
+  if not np.array_equal(np.asarray(found), np.asarray(expected)):
+    raise RuntimeError(f"{name}: the result is {found}, not {expected}")
 
 
 # ------------------------------------------------------------------------------------------------ compiler options of XLA
@@ -111,7 +111,7 @@ def compiler_options() -> dict[str, Any]:
 def _probe_options() -> None:
   missing = [name for name in _OPTIONS if name not in compiler_options()]
   if missing:
-    raise RuntimeError(f"XLA does not know {', '.join(missing)}")
+    raise RuntimeError(f"XLA does not know the options {', '.join(missing)}")
 
 
 def has_flag(text: str) -> bool:
@@ -141,8 +141,8 @@ def call(closed: jex_core.ClosedJaxpr, args: Sequence[jax.Array], name: str) -> 
 
 def call_with(eqn: Any, jaxpr: jex_core.Jaxpr, outs: Sequence[int]) -> Any:
   """Return the equation of a call with another jaxpr, and with only the results at the indices `outs`."""
-  some = {name: tuple(eqn.params[name][k] for k in outs) for name in ("out_shardings", "out_layouts")}
-  params = {**eqn.params, **some, "jaxpr": eqn.params["jaxpr"].replace(jaxpr=jaxpr)}
+  chosen = {name: tuple(eqn.params[name][k] for k in outs) for name in ("out_shardings", "out_layouts")}
+  params = {**eqn.params, **chosen, "jaxpr": eqn.params["jaxpr"].replace(jaxpr=jaxpr)}
   return eqn.replace(params=params, outvars=[eqn.outvars[k] for k in outs])
 
 
@@ -236,9 +236,9 @@ def _probe_dead_code() -> None:
 
   register_dead_code(primitive, rule)
   closed = jax.make_jaxpr(lambda x: (primitive.bind(x), jnp.sin(x)))(0.0)
-  left = alive(closed.jaxpr, [True, False])
-  if asked != [primitive] or len(left.eqns) != 1:
-    raise RuntimeError("JAX did not ask the rule")
+  remaining = alive(closed.jaxpr, [True, False])
+  if asked != [primitive] or len(remaining.eqns) != 1:
+    raise RuntimeError("JAX did not call the rule for dead code")
 
 
 def is_batched(x: Any) -> bool:
@@ -346,7 +346,7 @@ def _probe_emit() -> None:
   from llvmlite import binding
 
   if not callable(binding.ffi.lib.LLVMPY_TargetMachineEmitToMemory._cfn):
-    raise RuntimeError("llvmlite has no call without its lock")
+    raise RuntimeError("llvmlite has no function that emits object files without its lock")
 
 
 # --------------------------------------------------------------------------------------------------------------- table

@@ -16,7 +16,7 @@ from mjx_lite.compiler import regions
 from mjx_lite.ops import linear, loops
 from mjx_lite.ops.select import fetched, next_true, over
 
-_FEW = 2  # pairs; for so few, compaction costs more than it saves
+_MAX_PLAIN = 2  # pairs, up to which compaction costs more than it saves
 _LEAST = 16  # least number of lanes; other numbers are multiples of it
 _ROUNDS = 32  # rounds if all items are wanted
 _WIDE, _WIDE_ROUNDS = 256, 8  # rounds above 256 worlds: such a device has lanes to spare, and each round costs its launches
@@ -41,18 +41,18 @@ class Search(NamedTuple):
 
   Attributes:
     start: function of a row () and a world (). It returns the first state, a pytree.
-    goes_on: function of a state. It returns whether the loop goes on, ().
-    turn: function of a state. It returns the next state.
+    continues: function of a state. It returns whether the loop continues, ().
+    advance: function of a state. It returns the next state.
     end: function of the last state. It returns the result, a pytree (...).
   """
 
   start: Callable[[jax.Array, jax.Array], Any]
-  goes_on: Callable[[Any], jax.Array]
-  turn: Callable[[Any], Any]
+  continues: Callable[[Any], jax.Array]
+  advance: Callable[[Any], Any]
   end: Callable[[Any], Any]
 
 
-def search(wanted: jax.Array, how: Search, others: Any) -> Any:
+def search(wanted: jax.Array, method: Search, default: Any) -> Any:
   """Search for each wanted row of each world, and return the results (n, ..., W). There is no gradient.
 
   With few worlds the searches run one after the other. With more, 16 searches run side by side (on a GPU an eighth of all
@@ -61,60 +61,95 @@ def search(wanted: jax.Array, how: Search, others: Any) -> Any:
 
   Args:
     wanted: (n, W) mask of the rows to search.
-    how: the search.
-    others: results (n, ..., W) for the rows that are not wanted.
+    method: the search.
+    default: results (n, ..., W) for the rows that are not wanted.
   """
-  (number, width), all_ = wanted.shape, wanted.size
+  is_short = regions.are_few(wanted.shape[1])
+  return (_one_by_one if is_short else _side_by_side)(wanted, method, default)
 
-  def place_of(k):
-    return jax.lax.div(k, jnp.int32(width)), jax.lax.rem(k, jnp.int32(width))
 
-  def next_one(state):
-    k, out = state
-    new = how.end(jax.lax.while_loop(how.goes_on, how.turn, how.start(*place_of(k))))
-    mine = np.arange(all_, dtype=np.int32) == k
-    out = jax.tree.map(lambda x, old: _where(mine.reshape(wanted.shape), x[None, ..., None], old), new, out)
-    return next_true(wanted.ravel(), k), out
+def _one_by_one(wanted: jax.Array, method: Search, default: Any) -> Any:
+  """Search as `search` does, one item after the other. An item is a row of a world, numbered row by row."""
+  width, total = wanted.shape[1], wanted.size
 
-  if regions.are_few(width):
-    return jax.lax.while_loop(lambda s: s[0] < all_, next_one, (next_true(wanted.ravel(), -1), others))[1]
+  def search_one(state):
+    item, out = state
+    last = jax.lax.while_loop(method.continues, method.advance, method.start(*_row_and_world(item, width)))
+    new = method.end(last)
+    is_item = np.arange(total, dtype=np.int32) == item
+    out = jax.tree.map(lambda x, old: _where(is_item.reshape(wanted.shape), x[None, ..., None], old), new, out)
+    return next_true(wanted.ravel(), item), out
 
-  size = min(all_, _LEAST if jax.default_backend() == "cpu" else max(_LEAST, -(-all_ // _WIDE_ROUNDS)))
+  return jax.lax.while_loop(lambda s: s[0] < total, search_one, (next_true(wanted.ravel(), -1), default))[1]
+
+
+def _row_and_world(item: jax.Array, width: int) -> tuple[jax.Array, jax.Array]:
+  return jax.lax.div(item, jnp.int32(width)), jax.lax.rem(item, jnp.int32(width))
+
+
+def _side_by_side(wanted: jax.Array, method: Search, default: Any) -> Any:
+  """Search as `search` does, with several searches in lanes."""
+  (number, width), total = wanted.shape, wanted.size
+  size = min(total, _LEAST if jax.default_backend() == "cpu" else max(_LEAST, -(-total // _WIDE_ROUNDS)))
   upto = jnp.cumsum(wanted.ravel().astype(jnp.int32))
-  count = upto[-1]
+  queue = _Queue(method, width, total, upto, upto[-1])
 
-  def started(item):
-    return jax.vmap(lambda k: how.start(*place_of(jnp.minimum(k, all_ - 1))))(item)
-
-  def active(item, states):
-    return (item < all_) & jax.vmap(how.goes_on)(states)
-
-  def some(state):
+  def search_some(state):
     item, begun, states, rows = state
-    free = item == all_
-    rank = begun + jnp.cumsum(free.astype(jnp.int32)) - 1
-    new = jnp.where(rank < count, jnp.searchsorted(upto, rank + 1).astype(jnp.int32), all_)
-    item = jnp.where(free, new, item)
-    begun = jnp.minimum(begun + jnp.sum(free, dtype=jnp.int32), count)
-    states = jax.tree.map(lambda x, old: _where(free, x, old), started(item), states)
-    wait = jnp.where(begun < count, size - size // 4, 0)
+    item, begun, states = queue.fill(item, begun, states)
+    least = jnp.where(begun < queue.count, size - size // 4, 0)  # running searches, below which new searches start
 
-    def turn(states):
-      on = active(item, states)
-      return jax.tree.map(lambda x, old: _where(on, x, old), jax.vmap(how.turn)(states), states)
+    def advance(states):
+      is_active = queue.is_active(item, states)
+      return jax.tree.map(lambda x, old: _where(is_active, x, old), jax.vmap(method.advance)(states), states)
 
-    states = jax.lax.while_loop(lambda x: jnp.sum(active(item, x), dtype=jnp.int32) > wait, turn, states)
-    ready = jnp.where(active(item, states), all_, item)
-    rows = jax.tree.map(lambda old, x: old.at[ready].set(x, mode="drop"), rows, jax.vmap(how.end)(states))
-    return jnp.where(ready < all_, all_, item), begun, states, rows
+    states = jax.lax.while_loop(lambda x: jnp.sum(queue.is_active(item, x), dtype=jnp.int32) > least, advance, states)
+    ended = jnp.where(queue.is_active(item, states), total, item)
+    rows = jax.tree.map(lambda old, x: old.at[ended].set(x, mode="drop"), rows, jax.vmap(method.end)(states))
+    return jnp.where(ended < total, total, item), begun, states, rows
 
-  item = jnp.full(size, all_, jnp.int32)
-  nothing = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(started, item))
-  rows = jax.tree.map(lambda x: jnp.zeros((all_, *x.shape[1:-1]), x.dtype), others)
+  item = jnp.full(size, total, jnp.int32)
+  nothing = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(queue.start, item))
+  rows = jax.tree.map(lambda x: jnp.zeros((total, *x.shape[1:-1]), x.dtype), default)
   start = item, jnp.int32(0), nothing, rows
-  rows = jax.lax.while_loop(lambda s: (s[1] < count) | jnp.any(s[0] < all_), some, start)[3]
+  rows = jax.lax.while_loop(lambda s: (s[1] < queue.count) | jnp.any(s[0] < total), search_some, start)[3]
   rows = jax.tree.map(lambda x: jnp.moveaxis(x.reshape(number, width, *x.shape[1:]), 1, -1), rows)
-  return jax.tree.map(lambda x, old: _where(wanted, x, old), rows, others)
+  return jax.tree.map(lambda x, old: _where(wanted, x, old), rows, default)
+
+
+class _Queue(NamedTuple):
+  """The items to search: rows of worlds, numbered row by row. A lane without a search has the item `total`.
+
+  Attributes:
+    method: the search.
+    width: number of worlds.
+    total: number of items, wanted or not.
+    upto: (total,) number of wanted items up to each item.
+    count: () number of wanted items.
+  """
+
+  method: Search
+  width: int
+  total: int
+  upto: jax.Array
+  count: jax.Array
+
+  def start(self, item: jax.Array) -> Any:
+    """Return the first states of the items (k,)."""
+    return jax.vmap(lambda k: self.method.start(*_row_and_world(jnp.minimum(k, self.total - 1), self.width)))(item)
+
+  def is_active(self, item: jax.Array, states: Any) -> jax.Array:
+    """Return whether the search in each lane continues."""
+    return (item < self.total) & jax.vmap(self.method.continues)(states)
+
+  def fill(self, item: jax.Array, begun: jax.Array, states: Any) -> tuple[jax.Array, jax.Array, Any]:
+    """Start the next searches in the lanes that have none; return the items, the number of searches begun, and the states."""
+    is_free = item == self.total
+    rank = begun + jnp.cumsum(is_free.astype(jnp.int32)) - 1
+    new = jnp.where(rank < self.count, jnp.searchsorted(self.upto, rank + 1).astype(jnp.int32), self.total)
+    item = jnp.where(is_free, new, item)
+    begun = jnp.minimum(begun + jnp.sum(is_free, dtype=jnp.int32), self.count)
+    return item, begun, jax.tree.map(lambda x, old: _where(is_free, x, old), self.start(item), states)
 
 
 def _where(mask: jax.Array, new: jax.Array, old: jax.Array) -> jax.Array:
@@ -122,69 +157,98 @@ def _where(mask: jax.Array, new: jax.Array, old: jax.Array) -> jax.Array:
   return jnp.where(over(mask, old.ndim), new, old)
 
 
-def in_lanes(wanted: jax.Array, make: Callable[..., Any], others: Any, sift: bool = False) -> Any:
-  """Return rows (n, ..., W): computed for the wanted pairs of each world, and taken from `others` elsewhere.
+def in_lanes(wanted: jax.Array, make: Callable[..., Any], default: Any, sift: bool = False) -> Any:
+  """Return rows (n, ..., W): computed for the wanted pairs of each world, and equal to `default` elsewhere.
 
   Args:
     wanted: (n, W) mask of the pairs to compute.
     make: function of `Lanes` that returns a pytree of rows (1, ..., k). With None instead of lanes it returns all rows
-      (n, ..., W); this happens with at most `_FEW` pairs.
-    others: pytree of rows (n, ..., W) for the pairs that are not wanted.
-    sift: whether a row that equals `others` is recognized at a much lower cost than a row is computed. Then `make(lanes, full)`
-      has a second argument, () bool, and returns `(rows, differs)`; the mask `differs` (1, k) marks lanes whose rows differ
-      from `others`. If `full` is False, the rows are not used. In a tile of worlds all wanted pairs are sifted first, and the
-      remaining pairs are packed again.
+      (n, ..., W); this happens with at most `_MAX_PLAIN` pairs.
+    default: pytree of rows (n, ..., W) for the pairs that are not wanted.
+    sift: whether a row that equals `default` is recognized at a much lower cost than a row is computed. Then
+      `make(lanes, full)` has a second argument, () bool, and returns `(rows, differs)`; the mask `differs` (1, k) marks lanes
+      whose rows differ from `default`. If `full` is False, the rows are not used. In a tile of worlds all wanted pairs are
+      sifted first, and the remaining pairs are packed again.
   """
   number, width = wanted.shape
-  rows_of = (lambda lanes: make(lanes, True)[0]) if sift else make
-  if number <= _FEW:
-    return rows_of(None)
+  make_rows = (lambda lanes: make(lanes, True)[0]) if sift else make
+  if number <= _MAX_PLAIN:
+    return make_rows(None)
   size = max(-(-width // 2), -(-number * width // (_ROUNDS if width <= _WIDE else _WIDE_ROUNDS)))
   size = _LEAST if regions.are_several(width) else _LEAST * -(-size // _LEAST)
-  most, each = -(-number * width // size), np.arange(size, dtype=np.int32)
-  upto = jnp.cumsum(wanted.ravel().astype(jnp.int32))
-  rows = jax.tree.map(lambda x: jnp.zeros((*x.shape[1:-1], most * size), x.dtype), others)
-  write = functools.partial(jax.lax.dynamic_update_slice_in_dim, axis=-1)
-
-  def places(k):
-    """Return the flat indices of the wanted pairs of round k."""
-    place = jnp.searchsorted(upto, size * k + 1 + each)
-    return jnp.minimum(place, number * width - 1).astype(jnp.int32)
-
-  def lanes_at(place):
-    return Lanes(*linear.materialized((jax.lax.div(place, jnp.int32(width)), jax.lax.rem(place, jnp.int32(width)))))
-
-  def put(rows, new, k):
-    return jax.tree.map(lambda old, x: write(old, x[0].astype(old.dtype), size * k), rows, new)
-
-  def rounds(number):
-    return jax.lax.div(number + size - 1, jnp.int32(size))
-
-  all_rounds = rounds(upto[-1])
-
-  def some(k, rows):
-    return put(rows, rows_of(lanes_at(places(k))), k)
-
-  def sifted(k, state):  # rounds below 0 sift, rounds from 0 on compute rows
-    rows, left, count = state
-    place = jnp.where(k < 0, places(k + all_rounds), jax.lax.dynamic_slice_in_dim(left, size * k, size))
-    new, worth = make(lanes_at(place), k >= 0)
-    worth = worth[0] & (k < 0) & (size * (k + all_rounds) + each < upto[-1])
-    rank = jnp.sum(worth[:, None] & (each[:, None] < each), axis=0, dtype=jnp.int32)
-    place = jnp.sum(jnp.where(worth & (rank == each[:, None]), place, 0), axis=1, dtype=jnp.int32)
-    rows = put(rows, new, jnp.maximum(k, 0))
-    return rows, write(left, place, count), count + jnp.sum(worth, dtype=jnp.int32)
-
+  most, lane_numbers = -(-number * width // size), np.arange(size, dtype=np.int32)
+  packing = _Packing(jnp.cumsum(wanted.ravel().astype(jnp.int32)), number * width, width, size, lane_numbers)
+  rows = jax.tree.map(lambda x: jnp.zeros((*x.shape[1:-1], most * size), x.dtype), default)
+  rounds = packing.rounds(packing.upto[-1])
   if sift and regions.are_several(width):
-    state = rows, jnp.zeros((most + 1) * size, jnp.int32), jnp.int32(0)
-    rows, left, count = loops.repeat(sifted, lambda s: rounds(s[2]), most, state, before=all_rounds)
-    lane = jnp.full(number * width, -1, jnp.int32)
-    lane = jax.lax.fori_loop(0, count, lambda k, x: write(x, k.astype(jnp.int32)[None], left[k]), lane)
+    rows, lane = _sifted(packing, make, rows, rounds, most)
     lane = lane.reshape(wanted.shape)
     wanted = lane >= 0
   else:
-    rows = loops.repeat(some, all_rounds, most, rows)
-    lane = (upto - 1).reshape(wanted.shape)
+    rows = loops.repeat(lambda k, rows: packing.put(rows, make_rows(packing.lanes(packing.items(k))), k), rounds, most, rows)
+    lane = (packing.upto - 1).reshape(wanted.shape)
   lane = jnp.maximum(lane, 0)
 
-  return jax.tree.map(lambda x, other: _where(wanted, fetched(x, lane, axes=(x.ndim - 1,)), other), rows, others)
+  return jax.tree.map(lambda x, old: _where(wanted, fetched(x, lane, axes=(x.ndim - 1,)), old), rows, default)
+
+
+_write = functools.partial(jax.lax.dynamic_update_slice_in_dim, axis=-1)
+
+
+class _Packing(NamedTuple):
+  """Wanted items in lanes, round by round. An item is a pair of a world, numbered pair by pair.
+
+  Attributes:
+    upto: (total,) number of wanted items up to each item.
+    total: number of items, wanted or not.
+    width: number of worlds.
+    size: number of lanes.
+    lane: (size,) numbers of the lanes.
+  """
+
+  upto: jax.Array
+  total: int
+  width: int
+  size: int
+  lane: np.ndarray
+
+  def items(self, k: jax.Array) -> jax.Array:
+    """Return the items (size,) of round k."""
+    item = jnp.searchsorted(self.upto, self.size * k + 1 + self.lane)
+    return jnp.minimum(item, self.total - 1).astype(jnp.int32)
+
+  def lanes(self, item: jax.Array) -> Lanes:
+    """Return the pairs and worlds of items."""
+    return Lanes(*linear.materialized((jax.lax.div(item, jnp.int32(self.width)), jax.lax.rem(item, jnp.int32(self.width)))))
+
+  def put(self, rows: Any, new: Any, k: jax.Array) -> Any:
+    """Return the packed rows (..., rounds * size) with the rows (1, ..., size) of round k replaced."""
+    return jax.tree.map(lambda old, x: _write(old, x[0].astype(old.dtype), self.size * k), rows, new)
+
+  def rounds(self, number: jax.Array) -> jax.Array:
+    """Return the number of rounds for a number of items."""
+    return jax.lax.div(number + self.size - 1, jnp.int32(self.size))
+
+
+def _sifted(packing: _Packing, make: Callable[..., Any], rows: Any, before: jax.Array, most: int) -> tuple[Any, jax.Array]:
+  """Return the packed rows that differ from the default rows, and the lane of each item (total,), -1 without a lane.
+
+  The first `before` rounds sift the wanted items, and pack the items that remain. Further rounds, up to `most`, compute the
+  rows of these items.
+  """
+  size, total = packing.size, packing.total
+
+  def one_round(k, state):  # rounds below 0 sift, rounds from 0 on compute rows
+    rows, remaining, count = state
+    item = jnp.where(k < 0, packing.items(k + before), jax.lax.dynamic_slice_in_dim(remaining, size * k, size))
+    new, differs = make(packing.lanes(item), k >= 0)
+    remains = differs[0] & (k < 0) & (size * (k + before) + packing.lane < packing.upto[-1])
+    rank = jnp.sum(remains[:, None] & (packing.lane[:, None] < packing.lane), axis=0, dtype=jnp.int32)
+    item = jnp.sum(jnp.where(remains & (rank == packing.lane[:, None]), item, 0), axis=1, dtype=jnp.int32)
+    rows = packing.put(rows, new, jnp.maximum(k, 0))
+    return rows, _write(remaining, item, count), count + jnp.sum(remains, dtype=jnp.int32)
+
+  state = rows, jnp.zeros((most + 1) * size, jnp.int32), jnp.int32(0)
+  rows, remaining, count = loops.repeat(one_round, lambda s: packing.rounds(s[2]), most, state, before=before)
+  lane = jnp.full(total, -1, jnp.int32)
+  return rows, jax.lax.fori_loop(0, count, lambda k, x: _write(x, k.astype(jnp.int32)[None], remaining[k]), lane)

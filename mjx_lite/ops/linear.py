@@ -153,8 +153,8 @@ def _combine(a: jax.Array | np.ndarray, x: jax.Array) -> jax.Array:
   if is_summed(a.shape, x.shape):
     return _summed(jnp.asarray(a), x)
   row = a.ndim - 2
-  many = (0,) * row
-  return jax.lax.dot_general(a, materialized(x), (((row + 1,), (row,)), (many, many)), precision=jax.lax.Precision.HIGHEST)
+  batch = (0,) * row
+  return jax.lax.dot_general(a, materialized(x), (((row + 1,), (row,)), (batch, batch)), precision=jax.lax.Precision.HIGHEST)
 
 
 def _terms(a: tuple[int, ...], x: tuple[int, ...]) -> int:
@@ -192,8 +192,8 @@ def _summed(a: jax.Array, x: jax.Array) -> jax.Array:
 def _combine_matrix(t: jax.Array, a: Any, x: jax.Array) -> jax.Array:
   """Return the derivative with respect to the matrix."""
   row = a.aval.ndim - 2
-  axes, many = tuple(range(row + 1, x.ndim)), (0,) * row
-  return jax.lax.dot_general(t, x, ((axes, axes), (many, many)), precision=jax.lax.Precision.HIGHEST)
+  axes, batch = tuple(range(row + 1, x.ndim)), (0,) * row
+  return jax.lax.dot_general(t, x, ((axes, axes), (batch, batch)), precision=jax.lax.Precision.HIGHEST)
 
 
 def _combine_batch(args: Any, dims: Any) -> tuple[jax.Array, int]:
@@ -231,16 +231,16 @@ def _repeat(x: jax.Array, size: int) -> jax.Array:
 
 
 def _choose(x: jax.Array, choice: Choice) -> jax.Array:
-  return taken(x, choice.index)
+  return take_rows(x, choice.index)
 
 
 def cuts_of(index: np.ndarray) -> np.ndarray:
   """Return the positions in an index (n,) where runs of consecutive rows, or of -1, begin, except the first position."""
-  before, here = index[:-1], index[1:]
-  return np.flatnonzero(np.where(here < 0, before >= 0, (here != before + 1) | (before < 0))) + 1
+  before, after = index[:-1], index[1:]
+  return np.flatnonzero(np.where(after < 0, before >= 0, (after != before + 1) | (before < 0))) + 1
 
 
-def taken(x: jax.Array, index: np.ndarray) -> jax.Array:
+def take_rows(x: jax.Array, index: np.ndarray) -> jax.Array:
   """Return x[index], with rows of zeros where the index is -1, as a concatenation of a few slices or as a gather."""
   if not len(index):
     return jnp.zeros((0, *x.shape[1:]), x.dtype)
@@ -252,26 +252,26 @@ def taken(x: jax.Array, index: np.ndarray) -> jax.Array:
       zeros = first < 0
       parts.append(jnp.zeros((n, *x.shape[1:]), x.dtype) if zeros else jax.lax.slice_in_dim(x, first, first + n))
     return parts[0] if len(parts) == 1 else jnp.concatenate(parts)
-  there = index >= 0
-  out = x.at[np.where(there, index, 0)].get(mode="promise_in_bounds")
-  return out if there.all() else jnp.where(there.reshape(-1, *(1,) * (x.ndim - 1)), out, 0)
+  is_row = index >= 0
+  out = x.at[np.where(is_row, index, 0)].get(mode="promise_in_bounds")
+  return out if is_row.all() else jnp.where(is_row.reshape(-1, *(1,) * (x.ndim - 1)), out, 0)
 
 
 def _collect(x: jax.Array, choice: Choice) -> jax.Array:
   """Return the transpose of `choose`, (size, ...): each row of x (n, ...) is added to the row that it was chosen from."""
   index, size = choice.index, choice.size
-  most, is_product = _ways_to_collect(choice)
+  most, is_product = _collection(choice)
   if is_product:
     return _combine((np.arange(size)[:, None] == index).astype(x.dtype), x)
   if most > _MAX_GATHERS:
     return jnp.zeros((size, *x.shape[1:]), x.dtype).at[index].add(x, mode="promise_in_bounds")
   count = np.bincount(index, minlength=size)
   order, first = np.append(np.argsort(index, kind="stable"), -1), np.cumsum(count) - count
-  parts = [taken(x, order[np.where(count > k, first + k, -1)]) for k in range(max(most, 1))]
+  parts = [take_rows(x, order[np.where(count > k, first + k, -1)]) for k in range(max(most, 1))]
   return functools.reduce(operator.add, parts)
 
 
-def _ways_to_collect(choice: Choice) -> tuple[int, bool]:
+def _collection(choice: Choice) -> tuple[int, bool]:
   """Return how often a row was chosen at most, and whether a matrix product adds up the rows."""
   most = int(np.bincount(choice.index, minlength=choice.size).max(initial=0))
   return most, most > 1 and choice.size * len(choice.index) <= _MAX_PRODUCT
@@ -303,7 +303,7 @@ def _spread_shape(x: Any, axis: int, size: int) -> tuple[int, ...]:
 
 def _may_collect(x: Any, choice: Choice) -> bool:
   """Return whether `_collect` needs neither a scatter nor a matrix product by the library."""
-  most, is_product = _ways_to_collect(choice)
+  most, is_product = _collection(choice)
   return is_summed((choice.size, len(choice.index)), x.shape) if is_product else most <= _MAX_GATHERS
 
 
@@ -359,7 +359,7 @@ def _scalar_product(p, a, x):
   return np.stack([p.sum(r, "f") if r else none for r in rows]) if rows else np.zeros((0, *x.shape[1:]), np.int64)
 
 
-def _scalar_identity(p, eqn, x, *others):
+def _scalar_identity(p, eqn, x, *operands):
   return x
 
 
@@ -472,16 +472,16 @@ _compiled_by(combine_p, lambda eqn: is_summed(*(v.aval.shape for v in eqn.invars
 
 def _define_first(primitive: Any) -> None:
   """Define a primitive that returns its first argument unchanged; its derivative ignores the other arguments."""
-  primitive.def_impl(lambda x, *others: x)
-  primitive.def_abstract_eval(lambda x, *others: jax.core.ShapedArray(x.shape, x.dtype))
-  mlir.register_lowering(primitive, lambda ctx, x, *others: [x])
+  primitive.def_impl(lambda x, *operands: x)
+  primitive.def_abstract_eval(lambda x, *operands: jax.core.ShapedArray(x.shape, x.dtype))
+  mlir.register_lowering(primitive, lambda ctx, x, *operands: [x])
   batching.primitive_batchers[primitive] = lambda args, dims: (primitive.bind(*args), dims[0])
   ad.primitive_jvps[primitive] = lambda primals, tangents: (primitive.bind(*primals), tangents[0])
   _compiled_by(primitive, lambda eqn: True, _scalar_identity)
 
 
 _define_first(bind_p)
-regions.same.add(bind_p.name)
+regions.identities.add(bind_p.name)
 _define_first(apart_p)
 
 for _primitive in (materialize_p, write_p, apart_p):

@@ -26,7 +26,7 @@ def rows(x: jax.Array, index: np.ndarray) -> jax.Array:
   if n == 0:
     return x[:0]
   is_gather = len(linear.cuts_of(index)) >= linear.MAX_RUNS
-  return linear.choose(x, index) if is_gather and jnp.issubdtype(x.dtype, jnp.floating) else linear.taken(x, index)
+  return linear.choose(x, index) if is_gather and jnp.issubdtype(x.dtype, jnp.floating) else linear.take_rows(x, index)
 
 
 def join(parts: Sequence[jax.Array | np.ndarray], order: np.ndarray | None = None) -> jax.Array:
@@ -81,10 +81,10 @@ def fetched(x: jax.Array, *index: jax.Array, axes: tuple[int, ...] = (0,), mode:
   The gather itself writes the world axis last. If a transposition moved the axis afterwards, XLA would leave the memory layout
   as it was, and operations that read the result would not be vectorized.
   """
-  place = jnp.stack(index, axis=-1)
-  first = place.ndim - 2
+  positions = jnp.stack(index, axis=-1)
+  first = positions.ndim - 2
   numbers = jax.lax.GatherDimensionNumbers(tuple(range(first, first + x.ndim - len(axes))), axes, axes)
-  return jax.lax.gather(x, place, numbers, tuple(1 if k in axes else n for k, n in enumerate(x.shape)), mode=mode)
+  return jax.lax.gather(x, positions, numbers, tuple(1 if k in axes else n for k, n in enumerate(x.shape)), mode=mode)
 
 
 def next_true(mask: jax.Array, k: jax.Array | int) -> jax.Array:

@@ -50,17 +50,17 @@ def test_a_function_compiled_in_a_loop_is_traced_once(world, one_world):
 
 
 @pytest.mark.parametrize("one_world", [False, True])
-def test_what_nobody_holds_goes(world, one_world):
+def test_a_function_without_references_is_freed(world, one_world):
   m, d = world
 
   def compiled():
     step, _ = counting()
     return mjx.jit(step, one_world=one_world), weakref.ref(step)
 
-  held, function = compiled()
+  wrapped, function = compiled()
   gc.collect()
-  assert held(m, d).time > 0  # it holds its function
-  del held
+  assert wrapped(m, d).time > 0  # it refers to its function
+  del wrapped
   gc.collect()
   assert function() is None
   lower = mjx.jit(lambda x: x + 1, one_world=one_world).lower
@@ -82,12 +82,12 @@ def test_a_method_and_what_is_equal_are_no_functions():
     def __call__(self, x):
       return x * self.factor
 
-    def of(self, x):
+    def times(self, x):
       return x * self.factor
 
   for factor in (2.0, 3.0):
     assert mjx.jit(Times(factor))(1.0) == factor
-    assert mjx.jit(Times(factor).of)(1.0) == factor
+    assert mjx.jit(Times(factor).times)(1.0) == factor
   named = mjx.jit(lambda x, *, power: x**power, static_argnames="power")
   assert named(3.0, power=2) == 9
 

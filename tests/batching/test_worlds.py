@@ -177,18 +177,18 @@ def test_no_garbage_is_collected_while_a_step_is_lowered():
 def test_calls_take_no_memory_anew_while_a_step_is_traced():
   """However deep the interpreter's stack is: it asks for more where a chunk of it ends, and gives that back, in each call."""
 
-  def taken(depth):
+  def faults(depth):
     if depth:
-      return taken(depth - 1)
+      return faults(depth - 1)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
     for _ in range(1000):
-      abs_of(-1.0)
+      absolute(-1.0)
     return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
 
-  def abs_of(x):
+  def absolute(x):
     return max(x, -x)
 
-  assert max(workarounds.eased(lambda: [taken(depth) for depth in range(300)])()) < 100
+  assert max(workarounds.eased(lambda: [faults(depth) for depth in range(300)])()) < 100
 
 
 @pytest.mark.parametrize("jit", [jax.jit, mjx.jit])

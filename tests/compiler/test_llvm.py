@@ -21,7 +21,7 @@ from models import load
 import mjx_lite as mjx
 from mjx_lite.cli.compare import optimal
 from mjx_lite.compiler import kernels, scalars
-from mjx_lite.compiler.backends import llvm
+from mjx_lite.compiler.backends import llvm, llvm_machine
 
 pytestmark = pytest.mark.usefixtures("single_precision")
 
@@ -83,8 +83,8 @@ def test_worlds_are_as_alone(number):
   m = mjx.put_model(mj_model)
   d, _ = _states(mj_model, m, 33)
   step = jax.jit(jax.vmap(mjx.step, in_axes=(None, 0)))
-  want, some = step(m, d), jax.tree.map(lambda x: x[:number], d)
-  for a, b in zip(jax.tree.leaves(step(m, some)), jax.tree.leaves(want), strict=True):
+  want, first = step(m, d), jax.tree.map(lambda x: x[:number], d)
+  for a, b in zip(jax.tree.leaves(step(m, first)), jax.tree.leaves(want), strict=True):
     np.testing.assert_allclose(a, b[:number], rtol=2e-6, atol=2e-6)
   one, alone = jax.tree.map(lambda x: x[number - 1], d), jax.jit(mjx.step)
   assert _kernels(mjx.step, m, one) == 1
@@ -130,8 +130,8 @@ def _traces():
   return sum(type(x).__name__ == "DynamicJaxprTrace" and bool(x.frame.tracing_eqns) for x in gc.get_objects())
 
 
-@pytest.mark.parametrize("how", ["rollout", "step", "no kernel"])
-def test_gradient(how, monkeypatch):
+@pytest.mark.parametrize("case", ["rollout", "step", "no kernel"])
+def test_gradient(case, monkeypatch):
   """With respect to each world's state, and to what all share; where it is too long for kernels it is the same.
 
   And no trace stays, as that of an attempt would.
@@ -141,7 +141,7 @@ def test_gradient(how, monkeypatch):
 
   def energy(qvel, mass):
     start = m.replace(body_mass=mass), d.replace(qvel=qvel)
-    if how == "rollout":
+    if case == "rollout":
       after, record = _ROLLOUT(*start)
       return jnp.sum(after.qvel**2) + jnp.sum(record["qpos"])
     return jnp.sum(_STEP(*start).qvel ** 2)
@@ -151,12 +151,12 @@ def test_gradient(how, monkeypatch):
 
   before = _traces()
   with pytest.MonkeyPatch.context() as patch:
-    if how == "no kernel":
+    if case == "no kernel":
       patch.setattr(llvm, "_MAX_OPERATIONS", 20)
-    is_slow = pytest.warns(mjx.SlowPathWarning, match="a kernel of") if how == "no kernel" else contextlib.nullcontext()
+    is_slow = pytest.warns(mjx.SlowPathWarning, match="a kernel of") if case == "no kernel" else contextlib.nullcontext()
     with is_slow:
       lowered = slope(energy).lower(d.qvel, m.body_mass)
-    assert lowered.as_text().count("custom_call @mjx_lite_") == (0 if how == "no kernel" else 2)
+    assert lowered.as_text().count("custom_call @mjx_lite_") == (0 if case == "no kernel" else 2)
     got = lowered.compile()(d.qvel, m.body_mass)
   assert _traces() == before
   monkeypatch.setattr(llvm, "_IS_WANTED", False)
@@ -219,14 +219,14 @@ def _run_one_by_one(function, x):
 @settings(max_examples=2, deadline=None)
 def test_operations(name, lanes, seed):
   with pytest.MonkeyPatch.context() as patch:
-    patch.setattr(llvm, "lanes", lambda: lanes)
+    patch.setattr(llvm_machine, "lanes", lambda: lanes)
     straight.assert_operation(name, _run if lanes > 1 else _run_one_by_one, seed)
 
 
 @pytest.mark.parametrize("lanes", [4, 8])
 def test_numbers_that_other_parts_want(monkeypatch, lanes):
   monkeypatch.setattr(llvm, "_PART", 10)
-  monkeypatch.setattr(llvm, "lanes", lambda: lanes)
+  monkeypatch.setattr(llvm_machine, "lanes", lambda: lanes)
   x = np.random.default_rng(0).normal(0, 1, (24, 33)).astype(np.float32)
   for a, b in zip(_run(straight.put_away, x), straight.alone(straight.put_away, x), strict=True):
     np.testing.assert_allclose(a, b, rtol=2e-5, atol=2e-5)
@@ -236,7 +236,7 @@ def test_numbers_that_other_parts_want(monkeypatch, lanes):
 @pytest.mark.parametrize("worlds", [2, 15, 16, 17, 48])
 def test_arrays_of_any_size_come_and_go(lanes, worlds, monkeypatch):
   """A block is moved a few rows at a time where it is full, and number by number where it is not; flags are bytes."""
-  monkeypatch.setattr(llvm, "lanes", lambda: lanes)
+  monkeypatch.setattr(llvm_machine, "lanes", lambda: lanes)
   rng = np.random.default_rng(worlds)
   xs = [rng.normal(size=(n, worlds)).astype(np.float32) for n in (1, 3, 4, 5, 8, 31, 0)]
   xs += [rng.integers(0, 9, (n, 2, worlds)).astype(np.int32) for n in (1, 5)]
@@ -250,23 +250,23 @@ def test_arrays_of_any_size_come_and_go(lanes, worlds, monkeypatch):
 
 @pytest.mark.parametrize("reverse", [False, True])
 def test_loops_of_kernels(reverse):
-  """A loop whose turns are kernels: what its turns read and make may be of each world or of all."""
+  """A loop whose iterations are kernels: arrays that iterations read and make are per-world or shared."""
   rng = np.random.default_rng(0)
-  worlds, turns = 20, 3
-  start, rows, force = (rng.normal(size=(worlds, *s)).astype(np.float32) for s in ((2,), (turns, 4), (2, 3)))
-  table = rng.normal(size=(turns, 2)).astype(np.float32)
+  worlds, length = 20, 3
+  start, rows, force = (rng.normal(size=(worlds, *s)).astype(np.float32) for s in ((2,), (length, 4), (2, 3)))
+  table = rng.normal(size=(length, 2)).astype(np.float32)
 
   def one(table, start, rows, force):  # of one world, whose axis comes last
-    def turn(x, row):
+    def advance(x, row):
       y = jnp.sqrt(jnp.abs(x)) + row[0][:, None] + row[1][:2] + jnp.sum(force, 1)
       return y, (y * 2, row[1][1:])
 
-    return jax.lax.scan(turn, start, (table, rows), reverse=reverse)
+    return jax.lax.scan(advance, start, (table, rows), reverse=reverse)
 
   wide = [table, *(x[..., None] for x in (start[0], rows[0], force[0]))]
   closed = jax.make_jaxpr(lambda *x: jax.tree.leaves(one(*x)))(*wide)
-  how = kernels.Kernels(llvm.call, worlds, loop=1, on_cpu=True)
-  got = jax.jit(lambda *x: how.evaluate(closed, x))
+  builder = kernels.Kernels(llvm.call, worlds, loop=1, on_cpu=True)
+  got = jax.jit(lambda *x: builder.evaluate(closed, x))
   assert got.lower(table, start, rows, force).as_text().count("stablehlo.while") == 1
   want = jax.vmap(lambda *x: [y[..., 0] for y in jax.tree.leaves(one(table, *(z[..., None] for z in x)))])(start, rows, force)
   for a, b in zip(got(table, start, rows, force), want, strict=True):
@@ -334,10 +334,10 @@ def test_arm64(triple, vectors_of_four, monkeypatch):
   d = jax.tree.map(lambda x: jnp.stack([x] * 5), mjx.make_data(m))
   assert llvm.is_on()  # the probe runs here
   found = []
-  monkeypatch.setattr(llvm, "lanes", lambda: 4)
-  monkeypatch.setattr(llvm, "_target", lambda functions, entry: found.append((functions, entry)) or "mjx_lite_none")
+  monkeypatch.setattr(llvm_machine, "lanes", lambda: 4)
+  monkeypatch.setattr(llvm_machine, "target", lambda functions, entry: found.append((functions, entry)) or "mjx_lite_none")
   assert _kernels(jax.vmap(lambda m, d: mjx.step(m, d), in_axes=(None, 0)), m, d) == 1
-  (text,) = llvm.modules(*found[0], workers=1)
+  (text,) = llvm_machine.modules(*found[0], workers=1)
   machine = binding.Target.from_triple(triple).create_target_machine(opt=1)
   assembly = machine.emit_assembly(binding.parse_assembly(text, binding.create_context()))
   assert len(re.findall(vectors_of_four, assembly)) > 100
@@ -347,19 +347,19 @@ def test_arm64(triple, vectors_of_four, monkeypatch):
 
 def test_a_processor_of_which_llvm_tells_nothing(monkeypatch):
   """As on some machines with ARM processors: four numbers in a vector."""
-  library = llvm._llvm()
-  llvm._host.cache_clear()
+  library = llvm_machine.library()
+  llvm_machine.host.cache_clear()
 
   def silent():
     raise RuntimeError("no features")
 
   monkeypatch.setattr(library, "get_host_cpu_features", silent)
   try:
-    assert llvm.lanes() == 4
+    assert llvm_machine.lanes() == 4
     x = np.linspace(-1, 1, 10, dtype=np.float32).reshape(2, 5)
     np.testing.assert_allclose(_run(lambda x: x * x + 1, x)[0], x * x + 1, rtol=1e-6)
   finally:
-    llvm._host.cache_clear()
+    llvm_machine.host.cache_clear()
 
 
 def test_exported_steps_have_none():
@@ -383,7 +383,7 @@ def _process(code, **env):
 
 _CODE = f"""
   import jax, numpy as np, mujoco, mjx_lite as mjx
-  from mjx_lite.compiler.backends import llvm
+  from mjx_lite.compiler.backends import llvm, llvm_machine
   m = mjx.put_model(mujoco.MjModel.from_xml_string('''{straight.SWING}'''))
   d = jax.tree.map(lambda x: jax.numpy.stack([x] * 32), mjx.make_data(m))
   step = jax.vmap(mjx.step, in_axes=(None, 0))
@@ -396,8 +396,8 @@ def test_machine_code_is_kept_on_disk(tmp_path):
     _CODE
     + """
   assert llvm.is_on()  # the probe compiles too
-  made, make = [], llvm._objects
-  llvm._objects = lambda *a: made.append(1) or make(*a)
+  made, make = [], llvm_machine.objects
+  llvm_machine.objects = lambda *a: made.append(1) or make(*a)
   for _ in range(20):
     d = jax.jit(step)(m, d)
   print(len(made), d.qpos.sum())

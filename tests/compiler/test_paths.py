@@ -10,7 +10,7 @@ import straight
 import mjx_lite as mjx
 from mjx_lite.batching import worlds
 from mjx_lite.compiler import paths, regions, scalars, workarounds
-from mjx_lite.compiler.backends import llvm
+from mjx_lite.compiler.backends import llvm, llvm_machine
 
 pytestmark = pytest.mark.usefixtures("single_precision")
 
@@ -67,7 +67,7 @@ def test_a_probe_that_fails_is_said_once(module, name, unwarned):
   unwarned.setattr(workarounds, "_failures", {})
   used = {
     "REGIONS": lambda: regions.evaluate(jax.make_jaxpr(jnp.sin)(1.0), jnp.ones(())),
-    "EMIT": lambda: llvm._objects((), "define void @step() {\nret void\n}"),  # the step's machine code is there already
+    "EMIT": lambda: llvm_machine.objects((), "define void @step() {\nret void\n}"),  # the step's machine code is there already
   }.get(name, lambda: batched()(m, d))
   if name == "BATCHED":
     used = lambda: mjx.jit(jax.jacfwd(lambda v: jax.vmap(mjx.step, (None, 0))(m, d.replace(qvel=v)).qpos))(d.qvel)  # noqa: E731
@@ -122,7 +122,7 @@ def test_a_compiler_that_fails(error, unwarned):
     raise error("no such target")
 
   assert llvm.is_on()
-  unwarned.setattr(llvm, "_target", target)
+  unwarned.setattr(llvm_machine, "target", target)
   if error is MemoryError:
     with pytest.raises(MemoryError):
       batched()(m, d)
@@ -144,8 +144,8 @@ def test_what_the_user_raises_passes(unwarned):
     batched()(m, d.replace(qpos=d.qpos[:, :1]))
 
 
-def test_a_path_is_told():
-  """What is not tried has its reason too."""
+def test_a_path_is_recorded():
+  """A path that is not tried has its reason too."""
   m, _ = pair()
   found = mjx.explain(m)
   assert {p.path for p in found.paths["step of one world"]} == {paths.MACHINE_CODE}

@@ -13,7 +13,7 @@ from models import load
 import mjx_lite as mjx
 from mjx_lite.batching import worlds
 from mjx_lite.compiler import paths, scalars
-from mjx_lite.compiler.backends import interpret, ptx
+from mjx_lite.compiler.backends import interpret, ptx, ptx_registers
 
 _WORLDS = 5
 pytestmark = pytest.mark.usefixtures("single_precision")
@@ -176,7 +176,7 @@ def test_operations(name, seed):
 
 def test_more_numbers_than_registers(monkeypatch):
   """What is put away comes back, also in a loop and behind it."""
-  monkeypatch.setattr(ptx, "_REGISTERS", 8)
+  monkeypatch.setattr(ptx_registers, "_REGISTERS", 8)
   x = np.random.default_rng(0).normal(0, 1, (24, 33)).astype(np.float32)
   for a, b in zip(_run(straight.put_away, x), straight.alone(straight.put_away, x), strict=True):
     np.testing.assert_allclose(a, b, rtol=2e-5, atol=2e-5)

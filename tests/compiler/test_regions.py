@@ -141,7 +141,7 @@ def in_scan(function, x, flag, empty):
 def in_branch(function, x, flag, empty):
   """The same, of a branch."""
   args = (x, flag, empty)
-  return jax.jit(lambda go: jax.lax.cond(go, lambda: list(function(*args)), lambda: zeros_of(function, *args)))(True)
+  return jax.jit(lambda flag: jax.lax.cond(flag, lambda: list(function(*args)), lambda: zeros_of(function, *args)))(True)
 
 
 CONTEXTS = {
@@ -184,8 +184,8 @@ def test_steps_of_one_world_and_of_many_start_few_kernels(tiles_in_regions):
 
   found, kernels = compiled(all_at_once, 2 * regions.lanes())
   assert found == 0
-  few = [(all_at_once, regions.lanes()), *((m, n, jit) for n in (0, 2 * regions.lanes()) for jit in (jax.jit, mjx.jit))]
-  for found, launches in (compiled(*how) for how in few):
+  cases = [(all_at_once, regions.lanes()), *((m, n, jit) for n in (0, 2 * regions.lanes()) for jit in (jax.jit, mjx.jit))]
+  for found, launches in (compiled(*case) for case in cases):
     assert 0 < found
     assert launches < kernels / 2  # of tiles most are copies in and out
 
@@ -290,17 +290,19 @@ def test_a_whole_program_of_one_world():
   # XLA makes calls of small loops by itself too, if it may
   options = workarounds.compiler_options()
   plain = jax.jit(gradient, static_argnums=1, compiler_options=options)
-  ways = [plain, *(mjx.jit(gradient, one_world=x, static_argnums=1) for x in (False, True))]
-  plain, engine, one = (timing.count_launches(f.lower(d, 2).compile().as_text()) for f in ways)
+  compiled = [plain, *(mjx.jit(gradient, one_world=x, static_argnums=1) for x in (False, True))]
+  plain, engine, one = (timing.count_launches(f.lower(d, 2).compile().as_text()) for f in compiled)
   assert one < engine < plain / 2 and one < plain / 4
-  for way in ways[1:]:
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-12), *(f(d, 2)[0] for f in (ways[0], way)))
+  for function in compiled[1:]:
+    jax.tree.map(
+      lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-12), *(f(d, 2)[0] for f in (compiled[0], function))
+    )
     for k in ("qpos", "qvel", "time"):
-      np.testing.assert_allclose(*(getattr(f(d, 2)[1], k) for f in (ways[0], way)), rtol=1e-9, atol=1e-12)
+      np.testing.assert_allclose(*(getattr(f(d, 2)[1], k) for f in (compiled[0], function)), rtol=1e-9, atol=1e-12)
 
 
-@pytest.mark.parametrize(("batch", "way"), [pytest.param(5, "stepped", marks=pytest.mark.slow), (40, "rolled")])
-def test_derivatives_of_many_worlds_are_in_regions(batch, way, tiles_in_regions):
+@pytest.mark.parametrize(("batch", "method"), [pytest.param(5, "stepped", marks=pytest.mark.slow), (40, "rolled")])
+def test_derivatives_of_many_worlds_are_in_regions(batch, method, tiles_in_regions):
   """Some worlds at a time, forward and reverse, of a rollout and of a step under the user's checkpoint."""
   m = mjx.put_model(load("shapes"))
   one = mjx.make_data(m)
@@ -314,7 +316,7 @@ def test_derivatives_of_many_worlds_are_in_regions(batch, way, tiles_in_regions)
     step = jax.checkpoint(lambda d, _: (mjx.step(m, d), None))
     return jnp.sum(jax.lax.scan(step, one.replace(qvel=v), length=3)[0].qpos ** 2)
 
-  every = jax.vmap(dict(rolled=rolled, stepped=stepped)[way])
+  every = jax.vmap(dict(rolled=rolled, stepped=stepped)[method])
   for derivative in (
     jax.grad(lambda v: every(v).astype(jnp.float16).astype(v.dtype).sum()),  # with something of the user's
     lambda v: jax.jvp(every, (v,), (jnp.cos(v),))[1],
@@ -352,9 +354,9 @@ def test_what_is_not_the_engines_stays_as_it_is():
 
   m = mjx.put_model(load("shapes"))
   d = mjx.make_data(m)
-  for f, there in ((own, False), (lambda x: own(mjx.step(m, d.replace(qvel=x)).qpos), False),
+  for f, is_program in ((own, False), (lambda x: own(mjx.step(m, d.replace(qvel=x)).qpos), False),
                    (jax.grad(lambda x: own(mjx.step(m, d.replace(qvel=x)).qpos).sum()), True)):  # fmt: skip
-    assert ("mjx_program" in str(mjx.jit(f).trace(d.qvel + 0.1).jaxpr)) == there
+    assert ("mjx_program" in str(mjx.jit(f).trace(d.qvel + 0.1).jaxpr)) == is_program
     np.testing.assert_allclose(mjx.jit(f)(d.qvel + 0.1), jax.jit(f)(d.qvel + 0.1), rtol=1e-8, atol=1e-10)
   with pytest.raises(TypeError, match="of my own"):
     mjx.jit(lambda x: (_ for _ in ()).throw(TypeError("of my own")))(1.0)

@@ -39,7 +39,7 @@ def test_programs_of_all_operations_are_sound(name):
 
 @pytest.mark.parametrize("change, message", [
   (lambda p: p.args.__setitem__(3, (0, 5)), "number 3, mul, has an operand that comes later"),
-  (lambda p: p.of.pop(2), "number 2, const, has further data None"),
+  (lambda p: p.payload.pop(2), "number 2, const, has further data None"),
   (lambda p: p.kind.__setitem__(5, "x"), "number 5, sqrt, has the kind 'x'"),
   (lambda p: p.kind.__setitem__(0, "i"), r"number 3, mul, has operands of the kinds \['i', 'f'\]"),
 ])  # fmt: skip

@@ -43,9 +43,9 @@ def sifted(x, worth, wanted):
 
 @settings(max_examples=30, deadline=None)
 @given(st.integers(3, 7), st.integers(1, 40), st.floats(0, 1), st.floats(0, 1), st.integers(0, 2**31 - 1))
-def test_what_is_wanted_is_sifted(number, width, part, left, seed):
+def test_what_is_wanted_is_sifted(number, width, part, kept, seed):
   rng = np.random.default_rng(seed)
-  x, wanted, worth = rng.normal(size=(number, 2, width)), rng.random((number, width)) < part, rng.random((number, width)) < left
+  x, wanted, worth = rng.normal(size=(number, 2, width)), rng.random((number, width)) < part, rng.random((number, width)) < kept
   found, lane = jax.tree.map(np.asarray, jax.jit(sifted)(x, worth, wanted))
   both = wanted & worth
   np.testing.assert_array_equal(found.swapaxes(0, 1)[:, both], (x * x).swapaxes(0, 1)[:, both])

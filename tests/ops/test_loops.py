@@ -1,4 +1,4 @@
-"""Loops of a number of turns that is known when they run: what they give, and their derivatives."""
+"""Loops whose number of iterations is known only at run time: values and derivatives."""
 
 import jax
 import jax.numpy as jnp
@@ -10,13 +10,13 @@ from mjx_lite.ops import loops
 
 
 def _polynomial(number, most, x, table, row):
-  """((1 x + t_0) x + t_1) x ..., with t a row, chosen at run time, of a table that the turn closes over."""
+  """((1 x + t_0) x + t_1) x ..., with t a row, chosen at run time, of a table that the body closes over."""
 
-  def turn(k, state):
-    value, turns = state
-    return value * x + table[row, k], turns + 1
+  def body(k, state):
+    value, count = state
+    return value * x + table[row, k], count + 1
 
-  return loops.repeat(turn, number, most, (jnp.ones_like(x), jnp.int32(0)))
+  return loops.repeat(body, number, most, (jnp.ones_like(x), jnp.int32(0)))
 
 
 @pytest.mark.parametrize("most", [1, 4])
@@ -43,7 +43,7 @@ def test_value_and_derivatives(most, jit):
 
 
 def test_derivatives_of_a_compiled_function():
-  """What the turn closes over moves only when the compiled function is differentiated: nothing of it may be lost."""
+  """The table that the body closes over varies only when the compiled function is differentiated: no derivative may be lost."""
   x, table = jnp.array([0.5, -2.0]), jnp.arange(8.0).reshape(2, 4)
   compiled = jax.jit(lambda x, t, row: jnp.sum(_polynomial(jnp.int32(3), 4, x, t, row)[0]))
   plain = jax.grad(lambda x, t: jnp.sum(((x + t[1, 0]) * x + t[1, 1]) * x + t[1, 2]), argnums=(0, 1))
@@ -51,7 +51,7 @@ def test_derivatives_of_a_compiled_function():
     np.testing.assert_allclose(got, want)
 
 
-def test_no_turn_is_taken_that_is_not_asked_for():
-  value, turns = jax.jit(lambda n: _polynomial(n, 4, jnp.ones(2), jnp.full((2, 4), jnp.nan).at[0, :2].set(1), 0))(2)
-  assert turns == 2
+def test_no_iteration_runs_beyond_the_number():
+  value, count = jax.jit(lambda n: _polynomial(n, 4, jnp.ones(2), jnp.full((2, 4), jnp.nan).at[0, :2].set(1), 0))(2)
+  assert count == 2
   np.testing.assert_array_equal(value, [3, 3])

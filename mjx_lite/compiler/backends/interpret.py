@@ -10,10 +10,12 @@ _TYPES = {"f32": np.float32, "s32": np.int32, "u32": np.uint32, "b32": np.uint32
 _LINE: Any = re.compile(r"(?:@(%\w+) )?([\w.]+)(?: (.*))?;")
 
 
+_UNWRITTEN = 0x7FC12345  # bits of local memory before the first store: not a number
+_GAP = 4096  # bytes between arrays, so that a wrong address reads zeros instead of another array
+
+
 def run(text: str, inputs: list[np.ndarray], results: list[np.ndarray], worlds: int) -> None:
   """Run a kernel for a number of worlds, and write its results.
-
-  One long loop over the lines: each line is one case of what a thread does.
 
   Args:
     text: the kernel's PTX.
@@ -21,98 +23,124 @@ def run(text: str, inputs: list[np.ndarray], results: list[np.ndarray], worlds: 
     results: the arrays of the other parameters, which are written.
     worlds: number of worlds; threads come in groups of 32.
   """
-  lines = text.splitlines()
-  code = lines[lines.index("{") + 1 :]
-  parameters = re.findall(r"\.param \.u64 (\w+)", text)
-  labels = {line[:-1]: k for k, line in enumerate(code) if line.endswith(":")}
-  (size,) = (int(x) // 4 for x in re.findall(r"own\[(\d+)\]", text))
-  threads = -(-worlds // 32) * 32
-  own = np.full((size, threads), 0x7FC12345, np.uint32)  # what was not written is not a number
-  flat = [np.ascontiguousarray(x).reshape(-1).view(np.uint8) for x in (*inputs, *results)]
-  bases = np.cumsum([0, *(len(x) + 4096 for x in flat)])
-  memory = np.zeros(bases[-1], np.uint8)
-  for base, x in zip(bases, flat, strict=False):
-    memory[base : base + len(x)] = x
-  registers = {"%tid.x": np.arange(threads, dtype=np.uint32) % 32, "%ctaid.x": np.arange(threads, dtype=np.uint32) // 32,
-               "%ctaid.y": np.zeros(threads, np.uint32), "own": np.zeros(threads, np.int64)}  # fmt: skip
-  active = np.ones(threads, bool)
-  outer: dict[str, np.ndarray] = {}
+  threads = _Threads(text, [*inputs, *results], worlds)
+  threads.run()
+  for k, x in enumerate(results, len(inputs)):
+    x[...] = threads.array(k, x)
 
-  def read(name, kind):
+
+class _Threads:
+  """All threads of a kernel, with their registers and memory. Each register is an array with a number for each thread."""
+
+  def __init__(self, text: str, arrays: list[np.ndarray], worlds: int):
+    lines = text.splitlines()
+    self.code = lines[lines.index("{") + 1 :]
+    self.labels = {line[:-1]: k for k, line in enumerate(self.code) if line.endswith(":")}
+    self.parameters = re.findall(r"\.param \.u64 (\w+)", text)
+    self.threads = n = -(-worlds // 32) * 32
+    (size,) = (int(x) // 4 for x in re.findall(r"own\[(\d+)\]", text))
+    self.own = np.full((size, n), _UNWRITTEN, np.uint32)  # local memory, a column for each thread
+    flat = [np.ascontiguousarray(x).reshape(-1).view(np.uint8) for x in arrays]
+    self.bases = np.cumsum([0, *(len(x) + _GAP for x in flat)])  # addresses of the arrays
+    self.memory = np.zeros(self.bases[-1], np.uint8)
+    for base, x in zip(self.bases, flat, strict=False):
+      self.memory[base : base + len(x)] = x
+    self.registers = {"%tid.x": np.arange(n, dtype=np.uint32) % 32, "%ctaid.x": np.arange(n, dtype=np.uint32) // 32,
+                      "%ctaid.y": np.zeros(n, np.uint32), "own": np.zeros(n, np.int64)}  # fmt: skip
+    self.active = np.ones(n, bool)  # threads that run the current line
+    self.entered: dict[str, np.ndarray] = {}  # threads that were active where a loop began, by the loop's label
+
+  def array(self, k: int, like: np.ndarray) -> np.ndarray:
+    """Return the array of parameter k, with the shape and dtype of another array."""
+    return self.memory[self.bases[k] : self.bases[k] + like.nbytes].view(like.dtype).reshape(like.shape)
+
+  def run(self) -> None:
+    """Run the code until it returns."""
+    at = 0
+    while True:
+      line = self.code[at]
+      at += 1
+      if line.endswith(":"):
+        self.entered.setdefault(line[:-1], self.active.copy())
+      elif line != "}" and not line.startswith("."):
+        guard, name, rest = _LINE.fullmatch(line).groups()
+        operands = [x.strip() for x in (rest or "").split(",")]
+        if name == "ret":
+          return
+        if name == "bra":
+          at = self._branch(guard, operands[0], at)
+        else:
+          with np.errstate(all="ignore"):
+            self._execute(name.split("."), operands)
+
+  def _branch(self, guard: str | None, label: str, following: int) -> int:
+    """Return the next line after a branch: the label's, or the following line. Threads that leave a loop become inactive."""
+    if guard is None:  # to the begin of a loop
+      if self.active.any():
+        return self.labels[label]
+      self.active = self.entered.pop(label)
+      return following
+    self.active = self.active & ~self.registers[guard]
+    if label.startswith("DONE") and not self.active.any():
+      self.active = self.entered.pop("LOOP" + label[4:])
+      return self.labels[label] + 1
+    return following
+
+  def _execute(self, part: list[str], operands: list[str]) -> None:
+    """Execute an instruction, whose name is given in the parts between its dots."""
+    kind = part[-1]
+    if part[0] == "ld":
+      self.write(operands[0], self._loaded(part[1], operands[1], kind))
+    elif part[0] == "st":
+      self._store(part[1], operands, kind)
+    else:
+      self.write(operands[0], _compute(part, operands[1:], self.read, kind))
+
+  def _loaded(self, space: str, operand: str, kind: str) -> np.ndarray:
+    """Return what a load reads from a state space: `param`, `local` or `global`."""
+    if space == "param":
+      return np.full(self.threads, self.bases[self.parameters.index(operand.strip("[]"))], np.int64)
+    address = np.where(self.active, self._address(operand), 0)
+    if space == "local":
+      value = self.own[address // 4, np.arange(self.threads)].view(_TYPES[kind])
+    else:
+      n = np.dtype(_TYPES[kind]).itemsize
+      value = np.stack([self.memory[address + i] for i in range(n)], axis=1).view(_TYPES[kind])[:, 0]
+    return value.astype(np.uint32) if kind == "u8" else value
+
+  def _store(self, space: str, operands: list[str], kind: str) -> None:
+    address, value = self._address(operands[0]), self.read(operands[1], "u32" if kind == "u8" else kind)
+    if space == "local":
+      self.own[(address // 4)[self.active], np.flatnonzero(self.active)] = value.view(np.uint32)[self.active]
+    else:
+      parts = value.astype(_TYPES[kind])[:, None].view(np.uint8)
+      for i in range(np.dtype(_TYPES[kind]).itemsize):
+        self.memory[address[self.active] + i] = parts[self.active, i]
+
+  def _address(self, operand: str) -> np.ndarray:
+    base, _, offset = operand.strip("[]").partition("+")
+    return self.registers[base] + int(offset or 0)
+
+  def read(self, name: str, kind: str) -> np.ndarray:
+    """Return a register or a constant, as numbers of a kind."""
     if name.startswith("0f"):
-      return np.full(threads, np.array(int(name[2:], 16), np.uint32).view(np.float32))
+      return np.full(self.threads, np.array(int(name[2:], 16), np.uint32).view(np.float32))
     if re.fullmatch(r"-?\d+", name):
-      return np.full(threads, int(name), np.int64).astype(_TYPES[kind])
-    x = registers[name]
+      return np.full(self.threads, int(name), np.int64).astype(_TYPES[kind])
+    x = self.registers[name]
     if kind == "pred" or x.dtype == _TYPES[kind]:
       return x
     return x.view(_TYPES[kind]) if x.itemsize == 4 else x.astype(_TYPES[kind])
 
-  def write(name, x):
-    old = registers.get(name)
-    x = np.broadcast_to(x, (threads,))
-    registers[name] = x.copy() if old is None or active.all() else np.where(active, x, old.view(x.dtype))
-
-  def address(place):
-    base, _, offset = place.strip("[]").partition("+")
-    return registers[base] + int(offset or 0)
-
-  at = 0
-  while True:
-    line = code[at]
-    at += 1
-    if line.endswith(":"):
-      outer.setdefault(line[:-1], active.copy())
-      continue
-    if line == "}" or line.startswith("."):
-      continue
-    guard, name, rest = _LINE.fullmatch(line).groups()
-    x = [y.strip() for y in (rest or "").split(",")]
-    part = name.split(".")
-    if name == "ret":
-      break
-    if name == "bra":
-      if guard is None:
-        if active.any():
-          at = labels[x[0]]
-        else:
-          begin = x[0]
-          active = outer.pop(begin)
-        continue
-      active = active & ~registers[guard]
-      if x[0].startswith("DONE") and not active.any():
-        active = outer.pop("LOOP" + x[0][4:])
-        at = labels[x[0]] + 1
-      continue
-    kind = part[-1]
-    with np.errstate(all="ignore"):
-      if part[0] == "ld" and part[1] == "param":
-        write(x[0], np.full(threads, bases[parameters.index(x[1].strip("[]"))], np.int64))
-      elif part[0] == "ld":
-        where = address(x[1])
-        if part[1] == "local":
-          value = own[np.where(active, where // 4, 0), np.arange(threads)].view(_TYPES[kind])
-        else:
-          n = np.dtype(_TYPES[kind]).itemsize
-          where = np.where(active, where, 0)
-          value = np.stack([memory[where + i] for i in range(n)], axis=1).view(_TYPES[kind])[:, 0]
-        write(x[0], value.astype(np.uint32) if kind == "u8" else value)
-      elif part[0] == "st":
-        where, value = address(x[0]), read(x[1], "u32" if kind == "u8" else kind)
-        if part[1] == "local":
-          own[(where // 4)[active], np.flatnonzero(active)] = value.view(np.uint32)[active]
-        else:
-          n = np.dtype(_TYPES[kind]).itemsize
-          parts = value.astype(_TYPES[kind])[:, None].view(np.uint8)
-          for i in range(n):
-            memory[where[active] + i] = parts[active, i]
-      else:
-        write(x[0], _compute(part, x[1:], read, kind))
-  for base, x in zip(bases[len(inputs) :], results, strict=False):
-    x[...] = memory[base : base + x.nbytes].view(x.dtype).reshape(x.shape)
+  def write(self, name: str, x: np.ndarray) -> None:
+    """Write a register of the active threads."""
+    old = self.registers.get(name)
+    x = np.broadcast_to(x, (self.threads,))
+    self.registers[name] = x.copy() if old is None or self.active.all() else np.where(self.active, x, old.view(x.dtype))
 
 
 def _compute(part, names, read, kind):
+  """Return the result of an arithmetic instruction."""
   op = part[0]
   if op == "selp":
     return np.where(read(names[2], "pred"), read(names[0], kind), read(names[1], kind))

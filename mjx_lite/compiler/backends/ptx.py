@@ -1,10 +1,9 @@
 """PTX back end: a scalar program becomes one kernel of an NVIDIA GPU, with one thread for each world.
 
 XLA compiles a step to hundreds of kernels, each of which reads the results of others from memory. Here a step is one kernel. A
-thread keeps up to `_REGISTERS` numbers in registers. Beyond these, the number with the farthest next use is spilled to the
-thread's local memory and loaded again for that use (Belady 1966). So the assembler need not choose the spills, for which it
-takes three times as long. Straight-line code is too long for the instruction cache, and takes at least six cycles an operation,
-whether a multiprocessor has one warp or eight.
+thread keeps some numbers in registers and all other numbers in its local memory (`ptx_registers.py`). So the assembler need not
+choose the spills, for which it takes three times as long. Straight-line code is too long for the instruction cache, and takes
+at least six cycles an operation, whether a multiprocessor has one warp or eight.
 
 XLA computes a program that has too many operations, or one without a scalar form, as on other devices, with the same results.
 XLA also computes derivatives. The environment variable MJX_LITE_KERNELS=0, when mjx_lite is imported, leaves everything to XLA.
@@ -12,7 +11,6 @@ XLA also computes derivatives. The environment variable MJX_LITE_KERNELS=0, when
 Source: NVIDIA, PTX ISA 8.0. XLA's custom call that takes PTX is no stable interface (`workarounds.ptx_call`).
 """
 
-import heapq
 import os
 import struct
 from collections.abc import Callable, Sequence
@@ -22,6 +20,7 @@ import jax
 import numpy as np
 
 from mjx_lite.compiler import workarounds
+from mjx_lite.compiler.backends.ptx_registers import Registers
 from mjx_lite.compiler.kernels import probe, wide
 from mjx_lite.compiler.scalars import Load, Loop, Program, Unsupported
 
@@ -29,8 +28,7 @@ _IS_WANTED = os.environ.get("MJX_LITE_KERNELS") != "0"
 LOOP = 100_000  # numbers of a loop in all its iterations, above which each iteration is a kernel of its own
 _LEAST = 8.0  # compute capability, for `min.NaN`
 
-_REGISTERS = 170  # numbers that a thread keeps in its 255 registers
-_AHEAD = 200  # lines by which a load precedes the use of its number
+_DISTANCE = 200  # lines by which a load precedes the use of its number
 _ADDRESSES = 6  # addresses of inputs and outputs that a thread keeps in registers
 _MAX_LINES = 250_000  # lines of a kernel: about a minute for the driver
 _THREADS = 32  # threads of a block
@@ -52,6 +50,10 @@ _PLAIN = frozenset(
 _ROWS = frozenset(("param", "after", "table", "loop"))  # operations with consecutive slots, which are not freed one by one
 _COMPARES = {"eq": "eq", "ne": "neu", "lt": "lt", "le": "le", "gt": "gt", "ge": "ge"}
 
+_Finish = Callable[[str, str], None]  # function of a root's register and kind
+_Root = tuple[int, _Finish]
+_Step = tuple[int, _Finish | None]  # a number to compute, or a root to finish
+
 
 def why_off() -> str:
   """Return the first reason why steps do not run as such kernels on the local GPU, "" if they do.
@@ -63,7 +65,9 @@ def why_off() -> str:
   if jax.default_backend() != "gpu":
     return ""
   if any(float(getattr(x, "compute_capability", 0) or 0) < _LEAST for x in jax.local_devices()):
-    return f"the GPU is none by NVIDIA of compute capability {_LEAST} or above"
+    return (
+      f"the GPU has no compute capability, or one below {_LEAST}: kernels are for NVIDIA GPUs of capability {_LEAST} and above"
+    )
   return "" if workarounds.works(KERNELS) else "the probe of the GPU's kernels failed"
 
 
@@ -83,7 +87,7 @@ def kernel(p: Program, inputs: int, outs: Sequence[np.ndarray], worlds: int) -> 
   w.block(roots, 0)
   used = sorted(w.used.union(range(first, first + len(outs))))
   if len(w.lines) > _MAX_LINES:
-    raise Unsupported(f"a kernel of {len(w.lines)} lines")
+    raise Unsupported(f"a kernel of {len(w.lines)} lines is too large; the limit is {_MAX_LINES} lines")
   names = ", ".join(f".param .u64 a{k}" for k in used)
   head = [
     ".version 8.0", ".target sm_80", ".address_size 64", f".visible .entry step({names})", f".maxntid {_THREADS}, 1, 1", "{",
@@ -94,14 +98,14 @@ def kernel(p: Program, inputs: int, outs: Sequence[np.ndarray], worlds: int) -> 
     "mov.u32 %block, %ctaid.x;", "mov.u32 %thread, %tid.x;", f"mad.lo.u32 %world, %block, {_THREADS}, %thread;",
     f"setp.ge.u32 %p0, %world, {worlds};", "@%p0 bra END;",
   ]  # fmt: skip
-  return "\n".join([*head, *_ahead(w.lines), "END:", "ret;", "}", ""]), used
+  return "\n".join([*head, *_loads_ahead(w.lines), "END:", "ret;", "}", ""]), used
 
 
-def _ahead(lines: list[str]) -> list[str]:
+def _loads_ahead(lines: list[str]) -> list[str]:
   """Return the lines with each load moved ahead of the use of its number, to hide the latency of the memory."""
   earlier: dict[int, list[str]] = {}
   stored: dict[str, int] = {}  # line after the last store, by offset in local memory
-  there: dict[str, int] = {}  # line from which an address is available, by register
+  available: dict[str, int] = {}  # line from which an address is available, by register
   barrier, moved = 0, set()
   for k, line in enumerate(lines):
     name, _, operands = line.partition(" ")
@@ -109,17 +113,17 @@ def _ahead(lines: list[str]) -> list[str]:
       stored[_offset(operands)] = k + 1
     if line.endswith(":") or "bra " in line:
       barrier = k + 1
-    first, ahead, result = k, _AHEAD, ""
+    first, distance, result = k, _DISTANCE, ""
     if name.startswith("ld.local") and "[%own+" in line:
       first = stored.get(_offset(operands), 0)
-    elif name.startswith("ld.global") and (base := operands[operands.index("[") + 1 :].partition("+")[0]) in there:
-      first = there[base]
+    elif name.startswith("ld.global") and (base := operands[operands.index("[") + 1 :].partition("+")[0]) in available:
+      first = available[base]
     elif name == "ld.param.u64" or (name == "mad.wide.u32" and " %world," in operands):
       result, *_, base = operands.rstrip(";").split(", ")
-      first, ahead = there.get(base, 0), 2 * _AHEAD
-    first = max(barrier, first, k - ahead)
+      first, distance = available.get(base, 0), 2 * _DISTANCE
+    first = max(barrier, first, k - distance)
     if result:
-      there[result] = first if first < k else k + 1
+      available[result] = first if first < k else k + 1
     if first < k:
       earlier.setdefault(first, []).append(line)
       moved.add(k)
@@ -150,7 +154,7 @@ class _Writer:
     self._forget()
 
   def _forget(self) -> None:
-    self.address: dict[tuple[int, bool], str] = {}
+    self.addresses: dict[tuple[int, bool], str] = {}
 
   def _register(self, prefix: str) -> str:
     self.count[prefix] += 1
@@ -167,7 +171,7 @@ class _Writer:
   def _global(self, buffer: int, per_world: bool, kind: str) -> str:
     """Return a register with the address of an input or result; the address of the thread's world if `per_world`."""
     key = buffer, per_world
-    found = self.address.pop(key, None)
+    found = self.addresses.pop(key, None)
     if found is None:
       self.used.add(buffer)
       found = self._register("%d")
@@ -175,28 +179,31 @@ class _Writer:
       if per_world:
         base, found = found, self._register("%d")
         self.lines.append(f"mad.wide.u32 {found}, %world, {_bytes(kind)}, {base};")
-      if len(self.address) >= _ADDRESSES:
-        del self.address[next(iter(self.address))]
-    self.address[key] = found
+      if len(self.addresses) >= _ADDRESSES:
+        del self.addresses[next(iter(self.addresses))]
+    self.addresses[key] = found
     return found
 
-  def _parameter(self, where: Load) -> int:
+  def _parameter(self, load: Load) -> int:
     """Return the index of the parameter of an input, or of a table, whose `buffer` is negative."""
-    return where.buffer if where.buffer >= 0 else self.inputs - where.buffer - 1
+    return load.buffer if load.buffer >= 0 else self.inputs - load.buffer - 1
 
-  def _place(self, where: Load, kind: str) -> str:
-    row = _bytes(kind) * where.row * (self.worlds if where.per_world else 1)
+  def _address(self, load: Load, kind: str) -> str:
+    """Return the address of a number, as a register and an offset in bytes."""
+    row = _bytes(kind) * load.row * (self.worlds if load.per_world else 1)
     if row + 4 * self.worlds >= _MAX_BYTES:
-      raise Unsupported("an input of 2 GB")
-    return f"{self._global(self._parameter(where), where.per_world, kind)}+{row}"
+      raise Unsupported(f"an array of the kernel exceeds the limit of {_MAX_BYTES >> 30} GB")
+    return f"{self._global(self._parameter(load), load.per_world, kind)}+{row}"
 
-  def load_global(self, where: Load, kind: str) -> str:
-    place = self._place(where, kind)
-    return self._loaded(f"ld.global.nc{'.u8' if kind == 'p' else '.' + _SUFFIX[kind]}", place, kind)
+  def load_global(self, load: Load, kind: str) -> str:
+    """Write the load of an input's number; return the register."""
+    address = self._address(load, kind)
+    return self._loaded(f"ld.global.nc{'.u8' if kind == 'p' else '.' + _SUFFIX[kind]}", address, kind)
 
-  def _loaded(self, name: str, place: str, kind: str) -> str:
+  def _loaded(self, name: str, address: str, kind: str) -> str:
+    """Write the load `name` from an address; return the register."""
     register = self._register("%r" if kind == "p" else _REGISTER[kind])
-    self.lines.append(f"{name} {register}, [{place}];")
+    self.lines.append(f"{name} {register}, [{address}];")
     if kind != "p":
       return register
     flag = self._register("%p")
@@ -204,8 +211,9 @@ class _Writer:
     return flag
 
   def store_global(self, buffer: int, row: int, register: str, kind: str) -> None:
-    place = self._place(Load(buffer, row, True), kind)
-    self.lines.append(f"st.global{'.u8' if kind == 'p' else '.' + _SUFFIX[kind]} [{place}], {self._number(register, kind)};")
+    """Write the store of a register in a row of a result."""
+    address = self._address(Load(buffer, row, True), kind)
+    self.lines.append(f"st.global{'.u8' if kind == 'p' else '.' + _SUFFIX[kind]} [{address}], {self._number(register, kind)};")
 
   def _number(self, register: str, kind: str) -> str:
     """Return a register that can be stored; for a truth value it holds 0 or 1."""
@@ -224,96 +232,59 @@ class _Writer:
 
   # ------------------------------------------------------------------------------------------------- straight-line code
 
-  def block(self, roots: Sequence[tuple[int, Callable[[str, str], None]]], depth: int) -> None:
+  def block(self, roots: Sequence[_Root], depth: int) -> None:
     """Write code that computes the roots in a loop of a depth, and pass each root's register to its function at once."""
     p = self.p
     steps = self._steps(roots, depth)
+    stored: list[int] = []  # numbers to which this block gave a slot
+
+    def spill(k, register):
+      if k not in self.slot and p.op[k] != "load":
+        self.slot[k] = self.free.pop() if self.free else self._slots(1)
+        stored.append(k)
+        self.store_own(self.slot[k], register, p.kind[k])
+
+    registers = Registers(p, self._uses(steps), self._operand, spill)
+    for at, step in enumerate(steps):
+      reads = self._read(step)
+      self._step(at, step, reads, registers)
+      for a in set(reads):
+        if registers.used(a, at) and a in self.slot and p.op[a] not in _ROWS and p.depth[a] == depth:
+          self.free.append(self.slot.pop(a))
+    for k in stored:
+      if k in self.slot:
+        self.free.append(self.slot.pop(k))
+
+  def _step(self, at: int, step: _Step, reads: Sequence[int], registers: Registers) -> None:
+    """Write the code of the step at an index, which reads the numbers `reads`."""
+    p = self.p
+    k, finish = step
+    if finish is not None:
+      finish(registers.operand(k), p.kind[k])
+    elif p.op[k] == "loop":
+      registers.clear(at)
+      self._loop(k)
+    elif p.op[k] == "table":
+      if reads:
+        first = self.slot[k] = self._slots(len(p.args[k]))
+        for i, a in enumerate(p.args[k]):
+          self.store_own(first + i, registers.operand(a), p.kind[a])
+    elif p.op[k] == "after":
+      self.slot[k] = self.slot[p.args[k][0]] + p.payload[k]
+    else:
+      pinned = set(reads)
+      operands = [registers.operand(a, pinned) for a in reads if p.op[a] != "table"]
+      registers.keep(k, self._instruction(k, operands), pinned)
+
+  def _uses(self, steps: Sequence[_Step]) -> dict[int, list[int]]:
+    """Return the steps that read each number, as indices in descending order."""
     uses: dict[int, list[int]] = {}
     for at in range(len(steps) - 1, -1, -1):
       for a in self._read(steps[at]):
         uses.setdefault(a, []).append(at)
-    at_hand: dict[int, str] = {}
-    heap: list[tuple[int, int]] = []
-    mine: list[int] = []  # numbers to which this block gave a slot
+    return uses
 
-    def keep(k, register, pinned=()):  # in a register, if there are later uses
-      ahead = uses.get(k)
-      if not ahead:
-        return register
-      if len(at_hand) >= _REGISTERS:
-        drop(pinned)
-      at_hand[k] = register
-      heapq.heappush(heap, (-ahead[-1], k))
-      return register
-
-    def drop(pinned):  # spill the number with the farthest next use
-      aside = []
-      while heap:
-        when, k = heapq.heappop(heap)
-        if k not in at_hand or uses[k][-1] != -when:
-          continue
-        if k in pinned:
-          aside.append((when, k))
-          continue
-        put_away(k)
-        break
-      for x in aside:
-        heapq.heappush(heap, x)
-
-    def put_away(k):
-      register = at_hand.pop(k)
-      if k not in self.slot and p.op[k] != "load":
-        self.slot[k] = self.free.pop() if self.free else self._slots(1)
-        mine.append(k)
-        self.store_own(self.slot[k], register, p.kind[k])
-
-    def operand(k, pinned=()):
-      if k in at_hand:
-        return at_hand[k]
-      register = self._again(k)
-      return register if p.op[k] == "const" else keep(k, register, pinned)
-
-    def used(k, at):  # free the register and the slot after the last use
-      ahead = uses[k]
-      while ahead and ahead[-1] <= at:
-        ahead.pop()
-      if ahead:
-        if k in at_hand:
-          heapq.heappush(heap, (-ahead[-1], k))
-        return
-      at_hand.pop(k, None)
-      if k in self.slot and p.op[k] not in _ROWS and p.depth[k] == depth:
-        self.free.append(self.slot.pop(k))
-
-    for at, step in enumerate(steps):
-      k, finish = step
-      reads = self._read(step)
-      if finish is not None:
-        finish(operand(k), p.kind[k])
-      elif p.op[k] == "loop":
-        for a in list(at_hand):
-          if uses[a][-1] >= at:
-            put_away(a)
-        at_hand.clear()
-        self._loop(k)
-      elif p.op[k] == "table":
-        if reads:
-          first = self.slot[k] = self._slots(len(p.args[k]))
-          for i, a in enumerate(p.args[k]):
-            self.store_own(first + i, operand(a), p.kind[a])
-      elif p.op[k] == "after":
-        self.slot[k] = self.slot[p.args[k][0]] + p.of[k]
-      else:
-        pinned = set(reads)
-        registers = [operand(a, pinned) for a in reads if p.op[a] != "table"]
-        keep(k, self._instruction(k, registers), pinned)
-      for a in set(reads):
-        used(a, at)
-    for k in mine:
-      if k in self.slot:
-        self.free.append(self.slot.pop(k))
-
-  def _steps(self, roots: Any, depth: int) -> list[tuple[int, Any]]:
+  def _steps(self, roots: Sequence[_Root], depth: int) -> list[_Step]:
     """Return the numbers to compute, each after its operands, and each root with the function that takes its register."""
     p, steps, seen = self.p, [], set()
     for root, finish in roots:
@@ -329,7 +300,7 @@ class _Writer:
       steps.append((root, finish))
     return steps
 
-  def _read(self, step: tuple[int, Any]) -> tuple[int, ...]:
+  def _read(self, step: _Step) -> tuple[int, ...]:
     """Return the numbers that a step reads from registers."""
     k, finish = step
     p = self.p
@@ -341,7 +312,7 @@ class _Writer:
 
   def _constant(self, k: int) -> str:
     p = self.p
-    kind, value = p.kind[k], p.of[k]
+    kind, value = p.kind[k], p.payload[k]
     if kind == "f":
       return f"0f{struct.unpack('I', struct.pack('f', value))[0]:08X}"
     if kind != "p":
@@ -354,12 +325,12 @@ class _Writer:
     """Write an operation; return the register of its result."""
     p = self.p
     op, kind = p.op[k], p.kind[k]
-    of = p.kind[p.args[k][0]]
+    source = p.kind[p.args[k][0]]  # kind of the operands
     if op == "fetch":
       return self._fetch(p.args[k][0], x[-1], kind)
     out = self._register(_REGISTER[kind])
     if op in _COMPARES:
-      name = f"setp.{_COMPARES[op] if of == 'f' or op != 'ne' else 'ne'}.{_SUFFIX[of]}"
+      name = f"setp.{_COMPARES[op] if source == 'f' or op != 'ne' else 'ne'}.{_SUFFIX[source]}"
     elif op == "select" and kind == "p":
       no, a, b = (self._register("%p") for _ in range(3))
       self.lines += [f"not.pred {no}, {x[0]};", f"and.pred {a}, {x[0]}, {x[1]};", f"and.pred {b}, {no}, {x[2]};"]
@@ -367,7 +338,7 @@ class _Writer:
     elif op == "select":
       name, x = f"selp.{_SUFFIX[kind]}", [x[1], x[2], x[0]]
     elif op == "convert":
-      name = _CONVERT.get(of + kind, "mov.b32")
+      name = _CONVERT.get(source + kind, "mov.b32")
     elif op == "bits":
       name = "mov.b32"
     elif op in _SAME_BITS:
@@ -375,36 +346,37 @@ class _Writer:
     elif op in _PLAIN and (kind, op) != ("f", "rem"):
       name = _NAMES.get((kind, op), f"{op}.{_SUFFIX[kind]}")
     else:
-      raise Unsupported(f"{op} of {_SUFFIX[kind]}")
+      raise Unsupported(f"PTX code has no operation {op} of {_SUFFIX[kind]}")
     self.lines.append(f"{name} {out}, {', '.join(x)};")
     return out
 
   def _fetch(self, table: int, index: str, kind: str) -> str:
     """Load the entry of a table at an index; return its register."""
-    where = self.p.in_place(table)
-    place = self._register("%d")
-    if isinstance(where, Load):
-      base = self._global(self._parameter(where), where.per_world, kind)
-      step = _bytes(kind) * (self.worlds if where.per_world else 1)
-      self.lines.append(f"mad.wide.u32 {place}, {index}, {step}, {base};")
-      return self._loaded(f"ld.global.nc{'.u8' if kind == 'p' else '.' + _SUFFIX[kind]}", f"{place}+{step * where.row}", kind)
-    first = self.slot[table] if where is None else self.slot[where]
-    self.lines.append(f"mad.wide.u32 {place}, {index}, 4, %own;")
-    return self._loaded(f"ld.local.{'u32' if kind == 'p' else _SUFFIX[kind]}", f"{place}+{4 * first}", kind)
+    source = self.p.in_place(table)
+    entry = self._register("%d")  # address of the entry
+    if isinstance(source, Load):
+      base = self._global(self._parameter(source), source.per_world, kind)
+      step = _bytes(kind) * (self.worlds if source.per_world else 1)
+      self.lines.append(f"mad.wide.u32 {entry}, {index}, {step}, {base};")
+      return self._loaded(f"ld.global.nc{'.u8' if kind == 'p' else '.' + _SUFFIX[kind]}", f"{entry}+{step * source.row}", kind)
+    first = self.slot[table] if source is None else self.slot[source]
+    self.lines.append(f"mad.wide.u32 {entry}, {index}, 4, %own;")
+    return self._loaded(f"ld.local.{'u32' if kind == 'p' else _SUFFIX[kind]}", f"{entry}+{4 * first}", kind)
 
   # --------------------------------------------------------------------------------------------------------------- loops
 
   def _loop(self, k: int) -> None:
+    """Write a loop. Threads whose worlds do not proceed leave the loop."""
     p = self.p
-    loop: Loop = p.of[k]
+    loop: Loop = p.payload[k]
     n = len(loop.params)
     changed = [i for i, a in enumerate(loop.last) if a != loop.params[i]]
-    first, then = self._slots(n), self._slots(len(changed))
+    first, new = self._slots(n), self._slots(len(changed))
     self._forget()
     self.slot[k] = first
     for i, (param, start) in enumerate(zip(loop.params, loop.first, strict=True)):
       self.slot[param] = first + i
-      self.store_own(first + i, self._again(start), p.kind[start])
+      self.store_own(first + i, self._operand(start), p.kind[start])
     self.label += 1
     begin, end = f"LOOP{self.label}", f"DONE{self.label}"
     self.lines.append(f"{begin}:")
@@ -416,21 +388,21 @@ class _Writer:
 
     self.block([(loop.proceeds, leave)], loop.depth)
 
-    def put(slot):
+    def store(slot):
       return lambda register, kind: self.store_own(slot, register, kind)
 
-    self.block([(loop.last[i], put(then + j)) for j, i in enumerate(changed)], loop.depth)
+    self.block([(loop.last[i], store(new + j)) for j, i in enumerate(changed)], loop.depth)
     for j, i in enumerate(changed):
-      self.store_own(first + i, self.load_own(then + j, p.kind[loop.params[i]]), p.kind[loop.params[i]])
+      self.store_own(first + i, self.load_own(new + j, p.kind[loop.params[i]]), p.kind[loop.params[i]])
     self.lines += [f"bra {begin};", f"{end}:"]
     self._forget()
 
-  def _again(self, k: int) -> str:
+  def _operand(self, k: int) -> str:
     """Return an operand for a number that is in no register: a constant, or a register after a load."""
     p = self.p
     if p.op[k] == "const":
       return self._constant(k)
-    return self.load_global(p.of[k], p.kind[k]) if p.op[k] == "load" else self.load_own(self.slot[k], p.kind[k])
+    return self.load_global(p.payload[k], p.kind[k]) if p.op[k] == "load" else self.load_own(self.slot[k], p.kind[k])
 
 
 def _bytes(kind: str) -> int:
@@ -444,8 +416,8 @@ def call(p: Program, inputs: Sequence[jax.Array], outs: Sequence[np.ndarray], dt
   """
   text, used = kernel(p, len(inputs), outs, worlds)
   shapes = [jax.ShapeDtypeStruct(wide(x.shape, worlds, -1), dtype) for x, dtype in zip(outs, dtypes, strict=True)]
-  given = [*inputs, *p.tables]
-  read = [given[k] for k in used if k < len(given)]
+  arrays = [*inputs, *p.tables]
+  read = [arrays[k] for k in used if k < len(arrays)]
   return workarounds.ptx_call(text, "step", read, shapes, -(-worlds // _THREADS), _THREADS)
 
 

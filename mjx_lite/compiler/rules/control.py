@@ -6,7 +6,7 @@ from jax.extend import core as jex_core
 from mjx_lite.compiler.scalars import Unsupported, kind_of, loop_arguments, rule
 from mjx_lite.compiler.workarounds import CALLS
 
-_MAX_TURNS = 64  # iterations of a loop that is unrolled
+_MAX_ITERATIONS = 64  # iterations of a loop that is unrolled
 
 
 @rule(*CALLS)
@@ -28,8 +28,8 @@ def _scan(p, eqn, *xs):
   inside = params["jaxpr"]
   nconst, ncarry = loop_arguments(eqn)
   consts, carry, rows = xs[:nconst], list(xs[nconst : nconst + ncarry]), xs[nconst + ncarry :]
-  if length > _MAX_TURNS:
-    raise Unsupported(f"a loop of {length} turns")
+  if length > _MAX_ITERATIONS:
+    raise Unsupported(f"a loop of {length} iterations is too long to be unrolled; the limit is {_MAX_ITERATIONS}")
   made = [None] * length
   for k in range(length)[:: -1 if params["reverse"] else 1]:
     out = p.run(inside, [*consts, *carry, *(x[k] for x in rows)])
@@ -48,18 +48,18 @@ def _while(p, eqn, *xs):
   def proceeds(state):
     return p.run(params["cond_jaxpr"], [*cond, *state])[0]
 
-  def turn(state):
+  def advance(state):
     return p.run(params["body_jaxpr"], [*body, *state])
 
   state = first
-  for _ in range(_MAX_TURNS):
-    going = p.value(int(proceeds(state).item()))
-    if going is None:
-      return p.loop(proceeds, turn, state)
-    if not going:
+  for _ in range(_MAX_ITERATIONS):
+    condition = p.value(int(proceeds(state).item()))
+    if condition is None:
+      return p.loop(proceeds, advance, state)
+    if not condition:
       return state
-    state = turn(state)
-  return p.loop(proceeds, turn, first)
+    state = advance(state)
+  return p.loop(proceeds, advance, first)
 
 
 @rule("cond")
@@ -69,7 +69,7 @@ def _cond(p, eqn, which, *xs):
   if known is not None:
     return p.run(branches[min(max(int(known), 0), len(branches) - 1)], xs)
   if len(branches) != 2:
-    raise Unsupported("a choice among more than two branches")
+    raise Unsupported("operation cond has no rule for more than two branches")
   is_first = which if kind_of(eqn.invars[0].aval.dtype) == "p" else p.map("ne", "p", which, p.constant(np.int32(0)))
   no, yes = (p.run(b, xs) for b in branches)
   kinds = [kind_of(v.aval.dtype) for v in eqn.outvars]

@@ -14,7 +14,7 @@ def _elementwise(name: str, op: str) -> None:
     if op in COMPARES:
       if kind_of(eqn.invars[0].aval.dtype) == "p":
         if op not in ("eq", "ne"):
-          raise Unsupported(f"{name} of bool")
+          raise Unsupported(f"operation {name} of bool has no rule")
         out = p.map("xor", "p", *xs)
         return out if op == "ne" else p.map("not", "p", out)
       return p.map(op, "p", *xs)
@@ -40,14 +40,14 @@ for _name in ("copy", "copy_p", "name", "stop_gradient", "optimization_barrier")
 @rule("round")
 def _round(p, eqn, x):
   if int(eqn.params["rounding_method"]) != 1:
-    raise Unsupported("round away from zero")
+    raise Unsupported("operation round has a rule only for rounding to the nearest even number")
   return p.map("round", "f", x)
 
 
 @rule("reduce_precision")
 def _reduce_precision(p, eqn, x):
   if eqn.params["exponent_bits"] < 8 or eqn.params["mantissa_bits"] < 23:
-    raise Unsupported("numbers of less precision")
+    raise Unsupported("operation reduce_precision has no rule for fewer bits than float32 has")
   return x
 
 

@@ -40,60 +40,60 @@ def _gather(p, eqn, x, index):
   is_filled, value = "FILL" in mode.upper(), eqn.params["fill_value"]
   filling = p.const((np.nan if kind == "f" else 0) if value is None else value, kind)
   for at in np.ndindex(*index.shape[:-1]):
-    start, ahead = [0] * x.ndim, []
+    start, unknown = [0] * x.ndim, []  # unknown: (dimension, number) of each index that is not constant
     for k, dim in enumerate(d.start_index_map):
       i = int(known[(*at, k)]) if known is not None else p.value(int(index[(*at, k)]))
       if i is None:
-        ahead.append((dim, int(index[(*at, k)])))
+        unknown.append((dim, int(index[(*at, k)])))
       else:
         start[dim] = i
-    for dim, of in zip(d.operand_batching_dims, d.start_indices_batching_dims, strict=True):
-      start[dim] = at[of]
-    place: list[Any] = [slice(None)] * out.ndim
+    for dim, batch_dim in zip(d.operand_batching_dims, d.start_indices_batching_dims, strict=True):
+      start[dim] = at[batch_dim]
+    position: list[Any] = [slice(None)] * out.ndim
     for k, i in zip(batch, at, strict=True):
-      place[k] = i
+      position[k] = i
     limit = [n - s for n, s in zip(x.shape, sizes, strict=True)]
     is_out = any(not 0 <= s <= most for s, most in zip(start, limit, strict=True))
     if is_out and is_filled:
-      out[tuple(place)] = filling
+      out[tuple(position)] = filling
       continue
     start = [min(max(s, 0), most) for s, most in zip(start, limit, strict=True)]
-    if any(sizes[dim] != 1 for dim, _ in ahead) or len(ahead) > 1:
-      raise Unsupported("gather of slices")
-    part = x[tuple(slice(None) if ahead and k == ahead[0][0] else slice(s, s + n)
+    if any(sizes[dim] != 1 for dim, _ in unknown) or len(unknown) > 1:
+      raise Unsupported("operation gather has a rule only for one computed index, which reads single rows")
+    part = x[tuple(slice(None) if unknown and k == unknown[0][0] else slice(s, s + n)
                    for k, (s, n) in enumerate(zip(start, sizes, strict=True)))]  # fmt: skip
-    if ahead:
-      dim, i = ahead[0]
+    if unknown:
+      dim, i = unknown[0]
       lines = np.moveaxis(part, dim, -1)
       part = array([_fetch(p, line, i, kind) for line in lines.reshape(-1, lines.shape[-1])], (*lines.shape[:-1], 1))
       part = np.moveaxis(part, -1, dim)
       if is_filled:
         inside = [p.make("ge", "p", i, p.const(0, "i")), p.make("le", "p", i, p.const(limit[dim], "i"))]
         part = p.map("select", kind, array([p.make("and", "p", *inside)], ()), part, array([filling], ()))
-    out[tuple(place)] = part.reshape([part.shape[k] for k in kept])
+    out[tuple(position)] = part.reshape([part.shape[k] for k in kept])
   return out
 
 
 def _starts(p, starts, shape, sizes):
   """Return where a slice begins: the known starts (0 for others), and (axis, number) of each start that is not known."""
-  found, ahead = [], []
+  found, unknown = [], []
   for k, (s, n, m) in enumerate(zip(starts, shape, sizes, strict=True)):
     i = 0 if n == m else p.value(int(s.item()))
     if i is None:
-      ahead.append((k, int(s.item())))
+      unknown.append((k, int(s.item())))
     found.append(0 if i is None else min(max(i, 0), n - m))
-  return found, ahead
+  return found, unknown
 
 
 @rule("dynamic_slice")
 def _dynamic_slice(p, eqn, x, *starts):
   sizes = eqn.params["slice_sizes"]
-  found, ahead = _starts(p, starts, x.shape, sizes)
-  if len(ahead) > 1:
-    raise Unsupported("slice that begins anywhere on two axes")
-  if not ahead:
+  found, unknown = _starts(p, starts, x.shape, sizes)
+  if len(unknown) > 1:
+    raise Unsupported("operation dynamic_slice has a rule only for one computed start")
+  if not unknown:
     return x[tuple(slice(a, a + n) for a, n in zip(found, sizes, strict=True))]
-  axis, first = ahead[0]
+  axis, first = unknown[0]
   kind, n = kind_of(eqn.outvars[0].aval.dtype), sizes[axis]
   part = x[tuple(slice(None) if k == axis else slice(a, a + m) for k, (a, m) in enumerate(zip(found, sizes, strict=True)))]
   lines = np.moveaxis(part, axis, -1)
@@ -106,21 +106,23 @@ def _dynamic_slice(p, eqn, x, *starts):
 
 @rule("dynamic_update_slice")
 def _dynamic_update_slice(p, eqn, x, new, *starts):
-  found, ahead = _starts(p, starts, x.shape, new.shape)
+  found, unknown = _starts(p, starts, x.shape, new.shape)
   out = x.copy()
-  if not ahead:
+  if not unknown:
     out[tuple(slice(a, a + n) for a, n in zip(found, new.shape, strict=True))] = new
     return out
-  if len(ahead) > 1 or new.shape[ahead[0][0]] != 1 or x.shape[ahead[0][0]] > _MAX_CHOICES:
-    raise Unsupported("slice written anywhere")
-  axis, index = ahead[0]
+  if len(unknown) > 1 or new.shape[unknown[0][0]] != 1 or x.shape[unknown[0][0]] > _MAX_CHOICES:
+    raise Unsupported(
+      f"operation dynamic_update_slice has a rule only for one row at a computed index, among at most {_MAX_CHOICES}"
+    )
+  axis, index = unknown[0]
   kind, n = kind_of(eqn.outvars[0].aval.dtype), x.shape[axis]
   index = p.make("min", "i", p.make("max", "i", index, p.const(0, "i")), p.const(n - 1, "i"))
   bounds = list(enumerate(zip(found, new.shape, strict=True)))
   for k in range(n):
-    place = tuple(slice(k, k + 1) if j == axis else slice(a, a + m) for j, (a, m) in bounds)
-    here = p.make("eq", "p", index, p.const(k, "i"))
-    out[place] = p.map("select", kind, array(here, ()), new, x[place])
+    position = tuple(slice(k, k + 1) if j == axis else slice(a, a + m) for j, (a, m) in bounds)
+    is_written = p.make("eq", "p", index, p.const(k, "i"))
+    out[position] = p.map("select", kind, array(is_written, ()), new, x[position])
   return out
 
 
@@ -128,7 +130,7 @@ def _dynamic_update_slice(p, eqn, x, new, *starts):
 def _scatter(p, eqn, x, index, new):
   d, known = eqn.params["dimension_numbers"], _values(p, index)
   if known is None or d.operand_batching_dims:
-    raise Unsupported("scatter to where the program says")
+    raise Unsupported(f"operation {eqn.primitive.name} has a rule only for constant indices, without batching dimensions")
   kind, out = kind_of(eqn.outvars[0].aval.dtype), x.copy()
   window = [k for k in range(x.ndim) if k not in d.inserted_window_dims]
   batch = [k for k in range(new.ndim) if k not in d.update_window_dims]
@@ -141,14 +143,14 @@ def _scatter(p, eqn, x, index, new):
       start[dim] = int(known[(*at, k)])
     if any(not 0 <= s <= n - m for s, n, m in zip(start, x.shape, sizes, strict=True)):
       if "CLIP" in str(eqn.params["mode"]).upper():
-        raise Unsupported("scatter that clips")
+        raise Unsupported(f"operation {eqn.primitive.name} has no rule for indices that are clipped")
       continue
     part: list[Any] = [slice(None)] * new.ndim
     for k, i in zip(batch, at, strict=True):
       part[k] = i
-    place = tuple(slice(s, s + n) for s, n in zip(start, sizes, strict=True))
-    what = new[tuple(part)].reshape(sizes)
-    out[place] = what if eqn.primitive.name == "scatter" else p.map("add", kind, out[place], what)
+    position = tuple(slice(s, s + n) for s, n in zip(start, sizes, strict=True))
+    update = new[tuple(part)].reshape(sizes)
+    out[position] = update if eqn.primitive.name == "scatter" else p.map("add", kind, out[position], update)
   return out
 
 
@@ -159,10 +161,10 @@ def _sort(p, eqn, *xs):
   kinds = [kind_of(v.aval.dtype) for v in eqn.outvars]
   n = xs[0].shape[axis]
   if n > _MAX_SORTED:
-    raise Unsupported(f"sort of {n} numbers")
+    raise Unsupported(f"operation sort has a rule only for at most {_MAX_SORTED} numbers, not {n}")
   rows = [list(np.moveaxis(x, axis, 0)) for x in xs]
-  for turn in range(n):
-    for k in range(turn % 2, n - 1, 2):
+  for iteration in range(n):
+    for k in range(iteration % 2, n - 1, 2):
       pairs = [(r[k], r[k + 1]) for r in rows]
       swap = p.map("lt", "p", *pairs[nkeys - 1][::-1])
       for low, high in pairs[: nkeys - 1][::-1]:

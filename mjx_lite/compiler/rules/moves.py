@@ -65,7 +65,7 @@ def _slice(p, eqn, x):
 def _pad(p, eqn, x, filling):
   config = eqn.params["padding_config"]
   if any(low < 0 or high < 0 for low, high, _ in config):
-    raise Unsupported("pad by less than nothing")
+    raise Unsupported("operation pad with a negative width has no rule")
   out = np.broadcast_to(filling, eqn.outvars[0].aval.shape).copy()
   out[tuple(slice(low, low + (n - 1) * (inner + 1) + 1 if n else low, inner + 1)
             for (low, _, inner), n in zip(config, x.shape, strict=True))] = x  # fmt: skip

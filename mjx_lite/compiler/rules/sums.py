@@ -15,17 +15,17 @@ def _dot_general(p, eqn, a, b):
   kind = kind_of(eqn.outvars[0].aval.dtype)
   fa, fb = ([k for k in range(x.ndim) if k not in (*c, *m)] for x, c, m in ((a, ca, ba), (b, cb, bb)))
   shape = [a.shape[k] for k in (*ba, *fa)] + [b.shape[k] for k in fb]
-  many = math.prod(a.shape[k] for k in ba)
+  nbatch = math.prod(a.shape[k] for k in ba)
   sizes = [math.prod(x.shape[k] for k in f) for x, f in ((a, fa), (b, fb))]
   n = math.prod(a.shape[k] for k in ca)
-  a = a.transpose(*ba, *fa, *ca).reshape(many, sizes[0], 1, n)
-  b = b.transpose(*bb, *fb, *cb).reshape(many, 1, sizes[1], n)
+  a = a.transpose(*ba, *fa, *ca).reshape(nbatch, sizes[0], 1, n)
+  b = b.transpose(*bb, *fb, *cb).reshape(nbatch, 1, sizes[1], n)
   if not n:
     return p.constant(np.zeros(shape, TYPES[kind]))
   return p.sum([p.map("mul", kind, a[..., k], b[..., k]) for k in range(n)], kind).reshape(shape)
 
 
-def _of_nothing(op: str, kind: str) -> Any:
+def _of_no_numbers(op: str, kind: str) -> Any:
   """Return the result of a reduction of no numbers."""
   if op in ("max", "min"):
     if kind == "p":
@@ -37,10 +37,12 @@ def _of_nothing(op: str, kind: str) -> Any:
 
 
 def _reduction(op):
+  """Return the scalar rule of a reduction by an operation."""
+
   def reduce(p, eqn, x):
     kind, axes = kind_of(eqn.outvars[0].aval.dtype), eqn.params["axes"]
     if not all(x.shape[k] for k in axes):
-      return p.constant(np.full(eqn.outvars[0].aval.shape, _of_nothing(op, kind), TYPES[kind]))
+      return p.constant(np.full(eqn.outvars[0].aval.shape, _of_no_numbers(op, kind), TYPES[kind]))
     return p.fold(op, kind, x, axes)
 
   return reduce
@@ -60,18 +62,20 @@ def _cumsum(p, eqn, x):
 
 
 def _furthest(op):
+  """Return the scalar rule of argmax (`op` is "gt") or argmin ("lt")."""
+
   def rule(p, eqn, x):
     (axis,) = eqn.params["axes"]
     kind, out_kind = (kind_of(v.aval.dtype) for v in (eqn.invars[0], eqn.outvars[0]))
     if kind == "p":
       x, kind = p.map("select", "i", x, p.constant(np.int32(1)), p.constant(np.int32(0))), "i"
     rows = np.moveaxis(x, axis, 0)
-    best, place = rows[0], p.constant(np.zeros(rows.shape[1:], TYPES[out_kind]))
+    best, index = rows[0], p.constant(np.zeros(rows.shape[1:], TYPES[out_kind]))
     for k in range(1, len(rows)):
       better = p.map(op, "p", rows[k], best)
       best = p.map("select", kind, better, rows[k], best)
-      place = p.map("select", out_kind, better, p.constant(np.array(k, TYPES[out_kind])), place)
-    return place
+      index = p.map("select", out_kind, better, p.constant(np.array(k, TYPES[out_kind])), index)
+    return index
 
   return rule
 
