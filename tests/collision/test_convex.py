@@ -359,7 +359,7 @@ def test_corners_of_a_tile_are_those_of_its_hulls(tables):
   corner, which = rng.normal(size=(count.sum(), 3)), rng.integers(tables, size=(1, width))
   table = core.Tables(corner, np.cumsum(count) - count, count, None)
   one = jnp.ones((1, 3, width))
-  c = core.Core(one, one[:, None], np.zeros(1), one, core.Picked(table, jnp.asarray(which)), one, one[:, 0])
+  c = core.ConvexShape(one, one[:, None], np.zeros(1), one, core.Picked(table, jnp.asarray(which)), one, one[:, 0])
   found, direction = core.laid_out(c), rng.normal(size=(1, 3, width))
   point, index = core.support(found, jnp.asarray(direction))
   for k, w in enumerate(which[0]):

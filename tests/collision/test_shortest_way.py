@@ -166,7 +166,7 @@ def test_the_way_out_of_a_ball_is_proved(dtype, size, worlds):
 
   how = shortest.search(lambda _, world: lambda d: jnp.asarray(place)[world][:, None] + dtype(radius) * d, known)
   no = jnp.zeros((1, worlds), bool)
-  nothing = shortest.Way(jnp.zeros((1, 3, worlds), dtype), jnp.full((1, worlds), 7, dtype), no, no)
+  nothing = shortest.Exit(jnp.zeros((1, 3, worlds), dtype), jnp.full((1, worlds), 7, dtype), no, no)
   way = mjx.jit(lambda: lanes.search(jnp.asarray(wanted)[None], how, nothing))()
   assert way.better[0, wanted].all() and not way.unproved.any() and (way.depth[0, ~wanted] == 7).all()
   length = np.linalg.norm(place, axis=1)

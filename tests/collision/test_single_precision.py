@@ -35,7 +35,7 @@ def _poses(rng, apart):
 def _found(corners, mat, pos):
   one = jnp.ones((len(SHAPES), 3, 1), pos.dtype)
   eye = jnp.broadcast_to(jnp.eye(3, dtype=pos.dtype)[..., None], mat.shape)
-  prisms = core.Core(0 * pos, eye, np.full(len(SHAPES), core.CORNERS), one, corners, one, 0 * one[:, 0])
+  prisms = core.ConvexShape(0 * pos, eye, np.full(len(SHAPES), core.CORNERS), one, corners, one, 0 * one[:, 0])
   shapes = core.make(SHAPES, pos, mat, jnp.asarray(SIZE[..., None], pos.dtype), None)
   reach = jnp.ones((len(SHAPES), 1), pos.dtype)
   w = witness.witness(prisms, shapes, gjk.find(prisms, shapes, reach, ITERATIONS))

@@ -167,7 +167,7 @@ class _Single(NamedTuple):
   lost: jax.Array
 
 
-def _nearest(a: core.Core, b: core.Core, margin: jax.Array, iterations: int) -> _Single:
+def _nearest(a: core.ConvexShape, b: core.ConvexShape, margin: jax.Array, iterations: int) -> _Single:
   """Compute the nearest points of two cores where they are within the margin; elsewhere the distance is `NO_CONTACT`."""
 
   def look(lanes, asked):

@@ -47,7 +47,7 @@ class Picked(NamedTuple):
   which: Any
 
 
-class Core(NamedTuple):
+class ConvexShape(NamedTuple):
   """Cores of one geom of each of P pairs.
 
   Attributes:
@@ -80,7 +80,7 @@ _CORNERS = {"box": _BOX, "capsule": _SEGMENT, "sphere": np.zeros((1, 3))}
 
 def make(
   types: list[str], pos: jax.Array, mat: jax.Array, size: jax.Array, hull: HullOf | None, chosen: jax.Array | None = None
-) -> Core:
+) -> ConvexShape:
   """Make the cores of geoms.
 
   Args:
@@ -105,7 +105,9 @@ def make(
   scale = jnp.where(fixed[:, None], 1, size)
   scale = jnp.where(is_type["capsule"][:, None], jnp.stack([0 * size[:, 0], 0 * size[:, 0], size[:, 1]], axis=1), scale)
   radius = jnp.where(is_type["sphere"] | is_type["capsule"], size[:, 0], 0)
-  return Core(pos=pos, mat=mat, kind=kind, size=size, table=Picked(_tables(distinct, hull), which), scale=scale, radius=radius)
+  return ConvexShape(
+    pos=pos, mat=mat, kind=kind, size=size, table=Picked(_tables(distinct, hull), which), scale=scale, radius=radius
+  )
 
 
 def _tables(keys: list[Any], hull: HullOf | None) -> Tables:
@@ -119,20 +121,20 @@ def _tables(keys: list[Any], hull: HullOf | None) -> Tables:
   return Tables(np.concatenate(corners), np.cumsum(count) - count, count, cells)
 
 
-def of_rows(c: Core, index: np.ndarray) -> Core:
+def of_rows(c: ConvexShape, index: np.ndarray) -> ConvexShape:
   """Return the cores at a constant index; the cores are not chosen at run time."""
   assert isinstance(c.table, Picked)
   return _some(c, lambda x: rows(x, index), c.kind[index], Picked(c.table.tables, c.table.which[index]))
 
 
-def _some(c: Core, take: Callable[[jax.Array], jax.Array], kind: Any, table: Any) -> Core:
+def _some(c: ConvexShape, take: Callable[[jax.Array], jax.Array], kind: Any, table: Any) -> ConvexShape:
   """Apply `take` to every array of the cores except kind and table, and replace these two."""
-  return Core(
+  return ConvexShape(
     pos=take(c.pos), mat=take(c.mat), kind=kind, size=take(c.size), table=table, scale=take(c.scale), radius=take(c.radius)
   )
 
 
-def taken(c: Core, lanes: Lanes | None) -> Core:
+def taken(c: ConvexShape, lanes: Lanes | None) -> ConvexShape:
   """Gather the cores of the lanes' pairs and worlds; `lanes` None keeps all cores."""
   if lanes is None:
     return c
@@ -146,7 +148,7 @@ def taken(c: Core, lanes: Lanes | None) -> Core:
   return _some(c, lanes.take, kind, table)
 
 
-def one(c: Core, row: jax.Array, world: jax.Array) -> Core:
+def one(c: ConvexShape, row: jax.Array, world: jax.Array) -> ConvexShape:
   """Return the core (1, ..., 1) of one pair in one world."""
   if isinstance(c.table, Picked):
     table: Any = Picked(c.table.tables, entry(c.table.which, row, world))
@@ -165,7 +167,7 @@ def entry(x: jax.Array | np.ndarray, row: jax.Array, world: jax.Array) -> jax.Ar
   return x
 
 
-def laid_out(c: Core) -> Core:
+def laid_out(c: ConvexShape) -> ConvexShape:
   """Materialize the corners of each core as an array (P, n, 3, W or 1) for loops over all corners.
 
   Tables with a cube map stay as they are. In a tile of worlds a table is selected by comparison with each index, which uses
@@ -184,7 +186,7 @@ def laid_out(c: Core) -> Core:
   return c._replace(table=linear.materialized(table))
 
 
-def box(c: Core) -> tuple[jax.Array, jax.Array]:
+def box(c: ConvexShape) -> tuple[jax.Array, jax.Array]:
   """Compute centre and half sizes (P, 3, W or 1) of the bounding box of each core, in the core's own frame [m]."""
   if isinstance(c.table, Picked):
     tables, which = c.table
@@ -198,7 +200,7 @@ def box(c: Core) -> tuple[jax.Array, jax.Array]:
   return 0.5 * (low + high), 0.5 * (high - low)
 
 
-def corner(c: Core, index: jax.Array) -> jax.Array:
+def corner(c: ConvexShape, index: jax.Array) -> jax.Array:
   """Return the scaled corners (P, ..., 3, W) at indices (P, ..., W)."""
   if isinstance(c.table, Picked):
     tables, which = c.table
@@ -222,16 +224,16 @@ def _in_world(table: jax.Array, index: jax.Array) -> jax.Array:
   return found.reshape(*index.shape[:-1], 3, index.shape[-1])
 
 
-def is_kind(c: Core, kind: int, ndim: int) -> Any:
+def is_kind(c: ConvexShape, kind: int, ndim: int) -> Any:
   """Return a mask of the cores of a kind, for an array of `ndim` axes whose first axis is the pairs."""
   return over(c.kind == kind, ndim)
 
 
-def _kinds(c: Core, ndim: int) -> tuple[Any, Any]:
+def _kinds(c: ConvexShape, ndim: int) -> tuple[Any, Any]:
   return is_kind(c, ELLIPSOID, ndim), is_kind(c, CYLINDER, ndim)
 
 
-def support(c: Core, direction: jax.Array) -> tuple[jax.Array, jax.Array]:
+def support(c: ConvexShape, direction: jax.Array) -> tuple[jax.Array, jax.Array]:
   """Return the support point (P, 3, W) of each core in a direction (P, 3, W), in the core's own frame, and its index (P, W).
 
   The index of a polytope is the corner. The index of a cylinder is 0 for the cap at +z and 1 for the cap at -z. The index of an
@@ -245,19 +247,19 @@ def support(c: Core, direction: jax.Array) -> tuple[jax.Array, jax.Array]:
   return curved_point(c, direction, index, point), index
 
 
-def _farthest(c: Core, direction: jax.Array) -> jax.Array:
+def _farthest(c: ConvexShape, direction: jax.Array) -> jax.Array:
   """Return the index (P, ..., W) of the farthest corner in directions (P, ..., 3, W); ties go to the first corner."""
   if isinstance(c.table, Picked) and c.table.tables.cells is not None:
     return cubemap.farthest(c.table.tables.cells, c.table.which, _along(c, direction))
   return _first_farthest(c, direction)[1]
 
 
-def _along(c: Core, direction: jax.Array) -> jax.Array:
+def _along(c: ConvexShape, direction: jax.Array) -> jax.Array:
   """Scale directions (P, ..., 3, W), for dot products with corners before scaling."""
   return direction * c.scale.reshape(c.scale.shape[0], *[1] * (direction.ndim - 3), *c.scale.shape[1:])
 
 
-def _first_farthest(c: Core, direction: jax.Array) -> tuple[jax.Array, jax.Array]:
+def _first_farthest(c: ConvexShape, direction: jax.Array) -> tuple[jax.Array, jax.Array]:
   """Return the largest dot product of directions and corners, and the first corner that has it, by a loop over all corners."""
   along, table = _along(c, direction)[..., None, :, :], laid_out(c).table
   assert not isinstance(table, Picked)
@@ -265,7 +267,7 @@ def _first_farthest(c: Core, direction: jax.Array) -> tuple[jax.Array, jax.Array
   return first_largest(vector.add(table[..., i, :] * along[..., i, :] for i in range(3)))
 
 
-def extent(c: Core, direction: jax.Array) -> jax.Array:
+def extent(c: ConvexShape, direction: jax.Array) -> jax.Array:
   """Compute the support function (P, K, W) of each core for K directions (P, K, 3, W) in the core's own frame."""
   if isinstance(c.table, Picked) and c.table.tables.cells is not None:
     far = vector.dot(corner(c, _farthest(c, direction)), direction)
@@ -279,7 +281,7 @@ def extent(c: Core, direction: jax.Array) -> jax.Array:
   return jnp.where(ellipsoid, safe.norm(direction * c.size[:, None]), jnp.where(cylinder, on_cylinder, far))
 
 
-def curved_point(c: Core, direction: jax.Array, index: jax.Array, otherwise: jax.Array) -> jax.Array:
+def curved_point(c: ConvexShape, direction: jax.Array, index: jax.Array, otherwise: jax.Array) -> jax.Array:
   """Return the surface point with a given outward normal; on a cylinder, the point of the rim of the cap `index`.
 
   Args:

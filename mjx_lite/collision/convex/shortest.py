@@ -41,7 +41,7 @@ _SIDES = (1, 2), (2, 0), (0, 1)  # corners at the ends of the side that is oppos
 _FIRST = np.array([[x, y, z] for x in (0, 1) for y in (2, 3) for z in (4, 5)], np.int32).T  # an octahedron
 
 
-class Way(NamedTuple):
+class Exit(NamedTuple):
   """Result of a search: the direction (3,) of the least depth, the depth () of Y along this direction, whether the depth is
   less than the known depth (), and whether another direction may be better by more than `DOUBT` ()."""
 
@@ -91,7 +91,7 @@ def search(
   furthest: Callable[[jax.Array, jax.Array], Callable[[jax.Array], jax.Array]],
   known: Callable[[jax.Array, jax.Array], Known],
 ) -> lanes.Search:
-  """Describe the search for the least depth. The result of a search is a `Way`.
+  """Describe the search for the least depth. The result of a search is a `Exit`.
 
   Args:
     furthest: function of a row and a world. It returns the support function of Y: from directions (3, n) to points (3, n).
@@ -111,7 +111,7 @@ def search(
     k = s.known
     better = s.depth < k.depth - k.tolerance
     unproved = _lowest(s) < s.depth - DOUBT[s.depth.dtype.itemsize] * k.size
-    return Way(jnp.where(better, s.normal, k.normal), s.depth, better, unproved)
+    return Exit(jnp.where(better, s.normal, k.normal), s.depth, better, unproved)
 
   return lanes.Search(start, goes_on, lambda s: _divide(s, furthest(*s.at)), end)
 

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from mjx_lite.collision.convex import core
-from mjx_lite.collision.convex.core import Core
+from mjx_lite.collision.convex.core import ConvexShape
 from mjx_lite.collision.convex.gjk import Features
 from mjx_lite.math import safe, vector
 from mjx_lite.ops import linear, loops
@@ -37,8 +37,8 @@ class Witness(NamedTuple):
 class _Posed(NamedTuple):
   """Features as functions of poses and sizes."""
 
-  a: Core
-  b: Core
+  a: ConvexShape
+  b: ConvexShape
   turn: jax.Array  # (P, 3, 3, W) rotation from the second core's frame to the first's
   place: jax.Array  # (P, 3, W) position of the second core [m]
   index_a: jax.Array
@@ -49,7 +49,7 @@ class _Posed(NamedTuple):
   frozen_b: jax.Array
 
 
-def witness(a: Core, b: Core, f: Features, asked: jax.Array | bool = True) -> Witness:
+def witness(a: ConvexShape, b: ConvexShape, f: Features, asked: jax.Array | bool = True) -> Witness:
   """Compute the witness of two cores; zeros if `asked` () is False.
 
   Gradient: exact where the features are unique. For polytopes whose nearest features change (flat on flat), that of the
@@ -149,7 +149,7 @@ def _pick_first(on):
   return jnp.argmax(on, axis=1)[:, None] == np.arange(3)[:, None]
 
 
-def _fixed(c: Core, index: jax.Array, point: jax.Array) -> jax.Array:
+def _fixed(c: ConvexShape, index: jax.Array, point: jax.Array) -> jax.Array:
   """Return points (P, 3, 3, W) fixed to the body: corners, or the points found on a curved core."""
   corners = core.corner(c, index)
   if not c.curved:
@@ -159,7 +159,7 @@ def _fixed(c: Core, index: jax.Array, point: jax.Array) -> jax.Array:
   return jnp.where(core.is_kind(c, core.CORNERS, 4), corners, held * size)
 
 
-def _is_flat(c: Core, point: jax.Array) -> jax.Array:
+def _is_flat(c: ConvexShape, point: jax.Array) -> jax.Array:
   """Return whether the points on a core stay fixed to the body: those of a cylinder that stands on its cap."""
   spread = vector.dot(point[:, 1:] - point[:, :1], (point[:, 1:] - point[:, :1]) * np.array([1, 1, 0])[:, None])
   return core.is_kind(c, core.CYLINDER, 2) & (jnp.max(spread, axis=1) > (_FLAT * c.size[:, 0]) ** 2)

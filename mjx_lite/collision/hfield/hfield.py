@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from mjx_lite.collision.convex import core, gjk, witness
-from mjx_lite.collision.convex.core import Core
+from mjx_lite.collision.convex.core import ConvexShape
 from mjx_lite.collision.hfield import prism
 from mjx_lite.collision.shapes import NO_CONTACT, Contacts, Shape, make_contacts, only_where
 from mjx_lite.math import vector
@@ -289,7 +289,7 @@ def _search(p: HFieldPlan, a: Shape, b: Shape, margin: jax.Array, near: _Under, 
   return in_lanes(wanted, look, (no, jnp.full_like(zero[:, 0], NO_CONTACT), zero, zero + 1, no), sift=True)
 
 
-def _cores(p: HFieldPlan, a: Shape, near: _Under) -> Core:
+def _cores(p: HFieldPlan, a: Shape, near: _Under) -> ConvexShape:
   """Make convex cores of the prisms."""
   dtype, z = near.z.dtype, near.z
   base = jnp.broadcast_to(-p.size[p.pair, 3][:, None, None].astype(dtype), z.shape)
@@ -300,7 +300,7 @@ def _cores(p: HFieldPlan, a: Shape, near: _Under) -> Core:
   mat = rows(a.mat, p.pair)
   down = centre - away[:, None] * np.array([0, 0, 1], dtype)[:, None]
   one = jnp.ones((len(p.pair), 3, 1), dtype)
-  return Core(
+  return ConvexShape(
     pos=rows(a.pos, p.pair) + vector.mat_vec(mat, down),
     mat=mat,
     kind=np.full(len(p.pair), core.CORNERS),
