@@ -14,7 +14,7 @@ import numpy as np
 from mjx_lite.collision import broadphase, mixing, narrow, pairs, shapes
 from mjx_lite.collision.broadphase import NO_BOUND, Capacity
 from mjx_lite.collision.convex import hulls
-from mjx_lite.collision.convex.hulls import HullOf
+from mjx_lite.collision.convex.hulls import GeomHulls
 from mjx_lite.collision.shapes import Shape
 from mjx_lite.math.geometry import make_frame
 from mjx_lite.model.enums import DisableBit, GeomType
@@ -32,8 +32,8 @@ class Group(NamedTuple):
   pair: np.ndarray  # (n,) indices into the candidate list
   geom1: np.ndarray
   geom2: np.ndarray
-  hull1: HullOf | None  # hulls of the meshes among the geoms, in order
-  hull2: HullOf | None
+  hull1: GeomHulls | None  # hulls of the meshes among the geoms, in order
+  hull2: GeomHulls | None
   tables: narrow.Tables
   budget: int  # number of pairs in the narrow phase; the nearest pairs, where there are more
 
@@ -201,7 +201,7 @@ def _reaches(candidates: list[pairs.Pair], values: dict[str, np.ndarray]) -> np.
 
 def _hulls(
   s: dict[str, Any], geom_type: list[str], types: list[tuple[str, str]], geom1: np.ndarray, geom2: np.ndarray
-) -> Callable[[np.ndarray], HullOf | None]:
+) -> Callable[[np.ndarray], GeomHulls | None]:
   """Return a function that returns the hulls of the meshes among given geoms, in order; None if there are no meshes."""
   hulled = {"mesh", "sdf"} if ("plane", "sdf") in types else {"mesh"}
   meshes = [s["geom_dataid"][g] for g in {*geom1, *geom2} if geom_type[g] in hulled]
@@ -210,7 +210,7 @@ def _hulls(
 
   def hulls_of(geoms):
     data = np.array([s["geom_dataid"][g] for g in geoms if geom_type[g] in hulled], int)
-    return HullOf(tables, tables.start[data], tables.count[data]) if len(data) else None
+    return GeomHulls(tables, tables.start[data], tables.nvert[data]) if len(data) else None
 
   return hulls_of
 

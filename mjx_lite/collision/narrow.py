@@ -12,7 +12,7 @@ import jax
 import numpy as np
 
 from mjx_lite.collision.convex import convex
-from mjx_lite.collision.convex.hulls import HullOf
+from mjx_lite.collision.convex.hulls import GeomHulls
 from mjx_lite.collision.hfield import hfield
 from mjx_lite.collision.primitive.primitive import COLLIDERS
 from mjx_lite.collision.sdf.sdf import FieldCollider
@@ -33,8 +33,8 @@ class Members(NamedTuple):
   types: list[tuple[str, str]]  # geom types of each pair
   geom1: np.ndarray  # (n,) ids
   geom2: np.ndarray
-  hull1: HullOf | None  # hulls of the meshes among the geoms, in order
-  hull2: HullOf | None
+  hull1: GeomHulls | None  # hulls of the meshes among the geoms, in order
+  hull2: GeomHulls | None
   reach: Callable[[], np.ndarray]  # computes the radii (n,) of balls around the second geoms, outside of which nothing touches
 
 

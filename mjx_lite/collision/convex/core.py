@@ -1,4 +1,4 @@
-"""Convex cores and their support functions. A geom is the set of all points within a radius of its core.
+"""Convex shapes and their support functions. A shape is the set of all points within a radius of its core.
 
 The core of a sphere is a point, and of a capsule a segment. The core of a box, a mesh or a prism is the convex hull of its
 corners. Ellipsoids and cylinders are their own cores. Corners are rows of a constant table, times a scale that carries the
@@ -14,16 +14,15 @@ import jax.numpy as jnp
 import numpy as np
 
 from mjx_lite.collision.convex import cubemap
-from mjx_lite.collision.convex.hulls import HullOf, cells_of
-from mjx_lite.compiler import regions
+from mjx_lite.collision.convex.hulls import GeomHulls, cells_of
 from mjx_lite.math import safe, vector
 from mjx_lite.math.extreme import first_largest
-from mjx_lite.ops import linear
+from mjx_lite.ops import linear, tiles
 from mjx_lite.ops.lanes import Lanes
 from mjx_lite.ops.select import fetched, gather, over, rows
 
 CORNERS, ELLIPSOID, CYLINDER = range(3)
-_FEW = 32  # up to this number of tables, a table is selected by comparisons
+_COMPARED = 32  # up to this number of tables, a table is selected by comparisons in a tile of worlds
 
 
 class Tables(NamedTuple):
@@ -31,24 +30,24 @@ class Tables(NamedTuple):
 
   corner: np.ndarray  # (n, 3)
   first: np.ndarray  # (K,) row of the first corner
-  count: np.ndarray  # (K,) number of corners
+  ncorner: np.ndarray  # (K,) number of corners
   cells: cubemap.CubeMap | None  # present if a hull has more than `cubemap.MANY` corners
 
   def padded(self) -> np.ndarray:
     """Return the corners (K, n, 3); n is the largest number of corners, and the first corner pads the smaller polytopes."""
-    k = np.arange(self.count.max())
-    return self.corner[self.first[:, None] + np.where(k < self.count[:, None], k, 0)]
+    k = np.arange(self.ncorner.max())
+    return self.corner[self.first[:, None] + np.where(k < self.ncorner[:, None], k, 0)]
 
 
 class Picked(NamedTuple):
-  """A table for each of P cores: `which` is the index of the table, (P, W) for geoms chosen at run time, else (P, 1)."""
+  """A table for each of P shapes: `which` is the index of the table, (P, W) for geoms chosen at run time, else (P, 1)."""
 
   tables: Tables
   which: Any
 
 
 class ConvexShape(NamedTuple):
-  """Cores of one geom of each of P pairs.
+  """Convex shape of one geom of each of P pairs.
 
   Attributes:
     pos, mat: pose (P, 3, W) [m], (P, 3, 3, W).
@@ -69,7 +68,7 @@ class ConvexShape(NamedTuple):
 
   @property
   def curved(self) -> bool:
-    """Return whether some core may be an ellipsoid or a cylinder."""
+    """Return whether some shape may be an ellipsoid or a cylinder."""
     return not isinstance(self.kind, np.ndarray) or bool((self.kind != CORNERS).any())
 
 
@@ -79,9 +78,9 @@ _CORNERS = {"box": _BOX, "capsule": _SEGMENT, "sphere": np.zeros((1, 3))}
 
 
 def make(
-  types: list[str], pos: jax.Array, mat: jax.Array, size: jax.Array, hull: HullOf | None, chosen: jax.Array | None = None
+  types: list[str], pos: jax.Array, mat: jax.Array, size: jax.Array, hull: GeomHulls | None, chosen: jax.Array | None = None
 ) -> ConvexShape:
-  """Make the cores of geoms.
+  """Make the convex shapes of geoms.
 
   Args:
     types: geom types of the P geoms.
@@ -89,7 +88,7 @@ def make(
     hull: hulls of the meshes among the geoms, in order.
     chosen: (k, W) indices of the geoms to which `pos`, `mat` and `size` belong; None for all P geoms, in order.
   """
-  mesh = iter(zip(hull.first, hull.count, strict=True) if hull is not None else [])
+  mesh = iter(zip(hull.first, hull.nvert, strict=True) if hull is not None else [])
   keys = [next(mesh) if t == "mesh" else t if t in _CORNERS else "sphere" for t in types]
   distinct = list(dict.fromkeys(keys))
   which: Any = np.array([distinct.index(k) for k in keys], np.int32)[:, None]
@@ -110,52 +109,52 @@ def make(
   )
 
 
-def _tables(keys: list[Any], hull: HullOf | None) -> Tables:
+def _tables(keys: list[Any], hull: GeomHulls | None) -> Tables:
   """Make tables for keys: a type in `_CORNERS`, or the first vertex and the number of vertices of a hull."""
   vert = hull.tables.vert if hull is not None else np.zeros((0, 3))
   corners = [_CORNERS[k] if isinstance(k, str) else vert[k[0] : k[0] + k[1]] for k in keys]
-  count, cells = np.array([len(x) for x in corners]), None
-  if hull is not None and count.max() > cubemap.MANY:
-    maps = [cubemap.of(x) if isinstance(k, str) else cells_of(hull.tables, k[0]) for k, x in zip(keys, corners, strict=True)]
+  ncorner, cells = np.array([len(x) for x in corners]), None
+  if hull is not None and ncorner.max() > cubemap.MANY:
+    maps = [cubemap.make(x) if isinstance(k, str) else cells_of(hull.tables, k[0]) for k, x in zip(keys, corners, strict=True)]
     cells = cubemap.join(maps)
-  return Tables(np.concatenate(corners), np.cumsum(count) - count, count, cells)
+  return Tables(np.concatenate(corners), np.cumsum(ncorner) - ncorner, ncorner, cells)
 
 
 def of_rows(c: ConvexShape, index: np.ndarray) -> ConvexShape:
-  """Return the cores at a constant index; the cores are not chosen at run time."""
+  """Return the shapes at a constant index; the shapes are not chosen at run time."""
   assert isinstance(c.table, Picked)
-  return _some(c, lambda x: rows(x, index), c.kind[index], Picked(c.table.tables, c.table.which[index]))
+  return _gathered(c, lambda x: rows(x, index), c.kind[index], Picked(c.table.tables, c.table.which[index]))
 
 
-def _some(c: ConvexShape, take: Callable[[jax.Array], jax.Array], kind: Any, table: Any) -> ConvexShape:
-  """Apply `take` to every array of the cores except kind and table, and replace these two."""
+def _gathered(c: ConvexShape, take: Callable[[jax.Array], jax.Array], kind: Any, table: Any) -> ConvexShape:
+  """Apply `take` to every array of the shapes except kind and table, and replace these two."""
   return ConvexShape(
     pos=take(c.pos), mat=take(c.mat), kind=kind, size=take(c.size), table=table, scale=take(c.scale), radius=take(c.radius)
   )
 
 
-def taken(c: ConvexShape, lanes: Lanes | None) -> ConvexShape:
-  """Gather the cores of the lanes' pairs and worlds; `lanes` None keeps all cores."""
+def take_lanes(c: ConvexShape, lanes: Lanes | None) -> ConvexShape:
+  """Gather the shapes of the lanes' pairs and worlds; `lanes` None keeps all shapes."""
   if lanes is None:
     return c
   if isinstance(c.table, Picked):
     tables, which = c.table
-    table = Picked(tables, lanes.take(which) if len(tables.count) > 1 else which[:1])
+    table = Picked(tables, lanes.take(which) if len(tables.ncorner) > 1 else which[:1])
   else:
     table = lanes.take(c.table)
   common = isinstance(c.kind, np.ndarray) and (c.kind == c.kind[0]).all()
   kind = c.kind[:1] if common else lanes.take(c.kind.reshape(len(c.kind), -1))
-  return _some(c, lanes.take, kind, table)
+  return _gathered(c, lanes.take, kind, table)
 
 
 def one(c: ConvexShape, row: jax.Array, world: jax.Array) -> ConvexShape:
-  """Return the core (1, ..., 1) of one pair in one world."""
+  """Return the shape (1, ..., 1) of one pair in one world."""
   if isinstance(c.table, Picked):
     table: Any = Picked(c.table.tables, entry(c.table.which, row, world))
   else:
     table = entry(c.table, row, world)
   kind = c.kind if c.kind.shape == (1,) else entry(c.kind.reshape(len(c.kind), -1), row, world)
-  return _some(c, lambda x: entry(x, row, world), kind, table)
+  return _gathered(c, lambda x: entry(x, row, world), kind, table)
 
 
 def entry(x: jax.Array | np.ndarray, row: jax.Array, world: jax.Array) -> jax.Array:
@@ -178,12 +177,15 @@ def laid_out(c: ConvexShape) -> ConvexShape:
   corner, which = c.table.tables.padded().astype(c.pos.dtype)[..., None], c.table.which
   if isinstance(which, np.ndarray):
     return c._replace(table=jnp.asarray(corner[which[:, 0]]))
-  if not regions.are_several(which.shape[-1]) or len(corner) > _FEW:
-    table = gather(corner, which)
-  else:
-    which = which[:, None, None]
-    table = functools.reduce(lambda x, k: jnp.where(which == k, corner[k], x), range(1, len(corner)), jnp.asarray(corner[:1]))
+  by_comparison = _compared if len(corner) <= _COMPARED else gather
+  table = tiles.choose(which, single=gather, tile=by_comparison, batch=gather)(corner, which)
   return c._replace(table=linear.materialized(table))
+
+
+def _compared(table: np.ndarray, index: jax.Array) -> jax.Array:
+  """Return `gather(table, index)` by a comparison of the index with each row."""
+  index = index[:, None, None]
+  return functools.reduce(lambda x, k: jnp.where(index == k, table[k], x), range(1, len(table)), jnp.asarray(table[:1]))
 
 
 def box(c: ConvexShape) -> tuple[jax.Array, jax.Array]:
@@ -225,7 +227,7 @@ def _in_world(table: jax.Array, index: jax.Array) -> jax.Array:
 
 
 def is_kind(c: ConvexShape, kind: int, ndim: int) -> Any:
-  """Return a mask of the cores of a kind, for an array of `ndim` axes whose first axis is the pairs."""
+  """Return a mask of the shapes of a kind, for an array of `ndim` axes whose first axis is the pairs."""
   return over(c.kind == kind, ndim)
 
 

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from mjx_lite.collision.convex import convex, hulls
-from mjx_lite.collision.convex.hulls import HullOf
+from mjx_lite.collision.convex.hulls import GeomHulls
 from mjx_lite.collision.driver import type_name
 from mjx_lite.collision.primitive.primitive import COLLIDERS
 from mjx_lite.collision.sdf.sdf_mesh import FIELD_COLLIDERS
@@ -92,9 +92,9 @@ def _of_types(m, xpos, xmat, distmax, types, a, b, flip) -> Distance:
   return Distance(dist, jnp.where(near[:, None], ends, 0), lost)
 
 
-def _hull(m: Model, geoms: np.ndarray, kind: str) -> HullOf | None:
+def _hull(m: Model, geoms: np.ndarray, kind: str) -> GeomHulls | None:
   if kind not in ("mesh", "sdf"):
     return None
   mesh = m.geom_dataid[geoms]
   tables = hulls.plan(m.layout.static, mesh)
-  return HullOf(tables, tables.start[mesh], tables.count[mesh])
+  return GeomHulls(tables, tables.start[mesh], tables.nvert[mesh])
