@@ -16,7 +16,7 @@ import pytest
 from scipy.spatial import ConvexHull
 
 import mjx_lite as mjx
-from mjx_lite.collision.convex import convex, core
+from mjx_lite.collision.convex import convex, support
 from mjx_lite.collision.convex.hulls import GeomHulls
 from mjx_lite.collision.shapes import Shape
 from mjx_lite.compiler import regions
@@ -358,11 +358,11 @@ def test_corners_of_a_tile_are_those_of_its_hulls(tables):
   rng, width = np.random.default_rng(0), max(2, regions.lanes())
   count = 3 + rng.integers(5, size=tables)
   corner, which = rng.normal(size=(count.sum(), 3)), rng.integers(tables, size=(1, width))
-  table = core.Tables(corner, np.cumsum(count) - count, count, None)
+  table = support.Tables(corner, np.cumsum(count) - count, count, None)
   one = jnp.ones((1, 3, width))
-  c = core.ConvexShape(one, one[:, None], np.zeros(1), one, core.Picked(table, jnp.asarray(which)), one, one[:, 0])
-  found, direction = core.laid_out(c), rng.normal(size=(1, 3, width))
-  point, index = core.support(found, jnp.asarray(direction))
+  c = support.ConvexShape(one, one[:, None], np.zeros(1), one, support.Picked(table, jnp.asarray(which)), one, one[:, 0])
+  found, direction = support.laid_out(c), rng.normal(size=(1, 3, width))
+  point, index = support.farthest(found, jnp.asarray(direction))
   for k, w in enumerate(which[0]):
     mine = corner[table.first[w] : table.first[w] + count[w]]
     np.testing.assert_array_equal(np.asarray(found.table)[0, : count[w], :, k], mine)

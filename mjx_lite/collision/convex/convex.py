@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from mjx_lite.collision.convex import core, faces, gjk, manifold, witness
+from mjx_lite.collision.convex import faces, gjk, manifold, support, witness
 from mjx_lite.collision.convex.hulls import GeomHulls
 from mjx_lite.collision.shapes import NO_CONTACT, Contacts, Shape, make_contacts, only_where
 from mjx_lite.math import vector
@@ -128,8 +128,8 @@ def collide(
   Source: `mjc_Convex`, `mjc_ccd`.
   Gradient: of the features found; where the nearest features are not unique, the derivative for one choice of them.
   """
-  ca = core.make(list(p.types_a), a.pos, a.mat, a.size, p.hull_a, chosen)
-  cb = core.make(list(p.types_b), b.pos, b.mat, b.size, p.hull_b, chosen)
+  ca = support.make(list(p.types_a), a.pos, a.mat, a.size, p.hull_a, chosen)
+  cb = support.make(list(p.types_b), b.pos, b.mat, b.size, p.hull_b, chosen)
   single = _nearest(ca, cb, margin, iterations)
   slot = np.arange(NCON)[:, None]
   dist = only_where(slot == 0, single.dist[:, None])
@@ -167,11 +167,11 @@ class _Single(NamedTuple):
   lost: jax.Array
 
 
-def _nearest(a: core.ConvexShape, b: core.ConvexShape, margin: jax.Array, iterations: int) -> _Single:
+def _nearest(a: support.ConvexShape, b: support.ConvexShape, margin: jax.Array, iterations: int) -> _Single:
   """Compute the nearest points of two shapes where they are within the margin; elsewhere the distance is `NO_CONTACT`."""
 
   def look(lanes, asked):
-    ca, cb = core.take_lanes(a, lanes), core.take_lanes(b, lanes)
+    ca, cb = support.take_lanes(a, lanes), support.take_lanes(b, lanes)
     limit = margin if lanes is None else lanes.take(margin)
     found = gjk.find(ca, cb, limit + ca.radius + cb.radius, iterations, asked=asked)
     w = witness.witness(ca, cb, found, asked)

@@ -7,6 +7,7 @@ If the shapes do not overlap, the target is the origin, and |c| is the distance.
 the line from the centre of Y through the origin until the target is outside of Y. Then the target is placed above the origin
 along the last normal, again and again, until the normal does not change. Now c is the foot of the origin on the boundary of Y,
 and n . c is the depth. One loop does all of this; each iteration evaluates the support function of each shape once.
+A shape is here without its radius (`support.ConvexShape`).
 
 The foot is a local minimum of the depth. Unless the foot is known to be the global minimum, `shortest` searches all directions
 for a smaller depth. If there is one, the loop restarts above that point of the boundary.
@@ -17,9 +18,9 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from mjx_lite.collision.convex import boxes, core, iteration, shortest
-from mjx_lite.collision.convex.core import ConvexShape
+from mjx_lite.collision.convex import boxes, iteration, shortest, support
 from mjx_lite.collision.convex.iteration import Problem, State
+from mjx_lite.collision.convex.support import ConvexShape
 from mjx_lite.math import safe, vector
 from mjx_lite.ops import linear
 from mjx_lite.ops.lanes import search
@@ -61,7 +62,7 @@ def near(a: ConvexShape, b: ConvexShape, reach: jax.Array) -> jax.Array:
   """Return a mask (P, W) of the pairs that may be within reach (P, W or 1) [m], by bounding boxes. Without gradient."""
   a, b, reach = iteration.without_gradient(a), iteration.without_gradient(b), jax.lax.stop_gradient(reach)
   rotation = vector.mat_mat(vector.transpose(a.mat), b.mat)
-  (middle_a, half_a), (middle_b, half_b) = core.box(a), core.box(b)
+  (middle_a, half_a), (middle_b, half_b) = support.box(a), support.box(b)
   offset = vector.mat_t_vec(a.mat, b.pos - a.pos) + vector.mat_vec(rotation, middle_b) - middle_a
   slack = 1e-5 * jnp.max(half_a + half_b, axis=1)  # for rounding
   return boxes.separation(offset, rotation, half_a, half_b) <= reach + slack
@@ -136,12 +137,12 @@ def _leave_elsewhere(p: Problem, s: State, asked: jax.Array | bool, no: jax.Arra
   """
 
   def support_of(*at):
-    a, b = core.one(p.a, *at), core.one(p.b, *at)
-    rotation, position = core.entry(p.rotation, *at), core.entry(p.position, *at)
-    return lambda direction: iteration.support(a, b, rotation, position, direction[None])[0][0]
+    a, b = support.one(p.a, *at), support.one(p.b, *at)
+    rotation, position = support.entry(p.rotation, *at), support.entry(p.position, *at)
+    return lambda direction: iteration.support_of_difference(a, b, rotation, position, direction[None])[0][0]
 
   def known(*numbers):
-    return lambda *at: shortest.Known(*(core.entry(x, *at)[0, ..., 0] for x in numbers))
+    return lambda *at: shortest.Known(*(support.entry(x, *at)[0, ..., 0] for x in numbers))
 
   depth = _height(s)
   exact, curved = (x[depth.dtype.itemsize] * p.size for x in (shortest.SHORTER, shortest.CURVED))
@@ -191,4 +192,4 @@ def _inner_radius(c: ConvexShape) -> jax.Array:
   if not c.curved:
     return jnp.zeros_like(c.size[:, 0])
   low, high = (f(f(c.size[:, 0], c.size[:, 1]), c.size[:, 2]) for f in (jnp.minimum, jnp.maximum))
-  return jnp.where(core.is_kind(c, core.ELLIPSOID, 2), low * low / high, 0)
+  return jnp.where(support.is_kind(c, support.ELLIPSOID, 2), low * low / high, 0)

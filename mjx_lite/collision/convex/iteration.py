@@ -10,8 +10,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from mjx_lite.collision.convex import core, shortest, simplex
-from mjx_lite.collision.convex.core import ConvexShape
+from mjx_lite.collision.convex import shortest, simplex, support
+from mjx_lite.collision.convex.support import ConvexShape
 from mjx_lite.math import safe, vector
 from mjx_lite.math.extreme import first_largest
 from mjx_lite.ops import linear
@@ -59,8 +59,8 @@ class Problem(NamedTuple):
   iterations: int
 
   def support(self, direction: jax.Array) -> tuple[jax.Array, ...]:
-    """Return the support point of Y in directions (P, 3, W), and more: see `support`."""
-    return support(self.a, self.b, self.rotation, self.position, direction)
+    """Return the support point of Y in directions (P, 3, W), and more: see `support_of_difference`."""
+    return support_of_difference(self.a, self.b, self.rotation, self.position, direction)
 
   def target_height(self, depth: jax.Array) -> jax.Array:
     """Return the target's height above the surface: as small as the depth, to find the same foot, but above rounding."""
@@ -110,7 +110,7 @@ def problem(a: ConvexShape, b: ConvexShape, reach: jax.Array, iterations: int) -
   rotation = vector.mat_mat(vector.transpose(a.mat), b.mat)
   position = vector.mat_t_vec(a.mat, b.pos - a.pos)
   rotation, position, reach = (jnp.broadcast_to(x, (*x.shape[:-1], width)) for x in (rotation, position, reach))
-  polytopes = core.is_kind(a, core.CORNERS, 2) & core.is_kind(b, core.CORNERS, 2)
+  polytopes = support.is_kind(a, support.CORNERS, 2) & support.is_kind(b, support.CORNERS, 2)
   tiny = jnp.finfo(position.dtype).eps
   size = _extent(a) + _extent(b)
   small = size * tiny**0.5 * 0.1
@@ -124,8 +124,8 @@ def problem(a: ConvexShape, b: ConvexShape, reach: jax.Array, iterations: int) -
   exact, settles = (lib.where(polytopes, x, y) for x, y in ((16 * tiny, rough), (4 * tiny, rough)))
   exact, settles = (jnp.asarray(x, position.dtype) for x in (exact, settles))
   return Problem(
-    a=core.laid_out(a),  # last: the bounding boxes above use the constant tables
-    b=core.laid_out(b),
+    a=support.laid_out(a),  # last: the bounding boxes above use the constant tables
+    b=support.laid_out(b),
     rotation=rotation,
     position=position,
     reach=reach,
@@ -349,12 +349,12 @@ def _retarget(p: Problem, s: State, new: State, x: _Progress, e: _Decision) -> S
   )
 
 
-def support(
+def support_of_difference(
   a: ConvexShape, b: ConvexShape, rotation: jax.Array, position: jax.Array, direction: jax.Array
 ) -> tuple[jax.Array, ...]:
   """Return the support point (P, 3, W) of Y in a direction, the support points of the two shapes, and their indices (P, W)."""
-  point_a, index_a = core.support(a, direction)
-  point_b, index_b = core.support(b, -vector.mat_t_vec(rotation, direction))
+  point_a, index_a = support.farthest(a, direction)
+  point_b, index_b = support.farthest(b, -vector.mat_t_vec(rotation, direction))
   return point_a - position - vector.mat_vec(rotation, point_b), point_a, point_b, index_a, index_b
 
 
@@ -365,11 +365,11 @@ def first_max(x: jax.Array) -> jax.Array:
 
 def _extent(c: ConvexShape) -> jax.Array:
   """Return the radius (P, W or 1) of a ball around the centre that contains the shape [m]."""
-  middle, half = core.box(c)
+  middle, half = support.box(c)
   corners = safe.norm(jnp.abs(middle) + half)
   x, y, z = (c.size[:, k] for k in range(3))
-  round_ = jnp.where(core.is_kind(c, core.CYLINDER, 2), x + y, jnp.maximum(jnp.maximum(x, y), z))
-  return jnp.where(core.is_kind(c, core.CORNERS, 2), corners, round_)
+  round_ = jnp.where(support.is_kind(c, support.CYLINDER, 2), x + y, jnp.maximum(jnp.maximum(x, y), z))
+  return jnp.where(support.is_kind(c, support.CORNERS, 2), corners, round_)
 
 
 def without_gradient(c: ConvexShape) -> ConvexShape:

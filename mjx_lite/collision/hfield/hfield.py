@@ -11,8 +11,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from mjx_lite.collision.convex import core, gjk, witness
-from mjx_lite.collision.convex.core import ConvexShape
+from mjx_lite.collision.convex import gjk, support, witness
+from mjx_lite.collision.convex.support import ConvexShape
 from mjx_lite.collision.hfield import prism
 from mjx_lite.collision.shapes import NO_CONTACT, Contacts, Shape, make_contacts, only_where
 from mjx_lite.math import vector
@@ -224,9 +224,9 @@ def _bounds(p: HFieldPlan, a: Shape, b: Shape) -> tuple[jax.Array, jax.Array]:
   if p.types[0] == "capsule":
     reach = b.size[:, :1] + jnp.abs(vector.mat_t_vec(a.mat, b.axis(2))) * b.size[:, 1:2]
     return reach, reach
-  shape = core.make(list(p.types), b.pos, b.mat, b.size, b.hull)
+  shape = support.make(list(p.types), b.pos, b.mat, b.size, b.hull)
   rotation, radius = vector.mat_mat(vector.transpose(a.mat), b.mat), shape.radius[:, None]
-  return core.extent(shape, -rotation) + radius, core.extent(shape, rotation) + radius
+  return support.extent(shape, -rotation) + radius, support.extent(shape, rotation) + radius
 
 
 def _closed(p: HFieldPlan, a: Shape, b: Shape, margin: jax.Array, near: _Under, iterations: int) -> tuple[jax.Array, ...]:
@@ -267,13 +267,13 @@ def _legs(p: HFieldPlan, near: _Under) -> tuple[prism.Prisms, jax.Array, jax.Arr
 def _search(p: HFieldPlan, a: Shape, b: Shape, margin: jax.Array, near: _Under, iterations: int) -> tuple[jax.Array, ...]:
   """Find the prisms (P, W) that shapes touch, by the convex path; return distance, position and normal in the world, and a mask
   (P, W) of the searches that ran out."""
-  shape = core.make(list(p.types), b.pos, b.mat, b.size, b.hull)
+  shape = support.make(list(p.types), b.pos, b.mat, b.size, b.hull)
   prisms = _prisms(p, a, near)
-  shapes = core.of_rows(shape, p.pair)
+  shapes = support.of_rows(shape, p.pair)
   reach = rows(margin, p.pair)
 
   def look(lanes, asked):
-    first, second = core.take_lanes(prisms, lanes), core.take_lanes(shapes, lanes)
+    first, second = support.take_lanes(prisms, lanes), support.take_lanes(shapes, lanes)
     limit = reach if lanes is None else lanes.take(reach)
     found = gjk.find(first, second, limit + second.radius, iterations, asked)
     w = witness.witness(first, second, found, asked)
@@ -303,7 +303,7 @@ def _prisms(p: HFieldPlan, a: Shape, near: _Under) -> ConvexShape:
   return ConvexShape(
     pos=rows(a.pos, p.pair) + vector.mat_vec(mat, down),
     mat=mat,
-    kind=np.full(len(p.pair), core.CORNERS),
+    kind=np.full(len(p.pair), support.CORNERS),
     size=one,
     table=corners - centre[:, None],
     scale=one,

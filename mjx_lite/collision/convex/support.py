@@ -235,13 +235,13 @@ def _kinds(c: ConvexShape, ndim: int) -> tuple[Any, Any]:
   return is_kind(c, ELLIPSOID, ndim), is_kind(c, CYLINDER, ndim)
 
 
-def support(c: ConvexShape, direction: jax.Array) -> tuple[jax.Array, jax.Array]:
+def farthest(c: ConvexShape, direction: jax.Array) -> tuple[jax.Array, jax.Array]:
   """Return the support point (P, 3, W) of each core in a direction (P, 3, W), in the core's own frame, and its index (P, W).
 
   The index of a polytope is the corner. The index of a cylinder is 0 for the cap at +z and 1 for the cap at -z. The index of an
   ellipsoid is 0.
   """
-  index = _farthest(c, direction)
+  index = _farthest_corner(c, direction)
   point = corner(c, index)
   if not c.curved:
     return point, index
@@ -249,7 +249,7 @@ def support(c: ConvexShape, direction: jax.Array) -> tuple[jax.Array, jax.Array]
   return curved_point(c, direction, index, point), index
 
 
-def _farthest(c: ConvexShape, direction: jax.Array) -> jax.Array:
+def _farthest_corner(c: ConvexShape, direction: jax.Array) -> jax.Array:
   """Return the index (P, ..., W) of the farthest corner in directions (P, ..., 3, W); ties go to the first corner."""
   if isinstance(c.table, Picked) and c.table.tables.cells is not None:
     return cubemap.farthest(c.table.tables.cells, c.table.which, _along(c, direction))
@@ -272,7 +272,7 @@ def _first_farthest(c: ConvexShape, direction: jax.Array) -> tuple[jax.Array, ja
 def extent(c: ConvexShape, direction: jax.Array) -> jax.Array:
   """Compute the support function (P, K, W) of each core for K directions (P, K, 3, W) in the core's own frame."""
   if isinstance(c.table, Picked) and c.table.tables.cells is not None:
-    far = vector.dot(corner(c, _farthest(c, direction)), direction)
+    far = vector.dot(corner(c, _farthest_corner(c, direction)), direction)
   else:
     far = _first_farthest(c, direction)[0]
   if not c.curved:
