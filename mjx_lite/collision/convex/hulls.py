@@ -58,9 +58,19 @@ def plan(s: dict[str, Any], meshes: np.ndarray, flat: np.ndarray | None = None) 
     total += len(used)
   vert = np.concatenate(verts) if verts else np.zeros((0, 3))
   wide = np.repeat(start >= 0 if flat is None else np.isin(np.arange(len(start)), flat), nvert)
-  tables = _vertex_tables(vert, polys, wide)
+  vert_poly, vert_quad, vert_prev = _vertex_tables(vert, polys, wide)
   cells = tuple(cubemap.make(x) for x in verts) if nvert.max(initial=0) > cubemap.MANY else ()
-  return Hulls(start, nvert, vert, *tables, np.array(normals or [np.zeros(3)]), _pad(polys or [[-1]]), cells)
+  return Hulls(
+    start=start,
+    nvert=nvert,
+    vert=vert,
+    vert_poly=vert_poly,
+    vert_quad=vert_quad,
+    vert_prev=vert_prev,
+    poly_normal=np.array(normals or [np.zeros(3)]),
+    poly_vert=_pad(polys or [[-1]]),
+    cells=cells,
+  )
 
 
 def _hull_vertices(s: dict[str, Any], mesh: int) -> np.ndarray:

@@ -142,7 +142,7 @@ def _features(s: Side, dtype) -> _Found:
   begin = jnp.where(generator[:, None], jnp.where(top[:, None], high, low), begin)
   end = jnp.where(generator[:, None, None], jnp.where(top[:, None], low, high)[:, None], end)
   edge_ok = jnp.where(generator[:, None], one & (dim < 3)[:, None], edge_ok)
-  return _Found(dim, face, ok, normal, begin, end, edge_ok)
+  return _Found(dim=dim, face=face, ok=ok, normal=normal, begin=begin, end=end, edge_ok=edge_ok)
 
 
 def _pick(mask: jax.Array, x: jax.Array) -> jax.Array:

@@ -134,7 +134,15 @@ def _begin(directions: jax.Array, points: jax.Array, known: Known, at: tuple[jax
     return jnp.full((*x.shape[:-1], _ROWS, _COLUMNS), jnp.inf if x.dtype == dtype else 0, x.dtype).at[..., 0, :].set(x)
 
   none = jnp.asarray(jnp.inf, dtype)
-  s = _State(jax.tree.map(rows, first), none, directions[:, 0], none, jnp.int32(0), known, at)
+  s = _State(
+    triangles=jax.tree.map(rows, first),
+    dropped=none,
+    normal=directions[:, 0],
+    depth=none,
+    round=jnp.int32(0),
+    known=known,
+    at=at,
+  )
   return _better(s, directions, points)
 
 

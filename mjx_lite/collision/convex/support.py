@@ -167,7 +167,7 @@ def entry(x: jax.Array | np.ndarray, row: jax.Array, world: jax.Array) -> jax.Ar
 
 
 def laid_out(c: ConvexShape) -> ConvexShape:
-  """Materialize the corners of each core as an array (P, n, 3, W or 1) for loops over all corners.
+  """Materialize the corners of each shape as an array (P, n, 3, W or 1) for loops over all corners.
 
   Tables with a cube map stay as they are. In a tile of worlds a table is selected by comparison with each index, which uses
   vector instructions; a gather would be one load for each number.
@@ -189,7 +189,7 @@ def _compared(table: np.ndarray, index: jax.Array) -> jax.Array:
 
 
 def box(c: ConvexShape) -> tuple[jax.Array, jax.Array]:
-  """Compute centre and half sizes (P, 3, W or 1) of the bounding box of each core, in the core's own frame [m]."""
+  """Compute centre and half sizes (P, 3, W or 1) of the bounding box of each core, in the shape's own frame [m]."""
   if isinstance(c.table, Picked):
     tables, which = c.table
     ends = [end.reduceat(tables.corner, tables.first).astype(c.pos.dtype)[..., None] for end in (np.minimum, np.maximum)]
@@ -236,7 +236,7 @@ def _kinds(c: ConvexShape, ndim: int) -> tuple[Any, Any]:
 
 
 def farthest(c: ConvexShape, direction: jax.Array) -> tuple[jax.Array, jax.Array]:
-  """Return the support point (P, 3, W) of each core in a direction (P, 3, W), in the core's own frame, and its index (P, W).
+  """Return the farthest point (P, 3, W) of each core in a direction (P, 3, W), in the shape's frame, and its index (P, W).
 
   The index of a polytope is the corner. The index of a cylinder is 0 for the cap at +z and 1 for the cap at -z. The index of an
   ellipsoid is 0.

@@ -94,7 +94,7 @@ def _tables(s, mesh):
 class _Near(NamedTuple):
   """Mesh, octree and relative pose of each pair."""
 
-  which: jax.Array  # (P, W) mesh
+  mesh: jax.Array  # (P, W) mesh
   tree: jax.Array  # (P, W) octree
   rotation: jax.Array  # (P, 1, 3, 3, W) rotation from the mesh's frame to the field's
   shift: jax.Array  # (P, 1, 3, W) translation [m]
@@ -103,7 +103,7 @@ class _Near(NamedTuple):
 def _corners(p: MeshSdfPlan, near: _Near, index: jax.Array) -> jax.Array:
   """Return the corners (P, n, 3 corners, 3, W) of triangles (P, n, W), in the fields' frames [m]."""
   count = p.triangle.shape[1]
-  rows = take(p.triangle.reshape(-1, 9), near.which[:, None] * count + jnp.clip(index, 0, count - 1), near.rotation.dtype)
+  rows = take(p.triangle.reshape(-1, 9), near.mesh[:, None] * count + jnp.clip(index, 0, count - 1), near.rotation.dtype)
   rows = rows.reshape(*rows.shape[:2], 3, 3, rows.shape[-1])
   return vector.mat_vec(near.rotation[:, :, None], rows) + near.shift[:, :, None]
 
@@ -118,9 +118,9 @@ def collide(p: MeshSdfPlan, a: Shape, b: Shape, chosen: jax.Array | None = None)
   """
   p = p._replace(trees=field.ready(p.trees, a.pos.dtype))
   choose = (lambda x: jnp.asarray(x)[..., None]) if chosen is None else (lambda x: gather(jnp.asarray(x)[..., None], chosen))
-  which, tree = (choose(x.astype(np.int32)) for x in (p.mesh, p.tree))
+  mesh, tree = (choose(x.astype(np.int32)) for x in (p.mesh, p.tree))
   rotation, shift = vector.mat_mat(vector.transpose(b.mat), a.mat), vector.mat_t_vec(b.mat, a.pos - b.pos)
-  near = _Near(which, tree, rotation[:, None], shift[:, None])
+  near = _Near(mesh, tree, rotation[:, None], shift[:, None])
   fixed = jax.lax.stop_gradient(near)
   index, weight = _search(p, fixed, _passing(p, fixed))
   corner = _corners(p, near, index)
@@ -132,13 +132,13 @@ def collide(p: MeshSdfPlan, a: Shape, b: Shape, chosen: jax.Array | None = None)
 def _passing(p: MeshSdfPlan, near: _Near) -> jax.Array:
   """Return a mask (P, n, W) of the triangles whose bounds are near the fields. Source: `traverseBVH`, `boxIntersect`."""
   dtype = near.rotation.dtype
-  node = take(p.node, near.which, dtype)
+  node = take(p.node, near.mesh, dtype)
   dist, _ = field.interpolate(p.trees, near.tree, vector.mat_vec(near.rotation, node[:, :, :3]) + near.shift)
-  end = take(p.end.astype(np.int32), near.which)
+  end = take(p.end.astype(np.int32), near.mesh)
   # skip all descendants of a far node
   skipped = jax.lax.cummax(jnp.where(dist < node[:, :, 3], 0, end), axis=1)
   passes = skipped <= np.arange(end.shape[1], dtype=np.int32)[:, None]
-  leaf = take(p.leaf.astype(np.int32), near.which)
+  leaf = take(p.leaf.astype(np.int32), near.mesh)
   found = jnp.take_along_axis(passes, jnp.maximum(leaf, 0), axis=1, mode="clip") & (leaf >= 0)
   every = jnp.broadcast_to(np.arange(p.leaf.shape[1], dtype=np.int32)[:, None], found.shape)
   return found & _meets(p, near, _corners(p, near, every))
