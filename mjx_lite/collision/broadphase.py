@@ -14,20 +14,19 @@ import numpy as np
 
 from mjx_lite.collision import mixing
 from mjx_lite.collision.convex import boxes
-from mjx_lite.compiler import regions
 from mjx_lite.math import extreme, safe, vector
 from mjx_lite.model.enums import GeomType
 from mjx_lite.model.types import Model
-from mjx_lite.ops import linear
+from mjx_lite.ops import linear, tiles
 from mjx_lite.ops.select import gather, next_true, rows
 
 ROUND = frozenset(("sphere-sphere", "sphere-capsule", "capsule-capsule"))  # groups whose shapes are segments with a radius
-_AT_A_TIME = 16  # candidates in a part: a part is tested, or skipped, as a whole
-_FEW_OF_TREES = 8  # average number of candidates of two trees from which testing the trees first costs nothing
-_FEW_PARTS = 4  # maximum number of parts with which all candidates are tested directly
+_PART = 16  # candidates in a part: a part is tested, or skipped, as a whole
+_WORTH_TREES = 8  # average number of candidates of two trees from which testing the trees first costs nothing
+_DIRECT_PARTS = 4  # maximum number of parts with which all candidates are tested directly
 _BITS = 31  # usable bits of an integer
 _GROUP = 32  # candidates whose maximum is compared first
-_FEW_CONTACTS = 12  # contacts of a world: fewer are selected one by one
+_SHORT = 12  # contacts of a world: fewer are selected one by one
 _EXACT = 1 << 24  # integers below are exact in float32, whose `top_k` is faster
 
 
@@ -112,21 +111,21 @@ def _overlaps(b: Bounds, c: Candidates, reach: jax.Array | None) -> Callable[...
   `take(x, axis=0)` selects these candidates from an array x of all candidates. If `lazy` is true and no bounding spheres
   overlap in any world, the result is based on the spheres only.
   """
-  shapes, better = (b.segments, _of_segments) if c.group in ROUND else (b.boxes, _of_boxes)
+  shapes, distance = (b.segments, _distance_of_segments) if c.group in ROUND else (b.boxes, _distance_of_boxes)
   index, flat = np.stack([c.geom1, c.geom2]).astype(np.int32), _Flat(b.balls, shapes)
 
-  def some(take, lazy):
-    both = flat.rows(take(jnp.asarray(index), 1))
-    (one, first), (two, second) = (flat.parts([x[i] for x in both]) for i in range(2))
+  def of_selected(take, lazy):
+    stacked = flat.rows(take(jnp.asarray(index), 1))
+    (one, first), (two, second) = (flat.parts([x[i] for x in stacked]) for i in range(2))
     within = one.reach + two.reach if reach is None else take(jax.lax.stop_gradient(reach))
     balls = within + one.radius + two.radius - safe.norm(one.pos - two.pos)
 
     def by_shapes(balls):
-      return linear.apart(jnp.minimum(balls, within - better(first, second)), balls)
+      return linear.apart(jnp.minimum(balls, within - distance(first, second)), balls)
 
     return jax.lax.cond(jnp.any(balls > 0), by_shapes, lambda x: x, balls) if lazy else by_shapes(balls)
 
-  return some
+  return of_selected
 
 
 class _Flat:
@@ -161,7 +160,7 @@ def worth_trees(c: Candidates) -> bool:
   one, two = c.tree[np.stack([c.geom1, c.geom2])]
   between = {frozenset(x) for x in zip(one.tolist(), two.tolist(), strict=True) if x[0] != x[1]}
   number = int(np.sum(one != two))
-  return 2 * number >= len(one) > _FEW_PARTS * _AT_A_TIME and number >= _FEW_OF_TREES * len(between)
+  return 2 * number >= len(one) > _DIRECT_PARTS * _PART and number >= _WORTH_TREES * len(between)
 
 
 def near_trees(b: Balls, tree: np.ndarray, reach: jax.Array) -> jax.Array:
@@ -181,18 +180,18 @@ def near_trees(b: Balls, tree: np.ndarray, reach: jax.Array) -> jax.Array:
   pos, radius = rows(b.pos, index), rows(b.radius, index)[:, :, None]
   low, high = linear.materialized((vector.fold(jnp.minimum, pos - radius, 1), vector.fold(jnp.maximum, pos + radius, 1)))
   pos, radius = b.pos[:, None], b.radius[:, None, None] + jax.lax.stop_gradient(reach)
-  apart = vector.fold(jnp.logical_or, (pos - radius > high) | (low > pos + radius), 2)
-  bit = np.left_shift(1, np.arange(apart.shape[-1]) % _BITS).astype(np.int32)
-  return jax.lax.reduce_or(jnp.where(apart, 0, bit), (2,))
+  separate = vector.fold(jnp.logical_or, (pos - radius > high) | (low > pos + radius), 2)
+  bit = np.left_shift(1, np.arange(separate.shape[-1]) % _BITS).astype(np.int32)
+  return jax.lax.reduce_or(jnp.where(separate, 0, bit), (2,))
 
 
 def _near_each_other(near: jax.Array, c: Candidates) -> tuple[jax.Array, jax.Array]:
   """Find the candidates whose geoms are near each other's trees in some world.
 
   Returns:
-    the ascending indices of these candidates, padded to n rounded up to a multiple of `_AT_A_TIME`, and their number ().
+    the ascending indices of these candidates, padded to n rounded up to a multiple of `_PART`, and their number ().
   """
-  n, size = len(c.geom1), _AT_A_TIME
+  n, size = len(c.geom1), _PART
   pair = np.stack([c.geom1, c.geom2])
   tree = np.unique(c.tree, return_inverse=True)[1][pair]
   beside = pair * near.shape[1] + tree[::-1]  # flat indices (geom 1, tree of geom 2) and (geom 2, tree of geom 1) into `near`
@@ -200,33 +199,33 @@ def _near_each_other(near: jax.Array, c: Candidates) -> tuple[jax.Array, jax.Arr
   ahead = [np.unique(beside[0, k : k + size]) for k in start]  # few ids, where candidates of one geom are consecutive
   ahead = np.stack([np.resize(x, max(map(len, ahead))) for x in ahead])
   near = near.reshape(-1)
-  some = jnp.any(rows(near, ahead) != 0, axis=1)
+  is_near = jnp.any(rows(near, ahead) != 0, axis=1)
   beside = jnp.asarray(np.pad(beside, ((0, 0), (0, -n % size))).astype(np.int32))
 
   def look(state):
-    k, *found = state
+    k, *result = state
     one, two = near.at[jax.lax.dynamic_slice_in_dim(beside, k * size, size, 1)].get(mode="promise_in_bounds")
     both = linear.materialized((one & two != 0) & (k * size + _row(size)[:, 0] < n))
 
     def add(state):
-      i, count, places = state
-      return next_true(both, i), count + 1, jax.lax.dynamic_update_slice_in_dim(places, (k * size + i)[None], count, 0)
+      i, count, found = state
+      return next_true(both, i), count + 1, jax.lax.dynamic_update_slice_in_dim(found, (k * size + i)[None], count, 0)
 
-    _, *found = jax.lax.while_loop(lambda s: s[0] < size, add, (next_true(both, -1), *found))
-    return next_true(some, k), *found
+    _, *result = jax.lax.while_loop(lambda s: s[0] < size, add, (next_true(both, -1), *result))
+    return next_true(is_near, k), *result
 
-  begin = next_true(some, -1), jnp.int32(0), jnp.zeros(len(start) * size, jnp.int32)
-  _, count, places = jax.lax.while_loop(lambda s: s[0] < len(start), look, begin)
-  return places, count
+  begin = next_true(is_near, -1), jnp.int32(0), jnp.zeros(len(start) * size, jnp.int32)
+  _, count, found = jax.lax.while_loop(lambda s: s[0] < len(start), look, begin)
+  return found, count
 
 
-def _of_boxes(one: Boxes, two: Boxes) -> jax.Array:
+def _distance_of_boxes(one: Boxes, two: Boxes) -> jax.Array:
   """Return a lower bound (n, W) of the distance of two boxes [m]."""
-  turn, offset = vector.mat_mat(vector.transpose(one.mat), two.mat), vector.mat_t_vec(one.mat, two.center - one.center)
-  return boxes.separation(offset, turn, one.half, two.half)
+  rotation, offset = vector.mat_mat(vector.transpose(one.mat), two.mat), vector.mat_t_vec(one.mat, two.center - one.center)
+  return boxes.separation(offset, rotation, one.half, two.half)
 
 
-def _of_segments(one: Segments, two: Segments) -> jax.Array:
+def _distance_of_segments(one: Segments, two: Segments) -> jax.Array:
   """Compute the distance (n, W) of spheres and capsules [m].
 
   Take the point of the first line nearest to the second line and clamp it to the first segment. Then find the nearest point on
@@ -245,8 +244,8 @@ def _of_segments(one: Segments, two: Segments) -> jax.Array:
 class Chosen(NamedTuple):
   """A selection of candidates of a group, or of rows of contacts."""
 
-  place: jax.Array  # (k, W) index of the candidate in its group, or of the row
-  there: jax.Array  # (k, W) whether the entry is valid; invalid entries, where there are fewer than k, may repeat valid ones
+  row: jax.Array  # (k, W) index of the candidate in its group, or of the row of contacts
+  valid: jax.Array  # (k, W) whether the entry is valid; invalid entries, where there are fewer than k, may repeat valid ones
   lost: jax.Array  # (W,) whether some candidates or contacts within reach were left out
 
 
@@ -258,19 +257,19 @@ def nearest(overlap: jax.Array, budget: int, slack: jax.Array | float = 0.0) -> 
   overlap, wanted = jax.lax.stop_gradient(overlap).astype(jnp.float32).T, budget + 1
   count = -(-overlap.shape[1] // _GROUP)
   if count <= 2 * wanted:
-    value, place = _largest(overlap, wanted)
+    value, row = _largest(overlap, wanted)
   else:  # the chosen candidates are in the groups with the largest maxima; members of a group have stride `count`
     pad = count * _GROUP - overlap.shape[1]
     overlap = jnp.pad(overlap, ((0, 0), (0, pad)), constant_values=-jnp.inf).reshape(-1, _GROUP, count)
     group = jnp.sort(_largest(vector.fold(jnp.maximum, overlap, 1), wanted)[1])
     members = jnp.take_along_axis(overlap, group[:, None], axis=2).reshape(-1, _GROUP * wanted)
     value, among = _largest(members, wanted)
-    which, member = (f(among, jnp.int32(wanted)) for f in (jax.lax.rem, jax.lax.div))
-    place = count * member + jnp.take_along_axis(group, which, axis=1)
-  return Chosen(place[:, :budget].T, value[:, :budget].T > 0, value[:, budget] > slack)
+    column, member = (f(among, jnp.int32(wanted)) for f in (jax.lax.rem, jax.lax.div))
+    row = count * member + jnp.take_along_axis(group, column, axis=1)
+  return Chosen(row[:, :budget].T, value[:, :budget].T > 0, value[:, budget] > slack)
 
 
-def nearest_of_few(
+def nearest_in_tile(
   b: Bounds,
   c: Candidates,
   reach: jax.Array | None,
@@ -278,29 +277,29 @@ def nearest_of_few(
   slack: jax.Array | float = 0.0,
   near: jax.Array | None = None,
 ) -> Chosen:
-  """Choose as `nearest` does, in tiles of few worlds: a loop over parts of `_AT_A_TIME` candidates, with cheap tests first.
+  """Choose as `nearest` does, for a tile of worlds: a loop over parts of `_PART` candidates, with cheap tests first.
 
   Few parts have candidates within reach; these candidates are kept if they are among the nearest so far. With `near`, the
   result of `near_trees`, only candidates whose geoms are near each other's trees are tested. Gradient: none.
   """
-  n, size = len(c.geom1), _AT_A_TIME
-  places, count = jnp.asarray(np.pad(np.arange(n, dtype=np.int32), (0, -n % size))), jnp.int32(n)
+  n, size = len(c.geom1), _PART
+  tested, count = jnp.asarray(np.pad(np.arange(n, dtype=np.int32), (0, -n % size))), jnp.int32(n)
   if near is not None and worth_trees(c):
-    places, count = _near_each_other(near, c)
-  some = _overlaps(b, c, reach)
+    tested, count = _near_each_other(near, c)
+  overlaps = _overlaps(b, c, reach)
 
   def look(state):
-    k, value, place = state
-    its_place = jax.lax.dynamic_slice_in_dim(places, k, size)
-    found = some(lambda x, axis=0: linear.materialized(jnp.take(x, its_place, axis, mode="clip")), True)
+    k, value, row = state
+    part = jax.lax.dynamic_slice_in_dim(tested, k, size)
+    found = overlaps(lambda x, axis=0: linear.materialized(jnp.take(x, part, axis, mode="clip")), True)
     found = jnp.where((found > 0) & (k + _row(size) < count), found, -jnp.inf)
-    its_place = jnp.broadcast_to(its_place[:, None], found.shape)
-    kept = jax.lax.cond(jnp.any(found > 0), lambda: _kept(value, place, found, its_place), lambda: (value, place))
+    part = jnp.broadcast_to(part[:, None], found.shape)
+    kept = jax.lax.cond(jnp.any(found > 0), lambda: _kept(value, row, found, part), lambda: (value, row))
     return k + size, *kept
 
   begin = jnp.int32(0), *_nothing(budget, b.balls.pos[:, 0])
-  _, value, place = jax.lax.while_loop(lambda s: s[0] < count, look, begin)
-  return Chosen(place[:budget], value[:budget] > 0, value[budget] > slack)
+  _, value, row = jax.lax.while_loop(lambda s: s[0] < count, look, begin)
+  return Chosen(row[:budget], value[:budget] > 0, value[budget] > slack)
 
 
 def _row(n: int) -> np.ndarray:
@@ -313,29 +312,29 @@ def _nothing(number: int, like: jax.Array) -> tuple[jax.Array, jax.Array]:
   return jnp.full(shape, -jnp.inf, like.dtype), jnp.zeros(shape, jnp.int32)
 
 
-def _kept(value: jax.Array, place: jax.Array, more: jax.Array, its_place: jax.Array) -> tuple[jax.Array, jax.Array]:
-  """Merge values and indices (k, W) with more values and indices (n, W), and return the k largest positive values."""
-  left, where = jnp.concatenate([value, more]), jnp.concatenate([place, its_place])
-  row = _row(len(left))
-  return _sorted(left, len(value), lambda at: vector.fold(jnp.add, jnp.where(row == at, where, 0), 0))
+def _kept(value: jax.Array, row: jax.Array, new_value: jax.Array, new_row: jax.Array) -> tuple[jax.Array, jax.Array]:
+  """Merge values and rows (k, W) with new values and rows (n, W), and return the k largest positive values and their rows."""
+  values, rows_ = jnp.concatenate([value, new_value]), jnp.concatenate([row, new_row])
+  index = _row(len(values))
+  return _sorted(values, len(value), lambda at: vector.fold(jnp.add, jnp.where(index == at, rows_, 0), 0))
 
 
-def _sorted(left: jax.Array, number: int, place_of: Callable[[jax.Array], jax.Array]) -> tuple[jax.Array, jax.Array]:
-  """Select the largest positive values (number, W) of `left` (n, W), and their indices, which `place_of` computes from rows."""
-  row = _row(len(left))
+def _sorted(values: jax.Array, number: int, row_at: Callable[[jax.Array], jax.Array]) -> tuple[jax.Array, jax.Array]:
+  """Select the largest positive values (number, W) of values (n, W), and their rows, which `row_at` computes from indices."""
+  index = _row(len(values))
 
   def take(state):
-    k, left, value, place = state
-    best, at = extreme.first_largest(left)
-    value, place = (jax.lax.dynamic_update_slice_in_dim(x, y[None], k, 0) for x, y in ((value, best), (place, place_of(at))))
-    return k + 1, jnp.where(row == at, -jnp.inf, left), value, place
+    k, remaining, value, row = state
+    best, at = extreme.first_largest(remaining)
+    value, row = (jax.lax.dynamic_update_slice_in_dim(x, y[None], k, 0) for x, y in ((value, best), (row, row_at(at))))
+    return k + 1, jnp.where(index == at, -jnp.inf, remaining), value, row
 
-  def some_are_left(state):
-    k, left, *_ = state
-    return (k < number) & jnp.any(vector.fold(jnp.logical_or, left > 0, 0))  # two reductions: one would end the region
+  def continues(state):
+    k, remaining, *_ = state
+    return (k < number) & jnp.any(vector.fold(jnp.logical_or, remaining > 0, 0))  # two reductions: one would end the region
 
-  none = jnp.full((number, left.shape[-1]), -jnp.inf, left.dtype), jnp.zeros((number, left.shape[-1]), jnp.int32)
-  return jax.lax.while_loop(some_are_left, take, (jnp.int32(0), left, *none))[2:]
+  none = jnp.full((number, values.shape[-1]), -jnp.inf, values.dtype), jnp.zeros((number, values.shape[-1]), jnp.int32)
+  return jax.lax.while_loop(continues, take, (jnp.int32(0), values, *none))[2:]
 
 
 def _largest(x: jax.Array, number: int) -> list[jax.Array]:
@@ -343,7 +342,7 @@ def _largest(x: jax.Array, number: int) -> list[jax.Array]:
   return linear.written(jax.lax.top_k(x, number))
 
 
-def first_contacts(touches: jax.Array, rank: jax.Array, number: int, size: int, others: bool) -> Chosen:
+def first_contacts(touches: jax.Array, rank: jax.Array, number: int, size: int, fills: bool) -> Chosen:
   """Choose the first rows (number, W) that are contacts, in MuJoCo's order.
 
   Args:
@@ -351,34 +350,34 @@ def first_contacts(touches: jax.Array, rank: jax.Array, number: int, size: int, 
     rank: (n, W) or (n, 1) position of a row in MuJoCo's order of all possible contacts.
     number: number of rows kept.
     size: upper bound of the ranks, exclusive.
-    others: whether the remaining entries have to be rows without a contact. If not, the remaining entries may be any rows.
+    fills: whether the remaining entries have to be rows without a contact. If not, the remaining entries may be any rows.
   """
   exact = size < _EXACT
-  if not others and regions.are_few(touches.shape[-1]):
-    if exact and number < _FEW_CONTACTS:
+  if not fills and tiles.choose(touches, single=True, tile=True, batch=False):
+    if exact and number < _SHORT:
       nearness = jnp.where(touches, size - rank, -jnp.inf).astype(jnp.float32)
-      value, place = _sorted(nearness, number + 1, lambda at: at)
-      return Chosen(place[:number], value[:number] > 0, value[number] > 0)
+      value, row = _sorted(nearness, number + 1, lambda at: at)
+      return Chosen(row[:number], value[:number] > 0, value[number] > 0)
     if size * len(touches) < np.iinfo(np.int32).max:
-      return _first_contacts_of_few(touches, rank, number, size)
+      return _first_contacts_by_insertion(touches, rank, number, size)
   key = jnp.where(touches, rank, size).astype(jnp.float32 if exact else jnp.int32)
-  place = jax.lax.top_k(-key.T, number)[1].T
-  return Chosen(place, gather(touches, place), jnp.sum(touches, axis=0) > number)
+  row = jax.lax.top_k(-key.T, number)[1].T
+  return Chosen(row, gather(touches, row), jnp.sum(touches, axis=0) > number)
 
 
-def _first_contacts_of_few(touches: jax.Array, rank: jax.Array, number: int, size: int) -> Chosen:
+def _first_contacts_by_insertion(touches: jax.Array, rank: jax.Array, number: int, size: int) -> Chosen:
   """Choose the first contacts of a tile of worlds by insertion sort: one row after another is inserted into the sorted list."""
   n, nothing = len(touches), jnp.int32(size * len(touches))
   key = linear.materialized(jnp.where(touches, rank * n + _row(n), nothing))  # the row is the key modulo n
-  some = linear.materialized(jnp.any(touches, axis=1))
+  is_contact = linear.materialized(jnp.any(touches, axis=1))
 
   def insert(state):
     k, first = state
-    more = jax.lax.dynamic_index_in_dim(key, k)
-    first = jnp.concatenate([first[:1], jnp.minimum(first[1:], jnp.maximum(first[:-1], more))])
-    return next_true(some, k), first
+    new = jax.lax.dynamic_index_in_dim(key, k)
+    first = jnp.concatenate([first[:1], jnp.minimum(first[1:], jnp.maximum(first[:-1], new))])
+    return next_true(is_contact, k), first
 
   begin = jnp.full((number + 2, touches.shape[-1]), nothing).at[0].set(-1)  # first entry: sentinel; last: a lost contact
-  _, first = jax.lax.while_loop(lambda s: s[0] < n, insert, (next_true(some, -1), begin))
+  _, first = jax.lax.while_loop(lambda s: s[0] < n, insert, (next_true(is_contact, -1), begin))
   found = linear.materialized(first[1:])
   return Chosen(jax.lax.rem(found[:number], jnp.int32(n)), found[:number] < nothing, found[number] < nothing)

@@ -11,43 +11,46 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from mjx_lite.collision import broadphase, mixing, pairs, shapes
+from mjx_lite.collision import broadphase, mixing, narrow, pairs, shapes
 from mjx_lite.collision.broadphase import NO_BOUND, Capacity
-from mjx_lite.collision.convex import convex, hulls
-from mjx_lite.collision.convex.hulls import HullOf
-from mjx_lite.collision.hfield import hfield
-from mjx_lite.collision.primitive.primitive import COLLIDERS
-from mjx_lite.collision.sdf.sdf_mesh import FIELD_COLLIDERS
+from mjx_lite.collision.convex import hulls
+from mjx_lite.collision.convex.hulls import GeomHulls
 from mjx_lite.collision.shapes import Shape
 from mjx_lite.math.geometry import make_frame
 from mjx_lite.model.enums import DisableBit, GeomType
 from mjx_lite.model.types import Model
-from mjx_lite.ops import linear
+from mjx_lite.ops import linear, tiles
 from mjx_lite.ops.select import gather, join, rows
 
 _FAR = shapes.NO_CONTACT
 
 
-class FieldPlan(NamedTuple):
-  """The plan of pairs with distance fields, and the collider that uses the plan."""
-
-  collide: Callable[[Any, Shape, Shape, jax.Array | None], shapes.Contacts]
-  plan: Any
-
-
 class Group(NamedTuple):
-  """Candidate pairs that share one collider: pairs of one geom-type pair, all convex pairs, or all pairs with height fields."""
+  """Candidate pairs of one kind: pairs of one geom-type pair, all convex pairs, or all pairs with height fields."""
 
-  pair: np.ndarray  # indices into the candidate list
+  name: str  # name of the kind in `narrow.KINDS` and in `Capacity.pair_max`
+  pair: np.ndarray  # (n,) indices into the candidate list
   geom1: np.ndarray
   geom2: np.ndarray
-  hull1: HullOf | None  # hulls of the meshes among the geoms, in order
-  hull2: HullOf | None
-  # the closed-form collider of the type pair, or the plan of the convex path, of height fields or of distance fields
-  how: Callable[[Shape, Shape, jax.Array], shapes.Contacts] | convex.ConvexPlan | hfield.HFieldPlan | FieldPlan
-  name: str  # name of the group in `Capacity.pair_max`
-  bounded: bool  # whether candidates can be chosen by their bounds
+  hull1: GeomHulls | None  # hulls of the meshes among the geoms, in order
+  hull2: GeomHulls | None
+  tables: narrow.Tables
   budget: int  # number of pairs in the narrow phase; the nearest pairs, where there are more
+
+  @property
+  def kind(self) -> narrow.Kind:
+    """Return how the group's contacts are computed."""
+    return narrow.KINDS[self.name]
+
+  @property
+  def bounded(self) -> bool:
+    """Return whether candidates can be chosen by their bounds."""
+    return self.kind.bounded
+
+  @property
+  def has_budget(self) -> bool:
+    """Return whether the narrow phase may get fewer pairs than there are candidates."""
+    return self.budget < len(self.pair)
 
 
 NO_DOFS = 3  # contact.exclude of a contact that no dof changes
@@ -73,8 +76,7 @@ class CollisionPlan(NamedTuple):
   @property
   def is_closed(self) -> bool:
     """Return whether closed forms find all contacts and every possible contact has its own slot."""
-    searched = any(isinstance(g.how, convex.ConvexPlan | FieldPlan) or g.name == "-".join(_FIELDS) for g in self.groups)
-    return self.compact is None and not searched and all(g.budget == len(g.pair) for g in self.groups)
+    return self.compact is None and all(g.kind.is_exact and not g.has_budget for g in self.groups)
 
 
 class Contacts(NamedTuple):
@@ -111,14 +113,6 @@ def reach(pair: pairs.Pair, values: dict[str, np.ndarray]) -> float:
   return float(values["geom_rbound"][pair.geom2] + sum(between))
 
 
-_FIELDS = ("hfield", "*")  # key of all pairs with height fields that share one collider
-
-
-def _body_of_field(types: tuple[str, str]) -> tuple[str, str]:
-  """Return the key of the collider of a pair with a height field."""
-  return types if types[1] in hfield.CLOSED else _FIELDS
-
-
 def plan(s: dict[str, Any], values: dict[str, np.ndarray], disableflags: int, capacity: Capacity = NO_BOUND) -> CollisionPlan:
   """Plan candidates and slots.
 
@@ -131,51 +125,22 @@ def plan(s: dict[str, Any], values: dict[str, np.ndarray], disableflags: int, ca
   found = pairs.candidates(s, disableflags)
   geom1, geom2 = (np.array([getattr(p, k) for p in found], int) for k in ("geom1", "geom2"))
   condim, explicit = (np.array([getattr(p, k) for p in found], int) for k in ("condim", "explicit"))
-  kind = [(type_name(s["geom_type"][a]), type_name(s["geom_type"][b])) for a, b in zip(geom1, geom2, strict=True)]
-  hulled = {"mesh", "sdf"} if ("plane", "sdf") in kind else {"mesh"}
-  meshes = [s["geom_dataid"][g] for g in {*geom1, *geom2} if type_name(s["geom_type"][g]) in hulled]
-  on_plane = [s["geom_dataid"][g2] for g2, k in zip(geom2, kind, strict=True) if k[0] == "plane" and k[1] in hulled]
-  tables = hulls.plan(s, np.array(meshes, int), np.array(on_plane, int))
-
-  def hull(geoms):
-    data = np.array([s["geom_dataid"][g] for g in geoms if type_name(s["geom_type"][g]) in hulled], int)
-    return HullOf(tables, tables.start[data], tables.count[data]) if len(data) else None
-
-  groups, first_row, offset = [], np.zeros(len(found), int), 0
-  number = np.array([COLLIDERS[k].ncon if k in COLLIDERS else 0 for k in kind], int)
-  tree = s["body_rootid"][s["geom_bodyid"]]
-  body = [_body_of_field(k) if k[0] == "hfield" else k if k in FIELD_COLLIDERS or COLLIDERS[k].fn else None for k in kind]
-  for types in sorted(set(body), key=lambda k: k or ("~", "")):
-    members = np.array([i for i, k in enumerate(body) if k == types], int)
-    if capacity != NO_BOUND:
-      members = members[np.lexsort(tree[np.stack([geom1, geom2])][:, members])]
-    pair = geom1[members], geom2[members]
-    both = hull(pair[0]), hull(pair[1])
-    if types and types[0] == "hfield":
-      near = [reach(found[i], values) for i in members]
-      how = hfield.plan(s, np.array(near), pair[0], [kind[i][1] for i in members])
-      number[members] = how.ncon
-    elif types in FIELD_COLLIDERS:
-      collider = FIELD_COLLIDERS[types]
-      how, number[members] = FieldPlan(collider.collide, collider.plan(s, *pair)), collider.ncon(s)
-    else:
-      how = (types and COLLIDERS[types].fn) or convex.plan([kind[i] for i in members], *both)
-    name, bounded = "-".join(types) if types else "convex", _has_bounds(types)
-    budget = capacity.budget(name, len(members)) if bounded else len(members)
-    groups.append(Group(members, *pair, *both, how, name, bounded, budget))
-    ncon = number[members] if types else np.full(len(members), convex.NCON)
-    first_row[members] = offset + np.cumsum(ncon) - ncon
-    offset += ncon.sum()
-  slot_pair = np.repeat(np.arange(len(found)), number)
-  within = np.concatenate([np.arange(n) for n in number]).astype(int) if len(number) else np.zeros(0, int)
-  kept, compact = _compacted(groups, number, capacity)
+  groups = _groups(s, values, found, capacity)
+  ncon, first_row, offset = np.zeros(len(found), int), np.zeros(len(found), int), 0
+  for group in groups:
+    ncon[group.pair], nrow = group.tables.ncon, group.tables.nrow
+    first_row[group.pair] = offset + np.cumsum(nrow) - nrow
+    offset += nrow.sum()
+  slot_pair = np.repeat(np.arange(len(found)), ncon)
+  within = np.concatenate([np.arange(n) for n in ncon]).astype(int) if len(ncon) else np.zeros(0, int)
+  kept, compact = _compacted(groups, int(ncon.sum()), capacity)
   slot_pair, within = slot_pair[:kept], within[:kept]
   slot_geom = np.stack([geom1[slot_pair], geom2[slot_pair]], axis=-1)
   enabled = not disableflags & (DisableBit.CONTACT | DisableBit.CONSTRAINT)
   rigid = pairs.are_rigid(s, *s["geom_bodyid"][np.stack([geom1, geom2])]) & (s["nv"] > 0)  # as C tests for the rows
   return CollisionPlan(
     enabled=enabled,
-    groups=tuple(groups),
+    groups=groups,
     geom1=geom1,
     geom2=geom2,
     explicit=explicit,
@@ -190,18 +155,72 @@ def plan(s: dict[str, Any], values: dict[str, np.ndarray], disableflags: int, ca
   )
 
 
-def _has_bounds(types: tuple[str, str] | None) -> bool:
-  """Return whether candidates can be chosen by their bounds: planes have no bounds, and height fields have their own slots."""
-  return types is None or not {"plane", "hfield"} & {*types}
+def _groups(
+  s: dict[str, Any], values: dict[str, np.ndarray], candidates: list[pairs.Pair], capacity: Capacity
+) -> tuple[Group, ...]:
+  """Group the candidates by kind, in alphabetical order, convex pairs last."""
+  geom1, geom2 = (np.array([getattr(p, k) for p in candidates], int) for k in ("geom1", "geom2"))
+  geom_type = [type_name(x) for x in s["geom_type"]]
+  types = [(geom_type[a], geom_type[b]) for a, b in zip(geom1, geom2, strict=True)]
+  hulls_of = _hulls(s, geom_type, types, geom1, geom2)
+  names = [narrow.kind_of(x) for x in types]
+  tree = s["body_rootid"][s["geom_bodyid"]]
+  groups = []
+  for name in sorted(set(names), key=lambda x: (x == narrow.CONVEX, x)):
+    pair = np.array([i for i, x in enumerate(names) if x == name], int)
+    if capacity != NO_BOUND:
+      pair = pair[np.lexsort(tree[np.stack([geom1, geom2])][:, pair])]
+    geoms = geom1[pair], geom2[pair]
+    both = [hulls_of(x) for x in geoms]
+    members = narrow.Members(
+      static=s,
+      types=[types[i] for i in pair],
+      geom1=geoms[0],
+      geom2=geoms[1],
+      hull1=both[0],
+      hull2=both[1],
+      reach=functools.partial(_reaches, [candidates[i] for i in pair], values),
+    )
+    group = Group(
+      name=name,
+      pair=pair,
+      geom1=geoms[0],
+      geom2=geoms[1],
+      hull1=both[0],
+      hull2=both[1],
+      tables=narrow.KINDS[name].plan(members),
+      budget=len(pair),
+    )
+    groups.append(group._replace(budget=capacity.budget(name, len(pair))) if group.bounded else group)
+  return tuple(groups)
 
 
-def _compacted(groups, ncon, capacity) -> tuple[int, int | None]:
+def _reaches(candidates: list[pairs.Pair], values: dict[str, np.ndarray]) -> np.ndarray:
+  return np.array([reach(p, values) for p in candidates])
+
+
+def _hulls(
+  s: dict[str, Any], geom_type: list[str], types: list[tuple[str, str]], geom1: np.ndarray, geom2: np.ndarray
+) -> Callable[[np.ndarray], GeomHulls | None]:
+  """Return a function that returns the hulls of the meshes among given geoms, in order; None if there are no meshes."""
+  hulled = {"mesh", "sdf"} if ("plane", "sdf") in types else {"mesh"}
+  meshes = [s["geom_dataid"][g] for g in {*geom1, *geom2} if geom_type[g] in hulled]
+  on_plane = [s["geom_dataid"][g2] for g2, x in zip(geom2, types, strict=True) if x[0] == "plane" and x[1] in hulled]
+  tables = hulls.plan(s, np.array(meshes, int), np.array(on_plane, int))
+
+  def hulls_of(geoms):
+    data = np.array([s["geom_dataid"][g] for g in geoms if geom_type[g] in hulled], int)
+    return GeomHulls(tables, tables.start[data], tables.nvert[data]) if len(data) else None
+
+  return hulls_of
+
+
+def _compacted(groups: tuple[Group, ...], total: int, capacity: Capacity) -> tuple[int, int | None]:
   """Compute the number of slots, and the maximum number of slots per pair; the latter is None if every contact has a slot."""
-  total = int(ncon.sum())
-  widths = [convex.NCON if isinstance(g.how, convex.ConvexPlan) else int(ncon[g.pair].max()) for g in groups]
+  widths = [int(g.tables.nrow.max()) for g in groups]
   found = sum(g.budget * n for g, n in zip(groups, widths, strict=True))
   kept = min(total, found, total if capacity.ncon_max is None else int(capacity.ncon_max))
-  whole = kept == total and all(g.budget == len(g.pair) for g in groups)
+  whole = kept == total and not any(g.has_budget for g in groups)
   return kept, None if whole else max(widths)
 
 
@@ -210,10 +229,12 @@ def collide(m: Model, geom_xpos: jax.Array, geom_xmat: jax.Array) -> Contacts:
 
   Source: `mj_collision`.
   """
-  return _decided(m, _collide(m, geom_xpos, geom_xmat))
+  shares = m.plan.collision.compact is not None and m.opt.use_contact
+  found = (_in_shared_slots if shares else _in_own_slots)(m, geom_xpos, geom_xmat)
+  return _with_exclude(m, found)
 
 
-def _decided(m: Model, c: Contacts) -> Contacts:
+def _with_exclude(m: Model, c: Contacts) -> Contacts:
   """Set `exclude`: which contacts have constraint rows. A contact with adhesion has its normal row in the gap too.
 
   Source: `mj_setContact`; `mj_instantiateContact` for contacts that no dof changes.
@@ -229,34 +250,22 @@ def _decided(m: Model, c: Contacts) -> Contacts:
   return c._replace(exclude=jnp.where(active, code, jnp.where(near, 1, -1)).astype(jnp.int32))
 
 
-def _collide(m: Model, geom_xpos: jax.Array, geom_xmat: jax.Array) -> Contacts:
-  p: CollisionPlan = m.plan.collision
-  if p.compact is not None and m.opt.use_contact:
-    return _collide_near(m, geom_xpos, geom_xmat)
-  by_pair = mixing.mix(m, _pairs(p))
-  params = mixing.Params(*(rows(x, p.slot_pair) for x in by_pair))
-  reach = by_pair.margin + by_pair.gap
-  if not p.groups or not m.opt.use_contact:
-    shape, dtype = (len(p.slot_pair), geom_xpos.shape[-1]), geom_xpos.dtype
-    empty, nowhere = jnp.full(shape, shapes.NO_CONTACT, dtype), jnp.zeros((shape[0], 3, shape[1]), dtype)
-    return Contacts(empty, nowhere, jnp.broadcast_to(jnp.eye(3, dtype=dtype)[..., None], (shape[0], 3, 3, shape[1])), params)
-  adhesion = _adhesion(m, _pairs(p))
-  dist, pos, normal, tangent, full, lost = [], [], [], [], None, None
-  for group in p.groups:
-    both, margin = _shapes(m, group, geom_xpos, geom_xmat), rows(reach, group.pair)
-    if isinstance(group.how, hfield.HFieldPlan):
-      found, over, missed = hfield.collide(group.how, *both, margin, m.opt.ccd_iterations)
-      full = _either(full, over)
-    else:
-      found, missed = _narrow(m, group, *both, margin)
-    lost = _either(lost, missed)
-    flat = [x.reshape(-1, *x.shape[2:]) for x in found]
-    for part, x in zip((dist, pos, normal, tangent), flat, strict=True):
-      part.append(x)
-  adhesion = None if adhesion is None else rows(adhesion, p.slot_pair)
-  rigid = None if p.rigid is None else p.rigid[p.slot_pair]
-  dist, pos, normal, tangent = (join(x, p.slot_row) for x in (dist, pos, normal, tangent))
-  return Contacts(dist, pos, make_frame(normal, tangent), params, full=full, adhesion=adhesion, rigid=rigid, lost_search=lost)
+class _Missing(NamedTuple):
+  """Masks (W,) of the worlds in which contacts may be missing; None where no world can miss contacts for the reason.
+
+  Attributes:
+    pair: candidates within reach were left out.
+    full: a pair had more contacts than rows.
+    search: a search ran out of iterations or rounds.
+  """
+
+  pair: jax.Array | None = None
+  full: jax.Array | None = None
+  search: jax.Array | None = None
+
+  def after(self, found: narrow.Found) -> "_Missing":
+    """Return the masks with those of a group of pairs added."""
+    return self._replace(full=_either(self.full, found.full), search=_either(self.search, found.lost))
 
 
 def _either(a: jax.Array | None, b: jax.Array | None) -> jax.Array | None:
@@ -264,16 +273,46 @@ def _either(a: jax.Array | None, b: jax.Array | None) -> jax.Array | None:
   return b if a is None else a if b is None else a | b
 
 
-def _pairs(p: CollisionPlan, which: np.ndarray | slice = slice(None)) -> mixing.Pairs:
+def _in_own_slots(m: Model, geom_xpos: jax.Array, geom_xmat: jax.Array) -> Contacts:
+  """Compute the contacts of all candidates, each in its own slot."""
+  p: CollisionPlan = m.plan.collision
+  by_pair = mixing.mix(m, _pairs(p))
+  params = mixing.Params(*(rows(x, p.slot_pair) for x in by_pair))
+  reach = by_pair.margin + by_pair.gap
+  if not p.groups or not m.opt.use_contact:
+    return _empty(params, geom_xpos)
+  adhesion = _adhesion(m, _pairs(p))
+  parts, missing = [], _Missing()
+  for group in p.groups:
+    found = group.kind.collide(group.tables.own, *_shapes(m, group, geom_xpos, geom_xmat), rows(reach, group.pair), m.opt, None)
+    missing = missing.after(found)
+    parts.append([x.reshape(-1, *x.shape[2:]) for x in found.contacts])
+  adhesion = None if adhesion is None else rows(adhesion, p.slot_pair)
+  rigid = None if p.rigid is None else p.rigid[p.slot_pair]
+  dist, pos, normal, tangent = (join(x, p.slot_row) for x in zip(*parts, strict=True))
+  return Contacts(
+    dist=dist, pos=pos, frame=make_frame(normal, tangent), params=params, adhesion=adhesion, full=missing.full, rigid=rigid,
+    lost_search=missing.search,
+  )  # fmt: skip
+
+
+def _empty(params: mixing.Params, geom_xpos: jax.Array) -> Contacts:
+  """Return empty slots with given parameters."""
+  shape, dtype = (len(params.margin), geom_xpos.shape[-1]), geom_xpos.dtype
+  empty, nowhere = jnp.full(shape, shapes.NO_CONTACT, dtype), jnp.zeros((shape[0], 3, shape[1]), dtype)
+  return Contacts(empty, nowhere, jnp.broadcast_to(jnp.eye(3, dtype=dtype)[..., None], (shape[0], 3, 3, shape[1])), params)
+
+
+def _pairs(p: CollisionPlan, index: np.ndarray | slice = slice(None)) -> mixing.Pairs:
   """Return all candidates of the plan, or the candidates at an index."""
-  return mixing.Pairs(p.geom1[which], p.geom2[which], p.explicit[which])
+  return mixing.Pairs(p.geom1[index], p.geom2[index], p.explicit[index])
 
 
-def _chosen(pairs: mixing.Pairs, place: jax.Array) -> mixing.Pairs:
+def _chosen(pairs: mixing.Pairs, index: jax.Array) -> mixing.Pairs:
   """Gather pairs at indices (k, W)."""
 
   def at(x):
-    return jnp.asarray(x.astype(np.int32))[place]
+    return jnp.asarray(x.astype(np.int32))[index]
 
   return mixing.Pairs(at(pairs.geom1), at(pairs.geom2), at(pairs.explicit) if pairs.may_be_explicit else pairs.explicit)
 
@@ -292,72 +331,85 @@ def _shapes(m: Model, group: Group, geom_xpos: jax.Array, geom_xmat: jax.Array) 
   return first, second
 
 
-def _narrow(
-  m: Model, group: Group, shape1: Shape, shape2: Shape, margin: jax.Array, place: jax.Array | None = None
-) -> tuple[shapes.Contacts, jax.Array | None]:
-  """Compute the contacts of the pairs of a group, or of the pairs at indices (k, W) of the group.
-
-  Returns:
-    the contacts, and a mask (W,) of the worlds in which a search ran out, or None if there is no search.
-  """
-  if isinstance(group.how, convex.ConvexPlan):
-    multiccd = not m.opt.disableflags & DisableBit.MULTICCD
-    return convex.collide(group.how, shape1, shape2, margin, m.opt.ccd_iterations, multiccd, place)
-  if isinstance(group.how, FieldPlan):
-    return group.how.collide(group.how.plan, shape1, shape2, place), None
-  assert not isinstance(group.how, hfield.HFieldPlan)
-  return linear.materialized(group.how(shape1, shape2, margin)), None
-
-
-def _collide_near(m: Model, geom_xpos: jax.Array, geom_xmat: jax.Array) -> Contacts:
+def _in_shared_slots(m: Model, geom_xpos: jax.Array, geom_xmat: jax.Array) -> Contacts:
   """Compute the contacts of the candidates that are near, in the plan's number of slots.
 
   Gradient: of the contacts found; the selection of the contacts has no gradient.
   """
   p: CollisionPlan = m.plan.collision
   bounds = broadphase.bounds(m, geom_xpos, geom_xmat, m.opt.felt)
-  reaches = [_own_reach(m, g, jax.lax.stop_gradient(m.opt.felt)) if g.budget < len(g.pair) else None for g in p.groups]
+  reaches = [_own_reach(m, g, jax.lax.stop_gradient(m.opt.felt)) if g.has_budget else None for g in p.groups]
   near = _near_trees(m, bounds, reaches)
-  lost, width = jnp.zeros(geom_xpos.shape[-1], bool), int(p.compact or 0)
-  parts, full, lost_search = [], jnp.zeros_like(lost), None
-  for group, own in zip(p.groups, reaches, strict=True):
-    if isinstance(group.how, hfield.HFieldPlan):
-      owner = np.repeat(np.arange(len(group.pair)), group.how.ncon)
-      rank = width * group.pair[owner] + np.concatenate([np.arange(n) for n in group.how.ncon])
-      margin = mixing.reach(m, _pairs(p, group.pair))
-      found, over, missed = hfield.collide(group.how, *_shapes(m, group, geom_xpos, geom_xmat), margin, m.opt.ccd_iterations)
-      rank, flat, full = jnp.asarray(rank.astype(np.int32))[:, None], [x[0] for x in found], full | over
-      lost_search = _either(lost_search, missed)
-      parts.append([rank, flat[0] < rows(margin, owner), *flat])
-      continue
-    place, pair, pairs = None, jnp.asarray(group.pair.astype(np.int32))[:, None], _pairs(p, group.pair)
-    if group.budget < len(group.pair):
-      chosen = _nearest(m, group, bounds, own, near)
-      place, lost = chosen.place, lost | chosen.lost
-      pair, pairs = gather(pair, place), _chosen(pairs, place)
-      # an invalid entry gets a margin below every distance, so that no search begins
-      margin = jnp.where(chosen.there, mixing.reach(m, pairs), -_FAR)
-      which = pairs.geom1, pairs.geom2
-      shape1, shape2 = (Shape(gather(geom_xpos, g), gather(geom_xmat, g), gather(m.geom_size, g)) for g in which)
+  no = jnp.zeros(geom_xpos.shape[-1], bool)
+  missing, parts = _Missing(pair=no, full=jnp.zeros_like(no)), []
+  for group, reach in zip(p.groups, reaches, strict=True):
+    if group.kind.same_rows:
+      select = functools.partial(_nearest, m, group, bounds, reach, near)
+      part, missing = _rows_of_near(m, group, geom_xpos, geom_xmat, select, missing)
     else:
-      margin, (shape1, shape2) = mixing.reach(m, pairs), _shapes(m, group, geom_xpos, geom_xmat)
-    found, missed = _narrow(m, group, shape1, shape2, margin, place)
-    lost_search = _either(lost_search, missed)
-    found = found._replace(dist=jnp.where(margin[:, None] > -_FAR, found.dist, _FAR))
-    rank = width * pair[:, None] + np.arange(found.dist.shape[1], dtype=np.int32)[:, None]
-    parts.append([x.reshape(-1, *x.shape[2:]) for x in (rank, found.dist < margin[:, None], *found)])
+      part, missing = _rows_of_all(m, group, geom_xpos, geom_xmat, missing)
+    parts.append(part)
   rank, touches, dist, *vectors = (join(x) for x in zip(*parts, strict=True))
-  felt = m.opt.contact_gradient != "exact"  # keep pairs that do not touch yet, where there is room
-  chosen = broadphase.first_contacts(touches, rank, len(p.slot_pair), width * len(p.geom1), felt)
-  pair = linear.materialized(jax.lax.div(gather(rank, chosen.place), jnp.int32(width)))
-  dist, pos, normal, tangent = (gather(x, chosen.place) for x in (dist, *vectors))
-  dist = dist if felt else jnp.where(chosen.there, dist, _FAR)
+  fills = m.opt.contact_gradient != "exact"  # keep pairs that do not touch yet, where there is room
+  width = int(p.compact or 0)
+  chosen = broadphase.first_contacts(touches, rank, len(p.slot_pair), width * len(p.geom1), fills)
+  pair = linear.materialized(jax.lax.div(gather(rank, chosen.row), jnp.int32(width)))
+  dist, pos, normal, tangent = (gather(x, chosen.row) for x in (dist, *vectors))
+  dist = dist if fills else jnp.where(chosen.valid, dist, _FAR)
   pairs = _chosen(_pairs(p), pair)
   return Contacts(
-    dist, pos, make_frame(normal, tangent), mixing.mix(m, pairs), adhesion=_adhesion(m, pairs),
-    geom=jnp.stack([pairs.geom1, pairs.geom2], axis=1), dim=gather(p.condim[:, None].astype(np.int32), pair), lost_pair=lost,
-    lost_contact=chosen.lost | full, lost_search=lost_search, rigid=None if p.rigid is None else gather(p.rigid, pair),
+    dist=dist, pos=pos, frame=make_frame(normal, tangent), params=mixing.mix(m, pairs), adhesion=_adhesion(m, pairs),
+    geom=jnp.stack([pairs.geom1, pairs.geom2], axis=1), dim=gather(p.condim[:, None].astype(np.int32), pair),
+    lost_pair=missing.pair, lost_contact=_either(chosen.lost, missing.full), lost_search=missing.search,
+    rigid=None if p.rigid is None else gather(p.rigid, pair),
   )  # fmt: skip
+
+
+def _rows_of_all(
+  m: Model, group: Group, geom_xpos: jax.Array, geom_xmat: jax.Array, missing: _Missing
+) -> tuple[list[jax.Array], _Missing]:
+  """Compute the contacts of all pairs of a group whose numbers of rows differ.
+
+  Returns:
+    the rank (n, 1) of each row in MuJoCo's order of all possible contacts, a mask (n, W) of the rows that are contacts, the
+    fields (n, ..., W) of the contacts; and what is missing.
+  """
+  p, nrow = m.plan.collision, group.tables.nrow
+  owner = np.repeat(np.arange(len(group.pair)), nrow)
+  rank = int(p.compact or 0) * group.pair[owner] + np.concatenate([np.arange(n) for n in nrow])
+  margin = mixing.reach(m, _pairs(p, group.pair))
+  found = group.kind.collide(group.tables.own, *_shapes(m, group, geom_xpos, geom_xmat), margin, m.opt, None)
+  rank, fields = jnp.asarray(rank.astype(np.int32))[:, None], [x[0] for x in found.contacts]
+  missing = missing.after(found)
+  return [rank, fields[0] < rows(margin, owner), *fields], missing
+
+
+def _rows_of_near(
+  m: Model, group: Group, geom_xpos: jax.Array, geom_xmat: jax.Array, select: Callable[[], broadphase.Chosen], missing: _Missing
+) -> tuple[list[jax.Array], _Missing]:
+  """Compute the contacts of the pairs of a group, or of those that `select` chooses if the group has a budget.
+
+  Returns:
+    as `_rows_of_all`; the rank is (n, W or 1).
+  """
+  p: CollisionPlan = m.plan.collision
+  index, pair, pairs = None, jnp.asarray(group.pair.astype(np.int32))[:, None], _pairs(p, group.pair)
+  if group.has_budget:
+    chosen = select()
+    index, missing = chosen.row, missing._replace(pair=_either(missing.pair, chosen.lost))
+    pair, pairs = gather(pair, index), _chosen(pairs, index)
+    # an invalid entry gets a margin below every distance, so that no search begins
+    margin = jnp.where(chosen.valid, mixing.reach(m, pairs), -_FAR)
+    geoms = pairs.geom1, pairs.geom2
+    a, b = (Shape(gather(geom_xpos, g), gather(geom_xmat, g), gather(m.geom_size, g)) for g in geoms)
+  else:
+    margin, (a, b) = mixing.reach(m, pairs), _shapes(m, group, geom_xpos, geom_xmat)
+  found = group.kind.collide(group.tables.own, a, b, margin, m.opt, index)
+  missing = missing.after(found)
+  contacts = found.contacts._replace(dist=jnp.where(margin[:, None] > -_FAR, found.contacts.dist, _FAR))
+  number = np.arange(contacts.dist.shape[1], dtype=np.int32)[:, None]
+  rank = int(p.compact or 0) * pair[:, None] + number
+  return [x.reshape(-1, *x.shape[2:]) for x in (rank, contacts.dist < margin[:, None], *contacts)], missing
 
 
 def _candidates(m: Model, group: Group) -> broadphase.Candidates:
@@ -377,8 +429,9 @@ def _own_reach(m: Model, group: Group, slack: jax.Array | float) -> jax.Array | 
 
 def _near_trees(m: Model, bounds: broadphase.Bounds, reaches: list[jax.Array | None]) -> jax.Array | None:
   """Compute `broadphase.near_trees` if some group with a budget needs it, else None; `reaches` is for explicit pairs."""
-  groups = [g for g in m.plan.collision.groups if g.budget < len(g.pair)]
-  if m.tile == 0 or not any(broadphase.worth_trees(_candidates(m, g)) for g in groups):
+  groups = [g for g in m.plan.collision.groups if g.has_budget]
+  in_tiles = tiles.whole_or_tiled(m.tile, whole=False, tiled=True)
+  if not in_tiles or not any(broadphase.worth_trees(_candidates(m, g)) for g in groups):
     return None
   own = [jnp.max(x) for x in reaches if x is not None]
   return broadphase.near_trees(bounds.balls, _trees(m), functools.reduce(jnp.maximum, own, 2 * jnp.max(bounds.balls.reach)))
@@ -389,9 +442,11 @@ def _nearest(
 ) -> broadphase.Chosen:
   """Choose the candidates of a group for the narrow phase; pairs that only derivatives need are taken if there is room."""
   candidates, slack = _candidates(m, group), jax.lax.stop_gradient(m.opt.felt)
-  if m.tile > 0:
-    return broadphase.nearest_of_few(bounds, candidates, reach, group.budget, slack, near)
-  return broadphase.nearest(broadphase.overlap(bounds, candidates, reach), group.budget, slack)
+  return tiles.whole_or_tiled(
+    m.tile,
+    whole=lambda: broadphase.nearest(broadphase.overlap(bounds, candidates, reach), group.budget, slack),
+    tiled=lambda: broadphase.nearest_in_tile(bounds, candidates, reach, group.budget, slack, near),
+  )()
 
 
 def count_near(m: Model, geom_xpos: jax.Array, geom_xmat: jax.Array) -> jax.Array:

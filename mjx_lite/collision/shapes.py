@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from mjx_lite.collision.convex.hulls import HullOf
+from mjx_lite.collision.convex.hulls import GeomHulls
 from mjx_lite.math.geometry import make_frame
 from mjx_lite.ops import linear
 
@@ -32,7 +32,7 @@ class Shape(NamedTuple):
   pos: jax.Array
   mat: jax.Array
   size: jax.Array
-  hull: HullOf | None = None
+  hull: GeomHulls | None = None
 
   def axis(self, k: int) -> jax.Array:
     """Return axis k of the geom in the world frame (P, 3, W)."""

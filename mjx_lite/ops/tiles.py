@@ -26,3 +26,14 @@ def choose(x: jax.Array, *, single: T, tile: T, batch: T) -> T:
   if regions.are_several(x.shape[-1]):
     return tile
   return single if regions.are_few(x.shape[-1]) else batch
+
+
+def whole_or_tiled(tile: int, *, whole: T, tiled: T) -> T:
+  """Return one of two alternatives (functions or values) by the number of worlds per tile of a model.
+
+  Args:
+    tile: number of worlds per tile on CPU, 0 for all worlds at once.
+    whole: for all worlds at once.
+    tiled: for one tile after another.
+  """
+  return tiled if tile > 0 else whole

@@ -197,10 +197,10 @@ def test_bound_of_round_shapes_is_their_distance():
     candidates = broadphase.Candidates(one, two, "capsule-capsule", tree)
     near = broadphase.near_trees(bounds.balls, tree, jnp.asarray(reach))
     for budget in (touching - 3, touching, touching + 5):
-      chosen = broadphase.nearest_of_few(bounds, candidates, reaches, budget, near=near)
+      chosen = broadphase.nearest_in_tile(bounds, candidates, reaches, budget, near=near)
       wanted = broadphase.nearest(bound[:, None], budget)
       assert chosen.lost == wanted.lost == (budget < touching)
-      found, expected = (np.sort(x.place[x.there]) for x in (chosen, wanted))
+      found, expected = (np.sort(x.row[x.valid]) for x in (chosen, wanted))
       np.testing.assert_array_equal(found, expected)
       assert len(found) == min(budget, touching)
 
@@ -230,13 +230,13 @@ def test_candidates_near_each_others_trees(worlds, monkeypatch):
 
   wanted = broadphase.nearest(broadphase.overlap(bounds, c), 8)
   monkeypatch.setattr(broadphase, "_overlaps", counted)
-  chosen = broadphase.nearest_of_few(bounds, c, None, 8, near=near)
+  chosen = broadphase.nearest_in_tile(bounds, c, None, 8, near=near)
   jax.effects_barrier()
-  assert not np.any(chosen.lost) and np.sum(chosen.there) == np.sum(wanted.there) > 0
+  assert not np.any(chosen.lost) and np.sum(chosen.valid) == np.sum(wanted.valid) > 0
   for w in range(worlds):
-    found, expected = (np.sort(x.place[:, w][x.there[:, w]]) for x in (chosen, wanted))
+    found, expected = (np.sort(x.row[:, w][x.valid[:, w]]) for x in (chosen, wanted))
     np.testing.assert_array_equal(found, expected)
-  assert not np.any(chosen.there[:, apart]) and len(seen) == 1  # 16 of 432 at a time
+  assert not np.any(chosen.valid[:, apart]) and len(seen) == 1  # 16 of 432 at a time
 
 
 def test_parts_out_of_reach_are_not_looked_at(monkeypatch):
@@ -270,18 +270,18 @@ def test_nearest_are_those_that_overlap_most(n, budget):
   overlap[0, rng.random(n) < 0.9] = -np.inf
   overlap[1] = np.where(np.arange(n) < budget, 1, -1)  # just as many as fit
   chosen = broadphase.nearest(jnp.asarray(overlap.T), budget)
-  found = np.take_along_axis(overlap, np.asarray(chosen.place).T, axis=1)
+  found = np.take_along_axis(overlap, np.asarray(chosen.row).T, axis=1)
   np.testing.assert_array_equal(found, -np.sort(-overlap, axis=1)[:, :budget])
-  assert all(len(np.unique(x)) == budget for x in np.asarray(chosen.place).T)
-  np.testing.assert_array_equal(chosen.there.T, found > 0)
+  assert all(len(np.unique(x)) == budget for x in np.asarray(chosen.row).T)
+  np.testing.assert_array_equal(chosen.valid.T, found > 0)
   np.testing.assert_array_equal(chosen.lost, (overlap > 0).sum(axis=1) > budget)
 
 
-@pytest.mark.parametrize("others", [False, True])
+@pytest.mark.parametrize("fills", [False, True])
 @pytest.mark.parametrize("shared", [False, True])
 @pytest.mark.parametrize("number", [5, 30])
 @pytest.mark.parametrize("worlds", [1, 8, 40])
-def test_first_contacts_are_those_of_lowest_rank(worlds, number, shared, others):
+def test_first_contacts_are_those_of_lowest_rank(worlds, number, shared, fills):
   """Of few and of many, in a world, a tile and a batch; worlds without any, with as many as fit, with one more, with many."""
   rng, n, size = np.random.default_rng(worlds), 90, 400
   rank = np.stack([rng.permutation(size)[:n] for _ in range(1 if shared else worlds)], axis=1).astype(np.int32)
@@ -289,13 +289,13 @@ def test_first_contacts_are_those_of_lowest_rank(worlds, number, shared, others)
   touches = np.zeros((n, worlds), bool)
   for world in range(worlds):
     touches[rng.permutation(n)[: counts[world % len(counts)]], world] = True
-  chosen = mjx.jit(broadphase.first_contacts, static_argnums=(2, 3, 4))(touches, rank, number, size, others)
+  chosen = mjx.jit(broadphase.first_contacts, static_argnums=(2, 3, 4))(touches, rank, number, size, fills)
   for world in range(worlds):
     order = np.argsort(rank[:, world % rank.shape[1]])
     contacts = order[touches[order, world]]
-    there = np.asarray(chosen.there)[:, world]
-    np.testing.assert_array_equal(there, np.arange(number) < len(contacts))
-    place = np.asarray(chosen.place)[:, world]
-    np.testing.assert_array_equal(place[there], contacts[:number])
-    assert ((place >= 0) & (place < n)).all() and not (others and touches[place[~there], world].any())
+    valid = np.asarray(chosen.valid)[:, world]
+    np.testing.assert_array_equal(valid, np.arange(number) < len(contacts))
+    row = np.asarray(chosen.row)[:, world]
+    np.testing.assert_array_equal(row[valid], contacts[:number])
+    assert ((row >= 0) & (row < n)).all() and not (fills and touches[row[~valid], world].any())
     assert chosen.lost[world] == (len(contacts) > number)

@@ -16,8 +16,8 @@ import pytest
 from scipy.spatial import ConvexHull
 
 import mjx_lite as mjx
-from mjx_lite.collision.convex import convex, core
-from mjx_lite.collision.convex.hulls import HullOf
+from mjx_lite.collision.convex import convex, support
+from mjx_lite.collision.convex.hulls import GeomHulls
 from mjx_lite.collision.shapes import Shape
 from mjx_lite.compiler import regions
 
@@ -40,7 +40,8 @@ def _plan():
     mesh = [("mesh", "cloud").index(_named(p)[side]) for p in PAIRS if p[side] == "mesh"]
     assert len(mesh) == sum(h[side] is not None for h in hulls)
     both = [oracle.hulls("mesh", "cloud")[k] for k in mesh]
-    sides.append(HullOf(tables, np.array([h.first[0] for h in both]), np.array([h.count[0] for h in both])) if both else None)
+    first, nvert = (np.array([getattr(h, k)[0] for h in both]) for k in ("first", "nvert"))
+    sides.append(GeomHulls(tables, first, nvert) if both else None)
   return convex.plan(PAIRS, *sides)
 
 
@@ -237,11 +238,11 @@ def test_hulls_that_overlap_deeply_leave_each_other_by_the_shortest_way(dtype, t
   pos, mat, size, _ = oracle.poses(np.random.default_rng(0), 200, "random")
   hulls = oracle.hulls("mesh", "cloud")
   a, b = (
-    np.einsum("nij,vj->nvi", mat[:, k], h.tables.vert[h.first[0] : h.first[0] + h.count[0]]) + pos[:, k, None]
+    np.einsum("nij,vj->nvi", mat[:, k], h.tables.vert[h.first[0] : h.first[0] + h.nvert[0]]) + pos[:, k, None]
     for k, h in enumerate(hulls)
   )
   depth = np.array([-ConvexHull((x[:, None] - y).reshape(-1, 3)).equations[:, 3].max() for x, y in zip(a, b, strict=True)])
-  p = convex.plan([("mesh", "mesh")], *(HullOf(*h) for h in hulls))
+  p = convex.plan([("mesh", "mesh")], *(GeomHulls(*h) for h in hulls))
   args = [jnp.asarray(np.moveaxis(x, 0, -1)[None], dtype) for x in (pos[:, 0], pos[:, 1], mat[:, 0], mat[:, 1], size[:, 0])]
   shapes = Shape(args[0], args[2], args[4]), Shape(args[1], args[3], args[4])
   found = mjx.jit(lambda a, b, margin: convex.collide(p, a, b, margin, ITERATIONS, False).contacts)(*shapes, 0 * args[0][:, 0])
@@ -258,10 +259,10 @@ def test_a_hull_that_pierces_a_thin_plate_leaves_it_by_the_shortest_way():
   hull = oracle.hulls("box", "mesh")[1]
   hull = hull._replace(tables=hull.tables._replace(vert=0.5 * hull.tables.vert))
   corners = np.array(list(itertools.product(*zip(-half, half, strict=True))))
-  vertices = hull.tables.vert[hull.first[0] : hull.first[0] + hull.count[0]]
+  vertices = hull.tables.vert[hull.first[0] : hull.first[0] + hull.nvert[0]]
   mesh = np.einsum("nij,vj->nvi", mat[:, 1], vertices) + pos[:, None]
   depth = [-ConvexHull((corners[:, None] - x).reshape(-1, 3)).equations[:, 3].max() for x in mesh]
-  p = convex.plan([("box", "mesh")], None, HullOf(*hull))
+  p = convex.plan([("box", "mesh")], None, GeomHulls(*hull))
   shapes = [
     Shape(*(jnp.asarray(np.moveaxis(x, 0, -1)[None]) for x in (*place, np.broadcast_to(size, (n, 3)))))
     for place, size in (((0 * pos, plate_mat), half), ((pos, mat[:, 1]), np.ones(3)))
@@ -274,7 +275,7 @@ def test_a_hull_that_pierces_a_thin_plate_leaves_it_by_the_shortest_way():
 def test_curved_shapes_that_overlap_deeply_leave_each_other_by_as_short_a_way_as_in_mujoco(pair):
   pos, mat, size, margin = oracle.poses(np.random.default_rng(0), 800, "random")
   pos[:, 1] = pos[:, 0] + 0.3 * (pos[:, 1] - pos[:, 0])
-  p = convex.plan([pair], *(None if h is None else HullOf(*h) for h in oracle.hulls(*pair)))
+  p = convex.plan([pair], *(None if h is None else GeomHulls(*h) for h in oracle.hulls(*pair)))
   shapes = [Shape(*(jnp.asarray(np.moveaxis(x[:, k], 0, -1)[None]) for x in (pos, mat, size))) for k in (0, 1)]
   none = jnp.zeros((1, len(pos)))
   found = mjx.jit(lambda a, b, margin: convex.collide(p, a, b, margin, ITERATIONS, False).contacts)(*shapes, none)
@@ -357,11 +358,11 @@ def test_corners_of_a_tile_are_those_of_its_hulls(tables):
   rng, width = np.random.default_rng(0), max(2, regions.lanes())
   count = 3 + rng.integers(5, size=tables)
   corner, which = rng.normal(size=(count.sum(), 3)), rng.integers(tables, size=(1, width))
-  table = core.Tables(corner, np.cumsum(count) - count, count, None)
+  table = support.Tables(corner, np.cumsum(count) - count, count, None)
   one = jnp.ones((1, 3, width))
-  c = core.Core(one, one[:, None], np.zeros(1), one, core.Picked(table, jnp.asarray(which)), one, one[:, 0])
-  found, direction = core.laid_out(c), rng.normal(size=(1, 3, width))
-  point, index = core.support(found, jnp.asarray(direction))
+  c = support.ConvexShape(one, one[:, None], np.zeros(1), one, support.Picked(table, jnp.asarray(which)), one, one[:, 0])
+  found, direction = support.laid_out(c), rng.normal(size=(1, 3, width))
+  point, index = support.farthest(found, jnp.asarray(direction))
   for k, w in enumerate(which[0]):
     mine = corner[table.first[w] : table.first[w] + count[w]]
     np.testing.assert_array_equal(np.asarray(found.table)[0, : count[w], :, k], mine)

@@ -40,7 +40,7 @@ def test_the_farthest_corner_is_that_of_all(dtype, seed, shape, number):
   direction[1::4] = np.cross(*(hulls[0][rng.integers(len(hulls[0]), size=(2, 64))] @ np.eye(3)), axis=-1)
   which = rng.integers(2, size=256)
   with jax.enable_x64(dtype is np.float64):
-    cells = cubemap.join([cubemap.of(hulls[0]), cubemap.of(hulls[1])])
+    cells = cubemap.join([cubemap.make(hulls[0]), cubemap.make(hulls[1])])
     along = jnp.asarray(direction.T[None], dtype)
     index = np.asarray(cubemap.farthest(cells, which[None], along))[0]
   along, size = np.asarray(along)[0].astype(float), np.abs(np.concatenate(hulls)).max()
@@ -54,16 +54,16 @@ def test_the_farthest_corner_is_that_of_all(dtype, seed, shape, number):
 def test_cells_hold_few_corners():
   """Of a ball of 4,000 corners about a dozen at most are looked at; of the rim of a disc all, where its face looks."""
   rng = np.random.default_rng(0)
-  cells = cubemap.of(_round(rng, 4000))
-  blocks = cells.count[cells.cell[np.repeat(np.arange(384), 4)]]
-  assert blocks.mean() < 4 and cells.count.max() <= 8
-  disc = cubemap.of(_prism(rng, 64))
-  assert disc.count.max() == 64 / 4 and np.median(disc.count) == 1
+  cells = cubemap.make(_round(rng, 4000))
+  blocks = cells.nblock[cells.cell[np.repeat(np.arange(384), 4)]]
+  assert blocks.mean() < 4 and cells.nblock.max() <= 8
+  disc = cubemap.make(_prism(rng, 64))
+  assert disc.nblock.max() == 64 / 4 and np.median(disc.nblock) == 1
   assert disc.corner.max() == 127 and len(disc.vert) == len(disc.corner)
 
 
 def test_a_direction_that_is_no_number_finds_a_corner():
-  cells = cubemap.of(_round(np.random.default_rng(0), 200))
+  cells = cubemap.make(_round(np.random.default_rng(0), 200))
   along = np.array([[[np.nan, 0, np.inf], [1, 0, -np.inf], [0, 0, 1]]], np.float32)
   found = np.asarray(cubemap.farthest(cells, np.zeros((1, 3), np.int32), jnp.asarray(along)))
   assert ((found >= 0) & (found < 200)).all()

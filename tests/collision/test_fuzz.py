@@ -16,7 +16,7 @@ import pytest
 
 import mjx_lite as mjx
 from mjx_lite.collision.convex import convex
-from mjx_lite.collision.convex.hulls import HullOf
+from mjx_lite.collision.convex.hulls import GeomHulls
 from mjx_lite.collision.primitive.primitive import COLLIDERS
 from mjx_lite.collision.shapes import NO_CONTACT, Shape
 
@@ -56,7 +56,7 @@ def _fast(fn):
 
 
 def _alone(hull):
-  return None if hull is None else HullOf(*hull)
+  return None if hull is None else GeomHulls(*hull)
 
 
 def _contacts(pair, poses, dtype=np.float64, turned=False, multiccd=True):
@@ -100,7 +100,7 @@ def _overlap(pair, poses, normal):
     n = np.einsum("nji,nj->ni", mat[:, k], normal) * (1, -1)[k]
     s, (x, y, z) = size[:, k], n.T
     if kind == "mesh":
-      total += np.max(n @ hull.tables.vert[hull.first[0] : hull.first[0] + hull.count[0]].T, axis=1)
+      total += np.max(n @ hull.tables.vert[hull.first[0] : hull.first[0] + hull.nvert[0]].T, axis=1)
     else:
       total += REACH[kind](s, x, y, z)
   return total

@@ -133,7 +133,7 @@ def test_capacities_keep_the_first_contacts_and_mark_the_rest(crowded, size):
     beam.quat, beam.pos, beam.geoms[0].size = [0.8, 0.2, 0.1, 0.5], [-0.2, 0.05, 0.15], [0.21, 0.04, 0.03]
   model = spec.compile()
   m = mjx.put_model(model, ncon_max=size)
-  ball, box = (next(g.how for g in m.plan.collision.groups if g.name == f"hfield-{k}") for k in ("sphere", "*"))
+  ball, box = (next(g.tables.own for g in m.plan.collision.groups if g.name == f"hfield-{k}") for k in ("sphere", "*"))
   assert m.plan.contact.chosen and len(ball.direct) and not len(ball.crowded)
   assert bool(len(box.crowded)) == crowded != bool(len(box.direct))
   data, poses, expected = mujoco.MjData(model), [], []

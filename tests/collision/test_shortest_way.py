@@ -17,7 +17,7 @@ from models import SCENES
 import mjx_lite as mjx
 from mjx_lite.batching import worlds
 from mjx_lite.collision.convex import convex, hulls, shortest
-from mjx_lite.collision.convex.hulls import HullOf
+from mjx_lite.collision.convex.hulls import GeomHulls
 from mjx_lite.collision.shapes import Shape
 from mjx_lite.io.model import _fields
 from mjx_lite.ops import lanes
@@ -54,7 +54,7 @@ def _hulls() -> tuple[hulls.Hulls, dict[int, int]]:
 def _poses(pair, number):
   """Pairs of bodies, the depth of each and the size of their difference."""
   tables, mesh = _hulls()
-  corners = [None if isinstance(x, str) else tables.vert[tables.start[mesh[x]] :][: tables.count[mesh[x]]] for x in pair]
+  corners = [None if isinstance(x, str) else tables.vert[tables.start[mesh[x]] :][: tables.nvert[mesh[x]]] for x in pair]
   rng = np.random.default_rng([number, *map(ord, str(pair))])
   bodies = oracle.poses(rng, tuple(map(_kind, pair)), number, corners)
   exact = all(x == "box" or (not isinstance(x, str) and x <= 60) for x in pair)
@@ -68,7 +68,7 @@ def _collide(pairs, iterations):
   sides = []
   for side in (0, 1):
     some = [mesh[p[side]] for p in pairs if not isinstance(p[side], str)]
-    sides.append(HullOf(tables, tables.start[some], tables.count[some]) if some else None)
+    sides.append(GeomHulls(tables, tables.start[some], tables.nvert[some]) if some else None)
   plan = convex.plan([tuple(map(_kind, p)) for p in pairs], *sides)
   return mjx.jit(lambda a, b, margin: convex.collide(plan, a, b, margin, iterations, False))
 
@@ -166,7 +166,7 @@ def test_the_way_out_of_a_ball_is_proved(dtype, size, worlds):
 
   how = shortest.search(lambda _, world: lambda d: jnp.asarray(place)[world][:, None] + dtype(radius) * d, known)
   no = jnp.zeros((1, worlds), bool)
-  nothing = shortest.Way(jnp.zeros((1, 3, worlds), dtype), jnp.full((1, worlds), 7, dtype), no, no)
+  nothing = shortest.Exit(jnp.zeros((1, 3, worlds), dtype), jnp.full((1, worlds), 7, dtype), no, no)
   way = mjx.jit(lambda: lanes.search(jnp.asarray(wanted)[None], how, nothing))()
   assert way.better[0, wanted].all() and not way.unproved.any() and (way.depth[0, ~wanted] == 7).all()
   length = np.linalg.norm(place, axis=1)

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from mjx_lite.collision.convex import core, gjk, witness
+from mjx_lite.collision.convex import gjk, support, witness
 from mjx_lite.collision.hfield import hfield
 from mjx_lite.math import quat
 
@@ -35,8 +35,8 @@ def _poses(rng, apart):
 def _found(corners, mat, pos):
   one = jnp.ones((len(SHAPES), 3, 1), pos.dtype)
   eye = jnp.broadcast_to(jnp.eye(3, dtype=pos.dtype)[..., None], mat.shape)
-  prisms = core.Core(0 * pos, eye, np.full(len(SHAPES), core.CORNERS), one, corners, one, 0 * one[:, 0])
-  shapes = core.make(SHAPES, pos, mat, jnp.asarray(SIZE[..., None], pos.dtype), None)
+  prisms = support.ConvexShape(0 * pos, eye, np.full(len(SHAPES), support.CORNERS), one, corners, one, 0 * one[:, 0])
+  shapes = support.make(SHAPES, pos, mat, jnp.asarray(SIZE[..., None], pos.dtype), None)
   reach = jnp.ones((len(SHAPES), 1), pos.dtype)
   w = witness.witness(prisms, shapes, gjk.find(prisms, shapes, reach, ITERATIONS))
   return w.dist, w.normal

@@ -48,12 +48,12 @@ def model(type_a: str, type_b: str) -> mujoco.MjModel:
 
 
 @functools.cache
-def hulls(type_a: str, type_b: str) -> list[hulls_.HullOf | None]:
+def hulls(type_a: str, type_b: str) -> list[hulls_.GeomHulls | None]:
   """Hulls of the two geoms, None for one that is no mesh."""
   m = model(type_a, type_b)
   mesh = [int(m.geom_dataid[g]) if m.geom_type[g] == mujoco.mjtGeom.mjGEOM_MESH else -1 for g in (0, 1)]
   tables = hulls_.plan(_fields(m), np.array([x for x in mesh if x >= 0], int))
-  return [None if x < 0 else hulls_.HullOf(tables, tables.start[[x]], tables.count[[x]]) for x in mesh]
+  return [None if x < 0 else hulls_.GeomHulls(tables, tables.start[[x]], tables.nvert[[x]]) for x in mesh]
 
 
 def contacts(type_a, type_b, pos, mat, size, margin):

@@ -11,7 +11,7 @@ from mjx_lite.ops import linear
 _PARALLEL = 0.05  # sine of the angle below which two edges count as parallel: their cross product is then no axis
 
 
-def separation(offset: jax.Array, turn: jax.Array, half_a: jax.Array, half_b: jax.Array) -> jax.Array:
+def separation(offset: jax.Array, rotation: jax.Array, half_a: jax.Array, half_b: jax.Array) -> jax.Array:
   """Return a lower bound (n, W) of the distance of two boxes [m], negative where the boxes overlap.
 
   The bound is the largest gap along the separating axes: the face normals and the cross products of edges. The code is written
@@ -19,12 +19,12 @@ def separation(offset: jax.Array, turn: jax.Array, half_a: jax.Array, half_b: ja
 
   Args:
     offset: (n, 3, W) centre of the second box in the frame of the first box [m].
-    turn: (n, 3, 3, W) rotation of the second box relative to the first box.
+    rotation: (n, 3, 3, W) rotation of the second box relative to the first box.
     half_a, half_b: (n, 3, W or 1) half sizes of the first and the second box [m].
   """
-  offset, turn = linear.materialized((offset, turn))
+  offset, rotation = linear.materialized((offset, rotation))
   t, a, b = ([x[:, i] for i in range(3)] for x in (offset, half_a, half_b))
-  r = [[turn[:, i, j] for j in range(3)] for i in range(3)]
+  r = [[rotation[:, i, j] for j in range(3)] for i in range(3)]
   size = [[jnp.abs(x) for x in row] for row in r]
   gaps = []
   for i in range(3):

@@ -10,8 +10,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from mjx_lite.collision.convex import core, faces, gjk, manifold, witness
-from mjx_lite.collision.convex.hulls import HullOf
+from mjx_lite.collision.convex import faces, gjk, manifold, support, witness
+from mjx_lite.collision.convex.hulls import GeomHulls
 from mjx_lite.collision.shapes import NO_CONTACT, Contacts, Shape, make_contacts, only_where
 from mjx_lite.math import vector
 from mjx_lite.model.enums import GeomType
@@ -33,74 +33,74 @@ class ConvexPlan(NamedTuple):
 
   types_a: np.ndarray
   types_b: np.ndarray
-  hull_a: HullOf | None
-  hull_b: HullOf | None
-  several: np.ndarray  # indices of the pairs that may have more than one contact
-  faces_a: faces.FacesOf  # faces of the pairs in `several`
-  faces_b: faces.FacesOf
+  hull_a: GeomHulls | None
+  hull_b: GeomHulls | None
+  multiple: np.ndarray  # indices of the pairs that may have more than one contact
+  faces_a: faces.GeomFaces  # faces of the pairs in `multiple`
+  faces_b: faces.GeomFaces
 
 
-def plan(types: list[tuple[str, str]], hull_a: HullOf | None, hull_b: HullOf | None) -> ConvexPlan:
+def plan(types: list[tuple[str, str]], hull_a: GeomHulls | None, hull_b: GeomHulls | None) -> ConvexPlan:
   """Plan the pairs.
 
   Args:
     types: geom types of each pair, the lower type first.
     hull_a, hull_b: hulls of the meshes among the first geoms, and among the second geoms, in order.
   """
-  several = np.array([k for k, t in enumerate(types) if PAIRS.get(t, 1) > 1], int)
+  multiple = np.array([k for k, t in enumerate(types) if PAIRS.get(t, 1) > 1], int)
   sides = []
   for side, hull in ((0, hull_a), (1, hull_b)):
     kinds = [t[side] for t in types]
     is_mesh = [k for k, t in enumerate(kinds) if t == "mesh"]
-    kept = [i for i, k in enumerate(is_mesh) if k in set(several)]
-    some = None if hull is None else HullOf(hull.tables, hull.first[kept], hull.count[kept])
-    sides.append(faces.plan([kinds[k] for k in several], some))
+    kept = [i for i, k in enumerate(is_mesh) if k in set(multiple)]
+    kept_hulls = None if hull is None else GeomHulls(hull.tables, hull.first[kept], hull.nvert[kept])
+    sides.append(faces.plan([kinds[k] for k in multiple], kept_hulls))
   types_a, types_b = (np.array([t[side] for t in types]) for side in (0, 1))
   faces_a, faces_b = sides
   return ConvexPlan(
-    types_a=types_a, types_b=types_b, hull_a=hull_a, hull_b=hull_b, several=several, faces_a=faces_a, faces_b=faces_b
+    types_a=types_a, types_b=types_b, hull_a=hull_a, hull_b=hull_b, multiple=multiple, faces_a=faces_a, faces_b=faces_b
   )
 
 
 class _Chosen(NamedTuple):
-  """Rows, types and faces of the pairs that may have several contacts: the input of the manifold."""
+  """Rows, types and faces of the pairs that may have more than one contact: the input of the manifold."""
 
   rows: np.ndarray | slice
-  several: jax.Array | bool
+  multiple: jax.Array | bool  # (k, W) whether a pair may have more than one contact
   types_a: np.ndarray | jax.Array
   types_b: np.ndarray | jax.Array
-  faces_a: faces.FacesOf
-  faces_b: faces.FacesOf
+  faces_a: faces.GeomFaces
+  faces_b: faces.GeomFaces
 
 
 def _choose(p: ConvexPlan, chosen: jax.Array | None) -> _Chosen:
-  """Return the tables of all pairs of the plan, or of the chosen pairs (k, W). Any chosen pair may have several contacts."""
+  """Return the tables of all pairs of the plan, or of the chosen pairs (k, W), of which any may have more than one contact."""
   if chosen is None:
     return _Chosen(
-      rows=p.several,
-      several=True,
-      types_a=p.types_a[p.several],
-      types_b=p.types_b[p.several],
+      rows=p.multiple,
+      multiple=True,
+      types_a=p.types_a[p.multiple],
+      types_b=p.types_b[p.multiple],
       faces_a=p.faces_a,
       faces_b=p.faces_b,
     )
-  several = np.isin(np.arange(len(p.types_a)), p.several)
+  multiple = np.isin(np.arange(len(p.types_a)), p.multiple)
 
   def types(names):
     return gather(np.array([int(GeomType[t.upper()]) for t in names], np.int32)[:, None], chosen)
 
-  def faces_of(of):
-    first = np.full(len(several), -1, np.int32)
-    first[p.several] = of.first
-    return faces.FacesOf(of.tables, gather(first[:, None], chosen))
+  def chosen_faces(planned):
+    first = np.full(len(multiple), -1, np.int32)
+    first[p.multiple] = planned.first
+    return faces.GeomFaces(planned.tables, gather(first[:, None], chosen))
 
   return _Chosen(
     rows=slice(None),
-    several=gather(several[:, None], chosen),
+    multiple=gather(multiple[:, None], chosen),
     types_a=types(p.types_a),
     types_b=types(p.types_b),
-    faces_a=faces_of(p.faces_a),
-    faces_b=faces_of(p.faces_b),
+    faces_a=chosen_faces(p.faces_a),
+    faces_b=chosen_faces(p.faces_b),
   )
 
 
@@ -128,18 +128,18 @@ def collide(
   Source: `mjc_Convex`, `mjc_ccd`.
   Gradient: of the features found; where the nearest features are not unique, the derivative for one choice of them.
   """
-  ca = core.make(list(p.types_a), a.pos, a.mat, a.size, p.hull_a, chosen)
-  cb = core.make(list(p.types_b), b.pos, b.mat, b.size, p.hull_b, chosen)
+  ca = support.make(list(p.types_a), a.pos, a.mat, a.size, p.hull_a, chosen)
+  cb = support.make(list(p.types_b), b.pos, b.mat, b.size, p.hull_b, chosen)
   single = _nearest(ca, cb, margin, iterations)
   slot = np.arange(NCON)[:, None]
   dist = only_where(slot == 0, single.dist[:, None])
   pos = single.point + 0.5 * jnp.where(single.dist < margin, single.dist, 0)[:, None] * single.normal
   pos, normal = jnp.broadcast_to(pos[:, None], (*dist.shape[:2], 3, dist.shape[-1])), single.normal
-  if len(p.several) and multiccd:
-    these = _choose(p, chosen)
-    rows = these.rows
-    more = _further(these, a, b, jax.tree.map(lambda x: x[rows], single), jnp.broadcast_to(margin, single.dist.shape)[rows])
-    use = more.count > 0
+  if len(p.multiple) and multiccd:
+    q = _choose(p, chosen)
+    rows = q.rows
+    more = _further(q, a, b, jax.tree.map(lambda x: x[rows], single), jnp.broadcast_to(margin, single.dist.shape)[rows])
+    use = more.ncon > 0
     new_dist = jnp.where(use[:, None], more.dist, dist[rows])
     new_pos = jnp.where(use[:, None, None], more.pos, pos[rows])
     new_normal = jnp.where(use[:, None], more.normal, normal[rows])
@@ -155,7 +155,7 @@ class _Single(NamedTuple):
     dist: (P, W) distance [m].
     point: (P, 3, W) nearest point on the first surface [m].
     normal: (P, 3, W) from the first geom to the second.
-    index_a, index_b: (P, 3, W) support indices of the three vertices of each core that span the nearest feature.
+    index_a, index_b: (P, 3, W) support indices of the three vertices of each shape that span the nearest feature.
     lost: (P, W) whether the search ran out of iterations or rounds.
   """
 
@@ -167,11 +167,11 @@ class _Single(NamedTuple):
   lost: jax.Array
 
 
-def _nearest(a: core.Core, b: core.Core, margin: jax.Array, iterations: int) -> _Single:
-  """Compute the nearest points of two cores where they are within the margin; elsewhere the distance is `NO_CONTACT`."""
+def _nearest(a: support.ConvexShape, b: support.ConvexShape, margin: jax.Array, iterations: int) -> _Single:
+  """Compute the nearest points of two shapes where they are within the margin; elsewhere the distance is `NO_CONTACT`."""
 
   def look(lanes, asked):
-    ca, cb = core.taken(a, lanes), core.taken(b, lanes)
+    ca, cb = support.take_lanes(a, lanes), support.take_lanes(b, lanes)
     limit = margin if lanes is None else lanes.take(margin)
     found = gjk.find(ca, cb, limit + ca.radius + cb.radius, iterations, asked=asked)
     w = witness.witness(ca, cb, found, asked)
@@ -201,30 +201,36 @@ def _nearest(a: core.Core, b: core.Core, margin: jax.Array, iterations: int) -> 
   return in_lanes(wanted, look, nothing, sift=True)
 
 
-def _further(these: _Chosen, a: Shape, b: Shape, single: _Single, margin: jax.Array) -> manifold.Manifold:
-  """Compute the contacts of faces and edges of the pairs that may have several contacts."""
-  rows, width = these.rows, margin.shape[-1]
-  place, turn = vector.mat_t_vec(a.mat, b.pos - a.pos), vector.mat_mat(vector.transpose(a.mat), b.mat)
-  place, turn = (jnp.broadcast_to(x, (*x.shape[:-1], width))[rows] for x in (place, turn))
-  eye = jnp.broadcast_to(jnp.eye(3, dtype=place.dtype)[None, :, :, None], turn.shape)
-  other = single.point + single.dist[:, None] * single.normal
+def _further(q: _Chosen, a: Shape, b: Shape, single: _Single, margin: jax.Array) -> manifold.Manifold:
+  """Compute the contacts of faces and edges of the pairs that may have more than one contact."""
+  rows, width = q.rows, margin.shape[-1]
+  position, rotation = vector.mat_t_vec(a.mat, b.pos - a.pos), vector.mat_mat(vector.transpose(a.mat), b.mat)
+  position, rotation = (jnp.broadcast_to(x, (*x.shape[:-1], width))[rows] for x in (position, rotation))
+  eye = jnp.broadcast_to(jnp.eye(3, dtype=position.dtype)[None, :, :, None], rotation.shape)
+  point_b = single.point + single.dist[:, None] * single.normal
   side_a = manifold.Side(
     size=a.size[rows],
-    faces=these.faces_a,
-    types=these.types_a,
+    faces=q.faces_a,
+    types=q.types_a,
     mat=eye,
-    pos=0 * place,
-    index=single.index_a,
+    pos=0 * position,
+    vertex=single.index_a,
     point=single.point,
   )
   side_b = manifold.Side(
-    size=b.size[rows], faces=these.faces_b, types=these.types_b, mat=turn, pos=place, index=single.index_b, point=other
+    size=b.size[rows],
+    faces=q.faces_b,
+    types=q.types_b,
+    mat=rotation,
+    pos=position,
+    vertex=single.index_b,
+    point=point_b,
   )
-  wanted = jax.lax.stop_gradient(single.dist < margin) & these.several
+  wanted = jax.lax.stop_gradient(single.dist < margin) & q.multiple
 
   def look(lanes):
     normal, limit, close = (x if lanes is None else lanes.take(x) for x in (single.normal, margin, wanted))
-    return manifold.manifold(manifold.taken(side_a, lanes), manifold.taken(side_b, lanes), normal, limit, close)
+    return manifold.manifold(manifold.take_lanes(side_a, lanes), manifold.take_lanes(side_b, lanes), normal, limit, close)
 
-  zero, number = jnp.zeros((len(place), 4, 3, width), place.dtype), jnp.zeros(margin.shape, jnp.int32)
+  zero, number = jnp.zeros((len(position), 4, 3, width), position.dtype), jnp.zeros(margin.shape, jnp.int32)
   return in_lanes(wanted, look, manifold.Manifold(jnp.full_like(zero[:, :, 0], NO_CONTACT), zero, single.normal, number))

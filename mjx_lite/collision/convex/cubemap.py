@@ -33,16 +33,16 @@ class CubeMap(NamedTuple):
   cell: np.ndarray  # (K * 6 * _SIDE**2,) first part of each cell
   split: np.ndarray  # (K * 6 * _SIDE**2,) number of parts along a side of the cell
   first: np.ndarray  # (nparts,) first block of each part
-  count: np.ndarray  # (nparts,) number of blocks of each part, at least 1
+  nblock: np.ndarray  # (nparts,) number of blocks of each part, at least 1
   corner: np.ndarray  # (nblocks * _BLOCK,) index of a corner, ascending in a part; the part's first corner pads its last block
   vert: np.ndarray  # (nblocks * _BLOCK, 3) coordinates of the corner
 
 
-def of(vert: np.ndarray) -> CubeMap:
+def make(vert: np.ndarray) -> CubeMap:
   """Make the cells of one polytope with corners (n, 3). A polytope of few corners has one cell for all directions."""
   if len(vert) <= 2 * _BLOCK:
     return _written(np.asarray(vert, float), [[np.arange(len(vert))]], np.zeros(6 * _SIDE**2, int))
-  return _of(np.ascontiguousarray(vert, float).tobytes())
+  return _make(np.ascontiguousarray(vert, float).tobytes())
 
 
 def join(maps: list[CubeMap]) -> CubeMap:
@@ -54,14 +54,14 @@ def join(maps: list[CubeMap]) -> CubeMap:
 
 
 @functools.lru_cache(maxsize=512)
-def _of(data: bytes) -> CubeMap:
+def _make(data: bytes) -> CubeMap:
   vert = np.frombuffer(data).reshape(-1, 3)
   cells = []
   for face in range(6):
-    for low, some in _divided(vert, face, (-1.0, -1.0), 2.0, np.arange(len(vert)), _SIDE):
-      crowd = 0.5 * np.log2(len(some) / (2 * _BLOCK))
+    for low, inside in _divided(vert, face, (-1.0, -1.0), 2.0, np.arange(len(vert)), _SIDE):
+      crowd = 0.5 * np.log2(len(inside) / (2 * _BLOCK))
       parts = 2 ** int(np.clip(np.ceil(crowd), 0, _HALVINGS))
-      cells.append([part for _, part in _divided(vert, face, low, 2.0 / _SIDE, some, parts)])
+      cells.append([part for _, part in _divided(vert, face, low, 2.0 / _SIDE, inside, parts)])
   return _written(vert, cells, np.arange(len(cells)))
 
 
@@ -78,8 +78,8 @@ def _divided(
   """
   grow, tie = _ROUNDING
   u, v = (x + size / number * np.add.outer(np.arange(number), [0, 1]) + [-grow, grow] for x in low)  # (number, 2)
-  along, of_u, of_v = np.roll(vert[found], -(face % 3), axis=1).T
-  height = (-1 if face > 2 else 1) * along + u[:, None, :, None, None] * of_u + v[:, None, :, None] * of_v
+  along, slope_u, slope_v = np.roll(vert[found], -(face % 3), axis=1).T
+  height = (-1 if face > 2 else 1) * along + u[:, None, :, None, None] * slope_u + v[:, None, :, None] * slope_v
   height = height.reshape(number * number, 4, len(found))
   best = np.concatenate([height.argmax(axis=2), height.sum(axis=1).argmax(axis=1)[:, None]], axis=1)
   keep = np.ones((len(height), len(found)), bool)
@@ -87,7 +87,7 @@ def _divided(
     least = np.take_along_axis(height, k[:, None, None], axis=2) - tie * np.abs(vert).max()
     keep &= (height >= least).any(axis=1)
   begin = ((x, y) for x in u[:, 0] + grow for y in v[:, 0] + grow)
-  return [(corner, found[some]) for corner, some in zip(begin, keep, strict=True)]
+  return [(corner, found[mask]) for corner, mask in zip(begin, keep, strict=True)]
 
 
 def _written(vert: np.ndarray, cells: list[list[np.ndarray]], number: np.ndarray) -> CubeMap:
@@ -99,12 +99,12 @@ def _written(vert: np.ndarray, cells: list[list[np.ndarray]], number: np.ndarray
     number: (6 * _SIDE**2,) index into `cells` for each cell of the cube.
   """
   padded = [np.concatenate([x, np.repeat(x[:1], -len(x) % _BLOCK)]) for parts in cells for x in parts]
-  count = np.array([len(x) // _BLOCK for x in padded])
+  nblock = np.array([len(x) // _BLOCK for x in padded])
   begin = np.cumsum([0, *(len(parts) for parts in cells)])[:-1]
   split = np.array([round(len(parts) ** 0.5) for parts in cells])
-  corner, first = np.concatenate(padded), np.cumsum(count) - count
-  begin, split, first, count, corner = (x.astype(np.int32) for x in (begin[number], split[number], first, count, corner))
-  return CubeMap(cell=begin, split=split, first=first, count=count, corner=corner, vert=vert[corner])
+  corner, first = np.concatenate(padded), np.cumsum(nblock) - nblock
+  begin, split, first, nblock, corner = (x.astype(np.int32) for x in (begin[number], split[number], first, nblock, corner))
+  return CubeMap(cell=begin, split=split, first=first, nblock=nblock, corner=corner, vert=vert[corner])
 
 
 def farthest(cells: CubeMap, which: Any, along: jax.Array) -> jax.Array:
@@ -120,18 +120,18 @@ def farthest(cells: CubeMap, which: Any, along: jax.Array) -> jax.Array:
   """
   along = linear.materialized(jax.lax.stop_gradient(along))
   part = _part(cells, jnp.asarray(which).reshape(len(which), *(1,) * (along.ndim - 3), -1), along)
-  first, count = linear.materialized((_at(cells.first, part), _at(cells.count, part)))
+  first, nblock = linear.materialized((_at(cells.first, part), _at(cells.nblock, part)))
   table, within = jnp.asarray(cells.vert, along.dtype), np.arange(_BLOCK, dtype=np.int32)[:, None]
 
   def look(k, found):
-    best, place = found
-    start = _BLOCK * (first + jnp.minimum(k, count - 1))
+    best, row = found
+    start = _BLOCK * (first + jnp.minimum(k, nblock - 1))
     corner = fetched(table, start[..., None, :] + within)
     height, nth = first_largest(vector.dot(corner, along[..., None, :, :]))
-    return jnp.maximum(best, height), jnp.where(height > best, start + nth, place)
+    return jnp.maximum(best, height), jnp.where(height > best, start + nth, row)
 
   none = jnp.full(first.shape, -jnp.inf, along.dtype), _BLOCK * first
-  return _at(cells.corner, jax.lax.fori_loop(0, jnp.max(count), look, none)[1])
+  return _at(cells.corner, jax.lax.fori_loop(0, jnp.max(nblock), look, none)[1])
 
 
 def _at(table: np.ndarray, index: jax.Array) -> jax.Array:
@@ -148,12 +148,12 @@ def _part(cells: CubeMap, which: jax.Array, along: jax.Array) -> jax.Array:
   face = jnp.where(by_x, 0, jnp.where(by_y, 1, 2)) + jnp.where(major < 0, 3, 0)
   scale = 0.5 * _SIDE / jnp.where(major == 0, 1, jnp.abs(major))
 
-  def of(t, number):
+  def interval(t, number):
     """Return which of `number` equal intervals of [0, 1) contains t; NaN counts as in the first."""
     return jnp.clip((t * number).astype(jnp.int32), 0, number - 1)
 
   row, column = (x * scale + 0.5 * _SIDE for x in (u, v))
-  i, j = (of(t / _SIDE, _SIDE) for t in (row, column))
+  i, j = (interval(t / _SIDE, _SIDE) for t in (row, column))
   cell = ((which * 6 + face) * _SIDE + i) * _SIDE + j
   begin, split = _at(cells.cell, cell), _at(cells.split, cell)
-  return begin + of(row - i, split) * split + of(column - j, split)
+  return begin + interval(row - i, split) * split + interval(column - j, split)

@@ -4,7 +4,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from mjx_lite.collision.convex.hulls import HullOf
+from mjx_lite.collision.convex.hulls import GeomHulls
 
 
 class Faces(NamedTuple):
@@ -16,10 +16,10 @@ class Faces(NamedTuple):
   here: np.ndarray  # (nindex,) corner at each support index
   normal: np.ndarray  # (nface, 3)
   polygon: np.ndarray  # (nface, corners) corners, clockwise seen from outside
-  count: np.ndarray  # (nface,) number of corners
+  ncorner: np.ndarray  # (nface,) number of corners
 
 
-class FacesOf(NamedTuple):
+class GeomFaces(NamedTuple):
   """Faces of P geoms: the tables, and the first support index (P,) or (P, W) of each geom, -1 for a geom without faces."""
 
   tables: Faces
@@ -36,7 +36,7 @@ class _Shape(NamedTuple):
 
 def _box() -> _Shape:
   corner = np.array([[1 if i >> k & 1 else -1 for k in range(3)] for i in range(8)], float)
-  place = {tuple(x): i for i, x in enumerate(corner.astype(int).tolist())}
+  index = {tuple(x): i for i, x in enumerate(corner.astype(int).tolist())}
   polygons = [
     [(1, 1, 1), (1, 1, -1), (1, -1, -1), (1, -1, 1)], [(-1, 1, -1), (-1, 1, 1), (-1, -1, 1), (-1, -1, -1)],
     [(-1, 1, -1), (1, 1, -1), (1, 1, 1), (-1, 1, 1)], [(-1, -1, 1), (1, -1, 1), (1, -1, -1), (-1, -1, -1)],
@@ -45,7 +45,7 @@ def _box() -> _Shape:
   at = [[2 * k + (0 if i >> k & 1 else 1) for k in range(3)] for i in range(8)]
   normal = np.array([np.eye(3)[k] * sign for k in range(3) for sign in (1, -1)])
   side = [[i ^ 1 << k for k in range(3)] for i in range(8)]
-  return _Shape(corner, at, side, normal, [[place[v] for v in p] for p in polygons])
+  return _Shape(corner, at, side, normal, [[index[v] for v in p] for p in polygons])
 
 
 def _cylinder() -> _Shape:
@@ -56,7 +56,7 @@ def _cylinder() -> _Shape:
   )
 
 
-def plan(types: list[str], hull: HullOf | None) -> FacesOf:
+def plan(types: list[str], hull: GeomHulls | None) -> GeomFaces:
   """Plan the faces of geoms of given types; `hull` has the hulls of the meshes among the geoms, in order."""
   shapes: list[_Shape] = []
   begin: dict[object, int] = {}
@@ -75,12 +75,12 @@ def plan(types: list[str], hull: HullOf | None) -> FacesOf:
       shapes.append(shape)
       begin[key], total = total, total + len(shape.at)
     first.append(begin[key])
-  return FacesOf(_join(shapes), np.array(first, int))
+  return GeomFaces(_join(shapes), np.array(first, int))
 
 
-def _of_hull(hull: HullOf, start: int) -> _Shape:
+def _of_hull(hull: GeomHulls, start: int) -> _Shape:
   h = hull.tables
-  n = int(hull.count[list(hull.first).index(start)])
+  n = int(hull.nvert[list(hull.first).index(start)])
   at_all = h.vert_poly[start : start + n]
   polys = sorted({int(x) for x in at_all.ravel() if x >= 0})
   number = {p: i for i, p in enumerate(polys)}
@@ -101,9 +101,14 @@ def _join(shapes: list[_Shape]) -> Faces:
     polygon += [[x + ncorner for x in row] for row in s.polygon]
     ncorner, nface = ncorner + len(s.corner), nface + len(s.polygon)
   normal = np.concatenate([s.normal for s in shapes]) if shapes else np.zeros((1, 3))
-  count = np.array([len(x) for x in polygon] or [0])
   return Faces(
-    corner=corner, at=_pad(at), side=_pad(side), here=np.array(here or [0]), normal=normal, polygon=_pad(polygon), count=count
+    corner=corner,
+    at=_pad(at),
+    side=_pad(side),
+    here=np.array(here or [0]),
+    normal=normal,
+    polygon=_pad(polygon),
+    ncorner=np.array([len(x) for x in polygon] or [0]),
   )
 
 

@@ -21,7 +21,7 @@ class Hulls(NamedTuple):
   """
 
   start: np.ndarray  # (nmesh,) first vertex of each mesh, -1 for a mesh that does not collide
-  count: np.ndarray  # (nmesh,) number of vertices of each mesh, 0 for a mesh that does not collide
+  nvert: np.ndarray  # (nmesh,) number of vertices of each mesh, 0 for a mesh that does not collide
   vert: np.ndarray  # (nvert, 3) [m]
   vert_poly: np.ndarray  # (nvert, degree) polygons that share a vertex
   vert_quad: np.ndarray  # (nvert, degree, 4) at most four corners of each of these polygons, the vertex first
@@ -39,7 +39,7 @@ def plan(s: dict[str, Any], meshes: np.ndarray, flat: np.ndarray | None = None) 
     meshes: ids of the meshes that collide.
     flat: ids of the meshes that collide with planes; only these get `vert_quad`. None: all colliding meshes.
   """
-  start, count = np.full(s["nmesh"], -1), np.zeros(s["nmesh"], int)
+  start, nvert = np.full(s["nmesh"], -1), np.zeros(s["nmesh"], int)
   verts: list[np.ndarray] = []
   polys: list[list[int]] = []
   normals: list[np.ndarray] = []
@@ -47,20 +47,30 @@ def plan(s: dict[str, Any], meshes: np.ndarray, flat: np.ndarray | None = None) 
   for mesh in sorted(set(int(x) for x in meshes)):
     used = _hull_vertices(s, mesh)
     adr = int(s["mesh_vertadr"][mesh])
-    start[mesh], count[mesh] = total, len(used)
-    place = {int(v): total + k for k, v in enumerate(used)}
+    start[mesh], nvert[mesh] = total, len(used)
+    row = {int(v): total + k for k, v in enumerate(used)}
     verts.append(np.asarray(s["mesh_vert"], float).reshape(-1, 3)[adr + used])
     for k in range(int(s["mesh_polynum"][mesh])):
       poly = int(s["mesh_polyadr"][mesh]) + k
       first = int(s["mesh_polyvertadr"][poly])
-      polys.append([place[int(v)] for v in s["mesh_polyvert"][first : first + int(s["mesh_polyvertnum"][poly])]])
+      polys.append([row[int(v)] for v in s["mesh_polyvert"][first : first + int(s["mesh_polyvertnum"][poly])]])
       normals.append(np.asarray(s["mesh_polynormal"], float).reshape(-1, 3)[poly])
     total += len(used)
   vert = np.concatenate(verts) if verts else np.zeros((0, 3))
-  wide = np.repeat(start >= 0 if flat is None else np.isin(np.arange(len(start)), flat), count)
-  tables = _vertex_tables(vert, polys, wide)
-  cells = tuple(cubemap.of(x) for x in verts) if count.max(initial=0) > cubemap.MANY else ()
-  return Hulls(start, count, vert, *tables, np.array(normals or [np.zeros(3)]), _pad(polys or [[-1]]), cells)
+  wide = np.repeat(start >= 0 if flat is None else np.isin(np.arange(len(start)), flat), nvert)
+  vert_poly, vert_quad, vert_prev = _vertex_tables(vert, polys, wide)
+  cells = tuple(cubemap.make(x) for x in verts) if nvert.max(initial=0) > cubemap.MANY else ()
+  return Hulls(
+    start=start,
+    nvert=nvert,
+    vert=vert,
+    vert_poly=vert_poly,
+    vert_quad=vert_quad,
+    vert_prev=vert_prev,
+    poly_normal=np.array(normals or [np.zeros(3)]),
+    poly_vert=_pad(polys or [[-1]]),
+    cells=cells,
+  )
 
 
 def _hull_vertices(s: dict[str, Any], mesh: int) -> np.ndarray:
@@ -129,23 +139,23 @@ def _widest(points: np.ndarray, a: int) -> list[int]:
   return chosen
 
 
-class HullOf(NamedTuple):
+class GeomHulls(NamedTuple):
   """Hulls of P geoms."""
 
   tables: Hulls
   first: np.ndarray  # (P,) first vertex of each hull in the tables
-  count: np.ndarray  # (P,) number of vertices
+  nvert: np.ndarray  # (P,) number of vertices of each hull
 
   def farthest(self, direction: jax.Array) -> jax.Array:
     """Return the vertex (row of the tables, (P, W)) farthest in each direction (P, 3, W); on a tie the first such vertex."""
-    if self.count.max(initial=1) > cubemap.MANY:
+    if self.nvert.max(initial=1) > cubemap.MANY:
       start, which = np.unique(self.first, return_inverse=True)
       found = cubemap.farthest(cubemap.join([cells_of(self.tables, k) for k in start]), which.reshape(-1, 1), direction)
       return jnp.asarray(self.first)[:, None] + found
-    k = np.arange(self.count.max(initial=1))
-    rows = self.first[:, None] + np.where(k < self.count[:, None], k, 0)
+    k = np.arange(self.nvert.max(initial=1))
+    rows = self.first[:, None] + np.where(k < self.nvert[:, None], k, 0)
     _, index = first_largest(vector.dot(jnp.asarray(self.tables.vert, direction.dtype)[rows][..., None], direction[:, None]))
-    return jnp.asarray(self.first)[:, None] + jnp.where(index < self.count[:, None], index, 0)
+    return jnp.asarray(self.first)[:, None] + jnp.where(index < self.nvert[:, None], index, 0)
 
 
 def cells_of(tables: Hulls, first: int) -> CubeMap:

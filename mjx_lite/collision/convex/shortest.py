@@ -41,7 +41,7 @@ _SIDES = (1, 2), (2, 0), (0, 1)  # corners at the ends of the side that is oppos
 _FIRST = np.array([[x, y, z] for x in (0, 1) for y in (2, 3) for z in (4, 5)], np.int32).T  # an octahedron
 
 
-class Way(NamedTuple):
+class Exit(NamedTuple):
   """Result of a search: the direction (3,) of the least depth, the depth () of Y along this direction, whether the depth is
   less than the known depth (), and whether another direction may be better by more than `DOUBT` ()."""
 
@@ -67,13 +67,13 @@ class _Triangles(NamedTuple):
   Attributes:
     corner: (2, 3, 3, ...) the directions at the three corners, and the farthest points of Y in these directions.
     low: (...) the least g; inf for an empty slot.
-    place: (3, ...) direction at which to divide.
+    division: (3, ...) direction at which to divide.
     whole: (...) the corner opposite to the side that contains this direction; 3 for a direction inside.
   """
 
   corner: jax.Array
   low: jax.Array
-  place: jax.Array
+  division: jax.Array
   whole: jax.Array
 
 
@@ -91,7 +91,7 @@ def search(
   furthest: Callable[[jax.Array, jax.Array], Callable[[jax.Array], jax.Array]],
   known: Callable[[jax.Array, jax.Array], Known],
 ) -> lanes.Search:
-  """Describe the search for the least depth. The result of a search is a `Way`.
+  """Describe the search for the least depth. The result of a search is a `Exit`.
 
   Args:
     furthest: function of a row and a world. It returns the support function of Y: from directions (3, n) to points (3, n).
@@ -111,7 +111,7 @@ def search(
     k = s.known
     better = s.depth < k.depth - k.tolerance
     unproved = _lowest(s) < s.depth - DOUBT[s.depth.dtype.itemsize] * k.size
-    return Way(jnp.where(better, s.normal, k.normal), s.depth, better, unproved)
+    return Exit(jnp.where(better, s.normal, k.normal), s.depth, better, unproved)
 
   return lanes.Search(start, goes_on, lambda s: _divide(s, furthest(*s.at)), end)
 
@@ -134,7 +134,15 @@ def _begin(directions: jax.Array, points: jax.Array, known: Known, at: tuple[jax
     return jnp.full((*x.shape[:-1], _ROWS, _COLUMNS), jnp.inf if x.dtype == dtype else 0, x.dtype).at[..., 0, :].set(x)
 
   none = jnp.asarray(jnp.inf, dtype)
-  s = _State(jax.tree.map(rows, first), none, directions[:, 0], none, jnp.int32(0), known, at)
+  s = _State(
+    triangles=jax.tree.map(rows, first),
+    dropped=none,
+    normal=directions[:, 0],
+    depth=none,
+    round=jnp.int32(0),
+    known=known,
+    at=at,
+  )
   return _better(s, directions, points)
 
 
@@ -153,14 +161,14 @@ def _better(s: _State, directions: jax.Array, points: jax.Array) -> _State:
 
 def _divide(s: _State, furthest: Callable) -> _State:
   """Divide the lowest triangle of each column."""
-  t, places, columns = s.triangles, np.arange(_ROWS, dtype=np.int32)[:, None], np.arange(_COLUMNS, dtype=np.int32)
+  t, slots, columns = s.triangles, np.arange(_ROWS, dtype=np.int32)[:, None], np.arange(_COLUMNS, dtype=np.int32)
   low, row = first_largest(-t.low)
-  corner, place, whole = (x.at[..., row, columns].get(mode="promise_in_bounds") for x in (t.corner, t.place, t.whole))
-  corner, place, whole, is_open = linear.materialized((corner, place, whole, -low < s.depth - s.known.tolerance))
-  point = linear.materialized(furthest(place))
+  corner, division, whole = (x.at[..., row, columns].get(mode="promise_in_bounds") for x in (t.corner, t.division, t.whole))
+  corner, division, whole, is_open = linear.materialized((corner, division, whole, -low < s.depth - s.known.tolerance))
+  point = linear.materialized(furthest(division))
 
   # three parts: each replaces one corner by the new direction. A division on a side makes one part flat
-  here = jnp.stack([place, point])[:, None, :, None]
+  here = jnp.stack([division, point])[:, None, :, None]
   parts = jnp.where(np.eye(3, dtype=bool)[:, None, :, None], here, corner[:, :, :, None])
   new = _bounded(parts.reshape(2, 3, 3, 3 * _COLUMNS))
   new = jax.tree.map(lambda x: x.reshape(*x.shape[:-1], 3, _COLUMNS), new)
@@ -171,15 +179,15 @@ def _divide(s: _State, furthest: Callable) -> _State:
   def put(t, here, part):
     return jax.tree.map(lambda old, x: jnp.where(here, x[..., None, :], old), t, part)
 
-  taken, dropped = places == row, s.dropped
-  t = put(t, taken, jax.tree.map(lambda x: x[..., 0, :], new))
+  filled, dropped = slots == row, s.dropped
+  t = put(t, filled, jax.tree.map(lambda x: x[..., 0, :], new))
   for k, by in ((1, 1), (2, 3)):
     part = jax.tree.map(lambda x, k=k, by=by: jnp.roll(x[..., k, :], by, axis=-1), new)
-    worst, at = first_largest(jnp.where(taken, -jnp.inf, t.low))
-    here, keep = places == at, worst < part.low
+    worst, at = first_largest(jnp.where(filled, -jnp.inf, t.low))
+    here, keep = slots == at, worst < part.low
     dropped = jnp.minimum(dropped, jnp.min(jnp.where(keep, part.low, worst)))
-    t, taken = put(t, here & ~keep, part), taken | here
-  return _better(s._replace(triangles=t, dropped=dropped, round=s.round + 1), place, point)
+    t, filled = put(t, here & ~keep, part), filled | here
+  return _better(s._replace(triangles=t, dropped=dropped, round=s.round + 1), division, point)
 
 
 def _bounded(corner: jax.Array) -> _Triangles:
@@ -194,8 +202,8 @@ def _bounded(corner: jax.Array) -> _Triangles:
   flat = vector.dot(up, up) <= tiny
   up = jnp.where(vector.dot(up, vector.add(n))[None] < 0, -up, up)
   planes = jnp.stack([vector.cross(n[i], n[k]) for i, k in _SIDES])
-  turn = jnp.where(vector.dot(planes[0], n[0]) < 0, -1, 1)
-  inside = ~flat & jnp.all(turn * vector.dot(planes, up[None]) > 0, axis=0)
+  sign = jnp.where(vector.dot(planes[0], n[0]) < 0, -1, 1)
+  inside = ~flat & jnp.all(sign * vector.dot(planes, up[None]) > 0, axis=0)
 
   # on a side: two heights are equal
   ends = [jnp.stack([n[s[q]] for s in _SIDES])[:, None] for q in (0, 1)]
@@ -205,23 +213,23 @@ def _bounded(corner: jax.Array) -> _Triangles:
   tied = rise[0] * rise[1] < 0
   on_side = jnp.abs(rise[1])[:, :, None] * ends[0] + jnp.abs(rise[0])[:, :, None] * ends[1]
 
-  place = safe.normalize(jnp.concatenate([up[None], on_side.reshape(9, *up.shape)]))
-  place = linear.materialized(place)
-  height = jnp.max(vector.dot(place[:, None], y[None]), axis=1)
+  division = safe.normalize(jnp.concatenate([up[None], on_side.reshape(9, *up.shape)]))
+  division = linear.materialized(division)
+  height = jnp.max(vector.dot(division[:, None], y[None]), axis=1)
   counts = jnp.concatenate([inside[None], tied.reshape(9, -1)])
   low, which = first_largest(jnp.where(counts, -height, -jnp.inf))
-  place = jnp.sum(jnp.where((np.arange(10)[:, None] == which)[:, None], place, 0), axis=0)
+  division = jnp.sum(jnp.where((np.arange(10)[:, None] == which)[:, None], division, 0), axis=0)
   whole = jnp.where(which == 0, 3, jax.lax.div(which - 1, jnp.int32(3)))
 
   # halve the longest side where a thin triangle would be left
   along = jnp.stack([n[k] - n[i] for i, k in _SIDES])
   long2, longest = first_largest(vector.dot(along, along))
-  off, area = place - n, vector.cross(along[0], along[1])
+  off, area = division - n, vector.cross(along[0], along[1])
   near2 = -largest(-vector.dot(off, off))
   area2 = vector.dot(area, area)
   halved = ((long2 > _LONG**2 * near2) | (long2 * long2 > _LONG**2 * area2)) & (whole != longest)
   # two triangles that share a side are divided there at nearly the same point: the slivers between need no search
   low = jnp.where(area2 > SHORTER[n.dtype.itemsize] ** 2 * long2, low, -jnp.inf)
   middle = safe.normalize(vector.add(jnp.where(longest == k, 0, n[k]) for k in range(3)))
-  place, whole = jnp.where(halved, middle, place), jnp.where(halved, longest, whole).astype(jnp.int32)
-  return _Triangles(corner, *linear.materialized((-low, place, whole)))
+  division, whole = jnp.where(halved, middle, division), jnp.where(halved, longest, whole).astype(jnp.int32)
+  return _Triangles(corner, *linear.materialized((-low, division, whole)))

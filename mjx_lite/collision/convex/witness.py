@@ -1,4 +1,4 @@
-"""Distance, normal and witness points of two cores from their nearest features, in closed form that JAX differentiates.
+"""Distance, normal and witness points of two shapes from their nearest features, in closed form that JAX differentiates.
 
 The features (which corners, which rim) are constant. They describe the boundary of Y = A - B at the foot of the origin. The
 normal n at the foot satisfies two equations: n is orthogonal to every straight edge of the feature, and the point y(n) of a
@@ -12,13 +12,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from mjx_lite.collision.convex import core
-from mjx_lite.collision.convex.core import Core
+from mjx_lite.collision.convex import support
 from mjx_lite.collision.convex.gjk import Features
+from mjx_lite.collision.convex.support import ConvexShape
 from mjx_lite.math import safe, vector
 from mjx_lite.ops import linear, loops
 
-_STEPS = 4  # of Newton's method for curved cores
+_STEPS = 4  # of Newton's method for curved shapes
 _FLAT = 0.05  # least spread of a cylinder's points, relative to its radius, where the cylinder stands on its cap
 
 
@@ -37,10 +37,10 @@ class Witness(NamedTuple):
 class _Posed(NamedTuple):
   """Features as functions of poses and sizes."""
 
-  a: Core
-  b: Core
-  turn: jax.Array  # (P, 3, 3, W) rotation from the second core's frame to the first's
-  place: jax.Array  # (P, 3, W) position of the second core [m]
+  a: ConvexShape
+  b: ConvexShape
+  rotation: jax.Array  # (P, 3, 3, W) rotation from the second shape's frame to the first's
+  position: jax.Array  # (P, 3, W) position of the second shape [m]
   index_a: jax.Array
   index_b: jax.Array
   fixed_a: jax.Array  # (P, 3, 3, W) points fixed to the body
@@ -49,18 +49,18 @@ class _Posed(NamedTuple):
   frozen_b: jax.Array
 
 
-def witness(a: Core, b: Core, f: Features, asked: jax.Array | bool = True) -> Witness:
-  """Compute the witness of two cores; zeros if `asked` () is False.
+def witness(a: ConvexShape, b: ConvexShape, f: Features, asked: jax.Array | bool = True) -> Witness:
+  """Compute the witness of two shapes; zeros if `asked` () is False.
 
   Gradient: exact where the features are unique. For polytopes whose nearest features change (flat on flat), that of the
-  features found. The normal is constant where the equations are singular (cores that touch in a point).
+  features found. The normal is constant where the equations are singular (shapes that touch in a point).
   """
   if asked is not True:
     zero = jnp.zeros_like(f.normal)
     nothing = Witness(zero[:, 0], zero, zero, zero[:, 0] > 0)
     return loops.repeat(lambda _, w: witness(a, b, f), jnp.asarray(asked, jnp.int32), 1, nothing)
-  turn = vector.mat_mat(vector.transpose(a.mat), b.mat)
-  place = vector.mat_t_vec(a.mat, b.pos - a.pos)
+  rotation = vector.mat_mat(vector.transpose(a.mat), b.mat)
+  position = vector.mat_t_vec(a.mat, b.pos - a.pos)
   # an unused vertex repeats the first used vertex
   first = _pick_first(f.on)
 
@@ -72,8 +72,8 @@ def witness(a: Core, b: Core, f: Features, asked: jax.Array | bool = True) -> Wi
   posed = _Posed(
     a=a,
     b=b,
-    turn=turn,
-    place=place,
+    rotation=rotation,
+    position=position,
     index_a=f.index_a,
     index_b=f.index_b,
     fixed_a=_fixed(a, f.index_a, f.point_a),
@@ -86,7 +86,7 @@ def witness(a: Core, b: Core, f: Features, asked: jax.Array | bool = True) -> Wi
   # the foot of the origin: the first vertex, moved along the edges
   y, pa = _points(posed, normal)
   dist = -vector.dot(normal, y[:, 0])
-  edges = _edges(_held(posed), jax.lax.stop_gradient(normal))[1]
+  edges = _edges(_without_gradient(posed), jax.lax.stop_gradient(normal))[1]
   e = [vector.add(edges[i][k][:, None] * (y[:, k] - y[:, 0]) for k in (1, 2)) for i in range(2)]
   ea = [vector.add(edges[i][k][:, None] * (pa[:, k] - pa[:, 0]) for k in (1, 2)) for i in range(2)]
   off = y[:, 0] + dist[:, None] * normal
@@ -128,61 +128,61 @@ def _settle(posed: _Posed, start: jax.Array) -> jax.Array:
   def _settle_jvp(primals, tangents):
     arrays, n = primals
     normal = settle(arrays, n)
-    held, at = _held(whole(arrays)), jax.lax.stop_gradient(normal)
-    return normal, jax.jvp(lambda x: _newton(held, whole(x), at), (arrays,), (tangents[0],))[1]
+    fixed, at = _without_gradient(whole(arrays)), jax.lax.stop_gradient(normal)
+    return normal, jax.jvp(lambda x: _newton(fixed, whole(x), at), (arrays,), (tangents[0],))[1]
 
   return settle([x for x in leaves if not isinstance(x, np.ndarray)], start)
 
 
-def _held(p: _Posed) -> _Posed:
+def _without_gradient(p: _Posed) -> _Posed:
   """Stop the gradient of all arrays; constants stay NumPy arrays."""
   return jax.tree.map(lambda x: x if isinstance(x, np.ndarray) else jax.lax.stop_gradient(x), p)
 
 
 def _depth(p: _Posed, n: jax.Array) -> jax.Array:
   """Return how far (P, W) Y reaches along a normal [m]."""
-  reach_b = core.extent(p.b, -vector.mat_t_vec(p.turn, n)[:, None])[:, 0]
-  return core.extent(p.a, n[:, None])[:, 0] + reach_b - vector.dot(n, p.place)
+  reach_b = support.extent(p.b, -vector.mat_t_vec(p.rotation, n)[:, None])[:, 0]
+  return support.extent(p.a, n[:, None])[:, 0] + reach_b - vector.dot(n, p.position)
 
 
 def _pick_first(on):
   return jnp.argmax(on, axis=1)[:, None] == np.arange(3)[:, None]
 
 
-def _fixed(c: Core, index: jax.Array, point: jax.Array) -> jax.Array:
+def _fixed(c: ConvexShape, index: jax.Array, point: jax.Array) -> jax.Array:
   """Return points (P, 3, 3, W) fixed to the body: corners, or the points found on a curved core."""
-  corners = core.corner(c, index)
+  corners = support.corner(c, index)
   if not c.curved:
     return corners
   size = jnp.stack([c.size[:, 0], c.size[:, 0], c.size[:, 1]], axis=1)[:, None]
-  held = jax.lax.stop_gradient(safe.divide(point, size))
-  return jnp.where(core.is_kind(c, core.CORNERS, 4), corners, held * size)
+  fixed = jax.lax.stop_gradient(safe.divide(point, size))
+  return jnp.where(support.is_kind(c, support.CORNERS, 4), corners, fixed * size)
 
 
-def _is_flat(c: Core, point: jax.Array) -> jax.Array:
+def _is_flat(c: ConvexShape, point: jax.Array) -> jax.Array:
   """Return whether the points on a core stay fixed to the body: those of a cylinder that stands on its cap."""
   spread = vector.dot(point[:, 1:] - point[:, :1], (point[:, 1:] - point[:, :1]) * np.array([1, 1, 0])[:, None])
-  return core.is_kind(c, core.CYLINDER, 2) & (jnp.max(spread, axis=1) > (_FLAT * c.size[:, 0]) ** 2)
+  return support.is_kind(c, support.CYLINDER, 2) & (jnp.max(spread, axis=1) > (_FLAT * c.size[:, 0]) ** 2)
 
 
 def _points(p: _Posed, n: jax.Array) -> tuple[jax.Array, jax.Array]:
   """Return the vertices of Y for the normal n, and their points on the first core, both (P, 3, 3, W)."""
   pa, pb = p.fixed_a, p.fixed_b
   if p.a.curved:
-    move = core.curved_point(p.a, n[:, None], p.index_a, pa)
+    move = support.curved_point(p.a, n[:, None], p.index_a, pa)
     pa = jnp.where(p.frozen_a[:, None, None], pa, move)
   if p.b.curved:
-    local = -vector.mat_t_vec(p.turn, n)
-    move = core.curved_point(p.b, local[:, None], p.index_b, pb)
+    local = -vector.mat_t_vec(p.rotation, n)
+    move = support.curved_point(p.b, local[:, None], p.index_b, pb)
     pb = jnp.where(p.frozen_b[:, None, None], pb, move)
-  return linear.materialized((pa - p.place[:, None] - vector.mat_vec(p.turn[:, None], pb), pa))
+  return linear.materialized((pa - p.position[:, None] - vector.mat_vec(p.rotation[:, None], pb), pa))
 
 
 def _edges(p: _Posed, n: jax.Array):
   """Return the number of edges (P, W), and each edge as weights of the second and third vertex of Y relative to the first."""
   y, _ = _points(p, n)
   e1, e2 = y[:, 1] - y[:, 0], y[:, 2] - y[:, 0]
-  scale = jnp.max(jnp.abs(y), axis=(1, 2)) + jnp.max(jnp.abs(p.place), axis=1)
+  scale = jnp.max(jnp.abs(y), axis=(1, 2)) + jnp.max(jnp.abs(p.position), axis=1)
   tiny = (1e-5 * scale) ** 2
   l1, l2 = vector.dot(e1, e1), vector.dot(e2, e2)
   has1, has2 = l1 > tiny, l2 > tiny
@@ -197,14 +197,14 @@ def _edges(p: _Posed, n: jax.Array):
   return count, linear.materialized((first, second))
 
 
-def _newton(held: _Posed, posed: _Posed, n: jax.Array) -> jax.Array:
-  """Take one Newton step for the normal, with the residual of `posed` and the slope of `held`."""
-  count, edges = _edges(held, n)
+def _newton(fixed: _Posed, posed: _Posed, n: jax.Array) -> jax.Array:
+  """Take one Newton step for the normal, with the residual of `posed` and the slope of `fixed`."""
+  count, edges = _edges(fixed, n)
 
   def edge(y, i):
     return vector.add(edges[i][k][:, None] * (y[:, k] - y[:, 0]) for k in (1, 2))
 
-  y0, _ = _points(held, n)
+  y0, _ = _points(fixed, n)
   e0 = safe.normalize(edge(y0, 0))
   e0 = e0 - vector.dot(e0, n)[:, None] * n
   hint = jnp.where((jnp.abs(n[:, :1]) < 0.7), np.array([1, 0, 0])[:, None], np.array([0, 1, 0])[:, None]).astype(n.dtype)
@@ -226,14 +226,14 @@ def _newton(held: _Posed, posed: _Posed, n: jax.Array) -> jax.Array:
   zero = jnp.zeros_like(n[:, 0])
   one = jnp.ones_like(zero)
   base = residual(posed, zero, zero)
-  slope = jax.vmap(lambda *t: jax.jvp(lambda *c: residual(held, *c), (zero, zero), t)[1])
+  slope = jax.vmap(lambda *t: jax.jvp(lambda *c: residual(fixed, *c), (zero, zero), t)[1])
   (j11, j12), (j21, j22) = slope(jnp.stack([one, zero]), jnp.stack([zero, one]))
   det = jax.lax.stop_gradient(j11 * j22 - j12 * j21)
   size = jnp.abs(j11 * j22) + jnp.abs(j12 * j21)
   ok = jnp.abs(det) > 1e-9 * size + 1e-30
   c1 = jnp.where(ok, safe.divide(-(base[0] * j22 - base[1] * j12), jnp.where(ok, det, 1)), 0)
   c2 = jnp.where(ok, safe.divide(-(base[1] * j11 - base[0] * j21), jnp.where(ok, det, 1)), 0)
-  held_size = jax.lax.stop_gradient(c1 * c1 + c2 * c2)
-  sane = held_size < 0.25
+  change2 = jax.lax.stop_gradient(c1 * c1 + c2 * c2)
+  sane = change2 < 0.25
   c1, c2 = jnp.where(sane, c1, 0), jnp.where(sane, c2, 0)
   return linear.materialized(safe.normalize(n + c1[:, None] * u1 + c2[:, None] * u2))

@@ -11,8 +11,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from mjx_lite.collision.convex import core, gjk, witness
-from mjx_lite.collision.convex.core import Core
+from mjx_lite.collision.convex import gjk, support, witness
+from mjx_lite.collision.convex.support import ConvexShape
 from mjx_lite.collision.hfield import prism
 from mjx_lite.collision.shapes import NO_CONTACT, Contacts, Shape, make_contacts, only_where
 from mjx_lite.math import vector
@@ -37,7 +37,7 @@ class HFieldPlan(NamedTuple):
 
   types: tuple[str, ...]  # geom types of the second geoms
   size: np.ndarray  # (B, 4) hfield_size
-  count: np.ndarray  # (B, 2) columns and rows of grid points
+  grid: np.ndarray  # (B, 2) columns and rows of grid points
   window: np.ndarray  # (B, 2) columns and rows of cells
   first: np.ndarray  # (B,) first grid point in `height`
   height: np.ndarray  # heights of all grid points [m]
@@ -54,7 +54,7 @@ class HFieldPlan(NamedTuple):
   @property
   def width(self) -> np.ndarray:
     """Return the side lengths (P, 2) of the prisms' cells [m]."""
-    return (2 * self.size[:, :2] / (self.count - 1))[self.pair]
+    return (2 * self.size[:, :2] / (self.grid - 1))[self.pair]
 
 
 def cells(s: dict[str, Any], reach: np.ndarray, geom1: np.ndarray) -> np.ndarray:
@@ -74,8 +74,8 @@ def cells(s: dict[str, Any], reach: np.ndarray, geom1: np.ndarray) -> np.ndarray
 def plan(s: dict[str, Any], reach: np.ndarray, geom1: np.ndarray, types: list[str]) -> HFieldPlan:
   """Plan pairs of a height field and a convex geom of a given type; for the arguments see `cells`."""
   data = np.asarray(s["geom_dataid"])[geom1]
-  sizes, rows_of, cols_of = (np.asarray(s[k]) for k in ("hfield_size", "hfield_nrow", "hfield_ncol"))
-  scale = np.repeat(sizes[:, 2].astype(float), rows_of * cols_of)
+  sizes, rows_, cols = (np.asarray(s[k]) for k in ("hfield_size", "hfield_nrow", "hfield_ncol"))
+  scale = np.repeat(sizes[:, 2].astype(float), rows_ * cols)
   window = cells(s, reach, geom1)
   number = 2 * window.prod(axis=1)
   pair = np.repeat(np.arange(len(data)), number)
@@ -102,7 +102,7 @@ def plan(s: dict[str, Any], reach: np.ndarray, geom1: np.ndarray, types: list[st
   return HFieldPlan(
     types=tuple(types),
     size=sizes[data].astype(float),
-    count=np.stack([cols_of[data], rows_of[data]], axis=1),
+    grid=np.stack([cols[data], rows_[data]], axis=1),
     window=window,
     first=np.asarray(s["hfield_adr"])[data],
     height=np.asarray(s["hfield_data"], float) * scale,
@@ -164,10 +164,10 @@ def collide(p: HFieldPlan, a: Shape, b: Shape, margin: jax.Array, iterations: in
     have = source < index.shape[1]
     source = jnp.minimum(source, index.shape[1] - 1)
     wide |= jnp.any(upto[:, -1] > MAXCONPAIR, axis=0)
-    few = [jnp.take_along_axis(dist[index], source, axis=1)]
-    few += [jnp.take_along_axis(x[index], source[:, :, None], axis=1) for x in (pos, normal)]
-    few[0] = only_where(have, few[0])
-    for part, x in zip(parts, few, strict=True):
+    first_slots = [jnp.take_along_axis(dist[index], source, axis=1)]
+    first_slots += [jnp.take_along_axis(x[index], source[:, :, None], axis=1) for x in (pos, normal)]
+    first_slots[0] = only_where(have, first_slots[0])
+    for part, x in zip(parts, first_slots, strict=True):
       part.append(x.reshape(-1, *x.shape[2:]))
   dist, pos, normal = (join(part, p.slot)[None] for part in parts)
   return Found(make_contacts(dist, pos, normal), wide, jnp.any(lost, axis=0))
@@ -195,26 +195,26 @@ def _under(p: HFieldPlan, a: Shape, b: Shape, margin: jax.Array) -> _Under:
   """Compute the prisms in the windows under the shapes."""
   a, b = (x._replace(**{k: jax.lax.stop_gradient(getattr(x, k)) for k in ("pos", "mat", "size")}) for x in (a, b))
   dtype, margin = b.pos.dtype, jax.lax.stop_gradient(margin)
-  place = vector.mat_t_vec(a.mat, b.pos - a.pos)
+  position = vector.mat_t_vec(a.mat, b.pos - a.pos)
   low, high = _bounds(p, a, b)
-  low, high = place - low - margin[:, None], place + high + margin[:, None]
+  low, high = position - low - margin[:, None], position + high + margin[:, None]
 
-  half, last = p.size[:, :2, None].astype(dtype), (p.count - 1)[..., None]
+  half, last = p.size[:, :2, None].astype(dtype), (p.grid - 1)[..., None]
   begin = jnp.clip(jnp.floor((low[:, :2] + half) / (2 * half) * last.astype(dtype)), 0, last).astype(jnp.int32)
   end = jnp.clip(jnp.ceil((high[:, :2] + half) / (2 * half) * last.astype(dtype)), 0, last).astype(jnp.int32)
   wide = jnp.any(end - begin > p.window[..., None], axis=(0, 1))
 
   cell = rows(begin, p.pair) + p.step[..., None].astype(np.int32)
   exists = jnp.all(cell < rows(end, p.pair), axis=1)
-  of = p.point[:, 0]
-  grid = jnp.minimum(rows(begin, of) + p.point[:, 1:, None].astype(np.int32), last[of].astype(np.int32))  # column, row
-  first, stride = (x[of].astype(np.int32)[:, None] for x in (p.first, p.count[:, 0]))
+  owner = p.point[:, 0]
+  grid = jnp.minimum(rows(begin, owner) + p.point[:, 1:, None].astype(np.int32), last[owner].astype(np.int32))  # column, row
+  first, stride = (x[owner].astype(np.int32)[:, None] for x in (p.first, p.grid[:, 0]))
   z = jnp.asarray(p.height, dtype).at[first + grid[:, 0] + stride * grid[:, 1]].get(mode="promise_in_bounds")
   z = rows(linear.materialized(z), p.at)
   width = p.width[:, None, :, None].astype(dtype)
   xy: Any = width * (cell[:, None] + _CORNERS[p.half][..., None].astype(np.int32)) - half[p.pair][:, None]
   exists &= jnp.any(z >= rows(low[:, 2], p.pair)[:, None], axis=1)
-  return _Under(xy, z, exists, wide, p.size.sum(axis=1)[:, None] + jnp.max(jnp.abs(place), axis=(0, 1)))
+  return _Under(xy, z, exists, wide, p.size.sum(axis=1)[:, None] + jnp.max(jnp.abs(position), axis=(0, 1)))
 
 
 def _bounds(p: HFieldPlan, a: Shape, b: Shape) -> tuple[jax.Array, jax.Array]:
@@ -224,9 +224,9 @@ def _bounds(p: HFieldPlan, a: Shape, b: Shape) -> tuple[jax.Array, jax.Array]:
   if p.types[0] == "capsule":
     reach = b.size[:, :1] + jnp.abs(vector.mat_t_vec(a.mat, b.axis(2))) * b.size[:, 1:2]
     return reach, reach
-  shape = core.make(list(p.types), b.pos, b.mat, b.size, b.hull)
-  turn, radius = vector.mat_mat(vector.transpose(a.mat), b.mat), shape.radius[:, None]
-  return core.extent(shape, -turn) + radius, core.extent(shape, turn) + radius
+  shape = support.make(list(p.types), b.pos, b.mat, b.size, b.hull)
+  rotation, radius = vector.mat_mat(vector.transpose(a.mat), b.mat), shape.radius[:, None]
+  return support.extent(shape, -rotation) + radius, support.extent(shape, rotation) + radius
 
 
 def _closed(p: HFieldPlan, a: Shape, b: Shape, margin: jax.Array, near: _Under, iterations: int) -> tuple[jax.Array, ...]:
@@ -241,8 +241,8 @@ def _closed(p: HFieldPlan, a: Shape, b: Shape, margin: jax.Array, near: _Under, 
     found = prism.segment(prisms, _split(middle), _split(sign * rows(half, p.pair)))
   radius, mat = rows(b.size[:, 0], p.pair), rows(a.mat, p.pair)
   dist, normal = found.dist - radius, jnp.stack(found.normal, axis=1)
-  place = origin + sign * (jnp.stack(found.point, axis=1) - (radius + 0.5 * dist)[:, None] * normal)
-  pos = rows(a.pos, p.pair) + vector.mat_vec(mat, place)
+  local = origin + sign * (jnp.stack(found.point, axis=1) - (radius + 0.5 * dist)[:, None] * normal)
+  pos = rows(a.pos, p.pair) + vector.mat_vec(mat, local)
   return near.exists & (dist < rows(margin, p.pair)), dist, pos, vector.mat_vec(mat, sign * normal), jnp.zeros(dist.shape, bool)
 
 
@@ -267,13 +267,13 @@ def _legs(p: HFieldPlan, near: _Under) -> tuple[prism.Prisms, jax.Array, jax.Arr
 def _search(p: HFieldPlan, a: Shape, b: Shape, margin: jax.Array, near: _Under, iterations: int) -> tuple[jax.Array, ...]:
   """Find the prisms (P, W) that shapes touch, by the convex path; return distance, position and normal in the world, and a mask
   (P, W) of the searches that ran out."""
-  shape = core.make(list(p.types), b.pos, b.mat, b.size, b.hull)
-  prisms = _cores(p, a, near)
-  shapes = core.of_rows(shape, p.pair)
+  shape = support.make(list(p.types), b.pos, b.mat, b.size, b.hull)
+  prisms = _prisms(p, a, near)
+  shapes = support.of_rows(shape, p.pair)
   reach = rows(margin, p.pair)
 
   def look(lanes, asked):
-    first, second = core.taken(prisms, lanes), core.taken(shapes, lanes)
+    first, second = support.take_lanes(prisms, lanes), support.take_lanes(shapes, lanes)
     limit = reach if lanes is None else lanes.take(reach)
     found = gjk.find(first, second, limit + second.radius, iterations, asked)
     w = witness.witness(first, second, found, asked)
@@ -289,8 +289,8 @@ def _search(p: HFieldPlan, a: Shape, b: Shape, margin: jax.Array, near: _Under, 
   return in_lanes(wanted, look, (no, jnp.full_like(zero[:, 0], NO_CONTACT), zero, zero + 1, no), sift=True)
 
 
-def _cores(p: HFieldPlan, a: Shape, near: _Under) -> Core:
-  """Make convex cores of the prisms."""
+def _prisms(p: HFieldPlan, a: Shape, near: _Under) -> ConvexShape:
+  """Make convex shapes of the prisms."""
   dtype, z = near.z.dtype, near.z
   base = jnp.broadcast_to(-p.size[p.pair, 3][:, None, None].astype(dtype), z.shape)
   corners = jnp.concatenate([jnp.concatenate([near.corner, x[:, :, None]], axis=2) for x in (base, z)], axis=1)
@@ -300,10 +300,10 @@ def _cores(p: HFieldPlan, a: Shape, near: _Under) -> Core:
   mat = rows(a.mat, p.pair)
   down = centre - away[:, None] * np.array([0, 0, 1], dtype)[:, None]
   one = jnp.ones((len(p.pair), 3, 1), dtype)
-  return Core(
+  return ConvexShape(
     pos=rows(a.pos, p.pair) + vector.mat_vec(mat, down),
     mat=mat,
-    kind=np.full(len(p.pair), core.CORNERS),
+    kind=np.full(len(p.pair), support.CORNERS),
     size=one,
     table=corners - centre[:, None],
     scale=one,

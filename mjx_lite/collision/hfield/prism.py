@@ -90,7 +90,7 @@ def point(prisms: Prisms, p: Vec) -> Nearest:
 
   Gradient: that of the nearest feature; on the surface, that of a face.
   """
-  code = linear.materialized(_nearest(prisms, _held(p)).code)
+  code = linear.materialized(_nearest(prisms, _without_gradient(p)).code)
   return _from_point(_geometry(prisms, code & 7, code >> 3 & 3), p)
 
 
@@ -104,7 +104,7 @@ def segment(prisms: Prisms, c: Vec, a: Vec) -> Nearest:
 
   Gradient: that of the nearest features; where a segment is parallel to a face or an edge, that of an end or a corner.
   """
-  code = linear.materialized(_features(prisms, _held(c), _held(a)))
+  code = linear.materialized(_features(prisms, _without_gradient(c), _without_gradient(a)))
   kind, end = code & 7, (code >> 5 & 3) - 1
   g, inner = _geometry(prisms, kind, code >> 3 & 3), end == 0
 
@@ -118,7 +118,9 @@ def segment(prisms: Prisms, c: Vec, a: Vec) -> Nearest:
 
   # two lines have a common normal, even where they intersect
   near = _from_point(g, p)
-  turned = jnp.where(code >= _APART, _dot(_held(across), _held(off)) < 0, _is_inward(prisms, kind, g.start, across))
+  turned = jnp.where(
+    code >= _SEPARATE, _dot(_without_gradient(across), _without_gradient(off)) < 0, _is_inward(prisms, kind, g.start, across)
+  )
   length = jnp.sqrt(jnp.where(is_line, square, 1))
   length = jnp.where(turned, -length, length)
   normal = tuple(jnp.where(is_line, x / length, y) for x, y in zip(across, near.normal, strict=True))
@@ -126,7 +128,7 @@ def segment(prisms: Prisms, c: Vec, a: Vec) -> Nearest:
 
 
 _END = 32  # in a code, factor of the point on a segment: end -1, end 1, or 0 for an interior point
-_APART = 128  # added to the code of an interior point if segment and prism do not overlap
+_SEPARATE = 128  # added to the code of an interior point if segment and prism do not overlap
 
 
 def _code(kind: Any, number: Any, end: Any = 0) -> Any:
@@ -254,10 +256,10 @@ def _from_point(g: _Geometry, p: Vec) -> Nearest:
   off = _minus(p, g.start)
   away = _plus(off, g.edge, -_dot(g.edge, off) / jnp.where(g.is_edge, _dot(g.edge, g.edge), 1))
   square = _dot(away, away)
-  apart = ~g.is_face & (square >= safe.smallest(square.dtype) ** 2)
-  length = jnp.sqrt(jnp.where(apart, square, 1))
-  normal = tuple(jnp.where(apart, x / length, y) for x, y in zip(away, g.face, strict=True))
-  return Nearest(jnp.where(apart, length, _dot(g.face, off)), normal, p)
+  separate = ~g.is_face & (square >= safe.smallest(square.dtype) ** 2)
+  length = jnp.sqrt(jnp.where(separate, square, 1))
+  normal = tuple(jnp.where(separate, x / length, y) for x, y in zip(away, g.face, strict=True))
+  return Nearest(jnp.where(separate, length, _dot(g.face, off)), normal, p)
 
 
 def _features(prisms: Prisms, c: Vec, a: Vec) -> jax.Array:
@@ -274,9 +276,9 @@ def _features(prisms: Prisms, c: Vec, a: Vec) -> jax.Array:
   # separate: an end, or the edge or corner nearest to an interior point
   ends = _nearest(prisms, tuple(jnp.stack([x - y, x + y]) for x, y in zip(c, a, strict=True)))
   square, by_end = _first(list(ends.square), jnp.less, [ends.code[0] - _END, ends.code[1] + _END])
-  inner, by_inner = _first(list(crossed.square), jnp.less, [_code(*f) + _APART for f in _EDGES + _CORNERS])
-  apart = jnp.where(inner < square * (1 - prisms.epsilon), by_inner, by_end)
-  return jnp.where(jnp.maximum(face, edge) > prisms.rounding, apart, overlapping)
+  inner, by_inner = _first(list(crossed.square), jnp.less, [_code(*f) + _SEPARATE for f in _EDGES + _CORNERS])
+  separate = jnp.where(inner < square * (1 - prisms.epsilon), by_inner, by_end)
+  return jnp.where(jnp.maximum(face, edge) > prisms.rounding, separate, overlapping)
 
 
 class _Crossings(NamedTuple):
@@ -332,7 +334,7 @@ def _is_inward(prisms: Prisms, kind: Any, start: Vec, across: Vec) -> jax.Array:
   return jnp.where(kind == _TOP_EDGE, -z, jnp.where(kind == _BOTTOM_EDGE, z, inward)) > 0
 
 
-def _held(x: Vec) -> Vec:
+def _without_gradient(x: Vec) -> Vec:
   """Stop the gradient of a vector."""
   return tuple(jax.lax.stop_gradient(y) for y in x)
 

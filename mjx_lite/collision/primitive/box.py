@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from mjx_lite.collision.primitive import segment_box
 from mjx_lite.collision.shapes import Contacts, Shape, first_min, make_contacts, only_where, rank_among
 from mjx_lite.math import safe, vector
 from mjx_lite.ops import linear
@@ -52,124 +53,6 @@ _EDGE_AXIS = np.array([[k == j for k in range(3)] for j, _ in _EDGES])[..., None
 _EDGE_SIDE = np.array([[0 if k == j else 2 * (i >> k & 1) - 1 for k in range(3)] for j, i in _EDGES], np.int32)[..., None]
 
 
-# tolerances by dtype; single precision needs more than C's MINVAL. Squared sine of the angle up to which segment and edge are
-# parallel, and relative difference up to which two distances are equal
-_TIES = {8: (0.0, 0.0), 4: (1e-10, 2e-6)}
-
-
-def _over(x: jax.Array) -> jax.Array:
-  """Return the sign of x where x is outside of [-1, 1], else 0."""
-  return jnp.where(jnp.abs(x) > 1, jnp.sign(x), 0)
-
-
-def _segment_edge(
-  pos: jax.Array, half: jax.Array, size: jax.Array, axis: jax.Array, side: jax.Array
-) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
-  """Compute the closest points of the segment pos ± half and an edge of the box at the origin.
-
-  Args:
-    pos, half, size: (..., 3, W) centre and half vector of the segment, half sizes of the box [m].
-    axis: (..., 3, W) one-hot, the axis of the edge.
-    side: (..., 3, W) signs of the two coordinates across the edge.
-
-  Returns:
-    Four arrays (..., W): the weight in [-1, 1] on the segment; the weight in [-1, 1] on the edge; the end ±1 of the edge to
-    which the weight was last clipped, 0 if it was never clipped; the squared distance [m^2], `NO_CONTACT` if segment and edge
-    are parallel.
-  """
-  reach = vector.dot(axis, size)
-  apart = side * size - pos
-  aa, ab, bb = reach * reach, -reach * vector.dot(axis, half), vector.dot(half, half)
-  u, v = -reach * vector.dot(axis, apart), vector.dot(half, apart)
-  across = jnp.where(axis, 0, half)
-  det = aa * vector.dot(across, across)
-
-  # nearest points of the infinite lines; then clip the weight on the edge, then the weight on the segment
-  on_edge, on_seg = safe.divide(bb * u - ab * v, det), safe.divide(aa * v - ab * u, det)
-  end = _over(on_edge)
-  on_seg = jnp.where(end == 0, on_seg, safe.divide(v - ab * end, bb))
-  tip = _over(on_seg)
-  again = safe.divide(u - ab * tip, aa)
-  on_edge = jnp.clip(jnp.where(tip == 0, on_edge, again), -1, 1)
-  end = jnp.where((tip == 0) | (_over(again) == 0), end, _over(again))
-  on_seg = jnp.clip(on_seg, -1, 1)
-
-  apart = apart - on_seg[..., None, :] * half + on_edge[..., None, :] * axis * size
-  crosses = det >= jnp.maximum(safe.MINVAL, _TIES[det.dtype.itemsize][0] * aa * bb)
-  return on_seg, on_edge, end, only_where(crosses, vector.dot(apart, apart))
-
-
-def _second_weight(
-  pos: jax.Array,
-  half: jax.Array,
-  exact: jax.Array,
-  size: jax.Array,
-  first: jax.Array,
-  on_edge: jax.Array,
-  axis: jax.Array,
-  corner: jax.Array,
-  is_face: jax.Array,
-  is_edge: jax.Array,
-) -> tuple[jax.Array, jax.Array]:
-  """Compute the weight (P, W) of a capsule's second contact on its segment, and whether there is a second contact (P, W).
-
-  The second point is found from the first point: follow the segment until it ends or leaves the face or edge of the box.
-
-  Args:
-    pos, half, size: (P, 3, W) segment pos ± half, half sizes of the box at the origin [m].
-    exact: (P, 3, W) mask of the components of `half` that are zero without rounding.
-    first: (P, W) weight of the first point on the segment.
-    on_edge: (P, W) weight of the nearest point on the nearest edge.
-    axis, corner: (P, 3, W) one-hot axis of the nearest edge, and the signs of its nearest corner.
-    is_face, is_edge: (P, W) whether the nearest feature is a face or an edge; else the nearest feature is a corner.
-  """
-  upward = half > 0
-  differs = upward != (corner > 0)
-  # an axis is open if the segment is perpendicular to it: rounding must not decide there whether and where there is a second
-  # contact. A segment level with a side would leave the box after one rounding error divided by another
-  is_open = half * half <= _SCALES[half.dtype.itemsize][2] ** 2 * vector.dot(half, half)[..., None, :]
-  tilt = jnp.where(is_open, 0, half)
-  is_open &= ~exact
-  slope = jnp.abs(tilt)
-  span = only_where(slope >= safe.MINVAL, safe.divide(2 * size, slope))
-  inside_edge = (is_edge & ~is_face)[..., None, :] & axis
-  none_differs = ~jnp.any(differs & ~is_open & ~inside_edge, axis=-2)
-  differs = jnp.where(is_open, none_differs[..., None, :], differs)
-
-  # face: one end of the segment is above the face; go to the point where the segment leaves the sides of the face
-  end = pos + first[..., None, :] * half
-  outside = jnp.abs(end) > size
-  toward = -first
-  exits = jnp.stack([size - end, -size - end], axis=1) * safe.divide(toward[..., None, :], tilt)[:, None]
-  face_limit = jnp.min(jnp.where((exits > 0) & ~outside[:, None], exits, 2), axis=(1, 2))
-  face_ok = jnp.any(outside, axis=-2)
-
-  # edge, crossed by the segment: go over that adjacent face with which the segment makes the smaller angle
-  across = differs & ~axis
-  next1, next2 = jnp.roll(axis, 1, axis=-2), jnp.roll(axis, 2, axis=-2)
-  flat = jnp.where((vector.dot(next1, slope) > vector.dot(next2, slope))[..., None, :], next1, next2)
-  edge_mul = jnp.where(jnp.any(across & flat, axis=-2), 1, -1)
-  edge_up = jnp.where(jnp.any(axis & upward, axis=-2), 1, -1)
-  along = 0.5 * vector.dot(axis, span) * (1 - edge_up * edge_mul * on_edge)
-  along = only_where(~jnp.any(axis & is_open, axis=-2), along)
-  edge_limit = jnp.minimum(vector.dot(flat, span), along)
-  edge_ok = jnp.sum(across, axis=-2) == 1
-
-  # corner: follow the edge to which the segment is nearly parallel, else go over the face across that edge
-  count = jnp.sum(differs, axis=-2)
-  one = count == 1
-  special = differs == one[..., None, :]
-  follow = 2 * vector.dot(special, half * half) > vector.dot(half, half)
-  corner_mul = jnp.where(one == follow, 1, -1)
-  corner_limit = jnp.min(only_where(special == follow[..., None, :], span), axis=-2)
-  corner_ok = one | (count == 2)
-
-  mul = jnp.where(is_face, toward, jnp.where(is_edge, edge_mul, corner_mul))
-  limit = jnp.where(is_face, face_limit, jnp.where(is_edge, edge_limit, corner_limit))
-  ok = jnp.where(is_face, face_ok, jnp.where(is_edge, edge_ok, corner_ok))
-  return first + mul * jnp.minimum(1 - mul * first, limit), ok
-
-
 def capsule_box(a: Shape, b: Shape, margin: jax.Array) -> Contacts:
   """Compute the contacts of a capsule and a box: at most 2, from two spheres of the capsule against the box.
 
@@ -203,10 +86,10 @@ def capsule_box(a: Shape, b: Shape, margin: jax.Array) -> Contacts:
 
   # squared distance of the edges; of nearly equal edges the first is used, and an end is preferred to an edge
   pos_0, half_0, size_0 = (x[:, None] for x in fixed)
-  _, _, end, edge_dist = _segment_edge(pos_0, half_0, size_0, jnp.asarray(_EDGE_AXIS), jnp.asarray(_EDGE_SIDE))
+  _, _, end, edge_dist = segment_box.segment_edge(pos_0, half_0, size_0, jnp.asarray(_EDGE_AXIS), jnp.asarray(_EDGE_SIDE))
   best_edge = jnp.min(edge_dist, axis=1)
   reach = jnp.sum(fixed[2], axis=-2)
-  tie = safe.MINVAL + _TIES[pos.dtype.itemsize][1] * reach * jnp.sqrt(jnp.minimum(best_edge, best_tip))
+  tie = safe.MINVAL + segment_box.TIES[pos.dtype.itemsize][1] * reach * jnp.sqrt(jnp.minimum(best_edge, best_tip))
   chosen = first_min(jnp.maximum(edge_dist, (best_edge + tie)[:, None]))
   end = jnp.sum(jnp.where(chosen, end, 0), axis=1)
   # edges that meet in a corner are equally near to the segment. Each edge gives the same derivative, a mixture of edges does
@@ -219,10 +102,23 @@ def capsule_box(a: Shape, b: Shape, margin: jax.Array) -> Contacts:
   # axis and side of the nearest edge, and the weights again, now with gradient
   axis = jnp.any(chosen[..., None, :] & _EDGE_AXIS, axis=1)
   side = jnp.sum(jnp.where(chosen[..., None, :], _EDGE_SIDE, 0), axis=1).astype(pos.dtype)
-  on_seg, on_edge, _, _ = _segment_edge(pos, half, size, axis, side)
+  on_seg, on_edge, _, _ = segment_box.segment_edge(pos, half, size, axis, side)
   corner = jnp.where(axis, jnp.where(end > 0, 1, -1)[..., None, :], side)
   first = jnp.where(is_tip, jnp.where(is_low, -1, 1), on_seg)
-  second, ok = _second_weight(pos, half, exact, size, first, on_edge, axis, corner, is_tip, end == 0)
+  second, ok = segment_box.second_weight(
+    segment_box.First(
+      pos=pos,
+      half=half,
+      exact=exact,
+      size=size,
+      weight=first,
+      on_edge=on_edge,
+      axis=axis,
+      corner=corner,
+      is_face=is_tip,
+      is_edge=end == 0,
+    )
+  )
 
   center = pos[:, None] + jnp.stack([first, second], axis=1)[..., None, :] * half[:, None]
   dist, local, normal = _local_sphere_box(center, radius, size[:, None])
@@ -274,9 +170,9 @@ def _clip(poly: jax.Array, count: jax.Array, coord: int, sign: int, limit: jax.A
   offers = linear.materialized(jnp.stack([poly, crossing], axis=2).reshape(poly.shape[0], 2 * n, *poly.shape[2:]))
   holds = jnp.stack([over <= 0, crosses], axis=2) & (index < count[:, None])[:, :, None]
   holds = holds.reshape(offers.shape[0], 2 * n, -1)
-  place, number = rank_among(holds)
+  rank, number = rank_among(holds)
   slot = np.arange(n + 1, dtype=np.int32)[:, None, None]
-  takes = linear.materialized(holds[:, None] & (place[:, None] == slot))
+  takes = linear.materialized(holds[:, None] & (rank[:, None] == slot))
   out = linear.materialized(linear.add_up(jnp.where(takes[..., None, :], offers[:, None], 0), -3))
   return out, jnp.minimum(number, n + 1)
 
@@ -330,8 +226,8 @@ def _separating_axis(
   alias = jnp.abs(vector.dot(axis, normal)) > 0.99
   close = best_edge < best + 0.05 * jnp.abs(best) + safe.MINVAL
   use_edge = jnp.any(beats, axis=1) & ~(alias & close)
-  apart = (best > limit) | jnp.any(edge > limit[:, None], axis=1)
-  return chosen, pair, use_edge, apart
+  separated = (best > limit) | jnp.any(edge > limit[:, None], axis=1)
+  return chosen, pair, use_edge, separated
 
 
 def _edge_axis(rot: jax.Array, edge_a: jax.Array, edge_b: jax.Array, pos: jax.Array) -> jax.Array:
@@ -403,8 +299,8 @@ def _face_contacts(a: Shape, b: Shape, face: jax.Array, margin: jax.Array) -> tu
 
   Source: stage 2b of `mjc_BoxBox`.
   """
-  of_a = jnp.any(face[:, :3], axis=-2)
-  a_vec, a_mat = of_a[:, None], of_a[:, None, None]
+  is_of_a = jnp.any(face[:, :3], axis=-2)
+  a_vec, a_mat = is_of_a[:, None], is_of_a[:, None, None]
   pos, pos_inc = jnp.where(a_vec, a.pos, b.pos), jnp.where(a_vec, b.pos, a.pos)
   mat, mat_inc = jnp.where(a_mat, a.mat, b.mat), jnp.where(a_mat, b.mat, a.mat)
   size, size_inc = jnp.where(a_vec, a.size, b.size), jnp.where(a_vec, b.size, a.size)
@@ -428,7 +324,7 @@ def _face_contacts(a: Shape, b: Shape, face: jax.Array, margin: jax.Array) -> tu
   # clip the incident face by the four sides
   u_sign, v_sign = (np.array(x)[:, None, None] for x in ((1, -1, -1, 1), (1, 1, -1, -1)))
   poly = center[:, None] + u_sign * u[:, None] + v_sign * v[:, None]
-  count = jnp.full(of_a.shape, 4, jnp.int32)
+  count = jnp.full(is_of_a.shape, 4, jnp.int32)
   for coord, sign in ((0, 1), (0, -1), (1, 1), (1, -1)):
     poly, count = _clip(poly, count, coord, sign, size[..., coord, :])
 
@@ -460,7 +356,7 @@ def box_box(a: Shape, b: Shape, margin: jax.Array) -> Contacts:
   pos_a, pos_b = vector.mat_t_vec(a.mat, b.pos - a.pos), vector.mat_t_vec(b.mat, a.pos - b.pos)
   limit = margin + _SCALES[rot.dtype.itemsize][0] * jnp.sum(a.size + b.size, axis=-2)
   stopped = jax.lax.stop_gradient((rot, pos_a, pos_b, a.size, b.size, limit))
-  face, pair, use_edge, apart = _separating_axis(*stopped)
+  face, pair, use_edge, separated = _separating_axis(*stopped)
 
   edge_dist, middle, axis = _edge_contact(rot, pos_a, a.size, b.size, jnp.any(pair, axis=2), jnp.any(pair, axis=1))
   edge_dist = only_where(edge_dist <= limit, edge_dist)
@@ -471,4 +367,4 @@ def box_box(a: Shape, b: Shape, margin: jax.Array) -> Contacts:
   dist = jnp.where(use_edge[:, None], only_where(first, edge_dist[:, None]), dist)
   pos = jnp.where(use_edge[:, None, None], edge_pos[:, None], pos)
   normal = jnp.where(use_edge[:, None], vector.mat_vec(a.mat, axis), normal)
-  return make_contacts(only_where(~apart[:, None], dist), pos, normal[:, None])
+  return make_contacts(only_where(~separated[:, None], dist), pos, normal[:, None])

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from mjx_lite.collision.convex import convex, hulls
-from mjx_lite.collision.convex.hulls import HullOf
+from mjx_lite.collision.convex.hulls import GeomHulls
 from mjx_lite.collision.driver import type_name
 from mjx_lite.collision.primitive.primitive import COLLIDERS
 from mjx_lite.collision.sdf.sdf_mesh import FIELD_COLLIDERS
@@ -56,15 +56,15 @@ def distances(m: Model, xpos: jax.Array, xmat: jax.Array, distmax: jax.Array, ge
   types = [(type_name(m.geom_type[i]), type_name(m.geom_type[j])) for i, j in zip(a, b, strict=True)]
   parts, order = [], []
   for kinds in sorted(set(types)):
-    some = np.flatnonzero([t == kinds for t in types])
-    order.append(some)
-    parts.append(_of_types(m, xpos, xmat, rows(distmax, some), kinds, a[some], b[some], flip[some]))
+    index = np.flatnonzero([t == kinds for t in types])
+    order.append(index)
+    parts.append(_distances_of_types(m, xpos, xmat, rows(distmax, index), kinds, a[index], b[index], flip[index]))
   back = np.argsort(np.concatenate(order))
   dist, fromto = (join([getattr(x, k) for x in parts], back) for k in ("dist", "fromto"))
   return Distance(dist, fromto, jnp.any(jnp.stack([x.lost for x in parts]), axis=0))
 
 
-def _of_types(m, xpos, xmat, distmax, types, a, b, flip) -> Distance:
+def _distances_of_types(m, xpos, xmat, distmax, types, a, b, flip) -> Distance:
   """Compute the distances of pairs of one geom-type pair, the lower type first; `flip` says which pairs were swapped."""
   lost = jnp.zeros(xpos.shape[-1], bool)
   if types not in COLLIDERS and types not in FIELD_COLLIDERS:
@@ -74,8 +74,8 @@ def _of_types(m, xpos, xmat, distmax, types, a, b, flip) -> Distance:
   shape = lambda g, hull: Shape(rows(xpos, g), rows(xmat, g), rows(m.geom_size, g), hull)  # noqa: E731
   shape_a, shape_b = shape(a, hull_a), shape(b, hull_b)
   if types in FIELD_COLLIDERS:
-    how = FIELD_COLLIDERS[types]
-    found = how.collide(how.plan(m.layout.static, a, b), shape_a, shape_b, None)
+    field = FIELD_COLLIDERS[types]
+    found = field.collide(field.plan(m.layout.static, a, b), shape_a, shape_b, None)
   elif (collider := COLLIDERS[types].fn) is None or types == ("box", "box"):
     p = convex.plan([types] * len(a), hull_a, hull_b)
     found, lost = convex.collide(p, shape_a, shape_b, distmax, m.opt.ccd_iterations, multiccd=False)
@@ -92,9 +92,9 @@ def _of_types(m, xpos, xmat, distmax, types, a, b, flip) -> Distance:
   return Distance(dist, jnp.where(near[:, None], ends, 0), lost)
 
 
-def _hull(m: Model, geoms: np.ndarray, kind: str) -> HullOf | None:
+def _hull(m: Model, geoms: np.ndarray, kind: str) -> GeomHulls | None:
   if kind not in ("mesh", "sdf"):
     return None
   mesh = m.geom_dataid[geoms]
   tables = hulls.plan(m.layout.static, mesh)
-  return HullOf(tables, tables.start[mesh], tables.count[mesh])
+  return GeomHulls(tables, tables.start[mesh], tables.nvert[mesh])

@@ -140,10 +140,10 @@ NORMALS: dict[str, Callable[[jax.Array, jax.Array], jax.Array]] = {
 def _fields(m: Model, geoms: np.ndarray, dtype: Any):
   """Return the ray function and the normal function of distance fields, as in `RAYS` and `NORMALS`."""
   trees = field.ready(field.octrees(m.layout.static, m.geom_dataid[geoms]), dtype)
-  which = trees.place[m.geom_dataid[geoms]]
+  row = trees.place[m.geom_dataid[geoms]]
 
   def at(x):
-    return field.interpolate(trees, which, x)
+    return field.interpolate(trees, row, x)
 
   def cast(p, v, size):
     """Step along the rays by the distance to the surface. Source: `mj_raySdf`. Gradient: that of the surface hit."""
@@ -237,62 +237,106 @@ def first_hit(
   Gradient: that of the surface hit.
   """
   kinds = np.array([type_name(m.geom_type[g]) for g in geoms])
-
-  def local(ids, shift=None):
-    mat = xmat[ids][:, None]
-    p = vector.mat_t_vec(mat, (point[None] - xpos[ids][:, None]))
-    v = vector.mat_t_vec(mat, jnp.broadcast_to(vec[None], (len(ids), *vec.shape)))
-    return (p if shift is None else p - shift[:, None, :, None]), v
-
-  lengths, owners, outward = [], [], []
-
-  def add(ids, cast, normal, p, v, size):
-    length = cast(p, v, size)
-    if blind is not None and blind[ids].any():
-      length = jnp.where(blind[ids][..., None], jnp.inf, length)
-    lengths.append(length)
-    owners.append(ids)
-    if normals:
-      met = p + jnp.where(jnp.isfinite(length), length, 0)[..., None, :] * v
-      outward.append(vector.mat_vec(xmat[ids][:, None], normal(met, size)))
-
-  for kind in (*RAYS, "sdf"):
-    ids = geoms[kinds == kind]
-    if len(ids):
-      how = _fields(m, ids, vec.dtype) if kind == "sdf" else (RAYS[kind], NORMALS[kind])
-      add(ids, *how, *local(ids), m.geom_size[ids][:, None])
-  fields = geoms[kinds == "hfield"]
-  if len(fields):
-    size = m.hfield_size[m.geom_dataid[fields]]
-    base = np.stack([size[:, 0], size[:, 1], 0.5 * size[:, 3]], axis=1)
-    down = np.stack([0 * size[:, 3], 0 * size[:, 3], -0.5 * size[:, 3]], axis=1)
-    down, base = (jnp.asarray(x, xpos.dtype) for x in (down, base))
-    add(fields, _box, _normal_box, *local(fields, down), base[:, None, :, None])
+  rays = _Rays(xpos=xpos, xmat=xmat, point=point, vec=vec, blind=blind, normals=normals)
+  hits = [_hits_of_shapes(m, rays, kind, geoms[kinds == kind]) for kind in (*RAYS, "sdf") if np.any(kinds == kind)]
+  if np.any(kinds == "hfield"):
+    hits.append(_hits_of_boxes(m, rays, geoms[kinds == "hfield"]))
   surfaces = geoms[np.isin(kinds, ["mesh", "hfield"])]
   if len(surfaces):
-    triangles = [_triangles(m, g) for g in surfaces]
-    owner = np.repeat(np.arange(len(surfaces)), [len(t) for t in triangles])
-    unseen = None if blind is None else blind[surfaces]
-    length, which, normal = _nearest_triangle(np.concatenate(triangles), owner, *local(surfaces), unseen)
-    lengths.append(length[None])
-    owners.append(None)
-    if normals:
-      is_met = np.arange(len(surfaces))[:, None, None] == which
-      turn = jnp.sum(jnp.where(is_met[:, :, None, None], xmat[surfaces][:, None], 0), axis=0)
-      outward.append(vector.mat_vec(turn, normal)[None])
-  if not lengths:
+    hits.append(_hits_of_triangles(m, rays, surfaces))
+  if not hits:
     none = jnp.full((vec.shape[0], xpos.shape[-1]), -1, xpos.dtype)
     return Hit(none, none.astype(jnp.int32), jnp.zeros((vec.shape[0], 3, 1), xpos.dtype) if normals else None)
-  every = join(lengths)
+  return _nearest(hits)
+
+
+class _Rays(NamedTuple):
+  """The arguments of `first_hit`."""
+
+  xpos: jax.Array
+  xmat: jax.Array
+  point: jax.Array
+  vec: jax.Array
+  blind: np.ndarray | None
+  normals: bool
+
+  def local(self, ids: np.ndarray, shift: jax.Array | None = None) -> tuple[jax.Array, jax.Array]:
+    """Return the rays' points and vectors (g, n, 3, W) in the frames of geoms, which may be shifted (g, 3) [m]."""
+    mat = self.xmat[ids][:, None]
+    p = vector.mat_t_vec(mat, (self.point[None] - self.xpos[ids][:, None]))
+    v = vector.mat_t_vec(mat, jnp.broadcast_to(self.vec[None], (len(ids), *self.vec.shape)))
+    return (p if shift is None else p - shift[:, None, :, None]), v
+
+
+class _Hits(NamedTuple):
+  """Where the rays hit g geoms, or the nearest of all triangles (g = 1).
+
+  Attributes:
+    length: (g, n, W) in units of the vectors, infinite where a ray misses.
+    normal: (g, n, 3, W) outward, if requested.
+    ids: (g,) geoms; for triangles, the geoms of all surfaces.
+    surface: (n, W) index into `ids` of the surface of the nearest triangle; None for geoms.
+  """
+
+  length: jax.Array
+  normal: jax.Array | None
+  ids: np.ndarray
+  surface: jax.Array | None = None
+
+
+def _hits_of_shapes(m: Model, rays: _Rays, kind: str, ids: np.ndarray) -> _Hits:
+  """Intersect the rays with geoms of one type."""
+  cast, normal = _fields(m, ids, rays.vec.dtype) if kind == "sdf" else (RAYS[kind], NORMALS[kind])
+  return _hits(rays, ids, cast, normal, *rays.local(ids), m.geom_size[ids][:, None])
+
+
+def _hits_of_boxes(m: Model, rays: _Rays, ids: np.ndarray) -> _Hits:
+  """Intersect the rays with the boxes below the surfaces of height fields."""
+  size = m.hfield_size[m.geom_dataid[ids]]
+  base = np.stack([size[:, 0], size[:, 1], 0.5 * size[:, 3]], axis=1)
+  down = np.stack([0 * size[:, 3], 0 * size[:, 3], -0.5 * size[:, 3]], axis=1)
+  down, base = (jnp.asarray(x, rays.xpos.dtype) for x in (down, base))
+  return _hits(rays, ids, _box, _normal_box, *rays.local(ids, down), base[:, None, :, None])
+
+
+def _hits(rays: _Rays, ids: np.ndarray, cast: Callable, normal: Callable, p: jax.Array, v: jax.Array, size: jax.Array) -> _Hits:
+  """Intersect rays (g, n, 3, W) in the frames of geoms with the geoms, by their functions in `RAYS` and `NORMALS`."""
+  length = cast(p, v, size)
+  if rays.blind is not None and rays.blind[ids].any():
+    length = jnp.where(rays.blind[ids][..., None], jnp.inf, length)
+  if not rays.normals:
+    return _Hits(length, None, ids)
+  met = p + jnp.where(jnp.isfinite(length), length, 0)[..., None, :] * v
+  return _Hits(length, vector.mat_vec(rays.xmat[ids][:, None], normal(met, size)), ids)
+
+
+def _hits_of_triangles(m: Model, rays: _Rays, surfaces: np.ndarray) -> _Hits:
+  """Find the nearest triangle of meshes and of the surfaces of height fields."""
+  triangles = [_triangles(m, g) for g in surfaces]
+  owner = np.repeat(np.arange(len(surfaces)), [len(t) for t in triangles])
+  unseen = None if rays.blind is None else rays.blind[surfaces]
+  length, surface, normal = _nearest_triangle(np.concatenate(triangles), owner, *rays.local(surfaces), unseen)
+  length = length[None]
+  if not rays.normals:
+    return _Hits(length, None, surfaces, surface)
+  is_met = np.arange(len(surfaces))[:, None, None] == surface
+  rotation = jnp.sum(jnp.where(is_met[:, :, None, None], rays.xmat[surfaces][:, None], 0), axis=0)
+  return _Hits(length, vector.mat_vec(rotation, normal)[None], surfaces, surface)
+
+
+def _nearest(hits: list[_Hits]) -> Hit:
+  """Choose the nearest hit of each ray. The hits of triangles come last."""
+  every = join([x.length for x in hits])
   best = jnp.argmin(every, axis=0)
   dist = jnp.take_along_axis(every, best[None], axis=0)[0]  # not jnp.min: its derivative tests for equality
-  ids = np.concatenate([np.zeros(1, int) if o is None else o for o in owners]).astype(np.int32)
+  ids = np.concatenate([x.ids if x.surface is None else np.zeros(1, int) for x in hits]).astype(np.int32)
   geom = jnp.asarray(ids)[best]
-  if owners[-1] is None:
-    geom = jnp.where(best == len(ids) - 1, jnp.asarray(surfaces.astype(np.int32))[which], geom)
+  last = hits[-1]
+  if last.surface is not None:
+    geom = jnp.where(best == len(ids) - 1, jnp.asarray(last.ids.astype(np.int32))[last.surface], geom)
   hit = jnp.isfinite(dist)
-  normal = None
-  if normals:
+  normal, outward = None, [x.normal for x in hits if x.normal is not None]
+  if outward:
     chosen = jnp.take_along_axis(join(outward), best[None, :, None], axis=0)[0]
     normal = jnp.where(hit[:, None], chosen, 0)
   return Hit(jnp.where(hit, dist, -1), jnp.where(hit, geom, -1), normal)
@@ -322,8 +366,8 @@ def _meet(v0, v1, v2, p, v):
   e1, e2, s = v1 - v0, v2 - v0, p - v0
   normal = vector.cross(e1, e2)
   det = -vector.dot(v, normal)
-  turn = vector.cross(v, s)
-  a, b = safe.divide(-vector.dot(e2, turn), det), safe.divide(vector.dot(e1, turn), det)
+  across = vector.cross(v, s)
+  a, b = safe.divide(-vector.dot(e2, across), det), safe.divide(vector.dot(e1, across), det)
   x = safe.divide(vector.dot(s, normal), det)
   ok = (jnp.abs(det) >= safe.MINVAL) & (a >= 0) & (b >= 0) & (a + b <= 1)
   return _first((ok, x))
@@ -335,26 +379,26 @@ def _nearest_triangle(triangles, owner, p, v, blind=None):
   n = len(triangles)
   pad = -n % _CHUNK
   index = np.concatenate([np.arange(n), np.zeros(pad, int)]).reshape(-1, _CHUNK)
-  corner, of = jnp.asarray(triangles, dtype), jnp.asarray(owner.astype(np.int32))
+  corner, surface_of = jnp.asarray(triangles, dtype), jnp.asarray(owner.astype(np.int32))
   fixed_p, fixed_v = jax.lax.stop_gradient(jnp.broadcast_arrays(p, v))
 
   def look(carry, k):
-    best, which = carry
+    best, triangle = carry
     t = corner[k][:, None, :, :, None]
-    length = _meet(t[:, :, 0], t[:, :, 1], t[:, :, 2], fixed_p[of[k]], fixed_v[of[k]])
+    length = _meet(t[:, :, 0], t[:, :, 1], t[:, :, 2], fixed_p[surface_of[k]], fixed_v[surface_of[k]])
     if blind is not None and blind.any():
-      length = jnp.where(jnp.asarray(blind)[of[k]][..., None], jnp.inf, length)
-    nearest = jnp.min(length, axis=0)
-    which = jnp.where(nearest < best, jnp.asarray(k)[jnp.argmin(length, axis=0)], which)
-    return (jnp.minimum(best, nearest), which), None
+      length = jnp.where(jnp.asarray(blind)[surface_of[k]][..., None], jnp.inf, length)
+    shortest = jnp.min(length, axis=0)
+    triangle = jnp.where(shortest < best, jnp.asarray(k)[jnp.argmin(length, axis=0)], triangle)
+    return (jnp.minimum(best, shortest), triangle), None
 
   start = jnp.full(fixed_v[0, :, 0].shape, jnp.inf, dtype), jnp.zeros(fixed_v[0, :, 0].shape, jnp.int32)
-  (best, which), _ = jax.lax.scan(look, start, jnp.asarray(index.astype(np.int32)))
+  (best, triangle), _ = jax.lax.scan(look, start, jnp.asarray(index.astype(np.int32)))
   # again with gradient: intersect the plane of the triangle found
-  surface = of[which]
+  surface = surface_of[triangle]
   pick = (jnp.arange(p.shape[0])[:, None, None] == surface)[:, :, None]
   p, v = jnp.sum(jnp.where(pick, p, 0), axis=0), jnp.sum(jnp.where(pick, v, 0), axis=0)
-  t = fetched(corner, which)
+  t = fetched(corner, triangle)
   v0, v1, v2 = (t[:, k] for k in range(3))
   normal = vector.cross(v1 - v0, v2 - v0)
   x = safe.divide(vector.dot(v0 - p, normal), vector.dot(v, normal))

@@ -81,35 +81,35 @@ def plan(kind: str, s: dict[str, Any], geom1: np.ndarray, geom2: np.ndarray) -> 
 class _Pairs(NamedTuple):
   """Inputs of the distance functions of P pairs. The points are in the frame of the second geom."""
 
-  turn: jax.Array  # (P, 1, 3, 3, W) rotation from the second geom's frame to the first's
+  rotation: jax.Array  # (P, 1, 3, 3, W) rotation from the second geom's frame to the first's
   shift: jax.Array  # (P, 1, 3, W) translation [m]
   size: jax.Array  # (P, 1, 3, W) of the first geom
   tree1: jax.Array  # (P, W or 1) octree of each geom
   tree2: jax.Array
 
 
-def collide(p: SdfPlan, a: Shape, b: Shape, place: jax.Array | None = None) -> Contacts:
+def collide(p: SdfPlan, a: Shape, b: Shape, chosen: jax.Array | None = None) -> Contacts:
   """Compute the contacts of shapes with distance fields, one for each point that ends inside both shapes.
 
   Args:
     p: the plan.
     a, b: shapes; b are the distance fields.
-    place: (P, W) index of each pair in the plan, if pairs are chosen at run time.
+    chosen: (P, W) index of each pair in the plan, if pairs are chosen at run time.
 
   Source: `mjc_SDF`.
   Gradient: that of the steps of the points, with constant step lengths.
   """
   p = p._replace(trees=field.ready(p.trees, a.pos.dtype))
-  choose = (lambda x: jnp.asarray(x)[..., None]) if place is None else (lambda x: gather(jnp.asarray(x)[..., None], place))
-  turn, shift = vector.mat_mat(vector.transpose(a.mat), b.mat), vector.mat_t_vec(a.mat, b.pos - a.pos)
+  choose = (lambda x: jnp.asarray(x)[..., None]) if chosen is None else (lambda x: gather(jnp.asarray(x)[..., None], chosen))
+  rotation, shift = vector.mat_mat(vector.transpose(a.mat), b.mat), vector.mat_t_vec(a.mat, b.pos - a.pos)
   tree1, tree2 = (choose(x.astype(np.int32)) for x in (p.tree1, p.tree2))
-  pairs = _Pairs(turn[:, None], shift[:, None], a.size[:, None], tree1, tree2)
-  low, high = _common_box(p, a, turn, shift, choose)
+  pairs = _Pairs(rotation[:, None], shift[:, None], a.size[:, None], tree1, tree2)
+  low, high = _common_box(p, a, rotation, shift, choose)
   meet = jnp.all(low <= high, axis=1)[:, None]
 
   # start in the first geom's frame, descend in the second geom's
   y = low[:, None] + (high - low)[:, None] * p.start[..., None].astype(low.dtype)
-  x = vector.mat_t_vec(pairs.turn, y - pairs.shift)
+  x = vector.mat_t_vec(pairs.rotation, y - pairs.shift)
   going = jnp.broadcast_to(meet, x[:, :, 0].shape)
 
   def step(carry, _):
@@ -138,24 +138,24 @@ def contacts(b: Shape, x: jax.Array, dist: jax.Array, slope: jax.Array, meet: ja
   Source: `addPreContact`.
   """
   normal, length = safe.normalize_with_norm(slope)
-  there = meet & (dist <= 0) & (length > 0)
+  exists = meet & (dist <= 0) & (length > 0)
   normal = -vector.mat_vec(b.mat[:, None], normal)
   pos = b.pos[:, None] + vector.mat_vec(b.mat[:, None], x) + 0.5 * dist[:, :, None] * normal
-  return make_contacts(only_where(there & ~_known(x, there), dist), pos, normal)
+  return make_contacts(only_where(exists & ~_known(x, exists), dist), pos, normal)
 
 
-def _known(x: jax.Array, there: jax.Array) -> jax.Array:
-  """Return whether each point (P, n, 3, W) equals an earlier point in the mask `there`. Source: `isknown`."""
+def _known(x: jax.Array, exists: jax.Array) -> jax.Array:
+  """Return whether each point (P, n, 3, W) equals an earlier point in the mask `exists`. Source: `isknown`."""
   x = jax.lax.stop_gradient(x)
   same = 4.5 * jnp.finfo(x.dtype).eps  # 1e-15 in double precision
   earlier = np.tri(x.shape[1], k=-1, dtype=bool)[:, :, None]
-  apart = x[:, :, None] - x[:, None]
-  return jnp.any((vector.dot(apart, apart) < same * same) & earlier & there[:, None], axis=2)
+  between = x[:, :, None] - x[:, None]
+  return jnp.any((vector.dot(between, between) < same * same) & earlier & exists[:, None], axis=2)
 
 
-def _common_box(p, a, turn, shift, choose):
+def _common_box(p, a, rotation, shift, choose):
   """Return the two corners (P, 3, W) of the intersection of both bounding boxes, in the first geom's frame."""
-  dtype = turn.dtype
+  dtype = rotation.dtype
   if p.kind == "sdf":
     box = choose(p.box1.astype(dtype))
     centre, half = box[:, :3], box[:, 3:]
@@ -163,8 +163,8 @@ def _common_box(p, a, turn, shift, choose):
     half = bounds(p.kind, a.size)
     centre = jnp.zeros_like(half)
   box = choose(p.box2.astype(dtype))
-  other = vector.mat_vec(turn, box[:, :3]) + shift
-  reach = vector.mat_vec(jnp.abs(turn), box[:, 3:])
+  other = vector.mat_vec(rotation, box[:, :3]) + shift
+  reach = vector.mat_vec(jnp.abs(rotation), box[:, 3:])
   return jnp.maximum(centre - half, other - reach), jnp.minimum(centre + half, other + reach)
 
 
@@ -178,14 +178,14 @@ def bounds(kind: str, size: jax.Array) -> jax.Array:
 
 def _fields(p: SdfPlan, pairs: _Pairs, x: jax.Array):
   """Return distances and gradients of the second geoms, then of the first geoms, at points in the second geoms' frames."""
-  y = vector.mat_vec(pairs.turn, x) + pairs.shift
+  y = vector.mat_vec(pairs.rotation, x) + pairs.shift
   if p.kind == "sdf":
     both = field.interpolate(p.trees, jnp.concatenate(jnp.broadcast_arrays(pairs.tree2, pairs.tree1)), jnp.concatenate([x, y]))
     (second, first), (slope, other) = (jnp.split(z, 2) for z in both)
   else:
     second, slope = field.interpolate(p.trees, pairs.tree2, x)
     first, other = field.FIELDS[GeomType[p.kind.upper()]](y, pairs.size)
-  return (second, slope), (first, vector.mat_t_vec(pairs.turn, other))
+  return (second, slope), (first, vector.mat_t_vec(pairs.rotation, other))
 
 
 def _deepest(one, two):

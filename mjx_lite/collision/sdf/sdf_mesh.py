@@ -94,21 +94,21 @@ def _tables(s, mesh):
 class _Near(NamedTuple):
   """Mesh, octree and relative pose of each pair."""
 
-  which: jax.Array  # (P, W) mesh
+  mesh: jax.Array  # (P, W) mesh
   tree: jax.Array  # (P, W) octree
-  turn: jax.Array  # (P, 1, 3, 3, W) rotation from the mesh's frame to the field's
+  rotation: jax.Array  # (P, 1, 3, 3, W) rotation from the mesh's frame to the field's
   shift: jax.Array  # (P, 1, 3, W) translation [m]
 
 
 def _corners(p: MeshSdfPlan, near: _Near, index: jax.Array) -> jax.Array:
   """Return the corners (P, n, 3 corners, 3, W) of triangles (P, n, W), in the fields' frames [m]."""
   count = p.triangle.shape[1]
-  rows = take(p.triangle.reshape(-1, 9), near.which[:, None] * count + jnp.clip(index, 0, count - 1), near.turn.dtype)
+  rows = take(p.triangle.reshape(-1, 9), near.mesh[:, None] * count + jnp.clip(index, 0, count - 1), near.rotation.dtype)
   rows = rows.reshape(*rows.shape[:2], 3, 3, rows.shape[-1])
-  return vector.mat_vec(near.turn[:, :, None], rows) + near.shift[:, :, None]
+  return vector.mat_vec(near.rotation[:, :, None], rows) + near.shift[:, :, None]
 
 
-def collide(p: MeshSdfPlan, a: Shape, b: Shape, place: jax.Array | None = None) -> Contacts:
+def collide(p: MeshSdfPlan, a: Shape, b: Shape, chosen: jax.Array | None = None) -> Contacts:
   """Compute the contacts of meshes with distance fields; arguments as in `sdf.collide`.
 
   Of the starts whose search ends inside the field, the first 50 count, even where several searches end at one point.
@@ -117,10 +117,10 @@ def collide(p: MeshSdfPlan, a: Shape, b: Shape, place: jax.Array | None = None) 
   Gradient: that of the points found, with constant barycentric weights.
   """
   p = p._replace(trees=field.ready(p.trees, a.pos.dtype))
-  choose = (lambda x: jnp.asarray(x)[..., None]) if place is None else (lambda x: gather(jnp.asarray(x)[..., None], place))
-  which, tree = (choose(x.astype(np.int32)) for x in (p.mesh, p.tree))
-  turn, shift = vector.mat_mat(vector.transpose(b.mat), a.mat), vector.mat_t_vec(b.mat, a.pos - b.pos)
-  near = _Near(which, tree, turn[:, None], shift[:, None])
+  choose = (lambda x: jnp.asarray(x)[..., None]) if chosen is None else (lambda x: gather(jnp.asarray(x)[..., None], chosen))
+  mesh, tree = (choose(x.astype(np.int32)) for x in (p.mesh, p.tree))
+  rotation, shift = vector.mat_mat(vector.transpose(b.mat), a.mat), vector.mat_t_vec(b.mat, a.pos - b.pos)
+  near = _Near(mesh, tree, rotation[:, None], shift[:, None])
   fixed = jax.lax.stop_gradient(near)
   index, weight = _search(p, fixed, _passing(p, fixed))
   corner = _corners(p, near, index)
@@ -131,14 +131,14 @@ def collide(p: MeshSdfPlan, a: Shape, b: Shape, place: jax.Array | None = None) 
 
 def _passing(p: MeshSdfPlan, near: _Near) -> jax.Array:
   """Return a mask (P, n, W) of the triangles whose bounds are near the fields. Source: `traverseBVH`, `boxIntersect`."""
-  dtype = near.turn.dtype
-  node = take(p.node, near.which, dtype)
-  dist, _ = field.interpolate(p.trees, near.tree, vector.mat_vec(near.turn, node[:, :, :3]) + near.shift)
-  end = take(p.end.astype(np.int32), near.which)
+  dtype = near.rotation.dtype
+  node = take(p.node, near.mesh, dtype)
+  dist, _ = field.interpolate(p.trees, near.tree, vector.mat_vec(near.rotation, node[:, :, :3]) + near.shift)
+  end = take(p.end.astype(np.int32), near.mesh)
   # skip all descendants of a far node
   skipped = jax.lax.cummax(jnp.where(dist < node[:, :, 3], 0, end), axis=1)
   passes = skipped <= np.arange(end.shape[1], dtype=np.int32)[:, None]
-  leaf = take(p.leaf.astype(np.int32), near.which)
+  leaf = take(p.leaf.astype(np.int32), near.mesh)
   found = jnp.take_along_axis(passes, jnp.maximum(leaf, 0), axis=1, mode="clip") & (leaf >= 0)
   every = jnp.broadcast_to(np.arange(p.leaf.shape[1], dtype=np.int32)[:, None], found.shape)
   return found & _meets(p, near, _corners(p, near, every))
@@ -176,7 +176,7 @@ def _search(p: MeshSdfPlan, near: _Near, passing: jax.Array) -> tuple[jax.Array,
   npair, ntri, width = passing.shape
   every = np.arange(ntri, dtype=np.int32)[:, None]
   upcoming = jax.lax.cummin(jnp.where(passing, every, ntri), axis=1, reverse=True)
-  slot, dtype = np.arange(MAXCONPAIR, dtype=np.int32)[:, None], near.turn.dtype
+  slot, dtype = np.arange(MAXCONPAIR, dtype=np.int32)[:, None], near.rotation.dtype
   start = jnp.asarray(p.start[..., None], dtype)  # (n, 3, 1)
 
   def look(carry):
@@ -185,13 +185,13 @@ def _search(p: MeshSdfPlan, near: _Near, passing: jax.Array) -> tuple[jax.Array,
     corner = _corners(p, near, at[:, None])[:, 0]  # (P, 3, 3, W)
     first = _lowest(p, near, corner, vector.add(start[:, k, None] * corner[:, None, k] for k in range(3)))
     bary, depth = _frank_wolfe(p, near, corner)
-    mine = first[:, :, None] == np.arange(3, dtype=np.int32)[:, None]  # (P, n, 3, W)
-    inside = jnp.any(mine & (depth < 0)[:, None], axis=2) & going[:, None]
+    is_end = first[:, :, None] == np.arange(3, dtype=np.int32)[:, None]  # (P, n, 3, W)
+    inside = jnp.any(is_end & (depth < 0)[:, None], axis=2) & going[:, None]
     upto = count[:, None] + jnp.cumsum(inside.astype(jnp.int32), axis=1)
     counted = inside & (upto <= MAXCONPAIR)
     # the result of a corner's search is listed at its first start
-    mine &= counted[:, :, None]
-    rank = jnp.min(jnp.where(mine, np.arange(len(start), dtype=np.int32)[:, None, None], len(start)), axis=1)
+    is_end &= counted[:, :, None]
+    rank = jnp.min(jnp.where(is_end, np.arange(len(start), dtype=np.int32)[:, None, None], len(start)), axis=1)
     found = rank < len(start)
     before = jnp.sum((rank[:, None] < rank[:, :, None]) & found[:, None], axis=2, dtype=jnp.int32)
     for k in range(3):

@@ -1,4 +1,4 @@
-"""Convex cores and their support functions. A geom is the set of all points within a radius of its core.
+"""Convex shapes and their support functions. A shape is the set of all points within a radius of its core.
 
 The core of a sphere is a point, and of a capsule a segment. The core of a box, a mesh or a prism is the convex hull of its
 corners. Ellipsoids and cylinders are their own cores. Corners are rows of a constant table, times a scale that carries the
@@ -14,16 +14,15 @@ import jax.numpy as jnp
 import numpy as np
 
 from mjx_lite.collision.convex import cubemap
-from mjx_lite.collision.convex.hulls import HullOf, cells_of
-from mjx_lite.compiler import regions
+from mjx_lite.collision.convex.hulls import GeomHulls, cells_of
 from mjx_lite.math import safe, vector
 from mjx_lite.math.extreme import first_largest
-from mjx_lite.ops import linear
+from mjx_lite.ops import linear, tiles
 from mjx_lite.ops.lanes import Lanes
 from mjx_lite.ops.select import fetched, gather, over, rows
 
 CORNERS, ELLIPSOID, CYLINDER = range(3)
-_FEW = 32  # up to this number of tables, a table is selected by comparisons
+_COMPARED = 32  # up to this number of tables, a table is selected by comparisons in a tile of worlds
 
 
 class Tables(NamedTuple):
@@ -31,24 +30,24 @@ class Tables(NamedTuple):
 
   corner: np.ndarray  # (n, 3)
   first: np.ndarray  # (K,) row of the first corner
-  count: np.ndarray  # (K,) number of corners
+  ncorner: np.ndarray  # (K,) number of corners
   cells: cubemap.CubeMap | None  # present if a hull has more than `cubemap.MANY` corners
 
   def padded(self) -> np.ndarray:
     """Return the corners (K, n, 3); n is the largest number of corners, and the first corner pads the smaller polytopes."""
-    k = np.arange(self.count.max())
-    return self.corner[self.first[:, None] + np.where(k < self.count[:, None], k, 0)]
+    k = np.arange(self.ncorner.max())
+    return self.corner[self.first[:, None] + np.where(k < self.ncorner[:, None], k, 0)]
 
 
 class Picked(NamedTuple):
-  """A table for each of P cores: `which` is the index of the table, (P, W) for geoms chosen at run time, else (P, 1)."""
+  """A table for each of P shapes: `which` is the index of the table, (P, W) for geoms chosen at run time, else (P, 1)."""
 
   tables: Tables
   which: Any
 
 
-class Core(NamedTuple):
-  """Cores of one geom of each of P pairs.
+class ConvexShape(NamedTuple):
+  """Convex shape of one geom of each of P pairs.
 
   Attributes:
     pos, mat: pose (P, 3, W) [m], (P, 3, 3, W).
@@ -69,7 +68,7 @@ class Core(NamedTuple):
 
   @property
   def curved(self) -> bool:
-    """Return whether some core may be an ellipsoid or a cylinder."""
+    """Return whether some shape may be an ellipsoid or a cylinder."""
     return not isinstance(self.kind, np.ndarray) or bool((self.kind != CORNERS).any())
 
 
@@ -79,9 +78,9 @@ _CORNERS = {"box": _BOX, "capsule": _SEGMENT, "sphere": np.zeros((1, 3))}
 
 
 def make(
-  types: list[str], pos: jax.Array, mat: jax.Array, size: jax.Array, hull: HullOf | None, chosen: jax.Array | None = None
-) -> Core:
-  """Make the cores of geoms.
+  types: list[str], pos: jax.Array, mat: jax.Array, size: jax.Array, hull: GeomHulls | None, chosen: jax.Array | None = None
+) -> ConvexShape:
+  """Make the convex shapes of geoms.
 
   Args:
     types: geom types of the P geoms.
@@ -89,7 +88,7 @@ def make(
     hull: hulls of the meshes among the geoms, in order.
     chosen: (k, W) indices of the geoms to which `pos`, `mat` and `size` belong; None for all P geoms, in order.
   """
-  mesh = iter(zip(hull.first, hull.count, strict=True) if hull is not None else [])
+  mesh = iter(zip(hull.first, hull.nvert, strict=True) if hull is not None else [])
   keys = [next(mesh) if t == "mesh" else t if t in _CORNERS else "sphere" for t in types]
   distinct = list(dict.fromkeys(keys))
   which: Any = np.array([distinct.index(k) for k in keys], np.int32)[:, None]
@@ -105,55 +104,57 @@ def make(
   scale = jnp.where(fixed[:, None], 1, size)
   scale = jnp.where(is_type["capsule"][:, None], jnp.stack([0 * size[:, 0], 0 * size[:, 0], size[:, 1]], axis=1), scale)
   radius = jnp.where(is_type["sphere"] | is_type["capsule"], size[:, 0], 0)
-  return Core(pos=pos, mat=mat, kind=kind, size=size, table=Picked(_tables(distinct, hull), which), scale=scale, radius=radius)
+  return ConvexShape(
+    pos=pos, mat=mat, kind=kind, size=size, table=Picked(_tables(distinct, hull), which), scale=scale, radius=radius
+  )
 
 
-def _tables(keys: list[Any], hull: HullOf | None) -> Tables:
+def _tables(keys: list[Any], hull: GeomHulls | None) -> Tables:
   """Make tables for keys: a type in `_CORNERS`, or the first vertex and the number of vertices of a hull."""
   vert = hull.tables.vert if hull is not None else np.zeros((0, 3))
   corners = [_CORNERS[k] if isinstance(k, str) else vert[k[0] : k[0] + k[1]] for k in keys]
-  count, cells = np.array([len(x) for x in corners]), None
-  if hull is not None and count.max() > cubemap.MANY:
-    maps = [cubemap.of(x) if isinstance(k, str) else cells_of(hull.tables, k[0]) for k, x in zip(keys, corners, strict=True)]
+  ncorner, cells = np.array([len(x) for x in corners]), None
+  if hull is not None and ncorner.max() > cubemap.MANY:
+    maps = [cubemap.make(x) if isinstance(k, str) else cells_of(hull.tables, k[0]) for k, x in zip(keys, corners, strict=True)]
     cells = cubemap.join(maps)
-  return Tables(np.concatenate(corners), np.cumsum(count) - count, count, cells)
+  return Tables(np.concatenate(corners), np.cumsum(ncorner) - ncorner, ncorner, cells)
 
 
-def of_rows(c: Core, index: np.ndarray) -> Core:
-  """Return the cores at a constant index; the cores are not chosen at run time."""
+def of_rows(c: ConvexShape, index: np.ndarray) -> ConvexShape:
+  """Return the shapes at a constant index; the shapes are not chosen at run time."""
   assert isinstance(c.table, Picked)
-  return _some(c, lambda x: rows(x, index), c.kind[index], Picked(c.table.tables, c.table.which[index]))
+  return _gathered(c, lambda x: rows(x, index), c.kind[index], Picked(c.table.tables, c.table.which[index]))
 
 
-def _some(c: Core, take: Callable[[jax.Array], jax.Array], kind: Any, table: Any) -> Core:
-  """Apply `take` to every array of the cores except kind and table, and replace these two."""
-  return Core(
+def _gathered(c: ConvexShape, take: Callable[[jax.Array], jax.Array], kind: Any, table: Any) -> ConvexShape:
+  """Apply `take` to every array of the shapes except kind and table, and replace these two."""
+  return ConvexShape(
     pos=take(c.pos), mat=take(c.mat), kind=kind, size=take(c.size), table=table, scale=take(c.scale), radius=take(c.radius)
   )
 
 
-def taken(c: Core, lanes: Lanes | None) -> Core:
-  """Gather the cores of the lanes' pairs and worlds; `lanes` None keeps all cores."""
+def take_lanes(c: ConvexShape, lanes: Lanes | None) -> ConvexShape:
+  """Gather the shapes of the lanes' pairs and worlds; `lanes` None keeps all shapes."""
   if lanes is None:
     return c
   if isinstance(c.table, Picked):
     tables, which = c.table
-    table = Picked(tables, lanes.take(which) if len(tables.count) > 1 else which[:1])
+    table = Picked(tables, lanes.take(which) if len(tables.ncorner) > 1 else which[:1])
   else:
     table = lanes.take(c.table)
   common = isinstance(c.kind, np.ndarray) and (c.kind == c.kind[0]).all()
   kind = c.kind[:1] if common else lanes.take(c.kind.reshape(len(c.kind), -1))
-  return _some(c, lanes.take, kind, table)
+  return _gathered(c, lanes.take, kind, table)
 
 
-def one(c: Core, row: jax.Array, world: jax.Array) -> Core:
-  """Return the core (1, ..., 1) of one pair in one world."""
+def one(c: ConvexShape, row: jax.Array, world: jax.Array) -> ConvexShape:
+  """Return the shape (1, ..., 1) of one pair in one world."""
   if isinstance(c.table, Picked):
     table: Any = Picked(c.table.tables, entry(c.table.which, row, world))
   else:
     table = entry(c.table, row, world)
   kind = c.kind if c.kind.shape == (1,) else entry(c.kind.reshape(len(c.kind), -1), row, world)
-  return _some(c, lambda x: entry(x, row, world), kind, table)
+  return _gathered(c, lambda x: entry(x, row, world), kind, table)
 
 
 def entry(x: jax.Array | np.ndarray, row: jax.Array, world: jax.Array) -> jax.Array:
@@ -165,8 +166,8 @@ def entry(x: jax.Array | np.ndarray, row: jax.Array, world: jax.Array) -> jax.Ar
   return x
 
 
-def laid_out(c: Core) -> Core:
-  """Materialize the corners of each core as an array (P, n, 3, W or 1) for loops over all corners.
+def laid_out(c: ConvexShape) -> ConvexShape:
+  """Materialize the corners of each shape as an array (P, n, 3, W or 1) for loops over all corners.
 
   Tables with a cube map stay as they are. In a tile of worlds a table is selected by comparison with each index, which uses
   vector instructions; a gather would be one load for each number.
@@ -176,16 +177,19 @@ def laid_out(c: Core) -> Core:
   corner, which = c.table.tables.padded().astype(c.pos.dtype)[..., None], c.table.which
   if isinstance(which, np.ndarray):
     return c._replace(table=jnp.asarray(corner[which[:, 0]]))
-  if not regions.are_several(which.shape[-1]) or len(corner) > _FEW:
-    table = gather(corner, which)
-  else:
-    which = which[:, None, None]
-    table = functools.reduce(lambda x, k: jnp.where(which == k, corner[k], x), range(1, len(corner)), jnp.asarray(corner[:1]))
+  by_comparison = _compared if len(corner) <= _COMPARED else gather
+  table = tiles.choose(which, single=gather, tile=by_comparison, batch=gather)(corner, which)
   return c._replace(table=linear.materialized(table))
 
 
-def box(c: Core) -> tuple[jax.Array, jax.Array]:
-  """Compute centre and half sizes (P, 3, W or 1) of the bounding box of each core, in the core's own frame [m]."""
+def _compared(table: np.ndarray, index: jax.Array) -> jax.Array:
+  """Return `gather(table, index)` by a comparison of the index with each row."""
+  index = index[:, None, None]
+  return functools.reduce(lambda x, k: jnp.where(index == k, table[k], x), range(1, len(table)), jnp.asarray(table[:1]))
+
+
+def box(c: ConvexShape) -> tuple[jax.Array, jax.Array]:
+  """Compute centre and half sizes (P, 3, W or 1) of the bounding box of each core, in the shape's own frame [m]."""
   if isinstance(c.table, Picked):
     tables, which = c.table
     ends = [end.reduceat(tables.corner, tables.first).astype(c.pos.dtype)[..., None] for end in (np.minimum, np.maximum)]
@@ -198,7 +202,7 @@ def box(c: Core) -> tuple[jax.Array, jax.Array]:
   return 0.5 * (low + high), 0.5 * (high - low)
 
 
-def corner(c: Core, index: jax.Array) -> jax.Array:
+def corner(c: ConvexShape, index: jax.Array) -> jax.Array:
   """Return the scaled corners (P, ..., 3, W) at indices (P, ..., W)."""
   if isinstance(c.table, Picked):
     tables, which = c.table
@@ -222,22 +226,22 @@ def _in_world(table: jax.Array, index: jax.Array) -> jax.Array:
   return found.reshape(*index.shape[:-1], 3, index.shape[-1])
 
 
-def is_kind(c: Core, kind: int, ndim: int) -> Any:
-  """Return a mask of the cores of a kind, for an array of `ndim` axes whose first axis is the pairs."""
+def is_kind(c: ConvexShape, kind: int, ndim: int) -> Any:
+  """Return a mask of the shapes of a kind, for an array of `ndim` axes whose first axis is the pairs."""
   return over(c.kind == kind, ndim)
 
 
-def _kinds(c: Core, ndim: int) -> tuple[Any, Any]:
+def _kinds(c: ConvexShape, ndim: int) -> tuple[Any, Any]:
   return is_kind(c, ELLIPSOID, ndim), is_kind(c, CYLINDER, ndim)
 
 
-def support(c: Core, direction: jax.Array) -> tuple[jax.Array, jax.Array]:
-  """Return the support point (P, 3, W) of each core in a direction (P, 3, W), in the core's own frame, and its index (P, W).
+def farthest(c: ConvexShape, direction: jax.Array) -> tuple[jax.Array, jax.Array]:
+  """Return the farthest point (P, 3, W) of each core in a direction (P, 3, W), in the shape's frame, and its index (P, W).
 
   The index of a polytope is the corner. The index of a cylinder is 0 for the cap at +z and 1 for the cap at -z. The index of an
   ellipsoid is 0.
   """
-  index = _farthest(c, direction)
+  index = _farthest_corner(c, direction)
   point = corner(c, index)
   if not c.curved:
     return point, index
@@ -245,19 +249,19 @@ def support(c: Core, direction: jax.Array) -> tuple[jax.Array, jax.Array]:
   return curved_point(c, direction, index, point), index
 
 
-def _farthest(c: Core, direction: jax.Array) -> jax.Array:
+def _farthest_corner(c: ConvexShape, direction: jax.Array) -> jax.Array:
   """Return the index (P, ..., W) of the farthest corner in directions (P, ..., 3, W); ties go to the first corner."""
   if isinstance(c.table, Picked) and c.table.tables.cells is not None:
     return cubemap.farthest(c.table.tables.cells, c.table.which, _along(c, direction))
   return _first_farthest(c, direction)[1]
 
 
-def _along(c: Core, direction: jax.Array) -> jax.Array:
+def _along(c: ConvexShape, direction: jax.Array) -> jax.Array:
   """Scale directions (P, ..., 3, W), for dot products with corners before scaling."""
   return direction * c.scale.reshape(c.scale.shape[0], *[1] * (direction.ndim - 3), *c.scale.shape[1:])
 
 
-def _first_farthest(c: Core, direction: jax.Array) -> tuple[jax.Array, jax.Array]:
+def _first_farthest(c: ConvexShape, direction: jax.Array) -> tuple[jax.Array, jax.Array]:
   """Return the largest dot product of directions and corners, and the first corner that has it, by a loop over all corners."""
   along, table = _along(c, direction)[..., None, :, :], laid_out(c).table
   assert not isinstance(table, Picked)
@@ -265,10 +269,10 @@ def _first_farthest(c: Core, direction: jax.Array) -> tuple[jax.Array, jax.Array
   return first_largest(vector.add(table[..., i, :] * along[..., i, :] for i in range(3)))
 
 
-def extent(c: Core, direction: jax.Array) -> jax.Array:
+def extent(c: ConvexShape, direction: jax.Array) -> jax.Array:
   """Compute the support function (P, K, W) of each core for K directions (P, K, 3, W) in the core's own frame."""
   if isinstance(c.table, Picked) and c.table.tables.cells is not None:
-    far = vector.dot(corner(c, _farthest(c, direction)), direction)
+    far = vector.dot(corner(c, _farthest_corner(c, direction)), direction)
   else:
     far = _first_farthest(c, direction)[0]
   if not c.curved:
@@ -279,7 +283,7 @@ def extent(c: Core, direction: jax.Array) -> jax.Array:
   return jnp.where(ellipsoid, safe.norm(direction * c.size[:, None]), jnp.where(cylinder, on_cylinder, far))
 
 
-def curved_point(c: Core, direction: jax.Array, index: jax.Array, otherwise: jax.Array) -> jax.Array:
+def curved_point(c: ConvexShape, direction: jax.Array, index: jax.Array, otherwise: jax.Array) -> jax.Array:
   """Return the surface point with a given outward normal; on a cylinder, the point of the rim of the cap `index`.
 
   Args:
