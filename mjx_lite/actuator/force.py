@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from mjx_lite.actuator import dcmotor, history, setpoint, so3
+from mjx_lite.actuator import dcmotor, history, setpoint, so3, transmission
 from mjx_lite.actuator.activation import disabled, next_activation
 from mjx_lite.actuator.state import State, UserLaws
 from mjx_lite.actuator.table import BIASES, DYNAMICS, GAINS
@@ -14,7 +14,6 @@ from mjx_lite.math.tree import mask_sum, plan_sum
 from mjx_lite.model.enums import MAXVAL, BiasType, DynType, GainType, TrnType
 from mjx_lite.model.types import Model
 from mjx_lite.ops.select import join, place, put, rows, rows_or_zero
-from mjx_lite.smooth import transmission
 
 
 class Actuation(NamedTuple):

@@ -15,13 +15,13 @@ from mjx_lite.compiler import regions
 from mjx_lite.constraint import contact
 from mjx_lite.constraint.equality import EqualityPlan
 from mjx_lite.constraint.rows import Jacobian
-from mjx_lite.math import linalg, spatial, vector
+from mjx_lite.math import linalg, spatial, symmetric, vector
 from mjx_lite.math.groups import GroupPlan, group_sum, plan_groups
 from mjx_lite.math.tree import SumPlan, mask_sum, plan_sum
 from mjx_lite.model.types import Model
 from mjx_lite.ops import linear
 from mjx_lite.ops.select import gather, join, next_true, rows, rows_or_zero
-from mjx_lite.smooth import inertia, tendon
+from mjx_lite.tendon import tendon
 
 
 class EntryPlan(NamedTuple):
@@ -277,7 +277,7 @@ def _alone_curvature(p: contact.Alone, a: jax.Array, j: Jacobian, cdof: jax.Arra
   load = mask_sum(p.dof_slot, stiff) if is_one else rows(mask_sum(p.load_slot, stiff), p.load)
   force = vector.mat_vec(spatial.unpack(load), cdof)
   left, right = rows(force, p.entry.row), rows(cdof, p.entry.col)
-  return inertia.unpack(p.entry, linear.materialized(vector.dot(left, right)))
+  return symmetric.unpack(p.entry, linear.materialized(vector.dot(left, right)))
 
 
 def dense(m: Model, j: Jacobian, cdof: jax.Array) -> jax.Array:

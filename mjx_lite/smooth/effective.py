@@ -13,12 +13,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from mjx_lite.actuator import transmission
 from mjx_lite.math import linalg
 from mjx_lite.math.tree import SumPlan, mask_sum, plan_sum
 from mjx_lite.model.enums import BiasType, GainType, SolverType
 from mjx_lite.model.types import Model
 from mjx_lite.ops.select import rows
-from mjx_lite.smooth import derivative, inertia, passive, tendon, tendon_force, transmission
+from mjx_lite.smooth import derivative, inertia, passive
+from mjx_lite.tendon import force as tendon_force
+from mjx_lite.tendon import tendon
 
 
 class EffectivePlan(NamedTuple):

@@ -6,8 +6,9 @@ import jax.numpy as jnp
 from mjx_lite.math import safe, vector
 from mjx_lite.model.types import Model
 from mjx_lite.ops.select import rows
-from mjx_lite.smooth import mass, tendon_force
+from mjx_lite.smooth import mass
 from mjx_lite.smooth.passive import joint_extensions
+from mjx_lite.tendon import force as tendon_force
 
 
 def potential(m: Model, qpos, xipos, ten_length, plastic) -> jax.Array:

@@ -11,7 +11,7 @@ from mjx_lite.math.tree import mask_sum
 from mjx_lite.model.enums import JointType
 from mjx_lite.model.types import Model
 from mjx_lite.ops.select import join, rows
-from mjx_lite.smooth import transmission
+from mjx_lite.smooth import joint_params
 from mjx_lite.smooth.plastic import reference
 
 
@@ -86,7 +86,7 @@ def passive(m: Model, qpos, qvel, cdof, xipos, subtree_com, plastic) -> Passive:
   spring = _spring(m, p, joint_extensions(m, qpos, plastic)) if p.has_spring and m.opt.use_spring else zero
   damper = zero
   if p.has_damper and m.opt.use_damper:
-    damper = -polynomial(qvel, *transmission.dof_damping(m), jnp.abs(qvel))
+    damper = -polynomial(qvel, *joint_params.dof_damping(m), jnp.abs(qvel))
   gravcomp = zero
   if p.has_gravcomp and m.opt.use_gravity and m.opt.use_passive:
     gravcomp = _gravcomp(m, cdof, xipos, subtree_com)

@@ -11,13 +11,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from mjx_lite.actuator import transmission
 from mjx_lite.math import quat, safe, spatial, vector
 from mjx_lite.math.groups import GroupPlan, plan_groups
 from mjx_lite.math.tree import SumPlan, mask_sum, plan_sum
 from mjx_lite.model.enums import JointType
 from mjx_lite.model.types import Model
 from mjx_lite.ops.select import join, put, rows, rows_or_zero
-from mjx_lite.smooth import com, geom_const, inertia, kinematics, mass, tendon, tendon_inertia, transmission
+from mjx_lite.smooth import com, geom_const, inertia, kinematics, mass
+from mjx_lite.tendon import inertia as tendon_inertia
+from mjx_lite.tendon import tendon
 
 
 class SetConstPlan(NamedTuple):

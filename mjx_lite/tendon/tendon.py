@@ -19,7 +19,7 @@ from mjx_lite.model import topology
 from mjx_lite.model.enums import GeomType, WrapType
 from mjx_lite.model.types import Model
 from mjx_lite.ops.select import join, rows
-from mjx_lite.smooth.wrap import wrap
+from mjx_lite.tendon.wrap import wrap
 
 
 class Path(NamedTuple):

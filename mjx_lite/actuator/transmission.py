@@ -63,8 +63,6 @@ class TransmissionPlan(NamedTuple):
   entry_dof: np.ndarray  # (nentry,) dof of each entry
   out_entry: SumPlan  # output <- entries
   dof_entry: SumPlan  # dof <- entries
-  dof_armature: SumPlan  # dof <- actuators whose armature and damping act on it
-  first_out: np.ndarray  # actuator -> first output of the actuator
 
 
 def plan(s: dict[str, Any]) -> TransmissionPlan:
@@ -86,11 +84,6 @@ def plan(s: dict[str, Any]) -> TransmissionPlan:
   by_out, by_dof = np.zeros((s["nout"], len(out))), np.zeros((s["nv"], len(out)))
   by_out[out, np.arange(len(out))] = 1
   by_dof[dof, np.arange(len(out))] = 1
-
-  reflected = np.zeros((s["nv"], s["nactuator"]))
-  on_joint = np.isin(s["actuator_trntype"], (TrnType.JOINT, TrnType.JOINTINPARENT))
-  for i in np.flatnonzero(on_joint):
-    reflected[s["dof_jntid"] == s["actuator_trnid"][i, 0], i] = 1
   return TransmissionPlan(
     kinds=tuple(kinds),
     order=order,
@@ -99,8 +92,6 @@ def plan(s: dict[str, Any]) -> TransmissionPlan:
     entry_dof=dof,
     out_entry=plan_sum(by_out),
     dof_entry=plan_sum(by_dof),
-    dof_armature=plan_sum(reflected),
-    first_out=np.array(s["actuator_outadr"], int),
   )
 
 
@@ -129,31 +120,6 @@ def to_joints(m: Model, moment: jax.Array, force: jax.Array) -> jax.Array:
   """Return the joint-space force (nv, W) of output forces (nout, W)."""
   p: TransmissionPlan = m.plan.transmission
   return mask_sum(p.dof_entry, moment * rows(force, p.entry_out))
-
-
-# ------------------------------------------------------------------------------------------- parameters of the joints
-
-
-def dof_armature(m: Model) -> jax.Array:
-  """Return the armature of the dofs (nv, 1 or W), with the actuators on their joints. Source: `mj_actuatorArmature`."""
-  if "actuator_armature" in m.layout.pruned:
-    return m.dof_armature
-  return m.dof_armature + _reflected(m, m.actuator_armature)
-
-
-def dof_damping(m: Model) -> tuple[jax.Array, jax.Array]:
-  """Return damping (nv, 1 or W) and its polynomial (nv, 2, 1 or W) of dofs and actuators. Source: `mj_actuatorDamping`."""
-  if "actuator_damping" in m.layout.pruned:
-    return m.dof_damping, m.dof_dampingpoly
-  return m.dof_damping + _reflected(m, m.actuator_damping), m.dof_dampingpoly + _reflected(m, m.actuator_dampingpoly)
-
-
-def _reflected(m, x):
-  """Sum gear^2 x over the actuators on each dof's joint, for x (nactuator, ..., W)."""
-  p: TransmissionPlan = m.plan.transmission
-  gear = rows(m.actuator_gear, p.first_out)[:, 0]
-  gear = gear.reshape(gear.shape[0], *(1,) * (x.ndim - 2), gear.shape[-1])
-  return mask_sum(p.dof_armature, gear * gear * x)
 
 
 # -------------------------------------------------------------------------------------------------------------- joints
