@@ -22,12 +22,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from mjx_lite.compiler import regions
 from mjx_lite.math import safe, spatial, vector
 from mjx_lite.math.tree import SumPlan, mask_sum, plan_sum
 from mjx_lite.model.enums import JointType
 from mjx_lite.model.types import Model
-from mjx_lite.ops import linear, loops
+from mjx_lite.ops import linear, loops, tiles
 from mjx_lite.ops.select import gather, rows, rows_or_zero
 
 _BLOCK = 4  # rows of a depth that fit into the innermost cache, for a tile of worlds
@@ -229,7 +228,8 @@ def factor(
     hanging = stiffen(hanging, p.hangs)
   s, d = _by_depth(p, cdof), _by_depth(p, diagonal)
 
-  sweep = _block_by_block if regions.are_several(cdof.shape[-1]) and p.dof.shape[1] > _rows_of_block(p) else _all_at_once
+  in_tile = _block_by_block if p.dof.shape[1] > _rows_of_block(p) else _all_at_once
+  sweep = tiles.choose(cdof, single=_all_at_once, tile=in_tile, batch=_all_at_once)
   left, force, inv = sweep(p, hanging, s, d)
   axes = rows(cdof, p.free)
   if not len(p.free):

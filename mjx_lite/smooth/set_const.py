@@ -201,7 +201,7 @@ def _dof_length(m, p, x):
   reach = m.geom_rbound + safe.norm(rows(x.xipos, m.geom_bodyid) - x.geom_xpos)
   dist.append(jnp.where(m.geom_rbound > 0, reach, 0))
   dist = join([*dist, jnp.zeros((1, 1), x.xipos.dtype)])
-  index = np.pad(p.length.index, ((0, 0), (0, 1)), constant_values=p.length.nrow)  # a zero for bodies without distances
+  index = np.pad(p.length.members, ((0, 0), (0, 1)), constant_values=p.length.nrow)  # a zero for bodies without distances
   size = jnp.maximum(safe.largest(rows(dist, index), axis=1), 1e-5)
   size = jnp.where((np.arange(m.nbody) == 0)[:, None], 1e-5, size)
   return jnp.where(p.rotates[:, None], rows(size, m.dof_bodyid), 1)
