@@ -13,7 +13,7 @@ from mjx_lite.integrate import advance
 from mjx_lite.math.symmetric import SymmetricPlan
 from mjx_lite.sensor import driver as sensor
 from mjx_lite.smooth import (
-  articulated,
+  articulated_plan,
   com,
   derivative,
   effective,
@@ -38,7 +38,7 @@ class Plan(NamedTuple):
   kinematics: kinematics.KinematicsPlan
   com: com.ComPlan
   inertia: SymmetricPlan
-  articulated: articulated.ArticulatedPlan
+  articulated: articulated_plan.ArticulatedPlan
   joint_params: joint_params.JointParamsPlan
   passive: passive.PassivePlan
   plastic: plastic.PlasticPlan
@@ -97,7 +97,7 @@ def plan(
   sensors = sensor.plan({**s, **slots, "row_type": rows.type, "row_id": rows.id}, values, timestep)
   is_ellipsoid = values["geom_fluid"][:, 0] > 0
   return Plan(
-    kinematics=kinematics.plan(s), com=about_com, inertia=inertias, articulated=articulated.plan(s),
+    kinematics=kinematics.plan(s), com=about_com, inertia=inertias, articulated=articulated_plan.plan(s),
     joint_params=joint_params.plan(s), passive=passive.plan(s, pruned), plastic=plastic.plan(s),
     fluid=fluid.plan(s, pruned, about_com, is_ellipsoid),
     tendon=tendons, tendon_force=tendon_force.plan(s, pruned, tendons), tendon_inertia=tendon_inertia.plan(s, pruned, tendons),

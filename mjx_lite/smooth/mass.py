@@ -20,7 +20,7 @@ from mjx_lite.smooth.articulated import Packed
 
 def is_articulated(m: Model) -> bool:
   """Return whether the articulated method is used; a model without dofs uses it too."""
-  return not (m.nv and (m.plan.articulated.few or m.plan.tendon_inertia.present))
+  return not (m.nv and (m.plan.articulated.is_small or m.plan.tendon_inertia.present))
 
 
 def factor(m: Model, cinert: jax.Array, cdof: jax.Array, packed_m: jax.Array, extra: jax.Array | None = None) -> Any:

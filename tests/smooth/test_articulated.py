@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import mjx_lite as mjx
-from mjx_lite.smooth import articulated, mass
+from mjx_lite.smooth import articulated, articulated_plan, mass
 
 GEOM = '<geom type="box" size=".1 .2 .3" pos=".1 0 .05" euler="10 20 30"/>'
 HINGE, SLIDE, BALL, FREE = (
@@ -55,7 +55,7 @@ def case(request, monkeypatch):
   model, data = model_and_data(TREES[request.param])
   models = []
   for few in (0, model.nv):
-    monkeypatch.setattr(articulated, "_FEW_DOFS", few)
+    monkeypatch.setattr(articulated_plan, "_DENSE_DOFS", few)
     models.append(mjx.put_model(model, dtype=np.float64))
   assert [mass.is_articulated(m) for m in models] == [True, False]
   return data, *models
@@ -116,7 +116,7 @@ def test_tree_by_tree_is_the_same_as_all_at_once():
     p, rng = m.plan.articulated, np.random.default_rng(2)
     ndepth, width = p.dof.shape
     assert p.to_parent.shape[1] == 6 and articulated._rows_of_block(p) < width
-    half = rng.normal(size=(len(p.hang.matrix), 6, 6, 5))
+    half = rng.normal(size=(len(p.carried.matrix), 6, 6, 5))
     inertia = np.einsum("nikw,njkw->nijw", half, half)[:, *np.triu_indices(6)]
     inertia[-1] = 0
     there = (p.dof < m.nv)[..., None]
