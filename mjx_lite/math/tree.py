@@ -125,21 +125,21 @@ def _part(number: int, col: int, mask: np.ndarray) -> Additions:
 def _sums(mask: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
   """Choose the pairs to add, and the sum of each row: small rows first, each made of the largest earlier sums within it."""
   wanted = [frozenset(np.flatnonzero(row).tolist()) for row in mask]
-  place = {frozenset([k]): k for k in range(mask.shape[1])}
-  sums_with = [[x] for x in place]  # sums that contain each column
+  operand = {frozenset([k]): k for k in range(mask.shape[1])}
+  sums_with = [[x] for x in operand]  # sums that contain each column
   pairs = []
-  for whole in sorted(set(wanted) - {frozenset(), *place}, key=lambda x: (len(x), sorted(x))):
+  for whole in sorted(set(wanted) - {frozenset(), *operand}, key=lambda x: (len(x), sorted(x))):
     have: frozenset[int] = frozenset()
     while rest := whole - have:
       more = max((x for x in sums_with[min(rest)] if x <= rest), key=len)
       both = have | more
-      if both not in place:
-        pairs.append((place[have], place[more]))
-        place[both] = mask.shape[1] + len(pairs) - 1
+      if both not in operand:
+        pairs.append((operand[have], operand[more]))
+        operand[both] = mask.shape[1] + len(pairs) - 1
         for column in both:
           sums_with[column].append(both)
       have = both
-  return np.array(pairs, int).reshape(-1, 2), np.array([place.get(x, -1) for x in wanted], int)
+  return np.array(pairs, int).reshape(-1, 2), np.array([operand.get(x, -1) for x in wanted], int)
 
 
 def plan_sum(mask: np.ndarray) -> SumPlan:
@@ -180,10 +180,10 @@ def _fetched(filled: np.ndarray) -> np.ndarray | None:
 def _extent(mask: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
   """Return the first nonzero column of each row, and the column behind the last; (number of columns, 0) for an empty row."""
   ncol, filled = mask.shape[1], mask != 0
-  some = filled.any(axis=1)
+  has_entry = filled.any(axis=1)
   if not ncol:
     return np.zeros(len(mask), int), np.zeros(len(mask), int)
-  return np.where(some, filled.argmax(axis=1), ncol), np.where(some, ncol - filled[:, ::-1].argmax(axis=1), 0)
+  return np.where(has_entry, filled.argmax(axis=1), ncol), np.where(has_entry, ncol - filled[:, ::-1].argmax(axis=1), 0)
 
 
 def _single(mask: np.ndarray) -> Run:
@@ -327,18 +327,18 @@ def _add(a: Additions, *factors: jax.Array) -> jax.Array:
 
 def _add_each(matrix: np.ndarray, factors: tuple[jax.Array, ...], axis: int) -> jax.Array:
   """Add entries one by one in a loop, if there are too many to unroll; each row's sum is initialized with its first entry."""
-  begin, to, of, weight = _entries(matrix)
+  begin, to, operand, weight = _entries(matrix)
   x = functools.reduce(operator.mul, factors)
   sums = jnp.moveaxis(rows_or_zero(jnp.moveaxis(x, axis, 0), begin), 0, axis)
   row = functools.partial(jax.lax.dynamic_slice_in_dim, slice_size=1, axis=axis)
 
   def add(k, both):
-    one = row(both, jnp.asarray(of)[k])
+    one = row(both, jnp.asarray(operand)[k])
     one = one if (weight == 1).all() else jnp.asarray(weight, x.dtype)[k] * one
-    place = jnp.asarray(to)[k]
-    return jax.lax.dynamic_update_slice_in_dim(both, row(both, place) + one, place, axis)
+    target = jnp.asarray(to)[k]
+    return jax.lax.dynamic_update_slice_in_dim(both, row(both, target) + one, target, axis)
 
-  both = jnp.concatenate([sums, x], axis) if (of >= len(matrix)).any() else sums
+  both = jnp.concatenate([sums, x], axis) if (operand >= len(matrix)).any() else sums
   both = jax.lax.fori_loop(np.int32(0), np.int32(len(to)), add, both)
   return jax.lax.slice_in_dim(both, 0, len(matrix), axis=axis)
 
@@ -371,16 +371,16 @@ def _entries(matrix: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np
       rest -= more
     for column in whole:
       with_column[column].append((row, whole))
-  to, of = np.array(found, np.int32).reshape(-1, 2).T
-  return begin, to, of, np.ones(len(to))
+  to, operand = np.array(found, np.int32).reshape(-1, 2).T
+  return begin, to, operand, np.ones(len(to))
 
 
 def _add_pairs(a: Additions, factors: tuple[jax.Array, ...], axis: int) -> jax.Array:
   """Add the pairs, so that each sum is computed once, and join the sums of all rows."""
   x, width, sums = factors[0], a.step, []
-  wanted, place = a.out, None
+  wanted, row = a.out, None
   if len(_pieces(wanted, width)) > _WRITTEN:  # many equal rows: gather them
-    wanted, place = np.unique(wanted, return_inverse=True)
+    wanted, row = np.unique(wanted, return_inverse=True)
   kept, reads = set(wanted.tolist()), np.bincount(a.pairs.ravel(), minlength=width + len(a.pairs))
 
   def at(first, last):
@@ -397,7 +397,7 @@ def _add_pairs(a: Additions, factors: tuple[jax.Array, ...], axis: int) -> jax.A
     zeros = (*x.shape[:axis], last - first, *x.shape[axis + 1 :])
     parts.append(jnp.zeros(zeros, x.dtype) if index < 0 else at(index, index + last - first))
   out = jnp.concatenate(parts, axis) if len(parts) > 1 else parts[0]
-  return out if place is None else jnp.take(out, place, axis, mode="clip")
+  return out if row is None else jnp.take(out, row, axis, mode="clip")
 
 
 def _pieces(index: np.ndarray, width: int) -> list[tuple[int, int]]:
@@ -429,8 +429,8 @@ def _may_sum(shape: tuple[int, ...], plan: SumPlan) -> bool:
   """Return whether the sum calls no matrix library, so that a region may contain it."""
   if not _is_product(plan, jax.ShapeDtypeStruct(shape, jnp.float32)) or plan.chosen is not None:
     return True
-  blocks = (block.matrix.shape for run in plan.runs for block in run.blocks if block.first_column < block.last_column)
-  return all(linear.is_summed(of, (of[1], *shape[1:])) for of in blocks)
+  blocks = [block for run in plan.runs for block in run.blocks if block.first_column < block.last_column]
+  return all(linear.is_summed(block.matrix.shape, (block.matrix.shape[1], *shape[1:])) for block in blocks)
 
 
 def _scalar_sum(p, eqn, x):

@@ -1,4 +1,4 @@
-"""Index tables of the articulated-body pass (`articulated.py`): the dofs by depth, and the paths from the bodies to their roots."""
+"""Index tables of the articulated-body pass: the dofs by depth, and the paths from the bodies to their roots."""
 
 from typing import Any, NamedTuple
 

@@ -44,7 +44,7 @@ _WITH_SPEED = {
 
 
 def plan(
-  s: dict[str, Any], of_m: symmetric.SymmetricPlan, moment: transmission.TransmissionPlan, t: tendon.TendonPlan
+  s: dict[str, Any], packed_m: symmetric.SymmetricPlan, moment: transmission.TransmissionPlan, t: tendon.TendonPlan
 ) -> DerivativePlan:
   """Build the index tables from the static fields of the model."""
   nv, tree = s["nv"], s["dof_treeid"]
@@ -58,9 +58,9 @@ def plan(
   col = s["D_colind"][: s["nD"]].astype(int)
   lower = row >= col
   p = symmetric.plan_packed(row[lower], col[lower], nv)
-  from_m = of_m.dense[p.row * nv + p.col]
+  from_m = packed_m.dense[p.row * nv + p.col]
   return DerivativePlan(
-    packing=p, from_m=np.where(from_m < len(of_m.row), from_m, -1), to_m=p.dense[of_m.row * nv + of_m.col],
+    packing=p, from_m=np.where(from_m < len(packed_m.row), from_m, -1), to_m=p.dense[packed_m.row * nv + packed_m.col],
     moment=symmetric.plan_gram(p, moment.entry_out, moment.entry_dof),
     tendon=symmetric.plan_gram(p, t.entry_tendon, t.entry_dof),
     has_actuator=any(np.isin(s[field], kinds).any() for field, kinds in _WITH_SPEED.items()),

@@ -41,7 +41,7 @@ def _joint_springs(m, qpos, plastic):
     return 0
   x = joint_extensions(m, qpos, plastic)
   total = 0
-  for joints, size in ((p.scalar, x.scalar), (p.free, safe.norm(x.shift)), (p.turn, safe.norm(x.turn))):
+  for joints, size in ((p.scalar, x.scalar), (p.free, safe.norm(x.shift)), (p.rotational, safe.norm(x.rotation))):
     if len(joints):
       stored = polynomial(size, rows(m.jnt_stiffness, joints), rows(m.jnt_stiffnesspoly, joints))
       total = total + vector.total(stored)
