@@ -337,16 +337,16 @@ def packed(m: Model, f: Factor, cdof: jax.Array) -> Packed:
   p, i = m.plan.articulated, m.plan.inertia
   free, free_inv = _packed_free(f)
   inv = _by_dof(p, f.inv, free_inv)
-  of_free = np.isin(i.row, p.free)
-  row, col = i.row[~of_free], i.col[~of_free]
+  is_free = np.isin(i.row, p.free)
+  row, col = i.row[~is_free], i.col[~is_free]
   force = rows(f.force.reshape(-1, *f.force.shape[2:]), p.position[row])
   entry = vector.dot(force, rows(cdof, col)) * rows(inv, row)
   entry = jnp.where((row == col)[:, None], 1 / rows(inv, row), entry)
   if f.free is None:
     return Packed(entry, inv)
-  row, col = (p.position[k[of_free]] - p.dof.size for k in (i.row, i.col))  # six per joint
+  row, col = (p.position[k[is_free]] - p.dof.size for k in (i.row, i.col))  # six per joint
   entry = jnp.concatenate([entry, rows(free, 6 * row + col % 6)])
-  return Packed(rows(entry, np.argsort(np.argsort(of_free, kind="stable"))), inv)
+  return Packed(rows(entry, np.argsort(np.argsort(is_free, kind="stable"))), inv)
 
 
 def _packed_free(f: Factor) -> tuple[jax.Array, jax.Array]:

@@ -163,7 +163,7 @@ def test_few_worlds_add_many_rows_in_a_loop(kind, count, worlds, data):
 
 @pytest.mark.parametrize("matrix", [lambda below: below, lambda below: below.T])
 def test_additions_of_a_tree(matrix):
-  """One for each row that has a parent, or for each child; several worlds take them in a loop of so many turns."""
+  """One for each row that has a parent, or for each child; a tile of worlds adds in a loop of as many iterations."""
   random = np.random.default_rng(0)
   below = np.eye(60)
   for k in range(59, 0, -1):
@@ -171,9 +171,9 @@ def test_additions_of_a_tree(matrix):
   plan = tree.plan_sum(matrix(below))
   assert sum(len(part.pairs) * part.number for part in plan.additions) == 59
   x = jnp.asarray(random.normal(size=(60, 16)))
-  one, several = (jax.jit(lambda x: tree.mask_sum(plan, x)).lower(y).as_text() for y in (x[:, :1], x))
+  one, tile = (jax.jit(lambda x: tree.mask_sum(plan, x)).lower(y).as_text() for y in (x[:, :1], x))
   assert "while" not in one and one.count("stablehlo.add") == 59
-  assert "dense<59> : tensor<i64>" in several and several.count("stablehlo.add") < 10
+  assert "dense<59> : tensor<i64>" in tile and tile.count("stablehlo.add") < 10
   np.testing.assert_allclose(tree.mask_sum(plan, x), plan.matrix @ x, rtol=1e-12, atol=1e-12)
 
 

@@ -54,8 +54,8 @@ def case(request, monkeypatch):
   """Data of C, and the model with the articulated pass and with a dense factor."""
   model, data = model_and_data(TREES[request.param])
   models = []
-  for few in (0, model.nv):
-    monkeypatch.setattr(articulated_plan, "_DENSE_DOFS", few)
+  for limit in (0, model.nv):
+    monkeypatch.setattr(articulated_plan, "_DENSE_DOFS", limit)
     models.append(mjx.put_model(model, dtype=np.float64))
   assert [mass.is_articulated(m) for m in models] == [True, False]
   return data, *models
@@ -122,6 +122,6 @@ def test_tree_by_tree_is_the_same_as_all_at_once():
     there = (p.dof < m.nv)[..., None]
     at = inertia, rng.normal(size=(ndepth, width, 6, 5)) * there[:, :, None], rng.uniform(1, 2, (ndepth, width, 5)) * there
     along = tuple(rng.normal(size=x.shape) for x in at)
-    ways = [functools.partial(f, p) for f in (articulated._all_at_once, articulated._block_by_block)]
-    for one, other in zip(*(jax.tree.leaves((f(*map(jnp.asarray, at)), jax.jvp(f, at, along))) for f in ways), strict=True):
+    sweeps = [functools.partial(f, p) for f in (articulated._all_at_once, articulated._block_by_block)]
+    for one, other in zip(*(jax.tree.leaves((f(*map(jnp.asarray, at)), jax.jvp(f, at, along))) for f in sweeps), strict=True):
       np.testing.assert_allclose(one, other, rtol=1e-9, atol=1e-9)
