@@ -23,7 +23,7 @@ def largest(x: jax.Array) -> jax.Array:
 def first_largest(score: jax.Array) -> tuple[jax.Array, jax.Array]:
   """Return the largest of floating-point scores (..., n, W) and the index of its first occurrence, both (..., W).
 
-  Where every score is NaN, the index is 0 for n <= 8 and n - 1 for larger n.
+  Where every score is NaN, the index is 0.
   """
   score, last = linear.materialized(score), score.shape[-2] - 1
   index = np.arange(last + 1, dtype=np.int32)[:, None]
@@ -70,6 +70,9 @@ def _first_best(parts: list[tuple[jax.Array, jax.Array]]) -> tuple[jax.Array, ja
 
 
 def _least_best(parts: list[tuple[jax.Array, jax.Array]], last: int) -> tuple[jax.Array, jax.Array]:
-  """Return the largest score and the smallest index that has it; the scores are materialized, so `==` is reliable."""
+  """Return the largest score and the smallest index that has it, or the smallest of all indices if this score is NaN.
+
+  The scores are materialized, so the comparison is reliable.
+  """
   best = functools.reduce(jnp.maximum, (score for score, _ in parts))
-  return best, functools.reduce(jnp.minimum, (jnp.where(score == best, index, last) for score, index in parts))
+  return best, functools.reduce(jnp.minimum, (jnp.where(score < best, last, index) for score, index in parts))
