@@ -5,29 +5,31 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from mjx_lite.actuator import plan as actuator
+from mjx_lite.actuator import transmission
 from mjx_lite.collision import driver
 from mjx_lite.collision.broadphase import NO_BOUND, Capacity
 from mjx_lite.constraint import assemble, contact, contact_force, jacobian
 from mjx_lite.integrate import advance
+from mjx_lite.math.symmetric import SymmetricPlan
 from mjx_lite.sensor import driver as sensor
 from mjx_lite.smooth import (
-  articulated,
+  articulated_plan,
   com,
   derivative,
   effective,
   fluid,
   geom_const,
   inertia,
+  joint_params,
   kinematics,
   passive,
   plastic,
   set_const,
-  tendon,
-  tendon_force,
-  tendon_inertia,
-  transmission,
 )
 from mjx_lite.smooth import jacobian as body_jacobian
+from mjx_lite.tendon import force as tendon_force
+from mjx_lite.tendon import inertia as tendon_inertia
+from mjx_lite.tendon import tendon
 
 
 class Plan(NamedTuple):
@@ -35,8 +37,9 @@ class Plan(NamedTuple):
 
   kinematics: kinematics.KinematicsPlan
   com: com.ComPlan
-  inertia: inertia.InertiaPlan
-  articulated: articulated.ArticulatedPlan
+  inertia: SymmetricPlan
+  articulated: articulated_plan.ArticulatedPlan
+  joint_params: joint_params.JointParamsPlan
   passive: passive.PassivePlan
   plastic: plastic.PlasticPlan
   fluid: fluid.FluidPlan
@@ -92,14 +95,17 @@ def plan(
   rows = assemble.plan(s, pruned, contacts, tendons.movable)
   slots = dict(slot_body=collision.slot_body, slot_geom=np.reshape(collision.slot_geom, (-1, 2)), slot_chosen=contacts.chosen)
   sensors = sensor.plan({**s, **slots, "row_type": rows.type, "row_id": rows.id}, values, timestep)
+  is_ellipsoid = values["geom_fluid"][:, 0] > 0
   return Plan(
-    kinematics.plan(s), about_com, inertias, articulated.plan(s), passive.plan(s, pruned), plastic.plan(s),
-    fluid.plan(s, pruned, about_com, values["geom_fluid"][:, 0] > 0),
-    tendons, tendon_force.plan(s, pruned, tendons), tendon_inertia.plan(s, pruned, tendons),
-    moments, slopes, effective.plan(s, moments, tendons, slopes), actuator.plan(s, values),
-    collision, contacts, rows, jacobian.plan(s, rows), advance.plan(s),
-    body_jacobian.plan(s), contact_force.plan(s, collision.slot_body, rows.address),
-    geom_const.plan(s, values["geom_fluid"][:, 0] > 0), set_const.plan(s, about_com), sensors,
+    kinematics=kinematics.plan(s), com=about_com, inertia=inertias, articulated=articulated_plan.plan(s),
+    joint_params=joint_params.plan(s), passive=passive.plan(s, pruned), plastic=plastic.plan(s),
+    fluid=fluid.plan(s, pruned, about_com, is_ellipsoid),
+    tendon=tendons, tendon_force=tendon_force.plan(s, pruned, tendons), tendon_inertia=tendon_inertia.plan(s, pruned, tendons),
+    transmission=moments, derivative=slopes, effective=effective.plan(s, moments, tendons, slopes),
+    actuator=actuator.plan(s, values), collision=collision, contact=contacts, rows=rows, jacobian=jacobian.plan(s, rows),
+    advance=advance.plan(s), jacobians=body_jacobian.plan(s),
+    contact_force=contact_force.plan(s, collision.slot_body, rows.address),
+    geom_const=geom_const.plan(s, is_ellipsoid), set_const=set_const.plan(s, about_com), sensor=sensors,
   )  # fmt: skip
 
 

@@ -12,6 +12,7 @@ import sys
 from collections.abc import Iterator
 
 from mjx_lite.actuator.table import BIASES, DYNAMICS, GAINS
+from mjx_lite.actuator.transmission import TRANSMISSIONS
 from mjx_lite.collision.hfield import hfield
 from mjx_lite.collision.primitive.primitive import COLLIDERS
 from mjx_lite.collision.sdf.sdf_mesh import FIELD_COLLIDERS
@@ -23,7 +24,6 @@ from mjx_lite.io.validate import CONES, ENABLE_FLAGS
 from mjx_lite.model import enums
 from mjx_lite.pipeline import INTEGRATORS
 from mjx_lite.sensor.table import SENSORS
-from mjx_lite.smooth.transmission import TRANSMISSIONS
 from mjx_lite.solver.table import SOLVERS
 
 ROOT = pathlib.Path(__file__).parents[1]

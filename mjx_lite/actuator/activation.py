@@ -29,9 +29,9 @@ def next_activation(m: Model, act: jax.Array, act_dot: jax.Array, velocity: jax.
   """
   p = m.plan.actuator
   out = act + m.opt.timestep * act_dot
-  for k in p.dynamics:
-    if k.kind in NEXT:
-      for adr, value in NEXT[k.kind](m, k, act, act_dot, velocity):
+  for group in p.dynamics:
+    if group.kind in NEXT:
+      for adr, value in NEXT[group.kind](m, group, act, act_dot, velocity):
         out = put(out, adr, value)
   limited = (m.actuator_actlimited.astype(bool) & (m.actuator_dyntype != DynType.DCMOTOR))[p.act_owner]
   adr = np.flatnonzero(limited)
@@ -61,31 +61,33 @@ def advance(m: Model, act: jax.Array, act_dot: jax.Array, length: jax.Array, vel
   if off.any():
     act_dot = jnp.where(off[:, None], 0, act_dot)
   out = next_activation(m, act, act_dot, velocity)
-  for who, adr in _anchored(m):
-    out = put(out, adr, circle.wrap(m, who, rows(out, adr), rows(length, m.actuator_outadr[who])))
-  for k in m.plan.actuator.gains:
-    if k.kind == GainType.SO3:
-      out = so3.reanchor(m, k, out)
+  for actuators, adr in _anchored(m):
+    out = put(out, adr, circle.wrap(m, actuators, rows(out, adr), rows(length, m.actuator_outadr[actuators])))
+  for group in m.plan.actuator.gains:
+    if group.kind == GainType.SO3:
+      out = so3.reanchor(m, group, out)
   return out
 
 
 def _anchored(m):
   """Yield, by kind, the actuators whose activation is a setpoint that may be on a circle, and the addresses in act."""
-  for k in m.plan.actuator.dynamics:
-    if k.kind in _ANCHORED:
-      single = np.flatnonzero(m.actuator_outnum[k.who] == 1)
-      yield k.who[single], k.act[single]
+  for group in m.plan.actuator.dynamics:
+    if group.kind in _ANCHORED:
+      single = np.flatnonzero(m.actuator_outnum[group.actuators] == 1)
+      yield group.actuators[single], group.last_act[single]
 
 
 def reads_length(m: Model) -> jax.Array:
   """Return whether `advance` reads lengths (W or 1): whether a setpoint is on a circle."""
   none = jnp.zeros(1, bool)
-  return functools.reduce(jnp.logical_or, ((circle.period(m, who) > 0).any(axis=0) for who, _ in _anchored(m)), none)
+  return functools.reduce(
+    jnp.logical_or, ((circle.period(m, actuators) > 0).any(axis=0) for actuators, _ in _anchored(m)), none
+  )
 
 
 def reads_velocity(m: Model) -> bool:
   """Return whether `advance` reads velocities: whether a motor has states."""
-  return any(k.kind == DynType.DCMOTOR for k in m.plan.actuator.dynamics)
+  return any(group.kind == DynType.DCMOTOR for group in m.plan.actuator.dynamics)
 
 
 def disabled(m: Model) -> np.ndarray:

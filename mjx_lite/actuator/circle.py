@@ -11,33 +11,33 @@ from mjx_lite.model.types import Model
 from mjx_lite.ops.select import put, rows
 
 
-def wrap(m: Model, who: np.ndarray, x: jax.Array, anchor: jax.Array) -> jax.Array:
-  """Replace setpoints x (n, W) of the actuators `who` by the equivalent values nearest to an anchor (n, W).
+def wrap(m: Model, actuators: np.ndarray, x: jax.Array, anchor: jax.Array) -> jax.Array:
+  """Replace setpoints x (n, W) of actuators by the equivalent values nearest to an anchor (n, W).
 
   Setpoints of actuators that are no servo on a rotational transmission do not change.
 
   Source: `wrapSetpoint`.
   Gradient: the number of full rotations is constant.
   """
-  round_ = np.flatnonzero(m.plan.actuator.circle[who] != NO_CIRCLE)
-  if not round_.size:
+  on_circle = np.flatnonzero(m.plan.actuator.circle[actuators] != NO_CIRCLE)
+  if not on_circle.size:
     return x
-  length = period(m, who[round_])
-  some, to = rows(x, round_), rows(anchor, round_)
-  turns = (some - to) / jnp.where(length > 0, length, 1)
-  whole = jax.lax.stop_gradient(jnp.trunc(turns + jnp.copysign(0.5, turns)))  # round half away from zero
-  return put(x, round_, jnp.where(length > 0, some - length * whole, some))
+  length = period(m, actuators[on_circle])
+  setpoint, near = rows(x, on_circle), rows(anchor, on_circle)
+  rotations = (setpoint - near) / jnp.where(length > 0, length, 1)
+  whole = jax.lax.stop_gradient(jnp.trunc(rotations + jnp.copysign(0.5, rotations)))  # round half away from zero
+  return put(x, on_circle, jnp.where(length > 0, setpoint - length * whole, setpoint))
 
 
-def period(m: Model, who: np.ndarray) -> jax.Array:
+def period(m: Model, actuators: np.ndarray) -> jax.Array:
   """Return the length (n, W or 1) of a full rotation. Source: `wrapPeriod`.
 
   The length is 0 for actuators on no circle, and for actuators whose parameters make them no servo.
   """
-  gear = rows(m.actuator_gear, m.actuator_outadr[who])
-  kind = m.plan.actuator.circle[who][:, None]
+  gear = rows(m.actuator_gear, m.actuator_outadr[actuators])
+  kind = m.plan.actuator.circle[actuators][:, None]
   linear = jnp.any(gear[:, :3] != 0, axis=1)
   ball, site = safe.norm(gear[:, :3]), jnp.where(linear, 0, safe.norm(gear[:, 3:]))
-  turn = 2 * jnp.pi * jnp.where(kind == BALL_CIRCLE, ball, jnp.where(kind == SITE_CIRCLE, site, 0))
-  matched = rows(m.actuator_gainprm, who)[:, 0] == -rows(m.actuator_biasprm, who)[:, 1]
-  return jnp.where((m.actuator_gaintype[who] == GainType.PID)[:, None] | matched, turn, 0)
+  rotation = 2 * jnp.pi * jnp.where(kind == BALL_CIRCLE, ball, jnp.where(kind == SITE_CIRCLE, site, 0))
+  matched = rows(m.actuator_gainprm, actuators)[:, 0] == -rows(m.actuator_biasprm, actuators)[:, 1]
+  return jnp.where((m.actuator_gaintype[actuators] == GainType.PID)[:, None] | matched, rotation, 0)

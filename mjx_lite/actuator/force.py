@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from mjx_lite.actuator import dcmotor, history, setpoint, so3
+from mjx_lite.actuator import dcmotor, history, setpoint, so3, transmission
 from mjx_lite.actuator.activation import disabled, next_activation
 from mjx_lite.actuator.state import State, UserLaws
 from mjx_lite.actuator.table import BIASES, DYNAMICS, GAINS
@@ -14,7 +14,6 @@ from mjx_lite.math.tree import mask_sum, plan_sum
 from mjx_lite.model.enums import MAXVAL, BiasType, DynType, GainType, TrnType
 from mjx_lite.model.types import Model
 from mjx_lite.ops.select import join, place, put, rows, rows_or_zero
-from mjx_lite.smooth import transmission
 
 
 class Actuation(NamedTuple):
@@ -59,13 +58,13 @@ def actuation(m: Model, ctrl, act, length, velocity, moment, qfrc_gravcomp, user
   Source: `mj_fwdActuation`.
   """
   p = m.plan.actuator
-  force, act_dot, x = _without_limits(m, ctrl, act, length, velocity, user)
+  force, act_dot, state = _without_limits(m, ctrl, act, length, velocity, user)
   off = disabled(m)
   force = _limit(m, _limit_tendons(m, force))
-  for k in p.biases:
-    if k.kind == BiasType.DCMOTOR:
-      more = jnp.where(off[k.who][:, None], 0, dcmotor.mechanical(m, k, x, act_dot))
-      force = put(force, k.out, rows(force, k.out) + more)
+  for group in p.biases:
+    if group.kind == BiasType.DCMOTOR:
+      more = jnp.where(off[group.actuators][:, None], 0, dcmotor.mechanical(m, group, state, act_dot))
+      force = put(force, group.outputs, rows(force, group.outputs) + more)
   return Actuation(act_dot, force, _to_joints(m, moment, force, qfrc_gravcomp))
 
 
@@ -76,19 +75,21 @@ def _without_limits(m, ctrl, act, length, velocity, user, hold_integrals=False):
   """
   p = m.plan.actuator
   ctrl, slewed = setpoint.slew(m, ctrl, act)
-  x = State(ctrl, act, length, velocity, act, act, user)
+  state = State(ctrl=ctrl, act=act, length=length, velocity=velocity, act_used=act, gain_input=act, user=user)
   act_dot = act
   if m.na:
-    held = lambda k: hold_integrals and k.kind == DynType.PID  # noqa: E731
-    rates = [r for k in p.dynamics for r in DYNAMICS[k.kind](m, k, jax.lax.stop_gradient(x) if held(k) else x)]
+    rates = []
+    for group in p.dynamics:
+      is_constant = hold_integrals and group.kind == DynType.PID
+      rates += DYNAMICS[group.kind](m, group, jax.lax.stop_gradient(state) if is_constant else state)
     act_dot = jnp.broadcast_to(place([*slewed, *rates], m.na, act), act.shape)
-    x = x._replace(act_used=_early(m, x, act_dot))
-  x = x._replace(drive=rows_or_zero(join([ctrl, x.act_used]) if m.na else ctrl, p.source))
-  force = place([(k.out, GAINS[k.kind](m, k, x)) for k in p.gains], m.nout, length)
+    state = state._replace(act_used=_early(m, state, act_dot))
+  state = state._replace(gain_input=rows_or_zero(join([ctrl, state.act_used]) if m.na else ctrl, p.source))
+  force = place([(group.outputs, GAINS[group.kind](m, group, state)) for group in p.gains], m.nout, length)
   if p.biases:
-    force = force + place([(k.out, BIASES[k.kind](m, k, x)) for k in p.biases], m.nout, length)
+    force = force + place([(group.outputs, BIASES[group.kind](m, group, state)) for group in p.biases], m.nout, length)
   off = disabled(m)
-  return jnp.where(off[p.owner][:, None], 0, force) if off.any() else force, act_dot, x
+  return jnp.where(off[p.owner][:, None], 0, force) if off.any() else force, act_dot, state
 
 
 def velocity_slope(m: Model, ctrl, act, length, velocity, qfrc_actuator, user: UserLaws) -> jax.Array:
@@ -111,12 +112,13 @@ def velocity_slope(m: Model, ctrl, act, length, velocity, qfrc_actuator, user: U
   """
   free = lambda v: _without_limits(m, ctrl, act, length, v, user)[0]  # noqa: E731
   force, slope = jax.jvp(free, (velocity,), (jnp.ones_like(velocity),))
-  slope = jnp.where(_held(m, force), 0, slope)
-  for k in m.plan.actuator.biases:
-    if k.kind == BiasType.DCMOTOR:
-      bristles = jnp.maximum(rows(m.actuator_dynprm, k.who)[:, 6], 0)
-      slope = put(slope, k.out, rows(slope, k.out) - jnp.where(disabled(m)[k.who][:, None], 0, bristles))
-  return jnp.where(_held_by_joint(m, qfrc_actuator), 0, slope)
+  slope = jnp.where(_is_limited(m, force), 0, slope)
+  for group in m.plan.actuator.biases:
+    if group.kind == BiasType.DCMOTOR:
+      bristles = jnp.maximum(rows(m.actuator_dynprm, group.actuators)[:, 6], 0)
+      whole = rows(slope, group.outputs) - jnp.where(disabled(m)[group.actuators][:, None], 0, bristles)
+      slope = put(slope, group.outputs, whole)
+  return jnp.where(_joint_is_limited(m, qfrc_actuator), 0, slope)
 
 
 def length_slope(m: Model, ctrl, act, length, velocity, qfrc_actuator, user: UserLaws) -> jax.Array:
@@ -128,32 +130,33 @@ def length_slope(m: Model, ctrl, act, length, velocity, qfrc_actuator, user: Use
   """
   free = lambda x: _without_limits(m, ctrl, act, x, velocity, user, hold_integrals=True)[0]  # noqa: E731
   force, slope = jax.jvp(free, (length,), (jnp.ones_like(length),))
-  slope = jnp.where(_held(m, force), 0, slope)
-  for k in m.plan.actuator.biases:
-    if k.kind == BiasType.DCMOTOR:
-      cogging = dcmotor.cogging_slope(m, k, rows(length, k.out))
-      slope = put(slope, k.out, rows(slope, k.out) + jnp.where(disabled(m)[k.who][:, None], 0, cogging))
-  return jnp.where(_held_by_joint(m, qfrc_actuator), 0, slope)
+  slope = jnp.where(_is_limited(m, force), 0, slope)
+  for group in m.plan.actuator.biases:
+    if group.kind == BiasType.DCMOTOR:
+      cogging = dcmotor.cogging_slope(m, group, rows(length, group.outputs))
+      whole = rows(slope, group.outputs) + jnp.where(disabled(m)[group.actuators][:, None], 0, cogging)
+      slope = put(slope, group.outputs, whole)
+  return jnp.where(_joint_is_limited(m, qfrc_actuator), 0, slope)
 
 
-def _held(m, force):
+def _is_limited(m, force):
   """Return the mask (nout, W) of outputs at a limit of their actuator or tendon, from the force without limits."""
   owner = m.plan.actuator.owner
   tendons = _limit_tendons(m, force)
-  held = tendons != force
+  at_limit = tendons != force
   limited = m.actuator_forcelimited.astype(bool)
   triple = limited & (m.actuator_gaintype == GainType.SO3)
   single = (limited & ~triple)[owner]
   if single.any():
     bounds = rows(m.actuator_forcerange, owner)
-    held = held | (single[:, None] & ((tendons <= bounds[:, 0]) | (tendons >= bounds[:, 1])))
+    at_limit = at_limit | (single[:, None] & ((tendons <= bounds[:, 0]) | (tendons >= bounds[:, 1])))
   if triple.any():
     out = np.flatnonzero(triple[owner])
-    held = put(held, out, so3.size(rows(tendons, out)) >= rows(m.actuator_forcerange, owner[out])[:, 1])
-  return held
+    at_limit = put(at_limit, out, so3.size(rows(tendons, out)) >= rows(m.actuator_forcerange, owner[out])[:, 1])
+  return at_limit
 
 
-def _held_by_joint(m, qfrc_actuator):
+def _joint_is_limited(m, qfrc_actuator):
   """Return the mask (nout, W) of outputs on joints whose actuator force is at its limit."""
   owner = m.plan.actuator.owner
   on_joint = np.isin(m.actuator_trntype, (TrnType.JOINT, TrnType.JOINTINPARENT))
@@ -165,10 +168,12 @@ def _held_by_joint(m, qfrc_actuator):
   return limited[:, None] & ((total <= bounds[:, 0]) | (total >= bounds[:, 1]))
 
 
-def _early(m, x, act_dot):
+def _early(m, state, act_dot):
   """Return act, with the activations of the next step for actuators with `actearly`."""
   early = m.actuator_actearly.astype(bool)[m.plan.actuator.act_owner]
-  return jnp.where(early[:, None], next_activation(m, x.act, act_dot, x.velocity), x.act) if early.any() else x.act
+  if not early.any():
+    return state.act
+  return jnp.where(early[:, None], next_activation(m, state.act, act_dot, state.velocity), state.act)
 
 
 def _limit_tendons(m, force):
@@ -176,12 +181,12 @@ def _limit_tendons(m, force):
   p = m.plan.actuator
   if not p.tendon.size:
     return force
-  some = rows(force, p.tendon_out)
+  on_tendon = rows(force, p.tendon_out)
   same = p.tendon[:, None] == p.tendon
-  total, bounds = mask_sum(plan_sum(same), some), rows(m.tendon_actfrcrange, p.tendon)
+  total, bounds = mask_sum(plan_sum(same), on_tendon), rows(m.tendon_actfrcrange, p.tendon)
   bound = jnp.clip(total, bounds[:, 0], bounds[:, 1])
   outside = (bound != total) & (total != 0)
-  return put(force, p.tendon_out, some * jnp.where(outside, bound / jnp.where(outside, total, 1), 1))
+  return put(force, p.tendon_out, on_tendon * jnp.where(outside, bound / jnp.where(outside, total, 1), 1))
 
 
 def _limit(m, force):

@@ -32,14 +32,14 @@ class HistoryPlan(NamedTuple):
 
 def plan(size: np.ndarray, adr: np.ndarray, dim: np.ndarray) -> HistoryPlan:
   """Build the addresses of the buffers that start at adr (n,) and hold size (n,) samples of dim (n,) numbers."""
-  place, column = np.arange(max(size, default=0)), np.arange(max(dim, default=0))
+  sample, column = np.arange(max(size, default=0)), np.arange(max(dim, default=0))
   size, adr, dim = (np.asarray(x, int)[:, None] for x in (size, adr, dim))
-  valid = place < size
+  valid = sample < size
   valid_value = valid[..., None] & (column < dim[..., None])
-  value = (adr + 2 + size + place * dim)[..., None] + column
+  value = (adr + 2 + size + sample * dim)[..., None] + column
   return HistoryPlan(
-    size=size[:, 0], cursor=adr[:, 0] + 1, time=np.where(valid, adr + 2 + place, 0), value=np.where(valid_value, value, 0),
-    next=np.where(valid, (place + 1) % np.maximum(size, 1), 0), valid=valid, valid_value=valid_value,
+    size=size[:, 0], cursor=adr[:, 0] + 1, time=np.where(valid, adr + 2 + sample, 0), value=np.where(valid_value, value, 0),
+    next=np.where(valid, (sample + 1) % np.maximum(size, 1), 0), valid=valid, valid_value=valid_value,
   )  # fmt: skip
 
 
@@ -91,9 +91,9 @@ def read(p: HistoryPlan, history: jax.Array, t: jax.Array, interp: np.ndarray) -
   before = p.valid[..., None] & (times < t)
   after = p.valid[..., None] & ~(times < t)
 
-  def sample(place):
-    time = jnp.sum(jnp.where(place, times, 0), axis=1)
-    return jnp.any(place, axis=1)[:, None], time[:, None], jnp.sum(jnp.where(place[:, :, None], values, 0), axis=1)
+  def sample(at):
+    time = jnp.sum(jnp.where(at, times, 0), axis=1)
+    return jnp.any(at, axis=1)[:, None], time[:, None], jnp.sum(jnp.where(at[:, :, None], values, 0), axis=1)
 
   at_lo, at_hi = _latest(times, before), _earliest(times, after)
   (has_lo, t_lo, lo), (has_hi, t_hi, hi) = sample(at_lo), sample(at_hi)
@@ -144,11 +144,11 @@ def insert(p: HistoryPlan, history: jax.Array, time: jax.Array, values: jax.Arra
   if where is not None:
     append, write, move = append & where, write & where[:, None], move & where[:, None]
 
-  def one_on(adr):
+  def following(adr):
     return rows(history, adr[np.arange(len(adr))[:, None], p.next])
 
-  new_times = jnp.where(write & ~found[:, None], time, jnp.where(move, one_on(p.time), times))
-  new = jnp.where(write[:, :, None], values[:, None], jnp.where(move[:, :, None], one_on(p.value), stored))
+  new_times = jnp.where(write & ~found[:, None], time, jnp.where(move, following(p.time), times))
+  new = jnp.where(write[:, :, None], values[:, None], jnp.where(move[:, :, None], following(p.value), stored))
   new_cursor = jnp.where(append, (cursor + 1) % size, cursor)
   out = put(history, p.cursor, new_cursor)
   out = put(out, p.time[p.valid], _flat(new_times, p.valid))

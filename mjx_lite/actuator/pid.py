@@ -15,22 +15,22 @@ from mjx_lite.model.types import Model
 from mjx_lite.ops.select import rows
 
 
-def dynamics(m: Model, k: Group, x: State) -> Rates:
+def dynamics(m: Model, group: Group, state: State) -> Rates:
   """Return the rate of the integral of the position error. Source: `mj_fwdActuation`."""
-  adr = m.plan.actuator.slot[k.who, INTEGRAL]
+  adr = m.plan.actuator.slot[group.actuators, INTEGRAL]
   has = np.flatnonzero(adr >= 0)
   if not has.size:
     return []
-  who, adr = k.who[has], adr[has]
-  length = rows(x.length, k.out[has])
-  error = circle.wrap(m, who, rows(x.ctrl, k.ctrl[has]), length) - length
-  return [(adr, setpoint.hold_integral(error, rows(x.act, adr), rows(m.actuator_dynprm, who)[:, 0]))]
+  actuators, adr = group.actuators[has], adr[has]
+  length = rows(state.length, group.outputs[has])
+  error = circle.wrap(m, actuators, rows(state.ctrl, group.first_ctrl[has]), length) - length
+  return [(adr, setpoint.hold_integral(error, rows(state.act, adr), rows(m.actuator_dynprm, actuators)[:, 0]))]
 
 
-def gain(m: Model, k: Group, x: State) -> jax.Array:
+def gain(m: Model, group: Group, state: State) -> jax.Array:
   """Compute the force of setpoints, feed-forward and integral. Source: `mj_fwdActuation`."""
-  position, velocity, feed, _ = setpoint.inputs(m, k.who, x.ctrl)
-  prm = rows(m.actuator_biasprm, k.who)
-  position = circle.wrap(m, k.who, position, rows(x.length, k.out))
-  integral = rows(m.actuator_gainprm, k.who)[:, 0] * rows(x.drive, k.who)
+  position, velocity, feed, _ = setpoint.inputs(m, group.actuators, state.ctrl)
+  prm = rows(m.actuator_biasprm, group.actuators)
+  position = circle.wrap(m, group.actuators, position, rows(state.length, group.outputs))
+  integral = rows(m.actuator_gainprm, group.actuators)[:, 0] * rows(state.gain_input, group.actuators)
   return -prm[:, 1] * position - prm[:, 2] * velocity + feed + integral

@@ -24,10 +24,10 @@ class Group(NamedTuple):
   """The actuators that share a law."""
 
   kind: int
-  who: np.ndarray  # actuators
-  ctrl: np.ndarray  # address of each actuator's first control, -1 for none
-  act: np.ndarray  # address of each actuator's last state, -1 for none
-  out: np.ndarray  # all outputs of these actuators, in order
+  actuators: np.ndarray  # ids
+  first_ctrl: np.ndarray  # address of each actuator's first control, -1 for none
+  last_act: np.ndarray  # address of each actuator's last state, -1 for none
+  outputs: np.ndarray  # all outputs of these actuators, in order
 
 
 class ActuatorPlan(NamedTuple):
@@ -99,16 +99,18 @@ def slots(s: Mapping[str, Any], values: Mapping[str, np.ndarray]) -> np.ndarray:
 
 
 def _groups(s, kinds, ignored) -> tuple[Group, ...]:
-  out = []
+  groups = []
   for kind in np.unique(kinds):
     if kind == ignored:
       continue
-    who = np.flatnonzero(kinds == kind)
-    adr, num, last = s["actuator_outadr"][who], s["actuator_outnum"][who], s["actuator_actadr"] + s["actuator_actnum"] - 1
-    outs = np.concatenate([a + np.arange(n) for a, n in zip(adr, num, strict=True)])
-    ctrl = np.where(s["actuator_ctrlnum"][who] > 0, s["actuator_ctrladr"][who], -1)
-    out.append(Group(int(kind), who, ctrl, np.where(s["actuator_actnum"][who] > 0, last[who], -1), outs))
-  return tuple(out)
+    actuators = np.flatnonzero(kinds == kind)
+    adr, num = s["actuator_outadr"][actuators], s["actuator_outnum"][actuators]
+    last = s["actuator_actadr"] + s["actuator_actnum"] - 1
+    outputs = np.concatenate([a + np.arange(n) for a, n in zip(adr, num, strict=True)])
+    ctrl = np.where(s["actuator_ctrlnum"][actuators] > 0, s["actuator_ctrladr"][actuators], -1)
+    act = np.where(s["actuator_actnum"][actuators] > 0, last[actuators], -1)
+    groups.append(Group(int(kind), actuators, first_ctrl=ctrl, last_act=act, outputs=outputs))
+  return tuple(groups)
 
 
 def _inputs(s) -> np.ndarray:

@@ -20,22 +20,22 @@ def slew(m: Model, ctrl: jax.Array, act: jax.Array) -> tuple[jax.Array, Rates]:
   Source: `slewLimit`.
   """
   adr = m.plan.actuator.slot[:, SLEW]
-  who = np.flatnonzero(adr >= 0)
-  if not who.size:
+  actuators = np.flatnonzero(adr >= 0)
+  if not actuators.size:
     return ctrl, []
-  column = np.where(m.actuator_dyntype[who] == DynType.PID, 1, 7)
+  column = np.where(m.actuator_dyntype[actuators] == DynType.PID, 1, 7)
   prm = m.actuator_dynprm
-  step = rows(prm.reshape(-1, prm.shape[-1]), prm.shape[1] * who + column) * m.opt.timestep
-  previous = rows(act, adr[who])
-  first = m.actuator_ctrladr[who]
-  wanted = circle.wrap(m, who, rows(ctrl, first), previous)
+  step = rows(prm.reshape(-1, prm.shape[-1]), prm.shape[1] * actuators + column) * m.opt.timestep
+  previous = rows(act, adr[actuators])
+  first = m.actuator_ctrladr[actuators]
+  wanted = circle.wrap(m, actuators, rows(ctrl, first), previous)
   limited = jnp.where(step > 0, jnp.clip(wanted, previous - step, previous + step), wanted)
-  return put(ctrl, first, limited), [(adr[who], (limited - previous) / m.opt.timestep)]
+  return put(ctrl, first, limited), [(adr[actuators], (limited - previous) / m.opt.timestep)]
 
 
-def inputs(m: Model, who: np.ndarray, ctrl: jax.Array) -> list[jax.Array]:
-  """Return the controls of the actuators `who` by meaning: position, velocity, feed-forward, voltage; absent ones are zero."""
-  return [rows_or_zero(ctrl, adr) for adr in m.plan.actuator.input[who].T]
+def inputs(m: Model, actuators: np.ndarray, ctrl: jax.Array) -> list[jax.Array]:
+  """Return the controls of actuators by meaning: position, velocity, feed-forward, voltage; absent ones are zero."""
+  return [rows_or_zero(ctrl, adr) for adr in m.plan.actuator.input[actuators].T]
 
 
 def hold_integral(error: jax.Array, integral: jax.Array, limit: jax.Array) -> jax.Array:

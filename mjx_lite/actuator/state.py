@@ -21,5 +21,5 @@ class State(NamedTuple):
   length: jax.Array  # (nout, W)
   velocity: jax.Array  # (nout, W)
   act_used: jax.Array  # (na, W) act, or the next act of actuators with `actearly`
-  drive: jax.Array  # (nactuator, W) input of the gain: a control or an entry of act_used
+  gain_input: jax.Array  # (nactuator, W) a control or an entry of act_used
   user: UserLaws = UserLaws()

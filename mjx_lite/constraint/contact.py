@@ -17,12 +17,12 @@ from mjx_lite.constraint.contact_bodies import ChosenSides, FixedSides
 from mjx_lite.constraint.rows import RowParams
 from mjx_lite.errors import MjxError
 from mjx_lite.math import vector
+from mjx_lite.math.symmetric import SymmetricPlan, plan_packed
 from mjx_lite.math.tree import SumPlan, plan_sum
 from mjx_lite.model import topology
 from mjx_lite.model.enums import MINVAL
 from mjx_lite.model.types import Model
 from mjx_lite.ops.select import gather, rows
-from mjx_lite.smooth.inertia import InertiaPlan, plan_packed
 
 _MAX_SLOTS = 1 << 14  # largest number of slots without ncon_max: the tables grow with its square
 _FIRST_SLOTS = 32  # least number of slots of the plan `first_slots`, for models with at least twice as many
@@ -36,7 +36,7 @@ class SingleBody(NamedTuple):
   dof_slot: SumPlan  # dof <- slots whose body the dof moves
   load_slot: SumPlan  # load <- slots: the same sums without repetition, as dofs that move the same bodies share a load
   load: np.ndarray  # (nv,) index of each dof's load
-  entry: InertiaPlan  # pairs of a dof with itself and with each ancestor dof
+  entry: SymmetricPlan  # pairs of a dof with itself and with each ancestor dof
 
 
 class Coupling(NamedTuple):

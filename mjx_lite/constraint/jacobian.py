@@ -14,13 +14,13 @@ import numpy as np
 from mjx_lite.constraint import contact
 from mjx_lite.constraint.equality import EqualityPlan
 from mjx_lite.constraint.rows import Jacobian
-from mjx_lite.math import linalg, spatial, vector
+from mjx_lite.math import linalg, spatial, symmetric, vector
 from mjx_lite.math.groups import GroupPlan, group_sum, plan_groups
 from mjx_lite.math.tree import SumPlan, mask_sum, plan_sum
 from mjx_lite.model.types import Model
 from mjx_lite.ops import linear, tiles
 from mjx_lite.ops.select import gather, join, next_true, rows, rows_or_zero
-from mjx_lite.smooth import inertia, tendon
+from mjx_lite.tendon import tendon
 
 
 class EntryPlan(NamedTuple):
@@ -282,7 +282,7 @@ def _single_body_curvature(p: contact.SingleBody, a: jax.Array, j: Jacobian, cdo
   load = tiles.choose(stiff, single=by_dof, tile=by_load, batch=by_load)()  # in one world a gather costs more than the sum
   force = vector.mat_vec(spatial.unpack(load), cdof)
   left, right = rows(force, p.entry.row), rows(cdof, p.entry.col)
-  return inertia.unpack(p.entry, linear.materialized(vector.dot(left, right)))
+  return symmetric.unpack(p.entry, linear.materialized(vector.dot(left, right)))
 
 
 def dense(m: Model, j: Jacobian, cdof: jax.Array) -> jax.Array:

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from mjx_lite.math import linalg, vector
+from mjx_lite.math.symmetric import unpack
 from mjx_lite.model.types import Model
 from mjx_lite.ops.select import put, rows, rows_or_zero
 from mjx_lite.smooth import derivative, inertia, mass
@@ -113,7 +114,7 @@ def mul_full(m: Model, packed_m, packed_d, trees, x) -> jax.Array:
 
 
 def _full_matrix(m, packed_m, packed_d, trees):
-  return inertia.full(m, packed_m) - m.opt.timestep * (inertia.unpack(m.plan.derivative.packing, packed_d) + trees)
+  return inertia.full(m, packed_m) - m.opt.timestep * (unpack(m.plan.derivative.packing, packed_d) + trees)
 
 
 def _bias_slope(mat, arm, crb, spin):

@@ -6,11 +6,11 @@ from typing import Any
 import mujoco
 import numpy as np
 
+from mjx_lite.actuator import transmission
 from mjx_lite.collision import pairs
 from mjx_lite.model import pytree
 from mjx_lite.model.enums import ConstraintType, EnableBit, JointType, TrnType
 from mjx_lite.model.types import Data, Model
-from mjx_lite.smooth import transmission
 
 _CONTACT_FIELDS = (
   "dist", "includemargin", "mu", "adhesion", "pos", "frame", "friction", "solref", "solreffriction", "solimp", "surfacevel",

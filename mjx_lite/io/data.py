@@ -16,7 +16,8 @@ from mjx_lite.io.model import ARGUMENTS, put_model
 from mjx_lite.model import fit, pytree, status
 from mjx_lite.model.types import Contact, Data, Model
 from mjx_lite.sensor import driver as sensor
-from mjx_lite.smooth import plastic, tendon_force
+from mjx_lite.smooth import plastic
+from mjx_lite.tendon import force as tendon_force
 
 _KINDS = {"int": np.int32, "bool": np.bool_}
 

@@ -6,6 +6,7 @@ import mujoco
 import numpy as np
 
 from mjx_lite.actuator.table import BIASES, DYNAMICS, GAINS
+from mjx_lite.actuator.transmission import TRANSMISSIONS
 from mjx_lite.collision import driver, pairs
 from mjx_lite.collision.hfield import hfield
 from mjx_lite.collision.primitive.primitive import COLLIDERS
@@ -17,7 +18,6 @@ from mjx_lite.pipeline import INTEGRATORS
 from mjx_lite.sensor.table import SENSORS
 from mjx_lite.sensor.tactile import DISTANCES
 from mjx_lite.sensor.zone import ZONES
-from mjx_lite.smooth.transmission import TRANSMISSIONS
 from mjx_lite.solver.table import SOLVERS
 
 CONES = tuple(enums.ConeType)

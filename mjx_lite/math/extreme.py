@@ -23,11 +23,11 @@ def largest(x: jax.Array) -> jax.Array:
 def first_largest(score: jax.Array) -> tuple[jax.Array, jax.Array]:
   """Return the largest of floating-point scores (..., n, W) and the index of its first occurrence, both (..., W).
 
-  Where every score is NaN, the index is 0 for n <= 8 and n - 1 for larger n.
+  Where every score is NaN, the index is 0.
   """
   score, last = linear.materialized(score), score.shape[-2] - 1
-  place = np.arange(last + 1, dtype=np.int32)[:, None]
-  best, at = _first_best(list(zip(_parts(score), map(jnp.asarray, _parts(place)), strict=True)))
+  index = np.arange(last + 1, dtype=np.int32)[:, None]
+  best, at = _first_best(list(zip(_parts(score), map(jnp.asarray, _parts(index)), strict=True)))
   while best.shape[-2] > 1:
     best, at = linear.materialized((best, at))
     best, at = _least_best(list(zip(_parts(best), _parts(at), strict=True)), last)
@@ -63,13 +63,16 @@ def _first_best(parts: list[tuple[jax.Array, jax.Array]]) -> tuple[jax.Array, ja
   """
   best, at = parts[0]
   at = jnp.broadcast_to(at, best.shape)
-  for score, place in parts[1:]:
-    at = jnp.where(score > best, place, at)
+  for score, index in parts[1:]:
+    at = jnp.where(score > best, index, at)
     best = jnp.maximum(best, score)
   return best, at
 
 
 def _least_best(parts: list[tuple[jax.Array, jax.Array]], last: int) -> tuple[jax.Array, jax.Array]:
-  """Return the largest score and the smallest index that has it; the scores are materialized, so `==` is reliable."""
+  """Return the largest score and the smallest index that has it, or the smallest of all indices if this score is NaN.
+
+  The scores are materialized, so the comparison is reliable.
+  """
   best = functools.reduce(jnp.maximum, (score for score, _ in parts))
-  return best, functools.reduce(jnp.minimum, (jnp.where(score == best, place, last) for score, place in parts))
+  return best, functools.reduce(jnp.minimum, (jnp.where(score < best, last, index) for score, index in parts))

@@ -7,10 +7,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from mjx_lite.compiler import regions
 from mjx_lite.math import vector
 from mjx_lite.math.tree import SumPlan, mask_sum, plan_sum
-from mjx_lite.ops import linear
+from mjx_lite.ops import linear, tiles
 from mjx_lite.ops.select import gather, next_true, rows
 
 _SUMMED = 16  # rows that `scatter_add` adds in one expression
@@ -20,7 +19,7 @@ _DENSE = 4096  # up to this many entries, a product with a 0/1 matrix is cheaper
 class GroupPlan(NamedTuple):
   """Rows of each group."""
 
-  index: np.ndarray  # (ngroup, longest) rows of each group, padded with nrow
+  members: np.ndarray  # (ngroup, longest) rows of each group, padded with nrow
   nrow: int
   sums: SumPlan | None  # 0/1 matrix (ngroup, nrow), if it is small
 
@@ -33,21 +32,21 @@ def plan_groups(group: np.ndarray, ngroup: int) -> GroupPlan:
     ngroup: number of groups.
   """
   group = np.asarray(group, int)
-  members = [np.flatnonzero(group == g) for g in range(ngroup)]
-  index = np.full((ngroup, max((len(x) for x in members), default=0)), len(group))
-  for g, x in enumerate(members):
-    index[g, : len(x)] = x
+  rows_of_group = [np.flatnonzero(group == g) for g in range(ngroup)]
+  members = np.full((ngroup, max((len(x) for x in rows_of_group), default=0)), len(group))
+  for g, x in enumerate(rows_of_group):
+    members[g, : len(x)] = x
   is_dense = ngroup * len(group) <= _DENSE
-  return GroupPlan(index, len(group), plan_sum(group == np.arange(ngroup)[:, None]) if is_dense else None)
+  return GroupPlan(members, len(group), plan_sum(group == np.arange(ngroup)[:, None]) if is_dense else None)
 
 
 def group_sum(plan: GroupPlan, x: jax.Array) -> jax.Array:
   """Return the sum (ngroup, ..., W) of the rows of x (nrow, ..., W) in each group."""
-  if plan.index.shape[1] == 1 and (plan.index < plan.nrow).all():
-    return rows(x, plan.index[:, 0])
+  if plan.members.shape[1] == 1 and (plan.members < plan.nrow).all():
+    return rows(x, plan.members[:, 0])
   if plan.sums is not None:
     return mask_sum(plan.sums, x)
-  return jnp.sum(rows(jnp.concatenate([x, jnp.zeros_like(x[:1])]), plan.index), axis=1)
+  return jnp.sum(rows(jnp.concatenate([x, jnp.zeros_like(x[:1])]), plan.members), axis=1)
 
 
 def scatter_add(sums: jax.Array, x: jax.Array, index: jax.Array) -> jax.Array:
@@ -55,8 +54,11 @@ def scatter_add(sums: jax.Array, x: jax.Array, index: jax.Array) -> jax.Array:
 
   With zero `sums` this function is the transpose of `select.gather`.
   """
-  if regions.are_several(x.shape[-1]):
-    return _row_by_row(sums, x, index)
+  add = tiles.choose(x, single=_all_rows_at_once, tile=_row_by_row, batch=_all_rows_at_once)
+  return add(sums, x, index)
+
+
+def _all_rows_at_once(sums: jax.Array, x: jax.Array, index: jax.Array) -> jax.Array:
   return sums + _at_once(x, index, len(sums))
 
 
@@ -67,7 +69,7 @@ def _at_once(x: jax.Array, index: jax.Array, size: int) -> jax.Array:
   world would add the cost of transpositions, and XLA's own scatter is not vectorized.
   """
   if size > 2 * len(x):
-    return _to_few(x, index, size)
+    return _first_of_equal(x, index, size)
   count = -(-len(x) // _SUMMED)
   each = -(-len(x) // count)
   pad = count * each - len(x)
@@ -75,15 +77,15 @@ def _at_once(x: jax.Array, index: jax.Array, size: int) -> jax.Array:
   index = jnp.concatenate([index, jnp.full((pad, index.shape[1]), -1, index.dtype)]) if pad else index
   row = np.arange(size, dtype=np.int32).reshape(-1, *(1,) * (x.ndim - 1))
 
-  def some(part):
-    values, where = part
-    return vector.add(jnp.where(where[k] == row, values[k], 0) for k in range(each))
+  def sum_part(part):
+    values, target = part
+    return vector.add(jnp.where(target[k] == row, values[k], 0) for k in range(each))
 
-  sums = jax.lax.map(some, (x.reshape(count, each, *x.shape[1:]), index.reshape(count, each, -1)))
+  sums = jax.lax.map(sum_part, (x.reshape(count, each, *x.shape[1:]), index.reshape(count, each, -1)))
   return linear.materialized(vector.add(sums[i] for i in range(count)))
 
 
-def _to_few(x: jax.Array, index: jax.Array, size: int) -> jax.Array:
+def _first_of_equal(x: jax.Array, index: jax.Array, size: int) -> jax.Array:
   """Do the same as `_at_once` if most results are zero: sum the rows with equal index, then gather the first sum of each."""
   n = len(x)
 
@@ -104,26 +106,26 @@ def _row_by_row(sums: jax.Array, x: jax.Array, index: jax.Array) -> jax.Array:
   All worlds with the same index are updated at once, by one read and one write of a row. A gather per world would load each
   number by itself.
   """
-  given = vector.fold(jnp.logical_or, (x != 0).reshape(len(x), -1, x.shape[-1]), 1) & (index >= 0)
-  x, index, given = linear.materialized((x, index, given))
-  some = linear.materialized(jnp.any(given, axis=1))
+  adds = vector.fold(jnp.logical_or, (x != 0).reshape(len(x), -1, x.shape[-1]), 1) & (index >= 0)
+  x, index, adds = linear.materialized((x, index, adds))
+  any_adds = linear.materialized(jnp.any(adds, axis=1))
 
   def add(state):
     k, sums = state
-    values, where, its_given = (jax.lax.dynamic_index_in_dim(y, k, keepdims=False) for y in (x, index, given))
+    values, target, adds_k = (jax.lax.dynamic_index_in_dim(y, k, keepdims=False) for y in (x, index, adds))
 
     def add_to_row(state):
-      world, left, sums = state
-      row = where[world]
-      here = where == row
+      world, remaining, sums = state
+      row = target[world]
+      here = target == row
       total = jax.lax.dynamic_index_in_dim(sums, row, keepdims=False) + jnp.where(here, values, 0)
-      left = left & ~here
-      return next_true(left, world), left, jax.lax.dynamic_update_slice_in_dim(sums, total[None], row, 0)
+      remaining = remaining & ~here
+      return next_true(remaining, world), remaining, jax.lax.dynamic_update_slice_in_dim(sums, total[None], row, 0)
 
-    start = next_true(its_given, -1), its_given, sums
-    return next_true(some, k), jax.lax.while_loop(lambda s: s[0] < len(where), add_to_row, start)[2]
+    start = next_true(adds_k, -1), adds_k, sums
+    return next_true(any_adds, k), jax.lax.while_loop(lambda s: s[0] < len(target), add_to_row, start)[2]
 
-  return jax.lax.while_loop(lambda s: s[0] < len(x), add, (next_true(some, -1), sums))[1]
+  return jax.lax.while_loop(lambda s: s[0] < len(x), add, (next_true(any_adds, -1), sums))[1]
 
 
 @_row_by_row.defjvp

@@ -17,7 +17,7 @@ class _State(NamedTuple):
   product: jax.Array  # matrix times direction
   size: jax.Array  # (W,) r' P^-1 r of the previous residual r
   done: jax.Array
-  count: jax.Array
+  iteration: jax.Array
 
 
 def split_solve(
@@ -41,7 +41,10 @@ def split_solve(
   size = vector.total(b * b)
   least = size * jnp.finfo(b.dtype).eps ** (2 * digits)
   zero = jnp.zeros_like(b)
-  state = _State(zero, b, zero, zero, jnp.full_like(size, jnp.inf), ~(size > 0), jnp.int32(0))
+  state = _State(
+    x=zero, residual=b, direction=zero, product=zero, size=jnp.full_like(size, jnp.inf), done=~(size > 0),
+    iteration=jnp.int32(0),
+  )  # fmt: skip
 
   def step(s: _State) -> _State:
     z = solve(s.residual)
@@ -54,6 +57,9 @@ def split_solve(
     alpha = linear.materialized(jnp.where(falls, size, 0) / jnp.where(falls, curvature, 1))
     residual = s.residual - alpha * product
     done = ~falls | ~(vector.total(residual * residual) > least)
-    return _State(s.x + alpha * direction, residual, direction, product, size, done, s.count + 1)
+    return _State(
+      x=s.x + alpha * direction, residual=residual, direction=direction, product=product, size=size, done=done,
+      iteration=s.iteration + 1,
+    )  # fmt: skip
 
-  return jax.lax.while_loop(lambda s: (s.count < iterations) & ~jnp.all(s.done), step, state).x
+  return jax.lax.while_loop(lambda s: (s.iteration < iterations) & ~jnp.all(s.done), step, state).x

@@ -22,8 +22,8 @@ from mjx_lite.ops import linear, select
 _BLOCK = 4  # rows per pass
 _WRITTEN = 32  # rows whose passes are unrolled; the rows before them go through a loop, which compiles faster
 _PARTS = 4  # parts of a result of `gram`, computed one after the other
-_FEW_ROWS = 32  # rows contracted in one sum
-_SOME_ROWS = 160  # rows contracted in several sums; more rows go through a loop
+_SUM_ROWS = 32  # rows contracted in one sum
+_UNROLLED_ROWS = 160  # rows contracted in several sums; more rows go through a loop
 _MANY_ROWS = 512  # rows whose partial sums are kept until they are added up
 _TILE = 512  # worlds; only accelerators take more worlds at a time
 
@@ -87,15 +87,15 @@ def factor_solve(f: Factor, x: jax.Array) -> jax.Array:
 
 def _substituted(f: Factor, x: jax.Array) -> jax.Array:
   """Return A^-1 x by forward substitution with L and back substitution with U."""
-  n, left, looped = len(x), x * f.scale, None
+  n, remaining, looped = len(x), x * f.scale, None
   if f.looped is not None:
-    left, looped = jax.lax.scan(lambda x, block: _down(block, x, n), left, f.looped)
-    left = left[: n - f.nlooped]
+    remaining, looped = jax.lax.scan(lambda x, block: _down(block, x, n), remaining, f.looped)
+    remaining = remaining[: n - f.nlooped]
   done = []
   for block in f.blocks:
-    left, y = _down(block, left)
+    remaining, y = _down(block, remaining)
     done.append(y)
-  out = left  # empty
+  out = remaining  # empty
   for block, y in zip(reversed(f.blocks), reversed(done), strict=True):
     out = _up(block, y, out)
   if looped is not None:
@@ -113,32 +113,32 @@ def entries(f: Factor, row: np.ndarray, col: np.ndarray) -> jax.Array:
   return select.rows(flat, first[row] + col - row // _BLOCK * _BLOCK) / (select.rows(f.scale, row) * select.rows(f.scale, col))
 
 
-def _factor(left: jax.Array, symmetric: bool) -> tuple[Block | None, tuple[Block, ...]]:
-  n = len(left)
-  left, passes, looped = linear.written(left), -(-max(n - _WRITTEN, 0) // _BLOCK), None
+def _factor(remaining: jax.Array, symmetric: bool) -> tuple[Block | None, tuple[Block, ...]]:
+  n = len(remaining)
+  remaining, passes, looped = linear.written(remaining), -(-max(n - _WRITTEN, 0) // _BLOCK), None
   if passes:
-    left, looped = jax.lax.scan(lambda x, _: _eliminate(x, symmetric, n), left, None, length=passes)
-    left = left[: n - _BLOCK * passes, : n - _BLOCK * passes]
+    remaining, looped = jax.lax.scan(lambda x, _: _eliminate(x, symmetric, n), remaining, None, length=passes)
+    remaining = remaining[: n - _BLOCK * passes, : n - _BLOCK * passes]
   blocks = []
-  while len(left):
-    left, block = _eliminate(left, symmetric)
+  while len(remaining):
+    remaining, block = _eliminate(remaining, symmetric)
     blocks.append(block)
   return looped, tuple(blocks)
 
 
-def _eliminate(left: jax.Array, symmetric: bool, size: int = 0) -> tuple[jax.Array, Block]:
+def _eliminate(remaining: jax.Array, symmetric: bool, size: int = 0) -> tuple[jax.Array, Block]:
   """Eliminate the first rows of a matrix (k, k, W); return the remaining matrix, zero-padded to `size`, and these rows."""
-  number = min(_BLOCK, len(left))
+  number = min(_BLOCK, len(remaining))
   upper, lower, inv = [], [], []
   for i in range(number):
-    row, col = left[i], left[:, i]
+    row, col = remaining[i], remaining[:, i]
     for u, v in zip(upper, lower, strict=True):
       row, col = row - v[i] * u, col - u[i] * v
     upper.append(linear.written(row))
     pivot = upper[-1][i]
     inv.append(linear.written(1 / (jnp.maximum(pivot, jnp.finfo(row.dtype).eps) if symmetric else pivot)))
     lower.append(upper[-1] * inv[-1] if symmetric else linear.written(col * inv[-1]))
-  rest = left[number:, number:]
+  rest = remaining[number:, number:]
   for u, v in zip(upper, lower, strict=True):
     rest = rest - v[number:, None] * u[None, number:]
   rest = _widen(linear.written(rest), max(size, len(rest)), 2)
@@ -186,22 +186,22 @@ def gram(left: jax.Array, right: jax.Array, upper: bool = False) -> jax.Array:
   """
   width = max(left.shape[-1], right.shape[-1])
   left, right = (jnp.broadcast_to(x, (*x.shape[:-1], width)) for x in (left, right))
-  if len(left) > _FEW_ROWS and width > _TILE:
+  if len(left) > _SUM_ROWS and width > _TILE:
     product = jax.lax.dot_general(left, right, (((0,), (0,)), ((2,), (2,))), precision=jax.lax.Precision.HIGHEST)
     return jnp.moveaxis(product, 0, -1)
   if len(left) > _MANY_ROWS:
     zero = jnp.zeros((left.shape[1], right.shape[1], width), left.dtype)
     return jax.lax.scan(lambda h, x: (h + gram(x[0], x[1], upper), None), zero, _cut(left, right, _MANY_ROWS))[0]
-  if len(left) > _SOME_ROWS:
-    sums = jax.lax.map(lambda x: _sum_of_products(x[0], x[1], upper), _cut(left, right, _FEW_ROWS))
+  if len(left) > _UNROLLED_ROWS:
+    sums = jax.lax.map(lambda x: _sum_of_products(x[0], x[1], upper), _cut(left, right, _SUM_ROWS))
     return vector.add(list(sums))
   left, right = linear.materialized((left, right))
-  parts = [slice(k, k + _FEW_ROWS) for k in range(0, len(left), _FEW_ROWS)]
+  parts = [slice(k, k + _SUM_ROWS) for k in range(0, len(left), _SUM_ROWS)]
   return vector.add(_sum_of_products(left[k], right[k], upper) for k in parts)
 
 
 def _sum_of_products(left: jax.Array, right: jax.Array, upper: bool) -> jax.Array:
-  """Sum products over few rows, one quarter of the result after the other; if `upper`, each quarter from its diagonal on."""
+  """Sum products over rows, one quarter of the result after the other; if `upper`, each quarter from its diagonal on."""
   n = left.shape[1]
   size, out = -(-n // _PARTS), []
   for k in range(0, n, size):
@@ -234,7 +234,7 @@ def solve(a: jax.Array, b: jax.Array) -> jax.Array:
 def _transposed(f: Factor) -> Factor:
   """Return the factor of the transposed matrix for `_substituted`; its L is U' scaled to a unit diagonal."""
 
-  def turned(block):
+  def transposed(block):
     if block is None:
       return None
     at = (Ellipsis, None, slice(None))
@@ -242,7 +242,7 @@ def _transposed(f: Factor) -> Factor:
     upper = tuple(c / v[at] for c, v in zip(block.lower, block.inv, strict=True))
     return Block(upper, lower, block.inv)
 
-  return f._replace(looped=turned(f.looped), blocks=tuple(turned(b) for b in f.blocks))
+  return f._replace(looped=transposed(f.looped), blocks=tuple(transposed(b) for b in f.blocks))
 
 
 def inverse3(a: jax.Array) -> jax.Array:

@@ -14,9 +14,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from mjx_lite.compiler import regions, scalars
+from mjx_lite.compiler import scalars
 from mjx_lite.math import vector
-from mjx_lite.ops import linear
+from mjx_lite.ops import linear, tiles
 from mjx_lite.ops.select import rows_or_zero
 
 PRODUCT = 1024  # fixed cost of one product, as a number of entries of a block
@@ -37,9 +37,9 @@ class Block(NamedTuple):
 
 
 class Run(NamedTuple):
-  """`count` equal parts of a matrix (mostly one), one below the other, each `step` columns to the right of the one above."""
+  """`number` equal parts of a matrix (mostly one), one below the other, each `step` columns to the right of the one above."""
 
-  count: int
+  number: int
   rows: int  # number of rows of a part
   col: int  # first column of the first part
   step: int
@@ -47,9 +47,9 @@ class Run(NamedTuple):
 
 
 class Additions(NamedTuple):
-  """`count` equal parts of a 0/1 matrix, arranged as in `Run`, as a list of additions and the index of each row's sum."""
+  """`number` equal parts of a 0/1 matrix, arranged as in `Run`, as a list of additions and the index of each row's sum."""
 
-  count: int
+  number: int
   col: int
   step: int
   pairs: np.ndarray  # (k, 2) operands of each addition: a column below `step`, or `step` + number of an earlier addition
@@ -108,37 +108,38 @@ class SumPlan(linear.ByValue):
 
 def _additions(mask: np.ndarray) -> tuple[Additions, ...]:
   parts, plain = [], 0
-  for first, count, nrow, step, col in [*_alike(mask), (len(mask), 1, 0, 0, 0)]:
+  for first, number, nrow, step, col in [*_alike(mask), (len(mask), 1, 0, 0, 0)]:
     if plain < first:
       parts.append(_part(1, 0, mask[plain:first]))
     if nrow:
-      parts.append(_part(count, col, mask[first : first + nrow, col : col + step]))
-    plain = first + count * nrow
+      parts.append(_part(number, col, mask[first : first + nrow, col : col + step]))
+    plain = first + number * nrow
   return tuple(parts)
 
 
-def _part(count: int, col: int, mask: np.ndarray) -> Additions:
-  return Additions(count, col, mask.shape[1], *_sums(mask), mask)
+def _part(number: int, col: int, mask: np.ndarray) -> Additions:
+  pairs, out = _sums(mask)
+  return Additions(number=number, col=col, step=mask.shape[1], pairs=pairs, out=out, mask=mask)
 
 
 def _sums(mask: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
   """Choose the pairs to add, and the sum of each row: small rows first, each made of the largest earlier sums within it."""
   wanted = [frozenset(np.flatnonzero(row).tolist()) for row in mask]
-  place = {frozenset([k]): k for k in range(mask.shape[1])}
-  sums_with = [[x] for x in place]  # sums that contain each column
+  operand = {frozenset([k]): k for k in range(mask.shape[1])}
+  sums_with = [[x] for x in operand]  # sums that contain each column
   pairs = []
-  for whole in sorted(set(wanted) - {frozenset(), *place}, key=lambda x: (len(x), sorted(x))):
+  for whole in sorted(set(wanted) - {frozenset(), *operand}, key=lambda x: (len(x), sorted(x))):
     have: frozenset[int] = frozenset()
     while rest := whole - have:
       more = max((x for x in sums_with[min(rest)] if x <= rest), key=len)
       both = have | more
-      if both not in place:
-        pairs.append((place[have], place[more]))
-        place[both] = mask.shape[1] + len(pairs) - 1
+      if both not in operand:
+        pairs.append((operand[have], operand[more]))
+        operand[both] = mask.shape[1] + len(pairs) - 1
         for column in both:
           sums_with[column].append(both)
       have = both
-  return np.array(pairs, int).reshape(-1, 2), np.array([place.get(x, -1) for x in wanted], int)
+  return np.array(pairs, int).reshape(-1, 2), np.array([operand.get(x, -1) for x in wanted], int)
 
 
 def plan_sum(mask: np.ndarray) -> SumPlan:
@@ -152,10 +153,10 @@ def _runs(mask: np.ndarray) -> tuple[Run, ...]:
   Equal parts, such as equal trees, share one product.
   """
   runs, plain = [], 0  # rows from `plain` on are not in a run yet
-  for first, count, rows, step, col in _alike(mask):
-    last = first + count * rows
-    part = Run(count, rows, col, step, _blocks(mask[first : first + rows, col : col + step]))
-    in_blocks = min(-(-count // k) * PRODUCT + count * k * rows * step for k in range(1, count + 1))  # k parts in a block
+  for first, number, rows, step, col in _alike(mask):
+    last = first + number * rows
+    part = Run(number, rows, col, step, _blocks(mask[first : first + rows, col : col + step]))
+    in_blocks = min(-(-number // k) * PRODUCT + number * k * rows * step for k in range(1, number + 1))  # k parts in a block
     if _cost([part]) + PRODUCT < in_blocks:
       if plain < first:
         runs.append(_single(mask[plain:first]))
@@ -179,10 +180,10 @@ def _fetched(filled: np.ndarray) -> np.ndarray | None:
 def _extent(mask: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
   """Return the first nonzero column of each row, and the column behind the last; (number of columns, 0) for an empty row."""
   ncol, filled = mask.shape[1], mask != 0
-  some = filled.any(axis=1)
+  has_entry = filled.any(axis=1)
   if not ncol:
     return np.zeros(len(mask), int), np.zeros(len(mask), int)
-  return np.where(some, filled.argmax(axis=1), ncol), np.where(some, ncol - filled[:, ::-1].argmax(axis=1), 0)
+  return np.where(has_entry, filled.argmax(axis=1), ncol), np.where(has_entry, ncol - filled[:, ::-1].argmax(axis=1), 0)
 
 
 def _single(mask: np.ndarray) -> Run:
@@ -190,7 +191,7 @@ def _single(mask: np.ndarray) -> Run:
 
 
 def _cost(runs: list[Run]) -> int:
-  return sum(PRODUCT + run.count * block.matrix.size for run in runs for block in run.blocks)
+  return sum(PRODUCT + run.number * block.matrix.size for run in runs for block in run.blocks)
 
 
 def _alike(mask: np.ndarray) -> list[tuple[int, int, int, int, int]]:
@@ -257,14 +258,23 @@ def mask_sum(plan: SumPlan, x: jax.Array, y: jax.Array | None = None) -> jax.Arr
 
 
 def _mask_sum_of_product(x: jax.Array, y: jax.Array, plan: SumPlan) -> jax.Array:
-  if regions.are_several(x.shape[-1]) and plan.weights is not None and plan.fetched is None:
-    row, column = plan.weights
-    return _weighted(row, _joined([_add(part, _weighted(column, x), y) for part in plan.additions], x))
+  return tiles.choose(x, single=_sum_after_product, tile=_sum_with_product, batch=_sum_after_product)(x, y, plan)
+
+
+def _sum_after_product(x: jax.Array, y: jax.Array, plan: SumPlan) -> jax.Array:
   return _mask_sum(x * y, plan)
 
 
+def _sum_with_product(x: jax.Array, y: jax.Array, plan: SumPlan) -> jax.Array:
+  """Multiply the rows where they are added, so that no array has the products."""
+  if plan.weights is None or plan.fetched is not None:
+    return _sum_after_product(x, y, plan)
+  row, column = plan.weights
+  return _weighted(row, _joined([_add(part, _weighted(column, x), y) for part in plan.additions], x))
+
+
 def _mask_sum(x: jax.Array, plan: SumPlan) -> jax.Array:
-  if _is_product(plan, x.shape):
+  if _is_product(plan, x):
     if plan.chosen is not None:
       return _fetch(plan.matrix, plan.chosen, x)
     x = linear.materialized(x)
@@ -284,10 +294,13 @@ def _fetch(matrix: np.ndarray, columns: np.ndarray, x: jax.Array) -> jax.Array:
   return vector.add(_weighted(np.where(c < 0, 1, matrix[row, c]), rows_or_zero(x, c)) for c in columns)
 
 
-def _is_product(plan: SumPlan, shape: tuple[int, ...]) -> bool:
-  """Return whether to use dense products; a few worlds use additions or gathers if possible or if most entries are zero."""
-  if not regions.are_few(shape[-1]):
-    return True
+def _is_product(plan: SumPlan, x: Any) -> bool:
+  """Return whether to use dense products for x, an array or its shape and dtype; a large batch of worlds always uses them."""
+  return tiles.choose(x, single=_is_dense, tile=_is_dense, batch=lambda _: True)(plan)
+
+
+def _is_dense(plan: SumPlan) -> bool:
+  """Return whether neither additions nor gathers are possible, and more than a few entries are not zero."""
   dense = plan.matrix.size < _EMPTY * int(np.count_nonzero(plan.matrix))
   return plan.weights is None and plan.fetched is None and dense
 
@@ -302,30 +315,30 @@ def _joined(parts: list[jax.Array], x: jax.Array) -> jax.Array:
 
 def _add(a: Additions, *factors: jax.Array) -> jax.Array:
   """Add rows of one array, which is materialized first, or rows of the product of two arrays, which is not."""
-  many = int(a.count > 1)
+  many = int(a.number > 1)
   if many:
-    factors = tuple(x[a.col : a.col + a.count * a.step].reshape(a.count, a.step, *x.shape[1:]) for x in factors)
+    factors = tuple(x[a.col : a.col + a.number * a.step].reshape(a.number, a.step, *x.shape[1:]) for x in factors)
   if len(factors) == 1:
     factors = linear.materialized(factors)
-  most = _KERNELS if regions.are_several(factors[0].shape[-1]) else _WRITTEN
+  most = tiles.choose(factors[0], single=_WRITTEN, tile=_KERNELS, batch=_WRITTEN)
   out = _add_each(a.mask, factors, many) if len(a.pairs) > most else _add_pairs(a, factors, many)
   return out.reshape(-1, *out.shape[2:]) if many else out
 
 
 def _add_each(matrix: np.ndarray, factors: tuple[jax.Array, ...], axis: int) -> jax.Array:
   """Add entries one by one in a loop, if there are too many to unroll; each row's sum is initialized with its first entry."""
-  begin, to, of, weight = _entries(matrix)
+  begin, to, operand, weight = _entries(matrix)
   x = functools.reduce(operator.mul, factors)
   sums = jnp.moveaxis(rows_or_zero(jnp.moveaxis(x, axis, 0), begin), 0, axis)
   row = functools.partial(jax.lax.dynamic_slice_in_dim, slice_size=1, axis=axis)
 
   def add(k, both):
-    one = row(both, jnp.asarray(of)[k])
+    one = row(both, jnp.asarray(operand)[k])
     one = one if (weight == 1).all() else jnp.asarray(weight, x.dtype)[k] * one
-    place = jnp.asarray(to)[k]
-    return jax.lax.dynamic_update_slice_in_dim(both, row(both, place) + one, place, axis)
+    target = jnp.asarray(to)[k]
+    return jax.lax.dynamic_update_slice_in_dim(both, row(both, target) + one, target, axis)
 
-  both = jnp.concatenate([sums, x], axis) if (of >= len(matrix)).any() else sums
+  both = jnp.concatenate([sums, x], axis) if (operand >= len(matrix)).any() else sums
   both = jax.lax.fori_loop(np.int32(0), np.int32(len(to)), add, both)
   return jax.lax.slice_in_dim(both, 0, len(matrix), axis=axis)
 
@@ -358,16 +371,16 @@ def _entries(matrix: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np
       rest -= more
     for column in whole:
       with_column[column].append((row, whole))
-  to, of = np.array(found, np.int32).reshape(-1, 2).T
-  return begin, to, of, np.ones(len(to))
+  to, operand = np.array(found, np.int32).reshape(-1, 2).T
+  return begin, to, operand, np.ones(len(to))
 
 
 def _add_pairs(a: Additions, factors: tuple[jax.Array, ...], axis: int) -> jax.Array:
   """Add the pairs, so that each sum is computed once, and join the sums of all rows."""
   x, width, sums = factors[0], a.step, []
-  wanted, place = a.out, None
+  wanted, row = a.out, None
   if len(_pieces(wanted, width)) > _WRITTEN:  # many equal rows: gather them
-    wanted, place = np.unique(wanted, return_inverse=True)
+    wanted, row = np.unique(wanted, return_inverse=True)
   kept, reads = set(wanted.tolist()), np.bincount(a.pairs.ravel(), minlength=width + len(a.pairs))
 
   def at(first, last):
@@ -384,7 +397,7 @@ def _add_pairs(a: Additions, factors: tuple[jax.Array, ...], axis: int) -> jax.A
     zeros = (*x.shape[:axis], last - first, *x.shape[axis + 1 :])
     parts.append(jnp.zeros(zeros, x.dtype) if index < 0 else at(index, index + last - first))
   out = jnp.concatenate(parts, axis) if len(parts) > 1 else parts[0]
-  return out if place is None else jnp.take(out, place, axis, mode="clip")
+  return out if row is None else jnp.take(out, row, axis, mode="clip")
 
 
 def _pieces(index: np.ndarray, width: int) -> list[tuple[int, int]]:
@@ -395,9 +408,9 @@ def _pieces(index: np.ndarray, width: int) -> list[tuple[int, int]]:
 
 
 def _product(run: Run, x: jax.Array) -> jax.Array:
-  many = run.count > 1
+  many = run.number > 1
   if many:
-    x = x[run.col : run.col + run.count * run.step].reshape(run.count, run.step, *x.shape[1:])
+    x = x[run.col : run.col + run.number * run.step].reshape(run.number, run.step, *x.shape[1:])
   axis = int(many)
   parts = []
   for block in run.blocks:
@@ -414,10 +427,10 @@ def _product(run: Run, x: jax.Array) -> jax.Array:
 
 def _may_sum(shape: tuple[int, ...], plan: SumPlan) -> bool:
   """Return whether the sum calls no matrix library, so that a region may contain it."""
-  if not _is_product(plan, shape) or plan.chosen is not None:
+  if not _is_product(plan, jax.ShapeDtypeStruct(shape, jnp.float32)) or plan.chosen is not None:
     return True
-  blocks = (block.matrix.shape for run in plan.runs for block in run.blocks if block.first_column < block.last_column)
-  return all(linear.is_summed(of, (of[1], *shape[1:])) for of in blocks)
+  blocks = [block for run in plan.runs for block in run.blocks if block.first_column < block.last_column]
+  return all(linear.is_summed(block.matrix.shape, (block.matrix.shape[1], *shape[1:])) for block in blocks)
 
 
 def _scalar_sum(p, eqn, x):
@@ -444,7 +457,7 @@ def _scalar_mask_sum(p, plan, x):
 
 def _scalar_added(p, a, x):
   parts = []
-  for k in range(a.count):
+  for k in range(a.number):
     rows = list(x[a.col + k * a.step : a.col + (k + 1) * a.step] if a.step else x)
     for i, j in a.pairs.tolist():
       rows.append(p.map("add", "f", rows[i], rows[j]))

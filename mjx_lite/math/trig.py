@@ -44,10 +44,10 @@ def cos_sin(x: jax.Array) -> tuple[jax.Array, jax.Array]:
   """
   if x.dtype != jnp.float32:
     return jnp.cos(x), jnp.sin(x)
-  turns, r, z = linear.materialized(_remainder(x))
+  quarters, r, z = linear.materialized(_remainder(x))
   sin = r + r * z * _polynomial(_SIN, z)
   cos = 1 - 0.5 * z + z * z * _polynomial(_COS, z)
-  quarter = turns - 4 * jnp.floor(0.25 * turns)
+  quarter = quarters - 4 * jnp.floor(0.25 * quarters)
   odd = (quarter == 1) | (quarter == 3)
   c, s = jnp.where(odd, sin, cos), jnp.where(odd, cos, sin)
   return jnp.where((quarter == 1) | (quarter == 2), -c, c), jnp.where(quarter >= 2, -s, s)
@@ -58,10 +58,10 @@ def _remainder(x: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
 
   The rest is clipped: a huge angle is not known to one right angle, so any rest is correct.
   """
-  turns = jnp.round(x * np.float32(2 / np.pi))
-  r = functools.reduce(lambda left, part: left - turns * np.float32(part), _RIGHT_ANGLE, x)
+  quarters = jnp.round(x * np.float32(2 / np.pi))
+  r = functools.reduce(lambda rest, part: rest - quarters * np.float32(part), _RIGHT_ANGLE, x)
   r = jnp.clip(r, np.float32(-0.8), np.float32(0.8))
-  return turns, r, r * r
+  return quarters, r, r * r
 
 
 @cos_sin.defjvp
@@ -81,12 +81,12 @@ def arctan2(y: jax.Array, x: jax.Array) -> jax.Array:
   limit, p, q = _DOUBLE if y.dtype == jnp.float64 else _SINGLE
   wide, high = jnp.abs(x), jnp.abs(y)
   small, large = jnp.minimum(wide, high), jnp.maximum(wide, high)
-  turn = small > limit * large
-  below = jnp.where(turn, small + large, large)
-  t = jnp.where(turn, small - large, small) / jnp.where(below > 0, below, 1)
+  rotated = small > limit * large
+  below = jnp.where(rotated, small + large, large)
+  t = jnp.where(rotated, small - large, small) / jnp.where(below > 0, below, 1)
   z = t * t
   angle = t + t * z * _polynomial(p, z) / _polynomial(q, z)
-  angle = jnp.where(turn, np.asarray(np.pi / 4, y.dtype) + angle, angle)
+  angle = jnp.where(rotated, np.asarray(np.pi / 4, y.dtype) + angle, angle)
   angle = jnp.where(high > wide, np.asarray(np.pi / 2, y.dtype) - angle, angle)
   return jnp.copysign(jnp.where(x < 0, np.asarray(np.pi, y.dtype) - angle, angle), y)
 

@@ -18,8 +18,8 @@ from mjx_lite.pipeline.velocity import energy_pos, energy_vel
 from mjx_lite.sensor import driver as sensor
 from mjx_lite.smooth import (
   plastic,
-  tendon_force,
 )
+from mjx_lite.tendon import force as tendon_force
 
 
 def euler(m: Model, d: Data) -> Data:

@@ -11,7 +11,7 @@ from mjx_lite.actuator import force as actuator_force
 from mjx_lite.constraint import adhesion, discrete, jacobian, soft
 from mjx_lite.constraint.rows import Rows
 from mjx_lite.integrate import implicit as implicit_
-from mjx_lite.math import safe
+from mjx_lite.math import safe, symmetric
 from mjx_lite.model.types import Data, Model
 from mjx_lite.ops.select import put
 from mjx_lite.pipeline.actuation import user_laws
@@ -20,7 +20,6 @@ from mjx_lite.pipeline.position import composite, mass_factor
 from mjx_lite.smooth import (
   derivative,
   effective,
-  inertia,
   mass,
 )
 
@@ -118,7 +117,7 @@ def deriv_smooth_vel(m: Model, d: Data, bias: bool = True) -> jax.Array:
   Source: `mjd_smooth_vel`.
   """
   packed, trees = smooth_vel_derivatives(m, d, bias)
-  out = inertia.unpack(m.plan.derivative.packing, packed)
+  out = symmetric.unpack(m.plan.derivative.packing, packed)
   return out if trees is None else out + trees
 
 

@@ -5,6 +5,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from mjx_lite.actuator import transmission as transmission_
 from mjx_lite.collision import driver, surface
 from mjx_lite.collision.shapes import NO_CONTACT
 from mjx_lite.model import callbacks as user
@@ -15,11 +16,10 @@ from mjx_lite.smooth import (
   com,
   inertia,
   mass,
-  tendon_inertia,
 )
 from mjx_lite.smooth import kinematics as kinematics_
-from mjx_lite.smooth import tendon as tendon_
-from mjx_lite.smooth import transmission as transmission_
+from mjx_lite.tendon import inertia as tendon_inertia
+from mjx_lite.tendon import tendon as tendon_
 
 
 def kinematics(m: Model, d: Data) -> Data:

@@ -12,8 +12,8 @@ from mjx_lite.ops import linear
 from mjx_lite.sensor import driver as sensor
 from mjx_lite.smooth import (
   plastic,
-  tendon_force,
 )
+from mjx_lite.tendon import force as tendon_force
 
 
 def check_state(m: Model, d: Data) -> Data:

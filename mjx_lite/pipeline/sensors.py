@@ -15,11 +15,11 @@ from mjx_lite.sensor import driver as sensor
 from mjx_lite.smooth import (
   applied,
   momentum,
-  tendon_force,
-  tendon_inertia,
 )
 from mjx_lite.smooth import rne as rne_
-from mjx_lite.smooth import tendon as tendon_
+from mjx_lite.tendon import force as tendon_force
+from mjx_lite.tendon import inertia as tendon_inertia
+from mjx_lite.tendon import tendon as tendon_
 
 
 def subtree_vel(m: Model, d: Data) -> Data:

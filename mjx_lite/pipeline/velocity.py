@@ -2,6 +2,7 @@
 
 import jax.numpy as jnp
 
+from mjx_lite.actuator import transmission as transmission_
 from mjx_lite.constraint import adhesion
 from mjx_lite.math import vector
 from mjx_lite.model import callbacks as user
@@ -11,13 +12,12 @@ from mjx_lite.smooth import (
   com,
   energy,
   fluid,
-  tendon_force,
-  tendon_inertia,
 )
 from mjx_lite.smooth import passive as passive_
 from mjx_lite.smooth import rne as rne_
-from mjx_lite.smooth import tendon as tendon_
-from mjx_lite.smooth import transmission as transmission_
+from mjx_lite.tendon import force as tendon_force
+from mjx_lite.tendon import inertia as tendon_inertia
+from mjx_lite.tendon import tendon as tendon_
 
 
 def com_vel(m: Model, d: Data) -> Data:

@@ -22,37 +22,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from mjx_lite.compiler import regions
 from mjx_lite.math import safe, spatial, vector
-from mjx_lite.math.tree import SumPlan, mask_sum, plan_sum
-from mjx_lite.model.enums import JointType
+from mjx_lite.math.tree import mask_sum
 from mjx_lite.model.types import Model
-from mjx_lite.ops import linear, loops
+from mjx_lite.ops import linear, loops, tiles
 from mjx_lite.ops.select import gather, rows, rows_or_zero
+from mjx_lite.smooth.articulated_plan import ArticulatedPlan
 
 _BLOCK = 4  # rows of a depth that fit into the innermost cache, for a tile of worlds
-_FEW_DOFS = 16  # number of dofs up to which a dense factor costs less than these passes
 _DIAGONAL = np.eye(6, dtype=bool)[..., None]
-
-
-class ArticulatedPlan(NamedTuple):
-  """Index tables, root first."""
-
-  few: bool  # few dofs: a dense factor costs less
-  hang: SumPlan  # dof <- bodies whose last dof it is, for dofs with such bodies; the last row is zero
-  hung: np.ndarray  # (ndepth, width) row of each dof in `hang`, the last row if the dof is no body's last dof
-  hangs: np.ndarray  # (nbody,) row of `hang` that contains the body, -1 if no dof moves the body
-  dof: np.ndarray  # (ndepth, width) dof, without dofs of free joints; nv for an empty dof
-  to_parent: np.ndarray  # (ndepth, trees, rows, rows) 1 at (row of the parent one depth above, row); trees = 1 if shapes differ
-  parent: np.ndarray  # (ndepth, width) row of the parent one depth above; in the first depth the row itself
-  below: np.ndarray  # (ndepth,) whether every dof of the depth has its parent's row
-  place: np.ndarray  # (nv,) dof -> depth * width + row; dofs of `free` are numbered after all of these
-  free: np.ndarray  # (nfree, 6) dofs of the free joints
-  free_hung: np.ndarray  # (nfree,) row of the free joint in `hang`
-  on_free: np.ndarray  # (width,) free joint that is the parent of each row of the first depth, -1 if the parent is the world
-  free_row: SumPlan  # free joint <- rows of the first depth
-  way: np.ndarray  # (ndepth, nbody) depth * width + row of the dof of this depth that moves a body, -1 if there is none
-  base: np.ndarray  # (nbody,) free joint that moves a body, -1 if there is none
 
 
 class Factor(NamedTuple):
@@ -73,95 +51,6 @@ class Free(NamedTuple):
   inv: jax.Array  # (6, nfree, W) 1/D
 
 
-def plan(s: dict[str, Any]) -> ArticulatedPlan:
-  """Build the index tables from the static fields of the model."""
-  nv, nbody, parent = s["nv"], s["nbody"], s["dof_parentid"]
-  last = np.full(nbody, -1)
-  for b in range(1, nbody):
-    n = s["body_dofnum"][b]
-    last[b] = s["body_dofadr"][b] + n - 1 if n else last[s["body_parentid"][b]]
-  hang = np.zeros((nv, nbody))
-  hang[last[last >= 0], np.flatnonzero(last >= 0)] = 1
-  bears = hang.any(axis=1)
-  row_of_sum = np.append(np.where(bears, np.cumsum(bears) - 1, bears.sum()), bears.sum())
-  hang = np.concatenate([hang[bears], np.zeros((1, nbody))])
-
-  free = s["jnt_dofadr"][s["jnt_type"] == JointType.FREE][:, None] + np.arange(6)
-  joint = np.full(nv, -1)  # free joint of a dof
-  joint[free] = np.arange(len(free))[:, None]
-  depth = np.full(nv, -1)
-  for v in np.flatnonzero(joint < 0):
-    depth[v] = depth[parent[v]] + 1 if parent[v] >= 0 else 0
-  ndepth = depth.max(initial=-1) + 1
-  width = np.bincount(depth + 1, minlength=2)[1:].max()
-  tree = _trees(s["dof_treeid"], depth, width)
-  ntree = tree.max(initial=0) + 1
-  dof, row = np.full((ndepth, width), nv), np.zeros(nv, int)
-  to_parent, on_free = np.zeros((ndepth, width, width)), np.full(width, -1)
-  above = np.zeros((ndepth, width), np.int32)
-  for k in range(ndepth):
-    members = np.flatnonzero(depth == k)
-    for t in range(ntree):
-      of_tree, first = members[tree[members] == t], t * (width // ntree)
-      row[of_tree] = _rows_of(row[parent[of_tree]] if k else np.zeros(0, int), first + np.arange(width // ntree), len(of_tree))
-    dof[k, row[members]] = members
-    if k:
-      above[k, row[members]] = row[parent[members]]
-      to_parent[k, row[parent[members]], row[members]] = 1
-    else:
-      above[0] = np.arange(width)
-      on_free[row[members]] = np.where(parent[members] >= 0, joint[parent[members]], -1)
-  place = depth * width + row
-  place[free] = dof.size + np.arange(free.size).reshape(free.shape)
-  way, base = np.full((ndepth, nbody), -1), np.full(nbody, -1)
-  for b in np.flatnonzero(last >= 0):
-    v = last[b]
-    while v >= 0:
-      if joint[v] >= 0:
-        base[b] = joint[v]
-      else:
-        way[depth[v], b] = place[v]
-      v = parent[v]
-  to_parent = to_parent.reshape(ndepth, ntree, width // ntree, ntree, width // ntree).diagonal(axis1=1, axis2=3)
-  below = np.all((above == np.arange(width)) | (dof == nv), axis=1)
-  return ArticulatedPlan(
-    few=0 < nv <= _FEW_DOFS,
-    hang=plan_sum(hang),
-    hung=row_of_sum[dof],
-    hangs=np.where(hang.any(axis=0), hang.argmax(axis=0), -1),
-    dof=dof,
-    to_parent=np.moveaxis(to_parent, -1, 1),
-    parent=above,
-    below=below,
-    place=place,
-    free=free,
-    free_hung=row_of_sum[free[:, -1]],
-    on_free=on_free,
-    free_row=plan_sum(on_free == np.arange(len(free))[:, None]),
-    way=way,
-    base=base,
-  )
-
-
-def _trees(treeid: np.ndarray, depth: np.ndarray, width: int) -> np.ndarray:
-  """Return the tree of each dof, if all trees have the same width and need no padding beyond `width`; zeros if not."""
-  trees = np.unique(treeid[depth >= 0])
-  rows_of = [np.bincount(depth[(treeid == t) & (depth >= 0)]).max() for t in trees]
-  alike = len(set(rows_of)) == 1 and sum(rows_of) == width
-  return np.where(depth >= 0, np.searchsorted(trees, treeid), 0) if alike else np.zeros_like(depth)
-
-
-def _rows_of(parent: np.ndarray, rows: np.ndarray, number: int) -> np.ndarray:
-  """Choose rows of a tree for its dofs: the first child of each parent gets the parent's row, other dofs get unused rows."""
-  if not len(parent):
-    return rows[:number]
-  first = np.unique(parent, return_index=True)[1]
-  out = np.full(number, -1)
-  out[first] = parent[first]
-  out[out < 0] = np.setdiff1d(rows, out)[: number - len(first)]
-  return out
-
-
 def _by_depth(p: ArticulatedPlan, x: jax.Array) -> jax.Array:
   """Arrange a dof array (nv, ..., W) by depth: (ndepth, width, ..., W), zero for empty dofs."""
   return rows(jnp.concatenate([x, jnp.zeros_like(x[:1])]), p.dof)
@@ -170,24 +59,26 @@ def _by_depth(p: ArticulatedPlan, x: jax.Array) -> jax.Array:
 def _by_dof(p: ArticulatedPlan, x: jax.Array, free: jax.Array) -> jax.Array:
   """Arrange an array by depth, and an array of the free joints' dofs (nfree, 6, ..., W), as a dof array (nv, ..., W)."""
   x, free = (y.reshape(-1, *y.shape[2:]) for y in (x, free))
-  return rows(jnp.concatenate([x, free]) if len(free) else x, p.place)
+  return rows(jnp.concatenate([x, free]) if len(free) else x, p.position)
 
 
 def _from_children(p: ArticulatedPlan, like: jax.Array) -> tuple[jax.Array, jax.Array]:
   """Return for each depth the masks of the next depth, 1 at (row, row of the child), and whether all children keep the row."""
-  return jnp.asarray(np.roll(p.to_parent, -1, axis=0), like.dtype), jnp.asarray(np.roll(p.below, -1))
+  return jnp.asarray(np.roll(p.to_parent, -1, axis=0), like.dtype), jnp.asarray(np.roll(p.keeps_row, -1))
 
 
-def _at_parents(p: ArticulatedPlan, mask: jax.Array, below: jax.Array, x: jax.Array, add: jax.Array | None = None) -> jax.Array:
+def _at_parents(
+  p: ArticulatedPlan, mask: jax.Array, keeps_row: jax.Array, x: jax.Array, add: jax.Array | None = None
+) -> jax.Array:
   """Sum the rows x (width, ..., W) of a depth at their parents, by the depth's masks (trees, rows, rows), and add `add`."""
-  if not p.below.all():
-    x = _unless(below, functools.partial(_summed, mask), x)
+  if not p.keeps_row.all():
+    x = _unless(keeps_row, functools.partial(_summed, mask), x)
   return x if add is None else add + x
 
 
-def _unless(below: jax.Array, function: Callable[[jax.Array], jax.Array], x: jax.Array) -> jax.Array:
+def _unless(keeps_row: jax.Array, function: Callable[[jax.Array], jax.Array], x: jax.Array) -> jax.Array:
   """Apply a function to the rows x, unless every dof of the depth has its parent's row, which is the usual case."""
-  return loops.repeat(lambda _, x: function(x), 1 - below.astype(jnp.int32), 1, x)
+  return loops.repeat(lambda _, x: function(x), 1 - keeps_row.astype(jnp.int32), 1, x)
 
 
 def _summed(mask: jax.Array, x: jax.Array) -> jax.Array:
@@ -224,17 +115,20 @@ def factor(
   if not m.nv:
     none = _by_depth(p, cdof)
     return Factor(none, none, _by_depth(p, diagonal), none, None)
-  hanging = linear.materialized(spatial.packed_inertia(mask_sum(p.hang, cinert)))
+  inertias = linear.materialized(spatial.packed_inertia(mask_sum(p.carried, cinert)))
   if stiffen is not None:
-    hanging = stiffen(hanging, p.hangs)
+    inertias = stiffen(inertias, p.body_row)
   s, d = _by_depth(p, cdof), _by_depth(p, diagonal)
 
-  sweep = _block_by_block if regions.are_several(cdof.shape[-1]) and p.dof.shape[1] > _rows_of_block(p) else _all_at_once
-  left, force, inv = sweep(p, hanging, s, d)
+  in_tile = _block_by_block if p.dof.shape[1] > _rows_of_block(p) else _all_at_once
+  sweep = tiles.choose(cdof, single=_all_at_once, tile=in_tile, batch=_all_at_once)
+  remaining, force, inv = sweep(p, inertias, s, d)
   axes = rows(cdof, p.free)
   if not len(p.free):
     return Factor(s, force, inv, axes, None)
-  u = linear.materialized(spatial.mul_packed((rows(hanging, p.free_hung) + mask_sum(p.free_row, left))[:, None], axes))
+  u = linear.materialized(
+    spatial.mul_packed((rows(inertias, p.free_carried_row) + mask_sum(p.free_row, remaining))[:, None], axes)
+  )
   matrix = vector.dot(axes[:, :, None], u[:, None]) + jnp.where(_DIAGONAL, rows(diagonal, p.free)[:, None], 0)
   return Factor(s, force, inv, axes, _factor_free(matrix))
 
@@ -242,57 +136,59 @@ def factor(
 class _Swept(NamedTuple):
   """Result of the elimination of all depths."""
 
-  left: jax.Array  # (width, 21, W) inertias that the rows of the first depth pass to their parents
+  remaining: jax.Array  # (width, 21, W) inertias that the rows of the first depth pass to their parents
   force: jax.Array  # U (ndepth, width, 6, W)
   inv: jax.Array  # 1/D (ndepth, width, W)
 
 
-def _all_at_once(p: ArticulatedPlan, hanging: jax.Array, s: jax.Array, d: jax.Array) -> _Swept:
-  """Eliminate the dofs depth by depth, given inertias `hanging` (n, 21, W), axes s (ndepth, width, 6, W) and diagonal d."""
+def _all_at_once(p: ArticulatedPlan, inertias: jax.Array, s: jax.Array, d: jax.Array) -> _Swept:
+  """Eliminate the dofs depth by depth, given inertias (n, 21, W), axes s (ndepth, width, 6, W) and diagonal d."""
 
-  def up(left, x):
-    hung, axis, diag, mask, below, empty = x
-    return _eliminate(_at_parents(p, mask, below, left, hanging.at[hung].get(mode="promise_in_bounds")), axis, diag, empty)
+  def up(remaining, x):
+    inertia_row, axis, diag, mask, keeps_row, empty = x
+    return _eliminate(
+      _at_parents(p, mask, keeps_row, remaining, inertias.at[inertia_row].get(mode="promise_in_bounds")), axis, diag, empty
+    )
 
-  none = jnp.zeros((p.dof.shape[1], *hanging.shape[1:]), hanging.dtype)
-  tables = jnp.asarray(p.hung.astype(np.int32)), s, d, *_from_children(p, s), _is_empty(p)
-  left, (force, inv) = jax.lax.scan(up, none, tables, reverse=True)
-  return _Swept(left, force, inv)
+  none = jnp.zeros((p.dof.shape[1], *inertias.shape[1:]), inertias.dtype)
+  tables = jnp.asarray(p.carried_row.astype(np.int32)), s, d, *_from_children(p, s), _is_empty(p)
+  remaining, (force, inv) = jax.lax.scan(up, none, tables, reverse=True)
+  return _Swept(remaining, force, inv)
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
-def _block_by_block(p: ArticulatedPlan, hanging: jax.Array, s: jax.Array, d: jax.Array) -> _Swept:
+def _block_by_block(p: ArticulatedPlan, inertias: jax.Array, s: jax.Array, d: jax.Array) -> _Swept:
   """Do the same as `_all_at_once`, one block of trees at a time through all depths: the carry then fits the innermost cache.
 
   The loops carry the arrays that `_all_at_once` stacks. Reverse mode would save these arrays in every iteration, so derivatives
   are those of `_all_at_once`.
   """
   (ndepth, width), size, zero = p.dof.shape, _rows_of_block(p), jnp.int32(0)
-  masks, below = _from_children(p, s)
+  masks, keeps_row = _from_children(p, s)
   trees = masks.shape[1] * size // width
-  tables = jnp.asarray(p.hung.astype(np.int32)), s, d, _is_empty(p)
+  tables = jnp.asarray(p.carried_row.astype(np.int32)), s, d, _is_empty(p)
 
-  def one(state, k):
-    block, left, force, inv = state
+  def eliminate_depth(state, k):
+    block, remaining, force, inv = state
     row = block * size
 
     def start(x):
       return k, row, *(zero,) * (x.ndim - 2)
 
-    hung, axis, diag, empty = (jax.lax.dynamic_slice(x, start(x), (1, size, *x.shape[2:]))[0] for x in tables)
+    inertia_row, axis, diag, empty = (jax.lax.dynamic_slice(x, start(x), (1, size, *x.shape[2:]))[0] for x in tables)
     mask = jax.lax.dynamic_slice(masks, (k, block * trees, zero, zero), (1, trees, *masks.shape[2:]))[0]
-    own = hanging.at[linear.materialized(hung)].get(mode="promise_in_bounds")
-    left, (u, d) = _eliminate(_at_parents(p, mask, below[k], left, own), axis, diag, empty)
+    own = inertias.at[linear.materialized(inertia_row)].get(mode="promise_in_bounds")
+    remaining, (u, d) = _eliminate(_at_parents(p, mask, keeps_row[k], remaining, own), axis, diag, empty)
     force, inv = (jax.lax.dynamic_update_slice(x, y[None], start(x)) for x, y in ((force, u), (inv, d)))
-    return (block, left, force, inv), None
+    return (block, remaining, force, inv), None
 
   def through(swept, block):
-    none = jnp.zeros((size, *hanging.shape[1:]), hanging.dtype)
+    none = jnp.zeros((size, *inertias.shape[1:]), inertias.dtype)
     depths = np.arange(ndepth, dtype=np.int32)
-    (_, left, force, inv), _ = jax.lax.scan(one, (block, none, swept.force, swept.inv), depths, reverse=True)
-    return _Swept(jax.lax.dynamic_update_slice_in_dim(swept.left, left, block * size, 0), force, inv), None
+    (_, remaining, force, inv), _ = jax.lax.scan(eliminate_depth, (block, none, swept.force, swept.inv), depths, reverse=True)
+    return _Swept(jax.lax.dynamic_update_slice_in_dim(swept.remaining, remaining, block * size, 0), force, inv), None
 
-  nothing = _Swept(jnp.zeros((width, *hanging.shape[1:]), hanging.dtype), jnp.zeros_like(s), jnp.zeros_like(d))
+  nothing = _Swept(jnp.zeros((width, *inertias.shape[1:]), inertias.dtype), jnp.zeros_like(s), jnp.zeros_like(d))
   return jax.lax.scan(through, nothing, np.arange(width // size, dtype=np.int32))[0]
 
 
@@ -311,7 +207,7 @@ def _eliminate(body: jax.Array, axis: jax.Array, diag: jax.Array, empty: jax.Arr
 
 def _is_empty(p: ArticulatedPlan) -> jax.Array:
   """Return a mask (ndepth, width, 1) of the rows without a dof."""
-  return jnp.asarray((p.dof == len(p.place))[..., None])
+  return jnp.asarray((p.dof == len(p.position))[..., None])
 
 
 def _rows_of_block(p: ArticulatedPlan) -> int:
@@ -359,8 +255,8 @@ def up(m: Model, f: Factor, x: jax.Array) -> Half:
   p: ArticulatedPlan = m.plan.articulated
 
   def step(pull, a):
-    axis, force, inv, mask, below, u = a
-    pull = _at_parents(p, mask, below, pull)
+    axis, force, inv, mask, keeps_row, u = a
+    pull = _at_parents(p, mask, keeps_row, pull)
     rest = linear.materialized((u - vector.dot(axis, pull)) * inv)
     return pull + force * rest[:, None], rest
 
@@ -375,14 +271,14 @@ def down(m: Model, f: Factor, half: Half) -> jax.Array:
   p: ArticulatedPlan = m.plan.articulated
 
   def step(acc, a):
-    axis, force, inv, parent, below, rest = a
-    carried = acc if p.below.all() else _unless(below, functools.partial(_gathered, parent), acc)
+    axis, force, inv, parent, keeps_row, rest = a
+    carried = acc if p.keeps_row.all() else _unless(keeps_row, functools.partial(_gathered, parent), acc)
     acc_dof = linear.materialized(rest - vector.dot(force, carried) * inv)
     return carried + axis * acc_dof[:, None], acc_dof
 
   free, motion = of_free(f, half.free)
   acc = rows_or_zero(motion, p.on_free)
-  _, out = jax.lax.scan(step, acc, (f.cdof, f.force, f.inv, jnp.asarray(p.parent), jnp.asarray(p.below), half.rest))
+  _, out = jax.lax.scan(step, acc, (f.cdof, f.force, f.inv, jnp.asarray(p.parent), jnp.asarray(p.keeps_row), half.rest))
   return _by_dof(p, out, free)
 
 
@@ -408,25 +304,25 @@ def way_up(m: Model, f: Factor, body: jax.Array, wrench: jax.Array) -> Way:
   """Compute the path of wrenches (n, k, 6, W) on bodies (n, W) to their roots."""
   p: ArticulatedPlan = m.plan.articulated
 
-  def step(left, a):
+  def step(remaining, a):
     axis, force, inv, table, first = a
     place = gather(table[:, None], body)
     moves = place >= 0
     place = linear.materialized(jnp.where(moves, place, first))
     row = linear.materialized(place - first)
-    pull = linear.materialized(jnp.where(moves[:, None], vector.dot(gather(axis, row)[:, None], left), 0))
+    pull = linear.materialized(jnp.where(moves[:, None], vector.dot(gather(axis, row)[:, None], remaining), 0))
     rest = linear.materialized(pull * gather(inv, row)[:, None])
-    return left - gather(force, row)[:, None] * rest[:, :, None], (place, pull, rest)
+    return remaining - gather(force, row)[:, None] * rest[:, :, None], (place, pull, rest)
 
   ndepth, width = p.dof.shape
-  tables = jnp.asarray(p.way.astype(np.int32)), jnp.asarray(np.arange(ndepth, dtype=np.int32) * width)
+  tables = jnp.asarray(p.path.astype(np.int32)), jnp.asarray(np.arange(ndepth, dtype=np.int32) * width)
   if ndepth:
-    left, (place, pull, rest) = jax.lax.scan(step, wrench, (f.cdof, f.force, f.inv, *tables), reverse=True)
+    remaining, (place, pull, rest) = jax.lax.scan(step, wrench, (f.cdof, f.force, f.inv, *tables), reverse=True)
   else:
-    left, place, rest = wrench, jnp.zeros((0, *body.shape), body.dtype), jnp.zeros_like(wrench[None, :, :, 0])[:0]
+    remaining, place, rest = wrench, jnp.zeros((0, *body.shape), body.dtype), jnp.zeros_like(wrench[None, :, :, 0])[:0]
     pull = rest
   joint = gather(p.base.astype(np.int32)[:, None], body)
-  return Way(place, pull, rest, jnp.maximum(joint, 0), jnp.where((joint >= 0)[:, None, None], left, 0))
+  return Way(place, pull, rest, jnp.maximum(joint, 0), jnp.where((joint >= 0)[:, None, None], remaining, 0))
 
 
 class Packed(NamedTuple):
@@ -441,16 +337,16 @@ def packed(m: Model, f: Factor, cdof: jax.Array) -> Packed:
   p, i = m.plan.articulated, m.plan.inertia
   free, free_inv = _packed_free(f)
   inv = _by_dof(p, f.inv, free_inv)
-  of_free = np.isin(i.row, p.free)
-  row, col = i.row[~of_free], i.col[~of_free]
-  force = rows(f.force.reshape(-1, *f.force.shape[2:]), p.place[row])
+  is_free = np.isin(i.row, p.free)
+  row, col = i.row[~is_free], i.col[~is_free]
+  force = rows(f.force.reshape(-1, *f.force.shape[2:]), p.position[row])
   entry = vector.dot(force, rows(cdof, col)) * rows(inv, row)
   entry = jnp.where((row == col)[:, None], 1 / rows(inv, row), entry)
   if f.free is None:
     return Packed(entry, inv)
-  row, col = (p.place[k[of_free]] - p.dof.size for k in (i.row, i.col))  # six per joint
+  row, col = (p.position[k[is_free]] - p.dof.size for k in (i.row, i.col))  # six per joint
   entry = jnp.concatenate([entry, rows(free, 6 * row + col % 6)])
-  return Packed(rows(entry, np.argsort(np.argsort(of_free, kind="stable"))), inv)
+  return Packed(rows(entry, np.argsort(np.argsort(is_free, kind="stable"))), inv)
 
 
 def _packed_free(f: Factor) -> tuple[jax.Array, jax.Array]:

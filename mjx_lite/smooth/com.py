@@ -23,7 +23,7 @@ class ComPlan(NamedTuple):
 
   subtree: SumPlan  # body <- bodies of its subtree (world row excluded)
   axis_row: np.ndarray  # dof -> row in the concatenation (xaxis, columns of xmat of ball and free bodies, unit vectors)
-  turn_body: np.ndarray  # bodies of the ball and free joints
+  rotating_body: np.ndarray  # bodies of the ball and free joints
   rotates: np.ndarray  # (nv,) dof is a rotation
   ancestor_dof: SumPlan  # body <- dofs that move it
   earlier_dof: SumPlan  # dof <- dofs whose velocity rotates its axis
@@ -45,9 +45,9 @@ def plan(s: dict[str, Any]) -> ComPlan:
   subtree[0] = 0
 
   types = s["jnt_type"]
-  turning = np.flatnonzero((types == JointType.BALL) | (types == JointType.FREE))
-  turn_row = {int(j): njnt + 3 * i for i, j in enumerate(turning)}
-  unit_row = njnt + 3 * len(turning)
+  rotating = np.flatnonzero((types == JointType.BALL) | (types == JointType.FREE))
+  rotating_row = {int(j): njnt + 3 * i for i, j in enumerate(rotating)}
+  unit_row = njnt + 3 * len(rotating)
   axis_row, rotates = np.zeros(nv, int), np.zeros(nv, bool)
   for v in range(nv):
     j, t = int(dof_jnt[v]), types[dof_jnt[v]]
@@ -55,7 +55,7 @@ def plan(s: dict[str, Any]) -> ComPlan:
     if t == JointType.FREE and k < 3:
       axis_row[v] = unit_row + k
     elif t in (JointType.FREE, JointType.BALL):
-      axis_row[v], rotates[v] = turn_row[j] + k % 3, True
+      axis_row[v], rotates[v] = rotating_row[j] + k % 3, True
     else:
       axis_row[v], rotates[v] = j, t == JointType.HINGE
 
@@ -76,7 +76,7 @@ def plan(s: dict[str, Any]) -> ComPlan:
   return ComPlan(
     subtree=plan_sum(subtree),
     axis_row=axis_row,
-    turn_body=s["jnt_bodyid"][turning],
+    rotating_body=s["jnt_bodyid"][rotating],
     rotates=rotates,
     ancestor_dof=plan_sum(moves),
     earlier_dof=plan_sum(earlier),
@@ -101,12 +101,12 @@ def com_pos(m: Model, xipos, ximat, xmat, xanchor, xaxis) -> Com:
   cinert = spatial.inertia_about(m.body_inertia, ximat, offset, m.body_mass)
   cinert = cinert * (np.arange(m.nbody) > 0)[:, None, None].astype(cinert.dtype)  # the world has no inertia
 
-  columns = jnp.swapaxes(rows(xmat, p.turn_body), -3, -2).reshape(3 * len(p.turn_body), 3, xmat.shape[-1])
+  columns = jnp.swapaxes(rows(xmat, p.rotating_body), -3, -2).reshape(3 * len(p.rotating_body), 3, xmat.shape[-1])
   axis = join([xaxis, columns, np.eye(3, dtype=xaxis.dtype)[:, :, None]], p.axis_row)
   arm = rows(subtree_com, m.body_rootid[m.dof_bodyid]) - rows(xanchor, m.dof_jntid)
   axis, arm = jnp.broadcast_arrays(axis, arm)  # without any dof, axis and arm differ in width
-  turns = p.rotates[:, None, None]
-  cdof = spatial.join(jnp.where(turns, axis, 0), jnp.where(turns, vector.cross(axis, arm), axis))
+  rotates = p.rotates[:, None, None]
+  cdof = spatial.join(jnp.where(rotates, axis, 0), jnp.where(rotates, vector.cross(axis, arm), axis))
   return Com(subtree_com, cinert, cdof)
 
 
@@ -145,7 +145,7 @@ def camlight(m: Model, xpos, xquat, subtree_com) -> CamLight:
     return [glue([getattr(m, f"{kind}_{field}") for kind in ("cam", "light")]) for field in fields]
 
   constants, given = both(np.concatenate, "bodyid", "targetbodyid", "mode"), both(join, "pos", "pos0", "poscom0")
-  x, n = _place(*constants, *given, xpos=xpos, xquat=xquat, subtree_com=subtree_com), m.ncam
+  x, n = _positions(*constants, *given, xpos=xpos, xquat=xquat, subtree_com=subtree_com), m.ncam
   cam = _Placed(x.pos[:n], x.target[:n], x.tracks[:n], x.targets[:n])
   light = _Placed(x.pos[n:], x.target[n:], x.tracks[n:], x.targets[n:])
 
@@ -170,7 +170,7 @@ class _Placed(NamedTuple):
   targets: np.ndarray  # orientation follows a target
 
 
-def _place(body, target, mode, pos, pos0, poscom0, xpos, xquat, subtree_com) -> _Placed:
+def _positions(body, target, mode, pos, pos0, poscom0, xpos, xquat, subtree_com) -> _Placed:
   """Return the positions of cameras and lights, and the points that they look at."""
   track, trackcom, to_body, to_com = (
     (mode == t)[:, None, None]

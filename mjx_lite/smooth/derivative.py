@@ -11,20 +11,24 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from mjx_lite.actuator import transmission
+from mjx_lite.math import symmetric
 from mjx_lite.model.enums import BiasType, GainType, JointType
 from mjx_lite.model.types import Model
 from mjx_lite.ops.select import rows
-from mjx_lite.smooth import com, fluid, inertia, rne, tendon, tendon_force, transmission
+from mjx_lite.smooth import com, fluid, joint_params, rne
+from mjx_lite.tendon import force as tendon_force
+from mjx_lite.tendon import tendon
 
 
 class DerivativePlan(NamedTuple):
   """Index tables, and which terms exist."""
 
-  packing: inertia.InertiaPlan  # packing of a matrix with the sparsity of the trees; M may have fewer entries
+  packing: symmetric.SymmetricPlan  # packing of a matrix with the sparsity of the trees; M may have fewer entries
   from_m: np.ndarray  # entry of the packing -> entry of packed M, -1 where M is zero
   to_m: np.ndarray  # entry of packed M -> entry of the packing
-  moment: inertia.GramPlan  # products of the moments of the actuators' outputs
-  tendon: inertia.GramPlan  # products of the tendons' Jacobians
+  moment: symmetric.GramPlan  # products of the moments of the actuators' outputs
+  tendon: symmetric.GramPlan  # products of the tendons' Jacobians
   has_actuator: bool  # whether an actuator's force may depend on velocity
   tangent: np.ndarray  # (ntangent, nv) 1 for the dofs of each tangent
   entry: np.ndarray  # (nv, nv) index into the flattened columns (ntangent, nv)
@@ -40,7 +44,7 @@ _WITH_SPEED = {
 
 
 def plan(
-  s: dict[str, Any], of_m: inertia.InertiaPlan, moment: transmission.TransmissionPlan, t: tendon.TendonPlan
+  s: dict[str, Any], packed_m: symmetric.SymmetricPlan, moment: transmission.TransmissionPlan, t: tendon.TendonPlan
 ) -> DerivativePlan:
   """Build the index tables from the static fields of the model."""
   nv, tree = s["nv"], s["dof_treeid"]
@@ -53,11 +57,12 @@ def plan(
   row = np.repeat(np.arange(nv), s["D_rownnz"])
   col = s["D_colind"][: s["nD"]].astype(int)
   lower = row >= col
-  p = inertia.plan_packed(row[lower], col[lower], nv)
-  from_m = of_m.dense[p.row * nv + p.col]
+  p = symmetric.plan_packed(row[lower], col[lower], nv)
+  from_m = packed_m.dense[p.row * nv + p.col]
   return DerivativePlan(
-    packing=p, from_m=np.where(from_m < len(of_m.row), from_m, -1), to_m=p.dense[of_m.row * nv + of_m.col],
-    moment=inertia.plan_gram(p, moment.entry_out, moment.entry_dof), tendon=inertia.plan_gram(p, t.entry_tendon, t.entry_dof),
+    packing=p, from_m=np.where(from_m < len(packed_m.row), from_m, -1), to_m=p.dense[packed_m.row * nv + packed_m.col],
+    moment=symmetric.plan_gram(p, moment.entry_out, moment.entry_dof),
+    tendon=symmetric.plan_gram(p, t.entry_tendon, t.entry_dof),
     has_actuator=any(np.isin(s[field], kinds).any() for field, kinds in _WITH_SPEED.items()),
     tangent=tangent, entry=within[None] * nv + np.arange(nv)[:, None], same_tree=tree[:, None] == tree,
     free_body=s["jnt_bodyid"][free[alone]], free_dof=dof[alone][:, None] + np.arange(6),
@@ -66,7 +71,7 @@ def plan(
 
 def damping(m: Model, qvel: jax.Array) -> jax.Array:
   """Return the slope (nv, W) of the joints' damping over velocity, positive where damping resists the motion."""
-  return _slope(*transmission.dof_damping(m), qvel)
+  return _slope(*joint_params.dof_damping(m), qvel)
 
 
 def _slope(first, higher, speed):
@@ -93,8 +98,8 @@ def packed(m: Model, qvel, ten_velocity, ten_J, moment, actuator_slope: jax.Arra
   if m.opt.use_damper and m.plan.passive.has_damper:
     out = out - jnp.where(packing.diagonal[:, None], rows(damping(m, qvel), packing.row), 0)
   if m.opt.use_damper and m.plan.tendon_force.has_damper:
-    out = out - inertia.gram(p.tendon, ten_J, _slope(*tendon_force.damping(m), ten_velocity))
-  return out if actuator_slope is None else out + inertia.gram(p.moment, moment, actuator_slope)
+    out = out - symmetric.gram(p.tendon, ten_J, _slope(*tendon_force.damping(m), ten_velocity))
+  return out if actuator_slope is None else out + symmetric.gram(p.moment, moment, actuator_slope)
 
 
 def is_diagonal(m: Model) -> bool:

@@ -13,12 +13,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from mjx_lite.actuator import transmission
 from mjx_lite.math import linalg
 from mjx_lite.math.tree import SumPlan, mask_sum, plan_sum
 from mjx_lite.model.enums import BiasType, GainType, SolverType
 from mjx_lite.model.types import Model
 from mjx_lite.ops.select import rows
-from mjx_lite.smooth import derivative, inertia, passive, tendon, tendon_force, transmission
+from mjx_lite.smooth import derivative, inertia, passive
+from mjx_lite.tendon import force as tendon_force
+from mjx_lite.tendon import tendon
 
 
 class EffectivePlan(NamedTuple):
@@ -83,12 +86,14 @@ def build(m: Model, x: Inputs) -> Effective:
   Source: `mjd_effBuild`, `mjd_effShift`, `mjd_effActuation`.
   """
   p: EffectivePlan = m.plan.effective
-  h, of_m = m.opt.timestep, m.plan.inertia
+  h, packed_m = m.opt.timestep, m.plan.inertia
   diagonal, shift = _joints(m, x)
-  backbone = x.M + jnp.where(of_m.diagonal[:, None], rows(diagonal, of_m.row), 0)
+  backbone = x.M + jnp.where(packed_m.diagonal[:, None], rows(diagonal, packed_m.row), 0)
   if x.drag is not None:
     flat = x.drag.reshape(m.nv * m.nv, x.drag.shape[-1])
-    backbone = backbone - 0.5 * h * (rows(flat, of_m.row * m.nv + of_m.col) + rows(flat, of_m.col * m.nv + of_m.row))
+    backbone = backbone - 0.5 * h * (
+      rows(flat, packed_m.row * m.nv + packed_m.col) + rows(flat, packed_m.col * m.nv + packed_m.row)
+    )
   matrix = inertia.full(m, backbone)
   coupled = jnp.zeros((len(m.plan.derivative.free_body), x.qvel.shape[-1]), bool)
   if m.opt.solver == SolverType.PGS:
@@ -106,7 +111,7 @@ def build(m: Model, x: Inputs) -> Effective:
     matrix = matrix + linalg.gram(jac, jac * weight[:, None])
     shift = shift - transmission.to_joints(m, x.moment, h * stiffness * x.actuator_velocity)
     coupled = coupled | (mask_sum(p.free_out, jnp.where(weight != 0, 1.0, 0.0)) > 0)
-  backbone = jnp.where(of_m.diagonal[:, None], rows(jnp.diagonal(matrix).T, of_m.row), backbone)
+  backbone = jnp.where(packed_m.diagonal[:, None], rows(jnp.diagonal(matrix).T, packed_m.row), backbone)
   return Effective(matrix, backbone, shift, coupled)
 
 

@@ -6,8 +6,9 @@ import jax.numpy as jnp
 from mjx_lite.math import safe, vector
 from mjx_lite.model.types import Model
 from mjx_lite.ops.select import rows
-from mjx_lite.smooth import mass, tendon_force
+from mjx_lite.smooth import mass
 from mjx_lite.smooth.passive import joint_extensions
+from mjx_lite.tendon import force as tendon_force
 
 
 def potential(m: Model, qpos, xipos, ten_length, plastic) -> jax.Array:
@@ -40,7 +41,7 @@ def _joint_springs(m, qpos, plastic):
     return 0
   x = joint_extensions(m, qpos, plastic)
   total = 0
-  for joints, size in ((p.scalar, x.scalar), (p.free, safe.norm(x.shift)), (p.turn, safe.norm(x.turn))):
+  for joints, size in ((p.scalar, x.scalar), (p.free, safe.norm(x.shift)), (p.rotational, safe.norm(x.rotation))):
     if len(joints):
       stored = polynomial(size, rows(m.jnt_stiffness, joints), rows(m.jnt_stiffnesspoly, joints))
       total = total + vector.total(stored)

@@ -82,14 +82,14 @@ def fluid(m: Model, cdof, cvel, xipos, ximat, geom_xpos, geom_xmat, subtree_com,
   point = join([rows(xipos, p.box), rows(geom_xpos, p.ellipsoid)])
   mat = join([rows(ximat, p.box), rows(geom_xmat, p.ellipsoid)])
   arm = point - rows(subtree_com, m.body_rootid[p.body])
-  turn, shift = spatial.split(rows(cvel, p.body))
-  turn, shift = vector.mat_t_vec(mat, turn), vector.mat_t_vec(mat, shift + vector.cross(turn, arm) - m.opt.wind)
+  omega, shift = spatial.split(rows(cvel, p.body))
+  omega, shift = vector.mat_t_vec(mat, omega), vector.mat_t_vec(mat, shift + vector.cross(omega, arm) - m.opt.wind)
 
   nbox = len(p.box)
   torque, force = [], []
   for law, part in ((_box, slice(0, nbox)), (_ellipsoid, slice(nbox, None))):
     if len(p.body[part]):
-      found = law(m, p, turn[part], shift[part], drag_only)
+      found = law(m, p, omega[part], shift[part], drag_only)
       torque.append(found[0])
       force.append(found[1])
   torque, force = (vector.mat_vec(mat, join(x)) for x in (torque, force))
@@ -103,7 +103,7 @@ def _next(x: jax.Array, k: int) -> jax.Array:
   return jnp.concatenate([x[..., k:, :], x[..., :k, :]], axis=-2)
 
 
-def _box(m: Model, p: FluidPlan, turn, shift, drag_only):
+def _box(m: Model, p: FluidPlan, omega, shift, drag_only):
   """Return torque and force on the inertia boxes of bodies: of a sphere in Stokes flow, plus quadratic drag per face.
 
   All terms are drag.
@@ -114,19 +114,19 @@ def _box(m: Model, p: FluidPlan, turn, shift, drag_only):
   x, y, z = (rows(m.body_inertia, p.box)[:, k] for k in range(3))
   side = jnp.stack([y + z - x, x + z - y, x + y - z], axis=-2)
   size = jnp.sqrt(jnp.maximum(safe.MINVAL, side) / mass * 6)
-  torque = force = jnp.zeros_like(turn)
+  torque = force = jnp.zeros_like(omega)
   if p.has_viscosity:
     diameter = (size[:, :1] + size[:, 1:2] + size[:, 2:]) / 3
-    torque = torque - jnp.pi * diameter**3 * m.opt.viscosity * turn
+    torque = torque - jnp.pi * diameter**3 * m.opt.viscosity * omega
     force = force - 3 * jnp.pi * diameter * m.opt.viscosity * shift
   if p.has_density:
     a, b = _next(size, 1), _next(size, 2)
-    torque = torque - m.opt.density * size * (a**4 + b**4) / 64 * jnp.abs(turn) * turn
+    torque = torque - m.opt.density * size * (a**4 + b**4) / 64 * jnp.abs(omega) * omega
     force = force - m.opt.density / 2 * a * b * jnp.abs(shift) * shift
   return torque, force
 
 
-def _ellipsoid(m: Model, p: FluidPlan, turn, shift, drag_only):
+def _ellipsoid(m: Model, p: FluidPlan, omega, shift, drag_only):
   """Return torque and force on geoms as ellipsoids: added mass, Magnus and Kutta lift, drag.
 
   Source: `mj_addedMassForces`, `mj_viscousForces`; MuJoCo documentation, Fluid forces.
@@ -137,32 +137,32 @@ def _ellipsoid(m: Model, p: FluidPlan, turn, shift, drag_only):
   size = rows(flat, p.semiaxis)
   radius = rows(flat, p.semiaxis[:, 0])[:, None]
   size = size + jnp.where(p.capped[..., None], radius, 0)
-  torque = force = jnp.zeros_like(turn)
+  torque = force = jnp.zeros_like(omega)
   if p.has_viscosity:
     diameter = 2 / 3 * (size[:, :1] + size[:, 1:2] + size[:, 2:])
-    torque = torque - m.opt.viscosity * jnp.pi * diameter**3 * turn
+    torque = torque - m.opt.viscosity * jnp.pi * diameter**3 * omega
     force = force - m.opt.viscosity * 3 * jnp.pi * diameter * shift
   if p.has_density:
-    drag, lift = _drag_and_lift(size, turn, shift, blunt, slender, kutta, magnus)
-    torque = torque - m.opt.density * _angular_drag(size, turn, angular, slender)
+    drag, lift = _drag_and_lift(size, omega, shift, blunt, slender, kutta, magnus)
+    torque = torque - m.opt.density * _angular_drag(size, omega, angular, slender)
     force = force - m.opt.density * drag
     if not drag_only:
-      mass, inertia = prm[:, 6:9] * shift, prm[:, 9:12] * turn
-      torque = torque + m.opt.density * (vector.cross(mass, shift) + vector.cross(inertia, turn))
-      force = force + m.opt.density * (vector.cross(mass, turn) + lift)
+      mass, inertia = prm[:, 6:9] * shift, prm[:, 9:12] * omega
+      torque = torque + m.opt.density * (vector.cross(mass, shift) + vector.cross(inertia, omega))
+      force = force + m.opt.density * (vector.cross(mass, omega) + lift)
   return interaction * torque, interaction * force
 
 
-def _angular_drag(size, turn, angular, slender):
+def _angular_drag(size, omega, angular, slender):
   """Return the quadratic drag torque per density, to be subtracted."""
   a, b = _next(size, 1), _next(size, 2)
   moment = 8 / 15 * jnp.pi * size * jnp.maximum(a, b) ** 4
   largest, middle, _ = _sorted(size)
   most = 8 / 15 * jnp.pi * middle * largest**4
-  return safe.norm(turn * (angular * moment + slender * (most - moment)))[:, None] * turn
+  return safe.norm(omega * (angular * moment + slender * (most - moment)))[:, None] * omega
 
 
-def _drag_and_lift(size, turn, shift, blunt, slender, kutta, magnus):
+def _drag_and_lift(size, omega, shift, blunt, slender, kutta, magnus):
   """Return the quadratic drag, to be subtracted, and Magnus and Kutta lift, per density; both are finite at speed zero."""
   volume = 4 / 3 * jnp.pi * size[:, :1] * size[:, 1:2] * size[:, 2:]
   direction, speed = safe.normalize_with_norm(shift)
@@ -175,7 +175,7 @@ def _drag_and_lift(size, turn, shift, blunt, slender, kutta, magnus):
   seen = most * jnp.sqrt(squared / along)
   drag = speed * (blunt * seen + slender * (most - seen))
   lift = kutta * along / squared * seen * speed**2 * vector.cross(vector.cross(normal, direction), direction)
-  return drag * shift, magnus * volume * vector.cross(turn, shift) + lift
+  return drag * shift, magnus * volume * vector.cross(omega, shift) + lift
 
 
 def _sorted(size):

@@ -49,15 +49,15 @@ def geom_const(m: Model) -> GeomConst:
   """
   p: GeomConstPlan = m.plan.geom_const
   aabb, rbound, fluid = m.geom_aabb, m.geom_rbound, m.geom_fluid
-  for kind, who in p.kinds:
-    size = rows(m.geom_size, who)
+  for kind, geoms in p.kinds:
+    size = rows(m.geom_size, geoms)
     half = _EXTENTS[kind](size)
-    aabb = put(aabb, who, jnp.concatenate([jnp.zeros_like(half), half], axis=-2))
-    rbound = put(rbound, who, _RADII[kind](half))
-  for kind, who in p.fluid:
-    axes = _EXTENTS.get(kind, _all)(rows(m.geom_size, who))
-    given = jnp.broadcast_to(rows(m.geom_fluid, who)[:, :6], (len(who), 6, axes.shape[-1]))
-    fluid = put(fluid, who, jnp.concatenate([given, added_mass(axes)], axis=-2))
+    aabb = put(aabb, geoms, jnp.concatenate([jnp.zeros_like(half), half], axis=-2))
+    rbound = put(rbound, geoms, _RADII[kind](half))
+  for kind, geoms in p.fluid:
+    axes = _EXTENTS.get(kind, _all)(rows(m.geom_size, geoms))
+    given = jnp.broadcast_to(rows(m.geom_fluid, geoms)[:, :6], (len(geoms), 6, axes.shape[-1]))
+    fluid = put(fluid, geoms, jnp.concatenate([given, added_mass(axes)], axis=-2))
   return GeomConst(aabb, rbound, fluid)
 
 

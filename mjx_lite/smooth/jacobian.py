@@ -35,10 +35,10 @@ class Pair(NamedTuple):
 def plan(s: dict[str, Any]) -> JacobiansPlan:
   """Build the tables from the static fields of the model."""
   kind = s["jnt_type"][s["dof_jntid"]]
-  place = np.arange(s["nv"]) - s["jnt_dofadr"][s["dof_jntid"]]
+  nth = np.arange(s["nv"]) - s["jnt_dofadr"][s["dof_jntid"]]
   return JacobiansPlan(
     topology.moving_dofs(s), topology.subtrees(s)[:, s["dof_bodyid"]], s["body_rootid"][:, None],
-    (kind == JointType.BALL) | ((kind == JointType.FREE) & (place >= 3)),
+    (kind == JointType.BALL) | ((kind == JointType.FREE) & (nth >= 3)),
   )  # fmt: skip
 
 
@@ -49,8 +49,8 @@ def _about_com(m: Model, subtree_com, point, body):
 
 def jac(m: Model, cdof, subtree_com, point, body) -> Pair:
   """Return the Jacobians of a global point (3, W) that is fixed to a body. Source: `mj_jac`."""
-  turn, shift = spatial.split(jnp.where(_moves(m, body), cdof, 0))
-  return Pair(shift + vector.cross(turn, _about_com(m, subtree_com, point, body)[None]), turn)
+  rotation, shift = spatial.split(jnp.where(_moves(m, body), cdof, 0))
+  return Pair(shift + vector.cross(rotation, _about_com(m, subtree_com, point, body)[None]), rotation)
 
 
 def _moves(m, body):
@@ -67,11 +67,11 @@ def jac_dot(m: Model, cdof, cdof_dot, cvel, subtree_com, point, body) -> Pair:
   quaternion = m.plan.jacobians.quaternion[:, None, None]
   rate = jnp.where(quaternion, spatial.cross_motion(rows(cvel, m.dof_bodyid), cdof), cdof_dot)
   moves = _moves(m, body)
-  turn, shift = spatial.split(jnp.where(moves, rate, 0))
+  rotation, shift = spatial.split(jnp.where(moves, rate, 0))
   arm = _about_com(m, subtree_com, point, body)
   omega, v = spatial.split(pick(cvel, body))
   carried = vector.cross(jnp.where(moves, cdof[:, :3], 0), (v + vector.cross(omega, arm))[None])
-  return Pair(shift + vector.cross(turn, arm[None]) + carried, turn)
+  return Pair(shift + vector.cross(rotation, arm[None]) + carried, rotation)
 
 
 def apply_ft(m: Model, cdof, subtree_com, force, torque, point, body) -> jax.Array:
@@ -103,5 +103,5 @@ def acceleration(m: Model, cacc, cvel, subtree_com, pos, mat, body) -> jax.Array
   Source: `mj_objectAcceleration`.
   """
   omega, v = spatial.split(velocity(m, cvel, subtree_com, pos, mat, body))
-  turn, shift = spatial.split(velocity(m, cacc, subtree_com, pos, mat, body))
-  return spatial.join(turn, shift + vector.cross(omega, v))
+  rotation, shift = spatial.split(velocity(m, cacc, subtree_com, pos, mat, body))
+  return spatial.join(rotation, shift + vector.cross(omega, v))

@@ -59,8 +59,8 @@ class Poses(NamedTuple):
 def plan(s: dict[str, Any]) -> KinematicsPlan:
   """Build the index tables from the static fields of the model."""
   jnt_type, jnt_body, nbody, njnt = s["jnt_type"], s["jnt_bodyid"], s["nbody"], s["njnt"]
-  of = {t: np.flatnonzero(jnt_type == t) for t in JointType}
-  hinge, slide, ball, free = (of[t] for t in (JointType.HINGE, JointType.SLIDE, JointType.BALL, JointType.FREE))
+  by_type = {t: np.flatnonzero(jnt_type == t) for t in JointType}
+  hinge, slide, ball, free = (by_type[t] for t in (JointType.HINGE, JointType.SLIDE, JointType.BALL, JointType.FREE))
   still = np.append(free, njnt)
   joint_order = np.zeros(njnt + 1, int)
   joint_order[np.concatenate([hinge, ball, slide, still])] = np.arange(njnt + 1)
@@ -88,12 +88,12 @@ def plan(s: dict[str, Any]) -> KinematicsPlan:
   ndepth = depth.max(initial=0)
   width = np.bincount(depth)[1:].max(initial=0)
   node, parent = np.zeros((ndepth, width), int), np.zeros((ndepth, width, width))
-  row, place = np.zeros(len(depth), int), np.zeros(len(depth), int)
+  row, position = np.zeros(len(depth), int), np.zeros(len(depth), int)
   for k in range(1, ndepth + 1):
     members = np.flatnonzero(depth == k)
     node[k - 1, : len(members)] = members
     row[members] = np.arange(len(members))
-    place[members] = 1 + (k - 1) * width + np.arange(len(members))
+    position[members] = 1 + (k - 1) * width + np.arange(len(members))
     if k > 1:
       parent[k - 1, np.arange(len(members)), row[above[members]]] = 1
   return KinematicsPlan(
@@ -109,8 +109,8 @@ def plan(s: dict[str, Any]) -> KinematicsPlan:
     later_joint=later_joint,
     node=node,
     parent=parent,
-    body_node=place[last],
-    joint_node=place[joint_node],
+    body_node=position[last],
+    joint_node=position[joint_node],
   )
 
 
@@ -147,15 +147,18 @@ def kinematics(m: Model, qpos: jax.Array, mocap_pos: jax.Array, mocap_quat: jax.
 
   # frames fixed to bodies, in one batch
   bodies = [np.arange(m.nbody), m.geom_bodyid, m.site_bodyid]
-  offset, turn = join([m.body_ipos, m.geom_pos, m.site_pos]), join([m.body_iquat, m.geom_quat, m.site_quat])
+  offset, rotation = join([m.body_ipos, m.geom_pos, m.site_pos]), join([m.body_iquat, m.geom_quat, m.site_quat])
   carrier_pos, carrier = vector.split(rows(pose, np.concatenate(bodies)), 3)
   frame_pos = carrier_pos + quat.rotate(carrier, offset)
-  frame_quat = linear.materialized(quat.mul(carrier, turn))
+  frame_quat = linear.materialized(quat.mul(carrier, rotation))
   frame_mat = quat.to_mat(join([xquat, frame_quat]))
   sizes = m.nbody, m.ngeom, m.nsite
   xmat, *frames = jax.lax.split(frame_mat, (m.nbody, *sizes))
-  inertial, geoms, sites = zip(jax.lax.split(frame_pos, sizes), frames, jax.lax.split(frame_quat, sizes), strict=True)
-  return Poses(xpos, xquat, xmat, *inertial, xanchor, xaxis, *geoms, *sites)
+  inertial, geom, site = zip(jax.lax.split(frame_pos, sizes), frames, jax.lax.split(frame_quat, sizes), strict=True)
+  return Poses(
+    xpos=xpos, xquat=xquat, xmat=xmat, xipos=inertial[0], ximat=inertial[1], xiquat=inertial[2], xanchor=xanchor, xaxis=xaxis,
+    geom_xpos=geom[0], geom_xmat=geom[1], geom_xquat=geom[2], site_xpos=site[0], site_xmat=site[1], site_xquat=site[2],
+  )  # fmt: skip
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
@@ -190,10 +193,10 @@ def _world(like: jax.Array) -> jax.Array:
   return jnp.broadcast_to(np.eye(7, 1, -3, like.dtype), (1, *like.shape[1:]))
 
 
-def _placed(parent: jax.Array, mine: jax.Array) -> jax.Array:
+def _placed(parent: jax.Array, local: jax.Array) -> jax.Array:
   """Return the world poses (n, 7, W) of nodes, from world poses of parents and poses in the parents' frames."""
-  (point, turn), (there, turned) = vector.split(parent, 3), vector.split(mine, 3)
-  return jnp.concatenate([point + quat.rotate(turn, there), quat.mul(turn, turned)], axis=-2)
+  (pos, rot), (local_pos, local_rot) = vector.split(parent, 3), vector.split(local, 3)
+  return jnp.concatenate([pos + quat.rotate(rot, local_pos), quat.mul(rot, local_rot)], axis=-2)
 
 
 def _stacked(p: KinematicsPlan, local: jax.Array) -> jax.Array:
@@ -205,8 +208,8 @@ def _stacked(p: KinematicsPlan, local: jax.Array) -> jax.Array:
   # checkpointed: reverse mode recomputes from the loop's carry instead of saving the operands of each product
   @functools.partial(jax.checkpoint, prevent_cse=False)
   def down(above, x):
-    mine, row, mask = x
-    placed = _placed(_at_parents(above, row, mask), mine)
+    local_poses, row, mask = x
+    placed = _placed(_at_parents(above, row, mask), local_poses)
     return placed, placed
 
   # the parent of the first depth is the world: the identity in row 0, which is the parent's row of every node of this depth
@@ -245,14 +248,14 @@ def _joint_transforms(m, p, qpos):
   hinge_axis = rows(m.jnt_axis, p.hinge)
   cos, sin = linear.materialized(trig.cos_sin(half))
   hinge_quat = jnp.concatenate([cos, sin * hinge_axis], axis=-2)
-  turn_quat = join([hinge_quat, safe.normalize(rows(qpos, p.quat_adr))])
+  rotation = join([hinge_quat, safe.normalize(rows(qpos, p.quat_adr))])
   arm = rows(m.jnt_pos, np.concatenate([p.hinge, p.ball]))
-  turn_pos = arm - quat.rotate(turn_quat, arm)  # the anchor does not move
+  rotation_pos = arm - quat.rotate(rotation, arm)  # the anchor does not move
 
   shift = rows(qpos, m.jnt_qposadr[p.slide]) - rows(m.qpos0, m.jnt_qposadr[p.slide])
   none = len(p.free) + 1
-  pos = join([turn_pos, shift[:, None] * rows(m.jnt_axis, p.slide), jnp.zeros((none, 3, 1), qpos.dtype)], p.joint_order)
+  pos = join([rotation_pos, shift[:, None] * rows(m.jnt_axis, p.slide), jnp.zeros((none, 3, 1), qpos.dtype)], p.joint_order)
   identity = np.eye(4, 1, dtype=qpos.dtype)[None]
-  rot = join([turn_quat, jnp.broadcast_to(identity, (len(p.slide) + none, 4, 1))], p.joint_order)
+  rot = join([rotation, jnp.broadcast_to(identity, (len(p.slide) + none, 4, 1))], p.joint_order)
   still = jnp.zeros((len(p.hinge) + len(p.ball), 1), qpos.dtype)
   return pos, rot, join([still, shift, jnp.zeros((none, 1), qpos.dtype)], p.joint_order)[: m.njnt]

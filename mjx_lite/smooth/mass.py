@@ -14,19 +14,19 @@ import jax.numpy as jnp
 from mjx_lite.math import linalg, vector
 from mjx_lite.model.types import Model
 from mjx_lite.ops.select import rows
-from mjx_lite.smooth import articulated, inertia, transmission
+from mjx_lite.smooth import articulated, inertia, joint_params
 from mjx_lite.smooth.articulated import Packed
 
 
 def is_articulated(m: Model) -> bool:
   """Return whether the articulated method is used; a model without dofs uses it too."""
-  return not (m.nv and (m.plan.articulated.few or m.plan.tendon_inertia.present))
+  return not (m.nv and (m.plan.articulated.is_small or m.plan.tendon_inertia.present))
 
 
 def factor(m: Model, cinert: jax.Array, cdof: jax.Array, packed_m: jax.Array, extra: jax.Array | None = None) -> Any:
   """Factor M + diag(extra), with extra (nv, W)."""
   if is_articulated(m):
-    diagonal = transmission.dof_armature(m)
+    diagonal = joint_params.dof_armature(m)
     diagonal = jnp.broadcast_to(diagonal if extra is None else diagonal + extra, (m.nv, cdof.shape[-1]))
     return articulated.factor(m, cinert, cdof, diagonal)
   if extra is not None:

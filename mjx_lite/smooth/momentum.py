@@ -29,8 +29,8 @@ def subtree_vel(m: Model, cinert, cvel, subtree_com) -> SubtreeVel:
   root = rows(subtree_com, m.body_rootid)
   spin = spin - vector.cross(subtree_com[1:] - root[1:], push)
   # the world's subtree contains all trees, and their momenta are about different points
-  turn, shift = spatial.split(momentum)
-  all_spin = vector.total(turn + vector.cross(root - subtree_com[:1], shift))[None]
+  angular, shift = spatial.split(momentum)
+  all_spin = vector.total(angular + vector.cross(root - subtree_com[:1], shift))[None]
   speed = safe.quotient(jnp.concatenate([vector.total(shift)[None], push]), m.body_subtreemass[:, None])
   return SubtreeVel(speed, jnp.concatenate([all_spin, spin]))
 
@@ -53,9 +53,9 @@ def angmom_mat(m: Model, crb, cdof, subtree_com, body: jax.Array) -> jax.Array:
 
   Source: `mj_angmomMat`.
   """
-  turn, shift = spatial.split(dof_momentum(m, crb, cdof, body))
+  angular, shift = spatial.split(dof_momentum(m, crb, cdof, body))
   arm = pick(subtree_com, body) - rows(subtree_com, m.body_rootid[m.dof_bodyid])
-  return turn - vector.cross(arm, shift)
+  return angular - vector.cross(arm, shift)
 
 
 def jac_subtree_com(m: Model, crb, cdof, body: jax.Array) -> jax.Array:

@@ -11,7 +11,7 @@ from mjx_lite.math.tree import mask_sum
 from mjx_lite.model.enums import JointType
 from mjx_lite.model.types import Model
 from mjx_lite.ops.select import join, rows
-from mjx_lite.smooth import transmission
+from mjx_lite.smooth import joint_params
 from mjx_lite.smooth.plastic import reference
 
 
@@ -20,8 +20,8 @@ class PassivePlan(NamedTuple):
 
   scalar: np.ndarray  # slide and hinge joints
   free: np.ndarray
-  turn: np.ndarray  # ball and free joints
-  turn_adr: np.ndarray  # (n, 4) qpos addresses of the quaternions of `turn`
+  rotational: np.ndarray  # ball and free joints
+  quat_adr: np.ndarray  # (n, 4) qpos addresses of the quaternions of `rotational`
   dof_order: np.ndarray  # dof -> row in the concatenation (scalar, free translations, rotations)
   has_spring: bool
   has_damper: bool
@@ -42,13 +42,13 @@ def plan(s: dict[str, Any], pruned: frozenset[str]) -> PassivePlan:
   t, dofadr = s["jnt_type"], s["jnt_dofadr"]
   scalar = np.flatnonzero((t == JointType.SLIDE) | (t == JointType.HINGE))
   free = np.flatnonzero(t == JointType.FREE)
-  turn = np.flatnonzero((t == JointType.BALL) | (t == JointType.FREE))
-  skip = np.where(t[turn] == JointType.FREE, 3, 0)
+  rotational = np.flatnonzero((t == JointType.BALL) | (t == JointType.FREE))
+  skip = np.where(t[rotational] == JointType.FREE, 3, 0)
   dofs = np.concatenate(
     [
       dofadr[scalar],
       (dofadr[free][:, None] + np.arange(3)).ravel(),
-      (dofadr[turn][:, None] + skip[:, None] + np.arange(3)).ravel(),
+      (dofadr[rotational][:, None] + skip[:, None] + np.arange(3)).ravel(),
     ]
   ).astype(int)
   order = np.zeros(s["nv"], int)
@@ -56,8 +56,8 @@ def plan(s: dict[str, Any], pruned: frozenset[str]) -> PassivePlan:
   return PassivePlan(
     scalar=scalar,
     free=free,
-    turn=turn,
-    turn_adr=s["jnt_qposadr"][turn][:, None] + skip[:, None] + np.arange(4),
+    rotational=rotational,
+    quat_adr=s["jnt_qposadr"][rotational][:, None] + skip[:, None] + np.arange(4),
     dof_order=order,
     has_spring="jnt_stiffness" not in pruned,
     has_damper=not {"dof_damping", "actuator_damping"} <= pruned,
@@ -86,7 +86,7 @@ def passive(m: Model, qpos, qvel, cdof, xipos, subtree_com, plastic) -> Passive:
   spring = _spring(m, p, joint_extensions(m, qpos, plastic)) if p.has_spring and m.opt.use_spring else zero
   damper = zero
   if p.has_damper and m.opt.use_damper:
-    damper = -polynomial(qvel, *transmission.dof_damping(m), jnp.abs(qvel))
+    damper = -polynomial(qvel, *joint_params.dof_damping(m), jnp.abs(qvel))
   gravcomp = zero
   if p.has_gravcomp and m.opt.use_gravity and m.opt.use_passive:
     gravcomp = _gravcomp(m, cdof, xipos, subtree_com)
@@ -99,7 +99,7 @@ class Extensions(NamedTuple):
 
   scalar: jax.Array  # (n, W) slide and hinge joints
   shift: jax.Array  # (n, 3, W) translation of free joints
-  turn: jax.Array  # (n, 3, W) rotation vector of ball and free joints
+  rotation: jax.Array  # (n, 3, W) rotation vector of ball and free joints
 
 
 def joint_extensions(m: Model, qpos, plastic) -> Extensions:
@@ -108,10 +108,10 @@ def joint_extensions(m: Model, qpos, plastic) -> Extensions:
   rest = reference(m, plastic)
   adr = m.jnt_qposadr[p.scalar]
   free_adr = m.jnt_qposadr[p.free][:, None] + np.arange(3)
-  turned, unturned = (rows(q, p.turn_adr) for q in (qpos, rest))
+  current, resting = (rows(q, p.quat_adr) for q in (qpos, rest))
   return Extensions(
     rows(qpos, adr) - rows(rest, adr), rows(qpos, free_adr) - rows(rest, free_adr),
-    quat.sub(safe.normalize(turned), unturned),
+    quat.sub(safe.normalize(current), resting),
   )  # fmt: skip
 
 
@@ -125,7 +125,7 @@ def _spring(m, p, x):
     return dif * (k + size * (poly[:, 0] + poly[:, 1] * size))[:, None]
 
   flat = lambda f: f.reshape(3 * f.shape[0], f.shape[-1])  # noqa: E731
-  return -join([scalar, flat(radial(x.shift, p.free)), flat(radial(x.turn, p.turn))], p.dof_order)
+  return -join([scalar, flat(radial(x.shift, p.free)), flat(radial(x.rotation, p.rotational))], p.dof_order)
 
 
 def stiffness(m: Model, x: Extensions) -> jax.Array:
@@ -143,7 +143,7 @@ def stiffness(m: Model, x: Extensions) -> jax.Array:
     k = slope(safe.norm(dif), joints)
     return jnp.broadcast_to(k[:, None], (len(joints), 3, k.shape[-1])).reshape(3 * len(joints), k.shape[-1])
 
-  return join([slope(x.scalar, p.scalar), radial(x.shift, p.free), radial(x.turn, p.turn)], p.dof_order)
+  return join([slope(x.scalar, p.scalar), radial(x.shift, p.free), radial(x.rotation, p.rotational)], p.dof_order)
 
 
 def _gravcomp(m, cdof, xipos, subtree_com):

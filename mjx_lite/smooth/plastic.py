@@ -71,11 +71,11 @@ def advance(m: Model, qpos: jax.Array, plastic: jax.Array) -> jax.Array:
   parts = [scalar]
   if len(p.ball):
     old = rows(plastic, m.jnt_plasticadr[p.ball][:, None] + np.arange(4))
-    turn = quat.sub(safe.normalize(rows(qpos, p.ball_adr)), old)
-    angle = safe.norm(turn)
+    rotation = quat.sub(safe.normalize(rows(qpos, p.ball_adr)), old)
+    angle = safe.norm(rotation)
     share = safe.divide(jnp.maximum(angle - rows(limit, p.ball), 0), angle)
     yields = share > 0
-    moved = quat.integrate(old, turn, jnp.where(yields, share, 0)[:, None])
+    moved = quat.integrate(old, rotation, jnp.where(yields, share, 0)[:, None])
     new = jnp.where(yields[:, None], moved, old)
     parts.append(new.reshape(4 * len(p.ball), new.shape[-1]))
   return join([join(parts, p.order), plastic[len(p.order) :]])

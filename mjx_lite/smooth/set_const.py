@@ -11,13 +11,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from mjx_lite.actuator import transmission
 from mjx_lite.math import quat, safe, spatial, vector
 from mjx_lite.math.groups import GroupPlan, plan_groups
 from mjx_lite.math.tree import SumPlan, mask_sum, plan_sum
 from mjx_lite.model.enums import JointType
 from mjx_lite.model.types import Model
 from mjx_lite.ops.select import join, put, rows, rows_or_zero
-from mjx_lite.smooth import com, geom_const, inertia, kinematics, mass, tendon, tendon_inertia, transmission
+from mjx_lite.smooth import com, geom_const, inertia, kinematics, mass
+from mjx_lite.tendon import inertia as tendon_inertia
+from mjx_lite.tendon import tendon
 
 
 class SetConstPlan(NamedTuple):
@@ -65,13 +68,13 @@ def plan(s: dict[str, Any], about_com: com.ComPlan) -> SetConstPlan:
   moves[0] = False
   slides = moves & (s["body_simple"] == 2)
   body, slider = np.flatnonzero(moves & ~slides), np.flatnonzero(slides)
-  place = np.full(nbody, -1)
-  place[slider] = np.arange(len(slider))
+  slider_index = np.full(nbody, -1)
+  slider_index[slider] = np.arange(len(slider))
 
   # the three dofs of a rotation, and of a free translation, share one value
   first = np.arange(nv) - s["jnt_dofadr"][s["dof_jntid"]]
-  several = np.isin(s["jnt_type"][s["dof_jntid"]], (JointType.FREE, JointType.BALL))
-  block = np.arange(nv) - np.where(several, first % 3, 0)
+  in_triple = np.isin(s["jnt_type"][s["dof_jntid"]], (JointType.FREE, JointType.BALL))
+  block = np.arange(nv) - np.where(in_triple, first % 3, 0)
   same = block[:, None] == block
   mean = same / same.sum(axis=1, keepdims=True)
 
@@ -81,7 +84,7 @@ def plan(s: dict[str, Any], about_com: com.ComPlan) -> SetConstPlan:
     slider=slider,
     body_dof=about_com.ancestor_dof.matrix[body] > 0,
     dof_mean=plan_sum(mean),
-    dof_slider=place[dof_body],
+    dof_slider=slider_index[dof_body],
     length_joint=np.arange(s["njnt"]),
     length_body=np.stack([s["jnt_bodyid"], s["body_parentid"][s["jnt_bodyid"]]]).astype(int),
     length=plan_groups(owner, nbody),
@@ -121,9 +124,17 @@ def constants(m: Model) -> Constants:
   act = transmission.transmission(m, _pose(m, wide(m.qpos0), x, c, t))
 
   inv = _inverse_weights(m, p, x, c, t, act, lambda b: mass.solve(m, factor, b))
+  diagonal, dof_length = rows(crb.M, m.plan.inertia.diagonal_entry), _dof_length(m, p, x)
+  eq_data = _eq_data(m, x)
+  cam_pos0, cam_poscom0, cam_mat0 = _cameras(m, x, c)
+  light_pos0, light_poscom0, light_dir0 = _lights(m, x, c)
   return Constants(
-    subtree, inv.body, rows(crb.M, m.plan.inertia.diagonal_entry), inv.dof, _dof_length(m, p, x), *shapes,
-    t.ten_length, inv.tendon, act.length, inv.actuator, _eq_data(m, x), *_cameras(m, x, c), *_lights(m, x, c),
+    body_subtreemass=subtree, body_invweight0=inv.body,
+    dof_M0=diagonal, dof_invweight0=inv.dof, dof_length=dof_length,
+    **shapes._asdict(),
+    tendon_length0=t.ten_length, tendon_invweight0=inv.tendon, actuator_length0=act.length, actuator_acc0=inv.actuator,
+    eq_data=eq_data, cam_pos0=cam_pos0, cam_poscom0=cam_poscom0, cam_mat0=cam_mat0,
+    light_pos0=light_pos0, light_poscom0=light_poscom0, light_dir0=light_dir0,
   )  # fmt: skip
 
 
@@ -131,7 +142,7 @@ def _pose(m, qpos, x, c, t):
   """Return the inputs of transmissions, without contacts."""
   n, width = m.plan.contact.ncon, qpos.shape[-1]
   pos, frame = jnp.zeros((n, 3, width), qpos.dtype), jnp.zeros((n, 3, 3, width), qpos.dtype)
-  apart, geom = jnp.full((n, width), -1), jnp.zeros((n, 2, width), jnp.int32)
+  no_contact, geom = jnp.full((n, width), -1), jnp.zeros((n, 2, width), jnp.int32)
   return transmission.Pose(
     qpos=qpos,
     xquat=x.xquat,
@@ -143,7 +154,7 @@ def _pose(m, qpos, x, c, t):
     ten_J=t.ten_J,
     contact_pos=pos,
     contact_frame=frame,
-    contact_exclude=apart,
+    contact_exclude=no_contact,
     contact_geom=geom,
   )
 
@@ -159,9 +170,11 @@ def _inverse_weights(m, p, x, c, t, act, solve) -> _InverseWeights:
   """Return J M^-1 J' of bodies, dofs and tendons, and |M^-1 J'| of actuators, from one solve with all rows J."""
   nv, nb, width = m.nv, len(p.body), c.cdof.shape[-1]
   moved = jnp.asarray(p.body_dof)[:, :, None, None]
-  turn, shift = spatial.split(c.cdof)
+  rotation, shift = spatial.split(c.cdof)
   arm = (rows(x.xipos, p.body) - rows(c.subtree_com, m.body_rootid[p.body]))[:, None]
-  jac = jnp.concatenate([jnp.where(moved, shift + vector.cross(turn, arm), 0), jnp.where(moved, turn, 0) + 0 * arm], axis=-2)
+  jac = jnp.concatenate(
+    [jnp.where(moved, shift + vector.cross(rotation, arm), 0), jnp.where(moved, rotation, 0) + 0 * arm], axis=-2
+  )
   jac = jnp.moveaxis(jac, 2, 1).reshape(6 * nb, nv, width)
   unit = jnp.broadcast_to(jnp.eye(nv, dtype=jac.dtype)[..., None], (nv, nv, width))
   k = m.plan.transmission
@@ -173,12 +186,12 @@ def _inverse_weights(m, p, x, c, t, act, solve) -> _InverseWeights:
 
   acc = jax.vmap(solve)(jac)
   weight = jnp.sum(jac * acc, axis=1)
-  of_body = weight[: 6 * nb].reshape(nb, 2, 3, width)
-  of_body = (of_body[:, :, 0] + of_body[:, :, 1] + of_body[:, :, 2]) / 3
+  body_weight = weight[: 6 * nb].reshape(nb, 2, 3, width)
+  body_weight = (body_weight[:, :, 0] + body_weight[:, :, 1] + body_weight[:, :, 2]) / 3
   light = safe.quotient(1, rows(m.body_mass, p.slider))
   light = jnp.broadcast_to(light, (len(p.slider), width))
   body = jnp.zeros((m.nbody, 2, width), jac.dtype)
-  body = put(put(body, p.body, of_body), p.slider, jnp.stack([light, jnp.zeros_like(light)], axis=1))
+  body = put(put(body, p.body, body_weight), p.slider, jnp.stack([light, jnp.zeros_like(light)], axis=1))
   dof = mask_sum(p.dof_mean, weight[6 * nb : 6 * nb + nv])
   dof = jnp.where((p.dof_slider >= 0)[:, None], rows_or_zero(light, p.dof_slider), dof)
   norm = safe.sqrt(jnp.sum(acc[6 * nb + nv + m.ntendon :] ** 2, axis=1))
@@ -198,7 +211,7 @@ def _dof_length(m, p, x):
   reach = m.geom_rbound + safe.norm(rows(x.xipos, m.geom_bodyid) - x.geom_xpos)
   dist.append(jnp.where(m.geom_rbound > 0, reach, 0))
   dist = join([*dist, jnp.zeros((1, 1), x.xipos.dtype)])
-  index = np.pad(p.length.index, ((0, 0), (0, 1)), constant_values=p.length.nrow)  # a zero for bodies without distances
+  index = np.pad(p.length.members, ((0, 0), (0, 1)), constant_values=p.length.nrow)  # a zero for bodies without distances
   size = jnp.maximum(safe.largest(rows(dist, index), axis=1), 1e-5)
   size = jnp.where((np.arange(m.nbody) == 0)[:, None], 1e-5, size)
   return jnp.where(p.rotates[:, None], rows(size, m.dof_bodyid), 1)
@@ -208,35 +221,35 @@ def _eq_data(m, x):
   """Return eq_data with the second anchor of constraints between bodies, and the relative pose of welds that request it."""
   p = m.plan.rows.equality
   is_weld = np.isin(np.arange(len(p.point)), p.turn)
-  mine = np.flatnonzero(~p.is_site)
-  if not len(mine):
+  between_bodies = np.flatnonzero(~p.is_site)
+  if not len(between_bodies):
     return m.eq_data
-  point = p.point[mine]
-  given, found = np.where(is_weld, p.body[::-1], p.body)[:, mine]
+  point = p.point[between_bodies]
+  given, found = np.where(is_weld, p.body[::-1], p.body)[:, between_bodies]
   data = rows(m.eq_data, point)
   anchor = rows(x.xpos, given) + vector.mat_vec(rows(x.xmat, given), data[:, :3])
   anchor = vector.mat_t_vec(rows(x.xmat, found), anchor - rows(x.xpos, found))
-  q1, q2 = (rows(x.xquat, b) for b in p.body[:, mine])
-  turn = quat.mul(quat.conjugate(q1), q2)
+  q1, q2 = (rows(x.xquat, b) for b in p.body[:, between_bodies])
+  rotation = quat.mul(quat.conjugate(q1), q2)
   data = jnp.broadcast_to(data, (*data.shape[:2], anchor.shape[-1]))
-  fresh = jnp.concatenate([data[:, :3], anchor, turn, data[:, 10:]], axis=1)
-  turned = is_weld[mine][:, None, None]
+  fresh = jnp.concatenate([data[:, :3], anchor, rotation, data[:, 10:]], axis=1)
+  welded = is_weld[between_bodies][:, None, None]
   kept = jnp.where(data[:, 11:] != 0, fresh, data)
   fresh = jnp.concatenate([fresh[:, :6], data[:, 6:]], axis=1)
-  return put(m.eq_data, point, jnp.where(turned, kept, fresh))
+  return put(m.eq_data, point, jnp.where(welded, kept, fresh))
 
 
-def _place0(m, body, target, pos, x, c):
+def _position0(m, body, target, pos, x, c):
   """Return positions relative to the body and to a centre of mass, with cameras or lights fixed to their bodies."""
   arm = quat.rotate(rows(x.xquat, body), pos)
   return arm, rows(x.xpos, body) + arm - rows(c.subtree_com, np.where(target >= 0, target, body))
 
 
 def _cameras(m, x, c):
-  at = _place0(m, m.cam_bodyid, m.cam_targetbodyid, m.cam_pos, x, c)
+  at = _position0(m, m.cam_bodyid, m.cam_targetbodyid, m.cam_pos, x, c)
   return *at, quat.to_mat(quat.mul(rows(x.xquat, m.cam_bodyid), m.cam_quat))
 
 
 def _lights(m, x, c):
-  at = _place0(m, m.light_bodyid, m.light_targetbodyid, m.light_pos, x, c)
+  at = _position0(m, m.light_bodyid, m.light_targetbodyid, m.light_pos, x, c)
   return *at, safe.normalize(quat.rotate(rows(x.xquat, m.light_bodyid), m.light_dir))

@@ -19,7 +19,7 @@ from mjx_lite.constraint import jacobian
 from mjx_lite.constraint.rows import Jacobian
 from mjx_lite.math import krylov, linalg, vector
 from mjx_lite.model.types import Model
-from mjx_lite.smooth import articulated, inertia, mass, transmission
+from mjx_lite.smooth import articulated, inertia, joint_params, mass
 from mjx_lite.solver import coupling
 from mjx_lite.solver.cost import Zones
 
@@ -89,7 +89,7 @@ def factor(m: Model, metric: Metric, j: Jacobian, zones: Zones) -> Any:
   """Factor M + J' H J for `solve`; H is the curvature of the rows."""
   if not is_tree_sparse(m) and not is_coupled(m):
     return linalg.cholesky(dense_m(m, metric) + jacobian.dense_curvature(m, j, metric.cdof, zones.weight, zones.cone))
-  diagonal = transmission.dof_armature(m) + jacobian.unit_curvature(m, zones.weight)
+  diagonal = joint_params.dof_armature(m) + jacobian.unit_curvature(m, zones.weight)
   if not m.plan.contact.ncon:
     return articulated.factor(m, metric.cinert, metric.cdof, diagonal)
   curvature = jacobian.contact_curvature(m, j, zones.weight, zones.cone)

@@ -106,8 +106,8 @@ def test_every_transmission_over_positions():
   rng = np.random.default_rng(3)
   along = jnp.asarray(rng.normal(size=m.nv))
 
-  def f(turn):
-    at = mjx.fwd_position(m, d.replace(qpos=mjx.integrate_pos(m, d.qpos, turn, 1.0), qvel=along))
+  def f(rotation):
+    at = mjx.fwd_position(m, d.replace(qpos=mjx.integrate_pos(m, d.qpos, rotation, 1.0), qvel=along))
     return jnp.concatenate([at.actuator_length, mjx.fwd_velocity(m, at).actuator_velocity])
 
   zero = jnp.zeros(m.nv)

@@ -38,7 +38,7 @@ SERVOS = """
 
 def test_servos():
   """Targets beyond half a turn, states that are put on the other side, a quaternion that is zero."""
-  model, rng, turned = optimal(mujoco.MjModel.from_xml_string(SERVOS)), np.random.default_rng(0), []
+  model, rng, reanchored = optimal(mujoco.MjModel.from_xml_string(SERVOS)), np.random.default_rng(0), []
 
   def control(i, data):
     if i % 10 == 0:
@@ -46,10 +46,10 @@ def test_servos():
       data.ctrl[3:7] *= i % 3 > 0
     if i % 40 == 20:
       data.act[:] = 3.4 * rng.uniform(-1, 1, model.na)
-    turned.append(np.linalg.norm(data.act[:3]) > np.pi + 0.05)
+    reanchored.append(np.linalg.norm(data.act[:3]) > np.pi + 0.05)
 
   wrong, _ = compare_along(model, 160, control)
-  assert any(turned)
+  assert any(reanchored)
   assert not wrong, "\n".join(wrong[:20])
 
 

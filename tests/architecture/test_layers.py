@@ -16,9 +16,9 @@ from mjx_lite.model import enums, pytree
 ROOT = pathlib.Path(mjx.__file__).parent
 # layers from the bottom; a module may import from its own package and from those before it
 ORDER = (
-  "errors", "compiler", "ops", "math", "model", "batching", "collision", "smooth", "actuator", "constraint", "solver", "sensor",
-  "integrate", "plan", "pipeline", "support", "api", "io", "rollout", "derivative", "check_grad", "explain", "__init__", "viz",
-  "envs", "control", "rl", "sysid", "cli", "__main__",
+  "errors", "compiler", "ops", "math", "model", "batching", "collision", "tendon", "actuator", "smooth", "constraint", "solver",
+  "sensor", "integrate", "plan", "pipeline", "support", "api", "io", "rollout", "derivative", "check_grad", "explain",
+  "__init__", "viz", "envs", "control", "rl", "sysid", "cli", "__main__",
 )  # fmt: skip
 MAY_REPLACE = (
   "pipeline", "api.py", "rollout.py", "derivative.py", "check_grad.py", "explain.py", "io", "envs", "control", "rl", "sysid",

@@ -18,8 +18,9 @@ def test_largest_and_its_first_place(n):
   np.testing.assert_array_equal(extreme.largest(jnp.asarray(x)), x.max(axis=-2))
 
 
-def test_no_number_has_the_last_place():
-  assert extreme.first_largest(jnp.full((1, 20, 2), jnp.nan))[1].tolist() == [[19, 19]]
+@pytest.mark.parametrize("n", [5, 8, 20, 90])
+def test_index_is_zero_without_a_number(n):
+  assert extreme.first_largest(jnp.full((1, n, 2), jnp.nan))[1].tolist() == [[0, 0]]
 
 
 @pytest.mark.parametrize("number", [0, 2, 6])

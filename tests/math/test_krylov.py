@@ -15,8 +15,8 @@ def _system(rank):
   rng = np.random.default_rng(rank)
   factor = rng.standard_normal((N, N))
   p = factor @ factor.T + np.eye(N)
-  some = rng.standard_normal((N, rank))
-  r = some @ some.T - 0.3 * p * (rank == N)
+  low_rank = rng.standard_normal((N, rank))
+  r = low_rank @ low_rank.T - 0.3 * p * (rank == N)
   return p, r, rng.standard_normal((N, WIDTH))
 
 
@@ -58,8 +58,8 @@ def test_digits_are_those_of_the_residual():
   previous = 0
   for digits in (0.1, 0.3, 0.6):
     x, calls = _solve(p, r, b, digits)
-    left = np.linalg.norm(b - (p + r) @ x, axis=0) / np.linalg.norm(b, axis=0)
-    assert left.max() <= np.finfo(float).eps ** digits
+    residual = np.linalg.norm(b - (p + r) @ x, axis=0) / np.linalg.norm(b, axis=0)
+    assert residual.max() <= np.finfo(float).eps ** digits
     assert calls[0] > previous
     previous = calls[0]
   assert _solve(p, r, b, 0.9, iterations=2)[1] == [2, 2]

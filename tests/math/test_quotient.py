@@ -31,10 +31,10 @@ def test_value_and_derivatives(num, den, dtype):
     assert all(np.isfinite(h).all() for h in jax.tree.leaves(first(jax.jacfwd(safe.quotient, (0, 1)), (0, 1))(x, y)))
 
 
-@pytest.mark.parametrize("how", ["eager", "jit", "vmap"])
+@pytest.mark.parametrize("transform", ["eager", "jit", "vmap"])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("motor", ['lugre="1000 1"', 'lugre="1000 1 .1 .2 0"'])
-def test_bristles_without_friction(motor, dtype, how):
+def test_bristles_without_friction(motor, dtype, transform):
   """The gradient of a rollout over the controls, beside differences in double precision."""
 
   def build(dtype):
@@ -52,10 +52,10 @@ def test_bristles_without_friction(motor, dtype, how):
 
   ctrl = np.array([[1.0], [3.0], [10.0], [2.0], [1.0]])
   grad = jax.grad(build(dtype))
-  if how == "vmap":
+  if transform == "vmap":
     found = jax.jit(jax.vmap(grad))(jnp.asarray(np.stack([ctrl, ctrl]), dtype))[1]
   else:
-    found = (jax.jit(grad) if how == "jit" else grad)(jnp.asarray(ctrl, dtype))
+    found = (jax.jit(grad) if transform == "jit" else grad)(jnp.asarray(ctrl, dtype))
   exact, h = jax.jit(build(np.float64)), 1e-4
   eye = np.eye(5)[..., None]
   right = np.array([(exact(ctrl + h * e) - exact(ctrl - h * e)) / (2 * h) for e in eye])

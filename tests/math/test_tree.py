@@ -70,7 +70,7 @@ def test_a_long_matrix_of_ones_and_twos_is_no_product():
 def test_few_products(trees):
   """A matrix of many small blocks is neither one large product nor one for each block."""
   plan = tree.plan_sum(np.kron(np.eye(trees), np.ones((4, 20))))
-  blocks = [block.matrix for run in plan.runs for block in run.blocks for _ in range(run.count)]
+  blocks = [block.matrix for run in plan.runs for block in run.blocks for _ in range(run.number)]
   products = sum(len(run.blocks) for run in plan.runs)
   assert products * tree.PRODUCT + sum(b.size for b in blocks) <= min(tree.PRODUCT + 80 * trees**2, (tree.PRODUCT + 80) * trees)
   assert products <= 16
@@ -110,7 +110,7 @@ def test_trees_that_are_alike_are_one_product(gap):
   part[0, 59] = 1
   mask = np.concatenate([np.zeros((1, 600 + 10 * gap)), np.kron(np.eye(10), part)])
   plan = tree.plan_sum(mask)
-  assert [run.count for run in plan.runs if run.blocks[0][2] < run.blocks[0][3]] == [10]
+  assert [run.number for run in plan.runs if run.blocks[0][2] < run.blocks[0][3]] == [10]
   x = jnp.asarray(np.random.default_rng(0).normal(size=(mask.shape[1], 32)))  # of fewer worlds products are sums
   text = jax.jit(lambda x: tree.mask_sum(plan, x)).lower(x).as_text()
   assert text.count("dot_general") == len(plan.runs[-1].blocks)
@@ -163,17 +163,17 @@ def test_few_worlds_add_many_rows_in_a_loop(kind, count, worlds, data):
 
 @pytest.mark.parametrize("matrix", [lambda below: below, lambda below: below.T])
 def test_additions_of_a_tree(matrix):
-  """One for each row that has a parent, or for each child; several worlds take them in a loop of so many turns."""
+  """One for each row that has a parent, or for each child; a tile of worlds adds in a loop of as many iterations."""
   random = np.random.default_rng(0)
   below = np.eye(60)
   for k in range(59, 0, -1):
     below[random.integers(k)] += below[k]
   plan = tree.plan_sum(matrix(below))
-  assert sum(len(part.pairs) * part.count for part in plan.additions) == 59
+  assert sum(len(part.pairs) * part.number for part in plan.additions) == 59
   x = jnp.asarray(random.normal(size=(60, 16)))
-  one, several = (jax.jit(lambda x: tree.mask_sum(plan, x)).lower(y).as_text() for y in (x[:, :1], x))
+  one, tile = (jax.jit(lambda x: tree.mask_sum(plan, x)).lower(y).as_text() for y in (x[:, :1], x))
   assert "while" not in one and one.count("stablehlo.add") == 59
-  assert "dense<59> : tensor<i64>" in several and several.count("stablehlo.add") < 10
+  assert "dense<59> : tensor<i64>" in tile and tile.count("stablehlo.add") < 10
   np.testing.assert_allclose(tree.mask_sum(plan, x), plan.matrix @ x, rtol=1e-12, atol=1e-12)
 
 
@@ -181,6 +181,6 @@ def test_trees_that_begin_with_empty_rows_are_added_up_together():
   """The dofs before each dof of its tree: the first has none."""
   plan = tree.plan_sum(np.kron(np.eye(10), np.tri(7, k=-1)))
   (part,) = plan.additions
-  assert part.count == 10 and len(part.pairs) == 5
+  assert part.number == 10 and len(part.pairs) == 5
   x = jnp.asarray(np.random.default_rng(0).normal(size=(70, 2, 16)))
   np.testing.assert_allclose(tree.mask_sum(plan, x), np.einsum("nk,k...->n...", plan.matrix, x), rtol=1e-12, atol=1e-12)

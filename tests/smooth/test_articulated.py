@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import mjx_lite as mjx
-from mjx_lite.smooth import articulated, mass
+from mjx_lite.smooth import articulated, articulated_plan, mass
 
 GEOM = '<geom type="box" size=".1 .2 .3" pos=".1 0 .05" euler="10 20 30"/>'
 HINGE, SLIDE, BALL, FREE = (
@@ -54,8 +54,8 @@ def case(request, monkeypatch):
   """Data of C, and the model with the articulated pass and with a dense factor."""
   model, data = model_and_data(TREES[request.param])
   models = []
-  for few in (0, model.nv):
-    monkeypatch.setattr(articulated, "_FEW_DOFS", few)
+  for limit in (0, model.nv):
+    monkeypatch.setattr(articulated_plan, "_DENSE_DOFS", limit)
     models.append(mjx.put_model(model, dtype=np.float64))
   assert [mass.is_articulated(m) for m in models] == [True, False]
   return data, *models
@@ -116,12 +116,12 @@ def test_tree_by_tree_is_the_same_as_all_at_once():
     p, rng = m.plan.articulated, np.random.default_rng(2)
     ndepth, width = p.dof.shape
     assert p.to_parent.shape[1] == 6 and articulated._rows_of_block(p) < width
-    half = rng.normal(size=(len(p.hang.matrix), 6, 6, 5))
+    half = rng.normal(size=(len(p.carried.matrix), 6, 6, 5))
     inertia = np.einsum("nikw,njkw->nijw", half, half)[:, *np.triu_indices(6)]
     inertia[-1] = 0
     there = (p.dof < m.nv)[..., None]
     at = inertia, rng.normal(size=(ndepth, width, 6, 5)) * there[:, :, None], rng.uniform(1, 2, (ndepth, width, 5)) * there
     along = tuple(rng.normal(size=x.shape) for x in at)
-    ways = [functools.partial(f, p) for f in (articulated._all_at_once, articulated._block_by_block)]
-    for one, other in zip(*(jax.tree.leaves((f(*map(jnp.asarray, at)), jax.jvp(f, at, along))) for f in ways), strict=True):
+    sweeps = [functools.partial(f, p) for f in (articulated._all_at_once, articulated._block_by_block)]
+    for one, other in zip(*(jax.tree.leaves((f(*map(jnp.asarray, at)), jax.jvp(f, at, along))) for f in sweeps), strict=True):
       np.testing.assert_allclose(one, other, rtol=1e-9, atol=1e-9)

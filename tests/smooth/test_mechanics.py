@@ -229,17 +229,17 @@ def test_lengths_of_tendons(world):
 
 # P129
 def test_springs_of_ball_and_free_joints(world):
-  """They pull back to the initial pose, turns by the shortest way."""
+  """They pull back to the initial pose, rotations along the shortest path."""
   model, m, d, forward = world
-  turn = 0.7 * np.array([0.6, 0, 0.8])
+  rotvec = 0.7 * np.array([0.6, 0, 0.8])
   (ball, ball_v), (free, free_v) = dofs(model, "ball"), dofs(model, "free")
   here = np.asarray(d.qpos[free])
-  away = np.r_[here[:3] + np.array([0.1, 0.2, 0.3]), -product(here[3:], about(turn / 0.7, 0.7))]  # -q is the same turn
+  away = np.r_[here[:3] + np.array([0.1, 0.2, 0.3]), -product(here[3:], about(rotvec / 0.7, 0.7))]  # -q is the same rotation
   still = forward(m, d)
   assert np.abs(still.qfrc_spring).max() < 1e-12
-  moved = forward(m, d.replace(qpos=d.qpos.at[ball].set(about(turn / 0.7, 0.7)).at[free].set(away)))
-  np.testing.assert_allclose(moved.qfrc_spring[ball_v], -5 * turn, rtol=1e-9, atol=1e-12)
-  np.testing.assert_allclose(moved.qfrc_spring[free_v], -20 * np.r_[0.1, 0.2, 0.3, turn], rtol=1e-9, atol=1e-12)
+  moved = forward(m, d.replace(qpos=d.qpos.at[ball].set(about(rotvec / 0.7, 0.7)).at[free].set(away)))
+  np.testing.assert_allclose(moved.qfrc_spring[ball_v], -5 * rotvec, rtol=1e-9, atol=1e-12)
+  np.testing.assert_allclose(moved.qfrc_spring[free_v], -20 * np.r_[0.1, 0.2, 0.3, rotvec], rtol=1e-9, atol=1e-12)
 
 
 # P131, P132

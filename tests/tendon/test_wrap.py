@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from mjx_lite.math import safe
-from mjx_lite.smooth import wrap
+from mjx_lite.tendon import wrap
 
 N = 1500
 

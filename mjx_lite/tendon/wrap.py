@@ -56,50 +56,58 @@ def wrap(x0, x1, pos, mat, radius, side, cylinder: np.ndarray, sided: np.ndarray
   Gradient: that of the branch taken; finite where a path begins to wrap or an end lies on the hull.
   """
   p0, p1 = (vector.mat_t_vec(mat, x - pos) for x in (x0, x1))
-  ball, can = np.flatnonzero(~cylinder), np.flatnonzero(cylinder)
-  place = np.argsort(np.r_[ball, can])
+  ball, every = np.flatnonzero(~cylinder), np.arange(len(cylinder))
   plane = _sphere_plane(rows(p0, ball), rows(p1, ball))
-
-  def flat(p, which):
-    """Return coordinates in the plane, and along the plane's normal."""
-    b, c = np.flatnonzero(~cylinder[which]), np.flatnonzero(cylinder[which])
-    a0, a1 = (rows(a, np.searchsorted(ball, which[b])) for a in plane)
-    pb = rows(p, b)
-    u, v = vector.dot(pb, a0), vector.dot(pb, a1)
-    return join([jnp.stack([u, v, jnp.zeros_like(u)], axis=1), rows(p, c)], np.argsort(np.r_[b, c]))
-
-  every = np.arange(len(cylinder))
-  q0, q1 = flat(p0, every), flat(p1, every)
+  q0, q1 = (_to_plane(plane, cylinder, p, every) for p in (p0, p1))
   far = (safe.norm(p0) >= MINVAL) & (safe.norm(p1) >= MINVAL)
-  plain = np.setdiff1d(every, sided)
+  found = _planar(q0, q1, pos, mat, radius, side, plane, cylinder, sided)
+  wrapped = found.wrapped & far
+  height0, height1, length = _heights(found, q0, q1)
+  on = wrapped[:, None]
+  point0 = jnp.where(on, _from_plane(plane, cylinder, pos, mat, found.point0, height0), x1)
+  point1 = jnp.where(on, _from_plane(plane, cylinder, pos, mat, found.point1, height1), x1)
+  return Wrap(wrapped, point0, point1, jnp.where(wrapped, length, 0))
+
+
+def _to_plane(plane, cylinder, p, segments):
+  """Return coordinates in the plane, and along the plane's normal, of points p in the frames of the geoms of some segments."""
+  b, c = np.flatnonzero(~cylinder[segments]), np.flatnonzero(cylinder[segments])
+  a0, a1 = (rows(a, np.searchsorted(np.flatnonzero(~cylinder), segments[b])) for a in plane)
+  pb = rows(p, b)
+  u, v = vector.dot(pb, a0), vector.dot(pb, a1)
+  return join([jnp.stack([u, v, jnp.zeros_like(u)], axis=1), rows(p, c)], np.argsort(np.r_[b, c]))
+
+
+def _from_plane(plane, cylinder, pos, mat, point, height):
+  """Return the world positions of points in the planes at heights along the planes' normals."""
+  ball, can = np.flatnonzero(~cylinder), np.flatnonzero(cylinder)
+  local = jnp.concatenate([point, height[:, None]], axis=1)
+  b = rows(local, ball)
+  in_ball = plane[0] * b[:, 0, None] + plane[1] * b[:, 1, None]
+  return pos + vector.mat_vec(mat, join([in_ball, rows(local, can)], np.argsort(np.r_[ball, can])))
+
+
+def _planar(q0, q1, pos, mat, radius, side, plane, cylinder, sided) -> Planar:
+  """Find the paths in the planes between the ends q0 and q1, first those without a side site."""
+  plain = np.setdiff1d(np.arange(len(cylinder)), sided)
   parts = []
   if len(plain):
     parts.append(circle(rows(q0, plain)[:, :2], rows(q1, plain)[:, :2], rows(radius, plain)))
   if len(sided):
     local = vector.mat_t_vec(rows(mat, sided), side - rows(pos, sided))
-    mark = flat(local, sided)[:, :2]
+    mark = _to_plane(plane, cylinder, local, sided)[:, :2]
     parts.append(_sided(rows(q0, sided)[:, :2], rows(q1, sided)[:, :2], rows(radius, sided), local, mark))
-  found = Planar(*(join(list(x), np.argsort(np.r_[plain, sided])) for x in zip(*parts, strict=True)))
-  wrapped = found.wrapped & far
+  return Planar(*(join(list(x), np.argsort(np.r_[plain, sided])) for x in zip(*parts, strict=True)))
 
-  # spread the height evenly along the path
+
+def _heights(found: Planar, q0, q1):
+  """Spread the height evenly along the path; return the heights of both points, and the length between the points."""
   z0, z1 = q0[:, 2], q1[:, 2]
   len0, len1 = safe.norm(found.point0 - q0[:, :2]), safe.norm(found.point1 - q1[:, :2])
   rise = safe.divide(z1 - z0, len0 + found.arc + len1)
   height0, height1 = z0 + rise * len0, z0 + rise * (len0 + found.arc)
   length = safe.sqrt(found.arc * found.arc + (height1 - height0) * (height1 - height0))
-
-  def world(point, height):
-    local = jnp.concatenate([point, height[:, None]], axis=1)
-    b = rows(local, ball)
-    in_ball = plane[0] * b[:, 0, None] + plane[1] * b[:, 1, None]
-    return pos + vector.mat_vec(mat, join([in_ball, rows(local, can)], place))
-
-  on = wrapped[:, None]
-  return Wrap(
-    wrapped, jnp.where(on, world(found.point0, height0), x1), jnp.where(on, world(found.point1, height1), x1),
-    jnp.where(wrapped, length, 0),
-  )  # fmt: skip
+  return height0, height1, length
 
 
 def _sphere_plane(p0, p1):
@@ -110,12 +118,12 @@ def _sphere_plane(p0, p1):
   size = jnp.abs(axis0)
   x, y, z = (size[:, k] for k in range(3))
   largest = jnp.where((z > x) & (z > y), 2, jnp.where((y > x) & (y > z), 1, 0))
-  other = (largest[:, None] != np.arange(3)[:, None]).astype(p0.dtype)
-  normal = safe.normalize(jnp.where(in_line, vector.cross(axis0, other), normal))
+  other_axes = (largest[:, None] != np.arange(3)[:, None]).astype(p0.dtype)
+  normal = safe.normalize(jnp.where(in_line, vector.cross(axis0, other_axes), normal))
   return axis0, safe.normalize(vector.cross(normal, axis0))
 
 
-def _turn(p, q):
+def _angle(p, q):
   """Return the signed angle from p to q about the origin."""
   return safe.arctan2(p[:, 0] * q[:, 1] - p[:, 1] * q[:, 0], vector.dot(p, q))
 
@@ -170,19 +178,19 @@ def circle(e0: jax.Array, e1: jax.Array, radius: jax.Array, mark: jax.Array | No
   if mark is None:
     chord = [vector.dot(t0 - t1, t0 - t1) for t0, t1 in (clockwise, counter)]
     cost = [jnp.where(x, 1e4, c) for x, c in zip(crossed, chord, strict=True)]
-    turns_left = ~(cost[0] < cost[1])
+    is_counter = ~(cost[0] < cost[1])
   else:
-    winding = _turn(e0, mark) + _turn(mark, e1)
-    clear &= jnp.abs(winding - _turn(e0, e1)) < jnp.pi
-    turns_left = winding > 0
-  wrapped = ok & ~clear & ~jnp.where(turns_left, crossed[1], crossed[0])
-  sign = jnp.where(turns_left, -1, 1).astype(e0.dtype)
+    winding = _angle(e0, mark) + _angle(mark, e1)
+    clear &= jnp.abs(winding - _angle(e0, e1)) < jnp.pi
+    is_counter = winding > 0
+  wrapped = ok & ~clear & ~jnp.where(is_counter, crossed[1], crossed[0])
+  sign = jnp.where(is_counter, -1, 1).astype(e0.dtype)
   t0, t1 = mid0 + sign[:, None] * off0, mid1 - sign[:, None] * off1
   if mark is None:
-    arc = -sign * _turn(t0, t1)
+    arc = -sign * _angle(t0, t1)
     arc = jnp.where(arc < 0, arc + 2 * jnp.pi, arc)
   else:
-    arc = jnp.abs(winding - _turn(e0, t0) - _turn(t1, e1))
+    arc = jnp.abs(winding - _angle(e0, t0) - _angle(t1, e1))
   return Planar(wrapped, t0, t1, radius * arc)
 
 
@@ -231,10 +239,10 @@ def inside(e0: jax.Array, e1: jax.Array, radius: jax.Array, wanted: jax.Array) -
   phi, solved = _newton(*jax.lax.stop_gradient((a, b, g)), ok & wanted & (cos_g <= 1 - MINVAL))
   phi = _implicit(jnp.where(solved, phi, 0.5), a, b, g)
 
-  left = (_cross(e0, e1) > 0)[:, None]
-  start = jnp.where(left, e0 / len0[:, None], e1 / len1[:, None])
-  turn = phi - trig.arcsin(jnp.where(left[:, 0], a, b) * trig.cos_sin(phi)[1])
-  c, s = trig.cos_sin(turn)
+  is_counter = (_cross(e0, e1) > 0)[:, None]
+  start = jnp.where(is_counter, e0 / len0[:, None], e1 / len1[:, None])
+  angle = phi - trig.arcsin(jnp.where(is_counter[:, 0], a, b) * trig.cos_sin(phi)[1])
+  c, s = trig.cos_sin(angle)
   point = jnp.stack([c * start[:, 0] - s * start[:, 1], s * start[:, 0] + c * start[:, 1]], axis=1)
   point = radius[:, None] * jnp.where(solved[:, None], point, safe.normalize(e0 + e1))
   return Planar(ok, point, point, jnp.zeros_like(radius))
@@ -256,11 +264,11 @@ def _newton(a, b, g, wanted):
   phi = jnp.full_like(g, 0.5 * jnp.pi)
   f = _residual(phi, a, b, g)
 
-  def more(s):
+  def continues(s):
     return jnp.any(s[3]) & (s[0] < _ITERATIONS)
 
   def body(s):
-    count, phi, f, active, good = s
+    iteration, phi, f, active, good = s
     df = _slope(phi, a, b)
     following = phi - f / jnp.where(df > -MINVAL, -1, df)
     bad = active & ((df > -MINVAL) | (following > phi))
@@ -268,11 +276,11 @@ def _newton(a, b, g, wanted):
     f = jnp.where(active & ~bad, _residual(phi, a, b, g), f)
     bad |= active & (f > _TOLERANCE)
     good &= ~bad
-    return count + 1, phi, f, active & ~bad & (jnp.abs(f) > _TOLERANCE), good
+    return iteration + 1, phi, f, active & ~bad & (jnp.abs(f) > _TOLERANCE), good
 
   good = wanted & (f <= 0)
   state = (jnp.int32(0), phi, f, good & (jnp.abs(f) > _TOLERANCE), good)
-  _, phi, _, active, good = jax.lax.while_loop(more, body, state)
+  _, phi, _, active, good = jax.lax.while_loop(continues, body, state)
   return phi, good & ~active
 
 

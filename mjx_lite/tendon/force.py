@@ -10,7 +10,7 @@ from mjx_lite.math.groups import GroupPlan, group_sum, plan_groups
 from mjx_lite.model.enums import TrnType
 from mjx_lite.model.types import Model
 from mjx_lite.ops.select import join, rows
-from mjx_lite.smooth import tendon
+from mjx_lite.tendon import tendon
 
 
 class TendonForcePlan(NamedTuple):

@@ -6,13 +6,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from mjx_lite.math import safe, spatial, vector
+from mjx_lite.math import safe, spatial, symmetric, vector
 from mjx_lite.math.groups import GroupPlan, group_sum, plan_groups
 from mjx_lite.math.tree import mask_sum
 from mjx_lite.model.types import Model
 from mjx_lite.ops.select import rows
-from mjx_lite.smooth import inertia as inertia_
-from mjx_lite.smooth import tendon, tendon_force
+from mjx_lite.tendon import force, tendon
 
 
 class TendonInertiaPlan(NamedTuple):
@@ -37,7 +36,7 @@ def armature(m: Model) -> jax.Array:
   """Return the armature (ntendon, W), including that of actuators on the tendons."""
   if "actuator_armature" in m.layout.pruned:
     return m.tendon_armature
-  return m.tendon_armature + tendon_force.reflected(m, m.actuator_armature)
+  return m.tendon_armature + force.reflected(m, m.actuator_armature)
 
 
 def inertia(m: Model, ten_J: jax.Array) -> jax.Array:
@@ -48,7 +47,7 @@ def inertia(m: Model, ten_J: jax.Array) -> jax.Array:
   Source: `mj_tendonArmature`.
   """
   d = m.plan.derivative
-  return rows(inertia_.gram(d.tendon, ten_J, armature(m)), d.to_m)
+  return rows(symmetric.gram(d.tendon, ten_J, armature(m)), d.to_m)
 
 
 def bias(m: Model, site_xpos, subtree_com, cvel, cdof_dot, qvel, ten_J) -> jax.Array:

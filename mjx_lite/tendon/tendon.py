@@ -19,7 +19,7 @@ from mjx_lite.model import topology
 from mjx_lite.model.enums import GeomType, WrapType
 from mjx_lite.model.types import Model
 from mjx_lite.ops.select import join, rows
-from mjx_lite.smooth.wrap import wrap
+from mjx_lite.tendon.wrap import wrap
 
 
 class Path(NamedTuple):
@@ -85,7 +85,7 @@ def plan(s: dict[str, Any]) -> TendonPlan:
   joint = s["wrap_objid"][path.fixed_wrap]
   fixed = np.flatnonzero(np.isin(entry_tendon, path.fixed_tendon))
   number = {(t, v): i for i, (t, v) in enumerate(zip(entry_tendon[fixed], entry_dof[fixed], strict=True))}
-  of_entry = [number[t, v] for t, v in zip(path.fixed_tendon, s["jnt_dofadr"][joint], strict=True)]
+  entry_of_joint = [number[t, v] for t, v in zip(path.fixed_tendon, s["jnt_dofadr"][joint], strict=True)]
 
   # spatial tendons: pulls at the ends of straight segments, at the ends of segments around geoms, and where they touch geoms
   body = s["site_bodyid"][path.straight] if len(path.straight) else np.zeros((0, 2), int)
@@ -109,7 +109,7 @@ def plan(s: dict[str, Any]) -> TendonPlan:
     path=path, cylinder=around_kind == GeomType.CYLINDER, sided=np.flatnonzero(path.around_side >= 0),
     length=plan_groups(np.concatenate([path.fixed_tendon, path.straight_tendon, path.around_tendon]), s["ntendon"]),
     fixed_length=plan_groups(path.fixed_tendon, s["ntendon"]), joint_adr=s["jnt_qposadr"][joint].astype(int),
-    fixed_entry=plan_groups(np.array(of_entry, int), len(fixed)),
+    fixed_entry=plan_groups(np.array(entry_of_joint, int), len(fixed)),
     movable=np.intersect1d(np.concatenate([path.fixed_tendon, t0, changing]), entry_tendon), moving=moving, pull=pull,
     pull_root=s["body_rootid"][pull_body].astype(int), every_tendon=every[0], every_root=every[1],
     every_body=plan_sum(on_body), table=table, mask=mask,
@@ -144,8 +144,10 @@ def _path(s) -> Path:
         k += 1
   f, a, b = (np.array(x, int).reshape(-1, n) for x, n in ((fixed, 2), (straight, 4), (around, 6)))
   return Path(
-    f[:, 0], f[:, 1], a[:, :2], a[:, 2], a[:, 3], b[:, :2], b[:, 2], b[:, 3], b[:, 4], b[:, 5], np.array(pulleys, int)
-  )
+    fixed_wrap=f[:, 0], fixed_tendon=f[:, 1], straight=a[:, :2], straight_tendon=a[:, 2], straight_pulley=a[:, 3],
+    around=b[:, :2], around_geom=b[:, 2], around_side=b[:, 3], around_tendon=b[:, 4], around_pulley=b[:, 5],
+    pulley=np.array(pulleys, int),
+  )  # fmt: skip
 
 
 def _products(tendon, dof, pull_tendon, pull_moves):
@@ -154,11 +156,11 @@ def _products(tendon, dof, pull_tendon, pull_moves):
   pulls = [np.flatnonzero(pull_tendon == t) for t in present]
   distinct, row = [], np.zeros(len(tendon), int)
   for i, t in enumerate(present):
-    mine = np.flatnonzero(tendon == t)
-    moved = pull_moves[np.ix_(pulls[i], dof[mine])].T
+    entries = np.flatnonzero(tendon == t)
+    moved = pull_moves[np.ix_(pulls[i], dof[entries])].T
     unique, inverse = np.unique(moved, axis=0, return_inverse=True)
     distinct.append(unique)
-    row[mine] = inverse.ravel()
+    row[entries] = inverse.ravel()
   npull, nrow = (max((x.shape[k] for x in distinct), default=0) for k in (1, 0))
   table, mask = np.full((len(present), npull), len(pull_tendon)), np.zeros((len(present), nrow, npull))
   for i, (x, unique) in enumerate(zip(pulls, distinct, strict=True)):

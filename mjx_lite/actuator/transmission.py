@@ -63,8 +63,6 @@ class TransmissionPlan(NamedTuple):
   entry_dof: np.ndarray  # (nentry,) dof of each entry
   out_entry: SumPlan  # output <- entries
   dof_entry: SumPlan  # dof <- entries
-  dof_armature: SumPlan  # dof <- actuators whose armature and damping act on it
-  first_out: np.ndarray  # actuator -> first output of the actuator
 
 
 def plan(s: dict[str, Any]) -> TransmissionPlan:
@@ -74,11 +72,12 @@ def plan(s: dict[str, Any]) -> TransmissionPlan:
     members.setdefault(_kind_of(s, i), []).append(i)
   kinds, outs, entries = [], [], []
   for kind in sorted(members):
-    of = np.concatenate([s["actuator_outadr"][i] + np.arange(s["actuator_outnum"][i]) for i in members[kind]]).astype(int)
-    table, own = KINDS[kind].plan(s, members[kind])
-    kinds.append((kind, of, table))
-    outs += list(of)
-    entries += own
+    each = [s["actuator_outadr"][i] + np.arange(s["actuator_outnum"][i]) for i in members[kind]]
+    outs_of_kind = np.concatenate(each).astype(int)
+    table, entries_of_kind = KINDS[kind].plan(s, members[kind])
+    kinds.append((kind, outs_of_kind, table))
+    outs += list(outs_of_kind)
+    entries += entries_of_kind
   order = np.argsort(np.array(outs, int))
   out, dof = np.array(entries, int).reshape(-1, 2).T
   entry_order = np.lexsort((dof, out))
@@ -86,11 +85,6 @@ def plan(s: dict[str, Any]) -> TransmissionPlan:
   by_out, by_dof = np.zeros((s["nout"], len(out))), np.zeros((s["nv"], len(out)))
   by_out[out, np.arange(len(out))] = 1
   by_dof[dof, np.arange(len(out))] = 1
-
-  reflected = np.zeros((s["nv"], s["nactuator"]))
-  on_joint = np.isin(s["actuator_trntype"], (TrnType.JOINT, TrnType.JOINTINPARENT))
-  for i in np.flatnonzero(on_joint):
-    reflected[s["dof_jntid"] == s["actuator_trnid"][i, 0], i] = 1
   return TransmissionPlan(
     kinds=tuple(kinds),
     order=order,
@@ -99,8 +93,6 @@ def plan(s: dict[str, Any]) -> TransmissionPlan:
     entry_dof=dof,
     out_entry=plan_sum(by_out),
     dof_entry=plan_sum(by_dof),
-    dof_armature=plan_sum(reflected),
-    first_out=np.array(s["actuator_outadr"], int),
   )
 
 
@@ -131,31 +123,6 @@ def to_joints(m: Model, moment: jax.Array, force: jax.Array) -> jax.Array:
   return mask_sum(p.dof_entry, moment * rows(force, p.entry_out))
 
 
-# ------------------------------------------------------------------------------------------- parameters of the joints
-
-
-def dof_armature(m: Model) -> jax.Array:
-  """Return the armature of the dofs (nv, 1 or W), with the actuators on their joints. Source: `mj_actuatorArmature`."""
-  if "actuator_armature" in m.layout.pruned:
-    return m.dof_armature
-  return m.dof_armature + _reflected(m, m.actuator_armature)
-
-
-def dof_damping(m: Model) -> tuple[jax.Array, jax.Array]:
-  """Return damping (nv, 1 or W) and its polynomial (nv, 2, 1 or W) of dofs and actuators. Source: `mj_actuatorDamping`."""
-  if "actuator_damping" in m.layout.pruned:
-    return m.dof_damping, m.dof_dampingpoly
-  return m.dof_damping + _reflected(m, m.actuator_damping), m.dof_dampingpoly + _reflected(m, m.actuator_dampingpoly)
-
-
-def _reflected(m, x):
-  """Sum gear^2 x over the actuators on each dof's joint, for x (nactuator, ..., W)."""
-  p: TransmissionPlan = m.plan.transmission
-  gear = rows(m.actuator_gear, p.first_out)[:, 0]
-  gear = gear.reshape(gear.shape[0], *(1,) * (x.ndim - 2), gear.shape[-1])
-  return mask_sum(p.dof_armature, gear * gear * x)
-
-
 # -------------------------------------------------------------------------------------------------------------- joints
 
 
@@ -184,9 +151,9 @@ def _plan_ball(s, acts):
 
 def _ball(m, table, outs, x):
   adr, in_parent = table
-  turn = safe.normalize(rows(x.qpos, adr))
-  gear = _to_child(rows(m.actuator_gear, outs)[:, :3], turn, in_parent)
-  return Transmission(vector.dot(quat.to_rotvec(turn), gear), _flat(gear))
+  rotation = safe.normalize(rows(x.qpos, adr))
+  gear = _to_child(rows(m.actuator_gear, outs)[:, :3], rotation, in_parent)
+  return Transmission(vector.dot(quat.to_rotvec(rotation), gear), _flat(gear))
 
 
 def _plan_free(s, acts):
@@ -208,11 +175,11 @@ def join_components(a: jax.Array, b: jax.Array) -> jax.Array:
   return jnp.concatenate([jnp.broadcast_to(p, (*p.shape[:-1], width)) for p in (a, b)], axis=-2)
 
 
-def _to_child(gear, turn, in_parent):
+def _to_child(gear, rotation, in_parent):
   """Return gear axes in the joint's child frame; the axes of `in_parent` are given in the joint's parent frame."""
   if not in_parent.any():
     return gear
-  return jnp.where(in_parent[:, None, None], quat.rotate(quat.conjugate(turn), gear), gear)
+  return jnp.where(in_parent[:, None, None], quat.rotate(quat.conjugate(rotation), gear), gear)
 
 
 def _flat(x):
@@ -228,28 +195,28 @@ def _plan_so3_ball(s, acts):
 
 
 def _so3_ball(m, adr, outs, x):
-  turn = _flat(quat.to_rotvec(safe.normalize(rows(x.qpos, adr))))
-  return Transmission(turn, jnp.ones((len(outs), 1), turn.dtype))
+  rotvec = _flat(quat.to_rotvec(safe.normalize(rows(x.qpos, adr))))
+  return Transmission(rotvec, jnp.ones((len(outs), 1), rotvec.dtype))
 
 
 # ------------------------------------------------------------------------------------------------------------- tendons
 
 
 def _plan_tendon(s, acts):
-  entries, of, out_of = [], [], []
+  entries, ten_entry, output = [], [], []
   for k, i in enumerate(acts):
     t = s["actuator_trnid"][i, 0]
     for j in range(s["ten_J_rownnz"][t]):
-      of.append(s["ten_J_rowadr"][t] + j)
-      out_of.append(k)
-      entries.append((int(s["actuator_outadr"][i]), int(s["ten_J_colind"][of[-1]])))
-  return (s["actuator_trnid"][acts, 0].astype(int), np.array(of, int), np.array(out_of, int)), entries
+      ten_entry.append(s["ten_J_rowadr"][t] + j)
+      output.append(k)
+      entries.append((int(s["actuator_outadr"][i]), int(s["ten_J_colind"][ten_entry[-1]])))
+  return (s["actuator_trnid"][acts, 0].astype(int), np.array(ten_entry, int), np.array(output, int)), entries
 
 
 def _tendon(m, table, outs, x):
-  tendon, of, out_of = table
+  tendon, ten_entry, output = table
   gear = rows(m.actuator_gear, outs)[:, 0]
-  return Transmission(rows(x.ten_length, tendon) * gear, rows(x.ten_J, of) * rows(gear, out_of))
+  return Transmission(rows(x.ten_length, tendon) * gear, rows(x.ten_J, ten_entry) * rows(gear, output))
 
 
 # --------------------------------------------------------------------------------------------------- wrenches on bodies
@@ -313,7 +280,7 @@ def _plan_pair(s, acts, outs_each=1):
   """Plan two sites per actuator: the wrenches at all first sites, then the wrenches at all second sites."""
   sites = s["actuator_trnid"][acts].astype(int).T
   out = [int(o) + k for o in s["actuator_outadr"][acts] for k in range(outs_each)]
-  ends = [(o, int(b)) for of in sites for o, b in zip(out, np.repeat(s["site_bodyid"][of], outs_each), strict=True)]
+  ends = [(o, int(b)) for site in sites for o, b in zip(out, np.repeat(s["site_bodyid"][site], outs_each), strict=True)]
   return sites, out, ends
 
 
@@ -328,16 +295,16 @@ def _ref(m, table, outs, x):
   gear_force, gear_torque = spatial.split(rows(m.actuator_gear, outs))
   pos, pos_ref, mat = rows(x.site_xpos, site), rows(x.site_xpos, ref), rows(x.site_xmat, ref)
   shift = vector.mat_t_vec(mat, pos - pos_ref)
-  length = vector.dot(shift, gear_force) + vector.dot(_relative_turn(m, x, site, ref), gear_torque)
+  length = vector.dot(shift, gear_force) + vector.dot(_relative_rotation(m, x, site, ref), gear_torque)
   force, torque = vector.mat_vec(mat, gear_force), vector.mat_vec(mat, gear_torque)
   both = lambda a, b: jnp.concatenate([a, b])  # noqa: E731
   return Transmission(length, _moment(ends, x, both(pos, pos_ref), both(torque, -torque), both(force, -force)))
 
 
-def _relative_turn(m, x, site, ref):
+def _relative_rotation(m, x, site, ref):
   """Return the rotation vector that takes the frame of site `ref` to that of `site`, in the frame of `ref`."""
-  turn, turn_ref = (quat.mul(rows(x.xquat, m.site_bodyid[k]), rows(m.site_quat, k)) for k in (site, ref))
-  return quat.sub(turn, turn_ref)
+  orientation, orientation_ref = (quat.mul(rows(x.xquat, m.site_bodyid[k]), rows(m.site_quat, k)) for k in (site, ref))
+  return quat.sub(orientation, orientation_ref)
 
 
 def _plan_so3_sites(s, acts):
@@ -348,7 +315,7 @@ def _plan_so3_sites(s, acts):
 
 def _so3_sites(m, table, outs, x):
   (site, ref), ends = table
-  length = _flat(_relative_turn(m, x, site, ref))
+  length = _flat(_relative_rotation(m, x, site, ref))
   axes = _flat_axes(rows(x.site_xmat, site))
   point = jnp.repeat(jnp.concatenate([rows(x.site_xpos, site), rows(x.site_xpos, ref)]), 3, axis=0)
   torque = jnp.concatenate([axes, -axes])
@@ -441,8 +408,10 @@ def _chosen_body(m, t: ChosenBodyTable, outs, x):
   """Compute the same as `_body` where the slots' geoms are chosen at run time."""
   sides = m.plan.contact.sides
   body = jnp.asarray(m.geom_bodyid.astype(np.int32))[jnp.concatenate([x.contact_geom[:, 0], x.contact_geom[:, 1]])]
-  ours = body == t.body[:, None, None]
-  touching = ((ours[:, : len(ours[0]) // 2] | ours[:, len(ours[0]) // 2 :]) & (x.contact_exclude >= 0)).astype(x.qpos.dtype)
+  is_body = body == t.body[:, None, None]
+  touching = ((is_body[:, : len(is_body[0]) // 2] | is_body[:, len(is_body[0]) // 2 :]) & (x.contact_exclude >= 0)).astype(
+    x.qpos.dtype
+  )
   weight = -touching / jnp.maximum(jnp.sum(touching, axis=1, keepdims=True), 1)
   normal, point = rows(x.contact_frame, sides.slot)[:, 0], rows(x.contact_pos, sides.slot)
   wrench = join_components(vector.cross(point - sides.of_root(x.subtree_com, body), normal), normal)
