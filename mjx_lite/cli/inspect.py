@@ -9,8 +9,8 @@ import mujoco
 import numpy as np
 import rich.table
 
+import mjx_lite as mjx
 from mjx_lite.cli import common, timing
-from mjx_lite.cli.common import mjx
 
 _SIZES = ("nq", "nv", "nu", "na", "nbody", "njnt", "ngeom", "nsite", "ncam", "nmocap", "ntree")
 

@@ -13,8 +13,8 @@ import jax.numpy as jnp
 import mujoco
 import numpy as np
 
+import mjx_lite as mjx
 from mjx_lite.cli import common
-from mjx_lite.cli.common import mjx
 
 FPS = 60.0
 # fields that the viewer's mouse and sliders write, and fields that a step changes

@@ -24,10 +24,8 @@ if __name__ == "__main__":
 from models import ELSEWHERE, OTHERS, SCENE_NAMES, load
 
 import mjx_lite as mjx
-from mjx_lite import check_grad
-from mjx_lite.cli.compare import optimal
-
-pose, gradients, loss_weights = (getattr(sys.modules[check_grad.__module__], k) for k in ("pose", "gradients", "loss_weights"))
+from mjx_lite.testing.check_grad import gradients, loss_weights, pose
+from mjx_lite.testing.compare import optimal
 
 BLOCKS = (
   "qpos", "qvel", "ctrl", "mass", "inertia", "friction", "dof friction", "damping", "stiffness", "tendon stiffness",

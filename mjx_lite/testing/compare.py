@@ -4,13 +4,17 @@
 write cannot be right by chance. Contacts and constraint rows are compared in C's packed order, as `get_data` returns them.
 """
 
+import copy
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 import mujoco
 import numpy as np
 
-from mjx_lite.cli.common import mjx
+from mjx_lite.api import step
+from mjx_lite.batching.compiling import jit
+from mjx_lite.io.data import get_data, put_data
+from mjx_lite.io.model import put_model
 
 # stages in the order of a step, with MuJoCo's names of the fields that each stage writes
 STAGE_FIELDS: dict[str, tuple[str, ...]] = {
@@ -90,23 +94,21 @@ class Engine:
 
   def __init__(self, mj_model: mujoco.MjModel, **options: Any):
     self.mj_model = mj_model
-    self.m = mjx.put_model(mj_model, **options)
-    self._step = mjx.jit(mjx.step)
+    self.m = put_model(mj_model, **options)
+    self._step = jit(step)
 
   def step(self, state: mujoco.MjData) -> mujoco.MjData:
     """Take one step; return an MjData in C's packed order, with derived fields of the state before the integration."""
-    before = mjx.put_data(self.m, state, keep="all")
+    before = put_data(self.m, state, keep="all")
     after = self._step(self.m, before)
     # get_data packs rows by qpos: use the qpos at which the rows were computed
-    result: Any = mjx.get_data(self.mj_model, after.replace(qpos=before.qpos))
+    result: Any = get_data(self.mj_model, after.replace(qpos=before.qpos))
     result.qpos[:] = after.qpos
     return result
 
 
 def optimal(mj_model: mujoco.MjModel) -> mujoco.MjModel:
-  """Return a copy of a model whose solver runs to the optimum, where qacc is unique and comparable."""
-  import copy
-
+  """Return a copy of `mj_model` whose solver runs to the optimum, where qacc is unique and comparable."""
   m = copy.deepcopy(mj_model)
   m.opt.tolerance = 0  # no early termination
   m.opt.ls_tolerance = 1e-6

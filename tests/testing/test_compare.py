@@ -4,7 +4,8 @@ import mujoco
 import numpy as np
 import pytest
 
-from mjx_lite.cli import common, compare
+from mjx_lite.cli import common
+from mjx_lite.testing import compare
 
 
 @pytest.fixture(scope="module")
