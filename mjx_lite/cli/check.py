@@ -57,8 +57,8 @@ def run(args: argparse.Namespace) -> int:
     soft_wrap=True,
   )
   if first is None:
-    told = ": every stage field agrees with MuJoCo C within its tolerance"
-    common.stdout.print(common.headed("equal", "bold green", told))
+    text = ": every stage field agrees with MuJoCo C within its tolerance"
+    common.stdout.print(common.headed("equal", "bold green", text))
     return 0
   step, error = first
   common.stdout.print(common.headed("different", "bold red", f", first at step {step} in {error}"), soft_wrap=True)

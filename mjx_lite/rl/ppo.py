@@ -47,16 +47,16 @@ class Config:
 class Normal(NamedTuple):
   """Running mean and variance of observations."""
 
-  count: jax.Array
+  samples: jax.Array  # number of observations
   mean: jax.Array
   var: jax.Array
 
   def update(self, x: jax.Array) -> "Normal":
     """Return the statistics updated with the rows of x (..., n)."""
     x = x.reshape(-1, x.shape[-1])
-    total = self.count + len(x)
+    total = self.samples + len(x)
     delta = jnp.mean(x, axis=0) - self.mean
-    var = self.var * self.count + jnp.var(x, axis=0) * len(x) + delta**2 * self.count * len(x) / total
+    var = self.var * self.samples + jnp.var(x, axis=0) * len(x) + delta**2 * self.samples * len(x) / total
     return Normal(total, self.mean + delta * len(x) / total, var / total)
 
   def __call__(self, x: jax.Array) -> jax.Array:

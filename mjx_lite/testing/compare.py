@@ -64,7 +64,7 @@ class FieldError(NamedTuple):
   stage: str  # the function that writes the field
   field: str  # MuJoCo's name
   worst: float  # relative error as `relative_error` defines it; inf for NaN or another size
-  index: tuple[int, ...]  # index of the worst element in the field
+  element: tuple[int, ...]  # index of the worst element in the field
   name: str  # description of the worst element with the names of the model
   ours: float
   theirs: float
@@ -256,7 +256,9 @@ def _differences(
       if a.shape != b.shape:
         # ncon and nefc come before the fields of this size, and report the difference more clearly
         text = f"its size: {a.shape}, in C {b.shape}"
-        yield FieldError(stage=stage, field=field, worst=np.inf, index=(), name=text, ours=float(a.size), theirs=float(b.size))
+        yield FieldError(
+          stage=stage, field=field, worst=np.inf, element=(), name=text, ours=float(a.size), theirs=float(b.size)
+        )
         continue
       if not b.size:
         continue
@@ -267,7 +269,7 @@ def _differences(
         stage=stage,
         field=field,
         worst=float(error[index]),
-        index=index,
+        element=index,
         name=name,
         ours=float(a[index]),
         theirs=float(b[index]),

@@ -61,7 +61,7 @@ def test_a_planted_difference_is_named(stepped, field, index, stage, name):
   ours = _copy(m, d)
   getattr(ours, field)[index] += 1.0
   bad = [e for e in _differences(m, ours, d) if not e.ok]
-  assert [(e.stage, e.field, e.index, e.name) for e in bad] == [(stage, field, index, name)]
+  assert [(e.stage, e.field, e.element, e.name) for e in bad] == [(stage, field, index, name)]
   assert field in str(bad[0]) and name in str(bad[0])
 
 
