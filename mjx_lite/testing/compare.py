@@ -143,7 +143,7 @@ def compare_stages(
   known = [field for stage in STAGE_FIELDS.values() for field in stage]
   wanted = set(known if fields is None else fields)
   if unknown := wanted - set(known):
-    raise ValueError(f"unknown fields {sorted(unknown)}; known are {known}")
+    raise ValueError(f"unknown fields {sorted(unknown)}: use names of {known}.")
   engine = engine or Engine(mj_model)
   ours = engine.step(_state_only(mj_model, mj_data))
   theirs = _state_only(mj_model, mj_data)

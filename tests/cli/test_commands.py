@@ -123,7 +123,7 @@ def test_demo_into_what_is_no_folder_computes_nothing(tmp_path, capsys, monkeypa
   monkeypatch.setattr(common, "load_model", None)
   (tmp_path / "file").write_text("")
   assert main(["demo", "--out", str(tmp_path / "file")]) == 2
-  assert "cannot be made a folder" in capsys.readouterr().err
+  assert "folder for pictures cannot be made" in capsys.readouterr().err
 
 
 def test_demo_without_a_picture(tmp_path, capsys, monkeypatch):
@@ -331,7 +331,7 @@ def test_view_follows_sliders_mouse_reset_and_options(tmp_path, capsys, monkeypa
   np.testing.assert_allclose(times, span * np.array([1, 2, 3, 4, 1, 2, 3]), rtol=1e-5)
   np.testing.assert_allclose(speeds, span * np.array([0, 2, -2, -2, 0, 5, 10]), rtol=1e-4, atol=1e-9)
   assert places[1] > 0 and places[4] == 0
-  assert "goes on with the options it had" in (err := capsys.readouterr().err) and "sleep" in err.lower()
+  assert "keeps the previous options" in (err := capsys.readouterr().err) and "sleep" in err.lower()
 
 
 def test_view_waits_until_the_window_is_gone(tmp_path, monkeypatch):

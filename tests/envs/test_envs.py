@@ -214,7 +214,7 @@ def test_what_cannot_be_is_refused(env):
   with pytest.raises(ValueError, match="not a multiple"):
     envs.Pendulum(ctrl_dt=0.015)
   for options in (dict(episode_length=0), dict(action_repeat=0)):
-    with pytest.raises(ValueError, match="at least one step"):
+    with pytest.raises(ValueError, match="must be at least 1"):
       envs.wrap(env, **options)
   with pytest.raises(ValueError, match="wrapped already"):
     envs.wrap(envs.wrap(env))
@@ -226,7 +226,7 @@ def test_what_cannot_be_is_refused(env):
     env.render([])
   with pytest.raises(ValueError, match="cartpole_balance"):
     envs.load("cartpole")
-  with pytest.raises(ValueError, match="randomise has to return"):
+  with pytest.raises(ValueError, match="randomise must return"):
     jax.eval_shape(envs.Randomise(env, lambda m, key: m.body_mass).reset, jax.random.key(0))
 
 

@@ -76,9 +76,9 @@ def test_committed_actions_need_no_second_program(vector):
 def test_actions_of_another_shape_are_refused(vector):
   vector.reset(seed=0)
   for shape in ((WORLDS,), (WORLDS + 1, 1), (WORLDS, 2)):
-    with pytest.raises(ValueError, match=r"have to be \(3, 1\)"):
+    with pytest.raises(ValueError, match=r"required shape is \(3, 1\)"):
       vector.step(np.zeros(shape))
-  with pytest.raises(ValueError, match="2 seeds for 3 worlds"):
+  with pytest.raises(ValueError, match="number of seeds, 2"):
     vector.reset(seed=[0, 1])
 
 

@@ -24,7 +24,7 @@ if __name__ == "__main__":
 from models import ELSEWHERE, OTHERS, SCENE_NAMES, load
 
 import mjx_lite as mjx
-from mjx_lite.testing.check_grad import gradients, loss_weights, pose
+from mjx_lite.testing.check_grad import gradients, loss_weights, make_problem
 from mjx_lite.testing.compare import optimal
 
 BLOCKS = (
@@ -104,7 +104,7 @@ def in_single(model, data, horizons, blocks):
   model = copy.copy(model)
   model.opt.tolerance, model.opt.ls_tolerance = 1e-8, 0.01
   m = mjx.put_model(model, dtype=np.float32)
-  p = pose(m, mjx.put_data(m, data), horizons, blocks)
+  p = make_problem(m, mjx.put_data(m, data), horizons, blocks)
   return [{k: float(np.vdot(g[k], p.direction[k])) for k in p.at} for g in gradients(p)]
 
 

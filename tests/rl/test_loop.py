@@ -48,7 +48,7 @@ def test_goes_on_from_a_checkpoint_as_if_nothing_had_been(tmp_path):
     assert a.dtype == b.dtype
     np.testing.assert_array_equal(a, b)
   assert len(go(iterations=9, **options)[1]) == 9  # and further, from the last iteration
-  with pytest.raises(ValueError, match="not of this task"):
+  with pytest.raises(ValueError, match="of another task"):
     go(width=1, **options)
 
 
