@@ -182,8 +182,8 @@ def test_names_and_paths_with_brackets_are_printed_literally(name, tmp_path, cap
 @pytest.mark.parametrize("command", ["bench", "check"])
 def test_a_path_with_brackets_is_printed_literally(command, tmp_path, capsys):
   (path := tmp_path / "[dim]arm.xml").write_text("<mujoco/>")
-  few = {"bench": ["--worlds", "2", "--steps", "2", "--repeats", "1"], "check": ["--steps", "1", "--grad"]}
-  assert main([command, str(path), *few[command]]) == 0
+  short = {"bench": ["--worlds", "2", "--steps", "2", "--repeats", "1"], "check": ["--steps", "1", "--grad"]}
+  assert main([command, str(path), *short[command]]) == 0
   assert f"{path}: " in capsys.readouterr().out
 
 
