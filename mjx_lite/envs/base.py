@@ -79,7 +79,7 @@ class Env:
     d = mjx.kinematics(m, self.start(m, mjx.make_data(m), key))
     zero = jnp.zeros((), d.qpos.dtype)
     terms = jax.eval_shape(self.score, m, d, d, jax.ShapeDtypeStruct((self.action_size,), d.qpos.dtype))
-    return State(d, self.observe(m, d), zero, zero, {k: zero for k in terms}, {})
+    return State(data=d, obs=self.observe(m, d), reward=zero, done=zero, metrics={k: zero for k in terms}, info={})
 
   def step(self, state: State, action: jax.Array, model: Any = None) -> State:
     """Apply one action for `n_substeps` steps of the simulator.

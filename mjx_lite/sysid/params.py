@@ -145,7 +145,7 @@ def body_inertia(m: mjx.Model, body: str | int, *, scale: float = 1.0) -> Param:
     return m.replace(**{k: _with(getattr(m, k), rows[0], v) for k, v in fields.items()})
 
   get = lambda m: inertia.get_inertia(m, rows)[0]  # noqa: E731
-  return Param(name, get, put, scale=scale, labels=tuple(f"{name}.{x}" for x in parts))
+  return Param(name=name, get=get, set=put, scale=scale, labels=tuple(f"{name}.{x}" for x in parts))
 
 
 def kp(

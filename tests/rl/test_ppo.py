@@ -18,7 +18,15 @@ def test_advantages_bootstrap_where_an_episode_was_cut_short():
   value, next_value = column(1.0, 2.0, 3.0), column(2.0, 8.0, 4.0)
   zero = jnp.zeros((3, 1))
   for truncated, expected in ((0.0, 1.0), (1.0, 1.0 + 0.5 * 8.0)):
-    data = ppo.Unroll(zero, zero, zero, column(1.0, 1.0, 1.0), zero, column(0.0, 1.0, 0.0), column(0.0, truncated, 0.0))
+    data = ppo.Unroll(
+      obs=zero,
+      action=zero,
+      log_prob=zero,
+      reward=column(1.0, 1.0, 1.0),
+      next_obs=zero,
+      done=column(0.0, 1.0, 0.0),
+      truncation=column(0.0, truncated, 0.0),
+    )
     second = expected - 2.0
     found = ppo.advantages(config, value, next_value, data)[:, 0]
     np.testing.assert_allclose(found, [1.0 + 0.5 * 2.0 - 1.0 + 0.5 * second, second, 1.0 + 0.5 * 4.0 - 3.0])
@@ -67,7 +75,9 @@ def test_a_few_iterations_change_the_policy_and_training_resumes(tmp_path):
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_means_are_over_the_episodes_that_ended(dtype):
   reward, done = np.array([[1, 2], [3, np.nan]], dtype), np.array([[1, 0], [1, 0]], dtype)
-  data = ppo.Unroll(*[None] * 3, jnp.ones((2, 2), dtype), None, jnp.asarray(done), None)
+  data = ppo.Unroll(
+    obs=None, action=None, log_prob=None, reward=jnp.ones((2, 2), dtype), next_obs=None, done=jnp.asarray(done), truncation=None
+  )
   ended = {"sum_reward": jnp.asarray(reward), "length": jnp.asarray(2 * reward)}
   for transform in (lambda f: f, jax.jit):
     entry = transform(lambda done: ppo.report(data._replace(done=done), ended, jnp.zeros(2, dtype)))(data.done)
