@@ -73,7 +73,6 @@ from mjx_lite.api import (
   xfrc_accumulate,
 )
 from mjx_lite.batching.compiling import jit
-from mjx_lite.check_grad import BlockCheck, check_grad
 from mjx_lite.derivative import InverseJac, TransitionJac, hvp, inverse_jac, transition_jac
 from mjx_lite.errors import MODULE_NAMES as _MODULE_NAMES
 from mjx_lite.errors import MjxError, SlowPathWarning, UnsupportedModelError
@@ -115,6 +114,7 @@ from mjx_lite.model.names import id2name, name2id
 from mjx_lite.model.status import Status, Warning
 from mjx_lite.model.types import Contact, Data, Model, Option, Statistic
 from mjx_lite.rollout import rollout
+from mjx_lite.testing.check_grad import BlockCheck, check_grad
 
 _register_for_export()
 _register_with_flax()

@@ -9,6 +9,7 @@ import importlib
 import importlib.metadata
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 # help line of each command, in the order of the help text
 COMMANDS = {
@@ -24,9 +25,13 @@ class _Version(argparse.Action):
   """Action that prints versions and exits."""
 
   def __call__(self, parser, *_):
-    told = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in ("mjx_lite", "mujoco", "jax"))
-    print(told)
+    print(", ".join(f"{name} {importlib.metadata.version(name)}" for name in ("mjx_lite", "mujoco", "jax")))
     parser.exit(0)
+
+
+def _module(command: str) -> Any:
+  """Import the module of a command."""
+  return importlib.import_module(f"mjx_lite.cli.{command}")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -42,12 +47,11 @@ def main(argv: Sequence[str] | None = None) -> int:
   parser = argparse.ArgumentParser(prog="mjx-lite", description="MuJoCo's runtime in JAX: its tools.")
   parser.add_argument("--version", action=_Version, nargs=0, help="this package's version, MuJoCo's and JAX's")
   subparsers = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-  wanted = next((word for word in argv if not word.startswith("-")), None)
+  requested = next((word for word in argv if not word.startswith("-")), None)
   for name, text in COMMANDS.items():
     subparser = subparsers.add_parser(name, help=text, description=text[0].upper() + text[1:] + ".")
-    if name == wanted:
-      command = importlib.import_module(f"mjx_lite.cli.{name}")
-      command.add_arguments(subparser)
+    if name == requested:
+      _module(name).add_arguments(subparser)
   args, unknown = parser.parse_known_args(argv)
   if unknown:  # report with the usage of the command
     subparsers.choices[args.command].error(f"unrecognized arguments: {' '.join(unknown)}")
@@ -55,15 +59,15 @@ def main(argv: Sequence[str] | None = None) -> int:
   from mjx_lite.cli import common
 
   try:
-    return command.run(args)
+    return _module(args.command).run(args)
   except (common.BadInput, *common.ENGINE_ERRORS) as error:
-    told = str(error)
+    message = str(error)
   except common.MEMORY_ERRORS as error:
     if not common.out_of_memory(error):
       raise
-    told = f"this machine has not enough memory for it, fewer --worlds or --steps may have: {common.one_line(error)}"
+    message = f"there is not enough memory on this machine; use fewer --worlds or --steps: {common.one_line(error)}"
   except KeyboardInterrupt:
     common.stderr.print("stopped")
     return 130
-  common.stderr.print(common.headed(f"mjx-lite {args.command}: ", "bold red", told), soft_wrap=True)
+  common.stderr.print(common.headed(f"mjx-lite {args.command}: ", "bold red", message), soft_wrap=True)
   return 2

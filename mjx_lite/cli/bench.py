@@ -10,8 +10,8 @@ import mujoco
 import numpy as np
 import rich.table
 
+import mjx_lite as mjx
 from mjx_lite.cli import common, timing
-from mjx_lite.cli.common import mjx
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

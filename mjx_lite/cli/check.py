@@ -8,7 +8,9 @@ import rich.markup
 import rich.table
 import tqdm
 
-from mjx_lite.cli import common, compare
+import mjx_lite as mjx
+from mjx_lite.cli import common
+from mjx_lite.testing import compare
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -55,8 +57,8 @@ def run(args: argparse.Namespace) -> int:
     soft_wrap=True,
   )
   if first is None:
-    told = ": every stage field agrees with MuJoCo C within its tolerance"
-    common.stdout.print(common.headed("equal", "bold green", told))
+    text = ": every stage field agrees with MuJoCo C within its tolerance"
+    common.stdout.print(common.headed("equal", "bold green", text))
     return 0
   step, error = first
   common.stdout.print(common.headed("different", "bold red", f", first at step {step} in {error}"), soft_wrap=True)
@@ -69,8 +71,8 @@ def _check_gradients(mj_model: mujoco.MjModel, args: argparse.Namespace) -> int:
   for ctrl in common.random_control(mj_model, args.steps, 1, args.seed)[:, 0]:
     d.ctrl[:] = ctrl
     common.quiet(mujoco.mj_step, mj_model, d)
-  m = common.mjx.put_model(mj_model)
-  found = common.mjx.check_grad(m, common.mjx.put_data(m, d), seed=args.seed, write=common.stdout.print)
+  m = mjx.put_model(mj_model)
+  found = mjx.check_grad(m, mjx.put_data(m, d), seed=args.seed, write=common.stdout.print)
   bad = [x.block for x in found if not x.ok]
   common.stdout.print(f"{args.model}: gradients of a step, {args.steps} steps after the start.", soft_wrap=True)
   if bad:

@@ -107,7 +107,7 @@ def make_folder(path: pathlib.Path) -> None:
   try:
     path.mkdir(parents=True, exist_ok=True)
   except OSError as error:
-    raise BadInput(f"{path}: cannot be made a folder for pictures: {error.strerror}.") from error
+    raise BadInput(f"{path}: the folder for pictures cannot be made: {error.strerror}.") from error
 
 
 def use_compilation_cache() -> None:
@@ -153,14 +153,14 @@ def random_state(mj_model: mujoco.MjModel, worlds: int, seed: int) -> tuple[np.n
   for joint in range(mj_model.njnt):
     adr, kind = mj_model.jnt_qposadr[joint], mj_model.jnt_type[joint]
     if kind == mujoco.mjtJoint.mjJNT_FREE:
-      qpos[:, adr + 3 : adr + 7] = _turned(qpos[:, adr + 3 : adr + 7], rng.uniform(-np.pi, np.pi, worlds))
+      qpos[:, adr + 3 : adr + 7] = _rotated(qpos[:, adr + 3 : adr + 7], rng.uniform(-np.pi, np.pi, worlds))
     elif kind in (mujoco.mjtJoint.mjJNT_HINGE, mujoco.mjtJoint.mjJNT_SLIDE) and mj_model.jnt_limited[joint]:
       low, high = mj_model.jnt_range[joint]
       qpos[:, adr] = np.clip(qpos[:, adr] + 0.3 * (high - low) * rng.uniform(-1, 1, worlds), low, high)
   return qpos.astype(np.float32), qvel.astype(np.float32)
 
 
-def _turned(quat: np.ndarray, angle: np.ndarray) -> np.ndarray:
+def _rotated(quat: np.ndarray, angle: np.ndarray) -> np.ndarray:
   """Rotate quaternions (n, 4) about the world's z axis by angles (n,) [rad]."""
   c, s = np.cos(angle / 2), np.sin(angle / 2)
   w, x, y, z = quat.T

@@ -12,9 +12,9 @@ import rich.table
 import rich.text
 import tqdm
 
+import mjx_lite as mjx
 from mjx_lite import viz
 from mjx_lite.cli import common, timing
-from mjx_lite.cli.common import mjx
 
 _CHUNK = 20  # steps per call; the progress bar moves once per call
 _COMPARED = 8  # number of worlds that are also stepped with C

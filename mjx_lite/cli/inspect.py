@@ -9,8 +9,8 @@ import mujoco
 import numpy as np
 import rich.table
 
+import mjx_lite as mjx
 from mjx_lite.cli import common, timing
-from mjx_lite.cli.common import mjx
 
 _SIZES = ("nq", "nv", "nu", "na", "nbody", "njnt", "ngeom", "nsite", "ncam", "nmocap", "ntree")
 
@@ -75,9 +75,9 @@ def _print_slots(mj_model: mujoco.MjModel, m: Any, d: Any) -> None:
   for column in ("candidate pairs", "contact slots", "rows"):
     table.add_column(column, justify="right")
   for kind in sorted(set(kinds)):
-    mine = np.array([k == kind for k in kinds])
+    selected = np.array([k == kind for k in kinds])
     name = " - ".join(mujoco.mjtGeom(t).name.removeprefix("mjGEOM_").lower() for t in kind)
-    table.add_row(name, str(len(set(slots.slot_pair[mine]))), str(mine.sum()), str(rows[mine].sum()))
+    table.add_row(name, str(len(set(slots.slot_pair[selected]))), str(selected.sum()), str(rows[selected].sum()))
   table.add_row("all", str(len(set(slots.slot_pair))), str(len(kinds)), str(rows.sum()), style="bold")
   common.stdout.print(table)
   bounded = ", ".join(f"{g.name} {len(g.pair)}" for g in slots.groups if g.bounded)

@@ -62,7 +62,17 @@ def compile_program(function: Callable[..., Any], *args: Any, jit: Callable[...,
   end = time.perf_counter()
   text, memory = compiled.as_text() or "", compiled.memory_analysis()
   peak = memory.output_size_in_bytes + memory.temp_size_in_bytes if memory is not None else 0
-  return Program(compiled, traced - start, end - traced, *count_hlo(text), count_launches(text), peak)
+  instructions, fusions, kernels = count_hlo(text)
+  return Program(
+    call=compiled,
+    trace_s=traced - start,
+    compile_s=end - traced,
+    instructions=instructions,
+    fusions=fusions,
+    kernels=kernels,
+    launches=count_launches(text),
+    peak_bytes=peak,
+  )
 
 
 def count_hlo(text: str) -> tuple[int, int, int]:
@@ -90,10 +100,10 @@ def count_launches(text: str) -> int:
   entry, bodies = _computations(text)
 
   @functools.cache
-  def of(computation: str) -> int:
+  def launches(computation: str) -> int:
     total = 0
     for operation, line in bodies[computation]:
-      called = [of(x) for x in _called(operation, line)]
+      called = [launches(x) for x in _called(operation, line)]
       if operation == "while":
         trips = re.search(r'known_trip_count"?:\{"n":"(\d+)"', line)
         total += (int(trips.group(1)) if trips else 1) * sum(called)
@@ -103,7 +113,7 @@ def count_launches(text: str) -> int:
         total += operation not in _FREE
     return total
 
-  return of(entry)
+  return launches(entry)
 
 
 def _computations(text: str) -> tuple[str, dict[str, list[tuple[str, str]]]]:

@@ -13,8 +13,8 @@ import jax.numpy as jnp
 import mujoco
 import numpy as np
 
+import mjx_lite as mjx
 from mjx_lite.cli import common
-from mjx_lite.cli.common import mjx
 
 FPS = 60.0
 # fields that the viewer's mouse and sliders write, and fields that a step changes
@@ -58,12 +58,12 @@ def in_window(world: "World", args: argparse.Namespace) -> int:
   """Step until the window is closed."""
   import mujoco.viewer
 
-  others = set(threading.enumerate())
+  before = set(threading.enumerate())
   try:
     viewer = mujoco.viewer.launch_passive(world.mj_model, world.mj_data)
   except RuntimeError as error:  # for example no OpenGL platform, or macOS without mjpython
     raise common.BadInput(f"MuJoCo's viewer does not open: {error}\n{_ELSEWHERE}") from error
-  drawing = set(threading.enumerate()) - others
+  drawing = set(threading.enumerate()) - before
   try:
     with viewer:
       pace = Pace(args.seconds)
@@ -159,8 +159,8 @@ class World:
     self._opt = copy.copy(mj_model.opt)
     self._d = mjx.put_data(mj_model, mj_data)
     self._written = self._read(STATE)
-    self._go = mjx.jit(_steps)
-    self._go(m, self._d, 0)  # compile before a window opens
+    self._take_steps = mjx.jit(_steps)
+    self._take_steps(m, self._d, 0)  # compile before a window opens
 
   def step(self, steps: int) -> None:
     """Take `steps` steps, then compute the drawn quantities: poses, contacts, forces."""
@@ -173,7 +173,7 @@ class World:
   def _set_pace(self) -> None:
     h = self.mj_model.opt.timestep
     if not h > 0:
-      raise common.BadInput(f"the viewer needs a timestep above 0, not {h:g}.")
+      raise common.BadInput(f"the timestep of the model is {h:g}; the viewer needs a timestep above 0.")
     self.steps = max(1, round(1 / (FPS * h)))  # steps per picture
     self.span = self.steps * h  # simulated time per picture [s]
 
@@ -184,14 +184,14 @@ class World:
       self._set_pace()
       self.m, self._d = m, mjx.put_data(self.mj_model, self.mj_data)  # enabling contacts changes array shapes
     except (common.BadInput, *common.ENGINE_ERRORS) as error:
-      common.stderr.print(f"The world goes on with the options it had: {error}")
+      common.stderr.print(f"The world keeps the previous options: {error}")
 
   def _move(self, steps: int) -> None:
     state = self._read(STATE)
     if any(np.any(state[k] != self._written[k]) for k in STATE):  # the viewer changed the state: a reset, or a keyframe
       self._d = mjx.put_data(self.mj_model, self.mj_data)
     given = {k: jnp.asarray(x, getattr(self._d, k).dtype) for k, x in self._read(INPUTS).items()}
-    self._d = self._go(self.m, self._d.replace(**given), steps)
+    self._d = self._take_steps(self.m, self._d.replace(**given), steps)
     for k in STATE:
       if k == "time":
         self.mj_data.time = float(self._d.time)

@@ -94,7 +94,7 @@ def dynamics(m: mjx.Model, d: mjx.Data, steps: int = 1) -> Callable[..., jax.Arr
 
   def f(x: jax.Array, u: jax.Array, t: Any = 0) -> jax.Array:
     if x.shape != (size := m.nq + m.nv + m.na,):
-      raise ValueError(f"x has shape {x.shape}; (nq + nv + na,) = ({size},) is needed.")
+      raise ValueError(f"x has shape {x.shape}; the required shape is (nq + nv + na,) = ({size},).")
     qpos, qvel, act = jnp.split(x, [m.nq, m.nq + m.nv])
     after = hold(m, d.replace(qpos=qpos, qvel=qvel, act=act), u, steps)
     return jnp.concatenate([after.qpos, after.qvel, after.act])
@@ -124,14 +124,14 @@ def simulate(m: mjx.Model, d: mjx.Data, ctrl: jax.Array, cost: Cost, steps: int 
 def half_square(r: jax.Array) -> jax.Array:
   """Return the cost of residuals (r,): half the sum of squares."""
   if jnp.ndim(r) != 1:  # a scalar is probably a cost, which would be squared again
-    raise ValueError(f"a Cost returns residuals (r,), of which half the sum of squares is the cost, not shape {jnp.shape(r)}.")
+    raise ValueError(f"the functions of a Cost must return residuals (r,), not a cost: the returned shape is {jnp.shape(r)}.")
   return 0.5 * jnp.sum(r * r)
 
 
 def check_ctrl(m: mjx.Model, ctrl: jax.Array) -> None:
   """Raise ValueError for controls whose shape is not (T, nu)."""
   if ctrl.ndim != 2 or ctrl.shape[1] != m.nu or not len(ctrl):
-    raise ValueError(f"ctrl has shape {ctrl.shape}; (T, {m.nu}) is needed, one row for each control that is held.")
+    raise ValueError(f"ctrl has shape {ctrl.shape}; the required shape is (T, {m.nu}), with one row per control.")
 
 
 def ctrl_bounds(m: mjx.Model) -> tuple[jax.Array, jax.Array]:

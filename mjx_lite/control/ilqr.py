@@ -58,50 +58,103 @@ def ilqr(
   check_ctrl(m, jnp.asarray(ctrl))
   low, high = ctrl_bounds(m) if bounds is None else bounds
   ctrl = jnp.clip(jnp.asarray(ctrl, d.qpos.dtype), low, high)
-  alphas = jnp.asarray(ALPHAS, ctrl.dtype)
+  p = _Problem(m=m, d=d, cost=cost, steps=steps, low=low, high=high, alphas=jnp.asarray(ALPHAS, ctrl.dtype))
 
-  def forward(path, ctrl, k, K, alpha):
-    """Simulate the trajectory with step length alpha along (k, K); path is the linearised trajectory."""
+  def proceed(now):
+    return (now.iterations < iterations) & ~now.converged & (now.mu < 1e10)
 
-    def one(now, x):
-      reference, u, k, K = x
-      u = jnp.clip(u + alpha * k + K @ difference(m, now.replace(**reference), now), low, high)
-      return hold(m, now, u, steps), (_state(now), u, half_square(cost.running(m, now, u)))
+  end = jax.lax.while_loop(proceed, lambda now: _improve(p, now, tolerance), _begin(p, ctrl))
+  return Ilqr(
+    ctrl=end.ctrl,
+    qpos=end.path["qpos"],
+    qvel=end.path["qvel"],
+    gain=end.gain,
+    cost=end.cost,
+    iterations=end.iterations,
+    converged=end.converged,
+  )
 
-    last, (states, ctrl, running) = jax.lax.scan(one, d, (jax.tree.map(lambda x: x[:-1], path), ctrl, k, K))
-    states = jax.tree.map(lambda x, y: jnp.concatenate([x, y[None]]), states, _state(last))
-    return states, ctrl, jnp.sum(running) + half_square(cost.final(m, last))
 
-  def improve(carry):
-    path, ctrl, _, total, mu, count, _ = carry
-    at = jax.tree.map(lambda x: x[:-1], path)
-    A, B = jax.vmap(lambda s, u: linearize(m, d.replace(**s, ctrl=u), steps))(at, ctrl)
-    quadratic = jax.vmap(lambda s, u: _quadratic(m, d.replace(**s), u, cost.running))(at, ctrl)
-    end = d.replace(**jax.tree.map(lambda x: x[-1], path))
-    k, K, promised = _backward(A, B, quadratic, _final(m, end, cost.final), low - ctrl, high - ctrl, mu)
-    tried = jax.vmap(lambda alpha: forward(path, ctrl, k, K, alpha))(alphas)
-    costs = jnp.where(jnp.isfinite(tried[2]), tried[2], jnp.inf)
-    best = jnp.argmin(costs)
-    new_path, new_ctrl, new_total = jax.tree.map(lambda x: x[best], tried)
-    better = costs[best] < total
-    # with heavy damping a small predicted decrease is no sign of convergence
-    small = jnp.where(better, total - new_total, promised) <= tolerance * total
-    done = small & (better | (mu <= _DAMPING))
-    path, ctrl, K = mjx.where(better, (new_path, new_ctrl, K), (path, ctrl, carry[2]))
-    mu = jnp.where(better, mu / 5, jnp.maximum(mu, _DAMPING) * 10)
-    return path, ctrl, K, jnp.where(better, new_total, total), mu, count + 1, done
+class _Problem(NamedTuple):
+  """The arguments of `ilqr` that do not change in an iteration."""
 
-  def proceed(carry):
-    *_, mu, count, done = carry
-    return (count < iterations) & ~done & (mu < 1e10)
+  m: mjx.Model
+  d: mjx.Data  # the initial state
+  cost: Cost
+  steps: int
+  low: jax.Array  # (nu,)
+  high: jax.Array  # (nu,)
+  alphas: jax.Array  # step lengths of the line search
 
-  # the initial trajectory is simulated without feedback
-  K = jnp.zeros((*ctrl.shape, 2 * m.nv + m.na), ctrl.dtype)
-  still = jax.tree.map(lambda x: jnp.broadcast_to(x, (len(ctrl) + 1, *x.shape)), _state(d))
-  path, ctrl, total = forward(still, ctrl, jnp.zeros_like(ctrl), K, jnp.zeros((), ctrl.dtype))
-  start = (path, ctrl, K, total, jnp.full((), _DAMPING, ctrl.dtype), jnp.zeros((), jnp.int32), jnp.zeros((), bool))
-  path, ctrl, K, total, _, count, done = jax.lax.while_loop(proceed, improve, start)
-  return Ilqr(ctrl=ctrl, qpos=path["qpos"], qvel=path["qvel"], gain=K, cost=total, iterations=count, converged=done)
+
+class _Iterate(NamedTuple):
+  """A trajectory and the state of the search between iterations."""
+
+  path: dict[str, jax.Array]  # states before each control and at the end, (T + 1, n) each
+  ctrl: jax.Array  # (T, nu)
+  gain: jax.Array  # (T, nu, nx)
+  cost: jax.Array  # ()
+  mu: jax.Array  # () damping
+  iterations: jax.Array  # ()
+  converged: jax.Array  # ()
+
+
+def _begin(p, ctrl):
+  """Simulate the initial trajectory without feedback."""
+  gain = jnp.zeros((*ctrl.shape, 2 * p.m.nv + p.m.na), ctrl.dtype)
+  still = jax.tree.map(lambda x: jnp.broadcast_to(x, (len(ctrl) + 1, *x.shape)), _state(p.d))
+  path, ctrl, cost = _forward(p, still, ctrl, jnp.zeros_like(ctrl), gain, jnp.zeros((), ctrl.dtype))
+  return _Iterate(
+    path=path,
+    ctrl=ctrl,
+    gain=gain,
+    cost=cost,
+    mu=jnp.full((), _DAMPING, ctrl.dtype),
+    iterations=jnp.zeros((), jnp.int32),
+    converged=jnp.zeros((), bool),
+  )
+
+
+def _forward(p, path, ctrl, k, K, alpha):
+  """Simulate the trajectory with step length alpha along (k, K); path is the linearised trajectory."""
+
+  def one(now, x):
+    reference, u, k, K = x
+    u = jnp.clip(u + alpha * k + K @ difference(p.m, now.replace(**reference), now), p.low, p.high)
+    return hold(p.m, now, u, p.steps), (_state(now), u, half_square(p.cost.running(p.m, now, u)))
+
+  last, (states, ctrl, running) = jax.lax.scan(one, p.d, (jax.tree.map(lambda x: x[:-1], path), ctrl, k, K))
+  states = jax.tree.map(lambda x, y: jnp.concatenate([x, y[None]]), states, _state(last))
+  return states, ctrl, jnp.sum(running) + half_square(p.cost.final(p.m, last))
+
+
+def _improve(p, now, tolerance):
+  """Take one iteration: linearise all knots, run the backward pass, and search along its direction."""
+  m, d, path, ctrl = p.m, p.d, now.path, now.ctrl
+  at = jax.tree.map(lambda x: x[:-1], path)
+  A, B = jax.vmap(lambda s, u: linearize(m, d.replace(**s, ctrl=u), p.steps))(at, ctrl)
+  quadratic = jax.vmap(lambda s, u: _quadratic(m, d.replace(**s), u, p.cost.running))(at, ctrl)
+  end = d.replace(**jax.tree.map(lambda x: x[-1], path))
+  k, K, promised = _backward(A, B, quadratic, _final(m, end, p.cost.final), p.low - ctrl, p.high - ctrl, now.mu)
+  tried = jax.vmap(lambda alpha: _forward(p, path, ctrl, k, K, alpha))(p.alphas)
+  costs = jnp.where(jnp.isfinite(tried[2]), tried[2], jnp.inf)
+  best = jnp.argmin(costs)
+  new_path, new_ctrl, new_cost = jax.tree.map(lambda x: x[best], tried)
+  better = costs[best] < now.cost
+  # with heavy damping a small predicted decrease is no sign of convergence
+  small = jnp.where(better, now.cost - new_cost, promised) <= tolerance * now.cost
+  converged = small & (better | (now.mu <= _DAMPING))
+  path, ctrl, K = mjx.where(better, (new_path, new_ctrl, K), (path, ctrl, now.gain))
+  mu = jnp.where(better, now.mu / 5, jnp.maximum(now.mu, _DAMPING) * 10)
+  return _Iterate(
+    path=path,
+    ctrl=ctrl,
+    gain=K,
+    cost=jnp.where(better, new_cost, now.cost),
+    mu=mu,
+    iterations=now.iterations + 1,
+    converged=converged,
+  )
 
 
 def _state(d: mjx.Data) -> dict[str, jax.Array]:

@@ -35,13 +35,15 @@ def lqr(A: jax.Array, B: jax.Array, Q: jax.Array, R: jax.Array, *, doublings: in
   A, B, Q, R = (jnp.asarray(x) for x in (A, B, Q, R))
   nx, nu = B.shape
   if (A.shape, Q.shape, R.shape) != ((nx, nx), (nx, nx), (nu, nu)):
-    raise ValueError(f"B (nx, nu) = {B.shape} does not belong to A {A.shape}, Q {Q.shape}, R {R.shape}.")
+    raise ValueError(
+      f"A {A.shape}, B {B.shape}, Q {Q.shape} and R {R.shape} must have the shapes (nx, nx), (nx, nu), (nx, nx) and (nu, nu)."
+    )
   eye = jnp.eye(nx, dtype=A.dtype)
 
   def double(carry, _):
     F, G, H = carry
-    left = jnp.linalg.solve(eye + G @ H, jnp.concatenate([F, G], axis=1))
-    W, V = left[:, : len(F)], left[:, len(F) :]  # (I + G H)^-1 times F and G
+    solution = jnp.linalg.solve(eye + G @ H, jnp.concatenate([F, G], axis=1))
+    W, V = solution[:, : len(F)], solution[:, len(F) :]  # (I + G H)^-1 times F and G
     G, H = G + F @ V @ F.T, H + F.T @ H @ W
     return (F @ W, 0.5 * (G + G.T), 0.5 * (H + H.T)), None
 

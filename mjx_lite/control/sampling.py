@@ -95,7 +95,7 @@ def improve(
     the new plan, and the lowest cost of a sample. The best sample is the new plan's mean only for 'predictive'.
   """
   if method not in METHODS:
-    raise ValueError(f"there is no method '{method}'; there are {', '.join(METHODS)}.")
+    raise ValueError(f"method '{method}' is unknown: use one of {', '.join(METHODS)}.")
   plan = Plan(*(jnp.asarray(x, d.qpos.dtype) for x in plan))
   low, high = ctrl_bounds(m)
   noise = jax.random.normal(key, (samples, *plan.mean.shape), plan.mean.dtype).at[0].set(0)

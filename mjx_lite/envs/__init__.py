@@ -38,7 +38,7 @@ def load(name: str, **options: Any) -> Env:
     **options: arguments of the task's class: xml_path, ctrl_dt, and arguments of `put_model`.
   """
   if name not in ENVS:
-    raise ValueError(f"there is no environment '{name}'; there are {', '.join(ENVS)}.")
+    raise ValueError(f"environment '{name}' is unknown: use one of {', '.join(ENVS)}.")
   return ENVS[name](**options)
 
 

@@ -17,7 +17,7 @@ ASSETS = pathlib.Path(__file__).parent / "assets"
 
 
 # fields of Data that the substeps return: the state and the sensor readings; any other field would be written in each substep
-_KEPT = ("time", "qpos", "qvel", "act", "history", "plastic", "qacc_warmstart", "status", "sensordata")
+_RETURNED = ("time", "qpos", "qvel", "act", "history", "plastic", "qacc_warmstart", "status", "sensordata")
 
 
 class Env:
@@ -46,7 +46,7 @@ class Env:
     ratio = self.ctrl_dt / self.mj_model.opt.timestep
     self.n_substeps = round(ratio)
     if self.n_substeps < 1 or abs(ratio - self.n_substeps) > 1e-6:
-      raise ValueError(f"ctrl_dt {self.ctrl_dt} is not a multiple of the timestep {self.mj_model.opt.timestep}.")
+      raise ValueError(f"ctrl_dt = {self.ctrl_dt} is not a multiple of the timestep {self.mj_model.opt.timestep} of the model.")
 
   # methods that a task defines
 
@@ -79,7 +79,7 @@ class Env:
     d = mjx.kinematics(m, self.start(m, mjx.make_data(m), key))
     zero = jnp.zeros((), d.qpos.dtype)
     terms = jax.eval_shape(self.score, m, d, d, jax.ShapeDtypeStruct((self.action_size,), d.qpos.dtype))
-    return State(d, self.observe(m, d), zero, zero, {k: zero for k in terms}, {})
+    return State(data=d, obs=self.observe(m, d), reward=zero, done=zero, metrics={k: zero for k in terms}, info={})
 
   def step(self, state: State, action: jax.Array, model: Any = None) -> State:
     """Apply one action for `n_substeps` steps of the simulator.
@@ -95,10 +95,10 @@ class Env:
     m = self.model if model is None else model
     action = jnp.asarray(action, state.data.ctrl.dtype)  # the learner's dtype may differ
     if action.shape != (self.action_size,):
-      raise ValueError(f"an action of one world has shape ({self.action_size},), not {action.shape}.")
+      raise ValueError(f"an action of one world must have the shape ({self.action_size},), not {action.shape}.")
     before = state.data.replace(ctrl=self.control(m, action))
     end, _ = mjx.rollout(m, before, steps=self.n_substeps, record=())
-    d = mjx.kinematics(m, before.replace(**{name: getattr(end, name) for name in _KEPT}))
+    d = mjx.kinematics(m, before.replace(**{name: getattr(end, name) for name in _RETURNED}))
     terms = self.score(m, before, d, action)
     done = self.failed(m, d).astype(d.qpos.dtype)
     return state.replace(
@@ -138,10 +138,12 @@ class Env:
       RGB bytes: (height, width, 3) for one State of one world, otherwise (images, height, width, 3).
     """
     if modify_scene_fns is not None:
-      raise NotImplementedError("modify_scene_fns: drawing is done in a process of its own. Use scene_option or overlays.")
+      raise NotImplementedError(
+        "modify_scene_fns is not supported, because another process draws. Use scene_option or overlays."
+      )
     if isinstance(trajectory, Sequence):
       if not trajectory:
-        raise ValueError("there is no State in the trajectory.")
+        raise ValueError("the trajectory has no State: give at least one.")
       state = {k: np.stack([np.asarray(getattr(s.data, k)) for s in trajectory]) for k in viz.STATE}
     else:
       state = {k: np.asarray(getattr(trajectory.data, k)) for k in viz.STATE}

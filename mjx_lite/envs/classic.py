@@ -91,7 +91,7 @@ class Reacher(Env):
 
   def score(self, m: mjx.Model, before: mjx.Data, d: mjx.Data, action: jax.Array) -> dict[str, jax.Array]:
     """Reward nearness to the target in [0, 1], with a sharper peak close to the target; penalize torques."""
-    way = d.mocap_pos[0, :2] - d.site_xpos[0, :2]
-    square = way[0] ** 2 + way[1] ** 2
+    error = d.mocap_pos[0, :2] - d.site_xpos[0, :2]
+    square = error[0] ** 2 + error[1] ** 2
     near = 0.5 / (1 + square / 0.1**2) + 0.5 / (1 + square / 0.02**2)
     return {"near": near, "effort": -0.02 * jnp.sum(jnp.clip(action, -1, 1) ** 2)}

@@ -46,7 +46,7 @@ class GymVectorEnv(VectorEnv):
     """Start new episodes in all worlds. A list of seeds has one seed per world; `options` is ignored."""
     if isinstance(seed, list | np.ndarray):
       if len(seed) != self.num_envs:
-        raise ValueError(f"there are {len(seed)} seeds for {self.num_envs} worlds.")
+        raise ValueError(f"the number of seeds, {len(seed)}, is not the number of worlds, {self.num_envs}.")
       keys = jax.vmap(jax.random.key)(jnp.asarray(seed))
     else:
       self._seed = self._seed if seed is None else seed
@@ -76,9 +76,9 @@ class GymVectorEnv(VectorEnv):
   def _advance(self, actions: jax.Array) -> dict[str, Any]:
     """Step all worlds and return the outputs of `_outcome`; refill the bank of initial states when it is due."""
     if self._state is None:
-      raise RuntimeError("call reset() before step().")
+      raise RuntimeError("no episode has started: call reset() before step().")
     if actions.shape != self.action_space.shape:
-      raise ValueError(f"actions have to be {self.action_space.shape}, not {actions.shape}.")
+      raise ValueError(f"actions have the shape {actions.shape}; the required shape is {self.action_space.shape}.")
     self._state, out = self._step(self._state, actions)
     self._steps += 1
     if self._steps % self.env.length == 0:  # a fixed bank would be overfitted

@@ -34,16 +34,16 @@ class InHandCube(Env):
     for_fingers, for_cube, for_goal = jax.random.split(key, 3)
     dtype = d.qpos.dtype
     fingers = 0.1 * jax.random.uniform(for_fingers, (self.action_size,), dtype, -1, 1)
-    x, y, turn = jax.random.uniform(for_cube, (3,), dtype, -1, 1) * jnp.array([0.004, 0.004, 0.4], dtype)
-    place = d.qpos[-7:].at[0].add(x).at[1].add(y)
-    place = place.at[3].set(jnp.cos(turn / 2)).at[6].set(jnp.sin(turn / 2))
+    x, y, heading = jax.random.uniform(for_cube, (3,), dtype, -1, 1) * jnp.array([0.004, 0.004, 0.4], dtype)
+    cube = d.qpos[-7:].at[0].add(x).at[1].add(y)
+    cube = cube.at[3].set(jnp.cos(heading / 2)).at[6].set(jnp.sin(heading / 2))
     if self.upright:
       half = 0.5 * TURN * jax.random.uniform(for_goal, (), dtype, -1, 1)
       goal = jnp.zeros(4, dtype).at[0].set(jnp.cos(half)).at[3].set(jnp.sin(half))
     else:
       goal = jax.random.normal(for_goal, (4,), dtype)
       goal = goal / jnp.sqrt(goal[0] ** 2 + goal[1] ** 2 + goal[2] ** 2 + goal[3] ** 2)
-    return d.replace(qpos=jnp.concatenate([fingers, place]), ctrl=fingers, mocap_quat=goal[None])
+    return d.replace(qpos=jnp.concatenate([fingers, cube]), ctrl=fingers, mocap_quat=goal[None])
 
   def away(self, d: mjx.Data) -> jax.Array:
     """Return the rotation from the cube to the goal as a quaternion (4,) with nonnegative scalar part."""

@@ -15,7 +15,7 @@ class _Runner(Env):
   noise = 0.05  # scale of the noise of the initial configuration and velocity
   effort = 0.1  # weight of the squared action
   alive = 0.0  # reward of each step without failure
-  place = 1  # number of leading coordinates of qpos (horizontal position) that are not observed
+  unobserved = 1  # number of leading coordinates of qpos (horizontal position) that are not observed
 
   def rest(self, m: mjx.Model) -> jax.Array:
     """Return the configuration around which episodes start."""
@@ -30,7 +30,7 @@ class _Runner(Env):
 
   def observe(self, m: mjx.Model, d: mjx.Data) -> jax.Array:
     """Return the configuration without the horizontal position, and velocities clipped to 10 m/s or rad/s."""
-    return jnp.concatenate([d.qpos[self.place :], jnp.clip(d.qvel, -10, 10)])
+    return jnp.concatenate([d.qpos[self.unobserved :], jnp.clip(d.qvel, -10, 10)])
 
   def score(self, m: mjx.Model, before: mjx.Data, d: mjx.Data, action: jax.Array) -> dict[str, jax.Array]:
     """Reward the velocity along x [m/s], and a constant for each step without failure; penalize torques."""
@@ -65,7 +65,7 @@ class Ant(_Runner):
   xml_path = ASSETS / "ant.xml"
   ctrl_dt = 0.05
   noise, effort, alive = 0.05, 0.5, 0.5
-  place = 2
+  unobserved = 2
 
   def failed(self, m: mjx.Model, d: mjx.Data) -> jax.Array:
     """Return whether the trunk lies on the ground, is above 1.2 m, or is upside down."""
@@ -79,7 +79,7 @@ class HumanoidWalk(_Runner):
   xml_path = pathlib.Path(mjx.__file__).parent / "models" / "humanoid.xml"
   ctrl_dt = 0.02
   noise = 0.01
-  place = 2
+  unobserved = 2
   speed = 1.2  # [m/s]
 
   def rest(self, m: mjx.Model) -> jax.Array:

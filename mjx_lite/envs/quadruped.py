@@ -40,14 +40,14 @@ class Joystick(Env):
 
   def start(self, m: mjx.Model, d: mjx.Data, key: jax.Array) -> mjx.Data:
     """Draw a standing state with any heading, any position on rough ground, and a new command (zero in one of ten episodes)."""
-    for_place, for_joints, for_speed, for_command, for_rest = jax.random.split(key, 5)
+    for_pose, for_joints, for_speed, for_command, for_rest = jax.random.split(key, 5)
     dtype = d.qpos.dtype
-    x, y, turn = jax.random.uniform(for_place, (3,), dtype, -1, 1) * jnp.array([SPREAD, SPREAD, jnp.pi], dtype)
+    x, y, heading = jax.random.uniform(for_pose, (3,), dtype, -1, 1) * jnp.array([SPREAD, SPREAD, jnp.pi], dtype)
     rest = jnp.asarray(self._rest, dtype)
-    place = jnp.stack([x, y]) if self.rough else jnp.zeros(2, dtype)
-    upright = jnp.stack([jnp.cos(turn / 2), jnp.zeros_like(turn), jnp.zeros_like(turn), jnp.sin(turn / 2)])
+    position = jnp.stack([x, y]) if self.rough else jnp.zeros(2, dtype)
+    upright = jnp.stack([jnp.cos(heading / 2), jnp.zeros_like(heading), jnp.zeros_like(heading), jnp.sin(heading / 2)])
     joints = rest[7:] + 0.1 * jax.random.uniform(for_joints, rest[7:].shape, dtype, -1, 1)
-    qpos = jnp.concatenate([place, rest[2:3] + self._lift, upright, joints])
+    qpos = jnp.concatenate([position, rest[2:3] + self._lift, upright, joints])
     command = jax.random.uniform(for_command, (3,), dtype, -1, 1) * jnp.array(COMMAND, dtype)
     command = jnp.where(jax.random.bernoulli(for_rest, 0.1), 0, command)
     qvel = 0.05 * jax.random.normal(for_speed, d.qvel.shape, dtype)

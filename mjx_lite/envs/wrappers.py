@@ -48,13 +48,13 @@ class Repeat(Wrapper):
   def step(self, state: State, action: jax.Array, model: Any = None) -> State:
     """Apply one action `times` times (see `Env.step`); the metrics are those of the last state."""
 
-    def again(state, _):
+    def repeat(state, _):
       after = self.env.step(state, action, model)
       after = after.replace(reward=state.reward + after.reward)
       return mjx.where(state.done > 0, state, after), None
 
     fresh = state.replace(reward=jnp.zeros_like(state.reward), done=jnp.zeros_like(state.done))
-    return jax.lax.scan(again, fresh, length=self.times)[0]
+    return jax.lax.scan(repeat, fresh, length=self.times)[0]
 
 
 class Quarantine(Wrapper):
@@ -94,7 +94,7 @@ class Episode(Wrapper):
 
   def __init__(self, env: Any, length: int, action_repeat: int = 1):
     if length < 1 or action_repeat < 1:
-      raise ValueError(f"an episode has at least one step, an action too, not {length} and {action_repeat}.")
+      raise ValueError(f"length = {length} and action_repeat = {action_repeat} must be at least 1.")
     super().__init__(Repeat(env, action_repeat) if action_repeat > 1 else env)
     self.length, self.action_repeat = length, action_repeat
 
@@ -150,7 +150,9 @@ def changes(base: mjx.Model, changed: mjx.Model) -> dict[str, jax.Array]:
   """Return the arrays of `changed` that are not the same Python objects as in `base`, by their path in the Model."""
   old, new = (jax.tree_util.tree_leaves_with_path(x) for x in (base, changed))
   if jax.tree.structure(base) != jax.tree.structure(changed):
-    raise ValueError("randomise has to return the model that it was given, with other values of its arrays.")
+    raise ValueError(
+      "randomise must return the given model, with other values of arrays, but the structure of the returned model differs."
+    )
   return {jax.tree_util.keystr(p): jnp.asarray(b) for (p, a), (_, b) in zip(old, new, strict=True) if a is not b}
 
 
@@ -165,7 +167,7 @@ class Worlds(Wrapper):
   def reset(self, key: jax.Array, model: Any = None) -> State:
     """Start a new episode in each world (see `Env.reset`). `key` has one key per world; `model`, if given, is shared."""
     if jnp.ndim(key) < (1 if jnp.issubdtype(key.dtype, jax.dtypes.prng_key) else 2):
-      raise ValueError("reset of many worlds takes a key for each: jax.random.split(key, worlds).")
+      raise ValueError("reset of a batch takes one key per world: give jax.random.split(key, worlds).")
     return jax.vmap(lambda k: self.env.reset(k, model))(key)
 
   def step(self, state: State, action: jax.Array, model: Any = None) -> State:
@@ -207,8 +209,8 @@ class AutoReset(Wrapper):
     keys, draws = (jnp.moveaxis(jax.vmap(jax.random.split)(keys), 1, 0)[i] for i in (0, 1))
     if self.refresh:
       fresh = self._entry(self.env.reset(jax.vmap(lambda k: jax.random.fold_in(k, 2))(draws[: self.refresh]), model))
-      place = jax.random.choice(jax.random.fold_in(draws[0], 3), worlds, (min(self.refresh, worlds),), replace=False)
-      bank = jax.tree.map(lambda b, f: b.at[place].set(f), bank, fresh)
+      entries = jax.random.choice(jax.random.fold_in(draws[0], 3), worlds, (min(self.refresh, worlds),), replace=False)
+      bank = jax.tree.map(lambda b, f: b.at[entries].set(f), bank, fresh)
     drawn = jax.vmap(lambda k: jax.random.randint(k, (), 0, worlds))(draws)
     first = jax.tree.map(lambda b: b[drawn], bank)
     new = mjx.where(after.done > 0, first, self._entry(after))
@@ -253,7 +255,7 @@ def wrap(
     that calls the methods.
   """
   if isinstance(env, Worlds | AutoReset):
-    raise ValueError("this environment is wrapped already: give the one that `load` returned.")
+    raise ValueError("the environment is wrapped already: give the environment that `load` returned.")
   out: Any = Quarantine(env) if quarantine else env
   out = Episode(out, episode_length, action_repeat)
   out = Randomise(out, randomise) if randomise else out

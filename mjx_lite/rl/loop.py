@@ -4,13 +4,15 @@ import math
 import os
 import pathlib
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 import jax
 import numpy as np
 import tqdm
 
 import mjx_lite as mjx
+from mjx_lite.envs.base import Env
+from mjx_lite.envs.wrappers import wrap
 
 
 def run(
@@ -98,13 +100,13 @@ class Checkpoints:
       return None
     args, form = self._ocp.args, _arrays(like)
     both = args.Composite(arrays=args.StandardRestore(jax.tree.map(np.empty_like, form)), curve=args.JsonRestore())
-    why = f"the checkpoint in {self.folder} is not of this task and these settings."
+    message = f"the checkpoint in {self.folder} is of another task or of other settings: use another folder."
     try:
       found = self._manager.restore(step, args=both)
     except (ValueError, KeyError) as error:
-      raise ValueError(why) from error
+      raise ValueError(message) from error
     if any(np.shape(found["arrays"][i]) != x.shape for i, x in form.items()):
-      raise ValueError(why)
+      raise ValueError(message)
     return _filled(like, found["arrays"]), found["curve"]["curve"]
 
   def close(self) -> None:
@@ -131,6 +133,59 @@ def _filled(like: Any, arrays: dict[str, Any]) -> Any:
       new = jax.numpy.asarray(arrays[str(i)])
       leaves[i] = jax.random.wrap_key_data(new, impl=jax.random.key_impl(x)) if _is_key(x) else new
   return jax.tree.unflatten(form, leaves)
+
+
+class Algorithm(Protocol):
+  """A learning algorithm for one task: networks, optimizers, and the iteration."""
+
+  def begin(self, obs: jax.Array, key: jax.Array) -> Any:
+    """Return a new learner, from the first observations (worlds, n) and a key for the weights."""
+    ...
+
+  def iterate(self, worlds: Any, state: Any, learner: Any, key: jax.Array) -> tuple[Any, Any, dict[str, jax.Array]]:
+    """Unroll the policy in the worlds and update the learner; return the state, the learner and the report."""
+    ...
+
+
+def train(
+  algorithm: Algorithm,
+  env: Env,
+  config: Any,
+  unroll: int,
+  learner: Any = None,
+  *,
+  seed: int,
+  wrap_options: dict[str, Any],
+  **run_options: Any,
+) -> tuple[Any, list[dict[str, float]]]:
+  """Wrap the task, make the first learner, compile the iteration and run the training loop.
+
+  Args:
+    algorithm: the learning algorithm.
+    env: the task.
+    config: hyperparameters; of these, `worlds` and `episode_length` are used.
+    unroll: number of steps of each world in an iteration.
+    learner: training state to continue from; a new training state if None.
+    seed: seed of all random numbers.
+    wrap_options: arguments of `mjx_lite.envs.wrap`.
+    **run_options: arguments of `run`: iterations, checkpoint, every, progress.
+
+  Returns:
+    the learner and the learning curve, as `run` returns them.
+  """
+  worlds = wrap(env, episode_length=config.episode_length, **wrap_options)
+  key, for_env, for_params = jax.random.split(jax.random.key(seed), 3)
+  state, starts = begin(worlds, for_env, config.worlds)
+  if learner is None:
+    learner = algorithm.begin(state.obs, for_params)
+
+  def iterate(state, learner, key):
+    return algorithm.iterate(worlds, state, learner, key)
+
+  return run(
+    mjx.jit(iterate), state, learner, key, steps=config.worlds * unroll, starts=starts,
+    renew=-(-config.episode_length // unroll), **run_options,
+  )  # fmt: skip
 
 
 def begin(worlds: Any, key: jax.Array, count: int) -> tuple[Any, Callable[[Any, jax.Array], Any]]:

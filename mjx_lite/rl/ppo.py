@@ -8,6 +8,7 @@ arXiv 1506.02438.
 """
 
 import dataclasses
+import functools
 import importlib
 import os
 from collections.abc import Callable, Sequence
@@ -18,10 +19,8 @@ import jax
 import jax.numpy as jnp
 import optax
 
-import mjx_lite as mjx
 from mjx_lite.envs.base import Env
 from mjx_lite.envs.state import State
-from mjx_lite.envs.wrappers import wrap
 from mjx_lite.rl import loop
 
 
@@ -47,16 +46,16 @@ class Config:
 class Normal(NamedTuple):
   """Running mean and variance of observations."""
 
-  count: jax.Array
+  samples: jax.Array  # number of observations
   mean: jax.Array
   var: jax.Array
 
   def update(self, x: jax.Array) -> "Normal":
     """Return the statistics updated with the rows of x (..., n)."""
     x = x.reshape(-1, x.shape[-1])
-    total = self.count + len(x)
+    total = self.samples + len(x)
     delta = jnp.mean(x, axis=0) - self.mean
-    var = self.var * self.count + jnp.var(x, axis=0) * len(x) + delta**2 * self.count * len(x) / total
+    var = self.var * self.samples + jnp.var(x, axis=0) * len(x) + delta**2 * self.samples * len(x) / total
     return Normal(total, self.mean + delta * len(x) / total, var / total)
 
   def __call__(self, x: jax.Array) -> jax.Array:
@@ -188,6 +187,71 @@ def report(data: Unroll, ended: dict[str, jax.Array], diverged: jax.Array) -> di
   }  # fmt: skip
 
 
+class _Ppo:
+  """PPO for a task with `action_size` controls, in the form that `loop.train` takes."""
+
+  def __init__(self, config: Config, action_size: int):
+    self.config = config
+    # Any: flax annotates `apply` as possibly returning a tuple
+    self.actor: Any = Actor(config.hidden, action_size)
+    self.critic: Any = Critic(config.hidden)
+    self.optimiser = optax.chain(optax.clip_by_global_norm(config.max_gradient), optax.adam(config.learning_rate))
+
+  def begin(self, obs, key):
+    """Return a new learner."""
+    params, normal = fresh(self.actor, self.critic, obs, key)
+    return Learner(params, self.optimiser.init(params), normal)
+
+  def iterate(self, worlds, state, learner, key):
+    """Unroll the policy, then update the networks with `epochs` passes over the data."""
+    config, (params, opt_state, normal) = self.config, learner
+    for_actions, for_order = jax.random.split(key)
+    carry = (state, params, normal)
+    act = functools.partial(self._act, worlds)
+    (state, *_), (data, ended, diverged) = jax.lax.scan(act, carry, jax.random.split(for_actions, config.unroll))
+    value = self.critic.apply(params["critic"], normal(data.obs))
+    advantage = advantages(config, value, self.critic.apply(params["critic"], normal(data.next_obs)), data)
+    flat = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), (data, advantage, advantage + value))
+
+    def update(carry, rows):
+      params, opt_state = carry
+      gradient = jax.grad(self._loss)(params, normal, jax.tree.map(lambda x: x[rows], flat))
+      step, opt_state = self.optimiser.update(gradient, opt_state, params)
+      return (optax.apply_updates(params, step), opt_state), None
+
+    rows = minibatches(for_order, config.worlds * config.unroll, config.minibatches, config.epochs)
+    (params, opt_state), _ = jax.lax.scan(update, (params, opt_state), rows)
+    return state, Learner(params, opt_state, normal.update(data.obs)), report(data, ended, diverged)
+
+  def _act(self, worlds, carry, key):
+    """Take one step of all worlds under the policy."""
+    state, params, normal = carry
+    mean, log_std = self.actor.apply(params["actor"], normal(state.obs))
+    action = mean + jnp.exp(log_std) * jax.random.normal(key, mean.shape, mean.dtype)
+    after = worlds.step(state, action)
+    data = Unroll(
+      obs=state.obs,
+      action=action,
+      log_prob=log_prob(mean, log_std, action),
+      reward=after.reward,
+      next_obs=after.info["final_obs"],
+      done=after.done,
+      truncation=after.info["truncation"],
+    )
+    return (after, params, normal), (data, *outcome(after))
+
+  def _loss(self, params, normal, batch):
+    """Compute the clipped loss of the policy, plus the loss of the values, minus the entropy."""
+    config, (data, advantage, target) = self.config, batch
+    obs = normal(data.obs)
+    mean, log_std = self.actor.apply(params["actor"], obs)
+    ratio = jnp.exp(log_prob(mean, log_std, data.action) - data.log_prob)
+    advantage = (advantage - jnp.mean(advantage)) / (jnp.std(advantage) + 1e-8)
+    gain = jnp.minimum(ratio * advantage, jnp.clip(ratio, 1 - config.clip, 1 + config.clip) * advantage)
+    error = self.critic.apply(params["critic"], obs) - target
+    return -jnp.mean(gain) + config.value_weight * jnp.mean(error**2) - config.entropy * jnp.sum(log_std)
+
+
 def train(
   env: Env,
   *,
@@ -215,71 +279,11 @@ def train(
     **wrap_options: arguments of `mjx_lite.envs.wrap` (randomise, action_repeat, refresh, ...).
   """
   config = config or Config()
-  worlds = wrap(env, episode_length=config.episode_length, **wrap_options)
-  # Any: flax annotates `apply` as possibly returning a tuple
-  actor: Any = Actor(config.hidden, env.action_size)
-  critic: Any = Critic(config.hidden)
-  optimiser = optax.chain(optax.clip_by_global_norm(config.max_gradient), optax.adam(config.learning_rate))
-  key, for_env, for_params = jax.random.split(jax.random.key(seed), 3)
-  state, starts = loop.begin(worlds, for_env, config.worlds)
-  now = learner
-  if now is None:
-    params, normal = fresh(actor, critic, state.obs, for_params)
-    now = Learner(params, optimiser.init(params), normal)
-
-  def act(carry, key):
-    """Take one step of all worlds under the policy."""
-    state, params, normal = carry
-    mean, log_std = actor.apply(params["actor"], normal(state.obs))
-    action = mean + jnp.exp(log_std) * jax.random.normal(key, mean.shape, mean.dtype)
-    after = worlds.step(state, action)
-    data = Unroll(
-      obs=state.obs,
-      action=action,
-      log_prob=log_prob(mean, log_std, action),
-      reward=after.reward,
-      next_obs=after.info["final_obs"],
-      done=after.done,
-      truncation=after.info["truncation"],
-    )
-    return (after, params, normal), (data, *outcome(after))
-
-  def loss(params, normal, batch):
-    data, advantage, target = batch
-    obs = normal(data.obs)
-    mean, log_std = actor.apply(params["actor"], obs)
-    ratio = jnp.exp(log_prob(mean, log_std, data.action) - data.log_prob)
-    advantage = (advantage - jnp.mean(advantage)) / (jnp.std(advantage) + 1e-8)
-    gain = jnp.minimum(ratio * advantage, jnp.clip(ratio, 1 - config.clip, 1 + config.clip) * advantage)
-    error = critic.apply(params["critic"], obs) - target
-    return -jnp.mean(gain) + config.value_weight * jnp.mean(error**2) - config.entropy * jnp.sum(log_std)
-
-  def iterate(state, learner, key):
-    """Unroll the policy, then update the networks with `epochs` passes over the data."""
-    params, opt_state, normal = learner
-    for_actions, for_order = jax.random.split(key)
-    carry = (state, params, normal)
-    (state, *_), (data, ended, diverged) = jax.lax.scan(act, carry, jax.random.split(for_actions, config.unroll))
-    value = critic.apply(params["critic"], normal(data.obs))
-    advantage = advantages(config, value, critic.apply(params["critic"], normal(data.next_obs)), data)
-    flat = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), (data, advantage, advantage + value))
-
-    def update(carry, rows):
-      params, opt_state = carry
-      gradient = jax.grad(loss)(params, normal, jax.tree.map(lambda x: x[rows], flat))
-      step, opt_state = optimiser.update(gradient, opt_state, params)
-      return (optax.apply_updates(params, step), opt_state), None
-
-    rows = minibatches(for_order, config.worlds * config.unroll, config.minibatches, config.epochs)
-    (params, opt_state), _ = jax.lax.scan(update, (params, opt_state), rows)
-
-    return state, Learner(params, opt_state, normal.update(data.obs)), report(data, ended, diverged)
-
-  now, curve = loop.run(
-    mjx.jit(iterate), state, now, key, iterations=iterations, steps=config.worlds * config.unroll, starts=starts,
-    renew=-(-config.episode_length // config.unroll), checkpoint=checkpoint, every=every, progress=progress,
+  learner, curve = loop.train(
+    _Ppo(config, env.action_size), env, config, config.unroll, learner, seed=seed, wrap_options=wrap_options,
+    iterations=iterations, checkpoint=checkpoint, every=every, progress=progress,
   )  # fmt: skip
-  return Result(make_policy(env, now, config), now, curve)
+  return Result(make_policy(env, learner, config), learner, curve)
 
 
 def make_policy(env: Env, learner: Learner, config: Config | None = None) -> Callable[[jax.Array], jax.Array]:
@@ -297,7 +301,7 @@ def make_policy(env: Env, learner: Learner, config: Config | None = None) -> Cal
 def fresh(actor: Any, critic: Any, obs: jax.Array, key: jax.Array) -> tuple[dict[str, Any], Normal]:
   """Initialize the weights of both networks at random, and the statistics with the first observations."""
   if not isinstance(obs, jax.Array):
-    raise TypeError("this learner takes observations that are arrays, not dicts.")
+    raise TypeError("the observations are not arrays: the learners of mjx_lite.rl do not take dicts of arrays.")
   first, second = jax.random.split(key)
   params = {"actor": actor.init(first, obs[0]), "critic": critic.init(second, obs[0])}
   n = obs.shape[-1]

@@ -16,9 +16,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-import mjx_lite as mjx
 from mjx_lite.envs.base import Env
-from mjx_lite.envs.wrappers import wrap
 from mjx_lite.rl import loop
 from mjx_lite.rl.ppo import Actor, Critic, Learner, Normal, Result, Unroll, advantages, fresh, minibatches, outcome, report
 
@@ -100,8 +98,8 @@ def gain(
     action = jnp.tanh(mean + jnp.exp(log_std) * noise)  # smooth at the bounds, where clipping would have no gradient
     after = worlds.step(state, action)
     after = after.replace(data=tame(after.data, limit))
-    cut, reached = after.info["truncation"], after.info["final_obs"]
-    total += weight * (after.reward + config.discount * cut * value(reached))
+    truncation, reached = after.info["truncation"], after.info["final_obs"]
+    total += weight * (after.reward + config.discount * truncation * value(reached))
     weight = jnp.where(after.done > 0, 1, config.discount * weight)  # discounting restarts with the next episode
     data = Unroll(
       obs=state.obs,
@@ -110,7 +108,7 @@ def gain(
       reward=after.reward,
       next_obs=reached,
       done=after.done,
-      truncation=cut,
+      truncation=truncation,
     )
     return (after, weight, total), (data, *outcome(after))
 
@@ -118,6 +116,58 @@ def gain(
   (state, weight, total), record = jax.lax.scan(one, (state, one_each, 0 * one_each), noise)
   total += weight * value(state.obs)
   return jnp.mean(total) / config.horizon, (state, *record)
+
+
+class _Shac:
+  """SHAC for a task with `action_size` controls, in the form that `loop.train` takes."""
+
+  def __init__(self, config: Config, action_size: int):
+    self.config, self.action_size = config, action_size
+    self.actor: Any = Actor(config.hidden, action_size)
+    self.critic: Any = Critic(config.hidden)
+    rates = {"actor": optax.adam(config.actor_rate, b1=0.7, b2=0.95), "critic": optax.adam(config.critic_rate)}
+    self.optimisers = {k: optax.chain(optax.clip_by_global_norm(config.max_gradient), x) for k, x in rates.items()}
+
+  def begin(self, obs, key):
+    """Return a new learner."""
+    params, normal = fresh(self.actor, self.critic, obs, key)
+    opt_state = {k: self.optimisers[k].init(x) for k, x in params.items()}
+    return Learner({**params, "slow": params["critic"]}, opt_state, normal)
+
+  def iterate(self, worlds, state, learner, key):
+    """Update the actor, then fit the critic to the data of the actor's unroll."""
+    config, (params, opt_state, normal) = self.config, learner
+    for_noise, for_order = jax.random.split(key)
+    noise = jax.random.normal(for_noise, (config.horizon, config.worlds, self.action_size), state.reward.dtype)
+
+    def loss(params):
+      gained, record = gain(config, worlds, self.actor, self.critic, params, normal, state, noise)
+      return -gained, record
+
+    params, opt_state, (state, data, ended, diverged) = self._update("actor", loss, params, opt_state)
+    value, following = (self.critic.apply(params["slow"], normal(x)) for x in (data.obs, data.next_obs))
+    target = value + advantages(config, value, following, data)
+    flat = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), (normal(data.obs), target))
+
+    def regress(carry, rows):
+      obs, target = jax.tree.map(lambda x: x[rows], flat)
+
+      def error(params):
+        return jnp.mean((self.critic.apply(params["critic"], obs) - target) ** 2), None
+
+      params, opt_state, _ = self._update("critic", error, *carry)
+      return (params, opt_state), None
+
+    rows = minibatches(for_order, config.worlds * config.horizon, config.minibatches, config.critic_epochs)
+    (params, opt_state), _ = jax.lax.scan(regress, (params, opt_state), rows)
+    params["slow"] = optax.incremental_update(params["critic"], params["slow"], config.target)
+    return state, Learner(params, opt_state, normal.update(data.obs)), report(data, ended, diverged)
+
+  def _update(self, name, loss, params, opt_state):
+    """Take one optimizer step on one network."""
+    out, gradient = jax.value_and_grad(lambda p: loss({**params, name: p}), has_aux=True)(params[name])
+    step, new = self.optimisers[name].update(gradient, opt_state[name], params[name])
+    return {**params, name: optax.apply_updates(params[name], step)}, {**opt_state, name: new}, out[1]
 
 
 def train(
@@ -134,58 +184,11 @@ def train(
 ) -> Result:
   """Train a policy for a task whose reward is smooth in the state. Arguments as of `ppo.train`."""
   config = config or Config()
-  worlds = wrap(env, episode_length=config.episode_length, **wrap_options)
-  actor: Any = Actor(config.hidden, env.action_size)
-  critic: Any = Critic(config.hidden)
-  rates = {"actor": optax.adam(config.actor_rate, b1=0.7, b2=0.95), "critic": optax.adam(config.critic_rate)}
-  rates = {k: optax.chain(optax.clip_by_global_norm(config.max_gradient), x) for k, x in rates.items()}
-  key, for_env, for_params = jax.random.split(jax.random.key(seed), 3)
-  state, starts = loop.begin(worlds, for_env, config.worlds)
-  now = learner
-  if now is None:
-    params, normal = fresh(actor, critic, state.obs, for_params)
-    now = Learner({**params, "slow": params["critic"]}, {k: rates[k].init(x) for k, x in params.items()}, normal)
-
-  def update(name, loss, params, opt_state):
-    """Take one optimizer step on one network."""
-    out, gradient = jax.value_and_grad(lambda p: loss({**params, name: p}), has_aux=True)(params[name])
-    step, new = rates[name].update(gradient, opt_state[name], params[name])
-    return {**params, name: optax.apply_updates(params[name], step)}, {**opt_state, name: new}, out[1]
-
-  def iterate(state, learner, key):
-    """Update the actor, then fit the critic to the data of the actor's unroll."""
-    params, opt_state, normal = learner
-    for_noise, for_order = jax.random.split(key)
-    noise = jax.random.normal(for_noise, (config.horizon, config.worlds, env.action_size), state.reward.dtype)
-
-    def loss(params):
-      gained, record = gain(config, worlds, actor, critic, params, normal, state, noise)
-      return -gained, record
-
-    params, opt_state, (state, data, ended, diverged) = update("actor", loss, params, opt_state)
-    value, following = (critic.apply(params["slow"], normal(x)) for x in (data.obs, data.next_obs))
-    target = value + advantages(config, value, following, data)
-    flat = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), (normal(data.obs), target))
-
-    def regress(carry, rows):
-      obs, target = jax.tree.map(lambda x: x[rows], flat)
-
-      def error(params):
-        return jnp.mean((critic.apply(params["critic"], obs) - target) ** 2), None
-
-      params, opt_state, _ = update("critic", error, *carry)
-      return (params, opt_state), None
-
-    rows = minibatches(for_order, config.worlds * config.horizon, config.minibatches, config.critic_epochs)
-    (params, opt_state), _ = jax.lax.scan(regress, (params, opt_state), rows)
-    params["slow"] = optax.incremental_update(params["critic"], params["slow"], config.target)
-    return state, Learner(params, opt_state, normal.update(data.obs)), report(data, ended, diverged)
-
-  now, curve = loop.run(
-    mjx.jit(iterate), state, now, key, iterations=iterations, steps=config.worlds * config.horizon, starts=starts,
-    renew=-(-config.episode_length // config.horizon), checkpoint=checkpoint, every=every, progress=progress,
+  learner, curve = loop.train(
+    _Shac(config, env.action_size), env, config, config.horizon, learner, seed=seed, wrap_options=wrap_options,
+    iterations=iterations, checkpoint=checkpoint, every=every, progress=progress,
   )  # fmt: skip
-  return Result(make_policy(env, now, config), now, curve)
+  return Result(make_policy(env, learner, config), learner, curve)
 
 
 def make_policy(env: Env, learner: Learner, config: Config | None = None) -> Callable[[jax.Array], jax.Array]:

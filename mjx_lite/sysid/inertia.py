@@ -134,8 +134,8 @@ def _principal_jvp(primals, tangents):
   # R' dS R = [omega x, diag] + d diag: an off-diagonal entry rotates its two axes by entry / gap of the eigenvalues
   i, j = np.array([1, 2, 0]), np.array([2, 0, 1])
   gap = value[i] - value[j]
-  apart = jnp.abs(gap) > 1e3 * jnp.finfo(s.dtype).eps * jnp.max(jnp.abs(value))
-  omega = jnp.where(apart, mixed[i, j] / jnp.where(apart, gap, 1), 0)
+  distinct = jnp.abs(gap) > 1e3 * jnp.finfo(s.dtype).eps * jnp.max(jnp.abs(value))
+  omega = jnp.where(distinct, mixed[i, j] / jnp.where(distinct, gap, 1), 0)
   w, v = q[0], q[1:]
   dq = 0.5 * jnp.concatenate([-jnp.dot(v, omega)[None], w * omega + jnp.cross(v, omega)])
   return (q, value), (dq, jnp.diagonal(mixed))

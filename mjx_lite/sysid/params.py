@@ -72,7 +72,7 @@ def field(
   """
   old = _value(m, name)
   if not isinstance(old, jax.Array):
-    raise ValueError(f"Model.{name} is no float field of the Model.")
+    raise ValueError(f"Model.{name} is not a float field of the Model.")
   rows = _rows(m, name, elements, old)
   where: Any = np.ix_(rows, np.arange(old.shape[1])) if old.ndim == 2 else rows
   if column is not None:
@@ -145,7 +145,7 @@ def body_inertia(m: mjx.Model, body: str | int, *, scale: float = 1.0) -> Param:
     return m.replace(**{k: _with(getattr(m, k), rows[0], v) for k, v in fields.items()})
 
   get = lambda m: inertia.get_inertia(m, rows)[0]  # noqa: E731
-  return Param(name, get, put, scale=scale, labels=tuple(f"{name}.{x}" for x in parts))
+  return Param(name=name, get=get, set=put, scale=scale, labels=tuple(f"{name}.{x}" for x in parts))
 
 
 def kp(
@@ -198,7 +198,10 @@ def _servos(m, actuators):
   rows = _rows(m, "actuator_biasprm", actuators, m.actuator_biasprm)
   other = [_name(m, "actuator", r) for r in rows if m.actuator_biastype[r] != mjx.BiasType.AFFINE]
   if other:
-    raise ValueError(f"{', '.join(other)}: no servo; of a motor `field(m, 'actuator_gear', name, 0)` is what can be told.")
+    raise ValueError(
+      f"actuators {', '.join(other)} are not servos, which have position and velocity gains. "
+      "For a motor, use field(m, 'actuator_gear', name, 0)."
+    )
   return rows
 
 
@@ -245,13 +248,13 @@ def _rows(m, name, elements, old):
     return np.arange(old.shape[0]) if old.ndim else np.zeros(0, int)
   kind = _KINDS.get(name.split("_")[0])
   if kind is None:
-    raise ValueError(f"elements of Model.{name} have no names that could be looked up: leave them out.")
+    raise ValueError(f"the elements of Model.{name} cannot be chosen by name or id: leave the argument `elements` out.")
   ids = []
   for e in [elements] if isinstance(elements, str | int | np.integer) else elements:
     i = mjx.name2id(m, kind, e) if isinstance(e, str) else int(e)
     size = m.njnt if kind == mjx.ObjType.JOINT else old.shape[0]
     if not 0 <= i < size:
-      raise ValueError(f"the model has no {kind.name.lower()} {e!r}, of which Model.{name} was to be identified.")
+      raise ValueError(f"the model has no {kind.name.lower()} {e!r}, which is an element of Model.{name} to identify.")
     ids.append(i)
   if name.startswith("dof_"):
     return np.concatenate([np.flatnonzero(m.dof_jntid == i) for i in ids])
@@ -270,8 +273,8 @@ def _name(m, prefix, row):
 
 def _labels(m, name, rows, old, column, elements):
   """Make a label for each number, in order."""
-  several = name.startswith("dof_") and len(set(m.dof_jntid[rows])) < len(rows)
-  names = [str(int(r)) if several else _name(m, name.split("_")[0], r) for r in rows]
+  by_dof = name.startswith("dof_") and len(set(m.dof_jntid[rows])) < len(rows)
+  names = [str(int(r)) if by_dof else _name(m, name.split("_")[0], r) for r in rows]
   names = names if name != "opt" and "." not in name else [str(int(r)) for r in rows]
   if column is not None:
     return [f"{name}[{x}, {column}]" for x in names]

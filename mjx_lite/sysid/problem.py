@@ -2,9 +2,9 @@
 
 The unknowns are z = (parameters / scale, states at the starts of the segments / spread). The states are differences from an
 initial guess, in tangent coordinates. The rollout of a segment depends only on the parameters and on the segment's own start
-state. So each segment has P + nx tangent columns, independent of the number of segments. `pushed` propagates the tangents of a
-batch of segments in forward mode. This is nearly all of the work; each core runs it for a part of the segments. `assembled`
-builds the residuals and the Jacobian from all parts.
+state. So each segment has P + nx tangent columns, independent of the number of segments. `propagate_tangents` rolls out a batch
+of segments in forward mode. The rollouts are nearly all of the work; each core computes a part of the segments.
+`assemble_jacobian` builds the residuals and the Jacobian from all parts.
 """
 
 from collections.abc import Mapping
@@ -80,27 +80,27 @@ def channel(m: mjx.Model, d: mjx.Data, name: str) -> Channel:
   if not isinstance(getattr(d, name, None), jax.Array):
     known = [mjx.id2name(m, mjx.ObjType.SENSOR, i) or "unnamed" for i in range(m.nsensor)]
     raise ValueError(f"measured[{name!r}] is neither a sensor of the model ({', '.join(known)}) nor a field of Data.")
-  turns = name == "qpos" and m.nq != m.nv
-  return Channel(name, name, tuple(range(m.nv if turns else getattr(d, name).size)), turns)
+  tangent = name == "qpos" and m.nq != m.nv
+  return Channel(name, name, tuple(range(m.nv if tangent else getattr(d, name).size)), tangent)
 
 
 def residual(p: Structure, z: jax.Array, t: Tables) -> jax.Array:
   """Compute all residuals in units of their noise: measurements, jumps between segments, priors of the starts."""
   theta, delta = unknowns(p, z, t)
-  misses, end = _segments(p, theta, delta, t)
-  return jnp.concatenate([misses.ravel(), _jumps(p, end, delta, t).ravel(), _priors(p, delta, t)])
+  measurements, end = _simulate(p, theta, delta, t)
+  return jnp.concatenate([measurements.ravel(), _jumps(p, end, delta, t).ravel(), _priors(p, delta, t)])
 
 
-class Pushed(NamedTuple):
+class Linearised(NamedTuple):
   """Residuals and end states of a batch of segments, and their derivatives along the n = P + nx unknowns of each segment."""
 
-  misses: jax.Array  # (S, M) weighted residuals of the measurements
-  slope: jax.Array  # (S, M, n) derivatives of `misses`
+  residual: jax.Array  # (S, M) weighted residuals of the measurements
+  jacobian: jax.Array  # (S, M, n) derivatives of `residual`
   end: dict[str, jax.Array]  # states at the end: (S, nq), ...; empty if no segment is continued
-  end_slope: dict[str, jax.Array]  # (n, S, nq), ... derivatives of `end`
+  end_tangent: dict[str, jax.Array]  # (n, S, nq), ... derivatives of `end`
 
 
-def pushed(p: Structure, theta: jax.Array, delta: jax.Array, t: Tables) -> Pushed:
+def propagate_tangents(p: Structure, theta: jax.Array, delta: jax.Array, t: Tables) -> Linearised:
   """Roll out a batch of segments in forward mode: primal values once, the n tangent columns as a batch.
 
   Args:
@@ -110,37 +110,38 @@ def pushed(p: Structure, theta: jax.Array, delta: jax.Array, t: Tables) -> Pushe
     t: tables of these segments, which may be a subset of all segments.
   """
   count, (S, nx) = theta.shape[0], delta.shape
-  own = nx if p.starts else 0
-  n = count + own
-  of_theta = np.eye(n, count, dtype=theta.dtype) * t.scale
-  of_delta = np.broadcast_to(np.eye(n, nx, -count, dtype=theta.dtype)[:, None], (n, S, nx)) * t.spread
+  n = count + (nx if p.starts else 0)
+  theta_columns = np.eye(n, count, dtype=theta.dtype) * t.scale
+  delta_columns = np.broadcast_to(np.eye(n, nx, -count, dtype=theta.dtype)[:, None], (n, S, nx)) * t.spread
 
   # zero tangents for all carried fields: otherwise JAX traces the loop a second time when its body adds tangents
   first = {**t.start, "qacc_warmstart": jnp.broadcast_to(t.d.qacc_warmstart, (S, t.m.nv))}
-  still = {k: jnp.zeros((n, *x.shape), x.dtype) for k, x in first.items()}
+  zeros = {k: jnp.zeros((n, *x.shape), x.dtype) for k, x in first.items()}
 
-  def push(columns):
-    return jax.jvp(lambda a, b, c: _segments(p, a, b, t._replace(start=c)), (theta, delta, first), columns)
+  def push_forward(columns):
+    return jax.jvp(lambda a, b, c: _simulate(p, a, b, t._replace(start=c)), (theta, delta, first), columns)
 
-  (misses, end), (slope, end_slope) = jax.vmap(push, out_axes=(None, 0))((of_theta, of_delta, still))
-  slope = jnp.moveaxis(slope, 0, -1)
-  return Pushed(misses, slope, end, end_slope) if p.link else Pushed(misses, slope, {}, {})
+  columns = (theta_columns, delta_columns, zeros)
+  (residual, end), (tangents, end_tangent) = jax.vmap(push_forward, out_axes=(None, 0))(columns)
+  jacobian = jnp.moveaxis(tangents, 0, -1)
+  return Linearised(residual, jacobian, end, end_tangent) if p.link else Linearised(residual, jacobian, {}, {})
 
 
-def assembled(p: Structure, z: jax.Array, found: Pushed, t: Tables) -> tuple[jax.Array, jax.Array]:
+def assemble_jacobian(p: Structure, z: jax.Array, found: Linearised, t: Tables) -> tuple[jax.Array, jax.Array]:
   """Assemble the residuals (R,) and their Jacobian (R, n) from the segments' residuals and derivatives."""
   theta, delta = unknowns(p, z, t)
   count, (S, nx) = theta.shape[0], delta.shape
-  r, J = [found.misses.ravel()], [_spread_out(found.slope, count, S)]
+  r, J = [found.residual.ravel()], [_all_columns(found.jacobian, count, S)]
   if p.link:
     along = jax.vmap(lambda e: jax.jvp(lambda x: _jumps(p, x, delta, t), (found.end,), (e,)), out_axes=(None, 0))
-    gap, of_end = along(found.end_slope)  # (L, nx), (n, L, nx)
-    of_delta = jnp.broadcast_to(jnp.diag(t.spread)[:, None], (nx, S, nx))
-    here = jax.vmap(lambda e: jax.jvp(lambda x: _jumps(p, found.end, x, t), (delta,), (e,))[1])(of_delta)
+    jump, by_end = along(found.end_tangent)  # (L, nx), (n, L, nx)
+    delta_columns = jnp.broadcast_to(jnp.diag(t.spread)[:, None], (nx, S, nx))
+    by_start = jax.vmap(lambda e: jax.jvp(lambda x: _jumps(p, found.end, x, t), (delta,), (e,))[1])(delta_columns)
     link = np.array(p.link)
-    block = _spread_out(jnp.moveaxis(of_end, 0, -1), count, S, link)
-    next_start = jnp.zeros((len(link), nx, S, nx), z.dtype).at[np.arange(len(link)), :, link + 1].set(jnp.moveaxis(here, 0, -1))
-    r.append(gap.ravel())
+    block = _all_columns(jnp.moveaxis(by_end, 0, -1), count, S, link)
+    zeros = jnp.zeros((len(link), nx, S, nx), z.dtype)
+    next_start = zeros.at[np.arange(len(link)), :, link + 1].set(jnp.moveaxis(by_start, 0, -1))
+    r.append(jump.ravel())
     J.append(block.at[:, count:].add(next_start.reshape(len(link) * nx, S * nx)))
   if p.starts:
     r.append(_priors(p, delta, t))
@@ -148,15 +149,15 @@ def assembled(p: Structure, z: jax.Array, found: Pushed, t: Tables) -> tuple[jax
   return jnp.concatenate(r), jnp.concatenate(J)
 
 
-def _spread_out(slope, count, S, which=None):
-  """Expand rows (L, M, count + nx) of the segments `which` (default: all) to a matrix (L M, count + S nx) of all unknowns."""
-  L, M, n = slope.shape
-  which = np.arange(S) if which is None else which
-  shared = slope[..., :count].reshape(L * M, count)
+def _all_columns(jacobian, count, S, ids=None):
+  """Expand rows (L, M, count + nx) of the segments `ids` (default: all) to a matrix (L M, count + S nx) of all unknowns."""
+  L, M, n = jacobian.shape
+  ids = np.arange(S) if ids is None else ids
+  theta_part = jacobian[..., :count].reshape(L * M, count)
   if n == count:
-    return shared
-  own = jnp.zeros((L, M, S, n - count), slope.dtype).at[np.arange(L), :, which].set(slope[..., count:])
-  return jnp.concatenate([shared, own.reshape(L * M, S * (n - count))], axis=1)
+    return theta_part
+  start_part = jnp.zeros((L, M, S, n - count), jacobian.dtype).at[np.arange(L), :, ids].set(jacobian[..., count:])
+  return jnp.concatenate([theta_part, start_part.reshape(L * M, S * (n - count))], axis=1)
 
 
 def unknowns(p: Structure, z: jax.Array, t: Tables) -> tuple[jax.Array, jax.Array]:
@@ -168,36 +169,36 @@ def unknowns(p: Structure, z: jax.Array, t: Tables) -> tuple[jax.Array, jax.Arra
   return theta, z[count:].reshape(p.segments, nx) * t.spread
 
 
-def _segments(p, theta, delta, t):
+def _simulate(p, theta, delta, t):
   """Roll out the segments; return weighted residuals (S, M) and the states at the end of the segments."""
   m = apply(t.m, p.params, theta)
-  start = _started(p, t.m, delta, t)
+  start = _start_states(p, t.m, delta, t)
   fields = tuple(dict.fromkeys((*(c.field for c in p.channels), "qpos", "qvel")))
 
   def one(s, ctrl):
-    end, seen = mjx.rollout(m, t.d.replace(**s), ctrl, record=fields, checkpoint=None)
-    return {k: getattr(end, k) for k in STATE}, seen
+    end, record = mjx.rollout(m, t.d.replace(**s), ctrl, record=fields, checkpoint=None)
+    return {k: getattr(end, k) for k in STATE}, record
 
-  end, seen = jax.vmap(one)(start, t.ctrl)
-  misses = []
+  end, record = jax.vmap(one)(start, t.ctrl)
+  residuals = []
   for c in p.channels:
-    x, y = seen[c.field], t.measured[c.name]
+    x, y = record[c.field], t.measured[c.name]
     if c.tangent:
-      miss = jax.vmap(jax.vmap(lambda a, b: mjx.differentiate_pos(m, 1, a, b)))(y, x)
+      difference = jax.vmap(jax.vmap(lambda a, b: mjx.differentiate_pos(m, 1, a, b)))(y, x)
     else:
-      miss = x.reshape(*x.shape[:2], -1)[..., np.array(c.columns)] - y
-    misses.append((miss * t.weight[c.name]).reshape(len(t.ctrl), -1))
-  return jnp.concatenate(misses, axis=1), end
+      difference = x.reshape(*x.shape[:2], -1)[..., np.array(c.columns)] - y
+    residuals.append((difference * t.weight[c.name]).reshape(len(t.ctrl), -1))
+  return jnp.concatenate(residuals, axis=1), end
 
 
-def _started(p, m, delta, t):
+def _start_states(p, m, delta, t):
   """Return the states at the starts: the initial guesses plus delta."""
   if not p.starts:
     return t.start
   nv = m.nv
-  turn = jax.vmap(lambda q, x: mjx.integrate_pos(m, q, x, 1))
+  displace = jax.vmap(lambda q, x: mjx.integrate_pos(m, q, x, 1))
   return dict(
-    t.start, qpos=turn(t.start["qpos"], delta[:, :nv]), qvel=t.start["qvel"] + delta[:, nv : 2 * nv],
+    t.start, qpos=displace(t.start["qpos"], delta[:, :nv]), qvel=t.start["qvel"] + delta[:, nv : 2 * nv],
     act=t.start["act"] + delta[:, 2 * nv :],
   )  # fmt: skip
 
@@ -207,10 +208,10 @@ def _jumps(p, end, delta, t):
   if not p.link:
     return jnp.zeros((0, delta.shape[1]), delta.dtype)
   link = np.array(p.link)
-  start = _started(p, t.m, delta, t)
-  away = jax.vmap(lambda a, b: mjx.differentiate_pos(t.m, 1, a, b))(end["qpos"][link], start["qpos"][link + 1])
-  rest = [start[k][link + 1] - end[k][link] for k in ("qvel", "act")]
-  return jnp.concatenate([away, *rest], axis=1) * t.join
+  start = _start_states(p, t.m, delta, t)
+  positions = jax.vmap(lambda a, b: mjx.differentiate_pos(t.m, 1, a, b))(end["qpos"][link], start["qpos"][link + 1])
+  velocities, activations = (start[k][link + 1] - end[k][link] for k in ("qvel", "act"))
+  return jnp.concatenate([positions, velocities, activations], axis=1) * t.join
 
 
 def _priors(p, delta, t):
@@ -218,8 +219,8 @@ def _priors(p, delta, t):
   return (delta * t.prior).ravel() if p.starts else jnp.zeros(0, delta.dtype)
 
 
-def misses(p: Structure, steps: int, r: np.ndarray, sigma: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+def channel_residuals(p: Structure, steps: int, r: np.ndarray, sigma: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
   """Return simulated minus measured values (S, K, n) by channel, in the units of the channel; zero where not measured."""
   widths = [steps * len(c.columns) for c in p.channels]
-  parts = np.split(r[: p.segments * sum(widths)].reshape(p.segments, -1), np.cumsum(widths)[:-1], axis=1)
-  return {c.name: x.reshape(p.segments, steps, -1) * sigma[c.name] for c, x in zip(p.channels, parts, strict=True)}
+  by_channel = np.split(r[: p.segments * sum(widths)].reshape(p.segments, -1), np.cumsum(widths)[:-1], axis=1)
+  return {c.name: x.reshape(p.segments, steps, -1) * sigma[c.name] for c, x in zip(p.channels, by_channel, strict=True)}

@@ -28,12 +28,12 @@ def table(fit: Any) -> str:
     note = "the data say nothing" if label in fit.unidentified else "at its bound" if fit.at_bound[i] else ""
     low, high = fit.interval(label)
     cells = [f"{fit.values[i]:.5g}", f"{fit.std[i]:.2g}", f"{low:.5g} to {high:.5g}", f"{fit.first[i]:.5g}"]
-    told = "".join(f"<td>{html.escape(x)}</td>" for x in cells)
-    rows.append(f"<tr><td>{html.escape(label)}</td>{told}<td class=bad>{note}</td></tr>")
+    row = "".join(f"<td>{html.escape(x)}</td>" for x in cells)
+    rows.append(f"<tr><td>{html.escape(label)}</td>{row}<td class=bad>{note}</td></tr>")
   head = "".join(f"<th>{x}</th>" for x in ("", "found", "standard deviation", "95 % interval", "first", ""))
   state = "converged" if fit.converged else "<span class=bad>not converged</span>"
-  told = f"Root mean square of the misses over the noise: {math.sqrt(fit.chi2):.3g}. {fit.iterations} iterations, {state}."
-  return f"<table><tr>{head}</tr>{''.join(rows)}</table><p>{told}</p>"
+  summary = f"Root mean square of the misses over the noise: {math.sqrt(fit.chi2):.3g}. {fit.iterations} iterations, {state}."
+  return f"<table><tr>{head}</tr>{''.join(rows)}</table><p>{summary}</p>"
 
 
 def write(fit: Any, path: str | os.PathLike) -> None:

@@ -11,9 +11,9 @@ import numpy as np
 
 import mjx_lite as mjx
 from mjx_lite.sysid import problem
-from mjx_lite.sysid.cut import Pieces
+from mjx_lite.sysid.segments import Segments
 
-_NOTHING = 1e-7  # singular values below this fraction of the largest are rounding errors
+_NEGLIGIBLE = 1e-7  # singular values below this fraction of the largest are rounding errors
 _PART = 0.05  # smallest component with which a parameter is listed as part of an undetermined direction
 
 
@@ -55,8 +55,8 @@ class Fit:
     """Return points (points, 2) on the boundary of the confidence ellipse of two parameters."""
     at = [self.labels.index(a), self.labels.index(b)]
     value, axes = np.linalg.eigh(self.cov[np.ix_(at, at)])
-    turn = np.linspace(0, 2 * np.pi, points)
-    circle = np.stack([np.cos(turn), np.sin(turn)], axis=1) * np.sqrt(-2 * math.log(1 - level) * np.maximum(value, 0))
+    angle = np.linspace(0, 2 * np.pi, points)
+    circle = np.stack([np.cos(angle), np.sin(angle)], axis=1) * np.sqrt(-2 * math.log(1 - level) * np.maximum(value, 0))
     return self.values[at] + circle @ axes.T
 
   def report(self, path: str | os.PathLike) -> None:
@@ -80,7 +80,7 @@ class Fit:
     return "\n".join([*lines, f"misses / noise {math.sqrt(self.chi2):.3g}, {self.iterations} iterations, {state}"])
 
 
-def judge(m, fitted, p: problem.Structure, pieces: Pieces, box: Any, found: Any, sigma: dict, iterations: int) -> Fit:
+def summarise(m, fitted, p: problem.Structure, segments: Segments, box: Any, found: Any, sigma: dict, iterations: int) -> Fit:
   """Make the Fit: compute covariance and residuals, and warn of undetermined parameters. `found` is the scaled solution."""
   count = len(box.first)
   z, J = np.asarray(found.z, float), np.asarray(found.jacobian, float)
@@ -91,23 +91,36 @@ def judge(m, fitted, p: problem.Structure, pieces: Pieces, box: Any, found: Any,
   variance = np.diagonal(cov)
   std = np.where(at_bound, np.nan, np.sqrt(variance))
   r = np.asarray(found.residual, float)
-  miss = problem.misses(p, pieces.ctrl.shape[1], r, sigma)
-  number = sum(x.sum() for x in pieces.mask.values())
-  chi2 = sum((miss[k] ** 2 / sigma[k] ** 2).sum() for k in sigma) / max(number - count, 1)
-  first_jump = p.segments * pieces.ctrl.shape[1] * sum(len(c.columns) for c in p.channels)
+  residuals = problem.channel_residuals(p, segments.ctrl.shape[1], r, sigma)
+  number = sum(x.sum() for x in segments.mask.values())
+  chi2 = sum((residuals[k] ** 2 / sigma[k] ** 2).sum() for k in sigma) / max(number - count, 1)
+  first_jump = p.segments * segments.ctrl.shape[1] * sum(len(c.columns) for c in p.channels)
   jumps = r[first_jump : first_jump + len(p.link) * (2 * m.nv + m.na)]
   measured, misses = {}, {}
   for c in p.channels:
-    mask = pieces.mask[c.name]
-    seen = np.where(mask, pieces.measured[c.name], np.nan) if not c.tangent else np.where(mask, -miss[c.name], np.nan)
-    measured[c.name] = _joined(seen, pieces)
-    misses[c.name] = _joined(np.where(mask, miss[c.name], np.nan), pieces)
-  for text in _complaints(box, at_bound, unidentified):
+    mask = segments.mask[c.name]
+    observed = -residuals[c.name] if c.tangent else segments.measured[c.name]
+    measured[c.name] = _join(np.where(mask, observed, np.nan), segments)
+    misses[c.name] = _join(np.where(mask, residuals[c.name], np.nan), segments)
+  for text in _warnings(box, at_bound, unidentified):
     warnings.warn(text, NotIdentified, stacklevel=3)
   return Fit(
-    fitted, box.labels, values, std, cov, box.first, at_bound, list(unidentified), sigma, float(chi2), measured, misses,
-    float(np.abs(jumps).max(initial=0)) * problem.JUMPS[-1], iterations, bool(found.converged),
-  )  # fmt: skip
+    model=fitted,
+    labels=box.labels,
+    values=values,
+    std=std,
+    cov=cov,
+    first=box.first,
+    at_bound=at_bound,
+    unidentified=list(unidentified),
+    noise=sigma,
+    chi2=float(chi2),
+    measured=measured,
+    misses=misses,
+    jump=float(np.abs(jumps).max(initial=0)) * problem.JUMPS[-1],
+    iterations=iterations,
+    converged=bool(found.converged),
+  )
 
 
 def _covariance(J, count, at_bound, box):
@@ -116,45 +129,45 @@ def _covariance(J, count, at_bound, box):
   The dict maps each label to the labels that the data cannot separate from it; '' if the data depend too little on it.
   """
   free = ~at_bound
-  theta, rest = J[:, :count][:, free], J[:, count:]
-  rest = rest[:, np.any(rest != 0, axis=0)]
-  if rest.shape[1]:  # project out the directions that the starts of segments explain as well
-    q, _ = np.linalg.qr(rest)
+  theta, starts = J[:, :count][:, free], J[:, count:]
+  starts = starts[:, np.any(starts != 0, axis=0)]
+  if starts.shape[1]:  # project out the directions that the starts of segments explain as well
+    q, _ = np.linalg.qr(starts)
     theta = theta - q @ (q.T @ theta)
   labels = [x for x, f in zip(box.labels, free, strict=True) if f]
-  alone = np.sqrt((theta**2).sum(axis=0))
-  why = {x: "" for x, a in zip(labels, alone, strict=True) if a < max(1, _NOTHING * alone.max(initial=0))}
+  norms = np.sqrt((theta**2).sum(axis=0))
+  unidentified = {x: "" for x, a in zip(labels, norms, strict=True) if a < max(1, _NEGLIGIBLE * norms.max(initial=0))}
   # undetermined directions: over the whole scale, the data change by less than their noise
   _, size, axes = np.linalg.svd(theta, full_matrices=False) if theta.size else (0, np.zeros(0), np.zeros((0, 0)))
-  lost = (size <= 0) | (size < _NOTHING * size.max(initial=0))
-  inverse = np.where(lost, 0, 1 / np.where(lost, 1, size))
+  undetermined = (size <= 0) | (size < _NEGLIGIBLE * size.max(initial=0))
+  inverse = np.where(undetermined, 0, 1 / np.where(undetermined, 1, size))
   root = axes.T * inverse
-  part = root @ root.T
-  blind = (axes[lost] ** 2).sum(axis=0) > 1e-6
-  part[blind, blind] = np.inf
-  for axis in axes[size < max(1, _NOTHING * size.max(initial=0))]:
-    named = [x for x, a in zip(labels, axis, strict=True) if abs(a) > _PART and x not in why]
-    if len(named) > 1:
-      why.update({x: ", ".join(y for y in named if y != x) for x in named})
+  free_cov = root @ root.T
+  infinite = (axes[undetermined] ** 2).sum(axis=0) > 1e-6
+  free_cov[infinite, infinite] = np.inf
+  for axis in axes[size < max(1, _NEGLIGIBLE * size.max(initial=0))]:
+    group = [x for x, a in zip(labels, axis, strict=True) if abs(a) > _PART and x not in unidentified]
+    if len(group) > 1:
+      unidentified.update({x: ", ".join(y for y in group if y != x) for x in group})
   cov = np.zeros((count, count))
-  cov[np.ix_(free, free)] = part
+  cov[np.ix_(free, free)] = free_cov
   with np.errstate(invalid="ignore"):
     cov = cov * box.scale[:, None] * box.scale
-  return np.nan_to_num(cov, nan=0.0, posinf=np.inf), why
+  return np.nan_to_num(cov, nan=0.0, posinf=np.inf), unidentified
 
 
-def _complaints(box, at_bound, unidentified):
+def _warnings(box, at_bound, unidentified):
   """Yield messages about undetermined parameters and parameters at a bound."""
-  for label, others in unidentified.items():
-    if others:
-      yield f"the data do not tell {label} from {others}: only a combination of them is determined."
+  for label, inseparable in unidentified.items():
+    if inseparable:
+      yield f"the data do not tell {label} from {inseparable}: only a combination of them is determined."
     else:
       yield f"the data say nothing about {label}: over its whole scale they change by less than their noise."
   for label in np.array(box.labels)[at_bound]:
     yield f"{label} ends at its bound."
 
 
-def _joined(x, pieces):
+def _join(x, segments):
   """Concatenate segments (S, K, n) to trajectories (T, n), without the padding."""
-  of = np.array([i for i, _ in pieces.rows])
-  return [np.concatenate(x[of == i])[: pieces.length[i]] for i in range(of[-1] + 1)]
+  trajectory = np.array([i for i, _ in segments.rows])
+  return [np.concatenate(x[trajectory == i])[: segments.length[i]] for i in range(trajectory[-1] + 1)]

@@ -33,7 +33,8 @@ def with_size(m: mjx.Model, bodies: np.ndarray, geom_size: jax.Array) -> mjx.Mod
     geoms = np.flatnonzero(m.geom_bodyid == b)
     other = [mjx.GeomType(int(t)).name for t in m.geom_type[geoms] if int(t) not in SHAPES]
     if other or not len(geoms):
-      raise ValueError(f"the inertia of body {b} cannot follow its geoms: {', '.join(other) or 'it has none'}.")
+      reason = f"the shapes {', '.join(other)} are not supported" if other else "there are none"
+      raise ValueError(f"the inertia of body {b} cannot be computed from the geoms of the body: {reason}.")
     volume, _ = _shapes(m, geoms, m.geom_size)
     new_volume, gyration = _shapes(m, geoms, geom_size)
     part = mass[b] / jnp.sum(volume) * new_volume
@@ -41,13 +42,13 @@ def with_size(m: mjx.Model, bodies: np.ndarray, geom_size: jax.Array) -> mjx.Mod
     if len(geoms) == 1:
       x = inertia.Inertia(total, m.geom_pos[geoms[0]], m.geom_quat[geoms[0]], total * gyration[0])
     else:
-      x = _together(m, geoms, part, total, gyration)
+      x = _composite(m, geoms, part, total, gyration)
     mass, ipos = mass.at[b].set(x.mass), ipos.at[b].set(x.ipos)
     iquat, moments = iquat.at[b].set(x.iquat), moments.at[b].set(x.inertia)
   return m.with_params(geom_size=geom_size, body_mass=mass, body_ipos=ipos, body_iquat=iquat, body_inertia=moments)
 
 
-def _together(m, geoms, part, total, gyration):
+def _composite(m, geoms, part, total, gyration):
   """Compute the inertia of a body of several geoms with masses `part`."""
   pos = m.geom_pos[geoms]
   centre = jnp.sum(part[:, None] * pos, axis=0) / total
@@ -78,9 +79,9 @@ def _cylinder(s):
 def _capsule(s):
   """Compose a cylinder and two half spheres, whose centers of mass are at 3/8 of the radius."""
   r, h = s[0], s[1]
-  (rod, of_rod), (ball, of_ball) = _cylinder(s), _sphere(s)
-  side = rod * of_rod[0] + ball * (of_ball[0] + h * h + 0.75 * h * r)
-  along = rod * of_rod[2] + ball * of_ball[2]
+  (rod, rod_inertia), (ball, ball_inertia) = _cylinder(s), _sphere(s)
+  side = rod * rod_inertia[0] + ball * (ball_inertia[0] + h * h + 0.75 * h * r)
+  along = rod * rod_inertia[2] + ball * ball_inertia[2]
   return rod + ball, jnp.stack([side, side, along]) / (rod + ball)
 
 

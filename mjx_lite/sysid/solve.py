@@ -50,7 +50,7 @@ def _(primals, tangents):
   return r, J @ tangents[0]
 
 
-def _given(z, linearised):
+def _residual_and_aux(z, linearised):
   """Return the residual in the form that optimistix takes: (residual, auxiliary output)."""
   return _residual(z, linearised), None
 
@@ -91,10 +91,10 @@ def advance(
   fresh, static = eqx.partition(_initial(solver, past.next_z, linearised), eqx.is_array)
   state = eqx.combine(jax.tree.map(lambda a, b: jnp.where(first, a, b), fresh, past.state), static)
   z = jnp.where(first, past.next_z, past.found.z)
-  z, state, _ = solver.step(_given, z, linearised, {}, state, frozenset())
-  stop, result = solver.terminate(_given, z, linearised, {}, state, frozenset())
+  z, state, _ = solver.step(_residual_and_aux, z, linearised, {}, state, frozenset())
+  stop, result = solver.terminate(_residual_and_aux, z, linearised, {}, state, frozenset())
   r, J = state.f_info.residual, state.f_info.jac.as_matrix()
-  done = stop & (result == optx.RESULTS.successful) & _flat(z, r, J, low, high)
+  done = stop & (result == optx.RESULTS.successful) & _stationary(z, r, J, low, high)
   found = Solution(z, r, J, state.num_steps, done)
   return Progress(found, state.y_eval, stop | (result != optx.RESULTS.successful), eqx.filter(state, eqx.is_array))
 
@@ -102,7 +102,7 @@ def advance(
 def _initial(solver, z, linearised):
   """Return optimistix's state before the first step."""
   shape = jax.eval_shape(lambda: linearised[0])
-  return solver.init(_given, z, linearised, {}, shape, None, frozenset())
+  return solver.init(_residual_and_aux, z, linearised, {}, shape, None, frozenset())
 
 
 def least_squares(
@@ -124,18 +124,18 @@ def least_squares(
   return now.found
 
 
-def _held(z, slope, low, high):
+def _fixed(z, slope, low, high):
   """Return the mask (n,) of unknowns that cannot move: fixed, or at a bound with the descent direction outwards."""
   return (low >= high) | ((z <= low) & (slope > 0)) | ((z >= high) & (slope < 0))
 
 
-def _flat(z, r, J, low, high):
+def _stationary(z, r, J, low, high):
   """Return whether no single unknown can reduce the cost much to first order.
 
   The check is needed because steps also stop at cliffs and at non-finite values.
   """
   slope, size = r @ J, jnp.sum(J * J, axis=0)
-  gain = jnp.where(_held(z, slope, low, high) | (size <= 0), 0, slope * slope / jnp.where(size > 0, size, 1))
+  gain = jnp.where(_fixed(z, slope, low, high) | (size <= 0), 0, slope * slope / jnp.where(size > 0, size, 1))
   return jnp.max(gain) < jnp.maximum(_GAIN * (r @ r), 1e-2)
 
 
@@ -178,36 +178,37 @@ class _Descent(optx.AbstractDescent):
 
   def query(self, y, f_info, state):
     J = f_info.jac.as_matrix()
-    both = jnp.concatenate([J, f_info.residual[:, None]], axis=1)
-    both = jnp.concatenate([both, jnp.zeros((both.shape[1], both.shape[1]), J.dtype)])  # at least as many rows as columns
-    return _State(y, jnp.linalg.qr(both, mode="r"))
+    augmented = jnp.concatenate([J, f_info.residual[:, None]], axis=1)
+    n = augmented.shape[1]
+    augmented = jnp.concatenate([augmented, jnp.zeros((n, n), J.dtype)])  # at least as many rows as columns
+    return _State(y, jnp.linalg.qr(augmented, mode="r"))
 
   def step(self, step_size, state):
     R, r = state.triangle[:, :-1], state.triangle[:, -1]
     y, n = state.y, state.y.shape[0]
     size = jnp.sqrt(jnp.sum(R * R, axis=0))
-    most = jnp.max(size)
-    seen = size > 100 * jnp.finfo(y.dtype).eps * most  # an unknown without effect gets the largest damping
-    size = jnp.where(seen, size, jnp.where(most > 0, most, 1))
+    largest = jnp.max(size)
+    effective = size > 100 * jnp.finfo(y.dtype).eps * largest  # an unknown without effect gets the largest damping
+    size = jnp.where(effective, size, jnp.where(largest > 0, largest, 1))
     damping = jnp.sqrt(_DAMPING / step_size) * jnp.diag(size)
     slope = r @ R
-    held = _held(y, slope, self.low, self.high)
+    fixed = _fixed(y, slope, self.low, self.high)
     # approach a distant bound in several steps: at the bound an unknown may have no effect (friction of zero)
     low = jnp.where(y - self.low > _NEAR, y - _PART * (y - self.low), self.low)
     high = jnp.where(self.high - y > _NEAR, y + _PART * (self.high - y), self.high)
 
-    def solve(held, at):
-      """Solve for the step; the held unknowns make the steps `at`."""
-      rows = jnp.concatenate([jnp.where(held, 0, R), damping])
+    def solve(fixed, at):
+      """Solve for the step; the fixed unknowns make the steps `at`."""
+      rows = jnp.concatenate([jnp.where(fixed, 0, R), damping])
       right = jnp.concatenate([-(r + R @ at), jnp.zeros(n, y.dtype)])
-      return jnp.where(held, at, lx.linear_solve(lx.MatrixLinearOperator(rows), right, lx.QR(), throw=False).value)
+      return jnp.where(fixed, at, lx.linear_solve(lx.MatrixLinearOperator(rows), right, lx.QR(), throw=False).value)
 
-    def again(_, carry):
-      held, at = carry
-      step = solve(held, at)
+    def fix_more(_, carry):
+      fixed, at = carry
+      step = solve(fixed, at)
       met = (y + step < low) | (y + step > high)
-      stop = jnp.where(held, at, jnp.clip(y + step, low, high) - y)
-      return held | met, jnp.where(held | met, stop, 0)
+      stop = jnp.where(fixed, at, jnp.clip(y + step, low, high) - y)
+      return fixed | met, jnp.where(fixed | met, stop, 0)
 
-    step = solve(*jax.lax.fori_loop(0, _FACES, again, (held, jnp.zeros_like(y))))
+    step = solve(*jax.lax.fori_loop(0, _FACES, fix_more, (fixed, jnp.zeros_like(y))))
     return jnp.clip(y + step, low, high) - y, optx.RESULTS.successful

@@ -50,7 +50,9 @@ def render_grid(
   """
   qpos = np.asarray(qpos, np.float64)
   if qpos.ndim not in (2, 3) or qpos.shape[-1] != mj_model.nq or 0 in qpos.shape[:-1]:
-    raise ValueError(f"qpos has shape {qpos.shape}; (worlds, {mj_model.nq}) or (frames, worlds, {mj_model.nq}) is needed")
+    raise ValueError(
+      f"qpos has shape {qpos.shape}; the required shape is (worlds, {mj_model.nq}) or (frames, worlds, {mj_model.nq})."
+    )
   film = qpos[None] if qpos.ndim == 2 else qpos
   spacing = spacing or float(np.clip(1.1 * mj_model.stat.extent, 0.5, 10.0))
   offset, lookat, distance = arrange(mj_model, film.shape[1], spacing, azimuth)

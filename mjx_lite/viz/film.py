@@ -10,8 +10,8 @@ import numpy as np
 
 from mjx_lite import Data, Model
 from mjx_lite.viz.draw import arrange, draw, why_no_mp4, write_mp4, write_png
+from mjx_lite.viz.worker import STATE
 
-STATE = ("qpos", "qvel", "act", "ctrl", "qfrc_applied", "xfrc_applied", "mocap_pos", "mocap_quat", "eq_active")
 OPTION = (
   "actuatorgroup", "bvh_depth", "flags", "flex_layer", "flexgroup", "frame", "geomgroup", "jointgroup", "label", "sitegroup",
   "skingroup", "tendongroup",
@@ -64,49 +64,41 @@ def render(
     NoPicture: no OpenGL platform works here; the message says what to install.
   """
   state, still = _states(mj_model, trajectory)
-  worlds = len(state["qpos"])
-  between = float(mj_model.opt.timestep if dt is None else dt)
-  stride = 1 if fps is None else max(1, round(1 / (fps * between)))
+  interval = float(mj_model.opt.timestep if dt is None else dt)
+  stride = 1 if fps is None else max(1, round(1 / (fps * interval)))
   state = {k: np.swapaxes(x, 0, 1)[::stride] for k, x in state.items()}  # (pictures, worlds, n)
+  pictures, worlds = state["qpos"].shape[:2]
   option = _option(overlays, scene_option)
   if path is not None:
-    _check_path(path, len(state["qpos"]))
+    _check_path(path, pictures)
   if grid is not None and grid[0] * grid[1] < worlds:
-    raise ValueError(f"a grid of {grid[0]} by {grid[1]} has no room for {worlds} worlds.")
-  spacing = spacing or float(np.clip(1.1 * mj_model.stat.extent, 0.5, 10.0))
-  offset, lookat, distance = arrange(mj_model, 1 if grid else worlds, spacing, 90.0)
-  lookat, view, fixed = _camera(mj_model, camera, lookat, distance)
-  images = draw(
-    mj_model,
-    dict(
-      state, offset=np.tile(offset, (worlds, 1)) if grid else offset, size=np.array([width, height]), lookat=lookat,
-      view=view, spread=distance, tiles=np.array(grid or (0, 0)), camera=fixed, forward=True, **option,
-    ),
-  )  # fmt: skip
+    raise ValueError(f"grid = {grid[0]} by {grid[1]} has no room for {worlds} worlds: give more rows or columns.")
+  view = _view(mj_model, worlds, camera, grid, spacing)
+  images = draw(mj_model, dict(state, size=np.array([width, height]), forward=True, **view, **option))
   if path is not None:
-    _write(path, images, still, fps or 1 / between)
+    _write(path, images, still, fps or 1 / interval)
   return images[0] if still else images
 
 
 def _states(mj_model, trajectory):
   """Return the fields of the state by name, (worlds, steps, n) each, and whether the trajectory is a single state."""
   if isinstance(mj_model, Model):
-    raise TypeError("render draws with MuJoCo and needs the mujoco.MjModel of which put_model made the Model.")
+    raise TypeError("render needs the mujoco.MjModel, not the Model that put_model returns.")
   if isinstance(trajectory, Data):
     trajectory = {k: getattr(trajectory, k) for k in STATE}
   given = trajectory if isinstance(trajectory, dict) else {"qpos": trajectory}
   if "qpos" not in given:
-    raise ValueError(f"there is no qpos in the trajectory, only {sorted(given)}.")
+    raise ValueError(f"the trajectory has no qpos, only {sorted(given)}.")
   qpos = np.asarray(given["qpos"])
   lead = qpos.shape[:-1]
   if not 1 <= qpos.ndim <= 3 or qpos.shape[-1] != mj_model.nq or 0 in lead:
-    raise ValueError(f"qpos has shape {qpos.shape}; ([worlds,] [steps,] {mj_model.nq}) is needed.")
+    raise ValueError(f"qpos has shape {qpos.shape}; the required shape is ([worlds,] [steps,] {mj_model.nq}).")
   lead3 = (1,) * (2 - len(lead)) + lead
   out = {}
   for k in (k for k in STATE if k in given):
     x = np.asarray(given[k], np.float64)
     if x.shape[: len(lead)] != lead:
-      raise ValueError(f"{k} has shape {x.shape}, which does not belong to qpos of shape {qpos.shape}.")
+      raise ValueError(f"{k} has shape {x.shape}; the leading axes must be those of qpos, which has shape {qpos.shape}.")
     out[k] = x.reshape(*lead3, -1) if x.size else np.zeros((*lead3, 0))
   return out, not lead
 
@@ -121,8 +113,23 @@ def _option(overlays, scene_option):
     elif name in FRAMES:
       out["option_frame"] = np.array(FRAMES[name])
     else:
-      raise ValueError(f"there is no overlay {name!r}; there are {', '.join([*FLAGS, *FRAMES])}.")
+      raise ValueError(f"there is no overlay {name!r}: use {', '.join([*FLAGS, *FRAMES])}.")
   return out
+
+
+def _view(mj_model, worlds, camera, grid, spacing):
+  """Return the entries of a job that place the worlds and the camera."""
+  spacing = spacing or float(np.clip(1.1 * mj_model.stat.extent, 0.5, 10.0))
+  offset, lookat, distance = arrange(mj_model, 1 if grid else worlds, spacing, 90.0)
+  lookat, view, fixed = _camera(mj_model, camera, lookat, distance)
+  return dict(
+    offset=np.tile(offset, (worlds, 1)) if grid else offset,
+    lookat=lookat,
+    view=view,
+    spread=distance,
+    tiles=np.array(grid or (0, 0)),
+    camera=fixed,
+  )
 
 
 def _camera(mj_model, camera, lookat, distance):
@@ -135,7 +142,9 @@ def _camera(mj_model, camera, lookat, distance):
     return lookat, view, -1
   i = mujoco.mj_name2id(mj_model, mujoco.mjtObj.mjOBJ_CAMERA, camera) if isinstance(camera, str) else int(camera)
   if not 0 <= i < mj_model.ncam:
-    raise ValueError(f"the model has no camera {camera!r}; it has {[mj_model.camera(i).name for i in range(mj_model.ncam)]}.")
+    raise ValueError(
+      f"the model has no camera {camera!r}: use one of {[mj_model.camera(i).name for i in range(mj_model.ncam)]}."
+    )
   return lookat, view, i
 
 
@@ -143,11 +152,11 @@ def _check_path(path, pictures):
   """Raise an error if the file cannot be written, before anything is drawn."""
   path = pathlib.Path(path)
   if path.suffix not in (".png", ".mp4"):
-    raise ValueError(f"{path} is neither a .png, for one picture, nor an .mp4.")
+    raise ValueError(f"the name of {path} must end in .png, for one picture, or in .mp4, for a film.")
   if not path.parent.is_dir():
-    raise FileNotFoundError(f"{path}: there is no such folder.")
+    raise FileNotFoundError(f"the folder of {path} does not exist: make the folder first.")
   if path.suffix == ".png" and pictures > 1:
-    raise ValueError(f"{path} is one picture, the trajectory has {pictures}: write an .mp4, or ask for one state.")
+    raise ValueError(f"{path} can store one picture, but the trajectory has {pictures}: write an .mp4, or give one state.")
   if path.suffix == ".mp4" and (why := why_no_mp4()) is not None:
     raise RuntimeError(f"{path} cannot be written: {why}.")
 

@@ -1,7 +1,7 @@
 """The drawing process: `python worker.py JOB.npz OUT.npy`, with MUJOCO_GL set by the caller.
 
 The process is separate, because MuJoCo binds one OpenGL platform at import, and a broken driver may end a process.
-The process imports only mujoco and NumPy, so it starts fast.
+The process imports only mujoco and NumPy, so the process starts fast. `film.py` takes the list STATE from here.
 
 Entries of a job: model (path), qpos and other parts of the state (pictures, worlds, n), offset (worlds, 3), size (width,
 height), lookat, view (distance, azimuth, elevation), spread. Optional entries: forward (compute forces), camera (id or -1),
@@ -14,14 +14,14 @@ import mujoco
 import numpy as np
 
 _GROUND = (mujoco.mjtGeom.mjGEOM_PLANE, mujoco.mjtGeom.mjGEOM_HFIELD)
-_STATE = ("qpos", "qvel", "act", "ctrl", "qfrc_applied", "xfrc_applied", "mocap_pos", "mocap_quat", "eq_active")
+STATE = ("qpos", "qvel", "act", "ctrl", "qfrc_applied", "xfrc_applied", "mocap_pos", "mocap_quat", "eq_active")
 _DECOR = 4  # maximum number of overlay geoms per geom of the model
 
 
 def _draw(job) -> np.ndarray:
   """Draw every picture of `job`: all worlds in one scene, each at its offset, or one tile per world."""
   m = mujoco.MjModel.from_binary_path(str(job["model"]))
-  state, offset = {k: job[k] for k in _STATE if k in job}, job["offset"]
+  state, offset = {k: job[k] for k in STATE if k in job}, job["offset"]
   frames, worlds = state["qpos"].shape[:2]
   width, height = (int(x) for x in job["size"])
   rows, columns = (int(x) for x in job.get("tiles", (0, 0)))

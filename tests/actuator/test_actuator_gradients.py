@@ -12,7 +12,7 @@ from models import load
 
 import mjx_lite as mjx
 from mjx_lite.actuator import activation
-from mjx_lite.cli.compare import optimal
+from mjx_lite.testing.compare import optimal
 
 STATE = ("ctrl", "act", "actuator_length", "actuator_velocity")
 PARAMETERS = ("actuator_gainprm", "actuator_biasprm", "actuator_dynprm")

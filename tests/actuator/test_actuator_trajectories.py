@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from models import load
 
-from mjx_lite.cli import compare
+from mjx_lite.testing import compare
 
 FIELDS = ("act_dot", "actuator_force", "qfrc_actuator", "act", "history", "qpos", "qvel")
 

@@ -7,7 +7,7 @@ import numpy as np
 from test_actuator_trajectories import compare_along
 
 import mjx_lite as mjx
-from mjx_lite.cli.compare import optimal
+from mjx_lite.testing.compare import optimal
 
 SERVOS = """
 <mujoco>

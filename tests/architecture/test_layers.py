@@ -17,14 +17,14 @@ ROOT = pathlib.Path(mjx.__file__).parent
 # layers from the bottom; a module may import from its own package and from those before it
 ORDER = (
   "errors", "compiler", "ops", "math", "model", "batching", "collision", "tendon", "actuator", "smooth", "constraint", "solver",
-  "sensor", "integrate", "plan", "pipeline", "support", "api", "io", "rollout", "derivative", "check_grad", "explain",
+  "sensor", "integrate", "plan", "pipeline", "support", "api", "io", "rollout", "derivative", "testing", "explain",
   "__init__", "viz", "envs", "control", "rl", "sysid", "cli", "__main__",
 )  # fmt: skip
 MAY_REPLACE = (
-  "pipeline", "api.py", "rollout.py", "derivative.py", "check_grad.py", "explain.py", "io", "envs", "control", "rl", "sysid",
+  "pipeline", "api.py", "rollout.py", "derivative.py", "testing", "explain.py", "io", "envs", "control", "rl", "sysid",
   "cli", "viz", "compiler", "model", "batching", "__main__.py",
 )  # fmt: skip
-MAY_IMPORT_MUJOCO = ("model/enums.py", "io/", "envs/base.py", "viz/", "cli")
+MAY_IMPORT_MUJOCO = ("model/enums.py", "io/", "envs/base.py", "viz/", "testing/compare.py", "cli")
 
 
 def modules():

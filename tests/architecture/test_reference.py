@@ -19,6 +19,7 @@ MORE = {
   "mjx_lite.rl.ppo": ("Config", "train", "make_policy"),
   "mjx_lite.rl.shac": ("Config", "train", "make_policy"),
   "mjx_lite.sysid.shape": ("with_size",),
+  "mjx_lite.testing.compare": ("Engine", "FieldError", "compare_stages", "optimal", "relative_error"),
 }
 PUBLIC = [(x, name) for x in MODULES for name in importlib.import_module(x).__all__]
 PUBLIC += [(module, name) for module, names in MORE.items() for name in names]

@@ -19,7 +19,8 @@ import pytest
 from mujoco import viewer
 
 from mjx_lite import viz
-from mjx_lite.cli import COMMANDS, common, compare, inspect, main, view
+from mjx_lite.cli import COMMANDS, common, inspect, main, view
+from mjx_lite.testing import compare
 from mjx_lite.viz import backend, draw
 
 _UNSUPPORTED = """
@@ -77,7 +78,7 @@ def test_wrong_arguments(argv, capsys):
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_an_unknown_argument_is_told_with_the_usage_of_its_command(command, capsys):
+def test_an_unknown_argument_is_reported_with_the_usage_of_its_command(command, capsys):
   with pytest.raises(SystemExit) as end:
     main([command, *(["humanoid"] if command != "demo" else []), "--no-such"])
   assert end.value.code == 2
@@ -97,9 +98,9 @@ _FILES = {
 
 @pytest.mark.parametrize("kind", _FILES)
 @pytest.mark.parametrize("command", [x for x in COMMANDS if x != "demo"])
-def test_a_file_that_is_no_model_is_told_in_one_line(command, kind, tmp_path, capfd, monkeypatch):
+def test_a_file_that_is_no_model_is_reported_in_one_line(command, kind, tmp_path, capfd, monkeypatch):
   monkeypatch.setattr(common, "stderr", common.console(width=40, no_color=True, stderr=True))  # a narrow terminal
-  text, told = _FILES[kind]
+  text, reason = _FILES[kind]
   path = tmp_path / "model.xml"
   if text == "folder":
     path.mkdir()
@@ -107,7 +108,7 @@ def test_a_file_that_is_no_model_is_told_in_one_line(command, kind, tmp_path, ca
     path.write_text(text)
   assert main([command, str(path)]) == 2
   lines = capfd.readouterr().err.splitlines()
-  assert len(lines) == 1 and lines[0].startswith(f"mjx-lite {command}: {path}: ") and told in lines[0]
+  assert len(lines) == 1 and lines[0].startswith(f"mjx-lite {command}: {path}: ") and reason in lines[0]
 
 
 def test_more_worlds_than_there_is_memory_for(tmp_path, capsys):
@@ -122,7 +123,7 @@ def test_demo_into_what_is_no_folder_computes_nothing(tmp_path, capsys, monkeypa
   monkeypatch.setattr(common, "load_model", None)
   (tmp_path / "file").write_text("")
   assert main(["demo", "--out", str(tmp_path / "file")]) == 2
-  assert "cannot be made a folder" in capsys.readouterr().err
+  assert "folder for pictures cannot be made" in capsys.readouterr().err
 
 
 def test_demo_without_a_picture(tmp_path, capsys, monkeypatch):
@@ -162,7 +163,7 @@ _BRACKETS = ("[bold]", "[/]", "[/red]", ":bug:", "[link=x]")  # style, ends of s
 
 
 @pytest.mark.parametrize("name", _BRACKETS)
-def test_names_and_paths_with_brackets_are_told_as_they_are(name, tmp_path, capsys, monkeypatch):
+def test_names_and_paths_with_brackets_are_printed_literally(name, tmp_path, capsys, monkeypatch):
   path = tmp_path / f"{name.replace('/', '')}.xml"
   path.write_text(_UNSUPPORTED.replace("magic", f"magic{name}"))
   assert main(["inspect", str(path), "--no-times"]) == 1
@@ -179,10 +180,10 @@ def test_names_and_paths_with_brackets_are_told_as_they_are(name, tmp_path, caps
 
 
 @pytest.mark.parametrize("command", ["bench", "check"])
-def test_a_path_with_brackets_is_told_as_it_is(command, tmp_path, capsys):
+def test_a_path_with_brackets_is_printed_literally(command, tmp_path, capsys):
   (path := tmp_path / "[dim]arm.xml").write_text("<mujoco/>")
-  few = {"bench": ["--worlds", "2", "--steps", "2", "--repeats", "1"], "check": ["--steps", "1", "--grad"]}
-  assert main([command, str(path), *few[command]]) == 0
+  short = {"bench": ["--worlds", "2", "--steps", "2", "--repeats", "1"], "check": ["--steps", "1", "--grad"]}
+  assert main([command, str(path), *short[command]]) == 0
   assert f"{path}: " in capsys.readouterr().out
 
 
@@ -330,7 +331,7 @@ def test_view_follows_sliders_mouse_reset_and_options(tmp_path, capsys, monkeypa
   np.testing.assert_allclose(times, span * np.array([1, 2, 3, 4, 1, 2, 3]), rtol=1e-5)
   np.testing.assert_allclose(speeds, span * np.array([0, 2, -2, -2, 0, 5, 10]), rtol=1e-4, atol=1e-9)
   assert places[1] > 0 and places[4] == 0
-  assert "goes on with the options it had" in (err := capsys.readouterr().err) and "sleep" in err.lower()
+  assert "keeps the previous options" in (err := capsys.readouterr().err) and "sleep" in err.lower()
 
 
 def test_view_waits_until_the_window_is_gone(tmp_path, monkeypatch):

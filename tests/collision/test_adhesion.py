@@ -8,7 +8,7 @@ import pytest
 from models import SCENES, load
 
 import mjx_lite as mjx
-from mjx_lite.cli import compare
+from mjx_lite.testing import compare
 
 
 def test_stages_equal_c_with_elliptic_cones_in_the_discrete_metric_and_with_capacities():

@@ -11,8 +11,8 @@ from models import load
 
 import mjx_lite as mjx
 from mjx_lite import Warning
-from mjx_lite.cli import compare
 from mjx_lite.collision import broadphase
+from mjx_lite.testing import compare
 
 STEPS = 300
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import mjx_lite as mjx
-from mjx_lite.cli import compare
+from mjx_lite.testing import compare
 
 XML = """
 <mujoco>

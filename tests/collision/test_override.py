@@ -3,7 +3,7 @@
 import mujoco
 from models import load
 
-from mjx_lite.cli import compare
+from mjx_lite.testing import compare
 
 
 def test_override_equals_c():

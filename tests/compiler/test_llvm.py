@@ -19,9 +19,9 @@ from hypothesis import strategies as st
 from models import load
 
 import mjx_lite as mjx
-from mjx_lite.cli.compare import optimal
 from mjx_lite.compiler import kernels, scalars
 from mjx_lite.compiler.backends import llvm, llvm_machine
+from mjx_lite.testing.compare import optimal
 
 pytestmark = pytest.mark.usefixtures("single_precision")
 

@@ -8,7 +8,7 @@ from derivatives import assert_gradients
 from models import load
 
 import mjx_lite as mjx
-from mjx_lite.cli import compare
+from mjx_lite.testing import compare
 
 
 def moved(model, seed=0):

@@ -66,12 +66,12 @@ def test_lqr_balances_a_humanoid_on_one_leg():
   push = jnp.zeros(c.nv).at[:2].set(0.05)  # [m/s]
 
   @mjx.jit
-  def go(d):
+  def balance(d):
     A, B = control.linearize(m, d)
     K = control.lqr(A, B, jnp.asarray(Q), jnp.eye(c.nu)).K
-    held = mjx.rollout(m, d.replace(qvel=push), control.feedback(m, d, K), steps=800)[0]
-    return held.qpos, mjx.rollout(m, d.replace(qvel=push), steps=400)[0].qpos
+    balanced = mjx.rollout(m, d.replace(qvel=push), control.feedback(m, d, K), steps=800)[0]
+    return balanced.qpos, mjx.rollout(m, d.replace(qvel=push), steps=400)[0].qpos
 
-  held, fallen = go(d)
-  np.testing.assert_allclose(held[:3], mj_data.qpos[:3], atol=0.02)
-  assert fallen[2] < 0.5 < held[2]
+  balanced, fallen = balance(d)
+  np.testing.assert_allclose(balanced[:3], mj_data.qpos[:3], atol=0.02)
+  assert fallen[2] < 0.5 < balanced[2]

@@ -117,11 +117,11 @@ def test_shooting_swings_a_pendulum_up(pendulum):
   start = 0.1 * jnp.ones((T, 1))
 
   @mjx.jit
-  def go(u):
+  def optimize(u):
     out = control.shoot(m, d, u, SWING_UP, steps=STEPS, iterations=150)
     return out, control.simulate(m, d, out.ctrl, SWING_UP, STEPS), control.simulate(m, d, u, SWING_UP, STEPS)[1]
 
-  out, (last, cost), before = go(start)
+  out, (last, cost), before = optimize(start)
   assert is_up(last)
   assert out.cost == pytest.approx(float(cost), rel=1e-9) and out.costs[0] == pytest.approx(float(before), rel=1e-9)
   assert out.cost <= out.costs.min() and out.costs.shape == (150,) and out.lost == 0
@@ -157,16 +157,16 @@ def test_ilqr_swings_a_cartpole_up_and_lqr_holds_it(cartpole):
   )
 
   @mjx.jit
-  def go(u):
+  def optimize(u):
     out = control.ilqr(m, hanging, u, cost, steps=STEPS, iterations=200)
     there = up.replace(qpos=out.qpos[-1], qvel=out.qvel[-1])
     turns = jnp.round(there.qpos[1] / (2 * jnp.pi))
     goal = up.replace(qpos=jnp.array([0, 2 * jnp.pi]) * turns)
     K = control.lqr(*control.linearize(m, up), jnp.diag(jnp.array([1.0, 10, 0.1, 0.1])), jnp.eye(1)).K
-    held, path = mjx.rollout(m, there, control.feedback(m, goal, K), steps=800)
-    return out, path["qpos"] - goal.qpos, held.qvel
+    balanced, path = mjx.rollout(m, there, control.feedback(m, goal, K), steps=800)
+    return out, path["qpos"] - goal.qpos, balanced.qvel
 
-  out, away, speed = go(jnp.full((T, 1), 0.1))  # one weak push, always to one side
+  out, away, speed = optimize(jnp.full((T, 1), 0.1))  # one weak push, always to one side
   assert out.converged
   assert np.isclose(np.abs(out.ctrl).max(), 1) and np.abs(out.ctrl).max() <= 1  # all of the motor's force, no more
   assert np.abs(out.qpos[:, 0]).max() < 1.8  # the rail's ends
@@ -250,7 +250,7 @@ def test_controls_of_another_shape_are_refused(pendulum):
   m, d = pendulum
   for ctrl in (jnp.zeros(5), jnp.zeros((5, 2)), jnp.zeros((0, 1))):
     for what in (control.ilqr, control.shoot, control.simulate):
-      with pytest.raises(ValueError, match=r"\(T, 1\) is needed"):
+      with pytest.raises(ValueError, match=r"required shape is \(T, 1\)"):
         what(m, d, ctrl, SWING_UP)
 
 
@@ -283,7 +283,7 @@ def test_other_optimisers_take_the_dynamics(pendulum):
 
 
 def test_lqr_refuses_what_does_not_belong_together():
-  with pytest.raises(ValueError, match="does not belong"):
+  with pytest.raises(ValueError, match="must have the shapes"):
     control.lqr(np.eye(3), np.ones((3, 1)), np.eye(2), np.eye(1))
 
 

@@ -155,9 +155,9 @@ def test_action_repeat_stops_where_the_world_is_done(env):
   start = env.set_state(start, jnp.full(1, jnp.pi / 2), jnp.full(1, 3.9))  # falls, and is soon too fast
   after = mjx.jit(repeat.step)(start, jnp.full(1, 0.5))
   assert after.done == 1
-  taken = round(float(after.data.time) / env.dt)
-  assert 1 <= taken < 5
-  assert after.reward == pytest.approx(0.5 * taken)
+  steps = round(float(after.data.time) / env.dt)
+  assert 1 <= steps < 5
+  assert after.reward == pytest.approx(0.5 * steps)
 
 
 @pytest.mark.parametrize("name", ["_mjx_model", "sys"])
@@ -192,9 +192,9 @@ def test_render_hands_on_the_states_in_order(env, monkeypatch):
   pairs = [jax.tree.map(lambda *x: jnp.stack(x), s, env.set_state(s, s.data.qpos + 10, s.data.qvel)) for s in path]
   env.render(pairs)
   env.render(jax.tree.map(lambda *x: jnp.stack(x), *pairs), grid=(1, 2))
-  one, several, worlds, scanned = (state["qpos"] for state, _ in seen)
+  one, path_qpos, worlds, scanned = (state["qpos"] for state, _ in seen)
   np.testing.assert_array_equal(one, [1])
-  np.testing.assert_array_equal(several, [[0], [1], [2]])
+  np.testing.assert_array_equal(path_qpos, [[0], [1], [2]])
   np.testing.assert_array_equal(worlds[..., 0], [[0, 1, 2], [10, 11, 12]])
   np.testing.assert_array_equal(scanned, worlds)
   assert seen[1][1]["dt"] == env.dt and (seen[1][1]["height"], seen[1][1]["width"]) == (48, 64)
@@ -214,7 +214,7 @@ def test_what_cannot_be_is_refused(env):
   with pytest.raises(ValueError, match="not a multiple"):
     envs.Pendulum(ctrl_dt=0.015)
   for options in (dict(episode_length=0), dict(action_repeat=0)):
-    with pytest.raises(ValueError, match="at least one step"):
+    with pytest.raises(ValueError, match="must be at least 1"):
       envs.wrap(env, **options)
   with pytest.raises(ValueError, match="wrapped already"):
     envs.wrap(envs.wrap(env))
@@ -226,7 +226,7 @@ def test_what_cannot_be_is_refused(env):
     env.render([])
   with pytest.raises(ValueError, match="cartpole_balance"):
     envs.load("cartpole")
-  with pytest.raises(ValueError, match="randomise has to return"):
+  with pytest.raises(ValueError, match="randomise must return"):
     jax.eval_shape(envs.Randomise(env, lambda m, key: m.body_mass).reset, jax.random.key(0))
 
 
@@ -237,12 +237,12 @@ def test_random_actions_keep_worlds_finite(name):
   out = envs.wrap(env, episode_length=200)
   keys = jax.random.split(jax.random.key(0), 16)
 
-  def go(state, key):
+  def advance(state, key):
     action = jax.random.uniform(key, (16, env.action_size), jnp.float32, -1, 1)
     state = out.step(state, action)
     return state, (state.reward, state.metrics["diverged"])
 
-  run = mjx.jit(lambda keys: jax.lax.scan(go, out.reset(keys), jax.random.split(jax.random.key(1), 300)))
+  run = mjx.jit(lambda keys: jax.lax.scan(advance, out.reset(keys), jax.random.split(jax.random.key(1), 300)))
   state, (reward, diverged) = run(keys)
   assert np.isfinite(reward).all() and not np.any(diverged)
   assert np.all(state.info["steps"] < 200)

@@ -76,9 +76,9 @@ def test_committed_actions_need_no_second_program(vector):
 def test_actions_of_another_shape_are_refused(vector):
   vector.reset(seed=0)
   for shape in ((WORLDS,), (WORLDS + 1, 1), (WORLDS, 2)):
-    with pytest.raises(ValueError, match=r"have to be \(3, 1\)"):
+    with pytest.raises(ValueError, match=r"required shape is \(3, 1\)"):
       vector.step(np.zeros(shape))
-  with pytest.raises(ValueError, match="2 seeds for 3 worlds"):
+  with pytest.raises(ValueError, match="number of seeds, 2"):
     vector.reset(seed=[0, 1])
 
 
@@ -92,10 +92,10 @@ def test_tensors_of_torch_are_jax_arrays(monkeypatch):
   env = envs.load("cartpole_balance", dtype=np.float32)
   ours = TorchVectorEnv(env, WORLDS, episode_length=LENGTH)
   other = GymVectorEnv(env, WORLDS, episode_length=LENGTH)
-  taken, advanced, advance = [], [], ours._advance
+  received, advanced, advance = [], [], ours._advance
 
   def watched(actions):
-    taken.append(actions)
+    received.append(actions)
     advanced.append(advance(actions))
     return advanced[-1]
 
@@ -106,7 +106,7 @@ def test_tensors_of_torch_are_jax_arrays(monkeypatch):
     action = (0.1 * torch.randn(WORLDS, 1, generator=torch.Generator().manual_seed(i))).requires_grad_()
     obs, reward, terminated, truncated, infos = ours.step(action)
     handed = advanced[-1]
-    assert taken[-1].unsafe_buffer_pointer() == action.data_ptr()
+    assert received[-1].unsafe_buffer_pointer() == action.data_ptr()
     assert obs.data_ptr() == handed["obs"].unsafe_buffer_pointer()  # nothing was copied
     assert reward.data_ptr() == handed["reward"].unsafe_buffer_pointer()
     expected = other.step(action.detach().numpy())

@@ -1,4 +1,4 @@
-"""The quadruped and the hand: they stand, hold, see what they are told, and start again."""
+"""The quadruped and the hand: they stand, hold, observe the command, and start again."""
 
 import jax
 import jax.numpy as jnp
@@ -12,13 +12,13 @@ WORLDS, STEPS, LENGTH = 8, 60, 40
 
 
 def run(name):
-  """States of worlds whose servos are told to rest, but one in which they thrash."""
+  """States of worlds whose servos rest, but one in which they thrash."""
   env = envs.load(name, dtype=np.float32)
   out = envs.wrap(env, episode_length=LENGTH)
   action = jnp.zeros((WORLDS, env.action_size), jnp.float32).at[-1].set(jnp.sign(jnp.arange(env.action_size) % 3 - 0.5))
 
   @mjx.jit
-  def go(keys):
+  def simulate(keys):
     first = out.reset(keys)
 
     def one(state, _):
@@ -27,7 +27,7 @@ def run(name):
 
     return first, *jax.lax.scan(one, first, length=STEPS)
 
-  first, _, record = go(jax.random.split(jax.random.key(0), WORLDS))
+  first, _, record = simulate(jax.random.split(jax.random.key(0), WORLDS))
   for x in jax.tree.leaves((first.obs, record)):
     assert np.isfinite(x).all()
   assert not np.any(record[3]["diverged"])
@@ -41,7 +41,7 @@ def run(name):
 
 
 @pytest.mark.parametrize("name", ["joystick_flat", pytest.param("joystick_rough", marks=pytest.mark.slow)])
-def test_quadruped_stands_and_is_told_where_to_go(name):
+def test_quadruped_stands_and_observes_its_command(name):
   _, first, obs, reward, final = run(name)
   command = first.data.mocap_pos[:, 0]
   assert len(np.unique(np.asarray(command), axis=0)) > WORLDS // 2
@@ -69,11 +69,11 @@ def test_quadruped_at_the_command_gets_the_whole_reward():
   assert sum(env.score(env.model, d, sideways, jnp.zeros(12)).values()) < 1
 
 
-def test_hand_holds_the_cube_and_sees_the_way_to_the_goal():
+def test_hand_holds_the_cube_and_observes_the_rotation_to_the_goal():
   env, first, _, _, final = run("in_hand_cube")
   assert np.abs(np.asarray(final)[LENGTH - 2, :-1, 24:27]).max() < 10 * 0.06  # on the palm
-  way = jax.vmap(env.away)(first.data)
-  for q, goal, w in zip(first.data.qpos[:, -4:], first.data.mocap_quat[:, 0], way, strict=True):
+  rotations = jax.vmap(env.away)(first.data)
+  for q, goal, w in zip(first.data.qpos[:, -4:], first.data.mocap_quat[:, 0], rotations, strict=True):
     reached = product(np.asarray(q), np.asarray(w))
     assert abs(abs(reached @ np.asarray(goal)) - 1) < 1e-5
   d = jax.tree.map(lambda x: x[0], first.data)

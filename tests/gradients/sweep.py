@@ -24,10 +24,8 @@ if __name__ == "__main__":
 from models import ELSEWHERE, OTHERS, SCENE_NAMES, load
 
 import mjx_lite as mjx
-from mjx_lite import check_grad
-from mjx_lite.cli.compare import optimal
-
-pose, gradients, loss_weights = (getattr(sys.modules[check_grad.__module__], k) for k in ("pose", "gradients", "loss_weights"))
+from mjx_lite.testing.check_grad import gradients, loss_weights, make_problem
+from mjx_lite.testing.compare import optimal
 
 BLOCKS = (
   "qpos", "qvel", "ctrl", "mass", "inertia", "friction", "dof friction", "damping", "stiffness", "tendon stiffness",
@@ -106,7 +104,7 @@ def in_single(model, data, horizons, blocks):
   model = copy.copy(model)
   model.opt.tolerance, model.opt.ls_tolerance = 1e-8, 0.01
   m = mjx.put_model(model, dtype=np.float32)
-  p = pose(m, mjx.put_data(m, data), horizons, blocks)
+  p = make_problem(m, mjx.put_data(m, data), horizons, blocks)
   return [{k: float(np.vdot(g[k], p.direction[k])) for k in p.at} for g in gradients(p)]
 
 

@@ -8,7 +8,7 @@ import pytest
 from models import load
 
 import mjx_lite as mjx
-from mjx_lite.cli.compare import optimal
+from mjx_lite.testing.compare import optimal
 
 # a body that rolls on the ground, and servos with an activation on a ball joint and a hinge
 XML = """

@@ -13,7 +13,7 @@ from derivatives import assert_gradients
 from models import load
 
 import mjx_lite as mjx
-from mjx_lite.cli.compare import optimal, relative_error
+from mjx_lite.testing.compare import optimal, relative_error
 
 I = mujoco.mjtIntegrator
 STATE = ("time", "qpos", "qvel", "act", "history", "plastic", "qacc", "qacc_warmstart")

@@ -10,7 +10,7 @@ import pytest
 from models import load
 
 import mjx_lite as mjx
-from mjx_lite.cli import compare
+from mjx_lite.testing import compare
 
 # what C uses within one call or over time and not from call to call, or where its memory is
 INNER = {

@@ -141,25 +141,25 @@ def poses(
   while len(found) < number:
     k = len(found)
     aligned = k % 3 == 2
-    turns, sizes = [], []
+    rotations, sizes = [], []
     for _ in range(2):
       if aligned:
         sign = np.diag(rng.choice([-1.0, 1.0], size=3))
-        turn = np.eye(3)[rng.permutation(3)] @ sign
-        turns.append(turn * np.linalg.det(turn))
+        rotation = np.eye(3)[rng.permutation(3)] @ sign
+        rotations.append(rotation * np.linalg.det(rotation))
         sizes.append(rng.choice([0.25, 0.5, 0.75], size=3))
       else:
         q = np.linalg.qr(rng.normal(size=(3, 3)))[0]
-        turns.append(q * np.linalg.det(q))
+        rotations.append(q * np.linalg.det(q))
         sizes.append(rng.uniform(0.1, 1, size=3))
-    a, b = (Body(t, s, r, np.zeros(3), c) for t, s, r, c in zip(kinds, sizes, turns, corners, strict=True))
+    a, b = (Body(t, s, r, np.zeros(3), c) for t, s, r, c in zip(kinds, sizes, rotations, corners, strict=True))
     if aligned:  # on a grid, also where both centres are one
-      place = rng.choice([0, 0, 0.125, 0.25, -0.25], size=3) * (0 if k % 4 == 3 else 1)
+      pos = rng.choice([0, 0, 0.125, 0.25, -0.25], size=3) * (0 if k % 4 == 3 else 1)
     else:  # a little or deep below a corner, an edge or a face of A - B
       n = _unit(rng.normal(size=(1, 3)) + 0.3 * rng.normal(size=(3, 3)))
       weight = rng.dirichlet((1, 1, 1)) if k % 2 else np.array([1, 0, 0])
-      place = weight @ difference(a, b, n) * (1 - (rng.uniform(0.02, 0.5) if k % 3 else 10 ** rng.uniform(-4, -1)))
-    b = b._replace(pos=place)
+      pos = weight @ difference(a, b, n) * (1 - (rng.uniform(0.02, 0.5) if k % 3 else 10 ** rng.uniform(-4, -1)))
+    b = b._replace(pos=pos)
     if depth_along(a, b, _sphere()).min() > 0:
       found.append((a, b))
   return found

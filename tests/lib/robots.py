@@ -74,8 +74,8 @@ def start(model: mujoco.MjModel, data: mujoco.MjData) -> None:
 
 def _fold(model: mujoco.MjModel, data: mujoco.MjData, rng: np.random.Generator) -> None:
   """Put the limited joints anywhere in their ranges."""
-  some = np.flatnonzero(model.jnt_limited & (model.jnt_type >= int(mujoco.mjtJoint.mjJNT_SLIDE)))
-  data.qpos[model.jnt_qposadr[some]] = rng.uniform(*model.jnt_range[some].T)
+  limited = np.flatnonzero(model.jnt_limited & (model.jnt_type >= int(mujoco.mjtJoint.mjJNT_SLIDE)))
+  data.qpos[model.jnt_qposadr[limited]] = rng.uniform(*model.jnt_range[limited].T)
 
 
 class States(NamedTuple):

@@ -73,8 +73,8 @@ def put_away(x):
   """Many numbers that are wanted again, also in a loop and behind it."""
   y = x[:, None] * x[None]
 
-  def turn(s):
+  def body(s):
     return 0.9 * s[0] + y[3], s[1] + 1 + jnp.abs(x[0])
 
-  looped = jax.lax.while_loop(lambda s: jnp.all(s[1] < 30), turn, (x, x[1]))
+  looped = jax.lax.while_loop(lambda s: jnp.all(s[1] < 30), body, (x, x[1]))
   return jnp.sum(y * looped[0], axis=1) + jnp.flip(x, 0), looped

@@ -9,7 +9,7 @@ from models import load
 from test_stages import randomise_inputs
 
 import mjx_lite as mjx
-from mjx_lite.cli.compare import relative_error
+from mjx_lite.testing.compare import relative_error
 
 FIELDS = ("qfrc_spring", "qfrc_damper", "qfrc_gravcomp", "qfrc_fluid", "qfrc_passive")
 SPRING, DAMPER, GRAVITY = mjx.DisableBit.SPRING, mjx.DisableBit.DAMPER, mjx.DisableBit.GRAVITY

@@ -6,7 +6,7 @@ import pytest
 from random_models import acts_on_every_row, random_model
 from test_stages import randomise_inputs
 
-from mjx_lite.cli import compare
+from mjx_lite.testing import compare
 
 CASES = [(seed, rich) for rich in (False, True) for seed in range(60)]
 IN_CI = ((3, False), (10, False), (20, True))

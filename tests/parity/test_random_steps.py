@@ -9,7 +9,7 @@ import pytest
 from random_models import acts_on_every_row, random_model
 
 import mjx_lite as mjx
-from mjx_lite.cli import compare
+from mjx_lite.testing import compare
 
 IN_CI = (36,)
 # of the first sixty those that stay about where they are: of the others one sees less

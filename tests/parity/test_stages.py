@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from models import OTHERS, REAL, SCENE_NAMES, SLOW, load
 
-from mjx_lite.cli import compare
+from mjx_lite.testing import compare
 
 NAMES = [pytest.param(n, marks=pytest.mark.slow) if n in SLOW else n for n in (*SCENE_NAMES, "humanoid", *REAL, *OTHERS)]
 

@@ -11,7 +11,7 @@ from models import load
 from test_stages import randomise_inputs
 
 import mjx_lite as mjx
-from mjx_lite.cli.compare import relative_error
+from mjx_lite.testing.compare import relative_error
 
 FRAMES = {
   mjx.ObjType.BODY: "nbody", mjx.ObjType.XBODY: "nbody", mjx.ObjType.GEOM: "ngeom", mjx.ObjType.SITE: "nsite",

@@ -7,7 +7,7 @@ from models import load
 from test_stages import randomise_inputs
 
 import mjx_lite as mjx
-from mjx_lite.cli import compare
+from mjx_lite.testing import compare
 
 FIELDS = ("cacc", "cfrc_ext", "cfrc_int")
 

@@ -21,15 +21,15 @@ def starts(worlds, key):
   return {**worlds, "x": worlds["x"] + jax.random.normal(key), "renewed": worlds["renewed"] + 1}
 
 
-def go(iterations=7, width=3, **options):
+def train_dummy(iterations=7, width=3, **options):
   worlds = {"x": jnp.zeros(width), "key": jax.random.key(3), "empty": jnp.zeros((2, 0)), "renewed": jnp.zeros((), jnp.int32)}
   learner = {"w": jnp.ones(width), "count": jnp.zeros((), jnp.int32), "renewed": jnp.zeros((), jnp.int32)}
   options |= dict(starts=starts, renew=3)
   return loop.run(jax.jit(program), worlds, learner, jax.random.key(0), iterations=iterations, steps=5, **options)
 
 
-def test_goes_on_from_a_checkpoint_as_if_nothing_had_been(tmp_path):
-  whole, curve = go()
+def test_resumes_from_a_checkpoint_with_the_same_result(tmp_path):
+  whole, curve = train_dummy()
   seen = []
 
   def stop(i, entry, learner):
@@ -39,17 +39,17 @@ def test_goes_on_from_a_checkpoint_as_if_nothing_had_been(tmp_path):
 
   options = dict(checkpoint=tmp_path / "run", every=2, progress=stop)
   with pytest.raises(KeyboardInterrupt):
-    go(**options)
-  found, again = go(**options)
+    train_dummy(**options)
+  found, again = train_dummy(**options)
   assert seen == [0, 1, 2, 3, 2, 3, 4, 5, 6]  # what was after the checkpoint is made again
   assert found["renewed"] == 2  # before the fourth and the seventh iteration
   assert again == curve and [x["steps"] for x in curve] == [5 * (i + 1) for i in range(7)]
   for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(whole), strict=True):
     assert a.dtype == b.dtype
     np.testing.assert_array_equal(a, b)
-  assert len(go(iterations=9, **options)[1]) == 9  # and further, from the last iteration
-  with pytest.raises(ValueError, match="not of this task"):
-    go(width=1, **options)
+  assert len(train_dummy(iterations=9, **options)[1]) == 9  # and further, from the last iteration
+  with pytest.raises(ValueError, match="of another task"):
+    train_dummy(width=1, **options)
 
 
 def test_the_bar_shows_the_last_return_that_is_known(monkeypatch):

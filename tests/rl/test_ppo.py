@@ -18,7 +18,15 @@ def test_advantages_bootstrap_where_an_episode_was_cut_short():
   value, next_value = column(1.0, 2.0, 3.0), column(2.0, 8.0, 4.0)
   zero = jnp.zeros((3, 1))
   for truncated, expected in ((0.0, 1.0), (1.0, 1.0 + 0.5 * 8.0)):
-    data = ppo.Unroll(zero, zero, zero, column(1.0, 1.0, 1.0), zero, column(0.0, 1.0, 0.0), column(0.0, truncated, 0.0))
+    data = ppo.Unroll(
+      obs=zero,
+      action=zero,
+      log_prob=zero,
+      reward=column(1.0, 1.0, 1.0),
+      next_obs=zero,
+      done=column(0.0, 1.0, 0.0),
+      truncation=column(0.0, truncated, 0.0),
+    )
     second = expected - 2.0
     found = ppo.advantages(config, value, next_value, data)[:, 0]
     np.testing.assert_allclose(found, [1.0 + 0.5 * 2.0 - 1.0 + 0.5 * second, second, 1.0 + 0.5 * 4.0 - 3.0])
@@ -39,7 +47,7 @@ def test_log_prob_is_that_of_a_normal():
   assert ppo.log_prob(mean, log_std, action) == pytest.approx(float(expected))
 
 
-def test_a_few_iterations_change_the_policy_and_can_go_on(tmp_path):
+def test_a_few_iterations_change_the_policy_and_training_resumes(tmp_path):
   env, seen = envs.load("cartpole_balance", dtype=np.float32), []
   config = ppo.Config(worlds=16, unroll=16, epochs=2, hidden=(16,), episode_length=50)
   options = dict(iterations=4, config=config, checkpoint=tmp_path / "run")
@@ -67,12 +75,14 @@ def test_a_few_iterations_change_the_policy_and_can_go_on(tmp_path):
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_means_are_over_the_episodes_that_ended(dtype):
   reward, done = np.array([[1, 2], [3, np.nan]], dtype), np.array([[1, 0], [1, 0]], dtype)
-  data = ppo.Unroll(*[None] * 3, jnp.ones((2, 2), dtype), None, jnp.asarray(done), None)
+  data = ppo.Unroll(
+    obs=None, action=None, log_prob=None, reward=jnp.ones((2, 2), dtype), next_obs=None, done=jnp.asarray(done), truncation=None
+  )
   ended = {"sum_reward": jnp.asarray(reward), "length": jnp.asarray(2 * reward)}
-  for how in (lambda f: f, jax.jit):
-    entry = how(lambda done: ppo.report(data._replace(done=done), ended, jnp.zeros(2, dtype)))(data.done)
+  for transform in (lambda f: f, jax.jit):
+    entry = transform(lambda done: ppo.report(data._replace(done=done), ended, jnp.zeros(2, dtype)))(data.done)
     assert (entry["return"], entry["length"], entry["episodes"]) == (2, 4, 2)
-    entry = how(lambda done: ppo.report(data._replace(done=done), ended, jnp.zeros(2, dtype)))(0 * data.done)
+    entry = transform(lambda done: ppo.report(data._replace(done=done), ended, jnp.zeros(2, dtype)))(0 * data.done)
     assert np.isnan(entry["return"]) and np.isnan(entry["length"]) and entry["episodes"] == 0 and entry["reward"] == 1
 
 
@@ -93,12 +103,12 @@ def test_learns_a_task_in_minutes(name):
   assert np.mean(ended[-3:]) > least > 3 * np.mean(ended[:3])
   worlds = envs.wrap(env, episode_length=1000, auto_reset=False)
 
-  def go(state, _):
+  def advance(state, _):
     state = worlds.step(state, out.policy(state.obs))
     return state, (state.done, state.reward)
 
   # the policy without noise, longer than it was trained
-  run = mjx.jit(lambda keys: jax.lax.scan(go, worlds.reset(keys), length=999)[1])
+  run = mjx.jit(lambda keys: jax.lax.scan(advance, worlds.reset(keys), length=999)[1])
   done, reward = run(jax.random.split(jax.random.key(7), 16))
   assert not done.any()
   assert np.median(reward[-1]) > 0.8  # upright, or with its tip within a centimetre of the target
@@ -147,11 +157,11 @@ def test_a_hand_learns_to_turn_a_cube():
   out = ppo.train(env, **settings.PPO["in_hand_cube"])
   start = mjx.jit(jax.vmap(env.reset))(jax.random.split(jax.random.key(8), 64))
 
-  def left(policy):
+  def final_angle(policy):
     kept, (qpos, *_) = steps_of(env, policy, start, 100)
     away = jax.vmap(lambda q, d: env.away(d.replace(qpos=q)))(qpos[-1], start.data)
     return float(np.mean(kept)), float(np.median(2 * np.arccos(np.minimum(away[:, 0], 1))))
 
-  kept, angle = left(out.policy)
-  _, still = left(lambda obs: jnp.zeros((len(obs), env.action_size), obs.dtype))
+  kept, angle = final_angle(out.policy)
+  _, still = final_angle(lambda obs: jnp.zeros((len(obs), env.action_size), obs.dtype))
   assert kept > 0.9 and angle < 0.67 * still

@@ -31,25 +31,25 @@ def test_gradient_goes_through_steps_ends_and_starts_of_episodes():
   params = {"actor": actor.init(jax.random.key(2), jnp.zeros(3)), "slow": critic.init(jax.random.key(3), jnp.zeros(3))}
   leaves, form = jax.tree.flatten(params["actor"])
   rng = np.random.default_rng(0)
-  way = jax.tree.unflatten(form, [jnp.asarray(rng.normal(size=x.shape)) for x in leaves])
+  direction = jax.tree.unflatten(form, [jnp.asarray(rng.normal(size=x.shape)) for x in leaves])
 
   @mjx.jit
   def both(h):
     state = wrapped.reset(keys)
     gained = functools.partial(shac.gain, config, wrapped, actor, critic)
 
-    def of(p):
+    def objective(p):
       return gained({**params, "actor": p}, normal, state, noise)
 
-    (value, (last, data, *_)), slope = jax.value_and_grad(of, has_aux=True)(params["actor"])
-    along = sum(jnp.sum(a * b) for a, b in zip(jax.tree.leaves(slope), jax.tree.leaves(way), strict=True))
-    away = of(jax.tree.map(lambda a, b: a + h * b, params["actor"], way))[0]
-    return value, along, away, data, last.obs
+    (value, (last, data, *_)), slope = jax.value_and_grad(objective, has_aux=True)(params["actor"])
+    slope_along = sum(jnp.sum(a * b) for a, b in zip(jax.tree.leaves(slope), jax.tree.leaves(direction), strict=True))
+    away = objective(jax.tree.map(lambda a, b: a + h * b, params["actor"], direction))[0]
+    return value, slope_along, away, data, last.obs
 
-  value, along, up, data, last = both(1e-6)
+  value, slope_along, up, data, last = both(1e-6)
   down = both(-1e-6)[2]
   assert data.truncation.sum() and data.done.sum() > data.truncation.sum()  # both ways to end are in it
-  np.testing.assert_allclose(along, (up - down) / 2e-6, rtol=1e-6)
+  np.testing.assert_allclose(slope_along, (up - down) / 2e-6, rtol=1e-6)
   # the value by hand
   slow = lambda obs: critic.apply(params["slow"], normal(obs))  # noqa: E731
   total = np.zeros(worlds)

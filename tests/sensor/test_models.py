@@ -15,7 +15,7 @@ from robots import ROBOTS, on_floor, start
 from robots import load as load_robot
 
 import mjx_lite as mjx
-from mjx_lite.cli import compare
+from mjx_lite.testing import compare
 
 # all models of the packages that have sensors; jumping_ball stands for those without a test of their own in CI
 SENSING = (

@@ -10,9 +10,9 @@ import pytest
 from models import load
 
 import mjx_lite as mjx
-from mjx_lite.cli import compare
 from mjx_lite.errors import UnsupportedModelError
 from mjx_lite.sensor.table import SENSORS
+from mjx_lite.testing import compare
 
 # sensors of the scene that have nothing to say: contacts of two geoms that never meet, a tendon without actuator
 SILENT = {"net_none", "tendonactfrc_both"}

@@ -7,7 +7,7 @@ import pytest
 from derivatives import assert_gradients
 
 import mjx_lite as mjx
-from mjx_lite.cli import compare
+from mjx_lite.testing import compare
 
 XML = """
 <mujoco>

@@ -16,8 +16,8 @@ from models import load
 
 import mjx_lite as mjx
 from mjx_lite import envs, sysid
-from mjx_lite.cli import compare
-from mjx_lite.cli.compare import optimal
+from mjx_lite.testing import compare
+from mjx_lite.testing.compare import optimal
 
 pytestmark = pytest.mark.usefixtures("single_precision")
 

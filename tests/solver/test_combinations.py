@@ -9,7 +9,7 @@ import mujoco
 import numpy as np
 import pytest
 
-from mjx_lite.cli import compare
+from mjx_lite.testing import compare
 
 NEWTON, CG, PGS = (mujoco.mjtSolver.__members__[f"mjSOL_{k}"] for k in ("NEWTON", "CG", "PGS"))
 PYRAMIDAL, ELLIPTIC = mujoco.mjtCone.mjCONE_PYRAMIDAL, mujoco.mjtCone.mjCONE_ELLIPTIC

@@ -9,7 +9,7 @@ from derivatives import assert_gradients
 from models import load
 
 import mjx_lite as mjx
-from mjx_lite.cli.compare import optimal, relative_error
+from mjx_lite.testing.compare import optimal, relative_error
 
 S = mujoco.mjtSolver
 # two bodies on each other on a slope

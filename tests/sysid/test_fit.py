@@ -104,19 +104,19 @@ def arm():
     sysid.field(m, "geom_friction", "block", 0, bounds=(0.01, 2)),
     sysid.field(m, "geom_friction", "far", 0, bounds=(0.01, 2)),
   ]
-  with pytest.warns(sysid.NotIdentified) as told:
+  with pytest.warns(sysid.NotIdentified) as caught:
     found = sysid.fit(m, unknown, trajectories, noise=NOISE)
-  return found, ctrl, [str(w.message) for w in told]
+  return found, ctrl, [str(w.message) for w in caught]
 
 
 def test_a_problem_without_unknowns_or_data_is_refused():
   m = mjx.put_model(mujoco.MjModel.from_xml_string(ARM))
   unknown, ctrl = sysid.field(m, "dof_damping", "tip"), np.zeros((5, 3))
-  for params, data, told in (
-    ([], sysid.Trajectory(ctrl, {"arm": np.zeros((5, 1))}), "no parameter"), (unknown, [], "no trajectory"),
-    (unknown, sysid.Trajectory(ctrl, {}), "nothing is measured"),
+  for params, data, message in (
+    ([], sysid.Trajectory(ctrl, {"arm": np.zeros((5, 1))}), "params is empty"), (unknown, [], "trajectories is empty"),
+    (unknown, sysid.Trajectory(ctrl, {}), "no trajectory has measurements"),
   ):  # fmt: skip
-    with pytest.raises(ValueError, match=told):
+    with pytest.raises(ValueError, match=message):
       sysid.fit(m, params, data)
 
 
@@ -179,9 +179,9 @@ def test_covariance_is_that_of_c(arm):
 
 
 def test_says_what_the_data_do_not(arm):
-  found, _, told = arm
+  found, _, messages = arm
   assert found.unidentified == ["geom_friction[far, 0]"]
-  assert len(told) == 1 and "nothing about geom_friction[far, 0]" in told[0]
+  assert len(messages) == 1 and "nothing about geom_friction[far, 0]" in messages[0]
   assert found.std[6] == np.inf and found.values[6] == 0.7 and "says nothing" in repr(found)
 
 
@@ -251,29 +251,45 @@ def test_jacobian_of_segments():
   m = mjx.put_model(mujoco.MjModel.from_xml_string(FREE))
   d = mjx.make_data(m)
   rng = np.random.default_rng(2)
-  turn = rng.normal(size=(4, 7))
-  turn[:, 3:] /= np.linalg.norm(turn[:, 3:], axis=1, keepdims=True)
+  pose = rng.normal(size=(4, 7))
+  pose[:, 3:] /= np.linalg.norm(pose[:, 3:], axis=1, keepdims=True)
   c = problem.channel(m, d, "qpos")
   assert c.tangent and len(c.columns) == 6
-  p = problem.Structure((sysid.body_inertia(m, 1), sysid.field(m, "opt.gravity")), (10, 3), (c,), 4, (0, 2), True)
-  start = dict(qpos=turn, qvel=rng.normal(size=(4, 6)), act=np.zeros((4, 0)), time=np.zeros(4))
+  p = problem.Structure(
+    params=(sysid.body_inertia(m, 1), sysid.field(m, "opt.gravity")),
+    sizes=(10, 3),
+    channels=(c,),
+    segments=4,
+    link=(0, 2),
+    starts=True,
+  )
+  start = dict(qpos=pose, qvel=rng.normal(size=(4, 6)), act=np.zeros((4, 0)), time=np.zeros(4))
   t = problem.Tables(
-    m, d, jax.tree.map(jnp.asarray, start), jnp.zeros((4, 2, 0)), {"qpos": jnp.asarray(turn[:, None] + np.zeros((4, 2, 1)))},
-    {"qpos": jnp.asarray(rng.uniform(1, 2, (4, 2, 6)))}, jnp.asarray(rng.uniform(1, 2, 12)),
-    jnp.asarray(rng.uniform(1, 2, (4, 12))), jnp.asarray(rng.uniform(1, 2, 13)), jnp.asarray(rng.uniform(1, 2, 12)),
-  )  # fmt: skip
+    m=m,
+    d=d,
+    start=jax.tree.map(jnp.asarray, start),
+    ctrl=jnp.zeros((4, 2, 0)),
+    measured={"qpos": jnp.asarray(pose[:, None] + np.zeros((4, 2, 1)))},
+    weight={"qpos": jnp.asarray(rng.uniform(1, 2, (4, 2, 6)))},
+    join=jnp.asarray(rng.uniform(1, 2, 12)),
+    prior=jnp.asarray(rng.uniform(1, 2, (4, 12))),
+    scale=jnp.asarray(rng.uniform(1, 2, 13)),
+    spread=jnp.asarray(rng.uniform(1, 2, 12)),
+  )
   theta = jnp.concatenate([p.params[0].get(m) + 0.1 * rng.normal(size=10), jnp.array([0.1, 0.2, -9.0])])
   z = jnp.concatenate([theta / t.scale, jnp.asarray(0.1 * rng.normal(size=48))])
   plain = lambda z: problem.residual(p, z, t)  # noqa: E731
 
-  def in_parts(z):
+  def by_parts(z):
     theta, delta = problem.unknowns(p, z, t)
     one = p._replace(segments=3)
     rows = np.array([[0, 1, 2], [3, 3, 3]])
-    found = [problem.pushed(one, theta, delta[i], x) for i, x in zip(rows, programs.parts(t, 3), strict=True)]
-    return problem.assembled(p, z, programs.together(found, 4), t)
+    found = [
+      problem.propagate_tangents(one, theta, delta[i], x) for i, x in zip(rows, programs.split_tables(t, 3), strict=True)
+    ]
+    return problem.assemble_jacobian(p, z, programs.concatenate(found, 4), t)
 
-  (r, J), (value, slope) = mjx.jit(lambda z: (in_parts(z), (plain(z), jax.jacfwd(plain)(z))))(z)
+  (r, J), (value, slope) = mjx.jit(lambda z: (by_parts(z), (plain(z), jax.jacfwd(plain)(z))))(z)
   np.testing.assert_allclose(r, value, atol=1e-12)
   np.testing.assert_allclose(J, slope, atol=1e-9)
 
@@ -326,8 +342,8 @@ def test_what_is_unknown_of_the_starts(monkeypatch):
     np.testing.assert_array_equal(tables.start["time"], [0, 0.08, 0, 0.08])
     np.testing.assert_array_equal(tables.measured["qpos"][1, :, 0], [4, 5, 0, 0])
     assert not tables.weight["qpos"][1, 2:].any() and tables.weight["qpos"][1, :2].all()
-    held = start_noise is None
-    np.testing.assert_array_equal(high, np.where(held & (np.arange(4) % 2 == 0), 0, np.inf)[:, None] * [1, 1])
+    fixed = start_noise is None
+    np.testing.assert_array_equal(high, np.where(fixed & (np.arange(4) % 2 == 0), 0, np.inf)[:, None] * [1, 1])
     np.testing.assert_array_equal(low, -high)
     first = np.broadcast_to([10, 5] if np.ndim(start_noise) else 10 if start_noise == 0.1 else 0, 2)
     np.testing.assert_allclose(tables.prior, [first, [0, 0], first, [0, 0]])
@@ -342,11 +358,11 @@ def test_combinations_are_named():
   cov, why = result._covariance(J, 5, np.array([False] * 4 + [True]), box)
   assert why == {"friction": "", "damping": "kv", "kv": "damping"}
   assert np.isinf(np.diagonal(cov)[[0, 1, 3]]).all() and not cov[4].any()
-  others = np.stack([a, c], axis=1)
-  left = b - others @ np.linalg.lstsq(others, b)[0]
-  np.testing.assert_allclose(cov[2, 2], 4 / (left @ left))
-  told = list(result._complaints(box, np.array([False] * 4 + [True]), why))
-  assert "do not tell damping from kv" in told[1] and "gear ends at its bound" in told[3]
+  explained = np.stack([a, c], axis=1)
+  remainder = b - explained @ np.linalg.lstsq(explained, b)[0]
+  np.testing.assert_allclose(cov[2, 2], 4 / (remainder @ remainder))
+  messages = list(result._warnings(box, np.array([False] * 4 + [True]), why))
+  assert "do not tell damping from kv" in messages[1] and "gear ends at its bound" in messages[3]
 
 
 def test_nothing_follows_from_fields_set_alone():
@@ -361,7 +377,7 @@ def test_refusals():
   m = mjx.put_model(mujoco.MjModel.from_xml_string(ARM))
   with pytest.raises(ValueError, match="no joint 'knee'"):
     sysid.field(m, "dof_damping", "knee")
-  with pytest.raises(ValueError, match="no float field"):
+  with pytest.raises(ValueError, match="not a float field"):
     sysid.field(m, "dof_bodyid")
   with pytest.raises(ValueError, match="no column 3"):
     sysid.field(m, "geom_friction", "block", 3)
@@ -369,9 +385,9 @@ def test_refusals():
   t = sysid.Trajectory(np.zeros((5, 3)), {"arm": np.zeros(5)})
   with pytest.raises(ValueError, match=r"dof_damping\[tip\] = 0.05 is not within"):
     sysid.fit(m, good, t)
-  with pytest.raises(ValueError, match="motor, pusher: no servo"):
+  with pytest.raises(ValueError, match="actuators motor, pusher are not servos"):
     sysid.kp(m)
-  with pytest.raises(ValueError, match="at least 1, not 0"):
+  with pytest.raises(ValueError, match="segment=0 is not possible"):
     sysid.fit(m, sysid.field(m, "dof_damping", "tip"), t, segment=0)
   with pytest.raises(ValueError, match="neither a sensor"):
     sysid.fit(m, good, t._replace(measured={"leg": np.zeros(5)}))

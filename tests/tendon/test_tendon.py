@@ -9,7 +9,7 @@ from derivatives import assert_gradients
 from models import load
 
 import mjx_lite as mjx
-from mjx_lite.cli.compare import optimal
+from mjx_lite.testing.compare import optimal
 
 ARMATURE = """
 <mujoco>

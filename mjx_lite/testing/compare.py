@@ -4,13 +4,17 @@
 write cannot be right by chance. Contacts and constraint rows are compared in C's packed order, as `get_data` returns them.
 """
 
+import copy
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 import mujoco
 import numpy as np
 
-from mjx_lite.cli.common import mjx
+from mjx_lite.api import step
+from mjx_lite.batching.compiling import jit
+from mjx_lite.io.data import get_data, put_data
+from mjx_lite.io.model import put_model
 
 # stages in the order of a step, with MuJoCo's names of the fields that each stage writes
 STAGE_FIELDS: dict[str, tuple[str, ...]] = {
@@ -60,7 +64,7 @@ class FieldError(NamedTuple):
   stage: str  # the function that writes the field
   field: str  # MuJoCo's name
   worst: float  # relative error as `relative_error` defines it; inf for NaN or another size
-  index: tuple[int, ...]  # index of the worst element in the field
+  element: tuple[int, ...]  # index of the worst element in the field
   name: str  # description of the worst element with the names of the model
   ours: float
   theirs: float
@@ -90,23 +94,21 @@ class Engine:
 
   def __init__(self, mj_model: mujoco.MjModel, **options: Any):
     self.mj_model = mj_model
-    self.m = mjx.put_model(mj_model, **options)
-    self._step = mjx.jit(mjx.step)
+    self.m = put_model(mj_model, **options)
+    self._step = jit(step)
 
   def step(self, state: mujoco.MjData) -> mujoco.MjData:
     """Take one step; return an MjData in C's packed order, with derived fields of the state before the integration."""
-    before = mjx.put_data(self.m, state, keep="all")
+    before = put_data(self.m, state, keep="all")
     after = self._step(self.m, before)
     # get_data packs rows by qpos: use the qpos at which the rows were computed
-    result: Any = mjx.get_data(self.mj_model, after.replace(qpos=before.qpos))
+    result: Any = get_data(self.mj_model, after.replace(qpos=before.qpos))
     result.qpos[:] = after.qpos
     return result
 
 
 def optimal(mj_model: mujoco.MjModel) -> mujoco.MjModel:
-  """Return a copy of a model whose solver runs to the optimum, where qacc is unique and comparable."""
-  import copy
-
+  """Return a copy of `mj_model` whose solver runs to the optimum, where qacc is unique and comparable."""
   m = copy.deepcopy(mj_model)
   m.opt.tolerance = 0  # no early termination
   m.opt.ls_tolerance = 1e-6
@@ -141,7 +143,7 @@ def compare_stages(
   known = [field for stage in STAGE_FIELDS.values() for field in stage]
   wanted = set(known if fields is None else fields)
   if unknown := wanted - set(known):
-    raise ValueError(f"unknown fields {sorted(unknown)}; known are {known}")
+    raise ValueError(f"unknown fields {sorted(unknown)}: use names of {known}.")
   engine = engine or Engine(mj_model)
   ours = engine.step(_state_only(mj_model, mj_data))
   theirs = _state_only(mj_model, mj_data)
@@ -254,7 +256,9 @@ def _differences(
       if a.shape != b.shape:
         # ncon and nefc come before the fields of this size, and report the difference more clearly
         text = f"its size: {a.shape}, in C {b.shape}"
-        yield FieldError(stage=stage, field=field, worst=np.inf, index=(), name=text, ours=float(a.size), theirs=float(b.size))
+        yield FieldError(
+          stage=stage, field=field, worst=np.inf, element=(), name=text, ours=float(a.size), theirs=float(b.size)
+        )
         continue
       if not b.size:
         continue
@@ -265,7 +269,7 @@ def _differences(
         stage=stage,
         field=field,
         worst=float(error[index]),
-        index=index,
+        element=index,
         name=name,
         ours=float(a[index]),
         theirs=float(b[index]),

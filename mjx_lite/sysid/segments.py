@@ -10,7 +10,7 @@ import mjx_lite as mjx
 from mjx_lite.sysid.problem import Channel, Trajectory
 
 
-class Pieces(NamedTuple):
+class Segments(NamedTuple):
   """S segments of K steps, in order of time within each trajectory; the last segment of a trajectory may be padded."""
 
   start: dict[str, np.ndarray]  # initial guesses of the start states: qpos (S, nq), qvel (S, nv), act (S, na), time (S,)
@@ -23,39 +23,42 @@ class Pieces(NamedTuple):
   length: tuple[int, ...]  # number of steps of each trajectory
 
 
-def cut(
+def split(
   m: mjx.Model, d: mjx.Data, trajectories: Sequence[Trajectory], channels: Sequence[Channel], segment: int | None
-) -> Pieces:
+) -> Segments:
   """Split trajectories into segments; check the shapes of the trajectories."""
   for i, t in enumerate(trajectories):
     _check(m, i, t, channels)
   if segment is not None and segment < 1:
-    raise ValueError(f"segment= is a number of steps, at least 1, not {segment}.")
+    raise ValueError(f"segment={segment} is not possible: the number of steps of a segment must be at least 1.")
   longest = max(len(t.ctrl) for t in trajectories)
   length = min(segment or longest, longest)
   if length < longest and (m.nhistory or m.nplastic):
-    raise ValueError("segment= needs a state of qpos, qvel and act alone: the model has delays or plastic joints.")
+    raise ValueError(
+      "segment= is not possible for a model with delays or plastic joints: the state must consist of qpos, qvel and act alone. "
+      "Use segment=None."
+    )
   rows = [(i, a) for i, t in enumerate(trajectories) for a in range(0, len(t.ctrl), length)]
   first = np.array([j for j, (_, a) in enumerate(rows) if a == 0])
   link = tuple(j - 1 for j, (_, a) in enumerate(rows) if a)
 
   def fill(x, a, width):
-    part = np.asarray(x, float)[a : a + length]
+    values = np.asarray(x, float)[a : a + length]
     out = np.full((length, width), np.nan)
-    out[: len(part)] = part.reshape(len(part), width)
+    out[: len(values)] = values.reshape(len(values), width)
     return out
 
   ctrl = np.stack([np.nan_to_num(fill(trajectories[i].ctrl, a, m.nu)) for i, a in rows])
   measured, mask = {}, {}
   for c in channels:
     width = m.nq if c.tangent else len(c.columns)
-    nothing = np.full((longest, width), np.nan)
-    x = np.stack([fill(trajectories[i].measured.get(c.name, nothing), a, width) for i, a in rows])
+    missing = np.full((longest, width), np.nan)
+    x = np.stack([fill(trajectories[i].measured.get(c.name, missing), a, width) for i, a in rows])
     mask[c.name] = _by_dof(m, np.isfinite(x)) if c.tangent else np.isfinite(x)
     measured[c.name] = np.where(np.isfinite(x), x, np.asarray(m.qpos0) if c.tangent else 0)
   lengths = tuple(len(t.ctrl) for t in trajectories)
-  return Pieces(
-    start=_starts(m, d, trajectories, rows),
+  return Segments(
+    start=_start_states(m, d, trajectories, rows),
     ctrl=ctrl,
     measured=measured,
     mask=mask,
@@ -70,11 +73,11 @@ def _check(m, i, t, channels):
   """Raise ValueError for arrays of the wrong shape."""
   ctrl = np.shape(t.ctrl)
   if len(ctrl) != 2 or ctrl[1] != m.nu or not ctrl[0]:
-    raise ValueError(f"ctrl of trajectory {i} has shape {ctrl}; the model needs (steps, {m.nu}).")
+    raise ValueError(f"ctrl of trajectory {i} has shape {ctrl}; the required shape is (steps, {m.nu}).")
   for c in channels:
     width, shape = m.nq if c.tangent else len(c.columns), np.shape(t.measured.get(c.name, ()))
     if c.name in t.measured and (shape[:1] != ctrl[:1] or int(np.prod(shape[1:])) != width):
-      raise ValueError(f"measured[{c.name!r}] of trajectory {i} has shape {shape}; {(ctrl[0], width)} is needed.")
+      raise ValueError(f"measured[{c.name!r}] of trajectory {i} has shape {shape}; the required shape is {(ctrl[0], width)}.")
 
 
 def _by_dof(m, finite):
@@ -85,12 +88,12 @@ def _by_dof(m, finite):
     free = kind == mjx.JointType.FREE
     if free:
       out[..., v : v + 3] = finite[..., q : q + 3]
-    lag = 3 if free else 0
-    out[..., v + lag : v1] = finite[..., q + lag : q1].all(axis=-1, keepdims=True)
+    skip = 3 if free else 0
+    out[..., v + skip : v1] = finite[..., q + skip : q1].all(axis=-1, keepdims=True)
   return out
 
 
-def _starts(m, d, trajectories, rows):
+def _start_states(m, d, trajectories, rows):
   """Return the states at the starts of segments: given, measured, or simulated with the initial model."""
   paths = [_path(m, d, t, any(i == j and a for j, a in rows)) for i, t in enumerate(trajectories)]
   h = float(m.opt.timestep)
@@ -98,22 +101,23 @@ def _starts(m, d, trajectories, rows):
   return {**out, "time": np.array([a * h for _, a in rows])}
 
 
-def _path(m, d, t, several):
+def _path(m, d, t, segmented):
   """Guess the states (T, ...) before every step; the first state is given."""
   given = dict(qpos=t.qpos, qvel=t.qvel, act=t.act)
   start = {k: np.asarray(getattr(d, k) if x is None else x, float) for k, x in given.items()}
-  if not several:
+  if not segmented:
     return {k: x[None] for k, x in start.items()}
   state = d.replace(**{k: jax.numpy.asarray(x, d.qpos.dtype) for k, x in start.items()})
-  seen = {k: np.asarray(x, float).reshape(len(t.ctrl), -1) for k, x in t.measured.items() if k in start}
-  whole = {k: x for k, x in seen.items() if np.isfinite(x).all()}
-  if "qpos" in whole and "qvel" not in whole:
-    before = np.concatenate([start["qpos"][None], whole["qpos"][:-1]])
-    whole["qvel"] = np.asarray(jax.vmap(lambda a, b: mjx.differentiate_pos(m, m.opt.timestep, a, b))(before, whole["qpos"]))
-  if set(whole) < {"qpos", "qvel"} or (m.na and "act" not in whole):
+  measured = {k: np.asarray(x, float).reshape(len(t.ctrl), -1) for k, x in t.measured.items() if k in start}
+  complete = {k: x for k, x in measured.items() if np.isfinite(x).all()}
+  if "qpos" in complete and "qvel" not in complete:
+    before = np.concatenate([start["qpos"][None], complete["qpos"][:-1]])
+    velocity = jax.vmap(lambda a, b: mjx.differentiate_pos(m, m.opt.timestep, a, b))
+    complete["qvel"] = np.asarray(velocity(before, complete["qpos"]))
+  if set(complete) < {"qpos", "qvel"} or (m.na and "act" not in complete):
     _, simulated = mjx.jit(lambda m, d, u: mjx.rollout(m, d, u, record=("qpos", "qvel", "act")))(
       m, state, jax.numpy.asarray(t.ctrl, d.qpos.dtype)
     )
-    whole = {**{k: np.asarray(x) for k, x in simulated.items()}, **whole}
-  whole.setdefault("act", np.zeros((len(t.ctrl), m.na)))
-  return {k: np.concatenate([start[k][None], whole[k][:-1]]) for k in start}
+    complete = {**{k: np.asarray(x) for k, x in simulated.items()}, **complete}
+  complete.setdefault("act", np.zeros((len(t.ctrl), m.na)))
+  return {k: np.concatenate([start[k][None], complete[k][:-1]]) for k in start}

@@ -4,7 +4,8 @@ import mujoco
 import numpy as np
 import pytest
 
-from mjx_lite.cli import common, compare
+from mjx_lite.cli import common
+from mjx_lite.testing import compare
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +61,7 @@ def test_a_planted_difference_is_named(stepped, field, index, stage, name):
   ours = _copy(m, d)
   getattr(ours, field)[index] += 1.0
   bad = [e for e in _differences(m, ours, d) if not e.ok]
-  assert [(e.stage, e.field, e.index, e.name) for e in bad] == [(stage, field, index, name)]
+  assert [(e.stage, e.field, e.element, e.name) for e in bad] == [(stage, field, index, name)]
   assert field in str(bad[0]) and name in str(bad[0])
 
 

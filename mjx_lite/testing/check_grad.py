@@ -23,8 +23,8 @@ BLOCKS = {
   "bias": "actuator_biasprm", "solref": "geom_solref", "solimp": "geom_solimp", "limit solref": "jnt_solref",
   "equality solref": "eq_solref", "timestep": "timestep", "gravity": "gravity",
 }  # fmt: skip
-_OF_DATA = ("qpos", "qvel", "act", "ctrl", "qfrc_applied")
-_OF_OPTION = ("timestep", "gravity")
+_DATA_FIELDS = ("qpos", "qvel", "act", "ctrl", "qfrc_applied")
+_OPTION_FIELDS = ("timestep", "gravity")
 
 
 class BlockCheck(NamedTuple):
@@ -80,11 +80,11 @@ def check_grad(
     one entry per block, for each number of steps.
   """
   horizons = (steps,) if isinstance(steps, int | np.integer) else tuple(steps)
-  problem = pose(m, d, horizons, blocks, seed)
+  problem = make_problem(m, d, horizons, blocks, seed)
   differences = _differences(problem)
   out = []
   for i, (h, g) in enumerate(zip(horizons, gradients(problem), strict=True)):
-    found = _judged(problem, g, {k: x[i] for k, x in differences.items()}, tolerance, h)
+    found = _assess(problem, g, {k: x[i] for k, x in differences.items()}, tolerance, h)
     if write is not None:
       _write(found, write)
     out += found
@@ -101,12 +101,12 @@ class Problem(NamedTuple):
   rest: tuple[Any, ...]
 
 
-def pose(m: Model, d: Data, horizons: tuple[int, ...], blocks: Iterable[str] | None = None, seed: int = 0) -> Problem:
+def make_problem(m: Model, d: Data, horizons: tuple[int, ...], blocks: Iterable[str] | None = None, seed: int = 0) -> Problem:
   """Return the problem of `check_grad` for the blocks that the model has."""
   fields = {k: BLOCKS[k] for k in (BLOCKS if blocks is None else blocks)}
   fields = {k: f for k, f in fields.items() if _value(m, d, f).size and f not in m.layout.pruned}
   if not fields:
-    raise ValueError("the model has none of these inputs.")
+    raise ValueError(f"the model has none of the inputs {list(BLOCKS if blocks is None else blocks)}.")
   rng = np.random.default_rng(seed)
   at = {k: jnp.zeros(m.nv, d.qpos.dtype) if f == "qpos" else _value(m, d, f) for k, f in fields.items()}
   direction = {k: _direction(rng, x, fields[k]) for k, x in at.items()}
@@ -121,7 +121,7 @@ def gradients(p: Problem) -> list[dict[str, jax.Array]]:
   return [gradient(p.at, pick, *p.rest) for pick in jnp.eye(n, dtype=p.rest[1].qpos.dtype)]
 
 
-def _judged(p, gradient, differences, tolerance, steps):
+def _assess(p, gradient, differences, tolerance, steps):
   """Compare derivatives with differences for one number of steps, block by block."""
   size = [abs(x.central) for x in differences.values()]
   largest = max((x for x in size if np.isfinite(x)), default=0.0)
@@ -164,15 +164,15 @@ def loss_weights(m: Model, seed: int = 0) -> tuple[np.ndarray, ...]:
 
 
 def _value(m, d, field):
-  if field in _OF_DATA:
+  if field in _DATA_FIELDS:
     return getattr(d, field)
-  return getattr(m.opt if field in _OF_OPTION else m, field)
+  return getattr(m.opt if field in _OPTION_FIELDS else m, field)
 
 
 def _direction(rng, x, field):
   """Return a random direction: relative for parameters, of order one for the state."""
   noise = rng.normal(size=x.shape)
-  return jnp.asarray(noise if field in (*_OF_DATA, "body_ipos") else noise * np.abs(x), x.dtype)
+  return jnp.asarray(noise if field in (*_DATA_FIELDS, "body_ipos") else noise * np.abs(x), x.dtype)
 
 
 def _losses(at, m, d, weights, *, fields, horizons):
@@ -183,10 +183,10 @@ def _losses(at, m, d, weights, *, fields, horizons):
     field = names[k]
     if field == "qpos":
       data[field] = integrate_pos(m, d.qpos, x, jnp.ones((), x.dtype))
-    elif field in _OF_DATA:
+    elif field in _DATA_FIELDS:
       data[field] = x
     else:
-      (option if field in _OF_OPTION else model)[field] = x
+      (option if field in _OPTION_FIELDS else model)[field] = x
   if option:
     model["opt"] = m.opt.replace(**option)
   m2 = m.with_params(**model) if model else m
@@ -214,15 +214,15 @@ def _differences(p):
   Wide differences see less of the solver's round-off; narrow differences cross fewer switches.
   """
   eps, n = float(jnp.finfo(p.rest[1].qpos.dtype).eps), len(p.at)
-  place = np.array([end * eps**power for power in _WIDTHS for end in _ENDS])
-  shift = np.zeros((n, 1 + n * len(place)))  # (block, world); the first world has no shift
+  points = np.array([end * eps**power for power in _WIDTHS for end in _ENDS])
+  shift = np.zeros((n, 1 + n * len(points)))  # (block, world); the first world has no shift
   for i, row in enumerate(shift):
-    row[1 + i * len(place) : 1 + (i + 1) * len(place)] = place
+    row[1 + i * len(points) : 1 + (i + 1) * len(points)] = points
   moved = {
     k: x + jnp.multiply.outer(jnp.asarray(s, x.dtype), p.direction[k]) for (k, x), s in zip(p.at.items(), shift, strict=True)
   }
   values = jit(jax.vmap(p.losses, in_axes=(0, None, None, None)))(moved, *p.rest)
-  here, *values = np.split(np.asarray(values, float), [1 + i * len(place) for i in range(n)])
+  here, *values = np.split(np.asarray(values, float), [1 + i * len(points) for i in range(n)])
   out = {}
   for k, value in zip(p.at, values, strict=True):
     by_width = value.reshape(len(_WIDTHS), len(_ENDS), -1)
