@@ -32,7 +32,7 @@ def one_world(function: Callable[..., Any], adds: tuple[str, ...] = ()) -> Calla
   def keeping(m, *args, **static):
     if not args or not isinstance(args[0], Data):
       return function(m, *args, **static)
-    lacking = set(pytree.handed_names(Data)) - set(pytree.kept(args[0]))
+    lacking = set(pytree.optional_fields(Data)) - set(pytree.kept(args[0]))
     mats = {name: quat.to_mat(getattr(args[0], q)) for name, q in QUATERNIONS.items() if name in lacking}
     out = function(m, args[0].replace(**mats), *args[1:], **static)
     dropped = dict.fromkeys(name for name in lacking if name not in adds)

@@ -128,7 +128,7 @@ def _scan(step, model, d, ctrl, policy, record, *, steps, checkpoint):
   """Scan over the steps, in the layout of `step`; ctrl is (steps, ...)."""
 
   def one(carry, u):
-    m, now = linear.bound(model, carry["qpos"]), d.replace(**{k: carry[k] for k in STEPPED})
+    m, now = linear.depend_on(model, carry["qpos"]), d.replace(**{k: carry[k] for k in STEPPED})
     if policy is not None:
       u = jnp.asarray(policy(m, now), d.ctrl.dtype)
     after = step(m, now if u is None else now.replace(ctrl=u))

@@ -103,7 +103,7 @@ def transmission(m: Model, x: Pose) -> Transmission:
   Gradient: for the length, that of its formula. For rotations about a reference site, and for joints with more than one dof,
   this gradient is not the moment. Zero where a slider-crank cannot reach.
   """
-  p: TransmissionPlan = m.plan.transmission
+  p = m.plan.transmission
   found = [KINDS[kind].run(m, table, outs, x) for kind, outs, table in p.kinds]
   if not found:
     width = x.qpos.shape[-1]
@@ -113,13 +113,13 @@ def transmission(m: Model, x: Pose) -> Transmission:
 
 def velocity(m: Model, moment: jax.Array, qvel: jax.Array) -> jax.Array:
   """Return the velocity of the outputs: moment times qvel (nout, W)."""
-  p: TransmissionPlan = m.plan.transmission
+  p = m.plan.transmission
   return mask_sum(p.out_entry, moment * rows(qvel, p.entry_dof))
 
 
 def to_joints(m: Model, moment: jax.Array, force: jax.Array) -> jax.Array:
   """Return the joint-space force (nv, W) of output forces (nout, W)."""
-  p: TransmissionPlan = m.plan.transmission
+  p = m.plan.transmission
   return mask_sum(p.dof_entry, moment * rows(force, p.entry_out))
 
 

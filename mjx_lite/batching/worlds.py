@@ -100,7 +100,7 @@ def _why_no_kernels(m: Any, groups: int) -> str:
   """Return the first reason why a call with a model is not tried as machine code, "" if it is tried."""
   if groups > 1:
     return "XLA may divide the worlds among devices; divide the worlds with rollout(devices=...) or jax.shard_map instead"
-  slow = getattr(m, "not_straight", "the first argument is no Model")
+  slow = getattr(m, "why_no_kernel", "the first argument is no Model")
   return slow or (llvm if jax.default_backend() == "cpu" else ptx).why_off()
 
 

@@ -121,7 +121,7 @@ def _overlaps(b: Bounds, c: Candidates, reach: jax.Array | None) -> Callable[...
     balls = within + one.radius + two.radius - safe.norm(one.pos - two.pos)
 
     def by_shapes(balls):
-      return linear.apart(jnp.minimum(balls, within - distance(first, second)), balls)
+      return linear.no_alias(jnp.minimum(balls, within - distance(first, second)), balls)
 
     return jax.lax.cond(jnp.any(balls > 0), by_shapes, lambda x: x, balls) if lazy else by_shapes(balls)
 
@@ -178,7 +178,7 @@ def near_trees(b: Balls, tree: np.ndarray, reach: jax.Array) -> jax.Array:
   members = [np.flatnonzero(tree == t) for t in np.unique(tree)]
   index = np.stack([np.resize(g, max(map(len, members))) for g in members])
   pos, radius = rows(b.pos, index), rows(b.radius, index)[:, :, None]
-  low, high = linear.materialized((vector.fold(jnp.minimum, pos - radius, 1), vector.fold(jnp.maximum, pos + radius, 1)))
+  low, high = linear.materialize((vector.fold(jnp.minimum, pos - radius, 1), vector.fold(jnp.maximum, pos + radius, 1)))
   pos, radius = b.pos[:, None], b.radius[:, None, None] + jax.lax.stop_gradient(reach)
   separate = vector.fold(jnp.logical_or, (pos - radius > high) | (low > pos + radius), 2)
   bit = np.left_shift(1, np.arange(separate.shape[-1]) % _BITS).astype(np.int32)
@@ -205,7 +205,7 @@ def _near_each_other(near: jax.Array, c: Candidates) -> tuple[jax.Array, jax.Arr
   def look(state):
     k, *result = state
     one, two = near.at[jax.lax.dynamic_slice_in_dim(beside, k * size, size, 1)].get(mode="promise_in_bounds")
-    both = linear.materialized((one & two != 0) & (k * size + _row(size)[:, 0] < n))
+    both = linear.materialize((one & two != 0) & (k * size + _row(size)[:, 0] < n))
 
     def add(state):
       i, count, found = state
@@ -237,7 +237,7 @@ def _distance_of_segments(one: Segments, two: Segments) -> jax.Array:
   lines = (along_u - uv * along_v) / jnp.maximum(1 - uv * uv, jnp.finfo(uv.dtype).eps)  # of parallel lines any point will do
   t = jnp.clip(uv * jnp.clip(lines, -one.length, one.length) - along_v, -two.length, two.length)
   s = jnp.clip(uv * t + along_u, -one.length, one.length)
-  s, t = linear.materialized((s, t))
+  s, t = linear.materialize((s, t))
   return safe.norm(offset + t[:, None] * v - s[:, None] * u) - one.thick - two.thick
 
 
@@ -291,7 +291,7 @@ def nearest_in_tile(
   def look(state):
     k, value, row = state
     part = jax.lax.dynamic_slice_in_dim(tested, k, size)
-    found = overlaps(lambda x, axis=0: linear.materialized(jnp.take(x, part, axis, mode="clip")), True)
+    found = overlaps(lambda x, axis=0: linear.materialize(jnp.take(x, part, axis, mode="clip")), True)
     found = jnp.where((found > 0) & (k + _row(size) < count), found, -jnp.inf)
     part = jnp.broadcast_to(part[:, None], found.shape)
     kept = jax.lax.cond(jnp.any(found > 0), lambda: _kept(value, row, found, part), lambda: (value, row))
@@ -339,7 +339,7 @@ def _sorted(values: jax.Array, number: int, row_at: Callable[[jax.Array], jax.Ar
 
 def _largest(x: jax.Array, number: int) -> list[jax.Array]:
   """Return `top_k` in buffers: if its result is sliced directly, XLA sorts the whole array."""
-  return linear.written(jax.lax.top_k(x, number))
+  return linear.materialize_everywhere(jax.lax.top_k(x, number))
 
 
 def first_contacts(touches: jax.Array, rank: jax.Array, number: int, size: int, fills: bool) -> Chosen:
@@ -368,8 +368,8 @@ def first_contacts(touches: jax.Array, rank: jax.Array, number: int, size: int, 
 def _first_contacts_by_insertion(touches: jax.Array, rank: jax.Array, number: int, size: int) -> Chosen:
   """Choose the first contacts of a tile of worlds by insertion sort: one row after another is inserted into the sorted list."""
   n, nothing = len(touches), jnp.int32(size * len(touches))
-  key = linear.materialized(jnp.where(touches, rank * n + _row(n), nothing))  # the row is the key modulo n
-  is_contact = linear.materialized(jnp.any(touches, axis=1))
+  key = linear.materialize(jnp.where(touches, rank * n + _row(n), nothing))  # the row is the key modulo n
+  is_contact = linear.materialize(jnp.any(touches, axis=1))
 
   def insert(state):
     k, first = state
@@ -379,5 +379,5 @@ def _first_contacts_by_insertion(touches: jax.Array, rank: jax.Array, number: in
 
   begin = jnp.full((number + 2, touches.shape[-1]), nothing).at[0].set(-1)  # first entry: sentinel; last: a lost contact
   _, first = jax.lax.while_loop(lambda s: s[0] < n, insert, (next_true(is_contact, -1), begin))
-  found = linear.materialized(first[1:])
+  found = linear.materialize(first[1:])
   return Chosen(jax.lax.rem(found[:number], jnp.int32(n)), found[:number] < nothing, found[number] < nothing)

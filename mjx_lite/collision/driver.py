@@ -275,7 +275,7 @@ def _either(a: jax.Array | None, b: jax.Array | None) -> jax.Array | None:
 
 def _in_own_slots(m: Model, geom_xpos: jax.Array, geom_xmat: jax.Array) -> Contacts:
   """Compute the contacts of all candidates, each in its own slot."""
-  p: CollisionPlan = m.plan.collision
+  p = m.plan.collision
   by_pair = mixing.mix(m, _pairs(p))
   params = mixing.Params(*(rows(x, p.slot_pair) for x in by_pair))
   reach = by_pair.margin + by_pair.gap
@@ -336,9 +336,9 @@ def _in_shared_slots(m: Model, geom_xpos: jax.Array, geom_xmat: jax.Array) -> Co
 
   Gradient: of the contacts found; the selection of the contacts has no gradient.
   """
-  p: CollisionPlan = m.plan.collision
-  bounds = broadphase.bounds(m, geom_xpos, geom_xmat, m.opt.felt)
-  reaches = [_own_reach(m, g, jax.lax.stop_gradient(m.opt.felt)) if g.has_budget else None for g in p.groups]
+  p = m.plan.collision
+  bounds = broadphase.bounds(m, geom_xpos, geom_xmat, m.opt.gradient_reach)
+  reaches = [_own_reach(m, g, jax.lax.stop_gradient(m.opt.gradient_reach)) if g.has_budget else None for g in p.groups]
   near = _near_trees(m, bounds, reaches)
   no = jnp.zeros(geom_xpos.shape[-1], bool)
   missing, parts = _Missing(pair=no, full=jnp.zeros_like(no)), []
@@ -353,7 +353,7 @@ def _in_shared_slots(m: Model, geom_xpos: jax.Array, geom_xmat: jax.Array) -> Co
   fills = m.opt.contact_gradient != "exact"  # keep pairs that do not touch yet, where there is room
   width = int(p.compact or 0)
   chosen = broadphase.first_contacts(touches, rank, len(p.slot_pair), width * len(p.geom1), fills)
-  pair = linear.materialized(jax.lax.div(gather(rank, chosen.row), jnp.int32(width)))
+  pair = linear.materialize(jax.lax.div(gather(rank, chosen.row), jnp.int32(width)))
   dist, pos, normal, tangent = (gather(x, chosen.row) for x in (dist, *vectors))
   dist = dist if fills else jnp.where(chosen.valid, dist, _FAR)
   pairs = _chosen(_pairs(p), pair)
@@ -392,7 +392,7 @@ def _rows_of_near(
   Returns:
     as `_rows_of_all`; the rank is (n, W or 1).
   """
-  p: CollisionPlan = m.plan.collision
+  p = m.plan.collision
   index, pair, pairs = None, jnp.asarray(group.pair.astype(np.int32))[:, None], _pairs(p, group.pair)
   if group.has_budget:
     chosen = select()
@@ -441,7 +441,7 @@ def _nearest(
   m: Model, group: Group, bounds: broadphase.Bounds, reach: jax.Array | None, near: jax.Array | None
 ) -> broadphase.Chosen:
   """Choose the candidates of a group for the narrow phase; pairs that only derivatives need are taken if there is room."""
-  candidates, slack = _candidates(m, group), jax.lax.stop_gradient(m.opt.felt)
+  candidates, slack = _candidates(m, group), jax.lax.stop_gradient(m.opt.gradient_reach)
   return tiles.whole_or_tiled(
     m.tile,
     whole=lambda: broadphase.nearest(broadphase.overlap(bounds, candidates, reach), group.budget, slack),
@@ -451,7 +451,7 @@ def _nearest(
 
 def count_near(m: Model, geom_xpos: jax.Array, geom_xmat: jax.Array) -> jax.Array:
   """Count the candidates (ngroup, W) of each group whose bounds are within reach; the count of groups without bounds is 0."""
-  p: CollisionPlan = m.plan.collision
+  p = m.plan.collision
   bounds = broadphase.bounds(m, geom_xpos, geom_xmat)
   none = jnp.zeros(geom_xpos.shape[-1], jnp.int32)
   return jnp.stack([

@@ -95,7 +95,7 @@ def _closed_form(types: tuple[str, str], collider: Collider) -> Kind:
 
 def _collide_closed(function, own, a, b, margin, opt, chosen) -> Found:
   del own, opt, chosen
-  return Found(linear.materialized(function(a, b, margin)))
+  return Found(linear.materialize(function(a, b, margin)))
 
 
 def _plan_convex(members: Members) -> Tables:

@@ -96,7 +96,7 @@ def rank_among(holds: jax.Array | np.ndarray) -> tuple[jax.Array, jax.Array]:
   before = [jnp.zeros_like(holds[:, 0], jnp.int32)]
   for k in range(holds.shape[1]):
     before.append(before[-1] + holds[:, k])
-  return linear.materialized(jnp.stack(before[:-1], axis=1)), before[-1]
+  return linear.materialize(jnp.stack(before[:-1], axis=1)), before[-1]
 
 
 def entries(x: jax.Array, index: jax.Array) -> jax.Array:

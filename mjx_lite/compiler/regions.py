@@ -79,12 +79,12 @@ def lanes() -> int:
   return _LANES if is_on() and jax.default_backend() == "cpu" and workarounds.has_flag(_ROUNDS) else 0
 
 
-def are_few(worlds: int) -> bool:
+def fits_region(worlds: int) -> bool:
   """Return whether the operations of this number of worlds become regions on CPU."""
   return worlds <= max(1, lanes())
 
 
-def are_several(worlds: int) -> bool:
+def is_tile(worlds: int) -> bool:
   """Return whether this number of worlds is above one and fits a tile, whose operations become regions together on CPU."""
   return 1 < worlds <= lanes()
 
@@ -350,7 +350,7 @@ def program(function: Callable[..., Any], whole: bool) -> Callable[..., Any]:
 
 def _is_marked(eqn: Any) -> bool:
   name = eqn.params.get("name", "") if eqn.primitive.name == "jit" else ""
-  return name.startswith(_MARK) and are_few(int(name.removeprefix(_MARK)))
+  return name.startswith(_MARK) and fits_region(int(name.removeprefix(_MARK)))
 
 
 def _has_marks(jaxpr: jex_core.Jaxpr) -> bool:

@@ -87,7 +87,7 @@ _OPTIONS = {
   # XLA's newer code generator compiles the small kernels of a step two to three times slower, and they run no faster
   "xla_cpu_use_fusion_emitters": False,
   "xla_cpu_prefer_vector_width": 512,  # as in XLA's matrix library: switching widths costs more than either
-  # the pass compiles a small loop as one function, without the buffers of `linear.materialized`
+  # the pass compiles a small loop as one function, without the buffers of `linear.materialize`
   "xla_disable_hlo_passes": "small-while-loop-hoisting",
 }
 

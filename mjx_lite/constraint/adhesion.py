@@ -21,7 +21,7 @@ from mjx_lite.ops.select import rows
 
 def force(m: Model, c: Contact, cdof: jax.Array, subtree_com: jax.Array) -> jax.Array:
   """Compute the passive force (nv, W) of the adhesive contacts. Source: `mj_adhesion`."""
-  p: contact.ContactPlan = m.plan.contact
+  p = m.plan.contact
   body: Any = contact_bodies.from_geoms(m, c.geom) if p.chosen else None
   pull = p.sides.from_slots(jnp.where(c.exclude >= 0, c.adhesion, 0))[:, None]
   normal, point = rows(c.frame, p.sides.slot)[:, 0], rows(c.pos, p.sides.slot)
@@ -41,7 +41,7 @@ def share(m: Model, adhesion: jax.Array, dim: jax.Array) -> jax.Array:
 
   Source: `mj_adhesionRef`.
   """
-  p: contact.ContactPlan = m.plan.contact
+  p = m.plan.contact
   index = np.arange(p.nrow)[:, None]
   if p.elliptic:
     part = jnp.where(index == 0, adhesion[:, None], 0)

@@ -94,7 +94,7 @@ def make_constraint(m: Model, x: equality.State, contacts: Contacts, solve: Solv
   if contacts.adhesion is not None:
     aref = aref + r * adhesion.share(m, contacts.adhesion, contacts.dim)
   return Rows(
-    jacobian=j, D=jnp.where(active, 1 / r, 0), R=r, aref=linear.apart(aref, vel, law.I, depth), vel=vel, pos=params.pos,
+    jacobian=j, D=jnp.where(active, 1 / r, 0), R=r, aref=linear.no_alias(aref, vel, law.I, depth), vel=vel, pos=params.pos,
     margin=params.margin, frictionloss=params.frictionloss, diagA=r * law.I / (1 - law.I),
     KBIP=jnp.stack(jnp.broadcast_arrays(k, b, law.I, law.P), axis=1), contact_mu=contact_mu,
   )  # fmt: skip
@@ -102,7 +102,7 @@ def make_constraint(m: Model, x: equality.State, contacts: Contacts, solve: Solv
 
 def _rows_of_all_kinds(m: Model, x: equality.State, contacts: Contacts) -> tuple[list[_Kind], Jacobian, jax.Array]:
   """Build the rows of each kind, in MuJoCo's order; also return their Jacobian and `Rows.contact_mu`."""
-  p: RowPlan = m.plan.rows
+  p = m.plan.rows
   on = m.opt.use_constraint
   equalities = equality.rows_equality(m, p.equality, x)
   dof_friction = friction.rows_dof(m, p.friction_dof)

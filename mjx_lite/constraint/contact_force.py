@@ -38,7 +38,7 @@ def local(m: Model, efc_force: jax.Array, c: Contact) -> jax.Array:
 
   Source: `mj_contactForce`.
   """
-  p: contact.ContactPlan = m.plan.contact
+  p = m.plan.contact
   first = m.plan.contact_force.first_row
   mu = jnp.where(contact.masks(p, c.dim).friction, c.friction, 0)
   force = contact.from_rows(p, efc_force[first : first + p.ncon * p.nrow], mu)
@@ -59,7 +59,7 @@ def on_bodies(m: Model, force: jax.Array, c: Contact, subtree_com: jax.Array) ->
     c: the contacts.
     subtree_com: (nbody, 3, W) [m].
   """
-  p: ContactForcePlan = m.plan.contact_force
+  p = m.plan.contact_force
   push, torque = (vector.mat_t_vec(c.frame, force[:, k]) for k in (slice(0, 3), slice(3, 6)))
   both = lambda x: jnp.concatenate([x, x])  # noqa: E731
   chosen = m.plan.contact.chosen

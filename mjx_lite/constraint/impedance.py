@@ -48,9 +48,9 @@ def impedance(m: Model, solref: jax.Array, solimp: jax.Array, pos: jax.Array) ->
   x_in = jnp.where(inside, x, 0.5)
   low = x_in <= mid
   t, end = jnp.where(low, x_in, 1 - x_in), jnp.where(low, mid, 1 - mid)
-  ratio = linear.materialized(jnp.exp((power - 1) * jnp.log(t / end)))  # XLA on CPU vectorises exp and log, not pow
+  ratio = linear.materialize(jnp.exp((power - 1) * jnp.log(t / end)))  # XLA on CPU vectorises exp and log, not pow
   y = jnp.where(low, t * ratio, 1 - t * ratio)
   dy = power * ratio
   imp = jnp.where(inside, d0 + y * (dw - d0), jnp.where(x >= 1, dw, d0))
   slope = jnp.where(inside, dy * jnp.sign(pos) * (dw - d0) / jnp.where(flat, 1, width), 0)
-  return Impedance(k, b, linear.apart(jnp.where(flat, 0.5 * (d0 + dw), imp), pos, ratio), jnp.where(flat, 0, slope))
+  return Impedance(k, b, linear.no_alias(jnp.where(flat, 0.5 * (d0 + dw), imp), pos, ratio), jnp.where(flat, 0, slope))

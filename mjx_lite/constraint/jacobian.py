@@ -116,8 +116,8 @@ def mul(m: Model, j: Jacobian, cdof: jax.Array, x: jax.Array) -> jax.Array:
   if c.ncon:
     motion = c.sides.from_dofs(cdof, x[:, None], j.body)
     y = vector.dot(j.basis, motion[:, None])
-    parts.append(contact.to_rows(c, linear.materialized(c.sides.relative(y)), j.mu))
-  return linear.materialized(join(parts))
+    parts.append(contact.to_rows(c, linear.materialize(c.sides.relative(y)), j.mu))
+  return linear.materialize(join(parts))
 
 
 def on_tendons(m: Model, f: jax.Array) -> jax.Array:
@@ -141,7 +141,7 @@ def mul_t(m: Model, j: Jacobian, cdof: jax.Array, f: jax.Array) -> jax.Array:
   if c.ncon:
     local = contact.from_rows(c, f[len(p.order) :], j.mu)
     wrench = vector.mat_t_vec(j.basis, c.sides.from_slots(local))
-    out = linear.apart(out + vector.dot(cdof, linear.materialized(c.sides.to_dofs(wrench, j.body))), out)
+    out = linear.no_alias(out + vector.dot(cdof, linear.materialize(c.sides.to_dofs(wrench, j.body))), out)
   return out
 
 
@@ -199,7 +199,7 @@ def couple_pairs(m: Model, j: Jacobian, a: jax.Array, pushes: jax.Array) -> Pair
   pair, sums = jnp.full((2, room + 1), -1, jnp.int32), jnp.zeros((room + 1, 6, 6, width), a.dtype)
   if not room:
     return PairCoupling(pair, sums, jnp.int32(0), pushes)
-  in_some_world, index = linear.materialized(jnp.any(pushes, axis=1)), np.arange(room + 1, dtype=np.int32)
+  in_some_world, index = linear.materialize(jnp.any(pushes, axis=1)), np.arange(room + 1, dtype=np.int32)
 
   def add_slot(state):
     k, unpaired, number, pair, sums = state
@@ -208,7 +208,7 @@ def couple_pairs(m: Model, j: Jacobian, a: jax.Array, pushes: jax.Array) -> Pair
       [jax.lax.dynamic_index_in_dim(x, i, keepdims=False) for x in (j.basis, body)] for i in (k, k + c.ncon)
     )
     half = vector.add(slot[:, i, None] * basis2[i] for i in range(c.ndir))
-    block = linear.materialized(vector.add(basis1[i, :, None] * half[i, None] for i in range(c.ndir)))
+    block = linear.materialize(vector.add(basis1[i, :, None] * half[i, None] for i in range(c.ndir)))
 
     def add_to_pair(state):
       world, pending, unpaired, number, pair, sums = state
@@ -234,7 +234,7 @@ def couple_pairs(m: Model, j: Jacobian, a: jax.Array, pushes: jax.Array) -> Pair
 def mul_pairs(m: Model, j: Jacobian, a: jax.Array, b: PairCoupling, cdof: jax.Array, x: jax.Array) -> jax.Array:
   """Multiply the coupling b with x: (nv, W) to (nv, W); b is `couple_pairs` of the same j and a."""
   sides, ncon = m.plan.contact.sides, m.plan.contact.ncon
-  motion = linear.materialized(mask_sum(sides.body_dof, cdof, x[:, None]))
+  motion = linear.materialize(mask_sum(sides.body_dof, cdof, x[:, None]))
 
   def add_pair(state):
     k, sums = state
@@ -263,7 +263,7 @@ def _stiffness(a: jax.Array, basis: jax.Array) -> jax.Array:
   ndir = range(basis.shape[1])
   half = vector.add(a[:, :, k, None] * basis[:, None, k] for k in ndir)
   packed = [vector.add(basis[:, k, i, None] * half[:, k, i:] for k in ndir) for i in range(6)]
-  return linear.materialized(jnp.concatenate(packed, axis=1))
+  return linear.materialize(jnp.concatenate(packed, axis=1))
 
 
 def _single_body_curvature(p: contact.SingleBody, a: jax.Array, j: Jacobian, cdof: jax.Array) -> jax.Array:
@@ -282,7 +282,7 @@ def _single_body_curvature(p: contact.SingleBody, a: jax.Array, j: Jacobian, cdo
   load = tiles.choose(stiff, single=by_dof, tile=by_load, batch=by_load)()  # in one world a gather costs more than the sum
   force = vector.mat_vec(spatial.unpack(load), cdof)
   left, right = rows(force, p.entry.row), rows(cdof, p.entry.col)
-  return symmetric.unpack(p.entry, linear.materialized(vector.dot(left, right)))
+  return symmetric.unpack(p.entry, linear.materialize(vector.dot(left, right)))
 
 
 def dense(m: Model, j: Jacobian, cdof: jax.Array) -> jax.Array:
@@ -375,7 +375,7 @@ def _sum_of_pushing(p: contact.Coupling, a: jax.Array, basis: jax.Array, body: j
 
   The derivatives are those of `_sum_of_all`.
   """
-  a, basis = linear.materialized((a, basis))
+  a, basis = linear.materialize((a, basis))
   pushes = jnp.any(vector.fold(jnp.logical_or, (a != 0).reshape(len(a), -1, a.shape[-1]), 1), axis=1)
 
   def add(state):
@@ -407,8 +407,8 @@ def _halves(a: jax.Array, basis: jax.Array, moves: jax.Array, cdof: jax.Array) -
   """
   sides = range(basis.shape[1])
   frame = vector.add(vector.add(basis[:, s, :, None, k] * cdof[:, k] for k in range(6)) * moves[:, s, None] for s in sides)
-  frame = linear.materialized(frame)
-  half = linear.materialized(vector.add(a[:, :, k, None] * frame[:, None, k] for k in range(a.shape[1])))
+  frame = linear.materialize(frame)
+  half = linear.materialize(vector.add(a[:, :, k, None] * frame[:, None, k] for k in range(a.shape[1])))
   left, right = (x.reshape(-1, *x.shape[2:]) for x in (frame, half))
   return left, right
 

@@ -47,8 +47,8 @@ def soften(m: Model, rows: Rows) -> Rows:
     return rows
   start = m.plan.contact_force.first_row
   excess = (rows.pos - rows.margin)[start :: p.nrow]  # from the first row of each slot; friction rows have no position
-  near = excess < m.opt.felt
-  e = jnp.where(near, excess, m.opt.felt) / m.opt.contact_reach
+  near = excess < m.opt.gradient_reach
+  e = jnp.where(near, excess, m.opt.gradient_reach) / m.opt.contact_reach
   weight = jnp.where(near, WEIGHTS[m.opt.contact_gradient](e), 0)
   per_row = lambda x: jnp.repeat(x, p.nrow, axis=0)  # noqa: E731
   d = jnp.where(_own_rows(p, rows.jacobian.mu), per_row(weight) / rows.R[start:], 0)
@@ -76,7 +76,7 @@ def _own_rows(p: Any, mu: jax.Array) -> Any:
 
 
 @jax.custom_jvp
-def felt(x: jax.Array, absent: jax.Array) -> jax.Array:
+def straight_through(x: jax.Array, absent: jax.Array) -> jax.Array:
   """Return x with the derivative of `x + absent` (a straight-through term).
 
   The value of `absent` is zero where x is used, but its derivative is not zero in the soft modes.
@@ -84,6 +84,6 @@ def felt(x: jax.Array, absent: jax.Array) -> jax.Array:
   return x
 
 
-@felt.defjvp
-def _felt_jvp(primals, tangents):
+@straight_through.defjvp
+def _straight_through_jvp(primals, tangents):
   return primals[0], tangents[0] + tangents[1]

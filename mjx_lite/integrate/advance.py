@@ -46,7 +46,7 @@ def plan(s: dict[str, Any]) -> AdvancePlan:
 
 def integrate_pos(m: Model, qpos: jax.Array, qvel: jax.Array, dt: jax.Array | float) -> jax.Array:
   """Return qpos after a motion with velocity qvel for dt [s]. Source: `mj_integratePos`."""
-  p: AdvancePlan = m.plan.advance
+  p = m.plan.advance
   plain = rows(qpos, p.scalar_q) + dt * rows(qvel, p.scalar_v)
   n = len(p.quat_q)
   rot = rows(qpos, p.quat_q)
@@ -57,7 +57,7 @@ def integrate_pos(m: Model, qpos: jax.Array, qvel: jax.Array, dt: jax.Array | fl
 
 def differentiate_pos(m: Model, qpos1: jax.Array, qpos2: jax.Array, dt: jax.Array) -> jax.Array:
   """Return the velocity (nv, W) that takes qpos1 to qpos2 in dt [s]. Source: `mj_differentiatePos`."""
-  p: AdvancePlan = m.plan.advance
+  p = m.plan.advance
   plain = (rows(qpos2, p.scalar_q) - rows(qpos1, p.scalar_q)) / dt
   n = len(p.quat_q)
   rot1, rot2 = (rows(q, p.quat_q) for q in (qpos1, qpos2))

@@ -66,7 +66,7 @@ def free_blocks(m: Model, packed_m, packed_d, medium, qvel, xpos, xmat, subtree_
 
   Source: `mjd_freeMhat`; MuJoCo documentation, Computation, Integrators.
   """
-  p: derivative.DerivativePlan = m.plan.derivative
+  p = m.plan.derivative
   dof = p.free_dof
   a = rows_or_zero(packed_m, p.from_m) - m.opt.timestep * packed_d
   block = dof[:, :, None] * m.nv + dof[:, None]
@@ -78,7 +78,7 @@ def free_blocks(m: Model, packed_m, packed_d, medium, qvel, xpos, xmat, subtree_
 
 def free_bias(m: Model, qvel, xpos, xmat, subtree_com, crb) -> jax.Array:
   """Return the term (n, 6, 6, W) of the bias force in `free_blocks`."""
-  p: derivative.DerivativePlan = m.plan.derivative
+  p = m.plan.derivative
   body, dof = p.free_body, p.free_dof
   arm = rows(subtree_com, body) - rows(xpos, body)
   return m.opt.timestep * _bias_slope(rows(xmat, body), arm, rows(crb, body), rows(qvel, dof[:, 3:]))

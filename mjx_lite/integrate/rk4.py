@@ -15,7 +15,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from mjx_lite.integrate.advance import AdvancePlan
 from mjx_lite.math import trig, vector
 from mjx_lite.model.types import Model
 from mjx_lite.ops.select import join, rows
@@ -43,7 +42,7 @@ def position_rate(m: Model, offset: jax.Array, qvel: jax.Array) -> jax.Array:
 
   Gradient: exact, also at offset = 0.
   """
-  p: AdvancePlan = m.plan.advance
+  p = m.plan.advance
   n = len(p.quat_v)
   if not n:
     return qvel

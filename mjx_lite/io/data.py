@@ -32,7 +32,7 @@ def _zeros(m: Model, spec: Mapping[str, Any]) -> np.ndarray:
 
 
 def _allocate(m: Model, cls: type, keep: Sequence[str] = ()) -> dict[str, np.ndarray | None]:
-  handed = pytree.handed_names(cls)
+  handed = pytree.optional_fields(cls)
   out: dict[str, Any] = {f"_{name}": None for name in handed}
   for name, spec in pytree.specs(cls).items():
     if name not in handed or name in keep:
@@ -42,7 +42,7 @@ def _allocate(m: Model, cls: type, keep: Sequence[str] = ()) -> dict[str, np.nda
 
 def _names(keep: Sequence[str]) -> Sequence[str]:
   """Check `keep` and return the names of the fields to keep."""
-  handed = pytree.handed_names(Data)
+  handed = pytree.optional_fields(Data)
   if keep == "all":
     return handed
   if isinstance(keep, str) or not set(keep) <= set(handed):
@@ -215,7 +215,7 @@ def get_data_into(result: mujoco.MjData | list[mujoco.MjData], m: mujoco.MjModel
 def _write(result: mujoco.MjData | list[mujoco.MjData], mj_model: mujoco.MjModel, d: Data) -> None:
   """Fill one MjData, or a list with one for each world."""
   batch = isinstance(result, list)
-  d = d.replace(**{name: getattr(d, name, None) for name in pytree.handed_names(Data)})  # rotation matrices, of all worlds
+  d = d.replace(**{name: getattr(d, name, None) for name in pytree.optional_fields(Data)})  # rotation matrices, of all worlds
   leaves, form = jax.tree.flatten(jax.device_get(d))  # one transfer
   worlds = [jax.tree.unflatten(form, [x[i] for x in leaves]) for i in range(len(d.qpos))] if batch else [
     jax.tree.unflatten(form, leaves)]  # fmt: skip

@@ -16,7 +16,7 @@ _TOGETHER = 8  # entries compared in one expression
 def largest(x: jax.Array) -> jax.Array:
   """Return the largest of the entries of x (..., n, W): (..., W)."""
   while x.shape[-2] > 1:
-    x = functools.reduce(jnp.maximum, _parts(linear.materialized(x)))
+    x = functools.reduce(jnp.maximum, _parts(linear.materialize(x)))
   return x[..., 0, :]
 
 
@@ -25,13 +25,13 @@ def first_largest(score: jax.Array) -> tuple[jax.Array, jax.Array]:
 
   Where every score is NaN, the index is 0.
   """
-  score, last = linear.materialized(score), score.shape[-2] - 1
+  score, last = linear.materialize(score), score.shape[-2] - 1
   index = np.arange(last + 1, dtype=np.int32)[:, None]
   best, at = _first_best(list(zip(_parts(score), map(jnp.asarray, _parts(index)), strict=True)))
   while best.shape[-2] > 1:
-    best, at = linear.materialized((best, at))
+    best, at = linear.materialize((best, at))
     best, at = _least_best(list(zip(_parts(best), _parts(at), strict=True)), last)
-  return best[..., 0, :], linear.materialized(at[..., 0, :])
+  return best[..., 0, :], linear.materialize(at[..., 0, :])
 
 
 def true_rows(mask: jax.Array, size: int, number: jax.Array) -> jax.Array:
@@ -40,7 +40,7 @@ def true_rows(mask: jax.Array, size: int, number: jax.Array) -> jax.Array:
 
   def add(state):
     k, last, found = state
-    following = linear.materialized(vector.fold(jnp.minimum, jnp.where(mask & (index > last), index, len(mask)), 0))
+    following = linear.materialize(vector.fold(jnp.minimum, jnp.where(mask & (index > last), index, len(mask)), 0))
     return k + 1, following, jax.lax.dynamic_update_slice_in_dim(found, following[None], k, 0)
 
   width = mask.shape[-1]

@@ -82,7 +82,7 @@ def _at_once(x: jax.Array, index: jax.Array, size: int) -> jax.Array:
     return vector.add(jnp.where(target[k] == row, values[k], 0) for k in range(each))
 
   sums = jax.lax.map(sum_part, (x.reshape(count, each, *x.shape[1:]), index.reshape(count, each, -1)))
-  return linear.materialized(vector.add(sums[i] for i in range(count)))
+  return linear.materialize(vector.add(sums[i] for i in range(count)))
 
 
 def _first_of_equal(x: jax.Array, index: jax.Array, size: int) -> jax.Array:
@@ -93,10 +93,10 @@ def _first_of_equal(x: jax.Array, index: jax.Array, size: int) -> jax.Array:
     return (index == index[k]).reshape(n, *(1,) * (x.ndim - 2), -1)
 
   parts = [range(k, min(k + _SUMMED, n)) for k in range(0, n, _SUMMED)]
-  sums = vector.add(linear.materialized(vector.add(jnp.where(same(k), x[k], 0) for k in part)) for part in parts)
+  sums = vector.add(linear.materialize(vector.add(jnp.where(same(k), x[k], 0) for k in part)) for part in parts)
   row = np.arange(size, dtype=np.int32)[:, None]
   first = functools.reduce(jnp.minimum, (jnp.where(index[k] == row, k, n) for k in range(n)))
-  return gather(jnp.concatenate([sums, jnp.zeros_like(x[:1])]), linear.materialized(first))
+  return gather(jnp.concatenate([sums, jnp.zeros_like(x[:1])]), linear.materialize(first))
 
 
 @jax.custom_jvp
@@ -107,8 +107,8 @@ def _row_by_row(sums: jax.Array, x: jax.Array, index: jax.Array) -> jax.Array:
   number by itself.
   """
   adds = vector.fold(jnp.logical_or, (x != 0).reshape(len(x), -1, x.shape[-1]), 1) & (index >= 0)
-  x, index, adds = linear.materialized((x, index, adds))
-  any_adds = linear.materialized(jnp.any(adds, axis=1))
+  x, index, adds = linear.materialize((x, index, adds))
+  any_adds = linear.materialize(jnp.any(adds, axis=1))
 
   def add(state):
     k, sums = state

@@ -49,12 +49,12 @@ def split_solve(
   def step(s: _State) -> _State:
     z = solve(s.residual)
     size = vector.total(s.residual * z)
-    beta = linear.materialized(size / jnp.where(s.size > 0, s.size, 1))
+    beta = linear.materialize(size / jnp.where(s.size > 0, s.size, 1))
     direction = z + beta * s.direction
     product = s.residual + rest(z) + beta * s.product
     curvature = vector.total(direction * product)
     falls = ~s.done & (curvature > 0)
-    alpha = linear.materialized(jnp.where(falls, size, 0) / jnp.where(falls, curvature, 1))
+    alpha = linear.materialize(jnp.where(falls, size, 0) / jnp.where(falls, curvature, 1))
     residual = s.residual - alpha * product
     done = ~falls | ~(vector.total(residual * residual) > least)
     return _State(

@@ -115,7 +115,7 @@ def entries(f: Factor, row: np.ndarray, col: np.ndarray) -> jax.Array:
 
 def _factor(remaining: jax.Array, symmetric: bool) -> tuple[Block | None, tuple[Block, ...]]:
   n = len(remaining)
-  remaining, passes, looped = linear.written(remaining), -(-max(n - _WRITTEN, 0) // _BLOCK), None
+  remaining, passes, looped = linear.materialize_everywhere(remaining), -(-max(n - _WRITTEN, 0) // _BLOCK), None
   if passes:
     remaining, looped = jax.lax.scan(lambda x, _: _eliminate(x, symmetric, n), remaining, None, length=passes)
     remaining = remaining[: n - _BLOCK * passes, : n - _BLOCK * passes]
@@ -134,14 +134,14 @@ def _eliminate(remaining: jax.Array, symmetric: bool, size: int = 0) -> tuple[ja
     row, col = remaining[i], remaining[:, i]
     for u, v in zip(upper, lower, strict=True):
       row, col = row - v[i] * u, col - u[i] * v
-    upper.append(linear.written(row))
+    upper.append(linear.materialize_everywhere(row))
     pivot = upper[-1][i]
-    inv.append(linear.written(1 / (jnp.maximum(pivot, jnp.finfo(row.dtype).eps) if symmetric else pivot)))
-    lower.append(upper[-1] * inv[-1] if symmetric else linear.written(col * inv[-1]))
+    inv.append(linear.materialize_everywhere(1 / (jnp.maximum(pivot, jnp.finfo(row.dtype).eps) if symmetric else pivot)))
+    lower.append(upper[-1] * inv[-1] if symmetric else linear.materialize_everywhere(col * inv[-1]))
   rest = remaining[number:, number:]
   for u, v in zip(upper, lower, strict=True):
     rest = rest - v[number:, None] * u[None, number:]
-  rest = _widen(linear.written(rest), max(size, len(rest)), 2)
+  rest = _widen(linear.materialize_everywhere(rest), max(size, len(rest)), 2)
   return rest, Block(tuple(upper), None if symmetric else tuple(lower), tuple(inv))
 
 
@@ -152,25 +152,27 @@ def _down(block: Block, x: jax.Array, size: int = 0) -> tuple[jax.Array, list[ja
     y.append(x[i])
     for above, col in zip(y[:-1], columns, strict=False):
       y[-1] = y[-1] - col[i] * above
-  y = linear.written(y)
+  y = linear.materialize_everywhere(y)
   rest = x[len(y) :]
   for above, col in zip(y, columns, strict=True):
     rest = rest - col[len(y) :] * above
-  return _widen(linear.written(rest), max(size, len(rest)), 1), y
+  return _widen(linear.materialize_everywhere(rest), max(size, len(rest)), 1), y
 
 
 def _up(block: Block, y: list[jax.Array], below: jax.Array) -> jax.Array:
   """Substitute backward through a block of U; return the entries of U^-1 y from this block on, given the entries `below` it."""
   number = len(y)
   if len(below):
-    y = linear.written([a - vector.fold(jnp.add, row[number:] * below, 0) for a, row in zip(y, block.upper, strict=True)])
+    y = linear.materialize_everywhere(
+      [a - vector.fold(jnp.add, row[number:] * below, 0) for a, row in zip(y, block.upper, strict=True)]
+    )
   out: list[jax.Array] = []
   for i in reversed(range(number)):
     x = y[i]
     for k, known in enumerate(out):
       x = x - block.upper[i][i + 1 + k] * known
     out.insert(0, x * block.inv[i])
-  return linear.written(jnp.concatenate([jnp.stack(out), below]))
+  return linear.materialize_everywhere(jnp.concatenate([jnp.stack(out), below]))
 
 
 def gram(left: jax.Array, right: jax.Array, upper: bool = False) -> jax.Array:
@@ -195,7 +197,7 @@ def gram(left: jax.Array, right: jax.Array, upper: bool = False) -> jax.Array:
   if len(left) > _UNROLLED_ROWS:
     sums = jax.lax.map(lambda x: _sum_of_products(x[0], x[1], upper), _cut(left, right, _SUM_ROWS))
     return vector.add(list(sums))
-  left, right = linear.materialized((left, right))
+  left, right = linear.materialize((left, right))
   parts = [slice(k, k + _SUM_ROWS) for k in range(0, len(left), _SUM_ROWS)]
   return vector.add(_sum_of_products(left[k], right[k], upper) for k in parts)
 
@@ -207,7 +209,7 @@ def _sum_of_products(left: jax.Array, right: jax.Array, upper: bool) -> jax.Arra
   for k in range(0, n, size):
     first = k if upper else 0
     part = vector.add(x[k : k + size, None] * y[first:] for x, y in zip(left, right, strict=True))
-    out.append(jnp.pad(linear.materialized(part), [(0, 0), (first, 0), (0, 0)]))
+    out.append(jnp.pad(linear.materialize(part), [(0, 0), (first, 0), (0, 0)]))
   return jnp.concatenate(out)
 
 

@@ -62,12 +62,12 @@ def to_rotvec(q: jax.Array) -> jax.Array:
   angle = 2 * trig.arctan2(s, jnp.where(small, 1, w))
   angle = jnp.where(angle > jnp.pi, angle - 2 * jnp.pi, angle)
   sw = jnp.where(small, jnp.where(w == 0, 1, w), 1)
-  return linear.materialized(jnp.where(small, 2 / sw * (1 - s2 / (3 * sw * sw)), angle / s)) * u
+  return linear.materialize(jnp.where(small, 2 / sw * (1 - s2 / (3 * sw * sw)), angle / s)) * u
 
 
 def sub(qa: jax.Array, qb: jax.Array) -> jax.Array:
   """Return the rotation vector [rad] that takes qb to qa, in the frame of qb. Source: `mju_subQuat`."""
-  return to_rotvec(linear.materialized(mul(conjugate(qb), qa)))
+  return to_rotvec(linear.materialize(mul(conjugate(qb), qa)))
 
 
 def integrate(q: jax.Array, omega: jax.Array, dt: jax.Array | float) -> jax.Array:

@@ -78,7 +78,7 @@ def normalize_with_norm(x: jax.Array) -> tuple[jax.Array, jax.Array]:
   """
   square = vector.dot(x, x)
   ok = square >= smallest(x.dtype) ** 2
-  n = linear.materialized(jnp.sqrt(jnp.where(ok, square, 1)))
+  n = linear.materialize(jnp.sqrt(jnp.where(ok, square, 1)))
   first = np.eye(x.shape[-2], 1, dtype=x.dtype)
   return jnp.where(ok[..., None, :], x / n[..., None, :], first), jnp.where(ok, n, 0)
 

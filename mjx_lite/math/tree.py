@@ -277,12 +277,12 @@ def _mask_sum(x: jax.Array, plan: SumPlan) -> jax.Array:
   if _is_product(plan, x):
     if plan.chosen is not None:
       return _fetch(plan.matrix, plan.chosen, x)
-    x = linear.materialized(x)
+    x = linear.materialize(x)
     return _joined([_product(run, x) for run in plan.runs], x)
   if plan.fetched is not None:
-    return _fetch(plan.matrix, plan.fetched, linear.materialized(x))
+    return _fetch(plan.matrix, plan.fetched, linear.materialize(x))
   if plan.weights is None:
-    return _add_each(plan.matrix, (linear.materialized(x),), 0)
+    return _add_each(plan.matrix, (linear.materialize(x),), 0)
   row, column = plan.weights
   x = _weighted(column, x)
   return _weighted(row, _joined([_add(part, x) for part in plan.additions], x))
@@ -319,7 +319,7 @@ def _add(a: Additions, *factors: jax.Array) -> jax.Array:
   if many:
     factors = tuple(x[a.col : a.col + a.number * a.step].reshape(a.number, a.step, *x.shape[1:]) for x in factors)
   if len(factors) == 1:
-    factors = linear.materialized(factors)
+    factors = linear.materialize(factors)
   most = tiles.choose(factors[0], single=_WRITTEN, tile=_KERNELS, batch=_WRITTEN)
   out = _add_each(a.mask, factors, many) if len(a.pairs) > most else _add_pairs(a, factors, many)
   return out.reshape(-1, *out.shape[2:]) if many else out
@@ -390,7 +390,7 @@ def _add_pairs(a: Additions, factors: tuple[jax.Array, ...], axis: int) -> jax.A
 
   for k, pair in enumerate(a.pairs.tolist()):
     one = vector.add(at(i, i + 1) for i in pair)
-    sums.append(one if reads[width + k] == 1 and width + k not in kept else linear.materialized(one))
+    sums.append(one if reads[width + k] == 1 and width + k not in kept else linear.materialize(one))
   parts = []
   for first, last in _pieces(wanted, width):
     index = int(wanted[first])

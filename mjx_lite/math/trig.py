@@ -44,7 +44,7 @@ def cos_sin(x: jax.Array) -> tuple[jax.Array, jax.Array]:
   """
   if x.dtype != jnp.float32:
     return jnp.cos(x), jnp.sin(x)
-  quarters, r, z = linear.materialized(_remainder(x))
+  quarters, r, z = linear.materialize(_remainder(x))
   sin = r + r * z * _polynomial(_SIN, z)
   cos = 1 - 0.5 * z + z * z * _polynomial(_COS, z)
   quarter = quarters - 4 * jnp.floor(0.25 * quarters)

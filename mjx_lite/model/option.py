@@ -70,7 +70,7 @@ class Option(Replaceable):
     return not self.disableflags & bit
 
   @property
-  def felt(self) -> jax.Array | float:
+  def gradient_reach(self) -> jax.Array | float:
     """Distance beyond its margin up to which a contact has derivatives [m]."""
     return 0.0 if self.contact_gradient == "exact" else _REACH * self.contact_reach
 

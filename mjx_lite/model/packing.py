@@ -20,7 +20,7 @@ import numpy as np
 
 from mjx_lite.compiler import workarounds
 from mjx_lite.compiler.memo import memoized
-from mjx_lite.model.pytree import Replaceable, handed_names, specs
+from mjx_lite.model.pytree import Replaceable, optional_fields, specs
 
 _SINGLY = 3  # fields that are read one by one before all others are unpacked at once
 
@@ -156,7 +156,7 @@ class Lazy(Replaceable):
   def __getattr__(self, name: str) -> Any:
     own = vars(self)
     packed = own.get("_packed")
-    if name in handed_names(type(self)):
+    if name in optional_fields(type(self)):
       return getattr(type(self), name).__get__(self)  # its AttributeError led here: raise the error again
     if packed is None or name not in packed.packing:
       raise AttributeError(f"'{type(self).__name__}' object has no attribute '{name}'")
@@ -174,7 +174,7 @@ class Lazy(Replaceable):
   def replace(self, **changes: Any) -> Any:
     """Return a copy with some fields changed."""
     own = vars(self)
-    handed = handed_names(type(self))
+    handed = optional_fields(type(self))
     changes = {f"_{k}" if k in handed else k: x for k, x in changes.items()}
     if "_packed" not in own or any(name not in own["_packed"].packing for name in changes):
       return super().replace(**changes)

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 
 
 def array(*shape: str | int, unit: str = "", stage: str = "", dtype: str = "float", kind: str = "") -> Any:
-  """Declare an array field. A field whose name begins with an underscore is optional: see `Handed`.
+  """Declare an array field. A field whose name begins with an underscore is optional: see `OptionalField`.
 
   Args:
     shape: sizes of one world, as names of model sizes ('nq'), products ('nv*6') or integers.
@@ -48,7 +48,7 @@ def of_kind(cls: type, kind: str) -> tuple[str, ...]:
   return tuple(name for name, spec in specs(cls).items() if spec["kind"] == kind)
 
 
-class Handed:
+class OptionalField:
   """Optional field: one stage passes it to the next, and it is kept after a call only if the user asked for it.
 
   The dataclass field of the same name with a leading underscore holds the array or None. If it is None, reading the optional
@@ -73,20 +73,20 @@ class Handed:
 
 
 @functools.cache
-def handed_names(cls: type) -> tuple[str, ...]:
-  """Return the names of the `Handed` fields of a class."""
-  return tuple(name for name, x in vars(cls).items() if isinstance(x, Handed))
+def optional_fields(cls: type) -> tuple[str, ...]:
+  """Return the names of the `OptionalField` fields of a class."""
+  return tuple(name for name, x in vars(cls).items() if isinstance(x, OptionalField))
 
 
 def present(x: Any) -> list[str]:
-  """Return the names of an object's array fields, without `Handed` fields that are not kept."""
-  lacking = set(handed_names(type(x))) - set(kept(x))
+  """Return the names of an object's array fields, without `OptionalField` fields that are not kept."""
+  lacking = set(optional_fields(type(x))) - set(kept(x))
   return [name for name in specs(type(x)) if name not in lacking]
 
 
 def kept(x: Any) -> list[str]:
-  """Return the names of an object's `Handed` fields that hold an array."""
-  return [name for name in handed_names(type(x)) if getattr(x, f"_{name}") is not None]
+  """Return the names of an object's `OptionalField` fields that hold an array."""
+  return [name for name in optional_fields(type(x)) if getattr(x, f"_{name}") is not None]
 
 
 def strong(x: Any) -> Any:
@@ -121,7 +121,7 @@ class Replaceable:
     Raises:
       TypeError: a name is not a field; the message has the nearest name.
     """
-    handed = handed_names(type(self))
+    handed = optional_fields(type(self))
     changes = self.as_arrays(changes)
     return dataclasses.replace(self, **{f"_{k}" if k in handed else k: x for k, x in changes.items()})
 
@@ -129,7 +129,7 @@ class Replaceable:
     """Return new values of fields by name, as `replace` stores them: numbers as arrays of the field's dtype, no weak types."""
     own, declared, out = self.__dataclass_fields__, specs(type(self)), {}
     for name, x in changes.items():
-      if name not in own and name not in handed_names(type(self)):
+      if name not in own and name not in optional_fields(type(self)):
         raise TypeError(unknown(self, name))
       is_number = isinstance(x, numbers.Number) and name in declared and not declared[name]["shape"]
       old = getattr(self, name) if is_number else None

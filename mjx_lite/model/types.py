@@ -20,7 +20,7 @@ from mjx_lite.model.bind import BoundFields, NamedElements
 from mjx_lite.model.layout import Layout
 from mjx_lite.model.option import Option, Statistic
 from mjx_lite.model.packing import Lazy
-from mjx_lite.model.pytree import Handed, Replaceable, array, of_kind, pytree, specs, static
+from mjx_lite.model.pytree import OptionalField, Replaceable, array, of_kind, pytree, specs, static
 from mjx_lite.model.status import Status
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 __all__ = ["INPUTS", "STATE", "Contact", "Data", "Model", "Option", "Statistic"]
 
 _DISABLE = enums.DisableBit
-_STRAIGHT = 1000  # largest contact slots times dofs for straight-line machine code
+_LARGEST_KERNEL = 1000  # largest contact slots times dofs for straight-line machine code
 
 
 @pytree
@@ -167,12 +167,12 @@ class Model(NamedElements, Replaceable):
     return self.layout.tile
 
   @property
-  def is_straight(self) -> bool:
+  def fits_kernel(self) -> bool:
     """Whether a step is tried as straight-line machine code (`compiler/kernels.py`)."""
-    return not self.not_straight
+    return not self.why_no_kernel
 
   @property
-  def not_straight(self) -> str:
+  def why_no_kernel(self) -> str:
     """The first reason why a step is not tried as straight-line machine code; "" if there is no reason."""
     contacts = self.plan.collision
     size = len(contacts.slot_row) * self.nv
@@ -182,8 +182,8 @@ class Model(NamedElements, Replaceable):
       return "contacts have capacities (ncon_max)"
     if not contacts.is_closed:
       return "contacts of hulls, height fields or distance fields are searched for, or pairs have a capacity (pair_max)"
-    if size > _STRAIGHT:
-      return f"{len(contacts.slot_row)} contact slots times {self.nv} dofs are more than {_STRAIGHT}"
+    if size > _LARGEST_KERNEL:
+      return f"{len(contacts.slot_row)} contact slots times {self.nv} dofs are more than {_LARGEST_KERNEL}"
     return ""
 
   @property
@@ -457,10 +457,10 @@ class Data(BoundFields, Lazy):
   status: Status
 
   # optional fields: present within a step, kept after it only if `make_data(keep=...)` names them
-  xmat, ximat, geom_xmat, site_xmat = (Handed(otherwise=_rotation(q)) for q in QUATERNIONS.values())
-  crb, qLD, qLDiagInv, efc_KBIP = (Handed(_KEEP) for _ in range(4))
-  subtree_linvel, subtree_angmom = (Handed(_ON_DEMAND.format("subtree_vel")) for _ in range(2))
-  cacc, cfrc_int, cfrc_ext = (Handed(_ON_DEMAND.format("rne_postconstraint")) for _ in range(3))
+  xmat, ximat, geom_xmat, site_xmat = (OptionalField(otherwise=_rotation(q)) for q in QUATERNIONS.values())
+  crb, qLD, qLDiagInv, efc_KBIP = (OptionalField(_KEEP) for _ in range(4))
+  subtree_linvel, subtree_angmom = (OptionalField(_ON_DEMAND.format("subtree_vel")) for _ in range(2))
+  cacc, cfrc_int, cfrc_ext = (OptionalField(_ON_DEMAND.format("rne_postconstraint")) for _ in range(3))
 
 
 # what a step reads of the step before (mjSTATE_INTEGRATION without the inputs), and what the user gives

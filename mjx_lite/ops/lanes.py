@@ -64,7 +64,7 @@ def search(wanted: jax.Array, method: Search, default: Any) -> Any:
     method: the search.
     default: results (n, ..., W) for the rows that are not wanted.
   """
-  is_short = regions.are_few(wanted.shape[1])
+  is_short = regions.fits_region(wanted.shape[1])
   return (_one_by_one if is_short else _side_by_side)(wanted, method, default)
 
 
@@ -157,7 +157,7 @@ def _where(mask: jax.Array, new: jax.Array, old: jax.Array) -> jax.Array:
   return jnp.where(over(mask, old.ndim), new, old)
 
 
-def in_lanes(wanted: jax.Array, make: Callable[..., Any], default: Any, sift: bool = False) -> Any:
+def map_where(wanted: jax.Array, make: Callable[..., Any], default: Any, sift: bool = False) -> Any:
   """Return rows (n, ..., W): computed for the wanted pairs of each world, and equal to `default` elsewhere.
 
   Args:
@@ -175,12 +175,12 @@ def in_lanes(wanted: jax.Array, make: Callable[..., Any], default: Any, sift: bo
   if number <= _MAX_PLAIN:
     return make_rows(None)
   size = max(-(-width // 2), -(-number * width // (_ROUNDS if width <= _WIDE else _WIDE_ROUNDS)))
-  size = _LEAST if regions.are_several(width) else _LEAST * -(-size // _LEAST)
+  size = _LEAST if regions.is_tile(width) else _LEAST * -(-size // _LEAST)
   most, lane_numbers = -(-number * width // size), np.arange(size, dtype=np.int32)
   packing = _Packing(jnp.cumsum(wanted.ravel().astype(jnp.int32)), number * width, width, size, lane_numbers)
   rows = jax.tree.map(lambda x: jnp.zeros((*x.shape[1:-1], most * size), x.dtype), default)
   rounds = packing.rounds(packing.upto[-1])
-  if sift and regions.are_several(width):
+  if sift and regions.is_tile(width):
     rows, lane = _sifted(packing, make, rows, rounds, most)
     lane = lane.reshape(wanted.shape)
     wanted = lane >= 0
@@ -219,7 +219,7 @@ class _Packing(NamedTuple):
 
   def lanes(self, item: jax.Array) -> Lanes:
     """Return the pairs and worlds of items."""
-    return Lanes(*linear.materialized((jax.lax.div(item, jnp.int32(self.width)), jax.lax.rem(item, jnp.int32(self.width)))))
+    return Lanes(*linear.materialize((jax.lax.div(item, jnp.int32(self.width)), jax.lax.rem(item, jnp.int32(self.width)))))
 
   def put(self, rows: Any, new: Any, k: jax.Array) -> Any:
     """Return the packed rows (..., rounds * size) with the rows (1, ..., size) of round k replaced."""

@@ -40,7 +40,7 @@ repeat_p = jex_core.Primitive("mjx_repeat")
 bind_p = jex_core.Primitive("mjx_bind")
 materialize_p = jex_core.Primitive("mjx_materialize")
 write_p = jex_core.Primitive("mjx_write")
-apart_p = jex_core.Primitive("mjx_apart")
+no_alias_p = jex_core.Primitive("mjx_apart")
 
 
 class ByValue:
@@ -104,7 +104,7 @@ def total(x: jax.Array) -> jax.Array:
   return total_p.bind(x, size=x.shape[0])
 
 
-def materialized(x: Any) -> Any:
+def materialize(x: Any) -> Any:
   """Return the tree x unchanged; on CPU compute each array of it once and in its own shape, before any operation uses it.
 
   XLA on CPU fuses too much. It computes the operand of a product with a constant matrix in the product's flat shape, index by
@@ -117,22 +117,22 @@ def materialized(x: Any) -> Any:
   return jax.tree.map(materialize_p.bind, x)
 
 
-def written(x: Any) -> Any:
+def materialize_everywhere(x: Any) -> Any:
   """Return the tree x unchanged, but computed once on every device: for arrays that not only XLA on CPU would compute again."""
   return jax.tree.map(write_p.bind, x)
 
 
-def apart(x: jax.Array, *operands: jax.Array) -> jax.Array:
+def no_alias(x: jax.Array, *operands: jax.Array) -> jax.Array:
   """Return x unchanged; on CPU compute it once, in a buffer that aliases none of the operands of its shape.
 
   XLA lets the result of a kernel overwrite an operand that nothing else uses. LLVM does not know which operand is overwritten.
   The compiled code uses vectors if no operand is; otherwise the code goes number by number, ten times slower. An operand that
   is used after the result, even if only by a barrier, keeps its buffer.
   """
-  return apart_p.bind(x, *operands)
+  return no_alias_p.bind(x, *operands)
 
 
-def bound(x: Any, to: jax.Array) -> Any:
+def depend_on(x: Any, to: jax.Array) -> Any:
   """Return the tree x unchanged, but dependent on `to` for JAX; XLA does not see this dependence.
 
   Bind constants of a loop's body to the loop's carry to keep them in the body. Otherwise JAX, when it splits a loop for reverse
@@ -154,7 +154,7 @@ def _combine(a: jax.Array | np.ndarray, x: jax.Array) -> jax.Array:
     return _summed(jnp.asarray(a), x)
   row = a.ndim - 2
   batch = (0,) * row
-  return jax.lax.dot_general(a, materialized(x), (((row + 1,), (row,)), (batch, batch)), precision=jax.lax.Precision.HIGHEST)
+  return jax.lax.dot_general(a, materialize(x), (((row + 1,), (row,)), (batch, batch)), precision=jax.lax.Precision.HIGHEST)
 
 
 def _terms(a: tuple[int, ...], x: tuple[int, ...]) -> int:
@@ -175,7 +175,7 @@ def _summed(a: jax.Array, x: jax.Array) -> jax.Array:
   """Return a product of one or a few worlds as sums: XLA on CPU calls a library for other products, and no region can do so."""
   row, k, size = a.ndim - 2, a.shape[-1], _terms(a.shape, x.shape)
   is_one = x.shape[-1] == 1
-  a, x = a.reshape(*a.shape, *(1,) * (x.ndim - row - 1)), jnp.expand_dims(materialized(x), row)
+  a, x = a.reshape(*a.shape, *(1,) * (x.ndim - row - 1)), jnp.expand_dims(materialize(x), row)
   if is_one:
     parts = []
     for first in range(0, k, size):
@@ -185,7 +185,7 @@ def _summed(a: jax.Array, x: jax.Array) -> jax.Array:
   # XLA on CPU does not vectorise sums over an axis that is not the last
   terms = list(map(operator.mul, *(jax.lax.split(v, (1,) * k, axis=row + 1) for v in (a, x))))
   parts = (functools.reduce(operator.add, terms[first : first + _MAX_TERMS]) for first in range(0, k, _MAX_TERMS))
-  total = functools.reduce(lambda total, part: materialized(total + part), parts, materialized(next(parts)))
+  total = functools.reduce(lambda total, part: materialize(total + part), parts, materialize(next(parts)))
   return jax.lax.squeeze(total, (row + 1,))
 
 
@@ -213,7 +213,7 @@ def _total(x: jax.Array, size: int) -> jax.Array:
 
 def _is_added(x: tuple[int, ...]) -> bool:
   """Return whether the sum of rows of this shape is written out: for a tile of worlds, to fit a region."""
-  return x[0] > 0 and regions.are_several(x[-1])
+  return x[0] > 0 and regions.is_tile(x[-1])
 
 
 def _added(x: jax.Array) -> jax.Array:
@@ -222,7 +222,7 @@ def _added(x: jax.Array) -> jax.Array:
     rows = -(-len(x) // _PARTS)
     short = jnp.zeros((-len(x) % rows, *x.shape[1:]), x.dtype)
     *parts, last = (x[k : k + rows] for k in range(0, len(x), rows))
-    x = materialized(functools.reduce(operator.add, [*parts, jnp.concatenate([last, short]) if len(short) else last]))
+    x = materialize(functools.reduce(operator.add, [*parts, jnp.concatenate([last, short]) if len(short) else last]))
   return x[0]
 
 
@@ -285,7 +285,7 @@ def _add_up(*factors: jax.Array, axis: int, size: int) -> jax.Array:
 
 def _contract(a: jax.Array, b: jax.Array, **params: Any) -> jax.Array:
   # XLA on CPU materializes a product before it takes several slices of it
-  return _add_up(a, b, **params) if regions.are_several(a.shape[-1]) else _add_up(a * b, **params)
+  return _add_up(a, b, **params) if regions.is_tile(a.shape[-1]) else _add_up(a * b, **params)
 
 
 def _added_shape(x: Any, axis: int, size: int) -> tuple[int, ...]:
@@ -482,7 +482,7 @@ def _define_first(primitive: Any) -> None:
 
 _define_first(bind_p)
 regions.identities.add(bind_p.name)
-_define_first(apart_p)
+_define_first(no_alias_p)
 
-for _primitive in (materialize_p, write_p, apart_p):
+for _primitive in (materialize_p, write_p, no_alias_p):
   mlir.register_lowering(_primitive, mlir.lower_fun(_barrier, multiple_results=False), platform="cpu")

@@ -72,7 +72,7 @@ def gather(x: jax.Array | np.ndarray, index: jax.Array) -> jax.Array:
   if x.shape[-1] == 1:
     return fetched(x[..., 0], index)
   index = index.reshape(len(index), *(1,) * (x.ndim - 2), -1)
-  return jnp.take_along_axis(linear.materialized(x), index, axis=0, mode="promise_in_bounds")
+  return jnp.take_along_axis(linear.materialize(x), index, axis=0, mode="promise_in_bounds")
 
 
 def fetched(x: jax.Array, *index: jax.Array, axes: tuple[int, ...] = (0,), mode: Any = "promise_in_bounds") -> jax.Array:

@@ -23,9 +23,9 @@ def choose(x: jax.Array, *, single: T, tile: T, batch: T) -> T:
     tile: for a tile of worlds, whose operations become machine code together on CPU (`compiler/regions.py`).
     batch: for all worlds at once, as on GPU and TPU.
   """
-  if regions.are_several(x.shape[-1]):
+  if regions.is_tile(x.shape[-1]):
     return tile
-  return single if regions.are_few(x.shape[-1]) else batch
+  return single if regions.fits_region(x.shape[-1]) else batch
 
 
 def whole_or_tiled(tile: int, *, whole: T, tiled: T) -> T:

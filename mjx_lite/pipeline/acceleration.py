@@ -30,8 +30,8 @@ def fwd_acceleration(m: Model, d: Data) -> Data:
 def smooth_acceleration(m: Model, d: Data, factor: Any, metric: effective.Effective | None = None) -> Data:
   """Compute the smooth force and the acceleration without constraints, with the factor of M or in the effective metric."""
   xfrc = applied.xfrc_accumulate(m, d.cdof, d.xipos, d.subtree_com, d.xfrc_applied)
-  passive, actuator = linear.materialized((d.qfrc_passive, d.qfrc_actuator))
-  smooth = linear.apart(passive - d.qfrc_bias + d.qfrc_applied + actuator + xfrc, passive, d.qfrc_bias, actuator)
+  passive, actuator = linear.materialize((d.qfrc_passive, d.qfrc_actuator))
+  smooth = linear.no_alias(passive - d.qfrc_bias + d.qfrc_applied + actuator + xfrc, passive, d.qfrc_bias, actuator)
   if metric is not None:
     acc = linalg.factor_solve(linalg.cholesky(metric.matrix), smooth + metric.shift)
     return d.replace(qfrc_smooth=smooth, qacc_smooth=acc)

@@ -58,7 +58,7 @@ def rungekutta4(m: Model, d: Data) -> Data:
   """
   h = m.opt.timestep
   # the scan's carry needs a constant structure: without optional fields, and with shared arrays broadcast to all worlds
-  lacking = dict.fromkeys(name for name in pytree.handed_names(Data) if name not in pytree.kept(d))
+  lacking = dict.fromkeys(name for name in pytree.optional_fields(Data) if name not in pytree.kept(d))
 
   def rates(d, qvel):
     return rk4.Rates(qvel, d.qacc, d.act_dot)

@@ -82,7 +82,7 @@ def apply_free_gyro(m: Model, d: Data, metric: effective.Effective, touched: jax
   force = d.qfrc_smooth + metric.shift
   turned = implicit_.solve_free(m, d.qacc, free_metric(m, d, metric), force)
   if m.opt.contact_gradient in soft.WEIGHTS:
-    turned = soft.felt(turned, d.qacc - d.qacc_smooth)
+    turned = soft.straight_through(turned, d.qacc - d.qacc_smooth)
   return d.replace(qacc=jnp.where(free_gyro_mask(m, metric, touched), turned, d.qacc))
 
 

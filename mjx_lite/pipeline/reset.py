@@ -39,7 +39,7 @@ def check_acc(m: Model, d: Data) -> Data:
 def _bad(x):
   if not len(x):
     return jnp.zeros(x.shape[1:], bool)
-  return linear.materialized(vector.fold(jnp.logical_or, ~(jnp.abs(x) <= MAXVAL), 0))
+  return linear.materialize(vector.fold(jnp.logical_or, ~(jnp.abs(x) <= MAXVAL), 0))
 
 
 _RESET_FIELDS = (*STATE, *INPUTS, "qacc", "qfrc_smooth", "qfrc_constraint")

@@ -136,7 +136,7 @@ def _start(s, interval, timestep):
 
 def start(m: Model, timestep: jax.Array) -> jax.Array:
   """Return the history (nhistory, W) of actuators and sensors before the first step, for a timestep (W,) [s]."""
-  p: SensorPlan = m.plan.sensor
+  p = m.plan.sensor
   constant, steps = jnp.asarray(p.start_constant, m.layout.dtype), jnp.asarray(p.start_steps, m.layout.dtype)
   return history.start(m, timestep) + constant[:, None] + steps[:, None] * timestep
 

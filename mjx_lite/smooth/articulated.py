@@ -111,11 +111,11 @@ def factor(
     stiffen: adds stiffnesses of bodies, packed and about the same point, to rows (n, 21, W); its second argument (nbody,) is
       the row of each body, -1 for bodies that no dof moves.
   """
-  p: ArticulatedPlan = m.plan.articulated
+  p = m.plan.articulated
   if not m.nv:
     none = _by_depth(p, cdof)
     return Factor(none, none, _by_depth(p, diagonal), none, None)
-  inertias = linear.materialized(spatial.packed_inertia(mask_sum(p.carried, cinert)))
+  inertias = linear.materialize(spatial.packed_inertia(mask_sum(p.carried, cinert)))
   if stiffen is not None:
     inertias = stiffen(inertias, p.body_row)
   s, d = _by_depth(p, cdof), _by_depth(p, diagonal)
@@ -126,7 +126,7 @@ def factor(
   axes = rows(cdof, p.free)
   if not len(p.free):
     return Factor(s, force, inv, axes, None)
-  u = linear.materialized(
+  u = linear.materialize(
     spatial.mul_packed((rows(inertias, p.free_carried_row) + mask_sum(p.free_row, remaining))[:, None], axes)
   )
   matrix = vector.dot(axes[:, :, None], u[:, None]) + jnp.where(_DIAGONAL, rows(diagonal, p.free)[:, None], 0)
@@ -177,7 +177,7 @@ def _block_by_block(p: ArticulatedPlan, inertias: jax.Array, s: jax.Array, d: ja
 
     inertia_row, axis, diag, empty = (jax.lax.dynamic_slice(x, start(x), (1, size, *x.shape[2:]))[0] for x in tables)
     mask = jax.lax.dynamic_slice(masks, (k, block * trees, zero, zero), (1, trees, *masks.shape[2:]))[0]
-    own = inertias.at[linear.materialized(inertia_row)].get(mode="promise_in_bounds")
+    own = inertias.at[linear.materialize(inertia_row)].get(mode="promise_in_bounds")
     remaining, (u, d) = _eliminate(_at_parents(p, mask, keeps_row[k], remaining, own), axis, diag, empty)
     force, inv = (jax.lax.dynamic_update_slice(x, y[None], start(x)) for x, y in ((force, u), (inv, d)))
     return (block, remaining, force, inv), None
@@ -199,9 +199,9 @@ def _block_by_block_jvp(p: ArticulatedPlan, primals: Any, tangents: Any) -> Any:
 
 def _eliminate(body: jax.Array, axis: jax.Array, diag: jax.Array, empty: jax.Array) -> tuple[jax.Array, Any]:
   """Eliminate dofs from inertias (n, 21, W); return the remaining inertias, and U and 1/D of the dofs."""
-  body = linear.materialized(body)
-  u = linear.materialized(spatial.mul_packed(body, axis))
-  inv = linear.materialized(1 / jnp.where(empty, 1, jnp.maximum(vector.dot(axis, u) + diag, safe.MINVAL)))
+  body = linear.materialize(body)
+  u = linear.materialize(spatial.mul_packed(body, axis))
+  inv = linear.materialize(1 / jnp.where(empty, 1, jnp.maximum(vector.dot(axis, u) + diag, safe.MINVAL)))
   return body - spatial.packed_square(u, inv), (u, inv)
 
 
@@ -231,7 +231,7 @@ def _factor_free(matrix: jax.Array) -> Free:
 
   def two(a, k):  # two sweeps per iteration: one alone cannot overwrite the matrix that it reads, so XLA would copy it
     a, second = sweep(a, k + 1)
-    a, first = sweep(linear.materialized(a), k)
+    a, first = sweep(linear.materialize(a), k)
     return a, jax.tree.map(lambda *x: jnp.stack(x), first, second)
 
   swept, rest = jax.lax.scan(two, matrix, jnp.arange(0, 6, 2), reverse=True)
@@ -252,12 +252,12 @@ def solve(m: Model, f: Factor, x: jax.Array) -> jax.Array:
 
 def up(m: Model, f: Factor, x: jax.Array) -> Half:
   """Compute the first half of `solve`."""
-  p: ArticulatedPlan = m.plan.articulated
+  p = m.plan.articulated
 
   def step(pull, a):
     axis, force, inv, mask, keeps_row, u = a
     pull = _at_parents(p, mask, keeps_row, pull)
-    rest = linear.materialized((u - vector.dot(axis, pull)) * inv)
+    rest = linear.materialize((u - vector.dot(axis, pull)) * inv)
     return pull + force * rest[:, None], rest
 
   none = jnp.zeros(f.force.shape[1:], f.force.dtype)
@@ -268,12 +268,12 @@ def up(m: Model, f: Factor, x: jax.Array) -> Half:
 
 def down(m: Model, f: Factor, half: Half) -> jax.Array:
   """Compute the second half of `solve`."""
-  p: ArticulatedPlan = m.plan.articulated
+  p = m.plan.articulated
 
   def step(acc, a):
     axis, force, inv, parent, keeps_row, rest = a
     carried = acc if p.keeps_row.all() else _unless(keeps_row, functools.partial(_gathered, parent), acc)
-    acc_dof = linear.materialized(rest - vector.dot(force, carried) * inv)
+    acc_dof = linear.materialize(rest - vector.dot(force, carried) * inv)
     return carried + axis * acc_dof[:, None], acc_dof
 
   free, motion = of_free(f, half.free)
@@ -302,16 +302,16 @@ class Way(NamedTuple):
 
 def way_up(m: Model, f: Factor, body: jax.Array, wrench: jax.Array) -> Way:
   """Compute the path of wrenches (n, k, 6, W) on bodies (n, W) to their roots."""
-  p: ArticulatedPlan = m.plan.articulated
+  p = m.plan.articulated
 
   def step(remaining, a):
     axis, force, inv, table, first = a
     place = gather(table[:, None], body)
     moves = place >= 0
-    place = linear.materialized(jnp.where(moves, place, first))
-    row = linear.materialized(place - first)
-    pull = linear.materialized(jnp.where(moves[:, None], vector.dot(gather(axis, row)[:, None], remaining), 0))
-    rest = linear.materialized(pull * gather(inv, row)[:, None])
+    place = linear.materialize(jnp.where(moves, place, first))
+    row = linear.materialize(place - first)
+    pull = linear.materialize(jnp.where(moves[:, None], vector.dot(gather(axis, row)[:, None], remaining), 0))
+    rest = linear.materialize(pull * gather(inv, row)[:, None])
     return remaining - gather(force, row)[:, None] * rest[:, :, None], (place, pull, rest)
 
   ndepth, width = p.dof.shape

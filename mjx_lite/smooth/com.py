@@ -89,7 +89,7 @@ def com_pos(m: Model, xipos, ximat, xmat, xanchor, xaxis) -> Com:
 
   Source: `mj_comPos`.
   """
-  p: ComPlan = m.plan.com
+  p = m.plan.com
   moment = m.body_mass[:, None] * xipos
   total = vector.total(moment)[None]
   moment = jnp.concatenate([total, mask_sum(p.subtree, moment)[1:]])
@@ -119,7 +119,7 @@ class ComVel(NamedTuple):
 
 def com_vel(m: Model, cdof: jax.Array, qvel: jax.Array) -> ComVel:
   """Compute body velocities (nbody, 6, W) and the rates of change of the dof axes (nv, 6, W). Source: `mj_comVel`."""
-  p: ComPlan = m.plan.com
+  p = m.plan.com
   motion = cdof * qvel[:, None]
   cvel = mask_sum(p.ancestor_dof, motion)
   return ComVel(cvel, spatial.cross_motion(mask_sum(p.earlier_dof, motion), cdof))

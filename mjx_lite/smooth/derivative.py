@@ -92,7 +92,7 @@ def packed(m: Model, qvel, ten_velocity, ten_J, moment, actuator_slope: jax.Arra
 
   Source: `mjd_actuator_vel`, `mjd_passive_vel`.
   """
-  p: DerivativePlan = m.plan.derivative
+  p = m.plan.derivative
   packing = p.packing
   out = jnp.zeros((len(packing.row), qvel.shape[-1]), qvel.dtype)
   if m.opt.use_damper and m.plan.passive.has_damper:
@@ -104,7 +104,7 @@ def packed(m: Model, qvel, ten_velocity, ten_J, moment, actuator_slope: jax.Arra
 
 def is_diagonal(m: Model) -> bool:
   """Return whether dampers and actuators add only to the diagonal of M."""
-  p: DerivativePlan = m.plan.derivative
+  p = m.plan.derivative
   tendons = m.opt.use_damper and m.plan.tendon_force.has_damper and not p.tendon.is_diagonal
   return not tendons and (p.moment.is_diagonal or not with_actuators(m))
 
@@ -126,7 +126,7 @@ def of_trees(
 
   Source: `mjd_rne_vel`, `mjd_ellipsoidFluid`, `mjd_inertiaBoxFluid`.
   """
-  p: DerivativePlan = m.plan.derivative
+  p = m.plan.derivative
 
   def force(v):
     velocity = com.com_vel(m, cdof, v)

@@ -85,7 +85,7 @@ def build(m: Model, x: Inputs) -> Effective:
 
   Source: `mjd_effBuild`, `mjd_effShift`, `mjd_effActuation`.
   """
-  p: EffectivePlan = m.plan.effective
+  p = m.plan.effective
   h, packed_m = m.opt.timestep, m.plan.inertia
   diagonal, shift = _joints(m, x)
   backbone = x.M + jnp.where(packed_m.diagonal[:, None], rows(diagonal, packed_m.row), 0)
@@ -98,7 +98,7 @@ def build(m: Model, x: Inputs) -> Effective:
   coupled = jnp.zeros((len(m.plan.derivative.free_body), x.qvel.shape[-1]), bool)
   if m.opt.solver == SolverType.PGS:
     return Effective(matrix, backbone, shift, coupled)
-  f: tendon_force.TendonForcePlan = m.plan.tendon_force
+  f = m.plan.tendon_force
   if (f.has_spring and m.opt.use_spring) or (f.has_damper and m.opt.use_damper):
     stiffness, slope = tendon_force.slopes(m, x.ten_length, x.ten_velocity, x.plastic)
     weight, jac = h * h * stiffness + h * slope, tendon.dense(m, x.ten_J)

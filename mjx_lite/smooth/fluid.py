@@ -78,7 +78,7 @@ def fluid(m: Model, cdof, cvel, xipos, ximat, geom_xpos, geom_xmat, subtree_com,
   Source: `mj_inertiaBoxFluidModel`, `mj_ellipsoidFluidModel`.
   Gradient: exact also at rest, where only viscosity has a derivative (the other terms are quadratic in the velocity).
   """
-  p: FluidPlan = m.plan.fluid
+  p = m.plan.fluid
   point = join([rows(xipos, p.box), rows(geom_xpos, p.ellipsoid)])
   mat = join([rows(ximat, p.box), rows(geom_xmat, p.ellipsoid)])
   arm = point - rows(subtree_com, m.body_rootid[p.body])

@@ -47,7 +47,7 @@ def geom_const(m: Model) -> GeomConst:
   Source: `mj_setConst`, `SetFluidCoefs`.
   Gradient: where several semi-axes are the largest, a mean over these axes.
   """
-  p: GeomConstPlan = m.plan.geom_const
+  p = m.plan.geom_const
   aabb, rbound, fluid = m.geom_aabb, m.geom_rbound, m.geom_fluid
   for kind, geoms in p.kinds:
     size = rows(m.geom_size, geoms)

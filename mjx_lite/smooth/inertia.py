@@ -34,7 +34,7 @@ def crb(m: Model, cinert: jax.Array, cdof: jax.Array) -> Crb:
 
   Source: `mj_crb`; Featherstone, Rigid Body Dynamics Algorithms, section 6.2.
   """
-  p: SymmetricPlan = m.plan.inertia
+  p = m.plan.inertia
   composite, force = _composite(m, cinert, cdof)
   packed = vector.dot(rows(force, p.row), rows(cdof, p.col))
   return Crb(composite, packed + p.diagonal[:, None] * rows(joint_params.dof_armature(m), p.row))

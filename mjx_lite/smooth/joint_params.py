@@ -43,7 +43,7 @@ def dof_damping(m: Model) -> tuple[jax.Array, jax.Array]:
 
 def _reflected(m, x):
   """Sum gear^2 x over the actuators on each dof's joint, for x (nactuator, ..., W)."""
-  p: JointParamsPlan = m.plan.joint_params
+  p = m.plan.joint_params
   gear = rows(m.actuator_gear, p.first_out)[:, 0]
   gear = gear.reshape(gear.shape[0], *(1,) * (x.ndim - 2), gear.shape[-1])
   return mask_sum(p.by_actuator, gear * gear * x)

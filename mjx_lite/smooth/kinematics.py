@@ -122,13 +122,13 @@ def kinematics(m: Model, qpos: jax.Array, mocap_pos: jax.Array, mocap_quat: jax.
   Source: `mj_kinematics`; the poses of one depth's nodes are computed together.
   Gradient: a zero quaternion counts as the identity, with zero derivative.
   """
-  p: KinematicsPlan = m.plan.kinematics
+  p = m.plan.kinematics
   base_pos, base_quat = _base_poses(m, p, qpos, mocap_pos, mocap_quat)
   joint_pos, joint_quat, shift = _joint_transforms(m, p, qpos)
   # materialize gathered rows: XLA does not vectorize a gather in one kernel with products
   first_pos, first_quat = (rows(x, p.first_joint) for x in (joint_pos, joint_quat))
-  base_pos, base_quat, first_pos, first_quat = linear.materialized((base_pos, base_quat, first_pos, first_quat))
-  pos, rot = linear.materialized((base_pos + quat.rotate(base_quat, first_pos), quat.mul(base_quat, first_quat)))
+  base_pos, base_quat, first_pos, first_quat = linear.materialize((base_pos, base_quat, first_pos, first_quat))
+  pos, rot = linear.materialize((base_pos + quat.rotate(base_quat, first_pos), quat.mul(base_quat, first_quat)))
   pos, rot = join([pos, rows(joint_pos, p.later_joint)]), join([rot, rows(joint_quat, p.later_joint)])
   width = max(pos.shape[-1], rot.shape[-1])  # if all joints are slides, the rotations are shared by all worlds
   local = jnp.concatenate([jnp.broadcast_to(x, (*x.shape[:-1], width)) for x in (pos, rot)], axis=-2)
@@ -150,7 +150,7 @@ def kinematics(m: Model, qpos: jax.Array, mocap_pos: jax.Array, mocap_quat: jax.
   offset, rotation = join([m.body_ipos, m.geom_pos, m.site_pos]), join([m.body_iquat, m.geom_quat, m.site_quat])
   carrier_pos, carrier = vector.split(rows(pose, np.concatenate(bodies)), 3)
   frame_pos = carrier_pos + quat.rotate(carrier, offset)
-  frame_quat = linear.materialized(quat.mul(carrier, rotation))
+  frame_quat = linear.materialize(quat.mul(carrier, rotation))
   frame_mat = quat.to_mat(join([xquat, frame_quat]))
   sizes = m.nbody, m.ngeom, m.nsite
   xmat, *frames = jax.lax.split(frame_mat, (m.nbody, *sizes))
@@ -175,7 +175,7 @@ def _compose(p: KinematicsPlan, local: jax.Array) -> jax.Array:
   def down(poses, x):
     first, row = x
     above = poses.at[row].get(mode="promise_in_bounds")
-    placed = linear.materialized(_placed(above, jax.lax.dynamic_slice_in_dim(poses, first, width)))
+    placed = linear.materialize(_placed(above, jax.lax.dynamic_slice_in_dim(poses, first, width)))
     return jax.lax.dynamic_update_slice_in_dim(poses, placed, first, 0), None
 
   first = 1 + width * np.arange(1, ndepth)
@@ -246,7 +246,7 @@ def _joint_transforms(m, p, qpos):
   angle = rows(qpos, m.jnt_qposadr[p.hinge]) - rows(m.qpos0, m.jnt_qposadr[p.hinge])
   half = 0.5 * angle[:, None]
   hinge_axis = rows(m.jnt_axis, p.hinge)
-  cos, sin = linear.materialized(trig.cos_sin(half))
+  cos, sin = linear.materialize(trig.cos_sin(half))
   hinge_quat = jnp.concatenate([cos, sin * hinge_axis], axis=-2)
   rotation = join([hinge_quat, safe.normalize(rows(qpos, p.quat_adr))])
   arm = rows(m.jnt_pos, np.concatenate([p.hinge, p.ball]))

@@ -81,7 +81,7 @@ def passive(m: Model, qpos, qvel, cdof, xipos, subtree_com, plastic) -> Passive:
   Source: `mj_passive`.
   Gradient: exact for a ball or free spring at its reference.
   """
-  p: PassivePlan = m.plan.passive
+  p = m.plan.passive
   zero = jnp.zeros_like(qvel)
   spring = _spring(m, p, joint_extensions(m, qpos, plastic)) if p.has_spring and m.opt.use_spring else zero
   damper = zero
@@ -104,7 +104,7 @@ class Extensions(NamedTuple):
 
 def joint_extensions(m: Model, qpos, plastic) -> Extensions:
   """Return the extensions of the joint springs; joints without a spring are included."""
-  p: PassivePlan = m.plan.passive
+  p = m.plan.passive
   rest = reference(m, plastic)
   adr = m.jnt_qposadr[p.scalar]
   free_adr = m.jnt_qposadr[p.free][:, None] + np.arange(3)
@@ -133,7 +133,7 @@ def stiffness(m: Model, x: Extensions) -> jax.Array:
 
   Gradient: zero at the reference of a ball or free spring.
   """
-  p: PassivePlan = m.plan.passive
+  p = m.plan.passive
 
   def slope(size, joints):
     first, higher = rows(m.jnt_stiffness, joints), rows(m.jnt_stiffnesspoly, joints)

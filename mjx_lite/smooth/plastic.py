@@ -42,14 +42,14 @@ def plan(s: dict[str, Any]) -> PlasticPlan:
 
 def initial(m: Model) -> jax.Array:
   """Return the initial reference of every plastic joint; entries of tendons are zero. With or without a world axis."""
-  p: PlasticPlan = m.plan.plastic
+  p = m.plan.plastic
   rest = jnp.zeros((m.nplastic - len(p.initial), *m.qpos_spring.shape[1:]), m.qpos_spring.dtype)
   return jnp.concatenate([rows(m.qpos_spring, p.initial), rest])
 
 
 def reference(m: Model, plastic: jax.Array) -> jax.Array:
   """Return the configuration (nq, W) at which the joint springs are at rest."""
-  p: PlasticPlan = m.plan.plastic
+  p = m.plan.plastic
   return join([m.qpos_spring, plastic], p.reference) if len(p.initial) else m.qpos_spring
 
 
@@ -59,7 +59,7 @@ def advance(m: Model, qpos: jax.Array, plastic: jax.Array) -> jax.Array:
   Source: MuJoCo documentation, joint springyield; `mj_advance`.
   Gradient: that of the elastic side at exactly the yield limit.
   """
-  p: PlasticPlan = m.plan.plastic
+  p = m.plan.plastic
   if not len(p.initial) or not m.opt.use_spring:
     return plastic
   limit = jnp.maximum(m.jnt_springyield, 0)

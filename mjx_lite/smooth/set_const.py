@@ -101,7 +101,7 @@ def constants(m: Model) -> Constants:
   Source: `mj_setConst`.
   Gradient: for `actuator_acc0`, zero where an actuator moves nothing; for `dof_length`, that of the largest distance.
   """
-  p: SetConstPlan = m.plan.set_const
+  p = m.plan.set_const
   width = max(x.shape[-1] for x in jax.tree.leaves(m))
   total = vector.total(m.body_mass)[None]
   subtree = jnp.concatenate([total, mask_sum(m.plan.com.subtree, m.body_mass)[1:]])

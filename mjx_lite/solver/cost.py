@@ -146,7 +146,7 @@ def zones(p: Any, rows: Rows, jar: jax.Array) -> Zones:
   force, weight = independent.force(inside, x), jnp.where(inside, independent.d, 0)
   if not is_cone(p):
     return Zones(force, weight, None)
-  c, d = linear.materialized(_cone(p, rows, jar)), _by_contact(p, rows.D)
+  c, d = linear.materialize(_cone(p, rows, jar)), _by_contact(p, rows.D)
   middle_force, block = _middle(rows.jacobian.mu[:, : p.contact.ndir - 1], c)
   bottom = c.bottom[:, None]
   push, stiff = jnp.where(bottom, -d * c.jar, middle_force), jnp.where(bottom, d, 0)
@@ -285,15 +285,15 @@ def _cones_along(p: Any, rows: Rows, start: Zones, jar, jv) -> Callable[[jax.Arr
 
   def line(alpha):
     c1 = _cone_at(p, rows, c0.jar + alpha * v)
-    size1 = linear.materialized(c1.size)
-    c1 = linear.materialized(c1._replace(size=size1, gap=c1.jar[:, 0] - size1))
+    size1 = linear.materialize(c1.size)
+    c1 = linear.materialize(c1._replace(size=size1, gap=c1.jar[:, 0] - size1))
     both, weight = c0.bottom & c1.bottom, jnp.where(c1.bottom, square, 0)
     cost = jnp.where(both, 0.5 * alpha * alpha * square, _bottom_cost(c1, d) - energy0 + alpha * push)
     rise = jnp.where(both, alpha * square, push + jnp.where(c1.bottom, vector.dot(d * c1.jar, v), 0))
     change = _middle_change(c0, c1, move, alpha)
     middle_rise, middle_weight = _middle_slope(c1, move)
     terms = cost + change, rise + middle_rise, weight + middle_weight
-    return Line(*(vector.total(linear.apart(x, c1.size, c1.gap)) for x in terms))
+    return Line(*(vector.total(linear.no_alias(x, c1.size, c1.gap)) for x in terms))
 
   return line
 

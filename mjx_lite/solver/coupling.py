@@ -55,14 +55,14 @@ def choose(m: Model, j: Jacobian, a: jax.Array) -> Chosen:
   c = m.plan.contact
   size, index = max(1, _ROWS // c.ndir), np.arange(c.ncon, dtype=np.int32)[:, None]
   moves = c.sides.are_moving(j.body, a.dtype)
-  between = linear.materialized((moves[: c.ncon] * moves[c.ncon :] > 0) & (a[:, 0, 0] > 0))
+  between = linear.materialize((moves[: c.ncon] * moves[c.ncon :] > 0) & (a[:, 0, 0] > 0))
   count = vector.total(between.astype(a.dtype))
-  fits = linear.materialized(jnp.all(count <= 2 * size))
+  fits = linear.materialize(jnp.all(count <= 2 * size))
   candidates = between & fits
   number = jnp.where(fits, jnp.max(jnp.minimum(count, size)), 0).astype(jnp.int32)
   slot = extreme.true_rows(candidates, size, number)
   among = candidates & (index <= slot[-1])
-  return Chosen(slot, number, among, linear.materialized(between & ~among))
+  return Chosen(slot, number, among, linear.materialize(between & ~among))
 
 
 def factor(m: Model, f: Factor, j: Jacobian, a: jax.Array, chosen: Chosen) -> Update:
@@ -74,20 +74,20 @@ def factor(m: Model, f: Factor, j: Jacobian, a: jax.Array, chosen: Chosen) -> Up
   def add(state):
     k, paths, matrix = state
     slot = chosen.slot[k][None]
-    exists, slot = slot < c.ncon, linear.materialized(jnp.minimum(slot, c.ncon - 1))
+    exists, slot = slot < c.ncon, linear.materialize(jnp.minimum(slot, c.ncon - 1))
     side = jnp.concatenate([slot, slot + c.ncon])
-    basis, body = gather(j.basis, side), linear.materialized(gather(bodies, side))
+    basis, body = gather(j.basis, side), linear.materialize(gather(bodies, side))
     root = _root(jnp.where(exists[0], gather(a, slot)[0], 0))
     sign = np.array([-1, 1]).reshape(2, 1, 1, 1).astype(a.dtype)
     wrench = sign * vector.add(root[i][:, None] * basis[:, i, None] for i in range(c.ndir))
-    path = linear.materialized(articulated.way_up(m, f, body, linear.materialized(wrench)))
+    path = linear.materialize(articulated.way_up(m, f, body, linear.materialize(wrench)))
     paths = jax.tree.map(lambda x, y: jax.lax.dynamic_update_slice_in_dim(x, y[None], k, 0), paths, path)
-    motion = linear.materialized(_moved(response, path))
+    motion = linear.materialize(_moved(response, path))
 
     def product(state):
       i, matrix = state
       block = _product(path, motion, _at(paths, i)) + jnp.where(i == k, np.eye(c.ndir, dtype=a.dtype)[..., None], 0)
-      block = linear.materialized(block)
+      block = linear.materialize(block)
       matrix = jax.lax.dynamic_update_slice(matrix, block, (k * c.ndir, i * c.ndir, jnp.int32(0)))
       return i + 1, jax.lax.dynamic_update_slice(matrix, jnp.swapaxes(block, 0, 1), (i * c.ndir, k * c.ndir, jnp.int32(0)))
 
@@ -122,22 +122,22 @@ def _corrected(m: Model, f: Factor, update: Update, half: Half) -> Half:
       value = vector.total((path.pull * rest[:, :, None]).reshape(-1, ndir, width))
     if f.free is not None:
       value = value + vector.total(vector.dot(path.wrench, gather(motion, path.joint)[:, None]))
-    return k + 1, jax.lax.dynamic_update_slice_in_dim(projected, linear.materialized(value)[None], k, 0)
+    return k + 1, jax.lax.dynamic_update_slice_in_dim(projected, linear.materialize(value)[None], k, 0)
 
   projected = jnp.zeros((len(update.path.pull), ndir, width), flat.dtype)
   _, projected = jax.lax.while_loop(lambda s: s[0] < update.number, project, (jnp.int32(0), projected))
-  force = linear.materialized(vector.mat_vec(update.inverse, projected.reshape(-1, width))).reshape(projected.shape)
+  force = linear.materialize(vector.mat_vec(update.inverse, projected.reshape(-1, width))).reshape(projected.shape)
   index = np.arange(half.rest.shape[0] * half.rest.shape[1], dtype=np.int32).reshape(*half.rest.shape[:2], 1)
   joint = np.arange(len(half.free), dtype=np.int32)[:, None]
 
   def apply(state):
     k, rest, wrench = state
     path, slot_force = _at((update.path, force), k)
-    reaction = linear.materialized(vector.dot(path.rest, slot_force))
+    reaction = linear.materialize(vector.dot(path.rest, slot_force))
     for side in range(2):
       rest = rest - jnp.where(index == path.place[:, None, side], reaction[:, None, side], 0)
     if f.free is not None:
-      total = linear.materialized(vector.add(path.wrench[:, i] * slot_force[i] for i in range(ndir)))
+      total = linear.materialize(vector.add(path.wrench[:, i] * slot_force[i] for i in range(ndir)))
       for side in range(2):
         wrench = wrench + jnp.where((joint == path.joint[side])[:, None], total[side], 0)
     return k + 1, rest, wrench
@@ -156,7 +156,7 @@ def _response(f: Factor) -> jax.Array:
   """Compute the motion (nfree, 6, 6, W) of the free joints' bodies per unit wrench on each body."""
   if f.free is None:
     return f.free_cdof
-  half = linear.materialized(vector.mat_mat(f.free.inverse, f.free_cdof))
+  half = linear.materialize(vector.mat_mat(f.free.inverse, f.free_cdof))
   return vector.mat_mat(vector.transpose(f.free_cdof), half)
 
 
@@ -173,12 +173,12 @@ def _product(path: Way, motion: jax.Array, path2: Way) -> jax.Array:
   out = vector.add(
     jnp.where((path.place == path2.place[:, side, None])[:, :, None], path2.rest[:, side, None], 0) for side in range(2)
   )
-  terms = (path.pull[..., :, None, :] * linear.materialized(out)[..., None, :, :]).reshape(-1, ndir * ndir, width)
+  terms = (path.pull[..., :, None, :] * linear.materialize(out)[..., None, :, :]).reshape(-1, ndir * ndir, width)
   total = vector.total(terms) if len(terms) else jnp.zeros((ndir * ndir, width), path.pull.dtype)
   if motion.size:
     for i in range(2):
       same = (path.joint[i] == path2.joint).astype(motion.dtype)
-      shared = linear.materialized(vector.add(same[k] * path2.wrench[k] for k in range(2)))
+      shared = linear.materialize(vector.add(same[k] * path2.wrench[k] for k in range(2)))
       total = total + vector.dot(motion[i][:, None], shared[None]).reshape(ndir * ndir, width)
   return total.reshape(ndir, ndir, width)
 
@@ -199,7 +199,7 @@ def _root(a: jax.Array) -> list[jax.Array]:
       for j in range(k + 1, i + 1):
         remainder[i][j] = remainder[i][j] - column[i] * column[j]
     columns.append(column)
-  return [linear.materialized(jnp.stack([columns[k][i] for k in range(n)])) for i in range(n)]
+  return [linear.materialize(jnp.stack([columns[k][i] for k in range(n)])) for i in range(n)]
 
 
 def _inverse(a: jax.Array, number: jax.Array, size: int) -> jax.Array:
@@ -215,10 +215,10 @@ def _inverse(a: jax.Array, number: jax.Array, size: int) -> jax.Array:
     k, a = state
     first = k * size
     here = (index >= first) & (index < first + size)
-    row = linear.materialized(jax.lax.dynamic_slice_in_dim(a, first, size))
+    row = linear.materialize(jax.lax.dynamic_slice_in_dim(a, first, size))
     inverse = _small_inverse(jax.lax.dynamic_slice_in_dim(row, first, size, 1))
-    side = linear.materialized(jnp.where(here, -(index == first + within).astype(a.dtype), row))
-    scaled = linear.materialized(vector.add(inverse[:, i, None] * side[i] for i in range(size)))
+    side = linear.materialize(jnp.where(here, -(index == first + within).astype(a.dtype), row))
+    scaled = linear.materialize(vector.add(inverse[:, i, None] * side[i] for i in range(size)))
     return k + 1, jnp.where(here[:, None] | here, 0, a) - vector.add(side[i][:, None] * scaled[i] for i in range(size))
 
   _, swept = jax.lax.while_loop(lambda s: s[0] < number, sweep, (jnp.int32(0), a))
@@ -230,5 +230,5 @@ def _small_inverse(a: jax.Array) -> jax.Array:
   for k in range(len(a)):
     here = np.arange(len(a))[:, None] == k
     side = jnp.where(here, -1, a[k])
-    a = linear.materialized(jnp.where(here[:, None] | here, 0, a) - side[:, None] * (side / a[k, k]))
+    a = linear.materialize(jnp.where(here[:, None] | here, 0, a) - side[:, None] * (side / a[k, k]))
   return -a

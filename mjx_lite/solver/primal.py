@@ -101,13 +101,13 @@ def point(p: Problem, qacc: jax.Array) -> tuple[jax.Array, jax.Array]:
 
 def _residual(p: Problem, qacc: jax.Array) -> jax.Array:
   jacc = jacobian.mul(p.model, p.rows.jacobian, p.metric.cdof, qacc)
-  return linear.apart(jacc - p.rows.aref, jacc)
+  return linear.no_alias(jacc - p.rows.aref, jacc)
 
 
 def gradient(p: Problem, ma: jax.Array, zones: cost.Zones) -> jax.Array:
   """Compute the gradient of the objective: M a - f_smooth - J' force."""
   pull = jacobian.mul_t(p.model, p.rows.jacobian, p.metric.cdof, zones.force)
-  return linear.apart(ma - p.qfrc_smooth - pull, ma, pull)
+  return linear.no_alias(ma - p.qfrc_smooth - pull, ma, pull)
 
 
 def steepness(p: Problem, grad: jax.Array) -> jax.Array:
@@ -134,8 +134,10 @@ def start(p: Problem, warmstart: jax.Array, memory: Any) -> _Iterate:
   if m.opt.use_warmstart:
     ma_warm, jar_warm = point(p, warmstart)
     gauss = 0.5 * vector.total((ma_warm - p.qfrc_smooth) * (warmstart - p.qacc_smooth))
-    warm = linear.materialized(gauss + cost.row_cost(m.plan, p.rows, jar_warm) < cost.row_cost(m.plan, p.rows, jar))
-    qacc, ma, jar = (linear.apart(jnp.where(warm, a, b), a, b) for a, b in ((warmstart, qacc), (ma_warm, ma), (jar_warm, jar)))
+    warm = linear.materialize(gauss + cost.row_cost(m.plan, p.rows, jar_warm) < cost.row_cost(m.plan, p.rows, jar))
+    qacc, ma, jar = (
+      linear.no_alias(jnp.where(warm, a, b), a, b) for a, b in ((warmstart, qacc), (ma_warm, ma), (jar_warm, jar))
+    )
   width = jar.shape[-1]
   none, infinite = jnp.zeros((width,), bool), jnp.full((width,), jnp.inf, qacc.dtype)
   zero = jnp.zeros((width,), jnp.int32)
@@ -203,9 +205,9 @@ def _search(p: Problem, method: Method, s: _Iterate) -> tuple[_Iterate, jax.Arra
   slope, curvature, length2 = map(vector.total, (s.grad * direction, direction * mv, direction * direction))
   gtol = tol * m.opt.ls_tolerance * safe.sqrt(length2) / p.scale
   found = linesearch.search(m.plan, p.rows, s.zones, s.jar, jv, slope, 0.5 * curvature, gtol, m.opt.ls_iterations)
-  alpha = linear.materialized(jnp.where(done, 0, found.alpha))  # one buffer: see linear.materialized
+  alpha = linear.materialize(jnp.where(done, 0, found.alpha))  # one buffer: see linear.materialize
   stuck = alpha == 0
-  qacc, ma, jar = (linear.apart(a + alpha * b, a, b) for a, b in ((s.qacc, direction), (s.ma, mv), (s.jar, jv)))
+  qacc, ma, jar = (linear.no_alias(a + alpha * b, a, b) for a, b in ((s.qacc, direction), (s.ma, mv), (s.jar, jv)))
   after = s._replace(
     qacc=qacc,
     ma=ma,

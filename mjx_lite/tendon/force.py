@@ -61,7 +61,7 @@ def forces(m: Model, length: jax.Array, velocity: jax.Array, ten_J: jax.Array, p
   Source: `mj_passive`; MuJoCo documentation, gePolynomial.
   Gradient: zero at the ends of the dead band, the derivative from inside.
   """
-  p: TendonForcePlan = m.plan.tendon_force
+  p = m.plan.tendon_force
   spring = damper = jnp.zeros((m.nv, length.shape[-1]), length.dtype)
   if p.has_spring and m.opt.use_spring:
     spring = tendon.to_joints(m, ten_J, _spring(m, length, plastic))
@@ -72,7 +72,7 @@ def forces(m: Model, length: jax.Array, velocity: jax.Array, ten_J: jax.Array, p
 
 def tension(m: Model, length: jax.Array, velocity: jax.Array, plastic: jax.Array) -> jax.Array:
   """Return the spring and damper force (ntendon, W) along the tendons, positive where it makes them longer."""
-  p: TendonForcePlan = m.plan.tendon_force
+  p = m.plan.tendon_force
   out = jnp.zeros_like(length)
   if p.has_spring and m.opt.use_spring:
     out = out + _spring(m, length, plastic)
@@ -83,7 +83,7 @@ def tension(m: Model, length: jax.Array, velocity: jax.Array, plastic: jax.Array
 
 def of_actuators(m: Model, actuator_force: jax.Array) -> jax.Array:
   """Return the force (ntendon, W) of the actuators along the tendons, from the forces of all outputs (nout, W)."""
-  p: TendonForcePlan = m.plan.tendon_force
+  p = m.plan.tendon_force
   return group_sum(p.by_actuator, rows(m.actuator_gear, p.actuator_out)[:, 0] * rows(actuator_force, p.actuator_out))
 
 
@@ -101,7 +101,7 @@ def _damper(m, velocity):
 
 def slopes(m: Model, length: jax.Array, velocity: jax.Array, plastic: jax.Array) -> tuple[jax.Array, jax.Array]:
   """Return the stiffness and damping (ntendon, W) at a state, at least zero; the stiffness is zero within the dead band."""
-  p: TendonForcePlan = m.plan.tendon_force
+  p = m.plan.tendon_force
   stiffness = slope = jnp.zeros_like(velocity)
   if p.has_spring and m.opt.use_spring:
     x, k, higher = extension(m, length, plastic), m.tendon_stiffness, m.tendon_stiffnesspoly
@@ -125,7 +125,7 @@ def reflected(m: Model, x: jax.Array) -> jax.Array:
 
   Source: `mj_actuatorDamping`, `mj_actuatorArmature`.
   """
-  p: TendonForcePlan = m.plan.tendon_force
+  p = m.plan.tendon_force
   gear = rows(m.actuator_gear, p.actuator_out)[:, 0]
   x = rows(x, p.actuator)
   return group_sum(p.by_actuator, x * (gear * gear).reshape(len(p.actuator), *(1,) * (x.ndim - 2), -1))
@@ -133,7 +133,7 @@ def reflected(m: Model, x: jax.Array) -> jax.Array:
 
 def extension(m: Model, length: jax.Array, plastic: jax.Array) -> jax.Array:
   """Return the signed extension (ntendon, W) of the tendons beyond the dead bands of their springs."""
-  p: TendonForcePlan = m.plan.tendon_force
+  p = m.plan.tendon_force
   band = m.tendon_lengthspring
   if len(p.plastic):
     band = join([band, rows(plastic, p.plastic_adr)], p.band_order)
@@ -162,7 +162,7 @@ def yielded(m: Model, plastic, length, ten_J, qpos, qvel) -> jax.Array:
   Source: MuJoCo 4.0 documentation, tendon springyield.
   Gradient: that of the branch taken.
   """
-  p: TendonForcePlan = m.plan.tendon_force
+  p = m.plan.tendon_force
   if not len(p.plastic) or not m.opt.use_spring:
     return plastic
   after = length + m.opt.timestep * tendon.velocity(m, ten_J, qvel)

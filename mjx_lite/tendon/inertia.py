@@ -77,8 +77,8 @@ def second_derivative(m: Model, site_xpos, subtree_com, cvel, cdof_dot, qvel) ->
   Source: `mj_tendonDot`.
   Gradient: zero for a segment of length zero.
   """
-  p: TendonInertiaPlan = m.plan.tendon_inertia
-  t: tendon.TendonPlan = m.plan.tendon
+  p = m.plan.tendon_inertia
+  t = m.plan.tendon
   ends = t.path.straight[t.moving]
   acc = mask_sum(m.plan.com.ancestor_dof, cdof_dot, qvel[:, None])
 

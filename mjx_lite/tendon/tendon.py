@@ -178,7 +178,7 @@ def tendon(m: Model, qpos, site_xpos, geom_xpos, geom_xmat, subtree_com, cdof) -
   Source: `mj_tendon`. The points that MuJoCo draws (`wrap_xpos`, `ten_wrapadr`, ...) are not computed.
   Gradient: zero for a segment of length zero; the pull of this segment is along x, as in C.
   """
-  p: TendonPlan = m.plan.tendon
+  p = m.plan.tendon
   parts, pulls = _segments(m, p, site_xpos, geom_xpos, geom_xmat)
   if len(p.path.fixed_wrap):
     parts.insert(0, rows(m.wrap_prm, p.path.fixed_wrap) * rows(qpos, p.joint_adr))
@@ -197,7 +197,7 @@ def on_bodies(m: Model, tension: jax.Array, site_xpos, geom_xpos, geom_xmat, sub
 
   Source: `mj_rnePostConstraint`.
   """
-  p: TendonPlan = m.plan.tendon
+  p = m.plan.tendon
   _, pulls = _segments(m, p, site_xpos, geom_xpos, geom_xmat)
   point, force = (join([x[k] for x in pulls]) for k in (0, 1))
   force = force * rows(tension, p.every_tendon)[:, None]
@@ -245,7 +245,7 @@ def shared(m: Model, x: jax.Array, pulley: np.ndarray) -> jax.Array:
 
 def fixed_length(m: Model, qpos: jax.Array) -> jax.Array:
   """Return the lengths (ntendon, W) of the fixed tendons, 0 for spatial tendons."""
-  p: TendonPlan = m.plan.tendon
+  p = m.plan.tendon
   return group_sum(p.fixed_length, rows(m.wrap_prm, p.path.fixed_wrap) * rows(qpos, p.joint_adr))
 
 
@@ -268,13 +268,13 @@ def _jacobian(m, p, pulls, subtree_com, cdof):
 
 def velocity(m: Model, ten_J: jax.Array, qvel: jax.Array) -> jax.Array:
   """Return the rates of the lengths: J qvel (ntendon, W)."""
-  p: TendonPlan = m.plan.tendon
+  p = m.plan.tendon
   return group_sum(p.by_tendon, ten_J * rows(qvel, p.entry_dof))
 
 
 def to_joints(m: Model, ten_J: jax.Array, force: jax.Array) -> jax.Array:
   """Return the joint-space force (nv, W) of tendon forces (ntendon, W): J' force."""
-  p: TendonPlan = m.plan.tendon
+  p = m.plan.tendon
   return group_sum(p.by_dof, ten_J * rows(force, p.entry_tendon))
 
 

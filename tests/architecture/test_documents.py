@@ -66,9 +66,6 @@ def test_the_site_has_the_notebooks_that_have_been_written(tmp_path):
   assert write_notebooks.on_config(config)["nav"] == [nav[0], chapter, nav[1]]
 
 
-@pytest.mark.xfail(
-  strict=True, reason="the notebooks still have outputs: jupyter nbconvert --clear-output --inplace notebooks/*.ipynb"
-)
 def test_notebooks_are_committed_without_outputs():
   for notebook in write_notebooks.NOTEBOOKS.glob("*.ipynb"):
     cells = json.loads(notebook.read_text())["cells"]

@@ -25,7 +25,7 @@ def test_kernels_of_loops_count_as_often_as_they_run():
 
 def test_a_barrier_starts_no_work():
   """Two kernels, with a barrier in the compiled program between them."""
-  found = timing.compile_program(lambda x: jnp.cos(linear.materialized(jnp.sin(x))), jnp.ones((64, 64)))
+  found = timing.compile_program(lambda x: jnp.cos(linear.materialize(jnp.sin(x))), jnp.ones((64, 64)))
   text = found.call.as_text()  # pyright: ignore[reportFunctionMemberAccess]
   assert (" call(" in text) == (jax.default_backend() == "cpu")
   assert found.kernels == found.launches == (2 if jax.default_backend() == "cpu" else 1)

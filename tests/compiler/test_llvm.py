@@ -313,12 +313,12 @@ def test_too_long_a_step_is_xlas(monkeypatch):
 def test_models_that_are_xlas():
   """Searches for contacts, capacities, and numbers of double precision."""
   swing = mujoco.MjModel.from_xml_string(straight.SWING)
-  assert mjx.put_model(swing).is_straight
-  assert not mjx.put_model(swing, ncon_max=1).is_straight
-  assert not mjx.put_model(load("convex")).is_straight
-  assert not mjx.put_model(load("pairs")).is_straight
+  assert mjx.put_model(swing).fits_kernel
+  assert not mjx.put_model(swing, ncon_max=1).fits_kernel
+  assert not mjx.put_model(load("convex")).fits_kernel
+  assert not mjx.put_model(load("pairs")).fits_kernel
   with jax.enable_x64(True):
-    assert not mjx.put_model(swing).is_straight and not llvm.is_on()
+    assert not mjx.put_model(swing).fits_kernel and not llvm.is_on()
 
 
 @pytest.mark.parametrize("triple, vectors_of_four", [

@@ -425,7 +425,7 @@ def test_what_only_derivatives_see_is_no_result():
   """Bound, named and stopped values are what they were, and a region hands them on to nobody."""
 
   def function(x):
-    same = linear.bound(jax.lax.stop_gradient(x), x * 2)
+    same = linear.depend_on(jax.lax.stop_gradient(x), x * 2)
     return jnp.sin(same) + jax.ad_checkpoint.checkpoint_name(same, "kept"), same
 
   closed = jax.make_jaxpr(function)(jnp.ones(3))

@@ -30,7 +30,7 @@ def scene():
 def test_which_fields(scene):
   _, m, full, lean = scene
   fields = set(pytree.specs(mjx.Data))
-  assert set(pytree.handed_names(mjx.Data)) == NAMES
+  assert set(pytree.optional_fields(mjx.Data)) == NAMES
   assert set(pytree.present(full)) == fields and set(pytree.present(lean)) == fields - NAMES
   some = mjx.make_data(m, keep=("crb", "xmat"))
   assert set(pytree.present(some)) == fields - NAMES | {"crb", "xmat"}

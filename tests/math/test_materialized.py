@@ -34,7 +34,7 @@ def test_a_choice_is_made_once(jit):
   """Each of its two comparisons is in the program once, though four results depend on it: rounded anew, they might differ."""
 
   def use(x, y):
-    first, second = linear.materialized((x * x + x <= y, x * y <= 1))
+    first, second = linear.materialize((x * x + x <= y, x * y <= 1))
     return jnp.where(first, y, x), jnp.where(second, y, x) * x[0], jnp.sum(jnp.where(first, x, y), axis=0), first, second
 
   x, y = jax.random.normal(jax.random.key(0), (2, 6, 16))
@@ -49,9 +49,9 @@ def test_what_is_computed_apart_does_not_overwrite_its_operands():
   """They are wanted by the barrier behind it, in XLA's program as it is run."""
 
   def gradient(x, keep):
-    y = linear.materialized(jnp.sin(x))
+    y = linear.materialize(jnp.sin(x))
     z = y - jnp.cos(x)
-    return 2 * (linear.apart(z, y) if keep else linear.materialized(z))
+    return 2 * (linear.no_alias(z, y) if keep else linear.materialize(z))
 
   for keep in (True, False):
     program = mjx.jit(gradient, static_argnums=1).lower(jnp.zeros((9, 64)), keep).compile().as_text() or ""
@@ -62,19 +62,19 @@ def test_computed_apart_changes_no_value_and_no_derivative():
   x = jnp.arange(1.0, 4)
 
   def cubes(x):
-    return jnp.sum(linear.apart(x**3, x))
+    return jnp.sum(linear.no_alias(x**3, x))
 
   np.testing.assert_allclose(jax.jit(jax.grad(cubes))(x), 3 * x**2)
   np.testing.assert_allclose(jax.jvp(cubes, (x,), (x,))[1], jnp.sum(3 * x**3))
   np.testing.assert_allclose(jax.jit(jax.hessian(cubes))(x), np.diag(6 * x))
-  np.testing.assert_allclose(jax.vmap(lambda y: linear.apart(y**3, x))(jnp.stack([x, 2 * x])), np.stack([x**3, 8 * x**3]))
+  np.testing.assert_allclose(jax.vmap(lambda y: linear.no_alias(y**3, x))(jnp.stack([x, 2 * x])), np.stack([x**3, 8 * x**3]))
 
 
 def test_it_changes_no_value_and_no_derivative():
   x = jnp.arange(1.0, 4)
 
   def cubes(x):
-    y, index = linear.materialized((x**3, jnp.arange(3)))
+    y, index = linear.materialize((x**3, jnp.arange(3)))
     return jnp.sum(y * index)
 
   np.testing.assert_allclose(jax.grad(cubes)(x), 3 * x**2 * np.arange(3))

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mjx_lite.compiler import regions
-from mjx_lite.ops.lanes import in_lanes
+from mjx_lite.ops.lanes import map_where
 
 
 def squares(x, weight, wanted):
@@ -18,7 +18,7 @@ def squares(x, weight, wanted):
     a, b = (v if lanes is None else lanes.take(v) for v in (x, weight))
     return a * a * b[:, None], jnp.full((a.shape[0], a.shape[-1]), a.shape[-1])
 
-  return in_lanes(wanted, make, (jnp.full_like(x, -1), jnp.zeros(wanted.shape, int)))
+  return map_where(wanted, make, (jnp.full_like(x, -1), jnp.zeros(wanted.shape, int)))
 
 
 @settings(max_examples=30, deadline=None)
@@ -38,7 +38,7 @@ def sifted(x, worth, wanted):
     a, good = (v if lanes is None else lanes.take(v) for v in (x, worth))
     return (jnp.where(asked, a * a, jnp.nan), jnp.arange(good.shape[-1]) + 0 * good), good
 
-  return in_lanes(wanted, make, (jnp.full_like(x, -1), jnp.zeros(wanted.shape, int)), sift=True)
+  return map_where(wanted, make, (jnp.full_like(x, -1), jnp.zeros(wanted.shape, int)), sift=True)
 
 
 @settings(max_examples=30, deadline=None)
@@ -50,7 +50,7 @@ def test_what_is_wanted_is_sifted(number, width, part, kept, seed):
   both = wanted & worth
   np.testing.assert_array_equal(found.swapaxes(0, 1)[:, both], (x * x).swapaxes(0, 1)[:, both])
   assert np.isfinite(found).all()
-  if regions.are_several(width):
+  if regions.is_tile(width):
     np.testing.assert_array_equal(found.swapaxes(0, 1)[:, ~both], -1)
     np.testing.assert_array_equal(lane[both], np.arange(both.sum()) % 16)  # next to each other again
 

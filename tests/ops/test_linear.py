@@ -63,7 +63,7 @@ def test_bound_is_the_identity_but_for_where_jax_computes():
 
   def last(k, x, bind):
     def body(carry, _):
-      (c,) = linear.bound((k,), carry) if bind else (k,)
+      (c,) = linear.depend_on((k,), carry) if bind else (k,)
       return carry * jnp.sin(c), None
 
     return jax.lax.scan(body, x, None, length=3)[0]

@@ -22,7 +22,7 @@ def separation(offset: jax.Array, rotation: jax.Array, half_a: jax.Array, half_b
     rotation: (n, 3, 3, W) rotation of the second box relative to the first box.
     half_a, half_b: (n, 3, W or 1) half sizes of the first and the second box [m].
   """
-  offset, rotation = linear.materialized((offset, rotation))
+  offset, rotation = linear.materialize((offset, rotation))
   t, a, b = ([x[:, i] for i in range(3)] for x in (offset, half_a, half_b))
   r = [[rotation[:, i, j] for j in range(3)] for i in range(3)]
   size = [[jnp.abs(x) for x in row] for row in r]

@@ -15,7 +15,7 @@ from mjx_lite.collision.convex.hulls import GeomHulls
 from mjx_lite.collision.shapes import NO_CONTACT, Contacts, Shape, make_contacts, only_where
 from mjx_lite.math import vector
 from mjx_lite.model.enums import GeomType
-from mjx_lite.ops.lanes import in_lanes
+from mjx_lite.ops.lanes import map_where
 from mjx_lite.ops.select import gather
 
 NCON = 4
@@ -198,7 +198,7 @@ def _nearest(a: support.ConvexShape, b: support.ConvexShape, margin: jax.Array, 
     index_b=index,
     lost=jnp.zeros(wanted.shape, bool),
   )
-  return in_lanes(wanted, look, nothing, sift=True)
+  return map_where(wanted, look, nothing, sift=True)
 
 
 def _further(q: _Chosen, a: Shape, b: Shape, single: _Single, margin: jax.Array) -> manifold.Manifold:
@@ -233,4 +233,4 @@ def _further(q: _Chosen, a: Shape, b: Shape, single: _Single, margin: jax.Array)
     return manifold.manifold(manifold.take_lanes(side_a, lanes), manifold.take_lanes(side_b, lanes), normal, limit, close)
 
   zero, number = jnp.zeros((len(position), 4, 3, width), position.dtype), jnp.zeros(margin.shape, jnp.int32)
-  return in_lanes(wanted, look, manifold.Manifold(jnp.full_like(zero[:, :, 0], NO_CONTACT), zero, single.normal, number))
+  return map_where(wanted, look, manifold.Manifold(jnp.full_like(zero[:, :, 0], NO_CONTACT), zero, single.normal, number))

@@ -118,9 +118,9 @@ def farthest(cells: CubeMap, which: Any, along: jax.Array) -> jax.Array:
   Returns:
     indices (P, ..., W) of corners.
   """
-  along = linear.materialized(jax.lax.stop_gradient(along))
+  along = linear.materialize(jax.lax.stop_gradient(along))
   part = _part(cells, jnp.asarray(which).reshape(len(which), *(1,) * (along.ndim - 3), -1), along)
-  first, nblock = linear.materialized((_at(cells.first, part), _at(cells.nblock, part)))
+  first, nblock = linear.materialize((_at(cells.first, part), _at(cells.nblock, part)))
   table, within = jnp.asarray(cells.vert, along.dtype), np.arange(_BLOCK, dtype=np.int32)[:, None]
 
   def look(k, found):

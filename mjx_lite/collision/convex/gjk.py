@@ -120,7 +120,7 @@ def find(a: ConvexShape, b: ConvexShape, reach: jax.Array, iterations: int, aske
 
 def _height(s: State) -> jax.Array:
   """Return the height (P, W) of the simplex along the normal [m]."""
-  return linear.materialized(jnp.max(jnp.where(s.on, vector.dot(s.y, s.normal[:, None]), -jnp.inf), axis=1))
+  return linear.materialize(jnp.max(jnp.where(s.on, vector.dot(s.y, s.normal[:, None]), -jnp.inf), axis=1))
 
 
 def _leave_elsewhere(p: Problem, s: State, asked: jax.Array | bool, no: jax.Array) -> tuple[State, shortest.Exit, jax.Array]:

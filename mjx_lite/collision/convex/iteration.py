@@ -206,7 +206,7 @@ class _Progress(NamedTuple):
 def _improve(p: Problem, s: State) -> tuple[State, _Progress]:
   """Return the state with a better simplex, and what the step found."""
   w, point_a, point_b, index_a, index_b = p.support(-s.v)
-  w, point_a, point_b = linear.materialized((w, point_a, point_b))
+  w, point_a, point_b = linear.materialize((w, point_a, point_b))
   rel, y_rel = w - s.target, s.y - s.target[:, None]
   v2, ahead = vector.dot(s.v, s.v), vector.dot(s.v, rel)
   fresh = ~s.on.any(axis=1)
@@ -220,7 +220,7 @@ def _improve(p: Problem, s: State) -> tuple[State, _Progress]:
   # rounding may hide the progress of a step that only rotates the simplex, on the path to a farther vertex
   slack = jnp.where(v2 - ahead > _UNFINISHED * v2, jnp.asarray(1 + _UNFINISHED, v2.dtype), 1)
   stop |= ~fresh & ~inside & (vector.dot(point, point) >= slack * v2)
-  stop, inside, far = linear.materialized((stop, inside, far))
+  stop, inside, far = linear.materialize((stop, inside, far))
   inside &= ~stop
   keep = stop | s.done
   slot = jnp.argmin(jnp.where(span, 1, 0), axis=1)[:, None] == np.arange(3)[:, None]
@@ -274,8 +274,8 @@ def _decide(p: Problem, s: State, new: State, x: _Progress) -> tuple[State, _Dec
     new: state with the better simplex.
     x: what the step found.
   """
-  v = linear.materialized(new.v)
-  length = linear.materialized(safe.norm(v))
+  v = linear.materialize(new.v)
+  length = linear.materialize(safe.norm(v))
   tired = s.niter >= p.iterations - 1
   doubtful = x.v2 - jnp.maximum(x.ahead, 0) > p.doubt * safe.sqrt(x.v2)  # the distance is between ahead / |v| and |v|
   touch = length <= p.small
@@ -283,9 +283,9 @@ def _decide(p: Problem, s: State, new: State, x: _Progress) -> tuple[State, _Dec
   end = x.stop | tired | inside | touch
   outside = end & ~inside
   n = -v / jnp.where(length > 0, length, 1)[:, None]
-  depth = linear.materialized(vector.dot(n, jnp.where(x.leaves[:, None], x.vertex, v + s.target)))
+  depth = linear.materialize(vector.dot(n, jnp.where(x.leaves[:, None], x.vertex, v + s.target)))
   settled = (s.stage == _DESCEND) & ((vector.dot(n, s.normal) > 1 - p.settles) | (s.placements >= PLACEMENTS) | inside | touch)
-  settled = linear.materialized(settled)
+  settled = linear.materialize(settled)
   done = s.done | x.far & ~x.fresh | outside & (s.stage == _SEPARATE) | end & settled
   known = jnp.where(touch | ~jnp.isfinite(x.outlet), 0, x.outlet + jnp.where(x.leaves, s.step, 0))
   step = jnp.maximum(jnp.where(x.leaves, _GROWTH * s.step, s.step), _BEYOND * known)
@@ -324,7 +324,7 @@ def _retarget(p: Problem, s: State, new: State, x: _Progress, e: _Decision) -> S
   target = jnp.where(moved[:, None], target, s.target)
   # restart with the vertex that is farthest in the direction of the new target
   begin = jnp.where((e.stage == _LEAVE)[:, None], p.away, e.normal)
-  along = linear.materialized(jnp.where(new.on, vector.dot(new.y, begin[:, None]), -jnp.inf))
+  along = linear.materialize(jnp.where(new.on, vector.dot(new.y, begin[:, None]), -jnp.inf))
   first = first_max(along) & new.on
   # but keep the whole triangle if the foot of the origin is on the triangle: the foot of the target is the same
   side = [vector.dot(e.normal, vector.cross(new.y[:, k], new.y[:, (k + 1) % 3])) for k in range(3)]

@@ -318,14 +318,14 @@ def _on_cap(s: Side, normal: jax.Array) -> jax.Array:
 def _clip(reference, nreference, incident, nincident, out, limit):
   """Clip the incident polygon to the part above the reference polygon, up to the limit: points (P, n, 3, W) and their count."""
   nref = reference.shape[1]
-  reference, incident = linear.materialized((reference, incident))
+  reference, incident = linear.materialize((reference, incident))
   size = reference.shape[1] + incident.shape[1]
   slot = np.arange(size, dtype=np.int32)[:, None]
   poly = jnp.pad(incident, ((0, 0), (0, size - incident.shape[1]), (0, 0), (0, 0)), mode="edge")
   last = np.arange(nref, dtype=np.int32)[:, None] == nreference[:, None] - 1
   following = jnp.where(last[:, :, None], reference[:, :1], jnp.roll(reference, -1, axis=1))
   plane = vector.cross(following - reference, out[:, None])
-  plane = linear.materialized(safe.normalize(plane))
+  plane = linear.materialize(safe.normalize(plane))
   exists = np.arange(nref, dtype=np.int32)[:, None] < nreference[:, None]
 
   sides = tuple(jnp.moveaxis(x, 1, 0) for x in (reference, plane, exists))
@@ -350,7 +350,7 @@ def _cut(poly, count, side):
   size = poly.shape[1]
   slot = np.arange(size, dtype=np.int32)[:, None]
   point, normal, real = side
-  height = linear.materialized(vector.dot(poly - point[:, None], normal[:, None]))
+  height = linear.materialize(vector.dot(poly - point[:, None], normal[:, None]))
   inside = height > _HALFSPACE
   wrap = slot == count[:, None] - 1
   after = jnp.where(wrap[:, :, None], poly[:, :1], jnp.roll(poly, -1, axis=1))
@@ -367,13 +367,13 @@ def _cut(poly, count, side):
   low, high = (entries(height, k) for k in (ends, following))
   t = jnp.clip(safe.divide(low, low - high), 0, 1)
   begin = entries(poly, ends)
-  enter, leave = linear.materialized(jnp.moveaxis(begin + t[:, :, None] * (entries(poly, following) - begin), 1, 0))
+  enter, leave = linear.materialize(jnp.moveaxis(begin + t[:, :, None] * (entries(poly, following) - begin), 1, 0))
 
   enters, leaves = (jnp.where(crosses, x, k)[:, None] for x, k in ((enters, size), (leaves, size)))
   crosses, wraps = crosses[:, None], wraps[:, None]
   first = jnp.where(wraps, leaves + 1, 0)  # index of the corner where the polygon enters
   source = jnp.where(crosses & (slot >= first), enters + jnp.maximum(slot - first - 1, 0), slot)
-  new = entries(after, linear.materialized(jnp.minimum(source, size - 1)))
+  new = entries(after, linear.materialize(jnp.minimum(source, size - 1)))
   new = jnp.where((crosses & (slot == first))[:, :, None], enter[:, None], new)
   new = jnp.where((crosses & (slot == jnp.where(wraps, leaves, leaves - enters + 1)))[:, :, None], leave[:, None], new)
   remaining = leaves - enters + 2 + jnp.where(wraps, count[:, None], 0)
@@ -419,9 +419,9 @@ def _wide(points, count, is_edge):
 
   def step(s):
     q, best, biggest, mode, steps = s
-    tried = linear.materialized([jnp.where(mode == k, next_one(q[k]), q[k]) for k in range(4)])
-    size = linear.materialized(area(tried))
-    better = linear.materialized((size > biggest) & (q[0] < n))
+    tried = linear.materialize([jnp.where(mode == k, next_one(q[k]), q[k]) for k in range(4)])
+    size = linear.materialize(area(tried))
+    better = linear.materialize((size > biggest) & (q[0] < n))
     q2 = [jnp.where(better, y, x) for x, y in zip(q, tried, strict=True)]
     best = [jnp.where(better, y, x) for x, y in zip(best, q2, strict=True)]
     # the first corner moves on when the fourth cannot

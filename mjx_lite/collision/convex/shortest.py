@@ -121,8 +121,8 @@ def _axes(furthest: Callable, normal: jax.Array) -> tuple[jax.Array, jax.Array]:
   normal = normal[:, None]
   across = safe.normalize(vector.cross(normal, first_min(jnp.abs(normal)).astype(normal.dtype)))
   axes = jnp.concatenate([normal, across, vector.cross(normal, across)], axis=1)
-  directions = linear.materialized(jnp.stack([axes, -axes], axis=2).reshape(3, 6))
-  return directions, linear.materialized(furthest(directions))
+  directions = linear.materialize(jnp.stack([axes, -axes], axis=2).reshape(3, 6))
+  return directions, linear.materialize(furthest(directions))
 
 
 def _begin(directions: jax.Array, points: jax.Array, known: Known, at: tuple[jax.Array, jax.Array]) -> _State:
@@ -154,7 +154,7 @@ def _lowest(s: _State) -> jax.Array:
 def _better(s: _State, directions: jax.Array, points: jax.Array) -> _State:
   """Return the state with the best of the directions (3, n), if this direction is better than the state's."""
   low, k = first_largest(-vector.dot(directions, points)[:, None])
-  better = linear.materialized(-low[0] < s.depth)
+  better = linear.materialize(-low[0] < s.depth)
   new = directions.at[:, k[0]].get(mode="promise_in_bounds")
   return s._replace(normal=jnp.where(better, new, s.normal), depth=jnp.where(better, -low[0], s.depth))
 
@@ -164,8 +164,8 @@ def _divide(s: _State, furthest: Callable) -> _State:
   t, slots, columns = s.triangles, np.arange(_ROWS, dtype=np.int32)[:, None], np.arange(_COLUMNS, dtype=np.int32)
   low, row = first_largest(-t.low)
   corner, division, whole = (x.at[..., row, columns].get(mode="promise_in_bounds") for x in (t.corner, t.division, t.whole))
-  corner, division, whole, is_open = linear.materialized((corner, division, whole, -low < s.depth - s.known.tolerance))
-  point = linear.materialized(furthest(division))
+  corner, division, whole, is_open = linear.materialize((corner, division, whole, -low < s.depth - s.known.tolerance))
+  point = linear.materialize(furthest(division))
 
   # three parts: each replaces one corner by the new direction. A division on a side makes one part flat
   here = jnp.stack([division, point])[:, None, :, None]
@@ -214,7 +214,7 @@ def _bounded(corner: jax.Array) -> _Triangles:
   on_side = jnp.abs(rise[1])[:, :, None] * ends[0] + jnp.abs(rise[0])[:, :, None] * ends[1]
 
   division = safe.normalize(jnp.concatenate([up[None], on_side.reshape(9, *up.shape)]))
-  division = linear.materialized(division)
+  division = linear.materialize(division)
   height = jnp.max(vector.dot(division[:, None], y[None]), axis=1)
   counts = jnp.concatenate([inside[None], tied.reshape(9, -1)])
   low, which = first_largest(jnp.where(counts, -height, -jnp.inf))
@@ -232,4 +232,4 @@ def _bounded(corner: jax.Array) -> _Triangles:
   low = jnp.where(area2 > SHORTER[n.dtype.itemsize] ** 2 * long2, low, -jnp.inf)
   middle = safe.normalize(vector.add(jnp.where(longest == k, 0, n[k]) for k in range(3)))
   division, whole = jnp.where(halved, middle, division), jnp.where(halved, longest, whole).astype(jnp.int32)
-  return _Triangles(corner, *linear.materialized((-low, division, whole)))
+  return _Triangles(corner, *linear.materialize((-low, division, whole)))

@@ -24,9 +24,9 @@ def nearest(y: jax.Array, on: jax.Array, w: jax.Array, away: jax.Array) -> tuple
     the point (P, 3, W); a mask (P, 3, W) of the vertices that span its face together with w; whether the origin is inside of
     the tetrahedron (P, W); if so, the distance (P, W) from the origin to the outside in direction `away`.
   """
-  e = linear.materialized(y - w[:, None])
+  e = linear.materialize(y - w[:, None])
   n = [vector.cross(e[:, (k + 1) % 3], e[:, (k + 2) % 3]) for k in range(3)]
-  n = linear.materialized(jnp.stack(n, axis=1))  # normal of the triangle of w and y without vertex k
+  n = linear.materialize(jnp.stack(n, axis=1))  # normal of the triangle of w and y without vertex k
   length2, area2 = ([vector.dot(x[:, k], x[:, k]) for k in range(3)] for x in (e, n))
   w2 = vector.dot(w, w)
   tiny = jnp.finfo(w.dtype).eps
@@ -48,7 +48,7 @@ def nearest(y: jax.Array, on: jax.Array, w: jax.Array, away: jax.Array) -> tuple
     size2 = _ratio(height * height, area2[k])
     better = on[:, i] & on[:, j] & (s > 0) & (t > 0) & (s + t < 1) & wide & (size2 < best2)
     best, best2 = jnp.where(better, 7 - (1 << k), best), jnp.where(better, size2, best2)
-  best = linear.materialized(best)
+  best = linear.materialize(best)
   span = jnp.stack([best & 1 << k != 0 for k in range(3)], axis=1)
   edge, normal = (vector.add(jnp.where((best == b)[:, None], x[:, k], 0) for k, b in enumerate(bits))
                   for x, bits in ((e, (1, 2, 4)), (n, (6, 5, 3))))  # fmt: skip

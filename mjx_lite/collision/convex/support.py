@@ -179,7 +179,7 @@ def laid_out(c: ConvexShape) -> ConvexShape:
     return c._replace(table=jnp.asarray(corner[which[:, 0]]))
   by_comparison = _compared if len(corner) <= _COMPARED else gather
   table = tiles.choose(which, single=gather, tile=by_comparison, batch=gather)(corner, which)
-  return c._replace(table=linear.materialized(table))
+  return c._replace(table=linear.materialize(table))
 
 
 def _compared(table: np.ndarray, index: jax.Array) -> jax.Array:

@@ -175,7 +175,7 @@ def _points(p: _Posed, n: jax.Array) -> tuple[jax.Array, jax.Array]:
     local = -vector.mat_t_vec(p.rotation, n)
     move = support.curved_point(p.b, local[:, None], p.index_b, pb)
     pb = jnp.where(p.frozen_b[:, None, None], pb, move)
-  return linear.materialized((pa - p.position[:, None] - vector.mat_vec(p.rotation[:, None], pb), pa))
+  return linear.materialize((pa - p.position[:, None] - vector.mat_vec(p.rotation[:, None], pb), pa))
 
 
 def _edges(p: _Posed, n: jax.Array):
@@ -194,7 +194,7 @@ def _edges(p: _Posed, n: jax.Array):
   zero, whole = jnp.zeros_like(l1), jnp.ones_like(l1)
   first = {1: jnp.where(use_second, zero, jnp.where(one, whole, zero)), 2: jnp.where(use_second, whole, zero)}
   second = {1: zero, 2: jnp.where(both, whole, zero)}
-  return count, linear.materialized((first, second))
+  return count, linear.materialize((first, second))
 
 
 def _newton(fixed: _Posed, posed: _Posed, n: jax.Array) -> jax.Array:
@@ -221,7 +221,7 @@ def _newton(fixed: _Posed, posed: _Posed, n: jax.Array) -> jax.Array:
     side = jnp.where(count[:, None] > 0, vector.cross(m, along), u2)
     r1 = jnp.where(count > 0, vector.dot(m, along), vector.dot(flat, u1))
     r2 = jnp.where(count == 2, vector.dot(m, second), vector.dot(flat, side))
-    return linear.materialized((r1, r2))
+    return linear.materialize((r1, r2))
 
   zero = jnp.zeros_like(n[:, 0])
   one = jnp.ones_like(zero)
@@ -236,4 +236,4 @@ def _newton(fixed: _Posed, posed: _Posed, n: jax.Array) -> jax.Array:
   change2 = jax.lax.stop_gradient(c1 * c1 + c2 * c2)
   sane = change2 < 0.25
   c1, c2 = jnp.where(sane, c1, 0), jnp.where(sane, c2, 0)
-  return linear.materialized(safe.normalize(n + c1[:, None] * u1 + c2[:, None] * u2))
+  return linear.materialize(safe.normalize(n + c1[:, None] * u1 + c2[:, None] * u2))

@@ -18,7 +18,7 @@ from mjx_lite.collision.shapes import NO_CONTACT, Contacts, Shape, make_contacts
 from mjx_lite.math import vector
 from mjx_lite.model.enums import MAXCONPAIR
 from mjx_lite.ops import linear
-from mjx_lite.ops.lanes import in_lanes
+from mjx_lite.ops.lanes import map_where
 from mjx_lite.ops.select import join, rows
 
 CLOSED = ("sphere", "capsule")  # shapes with a closed form; a plan with such a shape has no other shapes
@@ -210,7 +210,7 @@ def _under(p: HFieldPlan, a: Shape, b: Shape, margin: jax.Array) -> _Under:
   grid = jnp.minimum(rows(begin, owner) + p.point[:, 1:, None].astype(np.int32), last[owner].astype(np.int32))  # column, row
   first, stride = (x[owner].astype(np.int32)[:, None] for x in (p.first, p.grid[:, 0]))
   z = jnp.asarray(p.height, dtype).at[first + grid[:, 0] + stride * grid[:, 1]].get(mode="promise_in_bounds")
-  z = rows(linear.materialized(z), p.at)
+  z = rows(linear.materialize(z), p.at)
   width = p.width[:, None, :, None].astype(dtype)
   xy: Any = width * (cell[:, None] + _CORNERS[p.half][..., None].astype(np.int32)) - half[p.pair][:, None]
   exists &= jnp.any(z >= rows(low[:, 2], p.pair)[:, None], axis=1)
@@ -286,7 +286,7 @@ def _search(p: HFieldPlan, a: Shape, b: Shape, margin: jax.Array, near: _Under, 
   wanted = near.exists & gjk.near(prisms, shapes, reach + shapes.radius)
   zero = jnp.zeros_like(prisms.pos)
   no = jnp.zeros(wanted.shape, bool)
-  return in_lanes(wanted, look, (no, jnp.full_like(zero[:, 0], NO_CONTACT), zero, zero + 1, no), sift=True)
+  return map_where(wanted, look, (no, jnp.full_like(zero[:, 0], NO_CONTACT), zero, zero + 1, no), sift=True)
 
 
 def _prisms(p: HFieldPlan, a: Shape, near: _Under) -> ConvexShape:

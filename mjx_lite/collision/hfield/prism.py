@@ -90,7 +90,7 @@ def point(prisms: Prisms, p: Vec) -> Nearest:
 
   Gradient: that of the nearest feature; on the surface, that of a face.
   """
-  code = linear.materialized(_nearest(prisms, _without_gradient(p)).code)
+  code = linear.materialize(_nearest(prisms, _without_gradient(p)).code)
   return _from_point(_geometry(prisms, code & 7, code >> 3 & 3), p)
 
 
@@ -104,7 +104,7 @@ def segment(prisms: Prisms, c: Vec, a: Vec) -> Nearest:
 
   Gradient: that of the nearest features; where a segment is parallel to a face or an edge, that of an end or a corner.
   """
-  code = linear.materialized(_features(prisms, _without_gradient(c), _without_gradient(a)))
+  code = linear.materialize(_features(prisms, _without_gradient(c), _without_gradient(a)))
   kind, end = code & 7, (code >> 5 & 3) - 1
   g, inner = _geometry(prisms, kind, code >> 3 & 3), end == 0
 

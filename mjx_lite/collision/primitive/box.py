@@ -24,7 +24,7 @@ def _local_sphere_box(center: jax.Array, radius: jax.Array, size: jax.Array) -> 
   # centre inside: away from the nearest face, or the face of lower index if two faces are equally near. In the middle of a box
   # round-off decides, so the choice is computed once: distance and normal must use the same face
   depth = size - jnp.abs(jax.lax.stop_gradient(center))
-  upper, lowest = linear.materialized((center > 0, first_min(depth)))
+  upper, lowest = linear.materialize((center > 0, first_min(depth)))
   inward = jnp.where(upper, -1, 1) * lowest.astype(center.dtype)
   inside = gap <= safe.MINVAL
   gap = jnp.where(inside, -vector.dot(inward, inward * size + center), gap)
@@ -95,7 +95,7 @@ def capsule_box(a: Shape, b: Shape, margin: jax.Array) -> Contacts:
   # edges that meet in a corner are equally near to the segment. Each edge gives the same derivative, a mixture of edges does
   # not: so the choice is computed once
   masks = (*(chosen[:, k] for k in range(12)), best_edge >= best_tip - tie, tip_dist[:, 0] <= tip_dist[:, 1], end > 0, end < 0)
-  *chosen, is_tip, is_low, is_high_end, is_low_end = linear.materialized(masks)
+  *chosen, is_tip, is_low, is_high_end, is_low_end = linear.materialize(masks)
   chosen = jnp.stack(chosen, axis=1)
   end = jnp.where(is_high_end, 1, jnp.where(is_low_end, -1, 0))
 
@@ -167,13 +167,13 @@ def _clip(poly: jax.Array, count: jax.Array, coord: int, sign: int, limit: jax.A
 
   # candidates: every vertex and the crossing behind it. The valid candidates are moved to the front
   crosses = ((over < 0) & (over_next > 0)) | ((over > 0) & (over_next < 0))
-  offers = linear.materialized(jnp.stack([poly, crossing], axis=2).reshape(poly.shape[0], 2 * n, *poly.shape[2:]))
+  offers = linear.materialize(jnp.stack([poly, crossing], axis=2).reshape(poly.shape[0], 2 * n, *poly.shape[2:]))
   holds = jnp.stack([over <= 0, crosses], axis=2) & (index < count[:, None])[:, :, None]
   holds = holds.reshape(offers.shape[0], 2 * n, -1)
   rank, number = rank_among(holds)
   slot = np.arange(n + 1, dtype=np.int32)[:, None, None]
-  takes = linear.materialized(holds[:, None] & (rank[:, None] == slot))
-  out = linear.materialized(linear.add_up(jnp.where(takes[..., None, :], offers[:, None], 0), -3))
+  takes = linear.materialize(holds[:, None] & (rank[:, None] == slot))
+  out = linear.materialize(linear.add_up(jnp.where(takes[..., None, :], offers[:, None], 0), -3))
   return out, jnp.minimum(number, n + 1)
 
 
@@ -334,7 +334,7 @@ def _face_contacts(a: Shape, b: Shape, face: jax.Array, margin: jax.Array) -> tu
   flat = jax.lax.stop_gradient(poly)[..., :2, :]
   spread = linear.add_up((flat[:, :, None] - flat[:, None]) ** 2, -2)
   radius = _SCALES[poly.dtype.itemsize][3] * linear.add_up(size[..., :2, :] ** 2, -2)
-  same = (linear.materialized(spread) < radius[:, None, None]) & keep[:, None] & np.tri(_MAXVERT, k=-1, dtype=bool)[..., None]
+  same = (linear.materialize(spread) < radius[:, None, None]) & keep[:, None] & np.tri(_MAXVERT, k=-1, dtype=bool)[..., None]
   dist = only_where(keep & ~vector.fold(jnp.logical_or, same, 2), dist)
 
   # contact points are midway between the faces

@@ -40,7 +40,7 @@ def plane_cylinder(a: Shape, b: Shape, margin: jax.Array) -> Contacts:
   axis = b.axis(2)
   slope = vector.dot(normal, axis)[..., None, :]
   # round-off decides which cap is lower where a cylinder lies on its side: compute once, so that all derivatives use one choice
-  turned = linear.materialized(slope > 0)
+  turned = linear.materialize(slope > 0)
   axis = jnp.where(turned, -axis, axis)
   down = slope * b.axis(2) - normal
   level = vector.dot(down, down)[..., None, :] < 1e-12
@@ -69,7 +69,7 @@ def sphere_cylinder(a: Shape, b: Shape, margin: jax.Array) -> Contacts:
   within, inside = jnp.abs(along) < half, vector.dot(radial, radial) < radius_b * radius_b
   use_cap = inside & (~within | (half - jnp.abs(along) < radius_b - away))
   # inside, round-off may decide which feature is nearest: compute once, for distance and normal
-  upper, use_cap, use_side = linear.materialized((along > 0, use_cap, within & ~use_cap))
+  upper, use_cap, use_side = linear.materialize((along > 0, use_cap, within & ~use_cap))
   up = jnp.where(upper, 1, -1).astype(along.dtype)
 
   # the feature is, for the side, a sphere of the cylinder's radius at the same height; for the rim a point; for a cap a plane

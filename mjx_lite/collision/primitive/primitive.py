@@ -85,8 +85,8 @@ def plane_box(a: Shape, b: Shape, margin: jax.Array) -> Contacts:
   # the k-th qualifying corner goes to slot k
   height = sum(signs[:, k, None] * jax.lax.stop_gradient(half)[:, None, k] for k in range(3))
   fits = (height <= 0) & (jax.lax.stop_gradient(center)[:, None] + height <= margin[:, None])
-  chosen = linear.materialized(fits[:, None] & (rank_among(fits)[0][:, None] == np.arange(4, dtype=np.int32)[:, None, None]))
-  sign = linear.materialized(linear.add_up(jnp.where(chosen[..., None, :], signs[:, :, None].astype(half.dtype), 0), -3))
+  chosen = linear.materialize(fits[:, None] & (rank_among(fits)[0][:, None] == np.arange(4, dtype=np.int32)[:, None, None]))
+  sign = linear.materialize(linear.add_up(jnp.where(chosen[..., None, :], signs[:, :, None].astype(half.dtype), 0), -3))
 
   # distance and midpoint of the chosen corners
   dist = center[:, None] + vector.dot(sign, half[:, None])
