@@ -44,7 +44,7 @@ LONG = (
   "io/test_checkpoint.py", "io/test_keep.py", "io/test_put_data.py", "math/test_quotient.py", "math/test_tree.py",
   "parity/test_inverse.py", "parity/test_random_models.py", "parity/test_random_steps.py", "parity/test_stages_alone.py",
   "sensor/test_enclosure.py", "sensor/test_sensors.py", "smooth/test_articulated.py", "solver/test_coupled.py",
-  "solver/test_few_contacts.py", "solver/test_iterates", "solver/test_linalg.py", "solver/test_solvers.py",
+  "solver/test_first_slots.py", "solver/test_iterates", "solver/test_linalg.py", "solver/test_solvers.py",
   "sysid/test_fit.py", "tendon", "transforms/test_callbacks.py", "transforms/test_many_devices.py",
   "transforms/test_rollout.py", "transforms/test_symbolic_export.py", "transforms/test_weak_types.py",
 )  # fmt: skip

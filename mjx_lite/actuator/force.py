@@ -13,7 +13,7 @@ from mjx_lite.actuator.table import BIASES, DYNAMICS, GAINS
 from mjx_lite.math.tree import mask_sum, plan_sum
 from mjx_lite.model.enums import MAXVAL, BiasType, DynType, GainType, TrnType
 from mjx_lite.model.types import Model
-from mjx_lite.ops.select import join, place, put, rows, rows_or_zero
+from mjx_lite.ops.select import assemble_rows, join, put, rows, rows_or_zero
 
 
 class Actuation(NamedTuple):
@@ -82,12 +82,12 @@ def _without_limits(m, ctrl, act, length, velocity, user, hold_integrals=False):
     for group in p.dynamics:
       is_constant = hold_integrals and group.kind == DynType.PID
       rates += DYNAMICS[group.kind](m, group, jax.lax.stop_gradient(state) if is_constant else state)
-    act_dot = jnp.broadcast_to(place([*slewed, *rates], m.na, act), act.shape)
+    act_dot = jnp.broadcast_to(assemble_rows([*slewed, *rates], m.na, act), act.shape)
     state = state._replace(act_used=_early(m, state, act_dot))
   state = state._replace(gain_input=rows_or_zero(join([ctrl, state.act_used]) if m.na else ctrl, p.source))
-  force = place([(group.outputs, GAINS[group.kind](m, group, state)) for group in p.gains], m.nout, length)
+  force = assemble_rows([(group.outputs, GAINS[group.kind](m, group, state)) for group in p.gains], m.nout, length)
   if p.biases:
-    force = force + place([(group.outputs, BIASES[group.kind](m, group, state)) for group in p.biases], m.nout, length)
+    force = force + assemble_rows([(group.outputs, BIASES[group.kind](m, group, state)) for group in p.biases], m.nout, length)
   off = disabled(m)
   return jnp.where(off[p.owner][:, None], 0, force) if off.any() else force, act_dot, state
 

@@ -414,7 +414,7 @@ def _chosen_body(m, t: ChosenBodyTable, outs, x):
   )
   weight = -touching / jnp.maximum(jnp.sum(touching, axis=1, keepdims=True), 1)
   normal, point = rows(x.contact_frame, sides.slot)[:, 0], rows(x.contact_pos, sides.slot)
-  wrench = join_components(vector.cross(point - sides.of_root(x.subtree_com, body), normal), normal)
+  wrench = join_components(vector.cross(point - sides.at_root(x.subtree_com, body), normal), normal)
   pull = wrench[:, None] * sides.from_slots(jnp.swapaxes(weight, 0, 1))[:, :, None]
   moment = vector.dot(x.cdof[:, None], sides.to_dofs(pull, body))
   return Transmission(jnp.zeros((len(outs), 1), x.qpos.dtype), rows(_flat(moment), t.entry))

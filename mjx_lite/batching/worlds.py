@@ -157,7 +157,7 @@ def _run(*leaves, call, batched, differentiated=False, lanes=0):
   width = _width(leaves, batched)
   tiling = _tiling(call, width, lanes)
   evaluate = regions.evaluate if not differentiated and tiling.worlds <= lanes else regions.evaluate_plainly
-  if tiling.count > 1:
+  if tiling.tiles > 1:
     return _in_tiles(call, leaves, width, tiling, _stacked_tiles if differentiated else _placed_tiles, evaluate)
   return evaluate(_trace(call, batched, _avals(leaves)), *leaves)
 
@@ -237,7 +237,7 @@ class Tiling(NamedTuple):
   each tile, and the loop over tiles needs no communication. If the worlds do not fill the last tile, it repeats some worlds.
   """
 
-  count: int
+  tiles: int
   groups: int
   worlds: int  # per tile
 
@@ -297,13 +297,13 @@ def _placed_tiles(body, leaves, made, tiling):
 
   cut = [_grouped(x, tiling) for x in leaves]
   start = [_grouped(jnp.zeros(x.shape, x.dtype), tiling) for x in made]
-  return [_merged(x, tiling) for x in jax.lax.fori_loop(0, tiling.count, one, start)]
+  return [_merged(x, tiling) for x in jax.lax.fori_loop(0, tiling.tiles, one, start)]
 
 
 def _stacked_tiles(body, leaves, made, tiling):
   """Evaluate the body on every tile, with tiles along a leading axis: then reverse mode of the loop stays in the tile."""
   width = made[0].shape[-1] if made else 0
-  size, count, groups = tiling.worlds // tiling.groups, tiling.count, tiling.groups
+  size, count, groups = tiling.worlds // tiling.groups, tiling.tiles, tiling.groups
   pad = count * size - width // groups
 
   def cut(x):

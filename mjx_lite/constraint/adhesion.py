@@ -25,7 +25,7 @@ def force(m: Model, c: Contact, cdof: jax.Array, subtree_com: jax.Array) -> jax.
   body: Any = contact_bodies.from_geoms(m, c.geom) if p.chosen else None
   pull = p.sides.from_slots(jnp.where(c.exclude >= 0, c.adhesion, 0))[:, None]
   normal, point = rows(c.frame, p.sides.slot)[:, 0], rows(c.pos, p.sides.slot)
-  torque = vector.cross(point - p.sides.of_root(subtree_com, body), normal)
+  torque = vector.cross(point - p.sides.at_root(subtree_com, body), normal)
   return vector.dot(cdof, p.sides.to_dofs(-pull * jnp.concatenate([torque, normal], axis=1), body))
 
 

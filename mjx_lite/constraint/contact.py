@@ -176,7 +176,7 @@ def rows_contact(m: Model, p: ContactPlan, contacts: Contacts, subtree_com: jax.
   """
   body: Any = contact_bodies.from_geoms(m, contacts.geom) if p.chosen else None
   frame, point = rows(contacts.frame, p.sides.slot), rows(contacts.pos, p.sides.slot)
-  arm = (point - p.sides.of_root(subtree_com, body))[:, None]
+  arm = (point - p.sides.at_root(subtree_com, body))[:, None]
   # without contacts both arrays are empty, but their world axes may differ
   frame = jnp.broadcast_to(frame, (*frame.shape[:-1], max(frame.shape[-1], arm.shape[-1])))
   axes = frame[:, : min(p.ndir, 3)]

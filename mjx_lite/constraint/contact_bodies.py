@@ -31,7 +31,7 @@ class FixedSides(NamedTuple):
   body_side: SumPlan  # body <- signed sides; bodies without dofs have none
   body_dof: SumPlan | None  # body <- dofs; None unless there are fewer bodies than different sides
 
-  def of_root(self, x: jax.Array, body: Any) -> jax.Array:
+  def at_root(self, x: jax.Array, body: Any) -> jax.Array:
     """Return x (nbody, ...) at the root of each side's tree: (nside, ...)."""
     return rows(x, self.root)
 
@@ -87,7 +87,7 @@ class ChosenSides(NamedTuple):
   body_dof: SumPlan  # body <- dofs
   dof_body: SumPlan  # its transpose
 
-  def of_root(self, x: jax.Array, body: jax.Array) -> jax.Array:
+  def at_root(self, x: jax.Array, body: jax.Array) -> jax.Array:
     """Return x (nbody, ...) at the root of each side's tree: (nside, ...)."""
     return gather(rows(x, self.root), body)
 

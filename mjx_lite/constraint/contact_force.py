@@ -64,7 +64,7 @@ def on_bodies(m: Model, force: jax.Array, c: Contact, subtree_com: jax.Array) ->
   both = lambda x: jnp.concatenate([x, x])  # noqa: E731
   chosen = m.plan.contact.chosen
   body, side = (contact_bodies.from_geoms(m, c.geom), m.plan.contact.sides) if chosen else (None, None)
-  arm = both(c.pos) - (side.of_root(subtree_com, body) if side else rows(subtree_com, p.root))
+  arm = both(c.pos) - (side.at_root(subtree_com, body) if side else rows(subtree_com, p.root))
   wrench = spatial.join(both(torque) + vector.cross(arm, both(push)), both(push))
   if side is None:
     return mask_sum(p.body_side, wrench)

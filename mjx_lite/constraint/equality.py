@@ -16,7 +16,7 @@ from mjx_lite.math.tree import SumPlan, mask_sum, plan_sum
 from mjx_lite.model import topology
 from mjx_lite.model.enums import EqType, ObjType
 from mjx_lite.model.types import Model
-from mjx_lite.ops.select import join, place, rows
+from mjx_lite.ops.select import assemble_rows, join, rows
 
 EQUALITIES = (EqType.CONNECT, EqType.WELD, EqType.JOINT, EqType.TENDON)
 
@@ -71,7 +71,7 @@ class _RowOrder(NamedTuple):
 
   order: list[int]  # index of each row in the concatenation (points, turns, couplings)
   row_eq: list[int]  # constraint of each row
-  first: dict[int, int]  # first row of each constraint
+  first: dict[Any, int]  # first row of each constraint
 
 
 def plan(s: dict[str, Any]) -> EqualityPlan:
@@ -343,7 +343,7 @@ def on_bodies(m: Model, p: EqualityPlan, x: State, efc_force: jax.Array) -> jax.
     pure = jnp.concatenate([jnp.zeros_like(force[:, :1]), force], axis=-2)
     scale = rows(m.eq_data, p.point[p.turn])[:, 10:11]
     weld_torque = 0.5 * scale * quat.mul(quat.mul(quat2, pure), quat.conjugate(quat1))[:, 1:]
-    torque = place([(p.turn, weld_torque)], len(p.point), weld_torque)
+    torque = assemble_rows([(p.turn, weld_torque)], len(p.point), weld_torque)
   sides = []
   for k in (0, 1):
     arm = _anchor(m, p, x, k) - rows(x.subtree_com, m.body_rootid[p.body[k]])

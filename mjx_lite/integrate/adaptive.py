@@ -25,7 +25,7 @@ from jax.ad_checkpoint import checkpoint_name
 from mjx_lite.solver.implicit_diff import SOLUTION
 
 # stages after the first: time as a fraction of the substep, and weights of the earlier rates; the last stage is at the end
-PLACE = np.array([1 / 2, 3 / 4, 1])
+FRACTION = np.array([1 / 2, 3 / 4, 1])
 MEAN = np.array([[1, 0, 0, 0], [0, 1, 0, 0], [2 / 9, 1 / 3, 4 / 9, 0]])
 ERROR = np.array([-5 / 72, 1 / 12, 1 / 9, -1 / 8])  # difference of the two orders
 SIZES = "substeps"  # checkpoint name of the lengths, which reverse mode saves

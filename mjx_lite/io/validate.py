@@ -15,9 +15,9 @@ from mjx_lite.constraint.equality import EQUALITIES
 from mjx_lite.errors import MjxError, Problem, UnsupportedModelError
 from mjx_lite.model import enums
 from mjx_lite.pipeline import INTEGRATORS
+from mjx_lite.sensor.site_volume.volume import SHAPES
 from mjx_lite.sensor.table import SENSORS
 from mjx_lite.sensor.tactile import DISTANCES
-from mjx_lite.sensor.zone import ZONES
 from mjx_lite.solver.table import SOLVERS
 
 CONES = tuple(enums.ConeType)
@@ -191,7 +191,7 @@ def _sensors(m):
   for i in np.flatnonzero(~np.isin(m.sensor_type, list(SENSORS))):
     t = enums.SensorType(int(m.sensor_type[i]))
     yield Problem(name_of(m, kind, i), "type", t.name, _INSTEAD.get(t, "remove the sensor"))
-  rays = [t for t, (_, hits) in ZONES.items() if hits]
+  rays = [t for t, (_, hits) in SHAPES.items() if hits]
   for i, sensor in enumerate(m.sensor_type):
     if sensor == enums.SensorType.TOUCH and m.site_type[m.sensor_objid[i]] not in rays:
       instead = f"use {', '.join(enums.GeomType(t).name for t in rays)}, MuJoCo stops at this one"

@@ -97,7 +97,7 @@ def _side_by_side(wanted: jax.Array, method: Search, default: Any) -> Any:
   def search_some(state):
     item, begun, states, rows = state
     item, begun, states = queue.fill(item, begun, states)
-    least = jnp.where(begun < queue.count, size - size // 4, 0)  # running searches, below which new searches start
+    least = jnp.where(begun < queue.nwanted, size - size // 4, 0)  # running searches, below which new searches start
 
     def advance(states):
       is_active = queue.is_active(item, states)
@@ -112,7 +112,7 @@ def _side_by_side(wanted: jax.Array, method: Search, default: Any) -> Any:
   nothing = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(queue.start, item))
   rows = jax.tree.map(lambda x: jnp.zeros((total, *x.shape[1:-1]), x.dtype), default)
   start = item, jnp.int32(0), nothing, rows
-  rows = jax.lax.while_loop(lambda s: (s[1] < queue.count) | jnp.any(s[0] < total), search_some, start)[3]
+  rows = jax.lax.while_loop(lambda s: (s[1] < queue.nwanted) | jnp.any(s[0] < total), search_some, start)[3]
   rows = jax.tree.map(lambda x: jnp.moveaxis(x.reshape(number, width, *x.shape[1:]), 1, -1), rows)
   return jax.tree.map(lambda x, old: _where(wanted, x, old), rows, default)
 
@@ -125,14 +125,14 @@ class _Queue(NamedTuple):
     width: number of worlds.
     total: number of items, wanted or not.
     upto: (total,) number of wanted items up to each item.
-    count: () number of wanted items.
+    nwanted: () number of wanted items.
   """
 
   method: Search
   width: int
   total: int
   upto: jax.Array
-  count: jax.Array
+  nwanted: jax.Array
 
   def start(self, item: jax.Array) -> Any:
     """Return the first states of the items (k,)."""
@@ -146,9 +146,9 @@ class _Queue(NamedTuple):
     """Start the next searches in the lanes that have none; return the items, the number of searches begun, and the states."""
     is_free = item == self.total
     rank = begun + jnp.cumsum(is_free.astype(jnp.int32)) - 1
-    new = jnp.where(rank < self.count, jnp.searchsorted(self.upto, rank + 1).astype(jnp.int32), self.total)
+    new = jnp.where(rank < self.nwanted, jnp.searchsorted(self.upto, rank + 1).astype(jnp.int32), self.total)
     item = jnp.where(is_free, new, item)
-    begun = jnp.minimum(begun + jnp.sum(is_free, dtype=jnp.int32), self.count)
+    begun = jnp.minimum(begun + jnp.sum(is_free, dtype=jnp.int32), self.nwanted)
     return item, begun, jax.tree.map(lambda x, old: _where(is_free, x, old), self.start(item), states)
 
 

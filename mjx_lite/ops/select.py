@@ -114,7 +114,7 @@ def put(x: jax.Array, index: np.ndarray, values: jax.Array) -> jax.Array:
   return join([x, values], order)
 
 
-def place(parts: list[tuple[np.ndarray, jax.Array]], size: int, like: jax.Array) -> jax.Array:
+def assemble_rows(parts: list[tuple[np.ndarray, jax.Array]], size: int, like: jax.Array) -> jax.Array:
   """Assemble `size` rows from pairs (index, rows). Rows of no pair are zero; `like` gives trailing axes and dtype."""
   zero = jnp.zeros((1, *like.shape[1:-1], 1), like.dtype)
   index = np.concatenate([np.zeros(0, int), *(i for i, _ in parts)])

@@ -68,7 +68,7 @@ def _substep(m: Model, d: Data, state: dict[str, Any], h: jax.Array, tolerance: 
   first = pack(base.qvel, base)
   rates = jnp.concatenate([first[None], jnp.zeros((3, *first.shape), first.dtype)])
   dtype = first.dtype
-  stages = np.arange(1, 4), jnp.asarray(adaptive.PLACE, dtype), jnp.asarray(adaptive.MEAN, dtype)
+  stages = np.arange(1, 4), jnp.asarray(adaptive.FRACTION, dtype), jnp.asarray(adaptive.MEAN, dtype)
   (rates, after), _ = jax.lax.scan(stage, (rates, state), stages)
   off = h * vector.add(float(e) * x for e, x in zip(adaptive.ERROR, rates, strict=True))
   size = 1 + jnp.abs(jnp.concatenate([jnp.zeros_like(base.qvel), base.qvel, base.act]))

@@ -118,7 +118,7 @@ def record_history(m: Model, d: Data) -> jax.Array:
   A world that was reset for its bad acceleration records no sensors, because the sensors were read in the bad state.
   """
   past, p = history.record(m, d.history, d.time, d.ctrl), m.plan.sensor
-  stages = [x for x in (p.position, p.velocity, p.acceleration) if len(x.late.who)]
+  stages = [x for x in (p.position, p.velocity, p.acceleration) if len(x.late.ids)]
   new = past
   for stage in stages:
     new = sensor.record(m, compute_for_sensors(m, d, stage), new, stage)

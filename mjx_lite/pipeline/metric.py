@@ -35,7 +35,7 @@ def effective_metric(m: Model, d: Data) -> effective.Effective | None:
     slopes = actuator_force.length_slope(m, *x), actuator_force.velocity_slope(m, *x)
   if derivative.with_medium(m):
     pose = (d.xipos, d.ximat, d.geom_xpos, d.geom_xmat, d.subtree_com)
-    drag = derivative.of_trees(m, d.qvel, d.cinert, d.cdof, *pose, bias=False, drag_only=True)
+    drag = derivative.by_tree(m, d.qvel, d.cinert, d.cdof, *pose, bias=False, drag_only=True)
   return effective.build(
     m,
     effective.Inputs(
@@ -133,4 +133,4 @@ def smooth_vel_derivatives(m: Model, d: Data, bias: bool) -> tuple[jax.Array, An
   if not bias and not derivative.with_medium(m):
     return packed, None
   pose = (d.xipos, d.ximat, d.geom_xpos, d.geom_xmat, d.subtree_com)
-  return packed, derivative.of_trees(m, d.qvel, d.cinert, d.cdof, *pose, bias=bias)
+  return packed, derivative.by_tree(m, d.qvel, d.cinert, d.cdof, *pose, bias=bias)

@@ -47,7 +47,7 @@ def _tension(m: Model, d: Data) -> jax.Array:
   """Return the sum of all forces along the tendons (ntendon, W)."""
   out = tendon_force.tension(m, d.ten_length, d.ten_velocity, d.plastic) + jacobian.on_tendons(m, d.efc_force)
   if len(m.plan.tendon_force.actuator):
-    out = out + tendon_force.of_actuators(m, d.actuator_force)
+    out = out + tendon_force.actuator_tension(m, d.actuator_force)
   if m.plan.rows.equality.tendon.any():
     out = out + equality.on_tendons(m, m.plan.rows.equality, equality_state(d), d.efc_force)
   if m.plan.tendon_inertia.present:

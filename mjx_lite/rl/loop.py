@@ -4,7 +4,7 @@ import math
 import os
 import pathlib
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import jax
 import numpy as np
@@ -13,6 +13,8 @@ import tqdm
 import mjx_lite as mjx
 from mjx_lite.envs.base import Env
 from mjx_lite.envs.wrappers import wrap
+
+L = TypeVar("L")  # training state of an algorithm
 
 
 def run(
@@ -152,12 +154,12 @@ def train(
   env: Env,
   config: Any,
   unroll: int,
-  learner: Any = None,
+  learner: L | None = None,
   *,
   seed: int,
   wrap_options: dict[str, Any],
   **run_options: Any,
-) -> tuple[Any, list[dict[str, float]]]:
+) -> tuple[L, list[dict[str, float]]]:
   """Wrap the task, make the first learner, compile the iteration and run the training loop.
 
   Args:

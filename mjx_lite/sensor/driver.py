@@ -25,7 +25,7 @@ class Group(NamedTuple):
 class LatePlan(NamedTuple):
   """The sensors of a stage that have a history."""
 
-  who: np.ndarray  # (n,)
+  ids: np.ndarray  # (n,)
   row: np.ndarray  # (n, widest) index of each value among the values of the stage, -1 is padding
   out: np.ndarray  # (n, widest) index of each value in sensordata, -1 is padding
   flat: np.ndarray  # entries of `row` without padding
@@ -115,7 +115,7 @@ def _late(s, order, out):
   out_index = np.where(column < dim[:, None], s["sensor_adr"][ids, None] + column, -1)
   number = {int(p): i for i, p in enumerate(out)}
   row = np.array([[number.get(int(p), -1) for p in line] for line in out_index], int).reshape(out_index.shape)
-  return LatePlan(who=ids, row=row, out=out_index, flat=row[row >= 0], interp=s["sensor_history"][ids, 1], buffers=buffers)
+  return LatePlan(ids=ids, row=row, out=out_index, flat=row[row >= 0], interp=s["sensor_history"][ids, 1], buffers=buffers)
 
 
 def _start(s, interval, timestep):
@@ -167,8 +167,8 @@ def run(m: Model, d: Data, p: StagePlan) -> Marked:
   Source: `mj_sensorPos`, `mj_sensorVel`, `mj_sensorAcc`.
   """
   (x, lost), late = values(m, d, p), p.late
-  if len(late.who):
-    delay, interval = rows(m.sensor_delay, late.who), rows(m.sensor_interval, late.who)[:, 0]
+  if len(late.ids):
+    delay, interval = rows(m.sensor_delay, late.ids), rows(m.sensor_interval, late.ids)[:, 0]
     past = history.read(late.buffers, d.history, d.time - delay, late.interp)
     waits = (delay > 0) | (interval > 0) & ~_is_due(late, d.history, interval, d.time)
     now = rows_or_zero(x, late.row)
@@ -186,9 +186,9 @@ def _is_due(late, past, interval, time):
 def record(m: Model, d: Data, past: jax.Array, p: StagePlan) -> jax.Array:
   """Return the history with the present values of the sensors of a stage recorded. Source: `mj_advance`."""
   late = p.late
-  if not len(late.who):
+  if not len(late.ids):
     return past
-  delay, interval = rows(m.sensor_delay, late.who), rows(m.sensor_interval, late.who)[:, 0]
+  delay, interval = rows(m.sensor_delay, late.ids), rows(m.sensor_interval, late.ids)[:, 0]
   due = _is_due(late, past, interval, d.time)
   fresh, shown = rows_or_zero(values(m, d, p).values, late.row), rows_or_zero(d.sensordata, late.out)
   x = jnp.where((delay > 0)[:, None], fresh, shown)

@@ -276,13 +276,13 @@ def down(m: Model, f: Factor, half: Half) -> jax.Array:
     acc_dof = linear.materialize(rest - vector.dot(force, carried) * inv)
     return carried + axis * acc_dof[:, None], acc_dof
 
-  free, motion = of_free(f, half.free)
+  free, motion = free_motion(f, half.free)
   acc = rows_or_zero(motion, p.on_free)
   _, out = jax.lax.scan(step, acc, (f.cdof, f.force, f.inv, jnp.asarray(p.parent), jnp.asarray(p.keeps_row), half.rest))
   return _by_dof(p, out, free)
 
 
-def of_free(f: Factor, x: jax.Array) -> tuple[jax.Array, jax.Array]:
+def free_motion(f: Factor, x: jax.Array) -> tuple[jax.Array, jax.Array]:
   """Return the accelerations of the free joints' dofs and the motions of their bodies, both (nfree, 6, W), for forces x."""
   if f.free is None:
     return x, x
@@ -290,39 +290,39 @@ def of_free(f: Factor, x: jax.Array) -> tuple[jax.Array, jax.Array]:
   return acc, vector.add(f.free_cdof[:, i] * acc[:, i, None] for i in range(6))
 
 
-class Way(NamedTuple):
+class Path(NamedTuple):
   """Path of wrenches on n bodies, k on each, up the tree: nonzero entries of L'^-1 x, with x the wrenches' joint forces."""
 
-  place: jax.Array  # (ndepth, n, W) depth * width + row of the dof that moves the body; arbitrary if there is none
+  position: jax.Array  # (ndepth, n, W) depth * width + row of the dof that moves the body; arbitrary if there is none
   pull: jax.Array  # (ndepth, n, k, W) entry of this dof, zero if there is none
   rest: jax.Array  # pull divided by D
   joint: jax.Array  # (n, W) free joint that moves the body; arbitrary if there is none
   wrench: jax.Array  # (n, k, 6, W) wrench that reaches the free joint's body, zero if there is none
 
 
-def way_up(m: Model, f: Factor, body: jax.Array, wrench: jax.Array) -> Way:
+def path_up(m: Model, f: Factor, body: jax.Array, wrench: jax.Array) -> Path:
   """Compute the path of wrenches (n, k, 6, W) on bodies (n, W) to their roots."""
   p = m.plan.articulated
 
   def step(remaining, a):
     axis, force, inv, table, first = a
-    place = gather(table[:, None], body)
-    moves = place >= 0
-    place = linear.materialize(jnp.where(moves, place, first))
-    row = linear.materialize(place - first)
+    position = gather(table[:, None], body)
+    moves = position >= 0
+    position = linear.materialize(jnp.where(moves, position, first))
+    row = linear.materialize(position - first)
     pull = linear.materialize(jnp.where(moves[:, None], vector.dot(gather(axis, row)[:, None], remaining), 0))
     rest = linear.materialize(pull * gather(inv, row)[:, None])
-    return remaining - gather(force, row)[:, None] * rest[:, :, None], (place, pull, rest)
+    return remaining - gather(force, row)[:, None] * rest[:, :, None], (position, pull, rest)
 
   ndepth, width = p.dof.shape
   tables = jnp.asarray(p.path.astype(np.int32)), jnp.asarray(np.arange(ndepth, dtype=np.int32) * width)
   if ndepth:
-    remaining, (place, pull, rest) = jax.lax.scan(step, wrench, (f.cdof, f.force, f.inv, *tables), reverse=True)
+    remaining, (position, pull, rest) = jax.lax.scan(step, wrench, (f.cdof, f.force, f.inv, *tables), reverse=True)
   else:
-    remaining, place, rest = wrench, jnp.zeros((0, *body.shape), body.dtype), jnp.zeros_like(wrench[None, :, :, 0])[:0]
+    remaining, position, rest = wrench, jnp.zeros((0, *body.shape), body.dtype), jnp.zeros_like(wrench[None, :, :, 0])[:0]
     pull = rest
   joint = gather(p.base.astype(np.int32)[:, None], body)
-  return Way(place, pull, rest, jnp.maximum(joint, 0), jnp.where((joint >= 0)[:, None, None], remaining, 0))
+  return Path(position, pull, rest, jnp.maximum(joint, 0), jnp.where((joint >= 0)[:, None, None], remaining, 0))
 
 
 class Packed(NamedTuple):

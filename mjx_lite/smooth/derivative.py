@@ -119,7 +119,7 @@ def with_medium(m: Model) -> bool:
   return m.plan.fluid.exists and m.opt.use_passive
 
 
-def of_trees(
+def by_tree(
   m: Model, qvel, cinert, cdof, xipos, ximat, geom_xpos, geom_xmat, subtree_com, *, bias: bool, drag_only: bool = False
 ) -> jax.Array:
   """Return the derivative (nv, nv, W) of the medium's force or only its drag, minus that of the bias force if `bias`.

@@ -4,7 +4,7 @@ With A the operator without these contacts and C their rows, scaled by a root of
 
   (A + C'C)^-1 = A^-1 - A^-1 C' (1 + C A^-1 C')^-1 C A^-1   (Woodbury).
 
-A = L'DL, and C L^-1 is nonzero only on the paths from the contacts' bodies to their roots (`articulated.way_up`). The small
+A = L'DL, and C L^-1 is nonzero only on the paths from the contacts' bodies to their roots (`articulated.path_up`). The small
 matrix 1 + C A^-1 C' is made of products of these paths; the fewer contacts, the smaller it is. A solve passes up and down the
 tree once. The condition number of the small matrix is at most the ratio by which contacts are stiffer than their bodies.
 MuJoCo's impedance, which is below one, bounds that ratio.
@@ -24,7 +24,7 @@ from mjx_lite.model.types import Model
 from mjx_lite.ops import linear
 from mjx_lite.ops.select import gather
 from mjx_lite.smooth import articulated
-from mjx_lite.smooth.articulated import Factor, Half, Way
+from mjx_lite.smooth.articulated import Factor, Half, Path
 
 _ROWS = 24  # at most, of the small matrix
 
@@ -45,7 +45,7 @@ class Update(NamedTuple):
   """Low-rank update of a factor by the chosen contacts."""
 
   number: jax.Array  # () as in `Chosen`
-  path: Way  # (k, ...) paths of the scaled rows on both bodies up the tree
+  path: Path  # (k, ...) paths of the scaled rows on both bodies up the tree
   response: jax.Array  # (nfree, 6, 6, W) motion of the free joints' bodies per unit wrench
   inverse: jax.Array  # (k * ndir, k * ndir, W) inverse of the small matrix
 
@@ -80,7 +80,7 @@ def factor(m: Model, f: Factor, j: Jacobian, a: jax.Array, chosen: Chosen) -> Up
     root = _root(jnp.where(exists[0], gather(a, slot)[0], 0))
     sign = np.array([-1, 1]).reshape(2, 1, 1, 1).astype(a.dtype)
     wrench = sign * vector.add(root[i][:, None] * basis[:, i, None] for i in range(c.ndir))
-    path = linear.materialize(articulated.way_up(m, f, body, linear.materialize(wrench)))
+    path = linear.materialize(articulated.path_up(m, f, body, linear.materialize(wrench)))
     paths = jax.tree.map(lambda x, y: jax.lax.dynamic_update_slice_in_dim(x, y[None], k, 0), paths, path)
     motion = linear.materialize(_moved(response, path))
 
@@ -94,7 +94,7 @@ def factor(m: Model, f: Factor, j: Jacobian, a: jax.Array, chosen: Chosen) -> Up
     _, matrix = jax.lax.while_loop(lambda s: s[0] <= k, product, (jnp.int32(0), matrix))
     return k + 1, paths, matrix
 
-  like = jax.eval_shape(lambda: articulated.way_up(m, f, bodies[:2], jnp.zeros((2, c.ndir, 6, width), a.dtype)))
+  like = jax.eval_shape(lambda: articulated.path_up(m, f, bodies[:2], jnp.zeros((2, c.ndir, 6, width), a.dtype)))
   none = jax.tree.map(lambda x: jnp.zeros((size, *x.shape), x.dtype), like)
   eye = jnp.broadcast_to(jnp.eye(size * c.ndir, dtype=a.dtype)[..., None], (size * c.ndir, size * c.ndir, width))
   _, paths, matrix = jax.lax.while_loop(lambda s: s[0] < chosen.number, add, (jnp.int32(0), none, eye))
@@ -111,14 +111,14 @@ def _corrected(m: Model, f: Factor, update: Update, half: Half) -> Half:
   """Correct the result of the upward pass for the forces of the chosen contacts."""
   ndir, width = update.path.pull.shape[-2:]
   flat = half.rest.reshape(-1, half.rest.shape[-1])
-  motion = articulated.of_free(f, half.free)[1]
+  motion = articulated.free_motion(f, half.free)[1]
 
   def project(state):
     k, projected = state
     path = _at(update.path, k)
     value = jnp.zeros((ndir, width), flat.dtype)
     if len(flat):
-      rest = gather(flat, path.place.reshape(-1, width)).reshape(path.place.shape)
+      rest = gather(flat, path.position.reshape(-1, width)).reshape(path.position.shape)
       value = vector.total((path.pull * rest[:, :, None]).reshape(-1, ndir, width))
     if f.free is not None:
       value = value + vector.total(vector.dot(path.wrench, gather(motion, path.joint)[:, None]))
@@ -135,7 +135,7 @@ def _corrected(m: Model, f: Factor, update: Update, half: Half) -> Half:
     path, slot_force = _at((update.path, force), k)
     reaction = linear.materialize(vector.dot(path.rest, slot_force))
     for side in range(2):
-      rest = rest - jnp.where(index == path.place[:, None, side], reaction[:, None, side], 0)
+      rest = rest - jnp.where(index == path.position[:, None, side], reaction[:, None, side], 0)
     if f.free is not None:
       total = linear.materialize(vector.add(path.wrench[:, i] * slot_force[i] for i in range(ndir)))
       for side in range(2):
@@ -160,18 +160,18 @@ def _response(f: Factor) -> jax.Array:
   return vector.mat_mat(vector.transpose(f.free_cdof), half)
 
 
-def _moved(response: jax.Array, path: Way) -> jax.Array:
+def _moved(response: jax.Array, path: Path) -> jax.Array:
   """Compute the motion (2, ndir, 6, W) of the free joints' bodies under the wrenches that reach these bodies."""
   if not len(response):
     return path.wrench
   return vector.mat_vec(gather(response, path.joint)[:, None], path.wrench)
 
 
-def _product(path: Way, motion: jax.Array, path2: Way) -> jax.Array:
+def _product(path: Path, motion: jax.Array, path2: Path) -> jax.Array:
   """Compute the block (ndir, ndir, W) of C A^-1 C' for two contacts: a sum over the part of the tree that both paths share."""
   ndir, width = path.pull.shape[-2:]
   out = vector.add(
-    jnp.where((path.place == path2.place[:, side, None])[:, :, None], path2.rest[:, side, None], 0) for side in range(2)
+    jnp.where((path.position == path2.position[:, side, None])[:, :, None], path2.rest[:, side, None], 0) for side in range(2)
   )
   terms = (path.pull[..., :, None, :] * linear.materialize(out)[..., None, :, :]).reshape(-1, ndir * ndir, width)
   total = vector.total(terms) if len(terms) else jnp.zeros((ndir * ndir, width), path.pull.dtype)

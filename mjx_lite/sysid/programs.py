@@ -19,7 +19,8 @@ class CompiledAhead:
   """A function that is traced by the caller and compiled in a background thread, once per shape of its arguments."""
 
   def __init__(self, function: Callable[..., Any], **options: Any):
-    self._jit, self._programs = mjx.jit(function, **options), {}
+    self._jit: Any = mjx.jit(function, **options)  # has `lower`, as a function of `jax.jit`
+    self._programs = {}
 
   def prepare(self, *args: Any) -> concurrent.futures.Future:
     """Start to compile for arguments of the given shapes and dtypes; `args` are arrays or ShapeDtypeStructs."""

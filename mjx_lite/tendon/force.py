@@ -81,7 +81,7 @@ def tension(m: Model, length: jax.Array, velocity: jax.Array, plastic: jax.Array
   return out
 
 
-def of_actuators(m: Model, actuator_force: jax.Array) -> jax.Array:
+def actuator_tension(m: Model, actuator_force: jax.Array) -> jax.Array:
   """Return the force (ntendon, W) of the actuators along the tendons, from the forces of all outputs (nout, W)."""
   p = m.plan.tendon_force
   return group_sum(p.by_actuator, rows(m.actuator_gear, p.actuator_out)[:, 0] * rows(actuator_force, p.actuator_out))

@@ -175,18 +175,18 @@ def circle(e0: jax.Array, e1: jax.Array, radius: jax.Array, mark: jax.Array | No
   (mid0, off0), (mid1, off1) = tangents(e0), tangents(e1)
   clockwise, counter = (mid0 + off0, mid1 - off1), (mid0 - off0, mid1 + off1)
   crossed = [_intersect(e0, t0, e1, t1) for t0, t1 in (clockwise, counter)]
-  if mark is None:
+  winding = None if mark is None else _angle(e0, mark) + _angle(mark, e1)
+  if winding is None:
     chord = [vector.dot(t0 - t1, t0 - t1) for t0, t1 in (clockwise, counter)]
     cost = [jnp.where(x, 1e4, c) for x, c in zip(crossed, chord, strict=True)]
     is_counter = ~(cost[0] < cost[1])
   else:
-    winding = _angle(e0, mark) + _angle(mark, e1)
     clear &= jnp.abs(winding - _angle(e0, e1)) < jnp.pi
     is_counter = winding > 0
   wrapped = ok & ~clear & ~jnp.where(is_counter, crossed[1], crossed[0])
   sign = jnp.where(is_counter, -1, 1).astype(e0.dtype)
   t0, t1 = mid0 + sign[:, None] * off0, mid1 - sign[:, None] * off1
-  if mark is None:
+  if winding is None:
     arc = -sign * _angle(t0, t1)
     arc = jnp.where(arc < 0, arc + 2 * jnp.pi, arc)
   else:

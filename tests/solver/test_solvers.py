@@ -102,7 +102,7 @@ def test_statistics(solver):
     np.testing.assert_allclose(getattr(s, k)[: n - 1], theirs[: n - 1], rtol=1e-4, atol=1e-9, err_msg=k)
 
 
-# slow: the cone's gradient is in tests/gradients, the dual solver's in test_few_contacts.py, noslip's in the other case here
+# slow: the cone's gradient is in tests/gradients, the dual solver's in test_first_slots.py, noslip's in the other case here
 @pytest.mark.parametrize(
   "cone, condim, solver, noslip",
   [pytest.param("elliptic", 6, S.mjSOL_PGS, 3, marks=pytest.mark.slow), ("pyramidal", 4, S.mjSOL_CG, 3)],

@@ -104,10 +104,10 @@ def _moves(name: str, data: str, arrays: Iterable[Rows], outs: int) -> list[str]
   """Return the calls that move a block between arrays, at the addresses `%{data}0` and on, and their rows in the memory."""
   return [
     f"%{name}{x.buffer} = getelementptr i8, ptr %h{outs}, i64 {x.first}\n"
-    f"call void @{name}{nbytes(x.kind)}(ptr %{name}{x.buffer}, ptr %{data}{x.buffer}, i64 {x.count}, "
+    f"call void @{name}{nbytes(x.kind)}(ptr %{name}{x.buffer}, ptr %{data}{x.buffer}, i64 {x.nrow}, "
     f"i64 %w, i64 %n, i64 {x.stride})"
     for x in arrays
-    if x.count
+    if x.nrow
   ]
 
 

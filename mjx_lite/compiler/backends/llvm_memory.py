@@ -28,7 +28,7 @@ class Rows(NamedTuple):
   buffer: int  # position of the array among the entry's arguments, or among its results
   kind: str
   first: int  # offset of the first row, in bytes
-  count: int
+  nrow: int
   stride: int  # numbers of one world in the array
 
 
