@@ -18,7 +18,7 @@ from mjx_lite.collision.convex.hulls import GeomHulls
 from mjx_lite.collision.shapes import Shape
 from mjx_lite.math.geometry import make_frame
 from mjx_lite.model.enums import DisableBit, GeomType
-from mjx_lite.model.types import Model
+from mjx_lite.model.types import Model, Option
 from mjx_lite.ops import linear, tiles
 from mjx_lite.ops.select import gather, join, rows
 
@@ -46,6 +46,10 @@ class Group(NamedTuple):
   def bounded(self) -> bool:
     """Return whether candidates can be chosen by their bounds."""
     return self.kind.bounded
+
+  def search(self, opt: Option, chosen: jax.Array | None = None) -> tuple[narrow.Search, ...]:
+    """Return the arguments of the kind's function after shapes and margin: none for a closed form."""
+    return () if self.kind.is_closed_form else (narrow.Search(self.tables.own, opt, chosen),)
 
   @property
   def has_budget(self) -> bool:
@@ -229,9 +233,29 @@ def collide(m: Model, geom_xpos: jax.Array, geom_xmat: jax.Array) -> Contacts:
 
   Source: `mj_collision`.
   """
-  shares = m.plan.collision.compact is not None and m.opt.use_contact
-  found = (_in_shared_slots if shares else _in_own_slots)(m, geom_xpos, geom_xmat)
-  return _with_exclude(m, found)
+  p = m.plan.collision
+  if p.compact is not None and m.opt.use_contact:
+    return _with_exclude(m, _in_shared_slots(m, geom_xpos, geom_xmat))
+  by_pair = mixing.mix(m, _pairs(p))
+  params = mixing.Params(*(rows(x, p.slot_pair) for x in by_pair))
+  reach = by_pair.margin + by_pair.gap
+  if not p.groups or not m.opt.use_contact:
+    return _with_exclude(m, _empty(params, geom_xpos))
+  adhesion = _adhesion(m, _pairs(p))
+  parts, missing = [], _Missing()
+  for group in p.groups:
+    a, b = _shapes(m, group, geom_xpos, geom_xmat)
+    found = narrow.found(group.kind.collide(a, b, rows(reach, group.pair), *group.search(m.opt)))
+    missing = missing.after(found)
+    parts.append([x.reshape(-1, *x.shape[2:]) for x in found.contacts])
+  adhesion = None if adhesion is None else rows(adhesion, p.slot_pair)
+  rigid = None if p.rigid is None else p.rigid[p.slot_pair]
+  dist, pos, normal, tangent = (join(x, p.slot_row) for x in zip(*parts, strict=True))
+  contacts = Contacts(
+    dist=dist, pos=pos, frame=make_frame(normal, tangent), params=params, adhesion=adhesion, full=missing.full, rigid=rigid,
+    lost_search=missing.search,
+  )  # fmt: skip
+  return _with_exclude(m, contacts)
 
 
 def _with_exclude(m: Model, c: Contacts) -> Contacts:
@@ -271,29 +295,6 @@ class _Missing(NamedTuple):
 def _either(a: jax.Array | None, b: jax.Array | None) -> jax.Array | None:
   """Combine two masks (W,) of worlds by or; None is the empty mask."""
   return b if a is None else a if b is None else a | b
-
-
-def _in_own_slots(m: Model, geom_xpos: jax.Array, geom_xmat: jax.Array) -> Contacts:
-  """Compute the contacts of all candidates, each in its own slot."""
-  p = m.plan.collision
-  by_pair = mixing.mix(m, _pairs(p))
-  params = mixing.Params(*(rows(x, p.slot_pair) for x in by_pair))
-  reach = by_pair.margin + by_pair.gap
-  if not p.groups or not m.opt.use_contact:
-    return _empty(params, geom_xpos)
-  adhesion = _adhesion(m, _pairs(p))
-  parts, missing = [], _Missing()
-  for group in p.groups:
-    found = group.kind.collide(group.tables.own, *_shapes(m, group, geom_xpos, geom_xmat), rows(reach, group.pair), m.opt, None)
-    missing = missing.after(found)
-    parts.append([x.reshape(-1, *x.shape[2:]) for x in found.contacts])
-  adhesion = None if adhesion is None else rows(adhesion, p.slot_pair)
-  rigid = None if p.rigid is None else p.rigid[p.slot_pair]
-  dist, pos, normal, tangent = (join(x, p.slot_row) for x in zip(*parts, strict=True))
-  return Contacts(
-    dist=dist, pos=pos, frame=make_frame(normal, tangent), params=params, adhesion=adhesion, full=missing.full, rigid=rigid,
-    lost_search=missing.search,
-  )  # fmt: skip
 
 
 def _empty(params: mixing.Params, geom_xpos: jax.Array) -> Contacts:
@@ -378,7 +379,8 @@ def _rows_of_all(
   owner = np.repeat(np.arange(len(group.pair)), nrow)
   rank = int(p.compact or 0) * group.pair[owner] + np.concatenate([np.arange(n) for n in nrow])
   margin = mixing.reach(m, _pairs(p, group.pair))
-  found = group.kind.collide(group.tables.own, *_shapes(m, group, geom_xpos, geom_xmat), margin, m.opt, None)
+  a, b = _shapes(m, group, geom_xpos, geom_xmat)
+  found = narrow.found(group.kind.collide(a, b, margin, *group.search(m.opt)))
   rank, fields = jnp.asarray(rank.astype(np.int32))[:, None], [x[0] for x in found.contacts]
   missing = missing.after(found)
   return [rank, fields[0] < rows(margin, owner), *fields], missing
@@ -387,7 +389,7 @@ def _rows_of_all(
 def _rows_of_near(
   m: Model, group: Group, geom_xpos: jax.Array, geom_xmat: jax.Array, select: Callable[[], broadphase.Chosen], missing: _Missing
 ) -> tuple[list[jax.Array], _Missing]:
-  """Compute the contacts of the pairs of a group, or of those that `select` chooses if the group has a budget.
+  """Compute the contacts of the pairs of a group, or of the pairs that `select` chooses if the group has a budget.
 
   Returns:
     as `_rows_of_all`; the rank is (n, W or 1).
@@ -404,7 +406,7 @@ def _rows_of_near(
     a, b = (Shape(gather(geom_xpos, g), gather(geom_xmat, g), gather(m.geom_size, g)) for g in geoms)
   else:
     margin, (a, b) = mixing.reach(m, pairs), _shapes(m, group, geom_xpos, geom_xmat)
-  found = group.kind.collide(group.tables.own, a, b, margin, m.opt, index)
+  found = narrow.found(group.kind.collide(a, b, margin, *group.search(m.opt, index)))
   missing = missing.after(found)
   contacts = found.contacts._replace(dist=jnp.where(margin[:, None] > -_FAR, found.contacts.dist, _FAR))
   number = np.arange(contacts.dist.shape[1], dtype=np.int32)[:, None]

@@ -17,7 +17,7 @@ from mjx_lite.collision.hfield import hfield
 from mjx_lite.collision.primitive.primitive import COLLIDERS
 from mjx_lite.collision.sdf.sdf import FieldCollider
 from mjx_lite.collision.sdf.sdf_mesh import FIELD_COLLIDERS
-from mjx_lite.collision.shapes import Collider, Contacts, Shape
+from mjx_lite.collision.shapes import Collider, Contacts
 from mjx_lite.model.enums import DisableBit
 from mjx_lite.model.types import Option
 from mjx_lite.ops import linear
@@ -46,6 +46,20 @@ class Tables(NamedTuple):
   nrow: np.ndarray  # (n,) number of rows of each pair in the contacts that the kind computes
 
 
+class Search(NamedTuple):
+  """What kinds without a closed form need besides the shapes.
+
+  Attributes:
+    own: the group's tables.
+    opt: the model's options.
+    chosen: (n, W) indices of the group's pairs to which the shapes belong; None for all pairs, in order.
+  """
+
+  own: Any
+  opt: Option
+  chosen: jax.Array | None = None
+
+
 class Found(NamedTuple):
   """Contacts of a group, and masks of worlds: None where nothing of the sort can happen.
 
@@ -65,16 +79,18 @@ class Kind(NamedTuple):
 
   Attributes:
     plan: function of the members of a group. It returns the group's tables.
-    collide: function (own tables, shapes a, shapes b, margin + gap (n, W or 1) [m], option, chosen). It returns what it found.
-      `chosen` (n, W) has the indices of the group's pairs to which the shapes belong; None for all pairs, in order.
+    collide: a closed form is a function (shapes a, shapes b, margin + gap (n, W or 1) [m]) that returns Contacts. Any other
+      kind has a fourth argument, Search, and returns Found.
+    is_closed_form: whether `collide` is a closed form.
     is_exact: whether closed forms find the contacts, rather than a search.
     bounded: whether candidates can be chosen by their bounds: planes have no bounds, and height fields have their own rows.
     same_rows: whether all pairs of a group have the same number of rows.
   """
 
   plan: Callable[[Members], Tables]
-  collide: Callable[[Any, Shape, Shape, jax.Array, Option, jax.Array | None], Found]
+  collide: Callable[..., Any]
   is_exact: bool
+  is_closed_form: bool = False
   bounded: bool = True
   same_rows: bool = True
 
@@ -90,12 +106,12 @@ def _closed_form(types: tuple[str, str], collider: Collider) -> Kind:
     ncon = np.full(len(members.types), collider.ncon)
     return Tables(None, ncon, ncon)
 
-  return Kind(plan, functools.partial(_collide_closed, collider.fn), is_exact=True, bounded="plane" not in types)
+  return Kind(plan, collider.fn, is_exact=True, is_closed_form=True, bounded="plane" not in types)
 
 
-def _collide_closed(function, own, a, b, margin, opt, chosen) -> Found:
-  del own, opt, chosen
-  return Found(linear.materialize(function(a, b, margin)))
+def found(result: Contacts | Found) -> Found:
+  """Return the result of a closed form, whose contacts are computed once, in the form of all other kinds."""
+  return result if isinstance(result, Found) else Found(linear.materialize(result))
 
 
 def _plan_convex(members: Members) -> Tables:
@@ -103,9 +119,10 @@ def _plan_convex(members: Members) -> Tables:
   return Tables(own, np.array([convex.PAIRS[x] for x in members.types]), np.full(len(members.types), convex.NCON))
 
 
-def _collide_convex(own, a, b, margin, opt, chosen) -> Found:
+def _collide_convex(a, b, margin, search: Search) -> Found:
+  opt = search.opt
   multiccd = not opt.disableflags & DisableBit.MULTICCD
-  contacts, lost = convex.collide(own, a, b, margin, opt.ccd_iterations, multiccd, chosen)
+  contacts, lost = convex.collide(search.own, a, b, margin, opt.ccd_iterations, multiccd, search.chosen)
   return Found(contacts, lost=lost)
 
 
@@ -114,9 +131,8 @@ def _plan_hfield(members: Members) -> Tables:
   return Tables(own, own.ncon, own.ncon)
 
 
-def _collide_hfield(own, a, b, margin, opt, chosen) -> Found:
-  del chosen  # the pairs of height fields are never chosen at run time
-  return Found(*hfield.collide(own, a, b, margin, opt.ccd_iterations))
+def _collide_hfield(a, b, margin, search: Search) -> Found:  # the pairs of height fields are never chosen at run time
+  return Found(*hfield.collide(search.own, a, b, margin, search.opt.ccd_iterations))
 
 
 def _distance_field(collider: FieldCollider) -> Kind:
@@ -127,9 +143,9 @@ def _distance_field(collider: FieldCollider) -> Kind:
   return Kind(plan, functools.partial(_collide_field, collider.collide), is_exact=False)
 
 
-def _collide_field(function, own, a, b, margin, opt, chosen) -> Found:
-  del margin, opt
-  return Found(function(own, a, b, chosen))
+def _collide_field(function, a, b, margin, search: Search) -> Found:
+  del margin
+  return Found(function(search.own, a, b, search.chosen))
 
 
 # name -> kind; the names are those of `Capacity.pair_max`
