@@ -275,7 +275,7 @@ def _with_exclude(m: Model, c: Contacts) -> Contacts:
 
 
 class _Missing(NamedTuple):
-  """Masks (W,) of the worlds in which contacts may be missing; None where no world can miss contacts for the reason.
+  """Masks (W,) of the worlds in which contacts may be missing; None where nothing of the kind can happen.
 
   Attributes:
     pair: candidates within reach were left out.
@@ -389,7 +389,7 @@ def _rows_of_all(
 def _rows_of_near(
   m: Model, group: Group, geom_xpos: jax.Array, geom_xmat: jax.Array, select: Callable[[], broadphase.Chosen], missing: _Missing
 ) -> tuple[list[jax.Array], _Missing]:
-  """Compute the contacts of the pairs of a group, or of the pairs that `select` chooses if the group has a budget.
+  """Compute the contacts of the pairs of a group; if the group has a budget, of the pairs that `select` chooses.
 
   Returns:
     as `_rows_of_all`; the rank is (n, W or 1).
