@@ -71,7 +71,7 @@ class _RowOrder(NamedTuple):
 
   order: list[int]  # index of each row in the concatenation (points, turns, couplings)
   row_eq: list[int]  # constraint of each row
-  first: dict[int, int]  # first row of each constraint
+  first: dict[Any, int]  # first row of each constraint
 
 
 def plan(s: dict[str, Any]) -> EqualityPlan:
