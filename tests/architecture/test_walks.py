@@ -127,7 +127,8 @@ def calls(caller, stop):
   name, source = field
   called = [x.func for x in ast.walk(body) if isinstance(x, ast.Call)]
   is_called = any(name in (getattr(x, "attr", None), getattr(x, "id", None)) for x in called)
-  return is_called and (file, table) in named_in(caller.file, definition(caller.file, source))
+  is_here = any(getattr(x, "name", None) == source for x in tree_of(caller.file).body)
+  return is_called and is_here and (file, table) in named_in(caller.file, definition(caller.file, source))
 
 
 def is_whole(walk):
