@@ -53,8 +53,9 @@ def step2(m: Model, d: Data, *, callbacks: Callbacks | None = None) -> Data:
   """
   m = user.attach(m, callbacks)
   d, rows = rebuild_rows(m, d)
+  cache = StageCache(mass_factor(m, d), rows)
   d = fwd_actuation(m, d)
-  d = accelerations(m, d, StageCache(mass_factor(m, d), rows))
+  d = accelerations(m, d, cache)
   d = sensor_acc(m, d)
   d = check_acc(m, d)
   return _integrate(m, d, IntegratorType.EULER if m.opt.integrator == IntegratorType.RK4 else m.opt.integrator)
