@@ -38,19 +38,23 @@ def speed(with_bytes: bool = True) -> str:
 
 
 def by_version() -> str:
-  """Return the table of versions of JAX, in Markdown: medians of ratios of steps/s and of trace + compile."""
+  """Return the table of versions of JAX, in Markdown: medians of ratios of steps/s and of trace + compile.
+
+  A row of a version is compared with the row of the first version that has the same scene and round.
+  """
   rows = read("versions")[1]
-  first, *others = dict.fromkeys(row["version"] for row in rows)
+  measured_versions = {row["version"] for row in rows}
+  first, *others = [version for version in versions.VERSIONS if version in measured_versions]
   lines = [["scene", "", "kernels", f"steps/s, s: {first}", *others], ["---"] * (4 + len(others))]
   for scene in dict.fromkeys(row["scene"] for row in rows):
-    of = {v: [row for row in rows if (row["scene"], row["version"]) == (scene, v)] for v in (first, *others)}
+    of = {v: {row["round"]: row for row in rows if (row["scene"], row["version"]) == (scene, v)} for v in (first, *others)}
     for jit in ("mjx.jit", "jax.jit"):
-      base = of[first]
+      base = list(of[first].values())
       measured = f"{_median(base, f'{jit} speed'):,.0f}, {_median(base, f'{jit} compile'):.1f}"
       line = [scene, jit, str(base[0][f"{jit} kernels"]), measured]
       for version in others:
-        speed, seconds = versions.medians(list(zip(base, of[version], strict=True)), jit)
-        line.append(f"{speed:.2f}, {seconds:.2f}")
+        rounds = [(of[first][k], row) for k, row in of[version].items()]
+        line.append(", ".join(f"{x:.2f}" for x in versions.medians(rounds, jit)) if rounds else "")
       lines.append(line)
   return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
