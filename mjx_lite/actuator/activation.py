@@ -1,4 +1,7 @@
-"""Activations: their rates are integrated here, for every integrator."""
+"""Activations: their rates are integrated here, for every integrator.
+
+Tests: tests/actuator/test_actuator_trajectories.py, tests/actuator/test_actuator_gradients.py.
+"""
 
 import functools
 

@@ -1,4 +1,7 @@
-"""Setpoints of rotational transmissions: lengths that differ by a full rotation are equivalent."""
+"""Setpoints of rotational transmissions: lengths that differ by a full rotation are equivalent.
+
+Tests: tests/actuator/test_servos.py.
+"""
 
 import jax
 import jax.numpy as jnp

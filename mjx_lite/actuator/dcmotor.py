@@ -2,6 +2,8 @@
 
 Parameters: gain (R, K, alpha, T0, kp, ki, kd, Vmax); dynamics (te, dimax, RT, C, Ta, sigma0, sigma1, slew, Imax); bias (cogging
 amplitude, poles, phase, F_C, F_S, v_S). The states that a motor has are fixed when the model is put.
+
+Tests: tests/actuator/test_actuator_trajectories.py, tests/math/test_quotient.py.
 """
 
 import jax

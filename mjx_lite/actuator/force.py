@@ -1,4 +1,7 @@
-"""Actuator forces from controls, activations, lengths and velocities."""
+"""Actuator forces from controls, activations, lengths and velocities.
+
+Tests: tests/actuator/test_actuator_trajectories.py, tests/actuator/test_servos.py.
+"""
 
 from typing import NamedTuple
 

@@ -3,6 +3,8 @@
 A buffer lies in `Data.history` as [user, cursor, times (n), values (n, dim)]; the cursor is the index of the newest sample. All
 buffers are handled at once, padded to the longest. A sample is found by comparing times, not by counting from the cursor, so
 the order of the samples in memory does not matter.
+
+Tests: tests/actuator/test_actuator_trajectories.py, tests/actuator/test_actuator_start.py.
 """
 
 from typing import NamedTuple

@@ -2,6 +2,8 @@
 
 A dynamics function returns pairs (addresses in act, rates of change there). A gain function returns the force that the input
 makes, a bias function the force without input; both are forces of the group's outputs.
+
+Tests: tests/actuator/test_actuator_trajectories.py, tests/transforms/test_callbacks.py.
 """
 
 import jax

@@ -2,6 +2,8 @@
 
 Parameters: gain (ki), bias (0, -kp, -kv), dynamics (imax, slewmax). The terms of length and velocity are the affine bias; this
 file has the terms of the inputs.
+
+Tests: tests/actuator/test_actuator_trajectories.py.
 """
 
 import jax

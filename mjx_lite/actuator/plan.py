@@ -2,6 +2,8 @@
 
 There are three index spaces: actuators (nactuator), controls (nu) and outputs (nout). An actuator has any number of controls
 and of states, and one output or three.
+
+Tests: tests/actuator/test_actuator_trajectories.py, tests/actuator/test_servos.py.
 """
 
 from collections.abc import Mapping

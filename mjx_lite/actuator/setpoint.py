@@ -1,4 +1,7 @@
-"""Common parts of on-board controllers: inputs, and limits of the rate of a setpoint and of an integral."""
+"""Common parts of on-board controllers: inputs, and limits of the rate of a setpoint and of an integral.
+
+Tests: tests/actuator/test_actuator_trajectories.py.
+"""
 
 import jax
 import jax.numpy as jnp

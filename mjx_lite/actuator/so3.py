@@ -1,6 +1,8 @@
 """Orientation servos: one actuator with three outputs, along the geodesic to a target orientation.
 
 The lengths of the outputs are the rotation vector of the current orientation. The velocities are the local angular velocity.
+
+Tests: tests/actuator/test_servos.py.
 """
 
 import jax

@@ -1,4 +1,7 @@
-"""State that the laws of the actuators read."""
+"""State that the laws of the actuators read.
+
+Tests: tests/actuator/test_actuator_trajectories.py.
+"""
 
 from typing import NamedTuple
 

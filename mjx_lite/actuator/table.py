@@ -1,4 +1,7 @@
-"""The laws of the actuators."""
+"""The laws of the actuators.
+
+Tests: tests/actuator/test_actuator_trajectories.py, tests/actuator/test_servos.py.
+"""
 
 from mjx_lite.actuator import dcmotor, laws, muscle, pid, so3
 from mjx_lite.model.enums import BiasType, DynType, GainType

@@ -5,6 +5,8 @@ lists these functions. The moments of all outputs are packed, row by row, with o
 
 Transmissions that pull at points of bodies (sites, slider-cranks, adhesion) are written as wrenches about the trees' centres of
 mass. The moment of a dof is the dof's axis times the sum of the wrenches on the bodies that the dof moves.
+
+Tests: tests/smooth/test_mechanics.py, tests/actuator/test_actuator_gradients.py.
 """
 
 from collections.abc import Callable

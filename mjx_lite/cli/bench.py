@@ -1,4 +1,7 @@
-"""`mjx-lite bench MODEL`: steps per second and compile time, on request compared with MuJoCo C's batch."""
+"""`mjx-lite bench MODEL`: steps per second and compile time, on request compared with MuJoCo C's batch.
+
+Tests: tests/cli/test_commands.py.
+"""
 
 import argparse
 import json

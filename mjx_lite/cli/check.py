@@ -1,4 +1,7 @@
-"""`mjx-lite check MODEL`: compare every stage field with MuJoCo C along a trajectory; `--grad`: gradients with differences."""
+"""`mjx-lite check MODEL`: compare every stage field with MuJoCo C along a trajectory; `--grad`: gradients with differences.
+
+Tests: tests/cli/test_commands.py.
+"""
 
 import argparse
 

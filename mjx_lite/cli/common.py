@@ -1,4 +1,7 @@
-"""Functions shared by the commands: models from files, random states and controls, rollouts, the console."""
+"""Functions shared by the commands: models from files, random states and controls, rollouts, the console.
+
+Tests: tests/cli/test_humanoid.py, tests/cli/test_commands.py.
+"""
 
 import os
 import pathlib

@@ -1,4 +1,7 @@
-"""`mjx-lite demo`: many worlds of the package's humanoid fall and flail under random control; a report and a picture."""
+"""`mjx-lite demo`: many worlds of the package's humanoid fall and flail under random control; a report and a picture.
+
+Tests: tests/cli/test_commands.py.
+"""
 
 import argparse
 import pathlib

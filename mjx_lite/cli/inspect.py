@@ -1,4 +1,7 @@
-"""`mjx-lite inspect MODEL`: sizes, slots, memory, stage times, and what is unsupported."""
+"""`mjx-lite inspect MODEL`: sizes, slots, memory, stage times, and what is unsupported.
+
+Tests: tests/cli/test_commands.py.
+"""
 
 import argparse
 from typing import Any

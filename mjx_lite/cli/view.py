@@ -1,4 +1,7 @@
-"""`mjx-lite view MODEL`: MuJoCo's viewer with a world stepped by mjx_lite; in a browser with `--web`."""
+"""`mjx-lite view MODEL`: MuJoCo's viewer with a world stepped by mjx_lite; in a browser with `--web`.
+
+Tests: tests/cli/test_commands.py.
+"""
 
 import argparse
 import copy

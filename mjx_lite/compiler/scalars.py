@@ -416,7 +416,7 @@ def rule(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
   return register
 
 
-def taken(p: Program, x: np.ndarray, index: np.ndarray, kind: str) -> np.ndarray:
+def take_rows(p: Program, x: np.ndarray, index: np.ndarray, kind: str) -> np.ndarray:
   """Return the rows `x[index]`, zeros where the index is negative."""
   out = x[np.maximum(index, 0)] if len(x) else np.zeros((len(index), *x.shape[1:]), np.int64)
   out[index < 0] = p.const(0, kind)

@@ -22,7 +22,7 @@ EQUALITIES = (EqType.CONNECT, EqType.WELD, EqType.JOINT, EqType.TENDON)
 
 
 class EqualityPlan(NamedTuple):
-  """Index tables. A *point* is the pair of anchors of a connect or weld; a *turn* is the rotation of a weld."""
+  """Index tables. A *point* is the pair of anchors of a connect or weld; a *rotation* is that of a weld."""
 
   point: np.ndarray  # (npoint,) constraint
   body: np.ndarray  # (2, npoint)
@@ -32,8 +32,8 @@ class EqualityPlan(NamedTuple):
   entry_point: np.ndarray  # (ne,) point of each entry of J, one for every dof that moves the point
   entry_dof: np.ndarray
   entry_side: np.ndarray  # (2, ne) 1 where the dof moves the first or second body
-  turn: np.ndarray  # (nturn,) points that are welds
-  turn_entry: np.ndarray  # entries of the welds' points
+  rotational: np.ndarray  # (nrotation,) points that are welds
+  rotation_entry: np.ndarray  # entries of the welds' points
   scalar: np.ndarray  # (nscalar,) constraint of each coupling
   tendon: np.ndarray  # (nscalar,) whether the objects are tendons, not joints
   obj: np.ndarray  # (2, nscalar) joint or tendon; 0 where there is no second object
@@ -44,7 +44,7 @@ class EqualityPlan(NamedTuple):
   row_eq: np.ndarray  # (nrow,) constraint of each row
   row_moves: np.ndarray  # (nrow, 1) whether some dof changes the row
   point_row: np.ndarray  # (npoint, 3) rows of each point
-  turn_row: np.ndarray  # (nturn, 3) rows of each turn
+  rotation_row: np.ndarray  # (nrotation, 3) rows of each rotation
   scalar_row: np.ndarray  # (nscalar,) row of each coupling
   body_side: SumPlan  # body <- first sides of the points (+), then second sides (-); the world has none
   row_dof_row: np.ndarray  # (nentry,) row of each entry of J, in the order of `entries`
@@ -84,14 +84,14 @@ def plan(s: dict[str, Any]) -> EqualityPlan:
   site = np.where(is_site, obj[:, point], 0)
   body = np.where(is_site, s["site_bodyid"][site] if s["nsite"] else 0, obj[:, point]).astype(int)
   weld = kind[point] == EqType.WELD
-  turn, tendon = np.flatnonzero(weld), kind[scalar] == EqType.TENDON
+  rotational, tendon = np.flatnonzero(weld), kind[scalar] == EqType.TENDON
 
   moves = topology.moving_dofs(s)[body]  # (2, npoint, nv)
   entry_point, dof = np.nonzero(moves.any(axis=0))
-  turn_entry = np.flatnonzero(weld[entry_point]) if len(entry_point) else np.zeros(0, int)
+  rotation_entry = np.flatnonzero(weld[entry_point]) if len(entry_point) else np.zeros(0, int)
   terms = _plan_coupling_terms(s, obj[:, scalar], tendon)
-  row_order = _plan_row_order(kind, point, turn, scalar)
-  row, column = _plan_entries(point, scalar, entry_point, dof, turn_entry, terms, row_order)
+  row_order = _plan_row_order(kind, point, rotational, scalar)
+  row, column = _plan_entries(point, scalar, entry_point, dof, rotation_entry, terms, row_order)
   first_row = np.array([row_order.first[e] for e in point], int)[:, None] + np.arange(3)
   return EqualityPlan(
     point=point,
@@ -102,8 +102,8 @@ def plan(s: dict[str, Any]) -> EqualityPlan:
     entry_point=entry_point,
     entry_dof=dof,
     entry_side=moves[:, entry_point, dof].astype(int),
-    turn=turn,
-    turn_entry=turn_entry,
+    rotational=rotational,
+    rotation_entry=rotation_entry,
     scalar=scalar,
     tendon=tendon,
     obj=np.maximum(obj[:, scalar], 0),
@@ -114,7 +114,7 @@ def plan(s: dict[str, Any]) -> EqualityPlan:
     row_eq=np.array(row_order.row_eq, int),
     row_moves=np.isin(row_order.row_eq, [*point[entry_point], *(scalar[i] for i, _ in terms.entry)])[:, None],
     point_row=first_row,
-    turn_row=first_row[turn] + 3,
+    rotation_row=first_row[rotational] + 3,
     scalar_row=np.array([row_order.first[e] for e in scalar], int),
     body_side=plan_sum(_signs_of_sides(s["nbody"], body)),
     row_dof_row=row,
@@ -150,18 +150,18 @@ def _plan_coupling_terms(s: dict[str, Any], obj: np.ndarray, tendon: np.ndarray)
   return _CouplingTerms(term, entry, entry_term)
 
 
-def _plan_row_order(kind: np.ndarray, point: np.ndarray, turn: np.ndarray, scalar: np.ndarray) -> _RowOrder:
+def _plan_row_order(kind: np.ndarray, point: np.ndarray, rotational: np.ndarray, scalar: np.ndarray) -> _RowOrder:
   """Sort the rows of points, turns and couplings into the order of the constraints."""
-  npoint, nturn = len(point), len(turn)
-  turn_of = {int(p): t for t, p in enumerate(turn)}
+  npoint, nrotation = len(point), len(rotational)
+  rotation_of = {int(p): t for t, p in enumerate(rotational)}
   order, row_eq, first = [], [], {}
   for e in range(len(kind)):
     if kind[e] in (EqType.JOINT, EqType.TENDON):
-      own = [3 * npoint + 3 * nturn + int(np.flatnonzero(scalar == e)[0])]
+      own = [3 * npoint + 3 * nrotation + int(np.flatnonzero(scalar == e)[0])]
     else:
       p = int(np.flatnonzero(point == e)[0])
       own = [3 * p + k for k in range(3)]
-      own += [3 * npoint + 3 * turn_of[p] + k for k in range(3)] if p in turn_of else []
+      own += [3 * npoint + 3 * rotation_of[p] + k for k in range(3)] if p in rotation_of else []
     first[e] = len(order)
     order += own
     row_eq += [e] * len(own)
@@ -173,7 +173,7 @@ def _plan_entries(
   scalar: np.ndarray,
   entry_point: np.ndarray,
   dof: np.ndarray,
-  turn_entry: np.ndarray,
+  rotation_entry: np.ndarray,
   terms: _CouplingTerms,
   row_order: _RowOrder,
 ) -> tuple[np.ndarray, np.ndarray]:
@@ -182,11 +182,11 @@ def _plan_entries(
   row = np.concatenate(
     [
       (np.array([first[point[k]] for k in entry_point], int)[:, None] + np.arange(3)).ravel(),
-      (np.array([first[point[entry_point[k]]] + 3 for k in turn_entry], int)[:, None] + np.arange(3)).ravel(),
+      (np.array([first[point[entry_point[k]]] + 3 for k in rotation_entry], int)[:, None] + np.arange(3)).ravel(),
       np.array([first[scalar[i]] for i, _ in terms.entry], int),
     ]
   ).astype(int)
-  column = np.concatenate([np.repeat(dof, 3), np.repeat(dof[turn_entry], 3), np.array([v for _, v in terms.entry], int)])
+  column = np.concatenate([np.repeat(dof, 3), np.repeat(dof[rotation_entry], 3), np.array([v for _, v in terms.entry], int)])
   return row, column.astype(int)
 
 
@@ -233,24 +233,24 @@ def rows_equality(m: Model, p: EqualityPlan, x: State) -> Equality:
     entries.append(_flat(point.entries))
     invweight = rows(m.body_invweight0, p.body[0]) + rows(m.body_invweight0, p.body[1])
     diag.append(_each(invweight[:, 0]))
-    rotation = _rotations(m, p, x, point) if len(p.turn) else None
+    rotation = _rotations(m, p, x, point) if len(p.rotational) else None
     pos_points = point.pos
     if rotation is not None:
       pos.append(_flat(rotation.pos))
       bias.append(_flat(rotation.bias))
       entries.append(_flat(rotation.entries))
-      diag.append(_each(rows(invweight, p.turn)[:, 1]))
+      diag.append(_each(rows(invweight, p.rotational)[:, 1]))
       # the impedance of a weld depends on all six components
       square = vector.dot(pos_points, pos_points)
-      spread = np.full(len(p.point), len(p.turn))
-      spread[p.turn] = np.arange(len(p.turn))
+      spread = np.full(len(p.point), len(p.rotational))
+      spread[p.rotational] = np.arange(len(p.rotational))
       extra = join([vector.dot(rotation.pos, rotation.pos), jnp.zeros((1, 1), square.dtype)], spread)
       norm = safe.sqrt(square + extra)
     else:
       norm = safe.norm(pos_points)
     violation.append(_each(norm))
     if rotation is not None:
-      violation.append(_each(rows(norm, p.turn)))
+      violation.append(_each(rows(norm, p.rotational)))
   if len(p.scalar):
     scalar = _couplings(m, p, x)
     pos.append(scalar.pos)
@@ -316,15 +316,15 @@ def _anchor(m, p, x, side):
 
 def _weld_frames(m, p, x):
   """Compute the orientations of the two frames that each weld keeps parallel."""
-  data = rows(m.eq_data, p.point[p.turn])
-  body1, body2 = p.body[:, p.turn]
+  data = rows(m.eq_data, p.point[p.rotational])
+  body1, body2 = p.body[:, p.rotational]
   quat1, quat2 = rows(x.xquat, body1), rows(x.xquat, body2)
   offset1, offset2 = data[:, 6:10], None
-  if p.is_site[p.turn].any():
-    at_site = p.is_site[p.turn][:, None, None]
+  if p.is_site[p.rotational].any():
+    at_site = p.is_site[p.rotational][:, None, None]
     one = np.eye(4, 1, dtype=quat1.dtype)[None]
-    offset1 = jnp.where(at_site, rows(m.site_quat, p.site[0, p.turn]), offset1)
-    offset2 = jnp.where(at_site, rows(m.site_quat, p.site[1, p.turn]), one)
+    offset1 = jnp.where(at_site, rows(m.site_quat, p.site[0, p.rotational]), offset1)
+    offset2 = jnp.where(at_site, rows(m.site_quat, p.site[1, p.rotational]), one)
   return quat.mul(quat1, offset1), quat.mul(quat2, offset2) if offset2 is not None else quat2
 
 
@@ -337,13 +337,13 @@ def on_bodies(m: Model, p: EqualityPlan, x: State, efc_force: jax.Array) -> jax.
   """
   push = rows(efc_force, p.point_row)
   torque = jnp.zeros_like(push)
-  if len(p.turn):
+  if len(p.rotational):
     quat1, quat2 = _weld_frames(m, p, x)
-    force = rows(efc_force, p.turn_row)
+    force = rows(efc_force, p.rotation_row)
     pure = jnp.concatenate([jnp.zeros_like(force[:, :1]), force], axis=-2)
-    scale = rows(m.eq_data, p.point[p.turn])[:, 10:11]
+    scale = rows(m.eq_data, p.point[p.rotational])[:, 10:11]
     weld_torque = 0.5 * scale * quat.mul(quat.mul(quat2, pure), quat.conjugate(quat1))[:, 1:]
-    torque = assemble_rows([(p.turn, weld_torque)], len(p.point), weld_torque)
+    torque = assemble_rows([(p.rotational, weld_torque)], len(p.point), weld_torque)
   sides = []
   for k in (0, 1):
     arm = _anchor(m, p, x, k) - rows(x.subtree_com, m.body_rootid[p.body[k]])
@@ -364,10 +364,10 @@ def on_tendons(m: Model, p: EqualityPlan, x: State, efc_force: jax.Array) -> jax
 
 def _rotations(m, p, x, point):
   """Compute the relative rotation of the welds: the vector part of a quaternion times torquescale."""
-  eq = p.point[p.turn]
+  eq = p.point[p.rotational]
   data = rows(m.eq_data, eq)
   scale = data[:, 10:11]
-  body1, body2 = p.body[:, p.turn]
+  body1, body2 = p.body[:, p.rotational]
   quat1, quat2 = _weld_frames(m, p, x)
   inverse = quat.conjugate(quat2)
 
@@ -387,10 +387,10 @@ def _rotations(m, p, x, point):
   relative_acc = rows(acc, body1)[:, :3] - rows(acc, body2)[:, :3]
   bias = half_product(relative, b=quat.conjugate(quat2_dot)) + half_product(relative_acc) + half_product(relative, q=quat1_dot)
 
-  entry_turn = np.searchsorted(p.turn, p.entry_point[p.turn_entry])
-  sides = (p.entry_side[0] - p.entry_side[1])[p.turn_entry][:, None, None].astype(error.dtype)
-  axis = sides * rows(x.cdof, p.entry_dof[p.turn_entry])[:, :3]
-  entries = half_product(axis, rows(quat1, entry_turn), rows(inverse, entry_turn)) * rows(scale, entry_turn)
+  entry_rotation = np.searchsorted(p.rotational, p.entry_point[p.rotation_entry])
+  sides = (p.entry_side[0] - p.entry_side[1])[p.rotation_entry][:, None, None].astype(error.dtype)
+  axis = sides * rows(x.cdof, p.entry_dof[p.rotation_entry])[:, :3]
+  entries = half_product(axis, rows(quat1, entry_rotation), rows(inverse, entry_rotation)) * rows(scale, entry_rotation)
   return _Part(error, bias * scale, entries)
 
 

@@ -1,4 +1,7 @@
-"""Functions shared by the controllers: tangent coordinates of states, piecewise-constant controls, costs of residuals."""
+"""Functions shared by the controllers: tangent coordinates of states, piecewise-constant controls, costs of residuals.
+
+Tests: tests/control/test_control.py.
+"""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple

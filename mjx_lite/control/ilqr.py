@@ -1,4 +1,7 @@
-"""Iterative LQR: Newton's method on a trajectory with Gauss-Newton Hessians and bounds on the controls."""
+"""Iterative LQR: Newton's method on a trajectory with Gauss-Newton Hessians and bounds on the controls.
+
+Tests: tests/control/test_control.py.
+"""
 
 from collections.abc import Callable
 from typing import NamedTuple

@@ -1,4 +1,7 @@
-"""The linear-quadratic regulator about an equilibrium."""
+"""The linear-quadratic regulator about an equilibrium.
+
+Tests: tests/control/test_control.py.
+"""
 
 from collections.abc import Callable
 from typing import NamedTuple

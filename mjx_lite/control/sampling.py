@@ -1,4 +1,7 @@
-"""Planning by sampling: predictive sampling, MPPI and CEM. The methods differ only in how sampled costs update the plan."""
+"""Planning by sampling: predictive sampling, MPPI and CEM. The methods differ only in how sampled costs update the plan.
+
+Tests: tests/control/test_control.py.
+"""
 
 from collections.abc import Callable
 from typing import NamedTuple

@@ -1,4 +1,7 @@
-"""Gradient shooting: gradient descent on the controls, with the exact reverse-mode derivative of the cost of a trajectory."""
+"""Gradient shooting: gradient descent on the controls, with the exact reverse-mode derivative of the cost of a trajectory.
+
+Tests: tests/control/test_control.py.
+"""
 
 from typing import NamedTuple
 

@@ -1,4 +1,7 @@
-"""The environment: a model, the initial states of episodes, the observation, the reward and the termination."""
+"""The environment: a model, the initial states of episodes, the observation, the reward and the termination.
+
+Tests: tests/envs/test_envs.py.
+"""
 
 import pathlib
 from collections.abc import Sequence

@@ -1,4 +1,7 @@
-"""Small tasks: pendulum, cartpole, reacher."""
+"""Small tasks: pendulum, cartpole, reacher.
+
+Tests: tests/envs/test_envs.py, tests/envs/test_gym.py.
+"""
 
 from typing import Any
 

@@ -1,4 +1,7 @@
-"""Dexterity: in-hand rotation of a cube."""
+"""Dexterity: in-hand rotation of a cube.
+
+Tests: tests/envs/test_robot_tasks.py.
+"""
 
 from typing import Any
 

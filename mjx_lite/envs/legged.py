@@ -1,4 +1,7 @@
-"""Locomotion tasks: hopper, cheetah, ant, humanoid. All robots run or walk along x."""
+"""Locomotion tasks: hopper, cheetah, ant, humanoid. All robots run or walk along x.
+
+Tests: tests/envs/test_envs.py.
+"""
 
 import pathlib
 

@@ -1,4 +1,7 @@
-"""A quadruped under a joystick: track a commanded velocity, on flat and on rough ground."""
+"""A quadruped under a joystick: track a commanded velocity, on flat and on rough ground.
+
+Tests: tests/envs/test_robot_tasks.py.
+"""
 
 from typing import Any
 

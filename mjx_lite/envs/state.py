@@ -1,4 +1,7 @@
-"""State of an environment between steps, in the form of Brax and MuJoCo Playground."""
+"""State of an environment between steps, in the form of Brax and MuJoCo Playground.
+
+Tests: tests/envs/test_envs.py.
+"""
 
 import dataclasses
 from typing import Any

@@ -1,6 +1,8 @@
 """Wrappers of an environment: episodes, action repeat, randomised models, quarantine, batch of worlds, resets.
 
 `wrap` combines the wrappers. Wrappers inside `Worlds` see one world; `AutoReset` sees the batch.
+
+Tests: tests/envs/test_envs.py.
 """
 
 from collections.abc import Callable

@@ -44,10 +44,10 @@ def read(m: Model, d: mujoco.MjData, start: Data) -> dict[str, Any]:
   return changes
 
 
-def _placed(into: np.ndarray, place: np.ndarray, values: np.ndarray) -> np.ndarray:
-  """Return a copy with values at the indices `place`; values with an index below zero are left out."""
-  out, there = into.copy(), place >= 0
-  out[place[there]] = np.reshape(values, (len(place), *into.shape[1:]))[there]
+def _placed(into: np.ndarray, index: np.ndarray, values: np.ndarray) -> np.ndarray:
+  """Return a copy with values at the indices `index`; values with an index below zero are left out."""
+  out, there = into.copy(), index >= 0
+  out[index[there]] = np.reshape(values, (len(index), *into.shape[1:]))[there]
   return out
 
 

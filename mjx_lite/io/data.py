@@ -32,21 +32,21 @@ def _zeros(m: Model, spec: Mapping[str, Any]) -> np.ndarray:
 
 
 def _allocate(m: Model, cls: type, keep: Sequence[str] = ()) -> dict[str, np.ndarray | None]:
-  handed = pytree.optional_fields(cls)
-  out: dict[str, Any] = {f"_{name}": None for name in handed}
+  optional = pytree.optional_fields(cls)
+  out: dict[str, Any] = {f"_{name}": None for name in optional}
   for name, spec in pytree.specs(cls).items():
-    if name not in handed or name in keep:
-      out[f"_{name}" if name in handed else name] = _zeros(m, spec)
+    if name not in optional or name in keep:
+      out[f"_{name}" if name in optional else name] = _zeros(m, spec)
   return out
 
 
 def _names(keep: Sequence[str]) -> Sequence[str]:
   """Check `keep` and return the names of the fields to keep."""
-  handed = pytree.optional_fields(Data)
+  optional = pytree.optional_fields(Data)
   if keep == "all":
-    return handed
-  if isinstance(keep, str) or not set(keep) <= set(handed):
-    raise ValueError(f"keep takes 'all' or names of {', '.join(handed)}, not {keep!r}; all other fields are always kept.")
+    return optional
+  if isinstance(keep, str) or not set(keep) <= set(optional):
+    raise ValueError(f"keep takes 'all' or names of {', '.join(optional)}, not {keep!r}; all other fields are always kept.")
   return keep
 
 

@@ -1,4 +1,7 @@
-"""Frames, segments and boxes."""
+"""Frames, segments and boxes.
+
+Tests: tests/collision/test_primitive.py, tests/collision/test_contact_rules.py.
+"""
 
 import jax
 import jax.numpy as jnp

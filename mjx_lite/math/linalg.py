@@ -8,6 +8,8 @@ remaining matrix shrinks with each pass. The passes are unrolled, because each p
 first passes have almost the same shape and run in a loop instead. Each iteration moves the remaining matrix to the upper left
 corner and pads it with zeros, so that all iterations use the same indices. No index depends on the iteration, and no array is
 updated in place: XLA does not vectorize such updates on CPU.
+
+Tests: tests/solver/test_linalg.py, tests/math/test_gram.py.
 """
 
 from typing import NamedTuple

@@ -1,4 +1,7 @@
-"""Quaternions, wxyz, component axis before the world axis."""
+"""Quaternions, wxyz, component axis before the world axis.
+
+Tests: tests/smooth/test_mechanics.py, tests/transforms/test_promises.py.
+"""
 
 import jax
 import jax.numpy as jnp

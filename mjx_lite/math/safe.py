@@ -2,6 +2,8 @@
 
 The rest of the engine never calls the raw function on an argument that can be singular. JAX differentiates both branches of a
 `where`, so the argument is replaced before the function is evaluated ("double where").
+
+Tests: tests/math/test_quotient.py.
 """
 
 from typing import Any

@@ -1,6 +1,8 @@
 """Spatial (6D) algebra about one point, rotation first, in the notation of Featherstone, Rigid Body Dynamics Algorithms.
 
 A composite inertia is MuJoCo's 10-vector `[Ixx Iyy Izz Ixy Ixz Iyz | m rx m ry m rz | m]`.
+
+Tests: tests/smooth/test_articulated.py.
 """
 
 import jax

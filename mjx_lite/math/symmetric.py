@@ -1,4 +1,7 @@
-"""Symmetric matrices with a constant sparsity, packed as MuJoCo packs M: the lower triangle, row by row."""
+"""Symmetric matrices with a constant sparsity, packed as MuJoCo packs M: the lower triangle, row by row.
+
+Tests: tests/integrate/test_integrators.py, tests/tendon/test_tendon.py.
+"""
 
 from typing import NamedTuple
 

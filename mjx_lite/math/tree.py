@@ -449,7 +449,7 @@ def _scalar_mask_sum(p, plan, x):
   row, column = (w.reshape(-1, *(1,) * (x.ndim - 1)).astype(np.float32) for w in plan.weights)
   x = p.map("mul", "f", p.constant(column), x)
   if plan.fetched is not None:
-    out = p.sum([scalars.taken(p, x, index, "f") for index in plan.fetched], "f")
+    out = p.sum([scalars.take_rows(p, x, index, "f") for index in plan.fetched], "f")
   else:
     out = np.concatenate([_scalar_added(p, part, x) for part in plan.additions]) if plan.additions else x[:0]
   return p.map("mul", "f", p.constant(row), out)

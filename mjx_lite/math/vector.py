@@ -2,6 +2,8 @@
 
 XLA fuses such sums into the loops around them; a reduction or a batched `dot_general` of this size is several times slower
 on CPU.
+
+Tests: tests/math/test_materialized.py, tests/smooth/test_mechanics.py.
 """
 
 import functools

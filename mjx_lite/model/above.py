@@ -2,6 +2,8 @@
 
 A Model has methods, as `with_params`, whose work is done by modules that import Model. Such a module names its function with
 `provides`, and the method calls the function by this name; so the methods stand in the class, with signature and docstring.
+
+Tests: tests/smooth/test_set_const.py.
 """
 
 from collections.abc import Callable

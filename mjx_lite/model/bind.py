@@ -2,6 +2,8 @@
 
 `m.joint('hip').range`, `d.bind(m, m.joint('hip')).qpos`, and MJX's forms with elements of an MjSpec: `m.bind(spec.joints)`,
 `d.bind(m, spec.actuators[0]).set('ctrl', 1.0)`. An index that is found by name is a constant of the program.
+
+Tests: tests/io/test_readout.py.
 """
 
 from collections.abc import Iterable
@@ -146,11 +148,11 @@ class DataView:
       raise AttributeError("sensordata is read-only: a step computes it.")
     field, index, ndim = self._where(name)
     old = getattr(self._d, field)
-    place = (..., np.asarray(index) if isinstance(index, list) else index, *(slice(None),) * (ndim - 1))
-    shape = jax.eval_shape(lambda x: x[place], old).shape
+    index = (..., np.asarray(index) if isinstance(index, list) else index, *(slice(None),) * (ndim - 1))
+    shape = jax.eval_shape(lambda x: x[index], old).shape
     new = jnp.asarray(value, old.dtype)
     new = new.reshape(shape) if new.size == np.prod(shape, dtype=int) else jnp.broadcast_to(new, shape)
-    return self._d.replace(**{field: old.at[place].set(new)})
+    return self._d.replace(**{field: old.at[index].set(new)})
 
 
 def _element(m: Any, kind: _Kind, which: int | str) -> Element:
@@ -172,8 +174,8 @@ def bind(m: Any, obj: Any) -> Element:
   """Return elements of a Model, as `NamedElements.bind` does."""
   if isinstance(obj, Element):
     return obj
-  several = isinstance(obj, Iterable)
-  items: list[Any] = list(obj) if several else [obj]
+  is_sequence = isinstance(obj, Iterable)
+  items: list[Any] = list(obj) if is_sequence else [obj]
   if items and all(isinstance(x, Element) and x._kind == items[0]._kind for x in items):
     return Element(m, items[0]._kind, [int(i) for x in items for i in np.atleast_1d(x.id)])
   kinds = {k for item in items for k in _KINDS if type(item).__name__ == k.spec}

@@ -1,4 +1,7 @@
-"""User functions that the pipeline calls: MuJoCo's callbacks, as pure functions of one world in the public layout."""
+"""User functions that the pipeline calls: MuJoCo's callbacks, as pure functions of one world in the public layout.
+
+Tests: tests/transforms/test_callbacks.py.
+"""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple

@@ -17,7 +17,7 @@ from mjx_lite.model.packing import Packed
 from mjx_lite.model.pytree import kept, specs
 
 _UNNAMED = "MuJoCo Model"  # what the compiler calls a model without a name
-_FEW = 10  # largest number of values that are written out
+_LARGEST = 10  # largest number of values that are written out
 _MODEL_SIZES = ("nq", "nv", "nu", "na", "nbody", "njnt", "ngeom", "nsite", "neq", "ntendon", "nsensor", "nkey")
 _DATA_SIZES = {
   "nq": "qpos", "nv": "qvel", "nu": "ctrl", "na": "act", "nbody": "xpos", "ngeom": "geom_xpos", "nsite": "site_xpos",
@@ -33,7 +33,7 @@ def value(x: Any) -> str:
   """Format a small array by its values (at most 10), a larger array by dtype and shape, and other objects by value or type."""
   if not hasattr(x, "shape") or not hasattr(x, "dtype"):
     return repr(x) if isinstance(x, str | bytes | type(None)) or np.isscalar(x) else type(x).__name__
-  if isinstance(x, np.ndarray | jax.Array) and not isinstance(x, jax.core.Tracer) and math.prod(x.shape) <= _FEW:
+  if isinstance(x, np.ndarray | jax.Array) and not isinstance(x, jax.core.Tracer) and math.prod(x.shape) <= _LARGEST:
     there = not isinstance(x, jax.Array) or (x.is_fully_addressable and not x.is_deleted())
     if there and not jnp.issubdtype(x.dtype, jax.dtypes.extended):
       return np.array2string(np.asarray(x), separator=", ", max_line_width=1000)
@@ -76,10 +76,10 @@ def model(m: Any) -> str:
   options += [f"{k}={value(getattr(o, k))}" for k in ("iterations", "timestep") if hasattr(o, k)]
   declared = specs(type(m))
   batched = [f"{k}={value(x)}" for k, spec in declared.items() if _extra(x := getattr(m, k), spec)]
-  some = ", ".join(batched[:4]) + (f" and {len(batched) - 4} of {len(declared) - 4} others" if len(batched) > 4 else "")
-  several = [f"batched: {some}"] if batched else []
+  shown = ", ".join(batched[:4]) + (f" and {len(batched) - 4} of {len(declared) - 4} other fields" if len(batched) > 4 else "")
+  batches = [f"batched: {shown}"] if batched else []
   named = repr(name) if name not in ("", _UNNAMED) else ""
-  return _listed("Model", named, m.layout.dtype, *_given(sizes), *options, *several, size(m))
+  return _listed("Model", named, m.layout.dtype, *_given(sizes), *options, *batches, size(m))
 
 
 def _extra(x: Any, spec: Any) -> bool:

@@ -2,6 +2,8 @@
 
 Every integer is read from the installed `mujoco` package and never written here, because MuJoCo renumbered several
 enumerations between versions (mjtDisableBit, mjtState, mjtDyn, ...).
+
+Tests: tests/architecture/test_layers.py.
 """
 
 import enum

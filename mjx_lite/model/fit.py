@@ -1,4 +1,7 @@
-"""Checks that arrays have the shapes of a model. The checks compare shapes only, which costs no computation."""
+"""Checks that arrays have the shapes of a model. The checks compare shapes only, which costs no computation.
+
+Tests: tests/model/test_shapes.py.
+"""
 
 import functools
 import numbers

@@ -1,4 +1,7 @@
-"""The static part of a model, which decides shapes and program structure, with one digest as its hash and equality."""
+"""The static part of a model, which decides shapes and program structure, with one digest as its hash and equality.
+
+Tests: tests/transforms/test_step.py, tests/batching/test_processes.py.
+"""
 
 import hashlib
 from collections.abc import Mapping

@@ -1,4 +1,7 @@
-"""Names of model elements, for a Model and for a mujoco.MjModel alike."""
+"""Names of model elements, for a Model and for a mujoco.MjModel alike.
+
+Tests: tests/io/test_io.py.
+"""
 
 from typing import Any
 

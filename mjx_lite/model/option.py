@@ -1,4 +1,7 @@
-"""Options and statistics of a model, with MuJoCo's names."""
+"""Options and statistics of a model, with MuJoCo's names.
+
+Tests: tests/pipeline/test_pipeline.py, tests/model/test_shapes.py.
+"""
 
 from typing import Any
 

@@ -174,8 +174,8 @@ class Lazy(Replaceable):
   def replace(self, **changes: Any) -> Any:
     """Return a copy with some fields changed."""
     own = vars(self)
-    handed = optional_fields(type(self))
-    changes = {f"_{k}" if k in handed else k: x for k, x in changes.items()}
+    optional = optional_fields(type(self))
+    changes = {f"_{k}" if k in optional else k: x for k, x in changes.items()}
     if "_packed" not in own or any(name not in own["_packed"].packing for name in changes):
       return super().replace(**changes)
     new = object.__new__(type(self))

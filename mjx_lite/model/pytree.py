@@ -1,4 +1,7 @@
-"""Frozen dataclasses as JAX pytrees, and the metadata of declared fields."""
+"""Frozen dataclasses as JAX pytrees, and the metadata of declared fields.
+
+Tests: tests/io/test_keep.py, tests/model/test_shapes.py.
+"""
 
 import dataclasses
 import difflib
@@ -121,9 +124,9 @@ class Replaceable:
     Raises:
       TypeError: a name is not a field; the message has the nearest name.
     """
-    handed = optional_fields(type(self))
+    optional = optional_fields(type(self))
     changes = self.as_arrays(changes)
-    return dataclasses.replace(self, **{f"_{k}" if k in handed else k: x for k, x in changes.items()})
+    return dataclasses.replace(self, **{f"_{k}" if k in optional else k: x for k, x in changes.items()})
 
   def as_arrays(self, changes: Mapping[str, Any]) -> dict[str, Any]:
     """Return new values of fields by name, as `replace` stores them: numbers as arrays of the field's dtype, no weak types."""

@@ -1,4 +1,7 @@
-"""Tables of the kinematic tree in NumPy, from the static fields of a model: bodies in subtrees, and dofs that move bodies."""
+"""Tables of the kinematic tree in NumPy, from the static fields of a model: bodies in subtrees, and dofs that move bodies.
+
+Tests: tests/parity/test_support.py.
+"""
 
 from collections.abc import Mapping
 from typing import Any

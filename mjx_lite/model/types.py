@@ -6,6 +6,8 @@ Allocation, conversion, the shape tests and the field table of the documentation
 Vocabulary: prefix `x` is the world frame, `c` a frame at the tree's centre of mass, no prefix a local frame. Spatial vectors
 have the rotation first. Quaternions are wxyz. Matrices multiply column vectors, except `contact.frame`, whose axes are rows.
 *Transmission* maps joint to actuator space, *impedance* is the d of the constraint law, a *row* is one scalar constraint.
+
+Tests: tests/architecture/test_layers.py, tests/io/test_io.py.
 """
 
 from collections.abc import Callable

@@ -315,7 +315,7 @@ def _may_total(x: tuple[int, ...]) -> bool:
 
 
 def _scalar_choose(p, eqn, x):
-  return scalars.taken(p, x, eqn.params["choice"].index, scalars.kind_of(eqn.outvars[0].aval.dtype))
+  return scalars.take_rows(p, x, eqn.params["choice"].index, scalars.kind_of(eqn.outvars[0].aval.dtype))
 
 
 def _scalar_collect(p, eqn, x):

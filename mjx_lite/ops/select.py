@@ -1,4 +1,7 @@
-"""Selection of rows. A static index, known at plan time, becomes slices where possible, and a gather otherwise."""
+"""Selection of rows. A static index, known at plan time, becomes slices where possible, and a gather otherwise.
+
+Tests: tests/ops/test_lanes.py, tests/smooth/test_mechanics.py.
+"""
 
 from collections.abc import Sequence
 from typing import Any

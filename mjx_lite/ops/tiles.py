@@ -3,6 +3,8 @@
 One algorithm is rarely the best for a single world and for thousands. A loop over the contacts that push in some world costs
 little for one world, and loses against one product over all contacts for a large batch. Physics names the algorithms here,
 and this module decides: no module above asks for the number of worlds.
+
+Tests: tests/math/test_tree.py.
 """
 
 from typing import TypeVar

@@ -57,9 +57,9 @@ def _substep(m: Model, d: Data, state: dict[str, Any], h: jax.Array, tolerance: 
 
   def stage(carry, coefficients):
     rates, _ = carry
-    i, place, mean = coefficients
+    i, fraction, mean = coefficients
     qvel, qacc, act_dot = jnp.split(vector.add(mean[k] * rates[k] for k in range(len(adaptive.ERROR))), [m.nv, 2 * m.nv])
-    ahead = place * h
+    ahead = fraction * h
     at = m.replace(opt=m.opt.replace(timestep=ahead))
     moved = forward_without_sensors(m, advance_state(at, base.replace(act_dot=act_dot), qacc, qvel, base.history))
     rate = pack(rk4.position_rate(m, ahead * qvel, moved.qvel), moved)

@@ -65,16 +65,16 @@ def rungekutta4(m: Model, d: Data) -> Data:
 
   def stage(carry, coefficients):
     last, rate, total = carry
-    place, weight = coefficients
-    ahead = place * h
-    way = ahead * rate.qvel
+    fraction, weight = coefficients
+    ahead = fraction * h
+    displacement = ahead * rate.qvel
     moved = last.replace(
-      qpos=advance.integrate_pos(m, d.qpos, way, 1), qvel=d.qvel + ahead * rate.qacc,
+      qpos=advance.integrate_pos(m, d.qpos, displacement, 1), qvel=d.qvel + ahead * rate.qacc,
       act=d.act + ahead * rate.act_dot, time=d.time + ahead,
     )  # fmt: skip
     moved = forward_without_sensors(m, moved).replace(**lacking)
     moved = jax.tree.map(lambda x, like: jnp.broadcast_to(x, like.shape), moved, d)
-    rate = rates(moved, rk4.position_rate(m, way, moved.qvel))
+    rate = rates(moved, rk4.position_rate(m, displacement, moved.qvel))
     return (moved, rate, jax.tree.map(lambda s, x: s + weight * x, total, rate)), None
 
   first = rates(d, d.qvel)

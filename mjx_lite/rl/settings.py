@@ -4,6 +4,8 @@ Each training takes one to two minutes on two CPU cores in 32 bits; the joystick
 README.md lists the returns reached, and the tests marked `slow` the returns required. `joystick_rough` continues from the
 learner of `joystick_flat`, whose policy falls in a third of the worlds on rough ground:
 `ppo.train(rough, **settings.PPO["joystick_rough"], learner=flat.learner)`.
+
+Tests: tests/rl/test_ppo.py, tests/rl/test_shac.py.
 """
 
 from typing import Any

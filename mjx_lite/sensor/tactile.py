@@ -88,7 +88,7 @@ def tactile(m: Model, d: Data, t: TactileTables) -> jax.Array:
     pos, mat = rows(d.geom_xpos, geoms)[:, None], rows(d.geom_xmat, geoms)[:, None]
     local = vector.mat_t_vec(mat, point - pos)
     if kind == GeomType.MESH:
-      dist, _ = field.interpolate(t.trees, t.trees.place[m.geom_dataid[geoms]], local)
+      dist, _ = field.interpolate(t.trees, t.trees.row[m.geom_dataid[geoms]], local)
     else:
       dist, _ = field.FIELDS[kind](local, rows(m.geom_size, geoms)[:, None])
     deep = touches[:, None] & (dist < 0)

@@ -1,4 +1,7 @@
-"""Cartesian forces in joint space."""
+"""Cartesian forces in joint space.
+
+Tests: tests/smooth/test_mechanics.py.
+"""
 
 import jax
 

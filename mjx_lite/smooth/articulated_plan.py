@@ -1,4 +1,7 @@
-"""Index tables of the articulated-body pass: the dofs by depth, and the paths from the bodies to their roots."""
+"""Index tables of the articulated-body pass: the dofs by depth, and the paths from the bodies to their roots.
+
+Tests: tests/smooth/test_articulated.py.
+"""
 
 from typing import Any, NamedTuple
 

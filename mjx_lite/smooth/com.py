@@ -2,6 +2,8 @@
 
 All spatial quantities are written about one point per tree (the centre of mass of the root's subtree), so that sums along
 the tree need no change of frame.
+
+Tests: tests/smooth/test_mechanics.py, tests/parity/test_stages.py.
 """
 
 from typing import Any, NamedTuple

@@ -3,6 +3,8 @@
 Dampers and actuators act along rows of a Jacobian, so their derivatives J' diag(slope) J are packed like M. The derivative of
 the bias force and of the medium is one matrix per tree. Forward differentiation of the forces gives its columns; trees do not
 share dofs, so one tangent gives a column of every tree.
+
+Tests: tests/integrate/test_integrators.py.
 """
 
 from typing import Any, NamedTuple

@@ -5,6 +5,8 @@ resists the motion. With this metric instead of M, the constrained acceleration 
 implicit in all of these forces. One solve contains constraints and smooth forces.
 
 Source: MuJoCo 4.0 documentation, Computation, Integrators (discrete).
+
+Tests: tests/integrate/test_discrete.py.
 """
 
 from typing import Any, NamedTuple

@@ -1,4 +1,7 @@
-"""Potential and kinetic energy."""
+"""Potential and kinetic energy.
+
+Tests: tests/sensor/test_energy.py, tests/gradients/test_passive_gradients.py.
+"""
 
 import jax
 import jax.numpy as jnp

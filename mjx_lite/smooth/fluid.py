@@ -2,6 +2,8 @@
 
 Both laws act on *items*: the box of a body, or the ellipsoid of a geom. The velocity of the item's centre relative to the wind,
 in the item's frame, gives a torque and a force at this centre. All items share the changes of frame and the sum to joints.
+
+Tests: tests/parity/test_passive.py, tests/gradients/test_passive_gradients.py.
 """
 
 from typing import Any, NamedTuple

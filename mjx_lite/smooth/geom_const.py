@@ -1,4 +1,7 @@
-"""Constants that follow from the sizes of geoms: bounding boxes and spheres, and coefficients of added mass in a fluid."""
+"""Constants that follow from the sizes of geoms: bounding boxes and spheres, and coefficients of added mass in a fluid.
+
+Tests: tests/smooth/test_set_const.py, tests/math/test_quotient.py.
+"""
 
 from typing import Any, NamedTuple
 

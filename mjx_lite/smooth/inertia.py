@@ -1,6 +1,8 @@
 """Composite inertia, the joint-space inertia matrix M, and products with M.
 
 M is packed as in MuJoCo: the lower triangle of the tree's sparsity, row by row, with the diagonal last in each row.
+
+Tests: tests/smooth/test_articulated.py, tests/tendon/test_tendon.py.
 """
 
 from typing import Any, NamedTuple

@@ -1,6 +1,8 @@
 """Jacobians of points fixed to bodies, and velocities and accelerations of frames.
 
 Bodies are given by traced ids, (W,) or (1,) integers. Jacobians are (nv, 3, W), one row per dof, as in MJX.
+
+Tests: tests/parity/test_support.py, tests/gradients/test_passive_gradients.py.
 """
 
 from typing import Any, NamedTuple

@@ -1,4 +1,7 @@
-"""Armature and damping of the dofs, with those of the actuators on their joints."""
+"""Armature and damping of the dofs, with those of the actuators on their joints.
+
+Tests: tests/smooth/test_set_const.py, tests/parity/test_stages.py.
+"""
 
 from typing import Any, NamedTuple
 

@@ -1,4 +1,7 @@
-"""Forward kinematics: poses of bodies, joints, geoms and sites, from qpos and the mocap poses."""
+"""Forward kinematics: poses of bodies, joints, geoms and sites, from qpos and the mocap poses.
+
+Tests: tests/smooth/test_mechanics.py.
+"""
 
 import functools
 from typing import Any, NamedTuple

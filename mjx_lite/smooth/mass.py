@@ -4,6 +4,8 @@
 *dense*: for few dofs, where the passes over the depths of the tree take longer than all of M, and for tendons with armature,
 which add J'mJ to packed M. The Cholesky factorization of M with the dofs in reverse order gives M = L'DL with the sparsity of
 the tree, like the articulated pass.
+
+Tests: tests/smooth/test_articulated.py.
 """
 
 from typing import Any

@@ -1,4 +1,7 @@
-"""Momentum of subtrees, and its dependence on the velocities of the dofs."""
+"""Momentum of subtrees, and its dependence on the velocities of the dofs.
+
+Tests: tests/parity/test_support.py.
+"""
 
 from typing import NamedTuple
 

@@ -1,4 +1,7 @@
-"""Passive forces of joints (springs and dampers), and gravity compensation."""
+"""Passive forces of joints (springs and dampers), and gravity compensation.
+
+Tests: tests/smooth/test_mechanics.py, tests/parity/test_passive.py.
+"""
 
 from typing import Any, NamedTuple
 

@@ -1,4 +1,7 @@
-"""Elasto-plastic joint springs: the reference of a spring yields by following its joint beyond a limit."""
+"""Elasto-plastic joint springs: the reference of a spring yields by following its joint beyond a limit.
+
+Tests: tests/parity/test_passive.py, tests/gradients/test_passive_gradients.py.
+"""
 
 from typing import Any, NamedTuple
 

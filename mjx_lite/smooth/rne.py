@@ -1,4 +1,7 @@
-"""Recursive Newton-Euler algorithm, as sums instead of a recursion: the bias force, and the wrenches in the joints."""
+"""Recursive Newton-Euler algorithm, as sums instead of a recursion: the bias force, and the wrenches in the joints.
+
+Tests: tests/io/test_options.py, tests/parity/test_wrenches.py.
+"""
 
 from typing import NamedTuple
 

@@ -220,7 +220,7 @@ def _dof_length(m, p, x):
 def _eq_data(m, x):
   """Return eq_data with the second anchor of constraints between bodies, and the relative pose of welds that request it."""
   p = m.plan.rows.equality
-  is_weld = np.isin(np.arange(len(p.point)), p.turn)
+  is_weld = np.isin(np.arange(len(p.point)), p.rotational)
   between_bodies = np.flatnonzero(~p.is_site)
   if not len(between_bodies):
     return m.eq_data

@@ -1,4 +1,7 @@
-"""Parameters to identify: numbers of a Model, chosen by field and element, or by functions that read and write the numbers."""
+"""Parameters to identify: numbers of a Model, chosen by field and element, or by functions that read and write the numbers.
+
+Tests: tests/sysid/test_fit.py.
+"""
 
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple

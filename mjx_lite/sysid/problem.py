@@ -5,6 +5,8 @@ initial guess, in tangent coordinates. The rollout of a segment depends only on 
 state. So each segment has P + nx tangent columns, independent of the number of segments. `propagate_tangents` rolls out a batch
 of segments in forward mode. The rollouts are nearly all of the work; each core computes a part of the segments.
 `assemble_jacobian` builds the residuals and the Jacobian from all parts.
+
+Tests: tests/sysid/test_fit.py.
 """
 
 from collections.abc import Mapping

@@ -1,4 +1,7 @@
-"""Programs of a fit: compiled ahead of time, in parallel, and run on all cores."""
+"""Programs of a fit: compiled ahead of time, in parallel, and run on all cores.
+
+Tests: tests/sysid/test_fit.py.
+"""
 
 import concurrent.futures
 import os

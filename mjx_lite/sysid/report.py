@@ -1,4 +1,7 @@
-"""HTML page of a fit: values, measured and simulated signals, root mean square residual, confidence ellipses."""
+"""HTML page of a fit: values, measured and simulated signals, root mean square residual, confidence ellipses.
+
+Tests: tests/sysid/test_fit.py.
+"""
 
 import base64
 import html

@@ -1,4 +1,7 @@
-"""Result of a fit: values, covariance, and the parameters that the data do not determine."""
+"""Result of a fit: values, covariance, and the parameters that the data do not determine.
+
+Tests: tests/sysid/test_fit.py.
+"""
 
 import dataclasses
 import math

@@ -1,4 +1,7 @@
-"""Split trajectories into segments of equal length."""
+"""Split trajectories into segments of equal length.
+
+Tests: tests/sysid/test_fit.py.
+"""
 
 from collections.abc import Sequence
 from typing import NamedTuple

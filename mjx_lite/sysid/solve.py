@@ -1,4 +1,7 @@
-"""Levenberg-Marquardt with bounds: loop and trust region of optimistix, with a descent that respects the bounds."""
+"""Levenberg-Marquardt with bounds: loop and trust region of optimistix, with a descent that respects the bounds.
+
+Tests: tests/sysid/test_fit.py.
+"""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple

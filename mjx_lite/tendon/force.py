@@ -1,4 +1,7 @@
-"""Passive forces of tendons: springs with a dead band that may yield, and dampers."""
+"""Passive forces of tendons: springs with a dead band that may yield, and dampers.
+
+Tests: tests/tendon/test_tendon.py.
+"""
 
 from typing import Any, NamedTuple
 

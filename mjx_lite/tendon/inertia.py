@@ -1,4 +1,7 @@
-"""Armature of tendons: kinetic energy 1/2 m (dL/dt)^2, in M and in the bias force."""
+"""Armature of tendons: kinetic energy 1/2 m (dL/dt)^2, in M and in the bias force.
+
+Tests: tests/tendon/test_tendon.py.
+"""
 
 from typing import Any, NamedTuple
 

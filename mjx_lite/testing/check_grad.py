@@ -1,4 +1,7 @@
-"""Comparison of autodiff with central differences, per block of inputs, with flags for suspicious derivatives."""
+"""Comparison of autodiff with central differences, per block of inputs, with flags for suspicious derivatives.
+
+Tests: tests/gradients/test_check_grad.py.
+"""
 
 import functools
 from collections.abc import Callable, Iterable, Sequence

@@ -1,4 +1,7 @@
-"""Pictures of many worlds in a grid on one floor, drawn by mujoco.Renderer; PNG and MP4 files."""
+"""Pictures of many worlds in a grid on one floor, drawn by mujoco.Renderer; PNG and MP4 files.
+
+Tests: tests/viz/test_render.py.
+"""
 
 import importlib.util
 import os

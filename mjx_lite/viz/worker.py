@@ -6,6 +6,8 @@ The process imports only mujoco and NumPy, so the process starts fast. `film.py`
 Entries of a job: model (path), qpos and other parts of the state (pictures, worlds, n), offset (worlds, 3), size (width,
 height), lookat, view (distance, azimuth, elevation), spread. Optional entries: forward (compute forces), camera (id or -1),
 tiles (rows, columns, or zeros for one scene), option_... (fields of the scene option).
+
+Tests: tests/viz/test_film.py.
 """
 
 import sys

@@ -67,6 +67,66 @@ def test_imports_go_down(path):
       assert ORDER.index(own) > ORDER.index("__init__"), f"{name_of(path)} imports the package itself"
 
 
+def test_modules_import_in_no_circle():
+  """Imports inside a package too. A package stands for its `__init__.py`."""
+
+  def module_of(path):
+    parts = path.relative_to(ROOT.parent).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+  known = {module_of(path): path for path in modules()}
+  of = {name: {x for x in imports(path) if x in known and x != name} for name, path in known.items()}
+  done, path_to = set(), []
+
+  def visit(name):
+    assert name not in path_to, f"a circle of imports: {' -> '.join([*path_to[path_to.index(name) :], name])}"
+    if name not in done:
+      path_to.append(name)
+      for other in sorted(of[name]):
+        visit(other)
+      path_to.pop()
+      done.add(name)
+
+  for name in known:
+    visit(name)
+
+
+@pytest.mark.parametrize("path", modules(), ids=name_of)
+def test_files_and_functions_are_short(path):
+  """At most 500 lines a file and 60 a function; the docstring of a function does not count."""
+  source = path.read_text()
+  assert len(source.splitlines()) <= 500
+  for node in ast.walk(ast.parse(source)):
+    if isinstance(node, ast.FunctionDef):
+      lines = node.end_lineno - node.lineno + 1 - len((ast.get_docstring(node, clean=False) or "").splitlines())
+      assert lines <= 60, f"{name_of(path)}:{node.lineno} {node.name} has {lines} lines"
+
+
+@pytest.mark.parametrize("path", modules(), ids=name_of)
+def test_attributes_are_set_by_their_own_module(path):
+  """A module sets no attribute of a class or of a module that it imports."""
+  tree = ast.parse(path.read_text())
+  imported = {a.asname or a.name for n in tree.body if isinstance(n, ast.ImportFrom | ast.Import) for a in n.names}
+  for node in ast.walk(tree):
+    targets = node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
+    for target in (x for t in targets for x in (t.elts if isinstance(t, ast.Tuple) else [t])):
+      if isinstance(target, ast.Attribute) and isinstance(target.value, ast.Name):
+        assert target.value.id not in imported, f"{name_of(path)}:{node.lineno} sets {ast.unparse(target)}"
+
+
+@pytest.mark.parametrize("path", modules(), ids=name_of)
+def test_each_module_says_where_its_tests_are(path):
+  """A test file has the module's name, or the module's docstring ends in a line `Tests:` with files that exist."""
+  tests = ROOT.parent / "tests"
+  parts = path.relative_to(ROOT).parts
+  if path.stem in ("__init__", "__main__") or any(tests.glob(f"{parts[0] if len(parts) > 1 else '**'}/**/test_{path.stem}.py")):
+    return
+  last = ast.get_docstring(ast.parse(path.read_text())).splitlines()[-1]
+  assert last.startswith("Tests: "), f"{name_of(path)} has no test file of its name, and its docstring no line `Tests:`"
+  for file in last.removeprefix("Tests: ").rstrip(".").split(", "):
+    assert (ROOT.parent / file).is_file(), f"{name_of(path)}: {file} is not there"
+
+
 @pytest.mark.parametrize("path", modules(), ids=name_of)
 def test_mujoco_and_jax_internals_stay_where_they_belong(path):
   name, found = name_of(path), set(imports(path))
@@ -76,6 +136,15 @@ def test_mujoco_and_jax_internals_stay_where_they_belong(path):
   if not name.startswith("compiler/") and name not in ("batching/worlds.py", "ops/linear.py", "ops/loops.py"):
     assert not internal, (name, internal)
   assert not [x for x in internal if x.startswith("jax._src")]
+
+
+@pytest.mark.parametrize("path", modules(), ids=name_of)
+def test_physics_does_not_know_the_compiler(path):
+  """The number of worlds decides between algorithms in `ops/tiles.py`; no module of physics asks for it."""
+  physics = ORDER[ORDER.index("batching") + 1 : ORDER.index("api")]
+  if path.relative_to(ROOT).parts[0].removesuffix(".py") in physics:
+    found = [x for x in imports(path) if x and x.startswith("mjx_lite.compiler")]
+    assert not found, f"{name_of(path)} imports {found}"
 
 
 def test_the_jax_extension_interface_is_there():

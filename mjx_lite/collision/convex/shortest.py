@@ -104,7 +104,7 @@ def search(
     directions, points = _axes(reach, k.normal)
     return _begin(directions, points, k._replace(depth=vector.dot(directions, points)[0]), (row, world))
 
-  def goes_on(s):
+  def continues(s):
     return (s.round < ROUNDS[s.depth.dtype.itemsize]) & (_lowest(s) < s.depth - s.known.tolerance)
 
   def end(s):
@@ -113,7 +113,7 @@ def search(
     unproved = _lowest(s) < s.depth - DOUBT[s.depth.dtype.itemsize] * k.size
     return Exit(jnp.where(better, s.normal, k.normal), s.depth, better, unproved)
 
-  return lanes.Search(start, goes_on, lambda s: _divide(s, furthest(*s.at)), end)
+  return lanes.Search(start, continues, lambda s: _divide(s, furthest(*s.at)), end)
 
 
 def _axes(furthest: Callable, normal: jax.Array) -> tuple[jax.Array, jax.Array]:

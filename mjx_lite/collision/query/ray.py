@@ -140,7 +140,7 @@ NORMALS: dict[str, Callable[[jax.Array, jax.Array], jax.Array]] = {
 def _fields(m: Model, geoms: np.ndarray, dtype: Any):
   """Return the ray function and the normal function of distance fields, as in `RAYS` and `NORMALS`."""
   trees = field.ready(field.octrees(m.layout.static, m.geom_dataid[geoms]), dtype)
-  row = trees.place[m.geom_dataid[geoms]]
+  row = trees.row[m.geom_dataid[geoms]]
 
   def at(x):
     return field.interpolate(trees, row, x)

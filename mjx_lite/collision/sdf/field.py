@@ -26,7 +26,7 @@ class Octrees(NamedTuple):
   A dense grid maps a point to its node. So the tree is only descended where the tree is deeper than the grid.
   """
 
-  place: np.ndarray  # (nmesh,) row of each mesh in `root` and `grid`, -1 for a mesh without octree
+  row: np.ndarray  # (nmesh,) row of each mesh in `root` and `grid`, -1 for a mesh without octree
   root: np.ndarray  # (k, 6) centre and half sizes of each octree's box [m]
   grid: np.ndarray | jax.Array  # (k, g^3) node of each cell
   side: int  # g, cells along a side of the grid
@@ -38,8 +38,8 @@ class Octrees(NamedTuple):
 def octrees(s: dict[str, Any], meshes: np.ndarray) -> Octrees:
   """Make the tables of some meshes from the static fields of the model."""
   ids = sorted({int(x) for x in meshes})
-  place = np.full(s["nmesh"], -1)
-  place[ids] = np.arange(len(ids))
+  row = np.full(s["nmesh"], -1)
+  row[ids] = np.arange(len(ids))
   start, count = (np.asarray(s[k])[ids] for k in ("mesh_octadr", "mesh_octnum"))
   rows = np.concatenate([np.arange(a, a + n) for a, n in zip(start, count, strict=True)] or [np.zeros(0)]).astype(int)
   begin = np.concatenate([[0], np.cumsum(count)]).astype(int)
@@ -56,7 +56,7 @@ def octrees(s: dict[str, Any], meshes: np.ndarray) -> Octrees:
     used, inverse = np.unique(grid, return_inverse=True)
     grid, child, node = inverse.reshape(grid.shape), child[:0], node[used]
   return Octrees(
-    place=place,
+    row=row,
     root=root,
     grid=grid.astype(np.int32),
     side=2**levels,

@@ -63,14 +63,14 @@ def plan(kind: str, s: dict[str, Any], geom1: np.ndarray, geom2: np.ndarray) -> 
   data = np.asarray(s["geom_dataid"])
   both = kind == "sdf"
   trees = field.octrees(s, np.concatenate([data[geom1] if both else data[:0], data[geom2]]))
-  tree1 = trees.place[data[geom1]] if both else np.full(len(geom1), -1)
+  tree1 = trees.row[data[geom1]] if both else np.full(len(geom1), -1)
   start = np.stack([halton(0, int(s["sdf_initpoints"]), base) for base in (2, 3, 5)], axis=1)
   box = np.asarray(s["sdf_aabb"], float)
   return SdfPlan(
     kind=kind,
     trees=trees,
     tree1=tree1,
-    tree2=trees.place[data[geom2]],
+    tree2=trees.row[data[geom2]],
     box1=box[geom1],
     box2=box[geom2],
     start=start,

@@ -55,7 +55,7 @@ def plan(s: dict[str, Any], geom1: np.ndarray, geom2: np.ndarray) -> MeshSdfPlan
   return MeshSdfPlan(
     trees=trees,
     mesh=row,
-    tree=trees.place[data[geom2]],
+    tree=trees.row[data[geom2]],
     node=node,
     end=end,
     leaf=leaf,
