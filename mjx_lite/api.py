@@ -1,4 +1,7 @@
-"""Public functions of the engine: one-world shapes, batched by `jax.vmap`."""
+"""Public functions of the engine: one-world shapes, batched by `jax.vmap`.
+
+Tests: tests/parity/test_support.py, tests/parity/test_stages_alone.py.
+"""
 
 import functools
 import inspect

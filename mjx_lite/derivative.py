@@ -1,4 +1,7 @@
-"""Derivatives of whole steps: linearization in tangent coordinates, and Hessian-vector products."""
+"""Derivatives of whole steps: linearization in tangent coordinates, and Hessian-vector products.
+
+Tests: tests/gradients/test_transition_jac.py.
+"""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple

@@ -1,4 +1,7 @@
-"""Errors: each message says what is wrong, where, and what to do."""
+"""Errors: each message says what is wrong, where, and what to do.
+
+Tests: tests/io/test_mistakes.py, tests/io/test_io.py.
+"""
 
 from typing import Any, NamedTuple
 

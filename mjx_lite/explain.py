@@ -1,4 +1,7 @@
-"""Report of the paths that a model's step, rollout and gradient take on this device, and of why no faster path is taken."""
+"""Report of the paths that a model's step, rollout and gradient take on this device, and of why no faster path is taken.
+
+Tests: tests/compiler/test_paths.py.
+"""
 
 import warnings
 from collections.abc import Callable

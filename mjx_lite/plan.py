@@ -1,4 +1,7 @@
-"""All index tables of a model, which `put_model` makes once."""
+"""All index tables of a model, which `put_model` makes once.
+
+Tests: tests/parity/test_stages.py, tests/io/test_io.py.
+"""
 
 from typing import Any, NamedTuple
 

@@ -1,4 +1,7 @@
-"""The wrapper between a call from Python and a function compiled by `jax.jit`."""
+"""The wrapper between a call from Python and a function compiled by `jax.jit`.
+
+Tests: tests/transforms/test_weak_types.py, tests/io/test_mistakes.py.
+"""
 
 import functools
 from collections.abc import Callable

@@ -3,6 +3,8 @@
 Where a group of candidates has a budget, the candidates whose bounds overlap most are chosen, world by world. The contacts of
 all groups are then compacted into the slots that the capacity allows, in MuJoCo's order. Candidates and contacts that do not
 fit are dropped, and the status of Data is marked.
+
+Tests: tests/collision/test_capacity.py.
 """
 
 from collections.abc import Callable, Mapping

@@ -1,6 +1,8 @@
 """Contacts of all candidate pairs: the plan of pairs and slots, and the run over all groups of pairs.
 
 Without a capacity every possible contact has its own slot. With a capacity the contacts share a smaller number of slots.
+
+Tests: tests/collision/test_contact_rules.py, tests/collision/test_capacity.py.
 """
 
 import functools

@@ -1,4 +1,7 @@
-"""Contact parameters, mixed from those of the two geoms or read from the explicit pair."""
+"""Contact parameters, mixed from those of the two geoms or read from the explicit pair.
+
+Tests: tests/collision/test_contact_rules.py, tests/collision/test_override.py.
+"""
 
 from typing import Any, NamedTuple
 

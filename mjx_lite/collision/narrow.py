@@ -2,6 +2,8 @@
 
 A kind is a pair of geom types with a closed form, all convex pairs, the pairs of a height field, or the pairs of a type pair
 with distance fields. `KINDS` has all kinds: a new kind of pairs is added there, and nowhere else.
+
+Tests: tests/collision/test_convex_trajectory.py, tests/collision/test_hfield.py.
 """
 
 import functools

@@ -1,4 +1,7 @@
-"""Which geoms can touch: MuJoCo's filter rules, applied once at plan time."""
+"""Which geoms can touch: MuJoCo's filter rules, applied once at plan time.
+
+Tests: tests/collision/test_order.py, tests/collision/test_contact_rules.py.
+"""
 
 from typing import Any, NamedTuple
 

@@ -3,6 +3,8 @@
 A collider processes P geom pairs of one type pair in W worlds at once. A collider does not depend on the model. A slot without
 a contact has distance `NO_CONTACT`; its other numbers are finite and have no meaning. The slots with `dist < margin`, in order,
 are C's contacts in C's order.
+
+Tests: tests/collision/test_primitive.py.
 """
 
 from collections.abc import Callable

@@ -1,4 +1,7 @@
-"""Velocities of moving geom surfaces, such as conveyor belts and turntables."""
+"""Velocities of moving geom surfaces, such as conveyor belts and turntables.
+
+Tests: tests/parity/test_stages.py.
+"""
 
 from typing import Any
 

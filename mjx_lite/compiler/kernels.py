@@ -2,6 +2,8 @@
 
 A thread of a GPU runs this program for one world (`backends/ptx.py`); on a CPU a lane of a vector runs the program
 (`backends/llvm.py`). XLA computes the values that all worlds share, and moves arrays between kernels.
+
+Tests: tests/compiler/test_llvm.py.
 """
 
 import functools

@@ -1,4 +1,7 @@
-"""Memoization per function, with weak references."""
+"""Memoization per function, with weak references.
+
+Tests: tests/batching/test_compiling.py.
+"""
 
 import functools
 import types

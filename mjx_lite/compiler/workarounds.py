@@ -4,6 +4,8 @@ Every access to an undocumented feature is in this module. `BORROWED` lists the 
 does without it, and when the access can be removed. A probe is a small program that shows whether an access works; the probe
 runs once, when the access is first needed. Version numbers are never compared. If a probe fails, `works` warns once
 (`SlowPathWarning`), and the engine takes a slower path with the same results. `mjx_lite.explain` prints the table.
+
+Tests: tests/compiler/test_paths.py.
 """
 
 import concurrent.futures

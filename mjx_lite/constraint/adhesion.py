@@ -5,6 +5,8 @@ force between the bodies (force of the rows minus adhesion) then depends on the 
 gap, adhesion pulls but no row is active, so there is no friction.
 
 Source: MuJoCo documentation, Computation, Constraint model, Adhesion.
+
+Tests: tests/collision/test_adhesion.py.
 """
 
 from typing import Any

@@ -1,4 +1,7 @@
-"""All constraint rows of a state, in MuJoCo's order."""
+"""All constraint rows of a state, in MuJoCo's order.
+
+Tests: tests/solver/test_combinations.py, tests/parity/test_stages.py.
+"""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple

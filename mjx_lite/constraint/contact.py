@@ -3,6 +3,8 @@
 Every slot owns as many rows as the largest condim among the candidates needs; surplus rows are inactive. An elliptic cone has a
 row for the normal and one for each of the condim - 1 friction directions (two tangents, spin, two rolls). A pyramidal cone has
 an edge pair n + mu_k t_k, n - mu_k t_k for each friction direction, or the normal alone for condim 1.
+
+Tests: tests/solver/test_combinations.py.
 """
 
 from typing import Any, NamedTuple

@@ -1,4 +1,7 @@
-"""Contact forces and torques: in the contact frame, and on the bodies."""
+"""Contact forces and torques: in the contact frame, and on the bodies.
+
+Tests: tests/collision/test_contact_rules.py, tests/parity/test_support.py.
+"""
 
 from typing import Any, NamedTuple
 

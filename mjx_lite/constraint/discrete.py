@@ -4,6 +4,8 @@ The springs and dampers of the rows are implicit. The regularisation of the rows
 integrator.
 
 Source: MuJoCo 4.0 documentation, Computation, Integrators (discrete); `mj_makeImpedance`, `mj_referenceConstraint`.
+
+Tests: tests/integrate/test_discrete.py.
 """
 
 from typing import NamedTuple

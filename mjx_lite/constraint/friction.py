@@ -1,4 +1,7 @@
-"""Dry friction of dofs and tendons: one row each."""
+"""Dry friction of dofs and tendons: one row each.
+
+Tests: tests/solver/test_soft.py.
+"""
 
 from typing import Any
 

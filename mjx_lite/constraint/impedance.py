@@ -1,4 +1,7 @@
-"""Stiffness, damping and impedance of a row, from solref and solimp."""
+"""Stiffness, damping and impedance of a row, from solref and solimp.
+
+Tests: tests/solver/test_soft.py.
+"""
 
 from typing import NamedTuple
 

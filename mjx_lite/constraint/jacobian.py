@@ -1,6 +1,8 @@
 """The constraint Jacobian as an operator: J x, J' f, and the curvature J' diag(w) J, without a dense J.
 
 Rows are in MuJoCo's order: equalities, friction of dofs and tendons, limits of joints and tendons, contacts.
+
+Tests: tests/constraint/test_curvature.py, tests/transforms/test_step.py.
 """
 
 import functools

@@ -1,4 +1,7 @@
-"""Limits of joints and tendons: two rows each, lower then upper; one row for a ball joint."""
+"""Limits of joints and tendons: two rows each, lower then upper; one row for a ball joint.
+
+Tests: tests/constraint/test_at_limit.py, tests/parity/test_stages.py.
+"""
 
 from typing import Any, NamedTuple
 

@@ -1,4 +1,7 @@
-"""Records of constraint rows: the parameters of one kind of row, and all rows as the solver reads them."""
+"""Records of constraint rows: the parameters of one kind of row, and all rows as the solver reads them.
+
+Tests: tests/solver/test_coupled.py, tests/parity/test_stages.py.
+"""
 
 from typing import Any, NamedTuple
 

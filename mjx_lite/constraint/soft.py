@@ -5,6 +5,8 @@ derivatives use D = w(e) / R with a weight w(e), and the reference acceleration 
 contacts that touch keep their reference acceleration.
 
 The idea: Paulus et al., "Differentiable simulation of hard contacts with soft gradients" (arXiv 2506.14186).
+
+Tests: tests/gradients/test_contact_gradient.py.
 """
 
 from typing import Any

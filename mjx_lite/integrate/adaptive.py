@@ -11,6 +11,8 @@ timestep.
 of substeps does not contain this dependence, so the derivative misses it. With solimp[0] = 0 the force begins at zero.
 
 Source: P. Bogacki, L. F. Shampine, A 3(2) pair of Runge-Kutta formulas, Appl. Math. Lett. 2 (1989).
+
+Tests: tests/transforms/test_adaptive.py.
 """
 
 import functools

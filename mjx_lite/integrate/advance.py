@@ -1,4 +1,7 @@
-"""Integration of positions along velocities, on the manifold of quaternions."""
+"""Integration of positions along velocities, on the manifold of quaternions.
+
+Tests: tests/transforms/test_promises.py.
+"""
 
 from typing import Any, NamedTuple
 

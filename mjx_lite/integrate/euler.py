@@ -1,4 +1,7 @@
-"""Semi-implicit Euler, implicit in the joint damping."""
+"""Semi-implicit Euler, implicit in the joint damping.
+
+Tests: tests/integrate/test_stability.py, tests/parity/test_stages.py.
+"""
 
 import jax
 

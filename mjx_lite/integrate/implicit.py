@@ -1,6 +1,8 @@
 """Integrators that are implicit in velocity: (M - h D) a = f, with D the derivative of the smooth force over velocity.
 
 *implicitfast* leaves the bias force out of D and makes D symmetric; *implicit* uses all of D.
+
+Tests: tests/integrate/test_integrators.py, tests/integrate/test_discrete.py.
 """
 
 import jax

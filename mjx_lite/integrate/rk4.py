@@ -7,6 +7,8 @@ the angular velocities w: for q = q0 * exp(r),
 
 Source: H. Munthe-Kaas, High order Runge-Kutta methods on manifolds, Appl. Num. Math. 29 (1999); MuJoCo documentation,
 Computation, Integrators; `mj_RungeKutta`.
+
+Tests: tests/integrate/test_integrators.py.
 """
 
 from typing import NamedTuple

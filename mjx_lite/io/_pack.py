@@ -1,4 +1,7 @@
-"""Contacts and constraint rows of a Data in the packed form of mujoco.MjData."""
+"""Contacts and constraint rows of a Data in the packed form of mujoco.MjData.
+
+Tests: tests/io/test_put_data.py, tests/io/test_get_data.py.
+"""
 
 import collections
 from typing import Any

@@ -1,4 +1,7 @@
-"""Contacts and constraint rows of a mujoco.MjData in the slots of a Data."""
+"""Contacts and constraint rows of a mujoco.MjData in the slots of a Data.
+
+Tests: tests/io/test_put_data.py.
+"""
 
 from typing import Any
 

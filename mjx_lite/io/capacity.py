@@ -1,4 +1,7 @@
-"""Capacities of contacts from sampled states."""
+"""Capacities of contacts from sampled states.
+
+Tests: tests/collision/test_capacity.py, tests/io/test_mistakes.py.
+"""
 
 from collections.abc import Iterator
 from typing import Any

@@ -1,4 +1,7 @@
-"""Data: creation, and conversion from and to mujoco.MjData."""
+"""Data: creation, and conversion from and to mujoco.MjData.
+
+Tests: tests/io/test_io.py, tests/io/test_put_data.py.
+"""
 
 import functools
 import math

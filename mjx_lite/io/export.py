@@ -1,4 +1,7 @@
-"""Registration of Model and Data with `jax.export`, which needs it to serialise functions of these classes."""
+"""Registration of Model and Data with `jax.export`, which needs it to serialise functions of these classes.
+
+Tests: tests/io/test_readout.py.
+"""
 
 import pickle
 from typing import Any

@@ -1,4 +1,7 @@
-"""Conversion of a mujoco.MjModel to a Model."""
+"""Conversion of a mujoco.MjModel to a Model.
+
+Tests: tests/io/test_io.py.
+"""
 
 import dataclasses
 import inspect

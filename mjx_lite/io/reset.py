@@ -1,4 +1,7 @@
-"""Choice between Datas for each world, and reset of some worlds."""
+"""Choice between Datas for each world, and reset of some worlds.
+
+Tests: tests/io/test_readout.py.
+"""
 
 from typing import Any
 

@@ -1,4 +1,7 @@
-"""The state of a Data as one vector, in the order of the mjtState bits."""
+"""The state of a Data as one vector, in the order of the mjtState bits.
+
+Tests: tests/io/test_io.py.
+"""
 
 import math
 

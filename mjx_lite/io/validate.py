@@ -1,4 +1,7 @@
-"""Features of MuJoCo that a model may use. Every feature that is not implemented is found, named and refused here."""
+"""Features of MuJoCo that a model may use. Every feature that is not implemented is found, named and refused here.
+
+Tests: tests/io/test_io.py, tests/io/test_mistakes.py.
+"""
 
 from typing import Any
 

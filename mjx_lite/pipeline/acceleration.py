@@ -1,4 +1,7 @@
-"""Accelerations: without constraints, and with them by the solver."""
+"""Accelerations: without constraints, and with them by the solver.
+
+Tests: tests/io/test_put_data.py, tests/pipeline/test_pipeline.py.
+"""
 
 from typing import Any
 

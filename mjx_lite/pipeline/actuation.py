@@ -1,4 +1,7 @@
-"""Controls and actuator forces."""
+"""Controls and actuator forces.
+
+Tests: tests/transforms/test_callbacks.py.
+"""
 
 import jax.numpy as jnp
 

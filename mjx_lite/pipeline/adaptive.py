@@ -1,4 +1,7 @@
-"""Steps in substeps of controlled error."""
+"""Steps in substeps of controlled error.
+
+Tests: tests/transforms/test_adaptive.py.
+"""
 
 from typing import Any
 

@@ -1,4 +1,7 @@
-"""Integrators: from accelerations to the state of the next step."""
+"""Integrators: from accelerations to the state of the next step.
+
+Tests: tests/integrate/test_integrators.py, tests/sensor/test_sensors.py.
+"""
 
 import jax
 import jax.numpy as jnp

@@ -1,4 +1,7 @@
-"""Constraint rows, and what a stage that is called alone rebuilds of them from Data."""
+"""Constraint rows, and what a stage that is called alone rebuilds of them from Data.
+
+Tests: tests/io/test_put_data.py, tests/constraint/test_equality.py.
+"""
 
 import functools
 from typing import Any

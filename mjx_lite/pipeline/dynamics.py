@@ -1,4 +1,7 @@
-"""Forward dynamics: the recipe of the stages."""
+"""Forward dynamics: the recipe of the stages.
+
+Tests: tests/sensor/test_sensors.py, tests/transforms/test_step.py.
+"""
 
 from typing import Any, NamedTuple
 

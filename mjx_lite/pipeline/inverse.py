@@ -1,4 +1,7 @@
-"""Inverse dynamics."""
+"""Inverse dynamics.
+
+Tests: tests/parity/test_inverse.py.
+"""
 
 from typing import Any
 

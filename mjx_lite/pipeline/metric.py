@@ -1,4 +1,7 @@
-"""Metric of the discrete integrator, and derivatives of smooth forces with respect to velocity."""
+"""Metric of the discrete integrator, and derivatives of smooth forces with respect to velocity.
+
+Tests: tests/integrate/test_discrete.py, tests/integrate/test_integrators.py.
+"""
 
 import functools
 from typing import Any

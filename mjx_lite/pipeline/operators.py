@@ -1,4 +1,7 @@
-"""Operators on vectors: mass matrix, positions, applied forces."""
+"""Operators on vectors: mass matrix, positions, applied forces.
+
+Tests: tests/transforms/test_step.py, tests/transforms/test_promises.py.
+"""
 
 from typing import Any
 

@@ -1,4 +1,7 @@
-"""Stages that depend on positions."""
+"""Stages that depend on positions.
+
+Tests: tests/parity/test_stages.py, tests/parity/test_stages_alone.py.
+"""
 
 from typing import Any
 

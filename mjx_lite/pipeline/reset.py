@@ -1,4 +1,7 @@
-"""Reset of worlds, by the user or because their state is bad."""
+"""Reset of worlds, by the user or because their state is bad.
+
+Tests: tests/model/test_status.py, tests/io/test_io.py.
+"""
 
 import jax
 import jax.numpy as jnp

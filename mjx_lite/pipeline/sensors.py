@@ -1,4 +1,7 @@
-"""Sensors, and fields that only sensors and users read."""
+"""Sensors, and fields that only sensors and users read.
+
+Tests: tests/sensor/test_sensors.py, tests/parity/test_wrenches.py.
+"""
 
 import jax
 import jax.numpy as jnp

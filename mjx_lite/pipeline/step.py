@@ -1,4 +1,7 @@
-"""Steps: whole, or in two parts around the control."""
+"""Steps: whole, or in two parts around the control.
+
+Tests: tests/pipeline/test_pipeline.py.
+"""
 
 from mjx_lite.model import callbacks as user
 from mjx_lite.model.callbacks import Callbacks

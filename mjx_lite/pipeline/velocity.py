@@ -1,4 +1,7 @@
-"""Stages that depend on positions and velocities."""
+"""Stages that depend on positions and velocities.
+
+Tests: tests/parity/test_stages.py, tests/parity/test_stages_alone.py.
+"""
 
 import jax.numpy as jnp
 

@@ -1,4 +1,7 @@
-"""Sensors of the acceleration stage, except the contact sensor."""
+"""Sensors of the acceleration stage, except the contact sensor.
+
+Tests: tests/sensor/test_sensors.py.
+"""
 
 from typing import Any, NamedTuple
 

@@ -1,4 +1,7 @@
-"""Contact sensor: the contacts that match, the choice of the reported contacts, and their fields."""
+"""Contact sensor: the contacts that match, the choice of the reported contacts, and their fields.
+
+Tests: tests/sensor/test_sensors.py.
+"""
 
 from typing import Any, NamedTuple
 

@@ -1,4 +1,7 @@
-"""Sensors of distances between geoms, or between all geoms of two bodies."""
+"""Sensors of distances between geoms, or between all geoms of two bodies.
+
+Tests: tests/sensor/test_sensors.py.
+"""
 
 from typing import Any, NamedTuple
 

@@ -1,4 +1,7 @@
-"""Evaluation of all sensors of a stage, with cutoffs, delays and intervals."""
+"""Evaluation of all sensors of a stage, with cutoffs, delays and intervals.
+
+Tests: tests/sensor/test_sensors.py.
+"""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple

@@ -1,4 +1,7 @@
-"""Frames of objects of several kinds at once: poses, velocities, accelerations."""
+"""Frames of objects of several kinds at once: poses, velocities, accelerations.
+
+Tests: tests/sensor/test_sensors.py.
+"""
 
 from typing import Any, NamedTuple
 

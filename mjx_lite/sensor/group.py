@@ -1,4 +1,7 @@
-"""Groups of sensors that are computed together."""
+"""Groups of sensors that are computed together.
+
+Tests: tests/sensor/test_sensors.py.
+"""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple

@@ -1,4 +1,7 @@
-"""Sensors of the position stage."""
+"""Sensors of the position stage.
+
+Tests: tests/sensor/test_sensors.py, tests/sensor/test_energy.py.
+"""
 
 from typing import Any, NamedTuple
 

@@ -1,4 +1,7 @@
-"""Rangefinders: one ray along the z axis of a site, or one through every pixel of a camera."""
+"""Rangefinders: one ray along the z axis of a site, or one through every pixel of a camera.
+
+Tests: tests/sensor/test_sensors.py.
+"""
 
 from typing import Any, NamedTuple
 

@@ -1,4 +1,7 @@
-"""Table of all sensor types."""
+"""Table of all sensor types.
+
+Tests: tests/sensor/test_sensors.py.
+"""
 
 from mjx_lite.model.enums import ConstraintType, SensorType
 from mjx_lite.sensor import acceleration, contact, distance, position, rangefinder, tactile, user, velocity

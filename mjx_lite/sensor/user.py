@@ -1,4 +1,7 @@
-"""User sensors: their values come from a function of the user."""
+"""User sensors: their values come from a function of the user.
+
+Tests: tests/transforms/test_callbacks.py.
+"""
 
 from typing import Any, NamedTuple
 

@@ -1,4 +1,7 @@
-"""Sensors of the velocity stage."""
+"""Sensors of the velocity stage.
+
+Tests: tests/sensor/test_sensors.py.
+"""
 
 import jax
 import jax.numpy as jnp

@@ -1,4 +1,7 @@
-"""Conjugate gradients with the direction update of Hager and Zhang, preconditioned by M."""
+"""Conjugate gradients with the direction update of Hager and Zhang, preconditioned by M.
+
+Tests: tests/solver/test_iterates.py.
+"""
 
 from typing import NamedTuple
 

@@ -6,6 +6,8 @@ together. With T = |(mu_j jar_j)|, they are free where jar_0 >= T, and quadratic
 that of the regularised cone). In the middle zone between the two, the cost is D_0 / (1 + mu^2) (jar_0 - T)^2 / 2.
 
 Source: MuJoCo documentation, Computation, Constraint solver; `mj_constraintUpdate`.
+
+Tests: tests/solver/test_iterates.py, tests/solver/test_combinations.py.
 """
 
 from collections.abc import Callable

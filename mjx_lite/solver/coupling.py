@@ -10,6 +10,8 @@ tree once. The condition number of the small matrix is at most the ratio by whic
 MuJoCo's impedance, which is below one, bounds that ratio.
 
 Source: Featherstone, Exploiting sparsity in operational-space dynamics, Int. J. Robotics Research 29 (2010).
+
+Tests: tests/solver/test_coupled.py.
 """
 
 from typing import Any, NamedTuple, cast

@@ -5,6 +5,8 @@ contact lie in its cone, and all other forces are not negative. A sweep sets eac
 while all other forces are fixed.
 
 Source: MuJoCo documentation, Computation, Constraint solver; `engine_solver.c`.
+
+Tests: tests/solver/test_iterates.py.
 """
 
 from typing import Any, NamedTuple

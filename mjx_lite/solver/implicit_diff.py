@@ -18,6 +18,8 @@ problem is solved too, with the solution as its start, but only where a derivati
 
 Where the loop stopped before the tolerance was reached, H and r are those at the last point. The dual solver returns its own
 forces; their derivative is the derivative of the forces that belong to its acceleration.
+
+Tests: tests/solver/test_solvers.py, tests/solver/test_first_slots.py.
 """
 
 from typing import Any

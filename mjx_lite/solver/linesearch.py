@@ -5,6 +5,8 @@ round, the ends of the bracket move to the best of three points: the middle, and
 
 The body of the loop evaluates the cost once, at the next point of any phase. A second evaluation in the program would be
 compiled a second time, and the worlds of a batch may be in different rounds.
+
+Tests: tests/solver/test_iterates.py, tests/solver/test_iterates_single.py.
 """
 
 from typing import Any, NamedTuple

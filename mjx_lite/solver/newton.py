@@ -1,4 +1,7 @@
-"""Newton's method: the direction that minimises the quadratic model of the cost."""
+"""Newton's method: the direction that minimises the quadratic model of the cost.
+
+Tests: tests/solver/test_iterates.py.
+"""
 
 import jax
 

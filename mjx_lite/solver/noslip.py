@@ -1,4 +1,7 @@
-"""Friction without regularisation, computed after the solver to prevent creep; normal forces do not change."""
+"""Friction without regularisation, computed after the solver to prevent creep; normal forces do not change.
+
+Tests: tests/solver/test_solvers.py.
+"""
 
 from typing import NamedTuple
 

@@ -7,6 +7,8 @@ inertia of one body. An articulated-body pass solves in O(n); neither M nor J is
 low-rank update of the solve (`coupling`). All other contacts enter the articulated pass on both of their bodies, as if the
 other body were at rest. Conjugate gradients add the coupling; without other contacts they end in one iteration.
 *dense*: always applicable, and the fastest for few dofs.
+
+Tests: tests/solver/test_coupled.py, tests/solver/test_iterations.py.
 """
 
 import functools

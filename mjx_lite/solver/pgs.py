@@ -1,4 +1,7 @@
-"""Projected Gauss-Seidel on the dual problem, with Nesterov's momentum."""
+"""Projected Gauss-Seidel on the dual problem, with Nesterov's momentum.
+
+Tests: tests/solver/test_iterates.py.
+"""
 
 import functools
 from typing import NamedTuple

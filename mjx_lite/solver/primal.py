@@ -1,4 +1,7 @@
-"""The primal problem, and the parts that its solvers share: start, exact line search, termination."""
+"""The primal problem, and the parts that its solvers share: start, exact line search, termination.
+
+Tests: tests/solver/test_iterates.py, tests/solver/test_iterations.py.
+"""
 
 import functools
 from collections.abc import Callable

@@ -1,4 +1,7 @@
-"""Statistics of each solver iteration, computed on demand by a second run of the solver; a step does not pay for them."""
+"""Statistics of each solver iteration, computed on demand by a second run of the solver; a step does not pay for them.
+
+Tests: tests/solver/test_solvers.py, tests/solver/test_iterates.py.
+"""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple

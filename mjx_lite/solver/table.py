@@ -1,4 +1,7 @@
-"""The constraint solvers."""
+"""The constraint solvers.
+
+Tests: tests/solver/test_solvers.py.
+"""
 
 from mjx_lite.model.enums import SolverType
 from mjx_lite.solver import cg, newton, pgs

@@ -71,7 +71,7 @@ def test_a_batched_model_says_which_fields():
   heavy = m.replace(body_mass=jnp.stack([m.body_mass] * 5))
   assert f"batched: body_mass=float32[5,{m.nbody}]" in repr(heavy)
   every = jax.tree.map(lambda x: jnp.stack([x] * 5), m)
-  assert "batched: qpos0" in repr(every) and "others" in repr(every) and len(repr(every)) < 2 * LONGEST
+  assert "batched: qpos0" in repr(every) and "other fields" in repr(every) and len(repr(every)) < 2 * LONGEST
 
 
 def test_packed_data_stays_packed():

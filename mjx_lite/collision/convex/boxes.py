@@ -1,4 +1,7 @@
-"""Lower bound of the distance of two boxes, by separating axes."""
+"""Lower bound of the distance of two boxes, by separating axes.
+
+Tests: tests/collision/test_capacity.py, tests/collision/test_convex.py.
+"""
 
 import functools
 

@@ -1,4 +1,7 @@
-"""Constant tables of the faces of boxes, cylinders and hulls, for the contacts of faces and edges (`manifold`)."""
+"""Constant tables of the faces of boxes, cylinders and hulls, for the contacts of faces and edges (`manifold`).
+
+Tests: tests/collision/test_convex.py.
+"""
 
 from typing import Any, NamedTuple
 

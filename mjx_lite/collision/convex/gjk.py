@@ -11,6 +11,8 @@ A shape is here without its radius (`support.ConvexShape`).
 
 The foot is a local minimum of the depth. Unless the foot is known to be the global minimum, `shortest` searches all directions
 for a smaller depth. If there is one, the loop restarts above that point of the boundary.
+
+Tests: tests/collision/test_convex.py, tests/collision/test_shortest_way.py.
 """
 
 from typing import NamedTuple

@@ -1,4 +1,7 @@
-"""Convex hulls of meshes as constant tables, shared by all geoms and worlds."""
+"""Convex hulls of meshes as constant tables, shared by all geoms and worlds.
+
+Tests: tests/collision/test_convex.py, tests/collision/test_shortest_way.py.
+"""
 
 import math
 from typing import Any, NamedTuple

@@ -2,6 +2,8 @@
 
 The target starts at the origin. If the origin is inside of Y, the target leaves Y along a line, and is then placed above the
 origin along the last normal, again and again, until the normal does not change.
+
+Tests: tests/collision/test_convex.py, tests/collision/test_shortest_way.py.
 """
 
 from typing import NamedTuple

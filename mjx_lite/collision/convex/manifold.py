@@ -7,6 +7,8 @@ Differs: where the cap of a cylinder touches a shape, C may build contacts from 
 looks sideways. These contacts report a graze. Here the single contact stays.
 
 Source: `multicontact`, 4.0's after MuJoCo Warp's `collision_gjk.py`.
+
+Tests: tests/collision/test_convex.py.
 """
 
 from typing import Any, NamedTuple

@@ -13,6 +13,8 @@ may have the same depth in infinitely many directions. The search then finds the
 depth is proved. Such a result is marked, because it cannot be distinguished from a wrong result.
 
 Source: `epa` solves the same problem, with a polytope that grows inside Y.
+
+Tests: tests/collision/test_shortest_way.py.
 """
 
 from collections.abc import Callable

@@ -1,4 +1,7 @@
-"""The point of a simplex nearest to the origin."""
+"""The point of a simplex nearest to the origin.
+
+Tests: tests/collision/test_convex.py, tests/collision/test_shortest_way.py.
+"""
 
 import functools
 

@@ -3,6 +3,8 @@
 The core of a sphere is a point, and of a capsule a segment. The core of a box, a mesh or a prism is the convex hull of its
 corners. Ellipsoids and cylinders are their own cores. Corners are rows of a constant table, times a scale that carries the
 gradient.
+
+Tests: tests/collision/test_convex.py.
 """
 
 import functools

@@ -4,6 +4,8 @@ The features (which corners, which rim) are constant. They describe the boundary
 normal n at the foot satisfies two equations: n is orthogonal to every straight edge of the feature, and the point y(n) of a
 curved feature lies on the line of n. Newton's method solves the equations for the two angles of n, without gradient. One more
 step with gradient gives the derivative of the solution, by the implicit function theorem.
+
+Tests: tests/collision/test_convex.py, tests/collision/test_single_precision.py.
 """
 
 from typing import NamedTuple

@@ -7,6 +7,8 @@ below edge i, post i (a vertical edge) below corner i.
 
 Comparisons without gradient decide which feature is nearest. Distance, position and normal are then differentiable functions of
 that feature. A vector is a tuple of components (P, W): a stacked array would only be split again.
+
+Tests: tests/collision/test_hfield_closed.py.
 """
 
 from collections.abc import Callable, Sequence

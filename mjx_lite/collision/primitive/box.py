@@ -1,4 +1,7 @@
-"""Closed-form colliders of a box with a sphere, a capsule and a box."""
+"""Closed-form colliders of a box with a sphere, a capsule and a box.
+
+Tests: tests/collision/test_primitive.py, tests/gradients/test_ties.py.
+"""
 
 import jax
 import jax.numpy as jnp

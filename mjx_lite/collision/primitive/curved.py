@@ -1,4 +1,7 @@
-"""Closed-form colliders of ellipsoids and cylinders with a plane, and of a sphere with a cylinder."""
+"""Closed-form colliders of ellipsoids and cylinders with a plane, and of a sphere with a cylinder.
+
+Tests: tests/collision/test_primitive.py, tests/gradients/test_ties.py.
+"""
 
 import jax
 import jax.numpy as jnp

@@ -1,4 +1,7 @@
-"""Collider of a plane and the convex hull of a mesh."""
+"""Collider of a plane and the convex hull of a mesh.
+
+Tests: tests/collision/test_primitive.py.
+"""
 
 import jax
 import jax.numpy as jnp

@@ -1,6 +1,8 @@
 """The segment of a capsule against a box: the nearest points of the segment and an edge, and the second contact.
 
 The second contact is found from the first: the segment is followed over the nearest face, edge or corner of the box.
+
+Tests: tests/collision/test_primitive.py, tests/gradients/test_ties.py.
 """
 
 from typing import NamedTuple

@@ -1,4 +1,7 @@
-"""Signed distance of two geoms."""
+"""Signed distance of two geoms.
+
+Tests: tests/collision/test_queries.py.
+"""
 
 from typing import NamedTuple
 

@@ -2,6 +2,8 @@
 
 Rays are (n, 3, W); the axis of the geoms comes first. Every function takes points (G, n, 3, W) and vectors (G, n, 3, W) in the
 frames of G geoms, and returns lengths (G, n, W) in units of the vector, infinite where the ray misses.
+
+Tests: tests/collision/test_queries.py.
 """
 
 from collections.abc import Callable

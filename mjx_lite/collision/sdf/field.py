@@ -3,6 +3,8 @@
 A field takes points (P, n, 3, W) in the frames of P geoms and returns distances (P, n, W) [m], negative inside, and gradients
 (P, n, 3, W). Both are MuJoCo's values, which are only estimates of distance and gradient inside a box and off the surface of an
 ellipsoid.
+
+Tests: tests/collision/test_sdf.py.
 """
 
 from collections.abc import Callable

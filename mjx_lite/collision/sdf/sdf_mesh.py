@@ -3,6 +3,8 @@
 In every nearby triangle, searches from many starts look for the deepest point. The first step of a search leads to a corner of
 the triangle, so there are at most three different searches for any number of starts. But each start counts
 towards the limit of 50 contacts.
+
+Tests: tests/collision/test_sdf.py.
 """
 
 import functools

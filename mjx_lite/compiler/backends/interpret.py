@@ -1,4 +1,7 @@
-"""Interpreter in NumPy of the PTX that `ptx.py` writes, for all threads at once: a test of the PTX needs no GPU."""
+"""Interpreter in NumPy of the PTX that `ptx.py` writes, for all threads at once: a test of the PTX needs no GPU.
+
+Tests: tests/compiler/test_ptx.py.
+"""
 
 import re
 from typing import Any

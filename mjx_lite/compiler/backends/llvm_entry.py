@@ -1,6 +1,8 @@
 """The entry of a kernel on CPU: a handler of XLA's FFI that moves blocks of worlds and calls the kernel's functions.
 
 Offsets into XLA's structs are those of `xla/ffi/api/c_api.h`.
+
+Tests: tests/compiler/test_llvm.py.
 """
 
 from collections.abc import Iterable, Sequence

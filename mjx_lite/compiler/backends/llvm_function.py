@@ -1,4 +1,7 @@
-"""Functions of a kernel on CPU: straight-line LLVM assembly, in which each number is one vector of as many worlds as lanes."""
+"""Functions of a kernel on CPU: straight-line LLVM assembly, in which each number is one vector of as many worlds as lanes.
+
+Tests: tests/compiler/test_llvm.py.
+"""
 
 import struct
 from collections.abc import Sequence

@@ -1,4 +1,7 @@
-"""Machine code of kernels on CPU: LLVM compiles the assembly, and XLA finds the code under a name."""
+"""Machine code of kernels on CPU: LLVM compiles the assembly, and XLA finds the code under a name.
+
+Tests: tests/compiler/test_llvm.py.
+"""
 
 import concurrent.futures
 import ctypes

@@ -3,6 +3,8 @@
 XLA allocates the memory as one more result of the kernel. A row has one number of an array for each world of a block, so that
 the lanes of a number are consecutive. A slot has one number for each lane; the functions of a kernel exchange numbers through
 slots.
+
+Tests: tests/compiler/test_llvm.py.
 """
 
 from collections.abc import Iterable, Sequence

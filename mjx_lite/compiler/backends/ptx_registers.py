@@ -1,6 +1,8 @@
 """Registers of a thread in a straight-line block: which numbers stay in a register, and which are spilled to memory.
 
 If all registers are occupied, the number with the farthest next use is spilled (Belady 1966).
+
+Tests: tests/compiler/test_ptx.py.
 """
 
 import heapq

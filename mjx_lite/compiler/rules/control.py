@@ -1,4 +1,7 @@
-"""Scalar rules of calls and loops."""
+"""Scalar rules of calls and loops.
+
+Tests: tests/compiler/test_llvm.py, tests/compiler/test_ptx.py.
+"""
 
 import numpy as np
 from jax.extend import core as jex_core

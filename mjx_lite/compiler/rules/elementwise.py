@@ -1,4 +1,7 @@
-"""Scalar rules of elementwise operations."""
+"""Scalar rules of elementwise operations.
+
+Tests: tests/compiler/test_llvm.py, tests/compiler/test_ptx.py.
+"""
 
 import functools
 import math

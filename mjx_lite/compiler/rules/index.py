@@ -1,4 +1,7 @@
-"""Scalar rules of indexing by numbers of the program, and of sorting."""
+"""Scalar rules of indexing by numbers of the program, and of sorting.
+
+Tests: tests/compiler/test_llvm.py, tests/compiler/test_ptx.py.
+"""
 
 from typing import Any
 

@@ -1,4 +1,7 @@
-"""Scalar rules of operations that only move numbers: they cost nothing."""
+"""Scalar rules of operations that only move numbers: they cost nothing.
+
+Tests: tests/compiler/test_paths.py, tests/compiler/test_llvm.py.
+"""
 
 import numpy as np
 

@@ -1,4 +1,7 @@
-"""Scalar rules of products, sums and other reductions."""
+"""Scalar rules of products, sums and other reductions.
+
+Tests: tests/compiler/test_paths.py, tests/compiler/test_llvm.py.
+"""
 
 import itertools
 import math

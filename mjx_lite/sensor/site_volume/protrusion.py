@@ -3,6 +3,8 @@
 A site is convex, so its distance (`signed_distance`) is a convex function, and the farthest point of an object is an extreme
 point: an end, a corner or a vertex. For curved objects an iteration from several directions finds the point. Each iteration
 goes to the object's point that is farthest along the gradient of the distance at the last point. The distance never decreases.
+
+Tests: tests/sensor/test_enclosure.py.
 """
 
 from collections.abc import Mapping

@@ -1,6 +1,8 @@
 """Signed distances of points from convex solids, exact everywhere (unlike the fields of `collision.field`).
 
 An exact distance is a convex function, so the point of an object that is farthest outside is an extreme point.
+
+Tests: tests/sensor/test_enclosure.py.
 """
 
 from collections.abc import Mapping

@@ -4,6 +4,8 @@ Points and directions are in the site's frame, (..., 3, W). Sizes are as in `sit
 offsets of the faces of the hull, (..., n, 4, 1).
 
 Gradient: none, the results are boolean.
+
+Tests: tests/sensor/test_sensors.py.
 """
 
 from typing import Any, NamedTuple
