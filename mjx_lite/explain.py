@@ -51,8 +51,8 @@ class Explanation(NamedTuple):
 def explain(m: Model) -> Explanation:
   """Report which path step, rollout and gradient of a model take on JAX's default device, and why no faster path.
 
-  A model whose step can be straight-line machine code is lowered, which takes seconds; no step is run. Arguments of other types
-  or a batch of Models raise the same errors as in `step`.
+  A model whose step can be straight-line machine code is compiled three times, which takes up to half a minute; no step is run.
+  Arguments of other types or a batch of Models raise the same errors as in `step`.
 
   Args:
     m: the model.
