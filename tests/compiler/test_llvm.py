@@ -8,6 +8,7 @@ import subprocess
 import sys
 import textwrap
 
+import ffi_pool
 import jax
 import jax.numpy as jnp
 import mujoco
@@ -248,6 +249,34 @@ def test_arrays_of_any_size_come_and_go(lanes, worlds, monkeypatch):
     np.testing.assert_array_equal(a, b)
 
 
+@pytest.mark.core
+@pytest.mark.parametrize("room", [1, 3, 5])
+@pytest.mark.parametrize("threads, mode", [
+  (None, "threads"), (1, "threads"), (2, "threads"), (8, "threads"), (8, "inline"), (8, "late"), (8, "refused"),
+])  # fmt: skip
+def test_threads_share_the_worlds(threads, mode, room):
+  """Whatever the pool does with tasks, each world is computed once, and the handler waits for no task that has not begun."""
+  rng, worlds = np.random.default_rng(room), 16 * room + 3
+  x = rng.normal(size=(worlds, 30)).astype(np.float32)
+  closed = jax.make_jaxpr(lambda x: jnp.cumsum(x * x, 0))(jax.ShapeDtypeStruct((30, 1), np.float32))
+  p = scalars.Program()
+  outs = p.run(closed, [p.inputs(0, (30, 1), np.float32, True)])
+  functions, handler, size, used = llvm.kernel(p, [30], outs, 8)
+  assert used == [0] and size % 64 == 0
+  name = llvm_machine.target(functions, handler)
+  out, memory, pool = ffi_pool.empty(x.shape, np.float32), np.zeros(size * room, np.uint8), ffi_pool.Pool(threads, mode)
+  pool.call(llvm_machine._made[name].get_function_address("step"), [x], [out, memory])
+  np.testing.assert_allclose(out, np.cumsum(x * x, 1), rtol=1e-5)
+  wanted = 0 if room == 1 else min(threads or 1, room) - 1
+  assert len(pool.tasks) == (0 if mode == "refused" else wanted)
+  assert pool.errors == (wanted if mode == "refused" else int(threads is None and room > 1))
+  if mode == "late":
+    out[:], memory[:] = 77, 77
+    for task in pool.tasks:
+      task()
+    assert (out == 77).all() and (memory == 77).all()
+
+
 @pytest.mark.parametrize("reverse", [False, True])
 def test_loops_of_kernels(reverse):
   """A loop whose iterations are kernels: arrays that iterations read and make are per-world or shared."""
@@ -342,7 +371,8 @@ def test_arm64(triple, vectors_of_four, monkeypatch):
   assembly = machine.emit_assembly(binding.parse_assembly(text, binding.create_context()))
   assert len(re.findall(vectors_of_four, assembly)) > 100
   called = {x.lstrip("_") for x in re.findall(r"^\s+bl\s+(\w+)", assembly, re.MULTILINE)}
-  assert {x for x in called if not re.match(r"part|take|give", x)} <= {"fmodf", "memcpy", "memset"}
+  own = r"part|take|give|work|task|leave|threads|schedule"
+  assert {x for x in called if not re.match(own, x)} <= {"fmodf", "memcpy", "memset", "malloc", "free", "sched_yield"}
 
 
 def test_a_processor_of_which_llvm_tells_nothing(monkeypatch):

@@ -30,7 +30,7 @@ from mjx_lite.compiler import workarounds
 from mjx_lite.compiler.backends import llvm_machine
 from mjx_lite.compiler.backends.llvm_entry import entry
 from mjx_lite.compiler.backends.llvm_function import Destination, Function, InCondition, InResult, InSlot, InState
-from mjx_lite.compiler.backends.llvm_memory import Memory
+from mjx_lite.compiler.backends.llvm_memory import BLOCK, Memory
 from mjx_lite.compiler.kernels import probe, wide
 from mjx_lite.compiler.scalars import Loop, Program, Unsupported
 
@@ -67,7 +67,8 @@ def call(p: Program, inputs: Sequence[jax.Array], outs: Sequence[np.ndarray], dt
   functions, handler, size, used = kernel(p, sizes, outs, 1 if worlds == 1 else llvm_machine.lanes())
   axis = 0 if worlds > 1 else -1
   shapes = [jax.ShapeDtypeStruct(wide(x.shape, worlds, axis), dtype) for x, dtype in zip(outs, dtypes, strict=True)]
-  arrays, memory = [*inputs, *p.tables], jax.ShapeDtypeStruct((size,), np.uint8)
+  threads = min(os.cpu_count() or 1, -(-worlds // BLOCK))
+  arrays, memory = [*inputs, *p.tables], jax.ShapeDtypeStruct((size * threads,), np.uint8)
   name = llvm_machine.target(functions, handler)
   return list(jax.ffi.ffi_call(name, [*shapes, memory])(*(arrays[k] for k in used)))[:-1]
 
@@ -82,11 +83,11 @@ KERNELS = workarounds.Borrowed(
 
 
 def kernel(p: Program, sizes: Sequence[int], outs: Sequence[np.ndarray], lanes: int) -> tuple[list[str], str, int, list[int]]:
-  """Return the LLVM assembly of a kernel, the bytes of memory that it needs, and the indices of the inputs that it reads.
+  """Return the LLVM assembly of a kernel, the bytes of memory that a thread needs, and the indices of the inputs that it reads.
 
   The assembly is a list of functions and the entry `@step`, a handler of XLA's FFI. The entry's arguments are the arrays that
   it reads, out of the inputs (worlds, n) and the program's tables. Its results are the arrays (worlds, n) in order, and then
-  its memory. `sizes` are the numbers of one world in each input. `lanes` worlds go through the code at a time.
+  the memory of its threads. `sizes` are the numbers of one world in each input. `lanes` worlds go through the code at a time.
   """
   memory = Memory(p, sizes, outs, lanes)
   w = _Writer(p, memory)

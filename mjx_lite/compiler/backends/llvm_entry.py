@@ -1,38 +1,51 @@
-"""The entry of a kernel on CPU: a handler of XLA's FFI that moves blocks of worlds and calls the kernel's functions.
+"""The entry of a kernel on CPU: a handler of XLA's FFI that divides blocks of worlds among threads, which run the kernel.
+
+The handler asks XLA's thread pool to run tasks, and takes part in the work itself. Each thread takes the next block of worlds
+until no block is left. The handler returns when all blocks are done. It waits for no task that has not begun: a task that
+begins late finds no block, and touches only the job. So neither two programs that share the pool nor a pool whose threads are
+gone after a fork can stop the handler. A job is memory that the threads share. The last thread that leaves a job frees it.
 
 Offsets into XLA's structs are those of `xla/ffi/api/c_api.h`.
 
 Tests: tests/compiler/test_llvm.py.
 """
 
+import os
 from collections.abc import Iterable, Sequence
 
 from mjx_lite.compiler.backends.llvm_memory import Memory, Rows, nbytes
 
 _FFI = 0, 3  # version of XLA's FFI, major and minor
 _CHUNK = 4  # rows that are transposed together
+# offsets in a job: the first world that no thread has taken, the number of worlds done, the threads that may still use the job,
+# the threads that have begun, the number of worlds, and the addresses of the memory, of the arguments and of the results
+_NEXT, _DONE, _USERS, _BEGUN, _WORLDS, _MEMORY, _ARRAYS = range(0, 56, 8)
 
 _join = "\n".join
 
 
-def entry(memory: Memory, calls: Sequence[str]) -> str:
-  """Return the assembly of the handler that XLA calls, and of the functions that move worlds.
+def has_threads(memory: Memory) -> bool:
+  """Return whether threads share the worlds of a kernel: not those of one world, nor without POSIX's `sched_yield`."""
+  return memory.lanes > 1 and os.name == "posix"
 
-  For each block of worlds the handler transposes the inputs into the memory's rows, runs `calls` for each group of lanes, and
-  transposes the results back.
+
+def entry(memory: Memory, calls: Sequence[str]) -> str:
+  """Return the assembly of the handler that XLA calls, and of the functions that it needs.
+
+  For each block of worlds a thread transposes the inputs into the rows of its memory, runs `calls` for each group of lanes, and
+  transposes the results back. The handler's last result is memory for as many threads as fit.
 
   Args:
-    memory: layout of the kernel's memory, which is the handler's last result.
+    memory: layout of the memory of one thread.
     calls: lines that call the kernel's functions in order.
   """
   outs, used = len(memory.written), len(memory.used)
   movers = [_mover(name, size, memory.block) for name in ("take", "give") for size in (1, 4)]
-  return f"""{_join(movers)}
+  parts = [*movers, _work(memory, calls), *((_task(memory), _schedule()) if has_threads(memory) else ())]
+  return f"""{_join(parts)}
 define ptr @step(ptr %frame) {{
 {_version()}
 begin:
-%flag = alloca i32
-%shared = alloca [{used + 1} x ptr]
 %args_at = getelementptr i8, ptr %frame, i64 72
 %args = load ptr, ptr %args_at
 %rets_at = getelementptr i8, ptr %frame, i64 112
@@ -41,36 +54,198 @@ begin:
 %dims_at = getelementptr i8, ptr %f0, i64 40
 %dims = load ptr, ptr %dims_at
 %worlds = {"load i64, ptr %dims" if memory.lanes > 1 else "add i64 0, 1"}
-%own = getelementptr i8, ptr %h{outs}, i64 {memory.first_slot}
-br label %block
+{_threads(memory, used, outs) if has_threads(memory) else "br label %serial"}
+serial:
+%own_job = alloca [{_ARRAYS // 8 + used + outs} x i64]
+{_join(_job("own_job", used, outs, "1"))}
+call void @work(ptr %own_job, ptr %h{outs})
+ret ptr null
+}}
+"""
+
+
+def _job(name: str, used: int, outs: int, users: str) -> list[str]:
+  """Return the lines that fill a job, for a number of users."""
+  values = [(_NEXT, "i64 0"), (_DONE, "i64 0"), (_USERS, f"i64 {users}"), (_BEGUN, "i64 0"), (_WORLDS, "i64 %worlds")]
+  arrays = [f"ptr %h{outs}", *(f"ptr %d{k}" for k in range(used)), *(f"ptr %h{k}" for k in range(outs))]
+  values += [(_MEMORY + 8 * k, x) for k, x in enumerate(arrays)]
+  return [f"%{name}{at} = getelementptr i8, ptr %{name}, i64 {at}\nstore {x}, ptr %{name}{at}" for at, x in values]
+
+
+def _work(memory: Memory, calls: Sequence[str]) -> str:
+  """Return the function that a thread runs: it takes one block of worlds after another from a job, until no block is left."""
+  outs, used = len(memory.written), len(memory.used)
+  names = [*(f"d{k}" for k in range(used)), *(f"h{k}" for k in range(outs))]
+  arrays = [f"%{x}_at = getelementptr ptr, ptr %shared, i64 {k}\n%{x} = load ptr, ptr %{x}_at" for k, x in enumerate(names)]
+  return f"""define internal void @work(ptr %job, ptr %memory) #0 {{
+%flag = alloca i32
+%shared = getelementptr i8, ptr %job, i64 {_ARRAYS}
+{_join(arrays)}
+%next_at = getelementptr i8, ptr %job, i64 {_NEXT}
+%done_at = getelementptr i8, ptr %job, i64 {_DONE}
+%worlds_at = getelementptr i8, ptr %job, i64 {_WORLDS}
+%worlds = load i64, ptr %worlds_at
+%own = getelementptr i8, ptr %memory, i64 {memory.first_slot}
+br label %next
+next:
+%w = atomicrmw add ptr %next_at, i64 {memory.block} monotonic
+%is_left = icmp ult i64 %w, %worlds
+br i1 %is_left, label %block, label %return
 block:
-%w = phi i64 [0, %begin], [%next, %end]
-%next = add i64 %w, {memory.block}
 %ahead_of = sub i64 %worlds, %w
 %n = call i64 @llvm.umin.i64(i64 %ahead_of, i64 {memory.block})
-{_join(_moves("take", "d", memory.read.values(), outs))}
+{_join(_moves("take", "d", memory.read.values()))}
 br label %group
 group:
 %g = phi i64 [0, %block], [%g_next, %grouped]
 %g_next = add i64 %g, {memory.lanes}
 %g_bytes = mul i64 %g, 4
-%four = getelementptr i8, ptr %h{outs}, i64 %g_bytes
-%one = getelementptr i8, ptr %h{outs}, i64 %g
+%four = getelementptr i8, ptr %memory, i64 %g_bytes
+%one = getelementptr i8, ptr %memory, i64 %g
 {_join(calls)}
 br label %grouped
 grouped:
 %is_group = icmp ult i64 %g_next, %n
 br i1 %is_group, label %group, label %give
 give:
-{_join(_moves("give", "h", memory.written, outs))}
-br label %end
-end:
-%is_block = icmp ult i64 %next, %worlds
-br i1 %is_block, label %block, label %return
+{_join(_moves("give", "h", memory.written))}
+%done = atomicrmw add ptr %done_at, i64 %n release
+br label %next
 return:
-ret ptr null
+ret void
+}}"""
+
+
+def _task(memory: Memory) -> str:
+  """Return the functions of a thread's part in a job: the work in memory of its own, and the end of its use of the job."""
+  return f"""declare ptr @malloc(i64)
+declare void @free(ptr)
+declare i32 @sched_yield()
+define internal void @part_of(ptr %job) {{
+%begun_at = getelementptr i8, ptr %job, i64 {_BEGUN}
+%k = atomicrmw add ptr %begun_at, i64 1 monotonic
+%offset = mul i64 %k, {memory.size}
+%memory_at = getelementptr i8, ptr %job, i64 {_MEMORY}
+%memory = load ptr, ptr %memory_at
+%own = getelementptr i8, ptr %memory, i64 %offset
+call void @work(ptr %job, ptr %own)
+ret void
 }}
-"""
+define internal void @leave(ptr %job) {{
+%users_at = getelementptr i8, ptr %job, i64 {_USERS}
+%users = atomicrmw sub ptr %users_at, i64 1 acq_rel
+%is_last = icmp eq i64 %users, 1
+br i1 %is_last, label %last, label %return
+last:
+call void @free(ptr %job)
+br label %return
+return:
+ret void
+}}
+define internal void @task(ptr %job) {{
+call void @part_of(ptr %job)
+call void @leave(ptr %job)
+ret void
+}}"""
+
+
+def _schedule() -> str:
+  """Return the functions that call XLA's thread pool: its number of threads, 1 without a pool, and whether it takes a task."""
+  forget = """br i1 %is_error, label %failed, label %fine
+failed:
+%destroy_at = getelementptr i8, ptr %api, i64 64
+%destroy = load ptr, ptr %destroy_at
+%destroyed = alloca [3 x i64]
+store [3 x i64] [i64 24, i64 0, i64 0], ptr %destroyed
+%error_at = getelementptr i8, ptr %destroyed, i64 16
+store ptr %error, ptr %error_at
+call void %destroy(ptr %destroyed)"""
+  return f"""define internal i64 @threads(ptr %api, ptr %context) {{
+%count = alloca i64
+%asked = alloca [4 x i64]
+store [4 x i64] [i64 32, i64 0, i64 0, i64 0], ptr %asked
+%context_at = getelementptr i8, ptr %asked, i64 16
+store ptr %context, ptr %context_at
+%count_at = getelementptr i8, ptr %asked, i64 24
+store ptr %count, ptr %count_at
+%number_at = getelementptr i8, ptr %api, i64 144
+%number = load ptr, ptr %number_at
+%error = call ptr %number(ptr %asked)
+%is_error = icmp ne ptr %error, null
+{forget}
+ret i64 1
+fine:
+%threads = load i64, ptr %count
+ret i64 %threads
+}}
+define internal i1 @schedule(ptr %api, ptr %context, ptr %job) {{
+%asked = alloca [5 x i64]
+store [5 x i64] [i64 40, i64 0, i64 0, i64 0, i64 0], ptr %asked
+%context_at = getelementptr i8, ptr %asked, i64 16
+store ptr %context, ptr %context_at
+%task_at = getelementptr i8, ptr %asked, i64 24
+store ptr @task, ptr %task_at
+%job_at = getelementptr i8, ptr %asked, i64 32
+store ptr %job, ptr %job_at
+%schedule_at = getelementptr i8, ptr %api, i64 136
+%schedule = load ptr, ptr %schedule_at
+%error = call ptr %schedule(ptr %asked)
+%is_error = icmp ne ptr %error, null
+{forget}
+ret i1 false
+fine:
+ret i1 true
+}}"""
+
+
+def _threads(memory: Memory, used: int, outs: int) -> str:
+  """Return the handler's code for more threads than one; it goes to `serial` if memory or pool are for one thread only.
+
+  The memory of n threads is n times as long as that of one.
+  """
+  return f"""%bytes_at = getelementptr i8, ptr %f{outs}, i64 40
+%bytes_dims = load ptr, ptr %bytes_at
+%bytes = load i64, ptr %bytes_dims
+%room = udiv i64 %bytes, {memory.size}
+%is_roomy = icmp ugt i64 %room, 1
+br i1 %is_roomy, label %pool, label %serial
+pool:
+%api_at = getelementptr i8, ptr %frame, i64 16
+%api = load ptr, ptr %api_at
+%context_at = getelementptr i8, ptr %frame, i64 24
+%context = load ptr, ptr %context_at
+%pool_threads = call i64 @threads(ptr %api, ptr %context)
+%threads = call i64 @llvm.umin.i64(i64 %pool_threads, i64 %room)
+%are_many = icmp ugt i64 %threads, 1
+br i1 %are_many, label %parallel, label %serial
+parallel:
+%job = call ptr @malloc(i64 {_ARRAYS + 8 * (used + outs)})
+{_join(_job("job", used, outs, "%threads"))}
+br label %ask
+ask:
+%k = phi i64 [1, %parallel], [%k_next, %asked]
+%k_next = add i64 %k, 1
+%is_taken = call i1 @schedule(ptr %api, ptr %context, ptr %job)
+br i1 %is_taken, label %asked, label %refused
+refused:
+call void @leave(ptr %job)
+br label %asked
+asked:
+%are_more = icmp ult i64 %k_next, %threads
+br i1 %are_more, label %ask, label %own_part
+own_part:
+call void @part_of(ptr %job)
+br label %check
+check:
+%done = load atomic i64, ptr %job{_DONE} acquire, align 8
+%is_done = icmp eq i64 %done, %worlds
+br i1 %is_done, label %leave, label %wait
+wait:
+%yielded = call i32 @sched_yield()
+br label %check
+leave:
+call void @leave(ptr %job)
+ret ptr null"""
 
 
 def _version() -> str:
@@ -94,18 +269,17 @@ def _addresses(used: int, outs: int) -> list[str]:
   lines = []
   for k in range(used):  # 24 is `data` of XLA_FFI_Buffer
     lines += [f"%a{k} = getelementptr ptr, ptr %args, i64 {k}", f"%b{k} = load ptr, ptr %a{k}",
-              f"%c{k} = getelementptr i8, ptr %b{k}, i64 24", f"%d{k} = load ptr, ptr %c{k}",
-              f"%s{k} = getelementptr ptr, ptr %shared, i64 {k}", f"store ptr %d{k}, ptr %s{k}"]  # fmt: skip
+              f"%c{k} = getelementptr i8, ptr %b{k}, i64 24", f"%d{k} = load ptr, ptr %c{k}"]  # fmt: skip
   for k in range(outs + 1):
     lines += [f"%e{k} = getelementptr ptr, ptr %rets, i64 {k}", f"%f{k} = load ptr, ptr %e{k}",
               f"%g{k} = getelementptr i8, ptr %f{k}, i64 24", f"%h{k} = load ptr, ptr %g{k}"]  # fmt: skip
   return lines
 
 
-def _moves(name: str, data: str, arrays: Iterable[Rows], outs: int) -> list[str]:
+def _moves(name: str, data: str, arrays: Iterable[Rows]) -> list[str]:
   """Return the calls that move a block between arrays, at the addresses `%{data}0` and on, and their rows in the memory."""
   return [
-    f"%{name}{x.buffer} = getelementptr i8, ptr %h{outs}, i64 {x.first}\n"
+    f"%{name}{x.buffer} = getelementptr i8, ptr %memory, i64 {x.first}\n"
     f"call void @{name}{nbytes(x.kind)}(ptr %{name}{x.buffer}, ptr %{data}{x.buffer}, i64 {x.nrow}, "
     f"i64 %w, i64 %n, i64 {x.stride})"
     for x in arrays

@@ -15,7 +15,7 @@ import numpy as np
 from mjx_lite.compiler.scalars import Load, Program
 
 TYPES = {"f": "float", "i": "i32", "u": "i32", "p": "i1"}  # LLVM's type of a number, by kind
-_BLOCK = 16  # worlds whose inputs are transposed together: float32 numbers of a cache line
+BLOCK = 16  # worlds whose inputs are transposed together: float32 numbers of a cache line
 _ALIGNMENT = 64  # bytes of a cache line
 
 
@@ -50,7 +50,7 @@ class Memory:
   """
 
   def __init__(self, p: Program, sizes: Sequence[int], outs: Sequence[np.ndarray], lanes: int):
-    self.lanes, self.block, self._inputs = lanes, _BLOCK if lanes > 1 else 1, len(sizes)
+    self.lanes, self.block, self._inputs = lanes, BLOCK if lanes > 1 else 1, len(sizes)
     self.vector = {kind: f"<{lanes} x {t}>" for kind, t in TYPES.items()}
     self.slot: dict[int, int] = {}
     self.nslots = 0
@@ -84,8 +84,9 @@ class Memory:
 
   @property
   def size(self) -> int:
-    """Bytes of the memory."""
-    return self.first_slot + 4 * self.lanes * self.nslots + _ALIGNMENT
+    """Bytes of the memory of one thread."""
+    end = self.first_slot + 4 * self.lanes * self.nslots
+    return end + -end % _ALIGNMENT + _ALIGNMENT
 
   def new_slots(self, n: int) -> int:
     """Return the first of n new consecutive slots."""
