@@ -29,7 +29,8 @@ class Kernels(NamedTuple):
     call: function that compiles and calls a kernel. Its arguments are a program, the input arrays, the scalars of each result
       (indices into the program), the dtypes of the results, and the number of worlds. It returns the result arrays.
     worlds: number of worlds. With a single world, kernels compute everything that is not constant.
-    loop: scalars that a loop computes in all its iterations. In a larger loop each iteration is a kernel of its own.
+    loop: scalars that a loop computes in all its iterations. In a larger loop, and in a loop of more than
+      `scalars.MAX_ITERATIONS` iterations, each iteration is a kernel of its own.
     on_cpu: whether the device is a CPU.
   """
 
@@ -89,7 +90,7 @@ class Kernels(NamedTuple):
           part.clear()
 
       for k, e in per_world:
-        if e.primitive.name == "scan" and scalars.numbers(e) > self.loop:
+        if e.primitive.name == "scan" and (scalars.numbers(e) > self.loop or scalars.is_long(e)):
           run_part(k)
           values.update(zip(e.outvars, self._stepped(e, values), strict=True))
         else:

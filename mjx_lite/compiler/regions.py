@@ -151,7 +151,10 @@ def last_reads(eqns: Sequence[Any], outvars: Sequence[Any]) -> dict[Any, int]:
 
 
 def inlined(closed: jex_core.ClosedJaxpr, args: Sequence[Any], known: dict[Any, Any]) -> tuple[list[Any], list[Any]]:
-  """Return a program's equations, with calls larger than a region inlined, and its results; add its constants to `known`."""
+  """Return a program's equations and its results; add its constants to `known`.
+
+  Calls that are larger than a region, or that have a long loop inside, are inlined.
+  """
   jaxpr = closed.jaxpr
   consts = [jex_core.Var(v.aval) for v in jaxpr.constvars]
   known.update(zip(consts, closed.consts, strict=True))
@@ -165,7 +168,7 @@ def inlined(closed: jex_core.ClosedJaxpr, args: Sequence[Any], known: dict[Any, 
     ins, call = [name(v) for v in e.invars], CALLS.get(e.primitive.name)
     if e.primitive.name in identities:
       outs = ins[:1]
-    elif call and _size(e) > _SIZE:
+    elif call and (_size(e) > _SIZE or scalars.is_long(e)):
       inner = e.params[call]
       inner = inner if isinstance(inner, jex_core.ClosedJaxpr) else jex_core.ClosedJaxpr(inner, ())
       inside, outs = inlined(inner, ins, known)

@@ -21,6 +21,7 @@ import numpy as np
 from jax.extend import core as jex_core
 
 MAX_NODES = 400_000  # numbers of a program
+MAX_ITERATIONS = 64  # iterations of a loop that is unrolled in a kernel
 MAX_CONSTANT = 1024  # numbers of an array whose values are known
 
 KINDS = {"float32": "f", "int32": "i", "uint32": "u", "bool": "p"}
@@ -344,6 +345,12 @@ def numbers(eqn: Any, once: bool = False) -> int:
   """Estimate how many numbers an equation computes: in all iterations of its loops, or in one iteration of each (`once`)."""
   inside = sum(numbers(e, once) for j in jex_core.jaxprs_in_params(eqn.params) for e in j.eqns)
   return inside * (1 if once else eqn.params.get("length", 1)) + sum(v.aval.size for v in eqn.outvars)
+
+
+def is_long(eqn: Any) -> bool:
+  """Return whether an equation is a loop that is too long to be unrolled, or has such a loop inside."""
+  is_loop = eqn.primitive.name == "scan" and eqn.params["length"] > MAX_ITERATIONS
+  return is_loop or any(is_long(e) for j in jex_core.jaxprs_in_params(eqn.params) for e in j.eqns)
 
 
 def is_constant(x: Any) -> bool:

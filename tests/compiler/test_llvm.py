@@ -121,6 +121,27 @@ def test_a_rollout(integrator, monkeypatch):
   straight.assert_close(jax.jit(rollout)(m, d), _by_xla(rollout, m, d))
 
 
+HINGE = "<mujoco><worldbody><body><joint axis='0 1 0' damping='.1'/><geom size='.1' pos='0 0 -.5'/></body></worldbody></mujoco>"
+
+
+@pytest.mark.core
+@pytest.mark.parametrize("steps", [64, 65, 200])
+def test_a_long_rollout_of_a_small_model(steps):
+  """A short loop is in one kernel. A long loop has a kernel in each iteration; its gradient too."""
+  m = mjx.put_model(mujoco.MjModel.from_xml_string(HINGE))
+  d = jax.vmap(lambda v: mjx.make_data(m).replace(qvel=v))(jnp.linspace(-1, 1, 5)[:, None])
+
+  def end(v):
+    return jax.vmap(lambda d: mjx.rollout(m, d, steps=steps)[0].qpos)(d.replace(qvel=v))
+
+  assert _kernels(end, d.qvel) == 1
+  assert ("while" in jax.jit(end).lower(d.qvel).as_text()) == (steps > 64)
+  straight.assert_close(jax.jit(end)(d.qvel), _by_xla(end, d.qvel))
+  slope = jax.grad(lambda v: end(v).sum())
+  assert mjx.jit(slope).lower(d.qvel).as_text().count("custom_call @mjx_lite_") > 0
+  straight.assert_close(mjx.jit(slope)(d.qvel), _by_xla(slope, d.qvel))
+
+
 _ROLLOUT = jax.vmap(lambda m, d: mjx.rollout(m, d, steps=10, record=("qpos",)), in_axes=(None, 0))
 _STEP = jax.vmap(mjx.step, in_axes=(None, 0))
 

@@ -6,10 +6,8 @@ Tests: tests/compiler/test_llvm.py, tests/compiler/test_ptx.py.
 import numpy as np
 from jax.extend import core as jex_core
 
-from mjx_lite.compiler.scalars import Unsupported, kind_of, loop_arguments, rule
+from mjx_lite.compiler.scalars import MAX_ITERATIONS, Unsupported, kind_of, loop_arguments, rule
 from mjx_lite.compiler.workarounds import CALLS
-
-_MAX_ITERATIONS = 64  # iterations of a loop that is unrolled
 
 
 @rule(*CALLS)
@@ -31,8 +29,8 @@ def _scan(p, eqn, *xs):
   inside = params["jaxpr"]
   nconst, ncarry = loop_arguments(eqn)
   consts, carry, rows = xs[:nconst], list(xs[nconst : nconst + ncarry]), xs[nconst + ncarry :]
-  if length > _MAX_ITERATIONS:
-    raise Unsupported(f"a loop of {length} iterations is too long to be unrolled; the limit is {_MAX_ITERATIONS}")
+  if length > MAX_ITERATIONS:
+    raise Unsupported(f"a loop of {length} iterations is too long to be unrolled; the limit is {MAX_ITERATIONS}")
   made = [None] * length
   for k in range(length)[:: -1 if params["reverse"] else 1]:
     out = p.run(inside, [*consts, *carry, *(x[k] for x in rows)])
@@ -55,7 +53,7 @@ def _while(p, eqn, *xs):
     return p.run(params["body_jaxpr"], [*body, *state])
 
   state = first
-  for _ in range(_MAX_ITERATIONS):
+  for _ in range(MAX_ITERATIONS):
     condition = p.value(int(proceeds(state).item()))
     if condition is None:
       return p.loop(proceeds, advance, state)
