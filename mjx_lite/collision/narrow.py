@@ -19,7 +19,7 @@ from mjx_lite.collision.hfield import hfield
 from mjx_lite.collision.primitive.primitive import COLLIDERS
 from mjx_lite.collision.sdf.sdf import FieldCollider
 from mjx_lite.collision.sdf.sdf_mesh import FIELD_COLLIDERS
-from mjx_lite.collision.shapes import Collider, Contacts
+from mjx_lite.collision.shapes import Contacts
 from mjx_lite.model.enums import DisableBit
 from mjx_lite.model.types import Option
 from mjx_lite.ops import linear
@@ -103,12 +103,12 @@ def kind_of(types: tuple[str, str]) -> str:
   return name if name in KINDS else _HFIELD if types[0] == "hfield" else CONVEX
 
 
-def _closed_form(types: tuple[str, str], collider: Collider) -> Kind:
+def _closed_form(types: tuple[str, str], function: Callable[..., Contacts], ncon: int) -> Kind:
   def plan(members: Members) -> Tables:
-    ncon = np.full(len(members.types), collider.ncon)
-    return Tables(None, ncon, ncon)
+    numbers = np.full(len(members.types), ncon)
+    return Tables(None, numbers, numbers)
 
-  return Kind(plan, collider.fn, is_exact=True, is_closed_form=True, bounded="plane" not in types)
+  return Kind(plan, function, is_exact=True, is_closed_form=True, bounded="plane" not in types)
 
 
 def found(result: Contacts | Found) -> Found:
@@ -152,7 +152,7 @@ def _collide_field(function, a, b, margin, search: Search) -> Found:
 
 # name -> kind; the names are those of `Capacity.pair_max`
 KINDS: dict[str, Kind] = {
-  **{"-".join(types): _closed_form(types, x) for types, x in COLLIDERS.items() if x.fn is not None},
+  **{"-".join(types): _closed_form(types, x.fn, x.ncon) for types, x in COLLIDERS.items() if x.fn is not None},
   CONVEX: Kind(_plan_convex, _collide_convex, is_exact=False),
   **{f"hfield-{x}": Kind(_plan_hfield, _collide_hfield, is_exact=True, bounded=False, same_rows=False) for x in hfield.CLOSED},
   _HFIELD: Kind(_plan_hfield, _collide_hfield, is_exact=False, bounded=False, same_rows=False),
