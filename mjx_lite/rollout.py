@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from mjx_lite import api
+from mjx_lite.compiler import workarounds
 from mjx_lite.integrate.adaptive import SIZES, Adaptive
 from mjx_lite.model import pytree
 from mjx_lite.model.callbacks import Callbacks
@@ -192,5 +193,5 @@ def _divided(m: Model, d: Data, ctrl: Any, devices: Sequence[Any], **options: An
     return jax.vmap(one)(d, *given)
 
   given = () if ctrl is None or policy is not None else (jnp.asarray(ctrl),)
-  run = jax.shard_map(part, mesh=mesh, in_specs=(shared, split, *(split,) * len(given)), out_specs=split, check_vma=False)
+  run = workarounds.shard_map(part, mesh, (shared, split, *(split,) * len(given)), split)
   return jax.jit(run)(m, d, *given)  # without jit, an eager call takes longer than a step

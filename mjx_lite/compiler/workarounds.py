@@ -397,3 +397,36 @@ EMIT = Borrowed(
 )
 
 BORROWED = (REGIONS, DEAD_CODE, BATCHED, STACK, OPTIONS, EMIT)
+
+
+def shard_map(function: Callable[..., Any], mesh: Any, in_specs: Sequence[Any], out_spec: Any) -> Callable[..., Any]:
+  """Divide a function of trees of arrays among devices, as `jax.shard_map` does, with one spec for each argument.
+
+  Every result has its first axis divided. Arrays without numbers stay outside of the division, and the function gets new ones:
+  XLA's partitioner in JAX 0.11.2 ends the process with a segmentation fault if there are such arrays. This function can go once
+  0.11 is not supported any more.
+  """
+
+  def run(*args: Any) -> Any:
+    flat = [jax.tree.flatten(x) for x in args]
+    full = [[x for x in leaves if x.size] for leaves, _ in flat]
+    structure: list[Any] = []
+
+    def empty(x: Any, spec: Any) -> jax.Array:
+      return jnp.zeros((x.shape[0] // mesh.size, *x.shape[1:]) if len(spec) else x.shape, x.dtype)
+
+    def part(*full: Any) -> list[jax.Array]:
+      trees = []
+      for (leaves, form), spec, given in zip(flat, in_specs, map(iter, full), strict=True):
+        trees.append(jax.tree.unflatten(form, [next(given) if x.size else empty(x, spec) for x in leaves]))
+      leaves, form = jax.tree.flatten(function(*trees))
+      structure[:] = form, [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in leaves]
+      return [x for x in leaves if x.size]
+
+    divided = jax.shard_map(part, mesh=mesh, in_specs=tuple(in_specs), out_specs=out_spec, check_vma=False)
+    made = iter(divided(*full))
+    form, shapes = structure
+    leaves = [next(made) if x.size else jnp.zeros((x.shape[0] * mesh.size, *x.shape[1:]), x.dtype) for x in shapes]
+    return jax.tree.unflatten(form, leaves)
+
+  return run
