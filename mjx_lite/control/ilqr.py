@@ -12,6 +12,7 @@ import numpy as np
 
 import mjx_lite as mjx
 from mjx_lite.control.dynamics import Cost, check_ctrl, ctrl_bounds, difference, half_square, hold, linearize, moved
+from mjx_lite.model.types import STATE
 
 ALPHAS = 0.5 ** np.arange(10)  # step lengths of the line search, evaluated as one batch
 _QP_ITERATIONS = 10
@@ -162,8 +163,7 @@ def _improve(p, now, tolerance):
 
 def _state(d: mjx.Data) -> dict[str, jax.Array]:
   """Return the fields of Data that the next step reads."""
-  names = ("time", "qpos", "qvel", "act", "history", "plastic", "qacc_warmstart")
-  return {name: getattr(d, name) for name in names}
+  return {name: getattr(d, name) for name in STATE}
 
 
 def _quadratic(m: mjx.Model, d: mjx.Data, u: jax.Array, residual: Callable[..., jax.Array]) -> tuple[jax.Array, jax.Array]:

@@ -15,12 +15,13 @@ import numpy as np
 import mjx_lite as mjx
 from mjx_lite import viz
 from mjx_lite.envs.state import State
+from mjx_lite.rollout import STEPPED
 
 ASSETS = pathlib.Path(__file__).parent / "assets"
 
 
 # fields of Data that the substeps return: the state and the sensor readings; any other field would be written in each substep
-_RETURNED = ("time", "qpos", "qvel", "act", "history", "plastic", "qacc_warmstart", "status", "sensordata")
+_RETURNED = (*STEPPED, "sensordata")
 
 
 class Env:
