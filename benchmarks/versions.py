@@ -39,6 +39,10 @@ def _arguments() -> argparse.Namespace:
   parser.add_argument("--rounds", type=int, default=5)
   parser.add_argument("--worlds", type=int, default=1024)
   parser.add_argument("--steps", type=int, default=20)
+  parser.add_argument(
+    "--capacity", action="store_true", help="with the capacities that `suggest_capacity` finds in rollouts of C"
+  )
+  parser.add_argument("--jits", nargs="+", choices=("mjx.jit", "jax.jit"), default=["mjx.jit", "jax.jit"])
   parser.add_argument("--core", type=int, default=max(os.sched_getaffinity(0)), help="that all processes run on")
   parser.add_argument("--folder", type=pathlib.Path, default=ROOT / "build" / "versions", help="of environments, kept")
   parser.add_argument("--json", type=pathlib.Path, help="file to append one line per measurement to")
@@ -84,12 +88,15 @@ def _measure(scene: str, args: argparse.Namespace) -> dict[str, float]:
   from mjx_lite.cli import timing  # where the baseline and this code both have the caches
 
   mj_model, rng = run.load(scene), np.random.default_rng(0)
-  m = mjx.put_model(mj_model)
-  qvel = jnp.asarray(0.1 * rng.normal(size=(args.worlds, mj_model.nv)), jnp.float32)
-  d = jax.vmap(lambda v: mjx.make_data(m).replace(qvel=v))(qvel)
-  ctrl = jnp.asarray(rng.uniform(-0.5, 0.5, (args.worlds, args.steps, mj_model.nu)), jnp.float32)
-  found: dict[str, float] = {}
-  for name, jit in (("mjx.jit", mjx.jit), ("jax.jit", jax.jit)):
+  velocities = 0.1 * rng.normal(size=(args.worlds, mj_model.nv))
+  controls = rng.uniform(-0.5, 0.5, (args.worlds, args.steps, mj_model.nu))
+  inputs = run.Inputs(mj_model, np.tile(mj_model.qpos0, (args.worlds, 1)), velocities, np.moveaxis(controls, 1, 0))
+  m = mjx.put_model(mj_model, **(run.capacity(inputs) if args.capacity else {}))
+  d = jax.vmap(lambda v: mjx.make_data(m).replace(qvel=v))(jnp.asarray(velocities, jnp.float32))
+  ctrl = jnp.asarray(controls, jnp.float32)
+  found: dict[str, float] = {"bytes per world": sum(x.nbytes for x in jax.tree.leaves(mjx.make_data(m)))}
+  for name in args.jits:
+    jit = {"mjx.jit": mjx.jit, "jax.jit": jax.jit}[name]
     timing.worlds.clear_caches()
     start = time.perf_counter()
     lowered = jit(jax.vmap(lambda m, d: mjx.step(m, d), in_axes=(None, 0))).lower(m, d)
@@ -112,7 +119,8 @@ def _measure(scene: str, args: argparse.Namespace) -> dict[str, float]:
 
 def _one(name: str, scene: str, python: str, code: pathlib.Path, args: argparse.Namespace) -> dict[str, float]:
   """A measurement in a process of its own."""
-  given = ["--worker", scene, "--worlds", str(args.worlds), "--steps", str(args.steps)]
+  given = ["--worker", scene, "--worlds", str(args.worlds), "--steps", str(args.steps), "--jits", *args.jits]
+  given += ["--capacity"] if args.capacity else []
   env = {**os.environ, "PYTHONPATH": str(code), "JAX_PLATFORMS": "cpu", "NPROC": "1"}
   command = ["taskset", "-c", str(args.core), python, __file__, *given]
   done = subprocess.run(command, env=env, capture_output=True, text=True)
@@ -137,7 +145,7 @@ def medians(rounds: list[tuple[dict[str, float], dict[str, float]]], jit: str) -
 def report(scene: str, name: str, rounds: list[tuple[dict[str, float], dict[str, float]]]) -> tuple[list[str], bool]:
   """Return lines with the medians of a scene on a version beside the first version, and whether they are within bounds."""
   lines, good = [], True
-  for jit in ("mjx.jit", "jax.jit"):
+  for jit in (name for name in ("mjx.jit", "jax.jit") if f"{name} speed" in rounds[0][0]):
     speed, compile_ = medians(rounds, jit)
     steps = statistics.median(ours[f"{jit} speed"] for _, ours in rounds)
     seconds = statistics.median(ours[f"{jit} compile"] for _, ours in rounds)
