@@ -6,6 +6,7 @@ A thread of a GPU runs this program for one world (`backends/ptx.py`); on a CPU 
 Tests: tests/compiler/test_llvm.py.
 """
 
+import contextlib
 import functools
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -20,6 +21,7 @@ from mjx_lite.compiler import paths, regions, scalars
 from mjx_lite.compiler.scalars import Program, Unsupported, loop_arguments
 
 _BLOCK = 16  # worlds per iteration of the loop that runs where there is no kernel
+_SHARED = 50_000  # numbers of the operations that all worlds share, above which XLA computes them
 
 
 class Kernels(NamedTuple):
@@ -101,8 +103,17 @@ class Kernels(NamedTuple):
     return rest
 
   def _shared(self, closed: Any, inputs: Sequence[jax.Array]) -> list[Any]:
-    """Return the results of shared operations: on CPU in regions, which compile faster than one kernel for each operation."""
-    return (regions.evaluate if self.on_cpu else regions.evaluate_plainly)(closed, *inputs)
+    """Return the results of shared operations: on CPU by a kernel of one world, which compiles faster than what XLA makes.
+
+    Operations without a scalar form, or of too many numbers, become regions.
+    """
+    if not self.on_cpu:
+      return regions.evaluate_plainly(closed, *inputs)
+    one = self._replace(worlds=1, call=functools.partial(self.call, name="mjx_shared"))
+    if sum(map(scalars.numbers, closed.jaxpr.eqns)) <= _SHARED:
+      with contextlib.suppress(Unsupported):
+        return [x.reshape(a.shape) for x, a in zip(one._together(closed, inputs), closed.out_avals, strict=True)]
+    return regions.evaluate(closed, *inputs)
 
   def _is_shared(self, x: Any, aval: Any) -> bool:
     return np.shape(x) == aval.shape and (self.worlds > 1 or not isinstance(x, jax.core.Tracer))

@@ -58,19 +58,26 @@ def why_off() -> str:
   return "" if workarounds.works(KERNELS) else "the probe of machine code failed"
 
 
-def call(p: Program, inputs: Sequence[jax.Array], outs: Sequence[np.ndarray], dtypes: Sequence[Any], worlds: int) -> list[Any]:
-  """Return the results of a scalar program, computed by its kernel on CPU.
+def call(
+  p: Program,
+  inputs: Sequence[jax.Array],
+  outs: Sequence[np.ndarray],
+  dtypes: Sequence[Any],
+  worlds: int,
+  name: str = "mjx_lite",
+) -> list[Any]:
+  """Return the results of a scalar program, computed by its kernel on CPU. XLA's name of the kernel begins with `name`.
 
   Arrays of many worlds are (worlds, ...), as users' arrays are, so that XLA moves nothing. Arrays of one world are (..., 1).
   """
   sizes = [x.size // worlds for x in inputs]
-  functions, handler, size, used = kernel(p, sizes, outs, 1 if worlds == 1 else llvm_machine.lanes())
+  lanes = 1 if worlds == 1 else llvm_machine.lanes()
+  made = llvm_machine.target(name, _key(p, sizes, outs, lanes), lambda: kernel(p, sizes, outs, lanes))
   axis = 0 if worlds > 1 else -1
   shapes = [jax.ShapeDtypeStruct(wide(x.shape, worlds, axis), dtype) for x, dtype in zip(outs, dtypes, strict=True)]
   threads = min(os.cpu_count() or 1, -(-worlds // BLOCK))
-  arrays, memory = [*inputs, *p.tables], jax.ShapeDtypeStruct((size * threads,), np.uint8)
-  name = llvm_machine.target(functions, handler)
-  return list(jax.ffi.ffi_call(name, [*shapes, memory])(*(arrays[k] for k in used)))[:-1]
+  arrays, memory = [*inputs, *p.tables], jax.ShapeDtypeStruct((made.size * threads,), np.uint8)
+  return list(jax.ffi.ffi_call(made.name, [*shapes, memory])(*(arrays[k] for k in made.used)))[:-1]
 
 
 KERNELS = workarounds.Borrowed(
@@ -93,6 +100,12 @@ def kernel(p: Program, sizes: Sequence[int], outs: Sequence[np.ndarray], lanes: 
   w = _Writer(p, memory)
   w.run([(int(k), InResult(b, row)) for b, x in enumerate(outs) for row, k in enumerate(x.ravel())], 0)
   return w.functions, entry(memory, w.calls), memory.size, memory.used
+
+
+def _key(p: Program, sizes: Sequence[int], outs: Sequence[np.ndarray], lanes: int) -> str:
+  """Return a text that determines what `kernel` returns: the program, and the numbers that go into the assembly."""
+  program = p.op, p.kind, p.args, p.depth, p.payload, [x.shape for x in p.tables]
+  return repr((program, list(sizes), [x.tolist() for x in outs], lanes, BLOCK, _PART, _MAX_OPERATIONS))
 
 
 class _Step(NamedTuple):

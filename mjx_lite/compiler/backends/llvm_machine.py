@@ -1,30 +1,41 @@
 """Machine code of kernels on CPU: LLVM compiles the assembly, and XLA finds the code under a name.
 
-Tests: tests/compiler/test_llvm.py.
+A later process finds the machine code on disk (`disk.py`), and neither writes the assembly nor compiles it.
+
+Tests: tests/compiler/test_llvm.py, tests/compiler/test_disk.py.
 """
 
 import concurrent.futures
 import ctypes
 import functools
 import hashlib
+import json
 import os
 import pathlib
 import re
-import tempfile
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any
+from importlib import metadata
+from typing import Any, NamedTuple
 
 import jax
-import numpy as np
 
-from mjx_lite.compiler import workarounds
+from mjx_lite.compiler import disk, workarounds
 
 _ATTRIBUTES = 'attributes #0 = { noinline nounwind "prefer-vector-width"="512" "min-legal-vector-width"="512" }'
 _MOST_WORKERS = 8  # threads that compile a kernel
 
-_made: dict[str, Any] = {}  # machine code by name; never freed, as it is not known which programs call it
+_made: dict[str, tuple["Target", Any]] = {}  # machine code by name; never freed, as it is not known which programs call it
 _making = threading.Lock()
+
+
+def _hash_of_sources() -> str:
+  """Return the hash of the compiler's source files; "" where they are not there, and then no machine code is kept on disk."""
+  files = sorted(pathlib.Path(__file__).parents[1].rglob("*.py"))
+  return hashlib.sha256(b"".join(x.read_bytes() for x in files)).hexdigest() if files else ""
+
+
+_SOURCES = _hash_of_sources()  # at import: a file may change while the process runs
 
 
 @functools.cache
@@ -54,34 +65,60 @@ def lanes() -> int:
   return host()[2]
 
 
-def target(functions: Sequence[str], entry: str) -> str:
-  """Return the name under which XLA finds the machine code of a kernel; compile and register the code at the first call."""
-  key = hashlib.sha256(repr((functions, entry, host(), library().llvm_version_info)).encode()).hexdigest()[:32]
-  name = f"mjx_lite_{key}"
+class Target(NamedTuple):
+  """A kernel that XLA can call.
+
+  Attributes:
+    name: name under which XLA finds the machine code.
+    size: bytes of memory that a thread needs.
+    used: indices of the inputs that the kernel reads.
+  """
+
+  name: str
+  size: int
+  used: list[int]
+
+
+def target(prefix: str, key: str, make: Callable[[], tuple[Sequence[str], str, int, list[int]]]) -> Target:
+  """Return a kernel; compile and register its machine code at the first call, or load the code that an earlier process kept.
+
+  Args:
+    prefix: first part of the kernel's name.
+    key: text that determines what `make` returns.
+    make: function that writes the kernel: its functions and its entry, and `size` and `used` of `Target`.
+  """
+  name = f"{prefix}_{hashlib.sha256(repr((key, _surroundings())).encode()).hexdigest()[:32]}"
   with _making:
     if name not in _made:
-      engine = _linked(_stored(key, lambda: objects(functions, entry)))
+      numbers, *code = _kept(name, lambda: _compiled(make))
+      engine = _linked(code)
       start = ctypes.CFUNCTYPE(None)(engine.get_function_address("step"))
       jax.ffi.register_ffi_target(name, jax.ffi.pycapsule(start), "cpu")
-      _made[name] = engine
-  return name
+      size, *used = json.loads(numbers)
+      _made[name] = Target(name, size, used), engine
+  return _made[name][0]
 
 
-def _stored(key: str, make: Callable[[], list[bytes]]) -> list[bytes]:
-  """Return object files from `make`, or from JAX's compilation cache on disk if it is on and holds them."""
-  folder, is_kept = (jax.config.values[f"jax_{name}"] for name in ("compilation_cache_dir", "enable_compilation_cache"))
-  if not folder or not is_kept or "://" in folder:
-    return make()
-  file = pathlib.Path(folder, f"mjx_lite-{key}.npz")
-  if file.exists():
-    with np.load(file) as parts:
-      return [x.tobytes() for x in parts.values()]
-  made = make()
-  file.parent.mkdir(parents=True, exist_ok=True)
-  with tempfile.NamedTemporaryFile(dir=folder, delete=False) as new:
-    np.savez(new, *(np.frombuffer(x, np.uint8) for x in made))
-  os.replace(new.name, file)  # atomic: other processes see a complete file or none
-  return made
+def _surroundings() -> tuple[Any, ...]:
+  """Return all that determines the machine code of a kernel besides its program."""
+  llvm = library()
+  return _SOURCES, host(), llvm.get_default_triple(), llvm.llvm_version_info, metadata.version("llvmlite"), os.name
+
+
+def _kept(name: str, make: Callable[[], list[bytes]]) -> list[bytes]:
+  """Return what `make` returns, or the same from disk."""
+  found = disk.load(name) if _SOURCES else None
+  if found is None:
+    found = make()
+    if _SOURCES:
+      disk.store(name, found)
+  return found
+
+
+def _compiled(make: Callable[[], tuple[Sequence[str], str, int, list[int]]]) -> list[bytes]:
+  """Return a kernel's numbers, which are `size` and `used`, and its object files."""
+  functions, entry, size, used = make()
+  return [json.dumps([size, *used]).encode(), *objects(functions, entry)]
 
 
 def objects(functions: Sequence[str], entry: str) -> list[bytes]:
