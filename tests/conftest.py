@@ -17,6 +17,7 @@ os.environ["XLA_FLAGS"] = " ".join(
     "--xla_cpu_parallel_codegen_split_count=1",
   )
 )  # fmt: skip
+os.environ["MJX_LITE_CACHE"] = "0"  # what an earlier run compiled must not stand for what this code compiles
 
 import jax
 

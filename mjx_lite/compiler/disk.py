@@ -31,7 +31,7 @@ _SUFFIX = ".mjx"
 _WORD = 8  # bytes of a length
 _CHECKSUM = 32  # bytes of a SHA-256 hash
 
-_said: set[str] = set()
+_said: set[str] = set()  # values of the variable that a warning was about
 
 
 def folder() -> pathlib.Path | None:
@@ -158,9 +158,10 @@ def _make_room(place: pathlib.Path) -> None:
 
 
 def _say(reason: str) -> None:
-  """Warn once for each reason."""
-  if reason not in _said:
-    _said.add(reason)
+  """Warn once for each folder."""
+  chosen = os.environ.get(VARIABLE, "")
+  if chosen not in _said:
+    _said.add(chosen)
     text = (
       f"machine code is not kept on disk: {reason}. Each process compiles it again. Set {VARIABLE} to another folder or to 0."
     )

@@ -87,7 +87,7 @@ def target(prefix: str, key: str, make: Callable[[], tuple[Sequence[str], str, i
     key: text that determines what `make` returns.
     make: function that writes the kernel: its functions and its entry, and `size` and `used` of `Target`.
   """
-  name = f"{prefix}_{hashlib.sha256(repr((key, _surroundings())).encode()).hexdigest()[:32]}"
+  name = _name(prefix, key)
   with _making:
     if name not in _made:
       numbers, *code = _kept(name, lambda: _compiled(make))
@@ -99,10 +99,11 @@ def target(prefix: str, key: str, make: Callable[[], tuple[Sequence[str], str, i
   return _made[name][0]
 
 
-def _surroundings() -> tuple[Any, ...]:
-  """Return all that determines the machine code of a kernel besides its program."""
+def _name(prefix: str, key: str) -> str:
+  """Return the name of a kernel, which has a hash of all that determines the machine code."""
   llvm = library()
-  return _SOURCES, host(), llvm.get_default_triple(), llvm.llvm_version_info, metadata.version("llvmlite"), os.name
+  surroundings = _SOURCES, host(), llvm.get_default_triple(), llvm.llvm_version_info, metadata.version("llvmlite"), os.name
+  return f"{prefix}_{hashlib.sha256(repr((key, surroundings)).encode()).hexdigest()[:32]}"
 
 
 def _kept(name: str, make: Callable[[], list[bytes]]) -> list[bytes]:
