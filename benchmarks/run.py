@@ -96,7 +96,7 @@ def _environment(engine: str, args: argparse.Namespace) -> dict[str, str]:
   `NPROC` is where jaxlib reads the number of threads from. Where each core has a device, more than one divide kernels for
   nothing. mujoco.mjx calls LAPACK inside a loop, and jaxlib 0.10 deadlocks there with fewer threads than twice the cores.
   """
-  found = {}
+  found = {"MJX_LITE_CACHE": "0"}  # the compile time is a result
   if args.devices > 1:
     flag = f"--xla_force_host_platform_device_count={args.devices}"
     found["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {flag}".strip()

@@ -121,7 +121,7 @@ def _one(name: str, scene: str, python: str, code: pathlib.Path, args: argparse.
   """A measurement in a process of its own."""
   given = ["--worker", scene, "--worlds", str(args.worlds), "--steps", str(args.steps), "--jits", *args.jits]
   given += ["--capacity"] if args.capacity else []
-  env = {**os.environ, "PYTHONPATH": str(code), "JAX_PLATFORMS": "cpu", "NPROC": "1"}
+  env = {**os.environ, "PYTHONPATH": str(code), "JAX_PLATFORMS": "cpu", "NPROC": "1", "MJX_LITE_CACHE": "0"}
   command = ["taskset", "-c", str(args.core), python, __file__, *given]
   done = subprocess.run(command, env=env, capture_output=True, text=True)
   if done.returncode:

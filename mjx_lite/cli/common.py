@@ -16,6 +16,7 @@ import rich.console
 import rich.text
 
 import mjx_lite as mjx
+from mjx_lite.compiler import disk
 from mjx_lite.rollout import state_of
 
 
@@ -114,11 +115,14 @@ def make_folder(path: pathlib.Path) -> None:
 
 
 def use_compilation_cache() -> None:
-  """Enable JAX's compilation cache in the user's cache directory, so that a command compiles once per model."""
-  root = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache")
-  folder = root / "mjx_lite" / "jax"
+  """Enable JAX's compilation cache in the folder of the engine's machine code, so that a command compiles once per model."""
+  root = disk.folder()
+  if root is None:
+    return
+  folder = root / "jax"
   try:
-    folder.mkdir(parents=True, exist_ok=True)
+    root.mkdir(mode=0o700, parents=True, exist_ok=True)
+    folder.mkdir(exist_ok=True)
   except OSError:
     return  # without a cache only time is lost
   jax.config.update("jax_compilation_cache_dir", str(folder))

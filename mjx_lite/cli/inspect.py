@@ -14,6 +14,7 @@ import rich.table
 
 import mjx_lite as mjx
 from mjx_lite.cli import common, timing
+from mjx_lite.compiler import disk
 
 _SIZES = ("nq", "nv", "nu", "na", "nbody", "njnt", "ngeom", "nsite", "ncam", "nmocap", "ntree")
 
@@ -103,7 +104,7 @@ def _print_times(mj_model: mujoco.MjModel, m: Any, worlds: int) -> None:
   table.add_column("stage")
   for column in ("trace s", "compile s", f"µs per world ({worlds} worlds)", "instructions", "fusions", "kernels"):
     table.add_column(column, justify="right")
-  with common.stdout.status("compiling") as status:
+  with common.stdout.status("compiling") as status, disk.unused():
     for name in STAGES:
       status.update(f"compiling {name}")
       batched = jax.vmap(getattr(mjx, name), in_axes=(None, 0))
