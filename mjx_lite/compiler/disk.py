@@ -39,19 +39,14 @@ def folder() -> pathlib.Path | None:
   chosen = os.environ.get(VARIABLE, "")
   if chosen in ("0", "off"):
     return None
-  if chosen:
-    return pathlib.Path(chosen).expanduser().absolute()
-  if sys.platform == "win32":
-    root = os.environ.get("LOCALAPPDATA", "")
-  elif sys.platform == "darwin":
-    root = os.path.expanduser("~/Library/Caches")
-  else:
-    root = os.environ.get("XDG_CACHE_HOME", "")
-    root = root if os.path.isabs(root) else os.path.expanduser("~/.cache")
-  if not os.path.isabs(root):  # no home folder is known
-    _say("the user has no cache folder")
+  xdg = os.environ.get("XDG_CACHE_HOME", "")
+  roots = {"win32": os.environ.get("LOCALAPPDATA", "~"), "darwin": "~/Library/Caches"}
+  root = roots.get(sys.platform, xdg if os.path.isabs(xdg) else "~/.cache")
+  place = os.path.expanduser(chosen or os.path.join(root, "mjx_lite"))
+  if place.startswith("~"):
+    _say("the user has no home folder")
     return None
-  return pathlib.Path(root, "mjx_lite")
+  return pathlib.Path(place).absolute()
 
 
 @contextlib.contextmanager

@@ -221,9 +221,11 @@ def test_no_home(folder, monkeypatch):
   for name in (disk.VARIABLE, "XDG_CACHE_HOME", "LOCALAPPDATA"):
     monkeypatch.delenv(name, raising=False)
   monkeypatch.setattr(os.path, "expanduser", lambda path: path)
-  with pytest.warns(mjx.SlowPathWarning, match="no cache folder"):
-    disk.store("a", [b"code"])
-  assert disk.load("a") is None
+  for value in ("", "~/elsewhere"):
+    monkeypatch.setenv(disk.VARIABLE, value)
+    with pytest.warns(mjx.SlowPathWarning, match="no home folder"):
+      disk.store("a", [b"code"])
+    assert disk.load("a") is None
 
 
 def test_default_folders(tmp_path, monkeypatch):

@@ -334,6 +334,35 @@ def test_nothing_is_moved_before_or_after(jit):
   assert "custom-call" in text and not re.findall(r"(?<!\w)(transpose\(|\w*transpose\w* = )", text)
 
 
+def test_what_worlds_share_is_a_kernel(monkeypatch):
+  """XLA has no operations of the model's tables; operations without a scalar form, and too many numbers, stay XLA's."""
+  m = mjx.put_model(mujoco.MjModel.from_xml_string(straight.SWING))
+  d = jax.tree.map(lambda x: jnp.stack([x] * 5), mjx.make_data(m))
+
+  def lowered():
+    return jax.jit(jax.vmap(lambda m, d: mjx.step(m, d), in_axes=(None, 0))).lower(m, d)
+
+  found = lowered()
+  assert found.as_text().count("custom_call @mjx_shared_") == 1 and "stablehlo.multiply" not in found.as_text()
+  want = found.compile()(m, d)
+  for name, value in (("_SHARED", 0), ("_together", None)):
+    with monkeypatch.context() as patch:
+      if name == "_SHARED":
+        patch.setattr(kernels, name, value)
+      else:
+        together = kernels.Kernels._together
+
+        def one_world_refused(self, closed, inputs, together=together):
+          if self.worlds == 1:
+            raise scalars.Unsupported("as an operation without a rule")
+          return together(self, closed, inputs)
+
+        patch.setattr(kernels.Kernels, name, one_world_refused)
+      other = lowered()
+    assert "@mjx_shared_" not in other.as_text() and other.as_text().count("custom_call @mjx_lite_") == 1
+    straight.assert_close(other.compile()(m, d), want)
+
+
 def test_what_is_not_a_number_stays_that():
   """The less and the greater, as in JAX, of whichever is not."""
   x = np.array([[np.nan, 1, np.nan, 2], [1, np.nan, np.nan, 3]], np.float32)
