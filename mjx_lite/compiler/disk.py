@@ -8,7 +8,7 @@ Loaded files run as code of the process. So a folder or a file that another user
 refused. A file has a checksum of its name and its contents; a damaged file is deleted, and counts as missing. A file is written
 under another name and then renamed, so that other threads and processes see a complete file or none. All files together take at
 most `LIMIT` bytes: the files that were not used for the longest time are deleted first. Where no file can be read or written,
-everything is compiled as if there were no files, and a `SlowPathWarning` says so once for each reason.
+everything is compiled as if there were no files, and one `SlowPathWarning` has the reason.
 
 Tests: tests/compiler/test_disk.py.
 """

@@ -280,8 +280,8 @@ def test_two_processes_write_at_once(folder):
   command = [sys.executable, "-W", "error", "-c", textwrap.dedent(_WRITER)]
   running = [subprocess.Popen([*command, str(k)], stderr=subprocess.PIPE, text=True) for k in (1, 2, 3)]
   for process in running:
-    assert process.wait(120) == 0, process.stderr.read()
-    process.stderr.close()
+    _, text = process.communicate(timeout=120)
+    assert process.returncode == 0, text
   assert [x.name for x in folder.iterdir()] == ["same.mjx"]
 
 
