@@ -29,8 +29,8 @@ class Kernels(NamedTuple):
 
   Attributes:
     call: function that compiles and calls a kernel. Its arguments are a program, the input arrays, the scalars of each result
-      (indices into the program), the dtypes of the results, and the number of worlds; on CPU also the first part of the kernel's
-      name. It returns the result arrays.
+      (indices into the program), the dtypes of the results, and the number of worlds; on CPU also the first part of its name.
+      It returns the result arrays.
     worlds: number of worlds. With a single world, kernels compute everything that is not constant.
     loop: scalars that a loop computes in all its iterations. In a larger loop, and in a loop of more than
       `scalars.MAX_ITERATIONS` iterations, each iteration is a kernel of its own.
