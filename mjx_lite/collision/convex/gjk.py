@@ -42,8 +42,8 @@ class Features(NamedTuple):
     overlap: (P, W) whether the origin was inside of Y.
     nsupport: (P, W) number of evaluated support points.
     dist: (P, W) distance, negative where the shapes overlap [m].
-    doubt: (P, W) error above which a distance counts as lost: `shortest.DOUBT` times the size [m].
-    lost: (P, W) whether the search ran out of iterations or rounds while the error might exceed `doubt`.
+    size: (P, W) upper bound of the size of Y [m].
+    lost: (P, W) whether the search ran out of iterations or rounds while the error might exceed `DOUBT` times the size.
   """
 
   normal: jax.Array
@@ -56,7 +56,7 @@ class Features(NamedTuple):
   overlap: jax.Array
   nsupport: jax.Array
   dist: jax.Array
-  doubt: jax.Array
+  size: jax.Array
   lost: jax.Array
 
 
@@ -99,9 +99,8 @@ def find(a: ConvexShape, b: ConvexShape, reach: jax.Array, iterations: int, aske
   # one loop of two passes around the search, so that `iteration.iterate` is compiled once
   exit_ = shortest.Exit(p.away, p.away[:, 0], no, no)
   s, exit_, searched, _ = jax.lax.while_loop(lambda c: continues(c[0]) & (c[3] < 2), pass_, (start, exit_, no, jnp.int32(0)))
-  # for curved shapes the loop ends before the normal is exact; keep the normal of the search
-  replaced = exit_.better & ~p.polytopes
-  normal = jnp.where(replaced[:, None], exit_.normal, s.normal)
+  # rounding may turn the normal that the loop finds, and for curved shapes the loop ends early: keep the normal of the search
+  normal = jnp.where(exit_.better[:, None], exit_.normal, s.normal)
   lost = jnp.where(searched, exit_.unproved, s.lost | ~s.done & (asked | ~s.overlap))
   dist = jnp.where(s.overlap, -jnp.where(searched, exit_.depth, _height(s)), safe.norm(s.v))
   return Features(
@@ -115,7 +114,7 @@ def find(a: ConvexShape, b: ConvexShape, reach: jax.Array, iterations: int, aske
     overlap=s.overlap,
     nsupport=s.nsupport,
     dist=dist,
-    doubt=p.doubt + 0 * dist,
+    size=p.size + 0 * dist,
     lost=lost,
   )
 

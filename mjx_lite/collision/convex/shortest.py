@@ -31,7 +31,7 @@ from mjx_lite.ops import lanes, linear
 
 # by dtype, relative to the size of Y: a smaller improvement of the depth is not searched for. CURVED is coarser: Newton's
 # method then refines the direction of curved shapes
-SHORTER, CURVED = {8: 2e-10, 4: 2e-6}, {8: 1e-7, 4: 4e-6}
+SHORTER, CURVED = {8: 2e-10, 4: 2e-6}, {8: 4e-10, 4: 4e-6}
 # by dtype, relative to the size of Y: a result with a larger possible error is marked. Far above rounding and the tolerances,
 # so that a change of rounding does not change the mark
 DOUBT = {8: 1e-5, 4: 1e-4}

@@ -14,13 +14,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from mjx_lite.collision.convex import support
+from mjx_lite.collision.convex import shortest, support
 from mjx_lite.collision.convex.gjk import Features
 from mjx_lite.collision.convex.support import ConvexShape
 from mjx_lite.math import safe, vector
 from mjx_lite.ops import linear, loops
 
 _STEPS = 4  # of Newton's method for curved shapes
+_ROUNDING = 2  # units of round-off, relative to the size of Y
 _FLAT = 0.05  # least spread of a cylinder's points, relative to its radius, where the cylinder stands on its cap
 
 
@@ -49,6 +50,7 @@ class _Posed(NamedTuple):
   fixed_b: jax.Array
   frozen_a: jax.Array  # (P, W) whether a curved core is treated as the polytope of its points
   frozen_b: jax.Array
+  slack: jax.Array  # (P, W) rounding of a depth [m]
 
 
 def witness(a: ConvexShape, b: ConvexShape, f: Features, asked: jax.Array | bool = True) -> Witness:
@@ -82,6 +84,7 @@ def witness(a: ConvexShape, b: ConvexShape, f: Features, asked: jax.Array | bool
     fixed_b=_fixed(b, f.index_b, f.point_b),
     frozen_a=_is_flat(a, f.point_a),
     frozen_b=_is_flat(b, f.point_b),
+    slack=_ROUNDING * jnp.finfo(f.normal.dtype).eps * f.size,
   )
   normal = _settle(posed, f.normal)
 
@@ -98,7 +101,8 @@ def witness(a: ConvexShape, b: ConvexShape, f: Features, asked: jax.Array | bool
   both = det > 1e-12 * g00 * g11
   s = jnp.where(both, safe.divide(r0 * g11 - r1 * g01, det), safe.divide(r0, g00))
   t = jnp.where(both, safe.divide(r1 * g00 - r0 * g01, det), 0)
-  lost = f.lost | ~(jnp.abs(jax.lax.stop_gradient(dist) - f.dist) <= f.doubt)
+  doubt = shortest.DOUBT[dist.dtype.itemsize] * f.size
+  lost = f.lost | ~(jnp.abs(jax.lax.stop_gradient(dist) - f.dist) <= doubt)
   return Witness(dist, normal, pa[:, 0] + s[:, None] * ea[0] + t[:, None] * ea[1], lost & ~f.far)
 
 
@@ -114,17 +118,14 @@ def _settle(posed: _Posed, start: jax.Array) -> jax.Array:
   @jax.custom_jvp
   def settle(arrays, n):
     p = whole(arrays)
-    if not (p.a.curved or p.b.curved):
-      return _newton(p, p, n)
 
     def step(_, n):
-      # the normal is where the depth of Y is least: reject a step that increases the depth
+      # the normal is where the depth of Y is least: reject a step that increases the depth, as where the feature is an edge
+      # for a face that is hardly lower
       new = _newton(p, p, n)
-      before, after = _depth(p, n), _depth(p, new)
-      slack = 4 * jnp.finfo(n.dtype).eps * jnp.abs(before)
-      return jnp.where((after <= before + slack)[:, None], new, n)
+      return jnp.where((_depth(p, new) <= _depth(p, n) + p.slack)[:, None], new, n)
 
-    return jax.lax.fori_loop(0, _STEPS, step, n)
+    return jax.lax.fori_loop(0, _STEPS, step, n) if p.a.curved or p.b.curved else step(0, n)
 
   @settle.defjvp
   def _settle_jvp(primals, tangents):
