@@ -255,7 +255,7 @@ def concrete(x: Any) -> Any:
   if not works(BATCHED) or not is_batched(x) or (values := concrete(x.val)) is None:
     return None
   outer = values.ndim - x.val.ndim  # axes of the vmaps outside
-  return values if not isinstance(x.batch_dim, int) else jnp.moveaxis(values, outer + x.batch_dim, 0)
+  return values if x.batch_dim is None else jnp.moveaxis(values, outer + x.batch_dim, 0)
 
 
 def _probe_batched() -> None:

@@ -22,10 +22,10 @@ from mjx_lite.model.enums import EnableBit
 from mjx_lite.model.types import LARGEST_KERNEL, Data, Model
 
 _HEADROOM, _SPARE = 1.5, 4  # of chosen capacities: factor on the largest number found, and a number added
-_FEW = 128  # slots that are never shared
+_CHEAP = 128  # slots that are never shared
 _REMEMBERED = 64  # choices that are remembered, as put_data(mj_model, ...) makes the same Model again
 _CHOSEN: dict[bytes, Capacity] = {}  # chosen capacities by the digest of the model
-_TOLD: set[bytes] = set()  # digests of models of which a warning has told
+_WARNED: set[bytes] = set()  # digests of models of which a warning was given
 
 
 def choose(m: mujoco.MjModel, s: dict[str, Any], values: dict[str, np.ndarray], p: CollisionPlan) -> Capacity:
@@ -41,7 +41,7 @@ def choose(m: mujoco.MjModel, s: dict[str, Any], values: dict[str, np.ndarray], 
     p: the plan with a slot for every possible contact.
   """
   total = len(p.slot_pair)
-  if total <= _FEW or total * m.nv <= LARGEST_KERNEL:
+  if total <= _CHEAP or total * m.nv <= LARGEST_KERNEL:
     return NO_BOUND
   digest = hashlib.blake2b(digest_size=16)
   options = {k: x for k in dir(m.opt) if not k.startswith("_") and not callable(x := getattr(m.opt, k))}
@@ -132,8 +132,8 @@ def shortage(m: Model, d: Data) -> str:
     m: the model.
     d: Data of one world or of many.
   """
-  limits, most = m.plan.collision.limits, workarounds.concrete(d.status.most)
-  if not limits or most is None or not most.size:
+  limits = m.plan.collision.limits
+  if not limits or (most := workarounds.concrete(d.status.most)) is None:
     return ""
   most = np.asarray(most).reshape(-1, len(limits))
   over = most > limits
@@ -165,6 +165,6 @@ def warn_of_shortage(m: Model, d: Data, function: str, stacklevel: int = 3) -> N
     function: name of the public function that computed the Data.
     stacklevel: number of calls from here to the user's line.
   """
-  if m.layout.digest not in _TOLD and (text := shortage(m, d)):
-    _TOLD.add(m.layout.digest)
+  if m.layout.digest not in _WARNED and (text := shortage(m, d)):
+    _WARNED.add(m.layout.digest)
     warnings.warn(f"{function}: {text}", CapacityWarning, stacklevel=stacklevel)

@@ -27,9 +27,9 @@ FALLEN = np.tile([0, 0, 0.09, 1, 0, 0, 0], 4) + np.repeat(0.19 * np.arange(4), 7
 
 
 @pytest.fixture
-def untold(monkeypatch):
+def unwarned(monkeypatch):
   """No model has been warned of."""
-  monkeypatch.setattr(capacity, "_TOLD", set())
+  monkeypatch.setattr(capacity, "_WARNED", set())
 
 
 @pytest.fixture
@@ -77,7 +77,7 @@ def test_given_capacities_are_taken_as_they_are(monkeypatch):
   assert m.capacity.pair_max == {"sphere-capsule": 5}
   assert mjx.put_model(model, ncon_max="all", pair_max={"sphere-capsule": 5}).layout == m.layout
   for wrong in (dict(ncon_max="some"), dict(pair_max="all"), dict(ncon_max=0)):
-    with pytest.raises(ValueError, match="put_model: (ncon|pair)_max has to be"):
+    with pytest.raises(ValueError, match=r"put_model: (ncon|pair)_max has to be"):
       mjx.put_model(model, **wrong)
 
 
@@ -197,7 +197,7 @@ def arguments(text):
 @pytest.mark.parametrize(
   "given, policy", [(dict(ncon_max=3), lambda m, d: d.ctrl), (dict(ncon_max=5, pair_max={"sphere-sphere": 1}), None)]
 )
-def test_an_overflow_is_counted_and_said_once_with_arguments_that_suffice(given, policy, untold):
+def test_an_overflow_is_counted_and_said_once_with_arguments_that_suffice(given, policy, unwarned):
   model = mujoco.MjModel.from_xml_string(ROW)
   small = mjx.put_model(model, **given)
   with pytest.warns(mjx.CapacityWarning, match="rollout: contacts did not fit.*in 1 of 3 worlds") as said:
@@ -217,7 +217,7 @@ def test_an_overflow_is_counted_and_said_once_with_arguments_that_suffice(given,
   assert not end.status.count.any() and wide.plan.sizes["ncon"] >= end.status.most[-1, 0] == 7
 
 
-def test_no_warning_where_all_fits_or_inside_of_jit(untold):
+def test_no_warning_where_all_fits_or_inside_of_jit(unwarned):
   model = mujoco.MjModel.from_xml_string(ROW)
   with warnings.catch_warnings():
     warnings.simplefilter("error")
@@ -251,7 +251,7 @@ def test_the_choice_stays_with_the_model():
   assert same.layout == m.layout == heavier.layout == many.layout and same.capacity == m.capacity
 
 
-def test_environments_remember_what_did_not_fit(untold):
+def test_environments_remember_what_did_not_fit(unwarned):
   class Row(envs.Env):
     """Balls that come down in a row."""
 
