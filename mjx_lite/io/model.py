@@ -161,9 +161,9 @@ def _tell_size(m: mujoco.MjModel, plans: Plan, itemsize: int) -> None:
   if size > _LARGE:
     matrix = "rows by rows, as PGS and noslip need them" if is_dual else "rows by dofs"
     warnings.warn(
-      f"put_model: {plans.sizes['ncon']:,} contact slots and {rows:,} constraint rows in each world, as every pair of geoms "
-      f"that can touch has its own. One matrix of them ({matrix}) takes {size / 1e9:.1f} GB for each world. "
-      "put_model(m) without ncon_max makes room for the contacts that can exist at once.",
+      f"put_model: {plans.sizes['ncon']:,} contact slots and {rows:,} constraint rows in each world. One matrix of them "
+      f"({matrix}) takes {size / 1e9:.1f} GB for each world. put_model(m) without ncon_max makes room for the contacts that "
+      "can exist at once, put_model(m, **mjx.suggest_capacity(m, qpos)) for those that exist in configurations qpos.",
       stacklevel=3,
     )
 

@@ -195,7 +195,11 @@ def arguments(text):
 
 
 @pytest.mark.parametrize(
-  "given, policy", [(dict(ncon_max=3), lambda m, d: d.ctrl), (dict(ncon_max=5, pair_max={"sphere-sphere": 1}), None)]
+  "given, policy",
+  [
+    pytest.param(dict(ncon_max=3), lambda m, d: d.ctrl, marks=pytest.mark.slow),
+    (dict(ncon_max=5, pair_max={"sphere-sphere": 1}), None),
+  ],
 )
 def test_an_overflow_is_counted_and_said_once_with_arguments_that_suffice(given, policy, unwarned):
   model = mujoco.MjModel.from_xml_string(ROW)
