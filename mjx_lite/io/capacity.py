@@ -153,7 +153,7 @@ def _enough(m: Model, most: np.ndarray) -> Capacity:
   slots, pairs = int(most[0]), {g.name: max(int(n), g.budget) for g, n in zip(groups, most[1:], strict=True)}
   slots += sum((pairs[g.name] - g.budget) * int(g.tables.ncon.max()) for g in groups)
   wider = {k: n if n == g.budget else min(rounded(n), len(g.pair)) for g, (k, n) in zip(groups, pairs.items(), strict=True)}
-  return Capacity(wider, max(rounded(slots), len(p.slot_pair)))
+  return Capacity(wider or None, max(rounded(slots), len(p.slot_pair)))
 
 
 def warn_of_shortage(m: Model, d: Data, function: str, stacklevel: int = 3) -> None:
