@@ -277,7 +277,7 @@ def nearest_in_tile(
   overlaps = _overlaps(b, c, reach)
 
   def look(state):
-    k, number, *nearest = state
+    k, number, value, row = state
     part = jax.lax.dynamic_slice_in_dim(tested, k, size)
     found = overlaps(lambda x, axis=0: linear.materialize(jnp.take(x, part, axis, mode="clip")), True)
     found = jnp.where((found > 0) & (k + _row(size) < count), found, -jnp.inf)
@@ -285,9 +285,9 @@ def nearest_in_tile(
 
     def add():
       within = vector.fold(jnp.add, (found > slack).astype(jnp.int32), 0)
-      return number + within, *_kept(*nearest, found, part)
+      return number + within, *_kept(value, row, found, part)
 
-    return k + size, *jax.lax.cond(jnp.any(found > 0), add, lambda: (number, *nearest))
+    return k + size, *jax.lax.cond(jnp.any(found > 0), add, lambda: (number, value, row))
 
   value, row = _nothing(budget, b.balls.pos[:, 0])
   begin = jnp.int32(0), jnp.zeros_like(row[0]), value, row

@@ -252,10 +252,12 @@ def concrete(x: Any) -> Any:
   """Return the values of an array, with a leading axis for each `jax.vmap` around that runs eagerly; None in other traces."""
   if not isinstance(x, jax.core.Tracer):
     return x
-  if not works(BATCHED) or not is_batched(x) or (values := concrete(x.val)) is None:
+  if not works(BATCHED) or not is_batched(x):
     return None
-  outer = values.ndim - x.val.ndim  # axes of the vmaps outside
-  return values if x.batch_dim is None else jnp.moveaxis(values, outer + x.batch_dim, 0)
+  inner, axis = (getattr(x, name) for name in ("val", "batch_dim"))
+  if (values := concrete(inner)) is None or axis is None:
+    return values
+  return jnp.moveaxis(values, values.ndim - inner.ndim + axis, 0)  # the axes of outer vmaps come first
 
 
 def _probe_batched() -> None:
