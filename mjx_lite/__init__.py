@@ -75,10 +75,10 @@ from mjx_lite.api import (
 from mjx_lite.batching.compiling import jit
 from mjx_lite.derivative import InverseJac, TransitionJac, hvp, inverse_jac, transition_jac
 from mjx_lite.errors import MODULE_NAMES as _MODULE_NAMES
-from mjx_lite.errors import MjxError, SlowPathWarning, UnsupportedModelError
+from mjx_lite.errors import CapacityWarning, MjxError, SlowPathWarning, UnsupportedModelError
 from mjx_lite.explain import Explanation, explain
 from mjx_lite.integrate.adaptive import Adaptive
-from mjx_lite.io.capacity import SuggestedCapacity, suggest_capacity
+from mjx_lite.io.capacity import suggest_capacity
 from mjx_lite.io.checkpoint import from_state_dict, to_state_dict
 from mjx_lite.io.checkpoint import register_with_flax as _register_with_flax
 from mjx_lite.io.data import bytes_per_world, get_data, get_data_into, make_data, put_data
@@ -87,6 +87,7 @@ from mjx_lite.io.model import put_model
 from mjx_lite.io.reset import reset, where
 from mjx_lite.io.state import get_state, set_state, state_size
 from mjx_lite.model.callbacks import Callbacks
+from mjx_lite.model.capacity import Capacity
 from mjx_lite.model.enums import (
   BiasType,
   CamLightType,
@@ -127,6 +128,7 @@ def __getattr__(name):
 
 
 __version__ = "0.1.0"
+SuggestedCapacity = Capacity  # the former name
 
 __all__ = [
   "Adaptive",
@@ -134,6 +136,8 @@ __all__ = [
   "BlockCheck",
   "Callbacks",
   "CamLightType",
+  "Capacity",
+  "CapacityWarning",
   "ConeType",
   "ConstraintState",
   "ConstraintType",

@@ -14,6 +14,10 @@ class SlowPathWarning(UserWarning):
   """A computation takes a slower path than necessary, with the same results; the message names path, reason and cost."""
 
 
+class CapacityWarning(UserWarning):
+  """Contacts did not fit into the model's capacities; the message has the arguments of put_model that would have sufficed."""
+
+
 class MjxError(ValueError):
   """Base class of the errors raised for bad input."""
 

@@ -16,6 +16,7 @@ from mjx_lite.compiler import paths, regions, workarounds
 from mjx_lite.compiler.backends import llvm, ptx
 from mjx_lite.errors import SlowPathWarning
 from mjx_lite.io.data import make_data
+from mjx_lite.model.capacity import Capacity
 from mjx_lite.model.types import Data, Model
 from mjx_lite.rollout import rollout
 
@@ -27,17 +28,19 @@ class Explanation(NamedTuple):
 
   Attributes:
     device: JAX's default device.
+    capacity: capacities of contacts, as arguments of put_model.
     paths: for each function, the paths of the engine's calls in it, in order. The first path with a reason says why it is not
       the fastest path; `details` is the traceback of the failure.
     borrowed: for each undocumented feature that the engine uses, the traceback of its probe, "" if the probe passed.
   """
 
   device: str
+  capacity: Capacity
   paths: dict[str, tuple[paths.Path, ...]]
   borrowed: dict[str, str]
 
   def __str__(self) -> str:
-    lines = [f"device: {self.device}"]
+    lines = [f"device: {self.device}", f"contacts: put_model(m, {self.capacity})"]
     for function, found in self.paths.items():
       for p in found:
         reason = f": {p.reason}" if p.reason else ""
@@ -90,4 +93,4 @@ def explain(m: Model) -> Explanation:
   used = (*workarounds.BORROWED, llvm.KERNELS) if backend == "cpu" else workarounds.BORROWED
   used = (*used, ptx.KERNELS) if backend == "gpu" else used
   device = f"{backend}, JAX {jax.__version__}" + (f", {regions.lanes() or 1} world(s) in a region" if backend == "cpu" else "")
-  return Explanation(device, found, {b.name: workarounds.failure(b) for b in used})
+  return Explanation(device, m.capacity, found, {b.name: workarounds.failure(b) for b in used})

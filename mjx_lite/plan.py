@@ -10,7 +10,6 @@ import numpy as np
 from mjx_lite.actuator import plan as actuator
 from mjx_lite.actuator import transmission
 from mjx_lite.collision import driver
-from mjx_lite.collision.broadphase import NO_BOUND, Capacity
 from mjx_lite.constraint import assemble, contact, contact_force, jacobian
 from mjx_lite.integrate import advance
 from mjx_lite.math.symmetric import SymmetricPlan
@@ -66,18 +65,20 @@ class Plan(NamedTuple):
 
   @property
   def sizes(self) -> dict[str, int]:
-    """Sizes of Data: contact slots, constraint rows, and entries of the actuators' moments (fewer than mjModel.nJmom)."""
-    return dict(ncon=len(self.collision.slot_pair), nefc=len(self.rows.type), nJmom=len(self.transmission.entry_out))
+    """Sizes of Data: contact slots, constraint rows, entries of the actuators' moments (fewer than mjModel.nJmom), limits."""
+    return dict(
+      ncon=len(self.collision.slot_pair), nefc=len(self.rows.type), nJmom=len(self.transmission.entry_out),
+      nlimit=len(self.collision.limits),
+    )  # fmt: skip
 
 
 def plan(
   s: dict[str, Any],
   values: dict[str, np.ndarray],
   pruned: frozenset[str],
-  disableflags: int,
+  collision: driver.CollisionPlan,
   elliptic: bool,
   timestep: float,
-  capacity: Capacity = NO_BOUND,
 ) -> Plan:
   """Make the index tables of every subsystem.
 
@@ -85,12 +86,10 @@ def plan(
     s: static fields of the model, by mjModel's names.
     values: float fields with their values in put_model, by mjModel's names.
     pruned: float fields whose terms are left out.
-    disableflags: opt.disableflags, some of which decide which geoms can collide.
+    collision: candidates and contact slots.
     elliptic: whether friction cones are elliptic.
     timestep: timestep in put_model [s].
-    capacity: limits on simultaneous contacts and on candidate pairs.
   """
-  collision = driver.plan(s, values, disableflags, capacity)
   contacts = contact.plan(s, collision, elliptic, "geom_adhesion" not in pruned)
   about_com, inertias, tendons = com.plan(s), inertia.plan(s), tendon.plan(s)
   moments = transmission.plan({**s, **_pairs_of_bodies(s, collision, contacts.chosen)})

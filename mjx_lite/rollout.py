@@ -16,6 +16,7 @@ import numpy as np
 from mjx_lite import api
 from mjx_lite.compiler import workarounds
 from mjx_lite.integrate.adaptive import SIZES, Adaptive
+from mjx_lite.io.capacity import warn_of_shortage
 from mjx_lite.model import pytree
 from mjx_lite.model.callbacks import Callbacks
 from mjx_lite.model.types import INPUTS, STATE, Data, Model
@@ -68,11 +69,24 @@ def rollout(
     the Data after the last step, and the record. The Data has the final state, and computed fields of the state at the start of
     the last step, as after `step`. Its inputs, including `ctrl`, are always those of d; without steps, the Data is d itself.
     The record is stacked over the steps: a dict by name, or the results of the function.
+
+  Warns:
+    CapacityWarning: contacts did not fit in some world; once for each model. Inside of `jax.jit` only `Data.status` says it.
   """
+  options: dict[str, Any] = dict(steps=steps, record=record, checkpoint=checkpoint, callbacks=callbacks, adaptive=adaptive)
   if devices is not None:
-    return _divided(
-      m, d, ctrl, devices, steps=steps, record=record, checkpoint=checkpoint, callbacks=callbacks, adaptive=adaptive,
-    )  # fmt: skip
+    end, out = _divided(m, d, ctrl, devices, **options)
+  else:
+    end, out = _one(m, d, ctrl, **options)
+  warn_of_shortage(m, end, "rollout")
+  return end, out
+
+
+def _one(
+  m: Model, d: Data, ctrl: Any, *, steps: int | None, record: Any, checkpoint: int | None, callbacks: Callbacks | None,
+  adaptive: Adaptive | None,
+) -> tuple[Data, Any]:  # fmt: skip
+  """Run `rollout` on the worlds of one device."""
   d = jax.tree.map(pytree.strong, d)
   policy = ctrl if callable(ctrl) else None
   ahead = None if ctrl is None or callable(ctrl) else jnp.asarray(ctrl, d.ctrl.dtype)

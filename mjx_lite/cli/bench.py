@@ -43,7 +43,8 @@ def run(args: argparse.Namespace) -> int:
   batch = _batch(mj_model, args.worlds) if args.batch else None
 
   ours, theirs = [], []
-  timing.timed(program.call, m, d, controls)
+  (end, *_), _ = timing.timed(program.call, m, d, controls)
+  common.tell_of_shortage(m, end)
   for _ in range(args.repeats):
     ours.append(timing.timed(program.call, m, d, controls)[1])
     if batch is not None:

@@ -54,6 +54,9 @@ def run(args: argparse.Namespace) -> int:
     common.quiet(mujoco.mj_step, mj_model, d)
     most_contacts, most_rows = max(most_contacts, d.ncon), max(most_rows, d.nefc)
 
+  if most_contacts > engine.m.plan.sizes["ncon"]:
+    text = f" the model has {engine.m.capacity}, and C had up to {most_contacts} contacts"
+    common.stderr.print(common.headed("contacts are missing:", "bold yellow", text), soft_wrap=True)
   _print_table(worst, args.all)
   common.stdout.print(
     f"{args.model}: {args.steps} states of C's trajectory, up to {most_contacts} contacts and {most_rows} rows.",

@@ -17,6 +17,7 @@ import rich.text
 
 import mjx_lite as mjx
 from mjx_lite.compiler import disk
+from mjx_lite.io.capacity import shortage
 from mjx_lite.rollout import state_of
 
 
@@ -223,6 +224,14 @@ def status_counts(d: Any) -> dict[str, int]:
 
   count = np.asarray(status.count).reshape(-1, len(Kind))
   return {kind.name: int((count[:, kind] > 0).sum()) for kind in Kind if (count[:, kind] > 0).any()}
+
+
+def tell_of_shortage(m: Any, d: Any) -> bool:
+  """Print it if contacts did not fit in some world; return whether it is so."""
+  text = shortage(m, d)
+  if text:
+    stderr.print(headed("contacts are missing:", "bold yellow", f" {text}"), soft_wrap=True)
+  return bool(text)
 
 
 def number(x: float) -> str:

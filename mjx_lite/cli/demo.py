@@ -70,6 +70,7 @@ def run(args: argparse.Namespace) -> int:
   result = _run_worlds(program, m, d, qpos, qvel, ctrl, chunk)
   one_step = _one_step_deviation(mj_model, program, m, d, result, chunk)
   along = _rollout_deviation(mj_model, result)
+  common.tell_of_shortage(m, result.last)
   _report(mj_model, program, cached(), result, one_step, along)
   if not args.no_render:
     _draw(mj_model, result, args.out)

@@ -68,27 +68,30 @@ def _print_unsupported(error: NotImplementedError) -> None:
 
 
 def _print_slots(mj_model: mujoco.MjModel, m: Any, d: Any) -> None:
-  """Print candidate pairs, contact slots and rows by the types of the two geoms, and memory."""
-  # the plan has resolved explicit pairs and contact masks already: each slot has its two geoms
+  """Print candidate pairs and possible contacts by the types of the two geoms, slots, rows, and memory."""
+  # the plan has resolved explicit pairs and contact masks already
   slots = m.plan.collision
-  kinds = [tuple(int(mj_model.geom_type[g]) for g in geoms) for geoms in slots.slot_geom]
-  is_contact = m.plan.rows.type >= int(mujoco.mjtConstraint.mjCNSTR_CONTACT_FRICTIONLESS)
-  rows = np.bincount(m.plan.rows.id[is_contact], minlength=len(kinds))
+  kinds = [tuple(int(mj_model.geom_type[g]) for g in geoms) for geoms in zip(slots.geom1, slots.geom2, strict=True)]
+  possible = np.zeros(len(kinds), int)
+  for group in slots.groups:
+    possible[group.pair] = group.tables.ncon
   table = rich.table.Table(box=None, header_style="bold")
   table.add_column("geom types")
-  for column in ("candidate pairs", "contact slots", "rows"):
+  for column in ("candidate pairs", "possible contacts"):
     table.add_column(column, justify="right")
   for kind in sorted(set(kinds)):
     selected = np.array([k == kind for k in kinds])
     name = " - ".join(mujoco.mjtGeom(t).name.removeprefix("mjGEOM_").lower() for t in kind)
-    table.add_row(name, str(len(set(slots.slot_pair[selected]))), str(selected.sum()), str(rows[selected].sum()))
-  table.add_row("all", str(len(set(slots.slot_pair))), str(len(kinds)), str(rows.sum()), style="bold")
+    table.add_row(name, str(selected.sum()), str(possible[selected].sum()))
+  table.add_row("all", str(len(kinds)), str(possible.sum()), style="bold")
   common.stdout.print(table)
+  common.stdout.print(f"contact slots: {m.plan.sizes['ncon']}, as of put_model(m, {m.capacity})", soft_wrap=True)
   bounded = ", ".join(f"{g.name} {len(g.pair)}" for g in slots.groups if g.bounded)
   if bounded:
     common.stdout.print(f"pairs by group, which put_model's pair_max can bound: {bounded}")
   nefc = int(d.efc_D.shape[0])
-  common.stdout.print(f"constraint rows: {nefc} slots, {rows.sum()} of contacts, {nefc - rows.sum()} of limits and friction")
+  contacts = int(np.sum(m.plan.rows.type >= int(mujoco.mjtConstraint.mjCNSTR_CONTACT_FRICTIONLESS)))
+  common.stdout.print(f"constraint rows: {nefc} slots, {contacts} of contacts, {nefc - contacts} of limits and friction")
   every, state = timing.leaf_bytes(d), timing.leaf_bytes([d.qpos, d.qvel, d.act, d.qacc_warmstart, d.ctrl, d.time])
   common.stdout.print(
     f"memory: {every:,} bytes of Data per world ({every * 1024 / 2**20:.1f} MiB in 1,024 worlds), of which "

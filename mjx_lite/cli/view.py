@@ -160,7 +160,7 @@ class World:
     self.mj_model, self.m, self.mj_data = mj_model, m, mj_data
     self._set_pace()
     self._opt = copy.copy(mj_model.opt)
-    self._d = mjx.put_data(mj_model, mj_data)
+    self._d, self._warned = mjx.put_data(mj_model, mj_data), False
     self._written = self._read(STATE)
     self._take_steps = mjx.jit(_steps)
     self._take_steps(m, self._d, 0)  # compile before a window opens
@@ -195,6 +195,7 @@ class World:
       self._d = mjx.put_data(self.mj_model, self.mj_data)
     given = {k: jnp.asarray(x, getattr(self._d, k).dtype) for k, x in self._read(INPUTS).items()}
     self._d = self._take_steps(self.m, self._d.replace(**given), steps)
+    self._warned = self._warned or common.tell_of_shortage(self.m, self._d)
     for k in STATE:
       if k == "time":
         self.mj_data.time = float(self._d.time)

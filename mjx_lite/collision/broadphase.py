@@ -7,7 +7,7 @@ fit are dropped, and the status of Data is marked.
 Tests: tests/collision/test_capacity.py.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
@@ -30,21 +30,6 @@ _BITS = 31  # usable bits of an integer
 _GROUP = 32  # candidates whose maximum is compared first
 _SHORT = 12  # contacts of a world: fewer are selected one by one
 _EXACT = 1 << 24  # integers below are exact in float32, whose `top_k` is faster
-
-
-class Capacity(NamedTuple):
-  """Limits of simultaneous contacts and of candidates in the narrow phase; None means no limit."""
-
-  ncon_max: int | None = None
-  pair_max: int | Mapping[str, int] | None = None
-
-  def budget(self, group: str, size: int) -> int:
-    """Return how many of the `size` candidates of a group go to the narrow phase."""
-    bound = self.pair_max.get(group) if isinstance(self.pair_max, Mapping) else self.pair_max
-    return size if bound is None else min(int(bound), size)
-
-
-NO_BOUND = Capacity()
 
 
 class Balls(NamedTuple):
@@ -248,15 +233,16 @@ class Chosen(NamedTuple):
 
   row: jax.Array  # (k, W) index of the candidate in its group, or of the row of contacts
   valid: jax.Array  # (k, W) whether the entry is valid; invalid entries, where there are fewer than k, may repeat valid ones
-  lost: jax.Array  # (W,) whether some candidates or contacts within reach were left out
+  number: jax.Array  # (W,) how many candidates are within reach, or how many rows are contacts, chosen or not
 
 
 def nearest(overlap: jax.Array, budget: int, slack: jax.Array | float = 0.0) -> Chosen:
   """Choose the candidates of largest overlap (n, W); there are more candidates than the budget. Gradient: none.
 
-  A candidate that is left out counts as lost if its overlap is above the slack [m].
+  A candidate counts as within reach if its overlap is above the slack [m].
   """
-  overlap, wanted = jax.lax.stop_gradient(overlap).astype(jnp.float32).T, budget + 1
+  overlap, wanted = jax.lax.stop_gradient(overlap).astype(jnp.float32).T, budget
+  number = jnp.sum(overlap > slack, axis=1, dtype=jnp.int32)
   count = -(-overlap.shape[1] // _GROUP)
   if count <= 2 * wanted:
     value, row = _largest(overlap, wanted)
@@ -268,7 +254,7 @@ def nearest(overlap: jax.Array, budget: int, slack: jax.Array | float = 0.0) -> 
     value, among = _largest(members, wanted)
     column, member = (f(among, jnp.int32(wanted)) for f in (jax.lax.rem, jax.lax.div))
     row = count * member + jnp.take_along_axis(group, column, axis=1)
-  return Chosen(row[:, :budget].T, value[:, :budget].T > 0, value[:, budget] > slack)
+  return Chosen(row.T, value.T > 0, number)
 
 
 def nearest_in_tile(
@@ -291,17 +277,22 @@ def nearest_in_tile(
   overlaps = _overlaps(b, c, reach)
 
   def look(state):
-    k, value, row = state
+    k, number, value, row = state
     part = jax.lax.dynamic_slice_in_dim(tested, k, size)
     found = overlaps(lambda x, axis=0: linear.materialize(jnp.take(x, part, axis, mode="clip")), True)
     found = jnp.where((found > 0) & (k + _row(size) < count), found, -jnp.inf)
     part = jnp.broadcast_to(part[:, None], found.shape)
-    kept = jax.lax.cond(jnp.any(found > 0), lambda: _kept(value, row, found, part), lambda: (value, row))
-    return k + size, *kept
 
-  begin = jnp.int32(0), *_nothing(budget, b.balls.pos[:, 0])
-  _, value, row = jax.lax.while_loop(lambda s: s[0] < count, look, begin)
-  return Chosen(row[:budget], value[:budget] > 0, value[budget] > slack)
+    def add():
+      within = vector.fold(jnp.add, (found > slack).astype(jnp.int32), 0)
+      return number + within, *_kept(value, row, found, part)
+
+    return k + size, *jax.lax.cond(jnp.any(found > 0), add, lambda: (number, value, row))
+
+  value, row = _nothing(budget, b.balls.pos[:, 0])
+  begin = jnp.int32(0), jnp.zeros_like(row[0]), value, row
+  _, number, value, row = jax.lax.while_loop(lambda s: s[0] < count, look, begin)
+  return Chosen(row, value > 0, number)
 
 
 def _row(n: int) -> np.ndarray:
@@ -309,8 +300,8 @@ def _row(n: int) -> np.ndarray:
 
 
 def _nothing(number: int, like: jax.Array) -> tuple[jax.Array, jax.Array]:
-  """Return empty values (number + 1, W), -inf, and their indices, zero."""
-  shape = (number + 1, like.shape[-1])
+  """Return empty values (number, W), -inf, and their indices, zero."""
+  shape = (number, like.shape[-1])
   return jnp.full(shape, -jnp.inf, like.dtype), jnp.zeros(shape, jnp.int32)
 
 
@@ -354,21 +345,27 @@ def first_contacts(touches: jax.Array, rank: jax.Array, number: int, size: int, 
     size: upper bound of the ranks, exclusive.
     fills: whether the remaining entries have to be rows without a contact. If not, the remaining entries may be any rows.
   """
-  exact = size < _EXACT
+  exact, total = size < _EXACT, vector.fold(jnp.add, touches.astype(jnp.int32), 0)
   if not fills and tiles.choose(touches, single=True, tile=True, batch=False):
     if exact and number < _SHORT:
       nearness = jnp.where(touches, size - rank, -jnp.inf).astype(jnp.float32)
-      value, row = _sorted(nearness, number + 1, lambda at: at)
-      return Chosen(row[:number], value[:number] > 0, value[number] > 0)
+      value, row = _sorted(nearness, number, lambda at: at)
+      return Chosen(row, value > 0, total)
     if size * len(touches) < np.iinfo(np.int32).max:
-      return _first_contacts_by_insertion(touches, rank, number, size)
+      return Chosen(*_first_contacts_by_insertion(touches, rank, number, size), total)
   key = jnp.where(touches, rank, size).astype(jnp.float32 if exact else jnp.int32)
   row = jax.lax.top_k(-key.T, number)[1].T
-  return Chosen(row, gather(touches, row), jnp.sum(touches, axis=0) > number)
+  return Chosen(row, gather(touches, row), total)
 
 
-def _first_contacts_by_insertion(touches: jax.Array, rank: jax.Array, number: int, size: int) -> Chosen:
-  """Choose the first contacts of a tile of worlds by insertion sort: one row after another is inserted into the sorted list."""
+def _first_contacts_by_insertion(
+  touches: jax.Array, rank: jax.Array, number: int, size: int
+) -> tuple[jax.Array, jax.Array]:  # fmt: skip
+  """Choose the first contacts of a tile of worlds by insertion sort: one row after another is inserted into the sorted list.
+
+  Returns:
+    the rows (number, W), and whether they are valid.
+  """
   n, nothing = len(touches), jnp.int32(size * len(touches))
   key = linear.materialize(jnp.where(touches, rank * n + _row(n), nothing))  # the row is the key modulo n
   is_contact = linear.materialize(jnp.any(touches, axis=1))
@@ -379,7 +376,7 @@ def _first_contacts_by_insertion(touches: jax.Array, rank: jax.Array, number: in
     first = jnp.concatenate([first[:1], jnp.minimum(first[1:], jnp.maximum(first[:-1], new))])
     return next_true(is_contact, k), first
 
-  begin = jnp.full((number + 2, touches.shape[-1]), nothing).at[0].set(-1)  # first entry: sentinel; last: a lost contact
+  begin = jnp.full((number + 1, touches.shape[-1]), nothing).at[0].set(-1)  # first entry: sentinel
   _, first = jax.lax.while_loop(lambda s: s[0] < n, insert, (next_true(is_contact, -1), begin))
   found = linear.materialize(first[1:])
-  return Chosen(jax.lax.rem(found[:number], jnp.int32(n)), found[:number] < nothing, found[number] < nothing)
+  return jax.lax.rem(found, jnp.int32(n)), found < nothing

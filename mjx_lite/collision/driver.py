@@ -14,11 +14,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from mjx_lite.collision import broadphase, mixing, narrow, pairs, shapes
-from mjx_lite.collision.broadphase import NO_BOUND, Capacity
 from mjx_lite.collision.convex import hulls
 from mjx_lite.collision.convex.hulls import GeomHulls
 from mjx_lite.collision.shapes import Shape
 from mjx_lite.math.geometry import make_frame
+from mjx_lite.model.capacity import Capacity
 from mjx_lite.model.enums import DisableBit, GeomType
 from mjx_lite.model.types import Model, Option
 from mjx_lite.ops import linear, tiles
@@ -30,7 +30,7 @@ _FAR = shapes.NO_CONTACT
 class Group(NamedTuple):
   """Candidate pairs of one kind: pairs of one geom-type pair, all convex pairs, or all pairs with height fields."""
 
-  name: str  # name of the kind in `narrow.KINDS` and in `Capacity.pair_max`
+  name: str  # name of the kind in `narrow.KINDS` and in `pair_max`
   pair: np.ndarray  # (n,) indices into the candidate list
   geom1: np.ndarray
   geom2: np.ndarray
@@ -58,6 +58,11 @@ class Group(NamedTuple):
     """Return whether the narrow phase may get fewer pairs than there are candidates."""
     return self.budget < len(self.pair)
 
+  @property
+  def width(self) -> int:
+    """Return the maximum number of rows of a pair."""
+    return int(self.tables.nrow.max())
+
 
 NO_DOFS = 3  # contact.exclude of a contact that no dof changes
 
@@ -84,6 +89,17 @@ class CollisionPlan(NamedTuple):
     """Return whether closed forms find all contacts and every possible contact has its own slot."""
     return self.compact is None and all(g.kind.is_exact and not g.has_budget for g in self.groups)
 
+  @property
+  def capacity(self) -> Capacity:
+    """Capacities as arguments of put_model; `ncon_max` is "all" where every possible contact has its own slot."""
+    bounds = {g.name: g.budget for g in self.groups if g.has_budget}
+    return Capacity(bounds or None, "all" if self.compact is None else len(self.slot_pair))
+
+  @property
+  def limits(self) -> tuple[int, ...]:
+    """Limits of the numbers in `Status.most`: of slots, and of pairs in each group with a budget; none without capacities."""
+    return () if self.compact is None else (len(self.slot_pair), *(g.budget for g in self.groups if g.has_budget))
+
 
 class Contacts(NamedTuple):
   """Result of `collide`: geometry and parameters of every slot.
@@ -98,12 +114,11 @@ class Contacts(NamedTuple):
   surfacevel: jax.Array | None = None  # (ncon, 3, W) surface velocity, if some surface has a velocity
   adhesion: jax.Array | None = None  # (ncon, W) attracting force [N], if some contact has adhesion
   exclude: Any = None  # (ncon, W) as in Data
-  full: jax.Array | None = None  # (W,) whether slots of height fields are missing, if any can be missing
+  full: jax.Array | None = None  # (W,) whether contacts did not fit, if that can be
   geom: Any = None  # (ncon, 2, W)
   dim: Any = None  # (ncon, W)
   rigid: Any = None  # (ncon, 1 or W) as in the plan
-  lost_pair: Any = None  # (W,) whether candidates within reach did not fit
-  lost_contact: Any = None  # (W,) whether contacts did not fit
+  found: Any = None  # (nlimit, W) numbers of contacts, and of pairs within reach in each group with a budget
   lost_search: Any = None  # (W,) whether the search for a convex contact ended at its limit, if there is a search
 
 
@@ -119,28 +134,25 @@ def reach(pair: pairs.Pair, values: dict[str, np.ndarray]) -> float:
   return float(values["geom_rbound"][pair.geom2] + sum(between))
 
 
-def plan(s: dict[str, Any], values: dict[str, np.ndarray], disableflags: int, capacity: Capacity = NO_BOUND) -> CollisionPlan:
-  """Plan candidates and slots.
+def plan(s: dict[str, Any], values: dict[str, np.ndarray], disableflags: int) -> CollisionPlan:
+  """Plan candidates, and a slot for every possible contact; `limit` makes them fewer.
 
   Args:
     s: static fields of the model.
     values: the model's float fields at the time of planning.
     disableflags: the option's flags.
-    capacity: limits of contacts and of candidates in the narrow phase.
   """
   found = pairs.candidates(s, disableflags)
   geom1, geom2 = (np.array([getattr(p, k) for p in found], int) for k in ("geom1", "geom2"))
   condim, explicit = (np.array([getattr(p, k) for p in found], int) for k in ("condim", "explicit"))
-  groups = _groups(s, values, found, capacity)
+  groups = _groups(s, values, found)
   ncon, first_row, offset = np.zeros(len(found), int), np.zeros(len(found), int), 0
   for group in groups:
     ncon[group.pair], nrow = group.tables.ncon, group.tables.nrow
     first_row[group.pair] = offset + np.cumsum(nrow) - nrow
     offset += nrow.sum()
   slot_pair = np.repeat(np.arange(len(found)), ncon)
-  within = np.concatenate([np.arange(n) for n in ncon]).astype(int) if len(ncon) else np.zeros(0, int)
-  kept, compact = _compacted(groups, int(ncon.sum()), capacity)
-  slot_pair, within = slot_pair[:kept], within[:kept]
+  number = np.concatenate([np.arange(n) for n in ncon]).astype(int) if len(ncon) else np.zeros(0, int)
   slot_geom = np.stack([geom1[slot_pair], geom2[slot_pair]], axis=-1)
   enabled = not disableflags & (DisableBit.CONTACT | DisableBit.CONSTRAINT)
   rigid = pairs.are_rigid(s, *s["geom_bodyid"][np.stack([geom1, geom2])]) & (s["nv"] > 0)  # as C tests for the rows
@@ -151,19 +163,34 @@ def plan(s: dict[str, Any], values: dict[str, np.ndarray], disableflags: int, ca
     geom2=geom2,
     explicit=explicit,
     condim=condim,
-    slot_row=first_row[slot_pair] + within,
+    slot_row=first_row[slot_pair] + number,
     slot_pair=slot_pair,
     slot_geom=slot_geom,
     slot_dim=condim[slot_pair],
     slot_body=s["geom_bodyid"][slot_geom].astype(int),
     rigid=rigid[:, None].astype(np.int32) if rigid.any() else None,
-    compact=compact,
+    compact=None,
   )
 
 
-def _groups(
-  s: dict[str, Any], values: dict[str, np.ndarray], candidates: list[pairs.Pair], capacity: Capacity
-) -> tuple[Group, ...]:
+def limit(p: CollisionPlan, capacity: Capacity) -> CollisionPlan:
+  """Limit the slots, and the candidates of each group in the narrow phase.
+
+  Args:
+    p: a plan with a slot for every possible contact.
+    capacity: the limits.
+  """
+  groups = tuple(g._replace(budget=capacity.budget(g.name, len(g.pair))) if g.bounded else g for g in p.groups)
+  total, widths = len(p.slot_pair), [g.width for g in groups]
+  found = sum(g.budget * n for g, n in zip(groups, widths, strict=True))
+  kept = min(total, found, capacity.slots(total))
+  if kept == total and not any(g.has_budget for g in groups):
+    return p
+  first = {k: getattr(p, k)[:kept] for k in ("slot_row", "slot_pair", "slot_geom", "slot_dim", "slot_body")}
+  return p._replace(groups=groups, compact=max(widths), **first)
+
+
+def _groups(s: dict[str, Any], values: dict[str, np.ndarray], candidates: list[pairs.Pair]) -> tuple[Group, ...]:
   """Group the candidates by kind, in alphabetical order, convex pairs last."""
   geom1, geom2 = (np.array([getattr(p, k) for p in candidates], int) for k in ("geom1", "geom2"))
   geom_type = [type_name(x) for x in s["geom_type"]]
@@ -174,8 +201,7 @@ def _groups(
   groups = []
   for name in sorted(set(names), key=lambda x: (x == narrow.CONVEX, x)):
     pair = np.array([i for i, x in enumerate(names) if x == name], int)
-    if capacity != NO_BOUND:
-      pair = pair[np.lexsort(tree[np.stack([geom1, geom2])][:, pair])]
+    pair = pair[np.lexsort(tree[np.stack([geom1, geom2])][:, pair])]
     geoms = geom1[pair], geom2[pair]
     both = [hulls_of(x) for x in geoms]
     members = narrow.Members(
@@ -187,17 +213,18 @@ def _groups(
       hull2=both[1],
       reach=functools.partial(_reaches, [candidates[i] for i in pair], values),
     )
-    group = Group(
-      name=name,
-      pair=pair,
-      geom1=geoms[0],
-      geom2=geoms[1],
-      hull1=both[0],
-      hull2=both[1],
-      tables=narrow.KINDS[name].plan(members),
-      budget=len(pair),
+    groups.append(
+      Group(
+        name=name,
+        pair=pair,
+        geom1=geoms[0],
+        geom2=geoms[1],
+        hull1=both[0],
+        hull2=both[1],
+        tables=narrow.KINDS[name].plan(members),
+        budget=len(pair),
+      )
     )
-    groups.append(group._replace(budget=capacity.budget(name, len(pair))) if group.bounded else group)
   return tuple(groups)
 
 
@@ -219,15 +246,6 @@ def _hulls(
     return GeomHulls(tables, tables.start[data], tables.nvert[data]) if len(data) else None
 
   return hulls_of
-
-
-def _compacted(groups: tuple[Group, ...], total: int, capacity: Capacity) -> tuple[int, int | None]:
-  """Compute the number of slots, and the maximum number of slots per pair; the latter is None if every contact has a slot."""
-  widths = [int(g.tables.nrow.max()) for g in groups]
-  found = sum(g.budget * n for g, n in zip(groups, widths, strict=True))
-  kept = min(total, found, total if capacity.ncon_max is None else int(capacity.ncon_max))
-  whole = kept == total and not any(g.has_budget for g in groups)
-  return kept, None if whole else max(widths)
 
 
 def collide(m: Model, geom_xpos: jax.Array, geom_xmat: jax.Array) -> Contacts:
@@ -277,15 +295,15 @@ def _with_exclude(m: Model, c: Contacts) -> Contacts:
 
 
 class _Missing(NamedTuple):
-  """Masks (W,) of the worlds in which contacts may be missing; None where nothing of the kind can happen.
+  """What tells of missing contacts; None where nothing of the kind can happen.
 
   Attributes:
-    pair: candidates within reach were left out.
-    full: a pair had more contacts than rows.
-    search: a search ran out of iterations or rounds.
+    near: (W,) numbers of candidates within reach, for each group with a budget.
+    full: (W,) whether a pair had more contacts than rows.
+    search: (W,) whether a search ran out of iterations or rounds.
   """
 
-  pair: jax.Array | None = None
+  near: tuple[jax.Array, ...] = ()
   full: jax.Array | None = None
   search: jax.Array | None = None
 
@@ -343,8 +361,7 @@ def _in_shared_slots(m: Model, geom_xpos: jax.Array, geom_xmat: jax.Array) -> Co
   bounds = broadphase.bounds(m, geom_xpos, geom_xmat, m.opt.gradient_reach)
   reaches = [_own_reach(m, g, jax.lax.stop_gradient(m.opt.gradient_reach)) if g.has_budget else None for g in p.groups]
   near = _near_trees(m, bounds, reaches)
-  no = jnp.zeros(geom_xpos.shape[-1], bool)
-  missing, parts = _Missing(pair=no, full=jnp.zeros_like(no)), []
+  missing, parts = _Missing(), []
   for group, reach in zip(p.groups, reaches, strict=True):
     if group.kind.same_rows:
       select = functools.partial(_nearest, m, group, bounds, reach, near)
@@ -363,8 +380,8 @@ def _in_shared_slots(m: Model, geom_xpos: jax.Array, geom_xmat: jax.Array) -> Co
   return Contacts(
     dist=dist, pos=pos, frame=make_frame(normal, tangent), params=mixing.mix(m, pairs), adhesion=_adhesion(m, pairs),
     geom=jnp.stack([pairs.geom1, pairs.geom2], axis=1), dim=gather(p.condim[:, None].astype(np.int32), pair),
-    lost_pair=missing.pair, lost_contact=_either(chosen.lost, missing.full), lost_search=missing.search,
-    rigid=None if p.rigid is None else gather(p.rigid, pair),
+    full=_either(chosen.number > len(p.slot_pair), missing.full), found=jnp.stack([chosen.number, *missing.near]),
+    lost_search=missing.search, rigid=None if p.rigid is None else gather(p.rigid, pair),
   )  # fmt: skip
 
 
@@ -400,7 +417,7 @@ def _rows_of_near(
   index, pair, pairs = None, jnp.asarray(group.pair.astype(np.int32))[:, None], _pairs(p, group.pair)
   if group.has_budget:
     chosen = select()
-    index, missing = chosen.row, missing._replace(pair=_either(missing.pair, chosen.lost))
+    index, missing = chosen.row, missing._replace(near=(*missing.near, chosen.number))
     pair, pairs = gather(pair, index), _chosen(pairs, index)
     # an invalid entry gets a margin below every distance, so that no search begins
     margin = jnp.where(chosen.valid, mixing.reach(m, pairs), -_FAR)
@@ -451,14 +468,3 @@ def _nearest(
     whole=lambda: broadphase.nearest(broadphase.overlap(bounds, candidates, reach), group.budget, slack),
     tiled=lambda: broadphase.nearest_in_tile(bounds, candidates, reach, group.budget, slack, near),
   )()
-
-
-def count_near(m: Model, geom_xpos: jax.Array, geom_xmat: jax.Array) -> jax.Array:
-  """Count the candidates (ngroup, W) of each group whose bounds are within reach; the count of groups without bounds is 0."""
-  p = m.plan.collision
-  bounds = broadphase.bounds(m, geom_xpos, geom_xmat)
-  none = jnp.zeros(geom_xpos.shape[-1], jnp.int32)
-  return jnp.stack([
-    jnp.sum(broadphase.overlap(bounds, _candidates(m, g), _own_reach(m, g, 0.0)) > 0, axis=0) if g.bounded else none
-    for g in p.groups
-  ] or [none])  # fmt: skip

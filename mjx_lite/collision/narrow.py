@@ -150,7 +150,7 @@ def _collide_field(function, a, b, margin, search: Search) -> Found:
   return Found(function(search.own, a, b, search.chosen))
 
 
-# name -> kind; the names are those of `Capacity.pair_max`
+# name -> kind; the names are those of put_model's `pair_max`
 KINDS: dict[str, Kind] = {
   **{"-".join(types): _closed_form(types, x.fn, x.ncon) for types, x in COLLIDERS.items() if x.fn is not None},
   CONVEX: Kind(_plan_convex, _collide_convex, is_exact=False),

@@ -248,10 +248,23 @@ def is_batched(x: Any) -> bool:
   return type(x).__name__ == "BatchTracer"
 
 
+def concrete(x: Any) -> Any:
+  """Return the values of an array, with a leading axis for each `jax.vmap` around that runs eagerly; None in other traces."""
+  if not isinstance(x, jax.core.Tracer):
+    return x
+  if not works(BATCHED) or not is_batched(x):
+    return None
+  inner, axis = (getattr(x, name) for name in ("val", "batch_dim"))
+  if (values := concrete(inner)) is None or axis is None:
+    return values
+  return jnp.moveaxis(values, values.ndim - inner.ndim + axis, 0)  # the axes of outer vmaps come first
+
+
 def _probe_batched() -> None:
   found = []
-  jax.vmap(lambda x: found.append(is_batched(x)) or x)(jnp.zeros(2))
-  _expect(found, [True], "a number of jax.vmap's trace")
+  jax.vmap(lambda x: found.append((is_batched(x), x.val, x.batch_dim)) or x, in_axes=1)(jnp.zeros((3, 2)))
+  ((yes, value, axis),) = found
+  _expect([yes, *np.shape(value), axis], [True, 3, 2, 1], "a number of jax.vmap's trace")
 
 
 def is_export(ctx: Any) -> bool:
@@ -369,9 +382,9 @@ DEAD_CODE = Borrowed(
 )
 BATCHED = Borrowed(
   "numbers of jax.vmap's trace",
-  "The name of JAX's class `BatchTracer`.",
-  "Jacobians of a batch try a kernel first, in vain.",
-  "The name can go once kernels take Jacobians of batches too.",
+  "The name of JAX's class `BatchTracer`, and its attributes `val` and `batch_dim`.",
+  "Jacobians of a batch try a kernel first, in vain. A rollout in an eager `jax.vmap` gives no CapacityWarning.",
+  "The name can go once kernels take Jacobians of batches too, and JAX has a function for the values.",
   _probe_batched,
 )
 STACK = Borrowed(

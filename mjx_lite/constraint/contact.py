@@ -76,8 +76,8 @@ def plan(s: dict[str, Any], c: CollisionPlan, elliptic: bool, adhesive: bool) ->
   chosen, ncon = c.compact is not None, len(c.slot_dim)
   if not chosen and ncon > _MAX_SLOTS:
     raise MjxError(
-      f"put_model: the geoms of this model can have {ncon} contacts at once; without ncon_max the limit is {_MAX_SLOTS}. Pass "
-      "ncon_max and pair_max; suggest_capacity(model, qpos_samples) proposes values for both."
+      f"put_model: the geoms of this model can have {ncon} contacts at once; without capacities the limit is {_MAX_SLOTS}. "
+      "Leave ncon_max and pair_max out, or pass suggest_capacity(model, qpos_samples)."
     )
   ndir = int(c.condim.max(initial=1))
   adhesive = adhesive and ncon > 0

@@ -12,6 +12,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 import mjx_lite as mjx
 from mjx_lite.envs.base import Env
 from mjx_lite.envs.wrappers import wrap
+from mjx_lite.io.capacity import warn_of_shortage
 
 
 class GymVectorEnv(VectorEnv):
@@ -20,7 +21,8 @@ class GymVectorEnv(VectorEnv):
   A world that is done is reset in the same step (`AutoresetMode.SAME_STEP`). The returned observation is then the first
   observation of the new episode. `infos["final_obs"]` has the last observation of the old episode, and
   `infos["final_info"]` its return and length. New episodes start from a bank of initial states (`AutoReset`). The bank is
-  recomputed every `episode_length` steps.
+  recomputed every `episode_length` steps. Then, in `reset` and in `close`, a CapacityWarning tells of contacts
+  that did not fit.
   """
 
   def __init__(self, env: Env, num_envs: int, *, seed: int = 0, **wrap_options: Any):
@@ -52,8 +54,17 @@ class GymVectorEnv(VectorEnv):
       self._seed = self._seed if seed is None else seed
       keys = jax.random.split(jax.random.key(self._seed), self.num_envs)
       self._seed += 1  # the next reset without a seed draws other states
+    self._tell()
     self._state, self._steps = self._first(keys), 0
     return self._observation(self._state.obs), {}
+
+  def close_extras(self, **kwargs: Any) -> None:
+    """Look for contacts that did not fit in the last episodes."""
+    self._tell()
+
+  def _tell(self) -> None:
+    if self._state is not None:
+      warn_of_shortage(self.env.model, self._state.data, type(self).__name__, stacklevel=4)
 
   def _first(self, keys):
     # commit the keys to their device, as torch's tensors are: otherwise the first step would be a compiled program of its own
@@ -82,6 +93,7 @@ class GymVectorEnv(VectorEnv):
     self._state, out = self._step(self._state, actions)
     self._steps += 1
     if self._steps % self.env.length == 0:  # a fixed bank would be overfitted
+      self._tell()
       key = jax.random.fold_in(jax.random.key(self._seed), self._steps)
       self._state = self.env.refill(self._state, self._first(jax.random.split(key, self.num_envs)))
     return out

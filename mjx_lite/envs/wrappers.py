@@ -216,6 +216,8 @@ class AutoReset(Wrapper):
     drawn = jax.vmap(lambda k: jax.random.randint(k, (), 0, worlds))(draws)
     first = jax.tree.map(lambda b: b[drawn], bank)
     new = mjx.where(after.done > 0, first, self._entry(after))
+    most = after.data.status.most  # of all episodes, as a warning at the end tells of contacts that did not fit
+    new["data"] = new["data"].replace(status=new["data"].status.replace(most=most))
     kept = {k: v for k, v in after.info.items() if k not in new["info"]}
     own = {"final_obs": after.obs, "reset_bank": bank, "reset_key": keys}
     return after.replace(data=new["data"], obs=new["obs"], info={**kept, **new["info"], **own})

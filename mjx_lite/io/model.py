@@ -5,20 +5,21 @@ Tests: tests/io/test_io.py.
 
 import dataclasses
 import inspect
-import numbers
 import warnings
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
 import mujoco
 import numpy as np
 
-from mjx_lite.collision.broadphase import Capacity
+from mjx_lite.collision import driver
+from mjx_lite.collision.driver import CollisionPlan
 from mjx_lite.constraint.soft import WEIGHTS
-from mjx_lite.io import options, validate
-from mjx_lite.model import enums, pytree
+from mjx_lite.io import capacity, fields, options, validate
+from mjx_lite.model import enums
+from mjx_lite.model.capacity import Capacity
 from mjx_lite.model.layout import Layout
 from mjx_lite.model.types import Model, Option, Statistic
 from mjx_lite.plan import Plan, plan
@@ -43,7 +44,6 @@ PRUNABLE = {
   "viscosity": ("viscosity",),  # of opt
 }
 CONTACT_GRADIENTS = ("exact", *WEIGHTS)
-_GEOM_WRAPS = (enums.WrapType.SPHERE, enums.WrapType.CYLINDER)  # the parameter of these kinds is the id of a side site
 
 
 def put_model(
@@ -53,7 +53,7 @@ def put_model(
   dtype: Any = None,
   keep: tuple[str, ...] = (),
   tile: int | None = None,
-  ncon_max: int | None = None,
+  ncon_max: int | Literal["all"] | None = None,
   pair_max: int | Mapping[str, int] | None = None,
   contact_gradient: str = "exact",
   contact_reach: float = 0.02,
@@ -73,11 +73,15 @@ def put_model(
       where nv is above 96; on other devices it is 0. `jax.export` with a symbolic number of worlds needs 0, and the constraint
       that there are at least 513 worlds: `symbolic_shape("b", constraints=["b >= 513"])`. Where `compiler/regions.py` has
       lanes, a tile has at most 16 worlds, except for differentiated functions.
-    ncon_max: number of contact slots of a world; if None, a slot for every possible contact. If there are more contacts, the
-      last ones in MuJoCo's order are dropped, and `Data.status` is marked with CONTACTFULL.
+    ncon_max: number of contact slots of a world; "all" for a slot for every possible contact. If there are more contacts, the
+      last ones in MuJoCo's order are dropped, and `Data.status` is marked with CONTACTFULL. Without ncon_max and pair_max, both
+      are chosen: no limits for at most 128 slots, and where slots times dofs are at most 1,000; otherwise 1.5 times what C
+      needs in a fixed number of simulated states, and a few more. `Model.capacity` has the choice, which is the same on every
+      machine.
     pair_max: number of candidate pairs of geoms in each group ('box-box', 'sphere-capsule', ...) in which contacts are
-      searched; the pairs with the nearest bounds are taken. Or a mapping from group to number; all pairs if None. `Data.status`
-      is marked with PAIRFULL where more pairs are within reach. `suggest_capacity` proposes ncon_max and pair_max.
+      searched; the pairs with the nearest bounds are taken. Or a mapping from group to number; all pairs if only ncon_max is
+      given. `Data.status` is marked with PAIRFULL where more pairs are within reach. `suggest_capacity` proposes ncon_max and
+      pair_max from your own states.
     contact_gradient: how derivatives treat contacts; values are the same in all modes. "exact": only contacts that touch have
       derivatives. "smooth": a contact sets in over distances of about `contact_reach` around touching. "from_distance": a
       contact has derivatives before it touches, with a weight that falls as exp(-distance / contact_reach), so that there is a
@@ -106,27 +110,21 @@ def put_model(
   if jax.dtypes.canonicalize_dtype(kind) != kind:
     raise ValueError("dtype float64 needs jax.config.update('jax_enable_x64', True) before the first computation.")
 
-  traced = set(pytree.specs(Model))
-  fields = _fields(m)
-  static = {k: v for k, v in fields.items() if k not in traced}
-  static["wrap_sideid"] = np.where(np.isin(m.wrap_type, _GEOM_WRAPS), np.rint(m.wrap_prm), -1).astype(int)
-  static.update(sdf_initpoints=m.opt.sdf_initpoints, sdf_iterations=m.opt.sdf_iterations, sdf_aabb=m.geom_aabb.copy())
-  values = {k: v for k, v in fields.items() if k in traced}
+  static, values = fields.split(m)
   zero = {k for k, of in PRUNABLE.items() if not any(np.any(_value(m, f)) for f in of)}
   pruned = frozenset(f for k in zero - set(keep) for f in PRUNABLE[k])
   if tile is None:
     on_cpu = (device.platform if device is not None else jax.default_backend()) == "cpu"
     tile = (128 if m.nv <= 64 else 64 if m.nv <= 96 else 32) if on_cpu else 0
-  capacity = Capacity(ncon_max, pair_max)
-  plans = plan(static, values, pruned, int(m.opt.disableflags), m.opt.cone == enums.ConeType.ELLIPTIC, m.opt.timestep, capacity)
-  _check_capacity(capacity, plans)
+  contacts = _contacts(m, static, values, Capacity(pair_max, ncon_max))
+  plans = plan(static, values, pruned, contacts, m.opt.cone == enums.ConeType.ELLIPTIC, m.opt.timestep)
   _tell_size(m, plans, kind.itemsize)
   layout = Layout(static, plans, pruned, tile, kind.name)
 
   def put(x: Any) -> jax.Array:
     return jax.device_put(np.array(x, kind), device)  # a copy: JAX on CPU may alias its argument
 
-  arrays = {k: put(getattr(m, k)) for k in traced if k not in ("cam_mat0", "key_mpos", "key_mquat")}
+  arrays = {k: put(getattr(m, k)) for k in values if k not in ("cam_mat0", "key_mpos", "key_mquat")}
   arrays.update({k: put(x) for k, x in _same_frames(m).items()})
   arrays["cam_mat0"] = put(m.cam_mat0.reshape(-1, 3, 3))
   arrays["key_mpos"] = put(m.key_mpos.reshape(m.nkey, m.nmocap, 3))
@@ -163,36 +161,32 @@ def _tell_size(m: mujoco.MjModel, plans: Plan, itemsize: int) -> None:
   if size > _LARGE:
     matrix = "rows by rows, as PGS and noslip need them" if is_dual else "rows by dofs"
     warnings.warn(
-      f"put_model: {plans.sizes['ncon']:,} contact slots and {rows:,} constraint rows in each world, as every pair of geoms "
-      f"that can touch has its own. One matrix of them ({matrix}) takes {size / 1e9:.1f} GB for each world. "
-      "put_model(m, **mjx.suggest_capacity(m, qpos)) makes room for the contacts that exist in configurations qpos.",
+      f"put_model: {plans.sizes['ncon']:,} contact slots and {rows:,} constraint rows in each world. One matrix of them "
+      f"({matrix}) takes {size / 1e9:.1f} GB for each world. put_model(m) without ncon_max makes room for the contacts that "
+      "can exist at once, put_model(m, **mjx.suggest_capacity(m, qpos)) for those that exist in configurations qpos.",
       stacklevel=3,
     )
 
 
-def _check_capacity(capacity: Capacity, plans: Plan) -> None:
-  """Refuse capacities below 1, and groups that cannot be bounded."""
-  by_group = capacity.pair_max if isinstance(capacity.pair_max, Mapping) else {"pair_max": capacity.pair_max}
-  for name, value in {"ncon_max": capacity.ncon_max, **by_group}.items():
-    if value is not None and int(value) < 1:
+def _contacts(m: mujoco.MjModel, static: dict[str, Any], values: dict[str, np.ndarray], given: Capacity) -> CollisionPlan:
+  """Plan the contacts within given capacities; without any, within those that are chosen.
+
+  Raises:
+    ValueError: capacities below 1, or of groups that cannot be bounded.
+  """
+  everything = driver.plan(static, values, int(m.opt.disableflags))
+  if given == Capacity():
+    return driver.limit(everything, capacity.choose(m, static, values, everything))
+  by_group = given.pair_max if isinstance(given.pair_max, Mapping) else {"pair_max": given.pair_max}
+  for name, value in {"ncon_max": given.ncon_max, **by_group}.items():
+    if isinstance(value, str) and (name, value) != ("ncon_max", "all"):
+      raise ValueError(f"put_model: {name} has to be a number{' or all' * (name == 'ncon_max')}, not {value!r}.")
+    if value is not None and not isinstance(value, str) and int(value) < 1:
       raise ValueError(f"put_model: {name} has to be at least 1, not {value}.")
-  able = sorted(g.name for g in plans.collision.groups if g.bounded)
-  if isinstance(capacity.pair_max, Mapping) and (unknown := sorted({*capacity.pair_max} - {*able})):
+  able = sorted(g.name for g in everything.groups if g.bounded)
+  if isinstance(given.pair_max, Mapping) and (unknown := sorted({*given.pair_max} - {*able})):
     raise ValueError(f"put_model: pair_max has {unknown}; the groups of this model that can be bounded are {able}.")
-
-
-def _fields(m: mujoco.MjModel) -> dict[str, Any]:
-  """Return all public data of mjModel by name; arrays are copied."""
-  out: dict[str, Any] = {}
-  for name in dir(m):
-    if name.startswith("_"):
-      continue
-    value = getattr(m, name)
-    if isinstance(value, np.ndarray):
-      out[name] = value.copy()
-    elif isinstance(value, numbers.Number | bytes):
-      out[name] = value
-  return out
+  return driver.limit(everything, given)
 
 
 def _same_frames(m: mujoco.MjModel) -> dict[str, np.ndarray]:

@@ -79,7 +79,8 @@ def model(m: Any) -> str:
   shown = ", ".join(batched[:4]) + (f" and {len(batched) - 4} of {len(declared) - 4} other fields" if len(batched) > 4 else "")
   batches = [f"batched: {shown}"] if batched else []
   named = repr(name) if name not in ("", _UNNAMED) else ""
-  return _listed("Model", named, m.layout.dtype, *_given(sizes), *options, *batches, size(m))
+  limits = [str(m.capacity)] if m.plan.collision.limits else []
+  return _listed("Model", named, m.layout.dtype, *_given(sizes), *limits, *options, *batches, size(m))
 
 
 def _extra(x: Any, spec: Any) -> bool:

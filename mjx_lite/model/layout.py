@@ -40,7 +40,7 @@ class Layout:
     self.dtype = dtype
     self.callbacks = NONE
     h = hashlib.blake2b(digest_size=16)
-    _feed(h, (sorted(self.static.items()), plan, sorted(pruned), tile, dtype))
+    feed(h, (sorted(self.static.items()), plan, sorted(pruned), tile, dtype))
     self.digest = h.digest()
     self._hash = hash(self.digest)
 
@@ -73,7 +73,7 @@ class Layout:
     return Layout, (self.static, self.plan, self.pruned, self.tile, self.dtype)
 
 
-def _feed(h: Any, x: Any) -> None:
+def feed(h: Any, x: Any) -> None:
   """Add a nested record to a hash, and make its arrays read-only."""
   if isinstance(x, np.ndarray):
     x.flags.writeable = False
@@ -82,8 +82,8 @@ def _feed(h: Any, x: Any) -> None:
   elif isinstance(x, tuple | list):
     h.update(f"{type(x).__name__}{len(x)}".encode())
     for item in x:
-      _feed(h, item)
+      feed(h, item)
   elif isinstance(x, dict):
-    _feed(h, sorted(x.items()))
+    feed(h, sorted(x.items()))
   else:
     h.update(repr(x).encode())

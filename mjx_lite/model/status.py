@@ -4,6 +4,7 @@ Traced values never raise exceptions. A stage that fails in a world sets the bit
 """
 
 import enum
+import functools
 
 import jax
 import jax.numpy as jnp
@@ -38,6 +39,9 @@ class Status(Replaceable):
 
   bits: jax.Array = array(dtype="int")  # of the last step
   count: jax.Array = array(len(Warning), dtype="int")  # since the last reset by the user
+  # the largest numbers in a step: of contacts, and of pairs within reach for each group in `Model.capacity.pair_max`; empty
+  # without capacities, which suffice if they are as large
+  most: jax.Array = array("nlimit", dtype="int")
 
 
 def clear_bits(status: Status) -> Status:
@@ -48,10 +52,24 @@ def clear_bits(status: Status) -> Status:
 def mark(status: Status, kind: Warning, where: jax.Array) -> Status:
   """Mark the worlds in which the mask `where` (W,) is true."""
   one_hot = (np.arange(len(Warning)) == kind).astype(status.count.dtype)[:, None]
-  return Status(
+  return status.replace(
     bits=status.bits | jnp.where(where, 1 << int(kind), 0).astype(status.bits.dtype),
     count=status.count + one_hot * where.astype(status.count.dtype),
   )
+
+
+def mark_found(status: Status, found: jax.Array, limits: tuple[int, ...]) -> Status:
+  """Record the numbers of contacts and of pairs within reach, and mark the worlds in which pairs do not fit.
+
+  Args:
+    status: the status before.
+    found: (nlimit, W) as in `Status.most`.
+    limits: (nlimit,) numbers that fit.
+  """
+  pairs = [x > limit for x, limit in list(zip(found, limits, strict=True))[1:]]
+  if pairs:
+    status = mark(status, Warning.PAIRFULL, functools.reduce(jnp.logical_or, pairs))
+  return status.replace(most=jnp.maximum(status.most, found))
 
 
 def merge(before: Status, after: Status) -> Status:
@@ -61,4 +79,4 @@ def merge(before: Status, after: Status) -> Status:
   """
   bits = before.bits | after.bits
   new = ((bits & ~before.bits) >> jnp.arange(len(Warning))[:, None]) & 1
-  return Status(bits=bits, count=before.count + new.astype(before.count.dtype))
+  return after.replace(bits=bits, count=before.count + new.astype(before.count.dtype))

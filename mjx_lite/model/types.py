@@ -19,6 +19,7 @@ from mjx_lite import errors
 from mjx_lite.math import quat
 from mjx_lite.model import above, describe, enums, fit
 from mjx_lite.model.bind import BoundFields, NamedElements
+from mjx_lite.model.capacity import Capacity
 from mjx_lite.model.layout import Layout
 from mjx_lite.model.option import Option, Statistic
 from mjx_lite.model.packing import Lazy
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 __all__ = ["INPUTS", "STATE", "Contact", "Data", "Model", "Option", "Statistic"]
 
 _DISABLE = enums.DisableBit
-_LARGEST_KERNEL = 1000  # largest contact slots times dofs for straight-line machine code
+LARGEST_KERNEL = 1000  # largest contact slots times dofs for straight-line machine code
 
 
 @pytree
@@ -184,9 +185,14 @@ class Model(NamedElements, Replaceable):
       return "contacts have capacities (ncon_max)"
     if not contacts.is_closed:
       return "contacts of hulls, height fields or distance fields are searched for, or pairs have a capacity (pair_max)"
-    if size > _LARGEST_KERNEL:
-      return f"{len(contacts.slot_row)} contact slots times {self.nv} dofs are more than {_LARGEST_KERNEL}"
+    if size > LARGEST_KERNEL:
+      return f"{len(contacts.slot_row)} contact slots times {self.nv} dofs are more than {LARGEST_KERNEL}"
     return ""
+
+  @property
+  def capacity(self) -> Capacity:
+    """Capacities of contacts as arguments of put_model: `put_model(mj_model, **m.capacity)`."""
+    return self.plan.collision.capacity
 
   @property
   def plan(self) -> "Plan":

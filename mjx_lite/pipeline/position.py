@@ -71,9 +71,8 @@ def factor_m(m: Model, d: Data) -> Data:
 def collision(m: Model, d: Data) -> Data:
   """Compute contacts."""
   c = driver.collide(m, d.geom_xpos, d.geom_xmat)
-  if m.plan.contact.chosen:
-    lost = status.mark(d.status, Warning.PAIRFULL, c.lost_pair)
-    d = d.replace(status=status.mark(lost, Warning.CONTACTFULL, c.lost_contact))
+  if c.found is not None:
+    d = d.replace(status=status.mark_found(d.status, c.found, m.plan.collision.limits))
   params = {k: x for k, x in c.params._asdict().items() if k not in ("margin", "gap")}
   params.update({k: x for k in ("geom", "dim", "adhesion") if (x := getattr(c, k)) is not None})
   if "geom_surfacevel" not in m.layout.pruned:

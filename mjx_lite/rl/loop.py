@@ -13,6 +13,7 @@ import tqdm
 import mjx_lite as mjx
 from mjx_lite.envs.base import Env
 from mjx_lite.envs.wrappers import wrap
+from mjx_lite.io.capacity import warn_of_shortage
 
 L = TypeVar("L")  # training state of an algorithm
 
@@ -30,6 +31,7 @@ def run(
   checkpoint: str | os.PathLike | None = None,
   every: int = 10,
   progress: Callable[[int, dict[str, float], Any], None] | None = None,
+  look: Callable[[Any], None] = lambda worlds: None,
 ) -> tuple[Any, list[dict[str, float]]]:
   """Run the training loop: call the compiled iteration `iterations` times.
 
@@ -45,6 +47,7 @@ def run(
     checkpoint: folder for checkpoints; training resumes from the latest checkpoint in this folder, if there is one.
     every: number of iterations between checkpoints; the last iteration always writes a checkpoint.
     progress: called after each iteration with the iteration's number, its entry of the curve, and the learner.
+    look: called after each iteration with the state of the environments.
 
   Returns:
     the learner and the learning curve, with one entry per iteration. The return of an iteration is NaN if no episode ended in
@@ -60,6 +63,7 @@ def run(
       if i and i % renew == 0:
         worlds = starts(worlds, for_starts)
       worlds, learner, report = program(worlds, learner, for_iteration)
+      look(worlds)
       report = {k: float(v) for k, v in jax.device_get(report).items()}
       curve.append({"steps": (i + 1) * steps, **report})
       bar.set_postfix(_shown(curve))
@@ -184,9 +188,12 @@ def train(
   def iterate(state, learner, key):
     return algorithm.iterate(worlds, state, learner, key)
 
+  def look(state):
+    warn_of_shortage(env.model, state.data, "train")
+
   return run(
     mjx.jit(iterate), state, learner, key, steps=config.worlds * unroll, starts=starts,
-    renew=-(-config.episode_length // unroll), **run_options,
+    renew=-(-config.episode_length // unroll), look=look, **run_options,
   )  # fmt: skip
 
 

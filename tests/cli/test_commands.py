@@ -18,8 +18,10 @@ import numpy as np
 import pytest
 from mujoco import viewer
 
+import mjx_lite as mjx
 from mjx_lite import viz
 from mjx_lite.cli import COMMANDS, common, inspect, main, view
+from mjx_lite.io import capacity
 from mjx_lite.testing import compare
 from mjx_lite.viz import backend, draw
 
@@ -191,13 +193,26 @@ class _Wrong:
   """C itself, but for one component of one dof's acceleration."""
 
   def __init__(self, mj_model):
-    self.mj_model = mj_model
+    self.mj_model, self.m = mj_model, mjx.put_model(mj_model)
 
   def step(self, state):
     d = compare._state_only(self.mj_model, state)
     mujoco.mj_step(self.mj_model, d)
     d.qacc[0] += 1
     return d
+
+
+def test_contacts_that_do_not_fit_are_told(tmp_path, capsys, monkeypatch):
+  monkeypatch.setattr(capacity, "choose", lambda *x: mjx.Capacity(ncon_max=1))
+  balls = "".join(f'<body pos="{k} 0 .09"><freejoint/><geom size=".1"/></body>' for k in range(3))
+  (path := tmp_path / "balls.xml").write_text(
+    f'<mujoco><worldbody><geom type="plane" size="9 9 1"/>{balls}</worldbody></mujoco>'
+  )
+  assert main(["bench", str(path), "--worlds", "2", "--steps", "2", "--repeats", "1"]) == 0
+  text = " ".join(capsys.readouterr().err.split())
+  assert "in 2 of 2 worlds" in text and "put_model(m, ncon_max=3) would have sufficed" in text
+  assert main(["inspect", str(path), "--no-times"]) == 0
+  assert "contact slots: 1, as of put_model(m, ncon_max=1)" in capsys.readouterr().out
 
 
 def test_check_of_the_shipped_humanoid(capsys):
@@ -211,7 +226,7 @@ def test_check_names_the_first_difference(capsys, monkeypatch):
     """C itself, but for one component of one body's position."""
 
     def __init__(self, mj_model):
-      self.mj_model = mj_model
+      self.mj_model, self.m = mj_model, mjx.put_model(mj_model)
 
     def step(self, state):
       import mujoco

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from mjx_lite.collision import pairs
-from mjx_lite.io.model import _fields
+from mjx_lite.io import fields
 
 KINDS = ("sphere", "capsule", "ellipsoid", "cylinder", "box")
 
@@ -41,7 +41,7 @@ def test_contacts_stand_in_the_order_of_the_candidates(midphase):
     model = heap(rng, midphase)
     data = mujoco.MjData(model)
     mujoco.mj_forward(model, data)
-    candidates = pairs.candidates(_fields(model), model.opt.disableflags)
+    candidates = pairs.candidates(fields.every(model), model.opt.disableflags)
     place = {(p.geom1, p.geom2): k for k, p in enumerate(candidates)}
     met = [place[c.geom1, c.geom2] for c in data.contact]
     assert met == sorted(met)

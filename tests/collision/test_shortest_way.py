@@ -19,7 +19,7 @@ from mjx_lite.batching import worlds
 from mjx_lite.collision.convex import convex, hulls, shortest
 from mjx_lite.collision.convex.hulls import GeomHulls
 from mjx_lite.collision.shapes import Shape
-from mjx_lite.io.model import _fields
+from mjx_lite.io import fields
 from mjx_lite.ops import lanes
 
 ITERATIONS = 50
@@ -47,7 +47,7 @@ def _hulls() -> tuple[hulls.Hulls, dict[int, int]]:
   asset = "".join(f'<mesh name="m{n}" vertex="{" ".join(map(repr, oracle.hull(n).ravel().tolist()))}"/>' for n in counts)
   geoms = "".join(f'<geom type="mesh" mesh="m{n}"/>' for n in counts)
   model = mujoco.MjModel.from_xml_string(f"<mujoco><asset>{asset}</asset><worldbody>{geoms}</worldbody></mujoco>")
-  return hulls.plan(_fields(model), np.arange(model.nmesh), np.zeros(0, int)), {n: k for k, n in enumerate(counts)}
+  return hulls.plan(fields.every(model), np.arange(model.nmesh), np.zeros(0, int)), {n: k for k, n in enumerate(counts)}
 
 
 @functools.cache

@@ -6,7 +6,7 @@ import mujoco
 import numpy as np
 
 from mjx_lite.collision.convex import hulls as hulls_
-from mjx_lite.io.model import _fields
+from mjx_lite.io import fields
 
 
 def _frustum(corners: int) -> np.ndarray:
@@ -52,7 +52,7 @@ def hulls(type_a: str, type_b: str) -> list[hulls_.GeomHulls | None]:
   """Hulls of the two geoms, None for one that is no mesh."""
   m = model(type_a, type_b)
   mesh = [int(m.geom_dataid[g]) if m.geom_type[g] == mujoco.mjtGeom.mjGEOM_MESH else -1 for g in (0, 1)]
-  tables = hulls_.plan(_fields(m), np.array([x for x in mesh if x >= 0], int))
+  tables = hulls_.plan(fields.every(m), np.array([x for x in mesh if x >= 0], int))
   return [None if x < 0 else hulls_.GeomHulls(tables, tables.start[[x]], tables.nvert[[x]]) for x in mesh]
 
 

@@ -11,6 +11,8 @@ from typing import NamedTuple
 import mujoco
 import numpy as np
 
+from mjx_lite.cli import common
+
 _WALKERS = "locomotion/walkers/assets"
 # name -> package, file; the last of the packages comes with mjx_lite[test], the others with mjx_lite[robots]
 ROBOTS = {
@@ -98,13 +100,31 @@ def sample(model: mujoco.MjModel, number: int, seed: int = 0, every: float = 0.2
     data.ctrl[:] = rng.uniform(low, high)
     data.qfrc_applied[:] = 5 * rng.normal(size=model.nv) * model.dof_M0
     mujoco.mj_step(model, data, max(1, round(every / model.opt.timestep)))
-    seen, given = mujoco.MjData(model), (model.opt.ccd_tolerance, model.opt.ccd_iterations)
-    seen.qpos[:], seen.mocap_pos[:], seen.mocap_quat[:] = data.qpos, data.mocap_pos, data.mocap_quat
-    mujoco.mj_kinematics(model, seen)
-    mujoco.mj_comPos(model, seen)
-    model.opt.ccd_tolerance, model.opt.ccd_iterations = 1e-12, 500
-    mujoco.mj_collision(model, seen)
-    model.opt.ccd_tolerance, model.opt.ccd_iterations = given
-    qpos.append(seen.qpos.copy())
-    contacts.append((seen.contact.geom.copy(), seen.contact.dist.copy(), seen.contact.frame[:, :3].copy()))
+    qpos.append(data.qpos.copy())
+    contacts.append(_contacts(model, data))
   return States(np.array(qpos), contacts)
+
+
+def along(model: mujoco.MjModel, steps: int = 1000, every: int = 20) -> States:
+  """Every so many states of one trajectory from the start, under smooth random controls."""
+  data, qpos, contacts = mujoco.MjData(model), [], []
+  start(model, data)
+  for step, ctrl in enumerate(common.random_control(model, steps, 1, 0)[:, 0]):
+    data.ctrl[:] = ctrl
+    common.quiet(mujoco.mj_step, model, data)
+    if step % every == every - 1:
+      qpos.append(data.qpos.copy())
+      contacts.append(_contacts(model, data))
+  return States(np.array(qpos), contacts)
+
+
+def _contacts(model: mujoco.MjModel, data: mujoco.MjData) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+  """Geoms, distances and normals of the contacts of a configuration, searched to the end."""
+  seen, given = mujoco.MjData(model), (model.opt.ccd_tolerance, model.opt.ccd_iterations)
+  seen.qpos[:], seen.mocap_pos[:], seen.mocap_quat[:] = data.qpos, data.mocap_pos, data.mocap_quat
+  mujoco.mj_kinematics(model, seen)
+  mujoco.mj_comPos(model, seen)
+  model.opt.ccd_tolerance, model.opt.ccd_iterations = 1e-12, 500
+  mujoco.mj_collision(model, seen)
+  model.opt.ccd_tolerance, model.opt.ccd_iterations = given
+  return seen.contact.geom.copy(), seen.contact.dist.copy(), seen.contact.frame[:, :3].copy()

@@ -46,7 +46,7 @@ def _batch(m, states):
 def test_few_and_many_contacts_are_solved_alike(solver, cone):
   """In worlds that are solved together all have few, or one has more, or many."""
   model = mujoco.MjModel.from_xml_string(_XML.format(solver, cone))
-  m, whole = mjx.put_model(model, ncon_max=ROOM), mjx.put_model(model)
+  m, whole = mjx.put_model(model, ncon_max=ROOM), mjx.put_model(model, ncon_max="all")
   first = m.plan.contact.first_slots
   found = first.ncon, first.first_slots.ncon, first.first_slots.first_slots, whole.plan.contact.first_slots
   assert found == (68, 32, None, None)

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from mjx_lite.math import safe
 from mjx_lite.ops import linear
 
-_PARALLEL = 0.05  # sine of the angle below which two edges count as parallel: their cross product is then no axis
+PARALLEL = 0.05  # sine of the angle below which two edges count as parallel: their cross product is then no axis
 
 
 def separation(offset: jax.Array, rotation: jax.Array, half_a: jax.Array, half_b: jax.Array) -> jax.Array:
@@ -41,6 +41,6 @@ def separation(offset: jax.Array, rotation: jax.Array, half_a: jax.Array, half_b
       (j, k), (p, q) = ((i + 1) % 3, (i + 2) % 3), ((n + 1) % 3, (n + 2) % 3)
       length = safe.sqrt(jnp.maximum(1 - r[i][n] * r[i][n], 0))
       reach = a[j] * size[k][n] + a[k] * size[j][n] + b[p] * size[i][q] + b[q] * size[i][p]
-      gap = (jnp.abs(t[k] * r[j][n] - t[j] * r[k][n]) - reach) / jnp.maximum(length, _PARALLEL)
-      gaps.append(jnp.where(length > _PARALLEL, gap, -jnp.inf))
+      gap = (jnp.abs(t[k] * r[j][n] - t[j] * r[k][n]) - reach) / jnp.maximum(length, PARALLEL)
+      gaps.append(jnp.where(length > PARALLEL, gap, -jnp.inf))
   return functools.reduce(jnp.maximum, gaps)
