@@ -57,18 +57,23 @@ def choose(m: mujoco.MjModel, s: dict[str, Any], values: dict[str, np.ndarray], 
 def _from_states(m: mujoco.MjModel, s: dict[str, Any], p: CollisionPlan) -> Capacity:
   """Choose capacities from states that C simulates."""
   found = states.simulate(m)
-  ncon_max = _roomy(found.ncon.max(initial=0))
+  ncon_max = int(_roomy(found.ncon, found.is_drawn))
   if 2 * ncon_max > len(p.slot_pair):
     return NO_BOUND
-  pairs = near.count(p, _overridden(m, s), found.xpos, found.xmat).max(axis=0, initial=0)
-  chosen = {g.name: _roomy(n) for g, n in zip(p.groups, pairs, strict=True) if g.bounded}
+  pairs = near.count(p, _overridden(m, s), found.xpos, found.xmat)
+  chosen = {g.name: _roomy(n, found.is_drawn[found.posed]) for g, n in zip(p.groups, pairs.T, strict=True) if g.bounded}
   sizes = {g.name: len(g.pair) for g in p.groups}
   return Capacity({k: n for k, n in chosen.items() if 2 * n <= sizes[k]}, ncon_max)
 
 
-def _roomy(n: int) -> int:
-  """Return a capacity for n contacts or pairs that states have, with room for more."""
-  return rounded(math.ceil(_HEADROOM * n) + _SPARE)
+def _roomy(n: np.ndarray, is_drawn: np.ndarray) -> int:
+  """Return a capacity for the numbers of contacts or pairs (n,) in states, with room for more.
+
+  The headroom counts where the start `is_drawn` (n,). At qpos0 and keyframes a robot may stand in the floor, with more contacts
+  than later.
+  """
+  drawn, given = (int(n[mask].max(initial=0)) for mask in (is_drawn, ~is_drawn))
+  return rounded(max(math.ceil(_HEADROOM * drawn), given) + _SPARE)
 
 
 def _overridden(m: mujoco.MjModel, s: dict[str, Any]) -> dict[str, Any]:

@@ -27,17 +27,21 @@ class States(NamedTuple):
 
   Attributes:
     ncon: (n,) number of contacts in each step.
-    xpos: (k, ngeom, 3) positions of the geoms in some of the steps [m].
+    is_drawn: (n,) whether the step's trajectory has a random start; others start at qpos0 or at a keyframe, as it is.
+    posed: (k,) indices of some of the steps.
+    xpos: (k, ngeom, 3) positions of the geoms in these steps [m].
     xmat: (k, ngeom, 3, 3) rotations of the geoms in these steps.
   """
 
   ncon: np.ndarray
+  is_drawn: np.ndarray
+  posed: np.ndarray
   xpos: np.ndarray
   xmat: np.ndarray
 
 
 def simulate(m: mujoco.MjModel) -> States:
-  """Simulate from qpos0 and the keyframes: as they are, with joints anywhere in their ranges, and turned and on the floor.
+  """Simulate from qpos0 and the keyframes: as they are; with joints anywhere in their ranges, on the floor; and turned.
 
   Controls are uniform in their ranges, in [-1, 1] without a range. C resets worlds that become unstable. A trajectory ends
   where C stops with an error, as for want of memory.
@@ -47,11 +51,11 @@ def simulate(m: mujoco.MjModel) -> States:
   low, high = np.where(m.actuator_ctrllimited[:, None], m.actuator_ctrlrange, [-1.0, 1.0]).T if m.nu else np.zeros((2, 0))
   length = int(np.clip(_STEPS // max(m.nv, 1), _FEWEST, _MOST)) // _STARTS
   seen = set(np.linspace(0, length - 1, _POSES, dtype=int).tolist())
-  ncon, xpos, xmat = [], [], []
+  ncon, is_drawn, posed, xpos, xmat = [], [], [], [], []
   handler = mujoco.get_mju_user_warning()
   mujoco.set_mju_user_warning(lambda _: None)
   try:
-    for _ in _starts(m, d, rng):
+    for drawn in _starts(m, d, rng):
       for step in range(length):
         if step % _HOLD == 0:
           d.ctrl[:] = rng.uniform(low, high)
@@ -59,13 +63,21 @@ def simulate(m: mujoco.MjModel) -> States:
           mujoco.mj_step(m, d)
         except mujoco.FatalError:
           break
-        ncon.append(d.ncon)
         if step in seen:
+          posed.append(len(ncon))
           xpos.append(d.geom_xpos.copy())
           xmat.append(d.geom_xmat.reshape(-1, 3, 3).copy())
+        ncon.append(d.ncon)
+        is_drawn.append(drawn)
   finally:
     mujoco.set_mju_user_warning(handler)
-  return States(np.array(ncon, int), np.reshape(xpos, (-1, m.ngeom, 3)), np.reshape(xmat, (-1, m.ngeom, 3, 3)))
+  return States(
+    ncon=np.array(ncon, int),
+    is_drawn=np.array(is_drawn, bool),
+    posed=np.array(posed, int),
+    xpos=np.reshape(xpos, (-1, m.ngeom, 3)),
+    xmat=np.reshape(xmat, (-1, m.ngeom, 3, 3)),
+  )
 
 
 def _with_fixed_options(m: mujoco.MjModel) -> mujoco.MjModel:
@@ -80,8 +92,8 @@ def _with_fixed_options(m: mujoco.MjModel) -> mujoco.MjModel:
   return m
 
 
-def _starts(m: mujoco.MjModel, d: mujoco.MjData, rng: np.random.Generator) -> Iterator[None]:
-  """Put the starts of the trajectories into the MjData, one after the other."""
+def _starts(m: mujoco.MjModel, d: mujoco.MjData, rng: np.random.Generator) -> Iterator[bool]:
+  """Put the starts of the trajectories into the MjData, one after the other; return whether a start is drawn."""
   for k in range(_STARTS):
     mujoco.mj_resetData(m, d)
     if key := (k // 4) % (m.nkey + 1):
@@ -89,8 +101,8 @@ def _starts(m: mujoco.MjModel, d: mujoco.MjData, rng: np.random.Generator) -> It
     if k % 4:
       _fold(m, d, rng, turned=k % 4 > 1)
       d.qvel[:] = rng.uniform(-1, 1, m.nv)
-    _lay(m, d, rng.uniform(0, _PRESSED * m.stat.meansize) * (k % 4 == 3), lowers=k % 4 > 0)
-    yield
+      _lay(m, d, rng.uniform(0, _PRESSED * m.stat.meansize) * (k % 4 == 3))
+    yield k % 4 > 0
 
 
 def _fold(m: mujoco.MjModel, d: mujoco.MjData, rng: np.random.Generator, turned: bool) -> None:
@@ -107,11 +119,8 @@ def _fold(m: mujoco.MjModel, d: mujoco.MjData, rng: np.random.Generator, turned:
       d.qpos[adr] = rng.uniform(-np.pi, np.pi)
 
 
-def _lay(m: mujoco.MjModel, d: mujoco.MjData, depth: float, lowers: bool) -> None:
-  """Move each free body up or down until the box of one of its geoms is `depth` [m] below the highest plane.
-
-  Bodies that are above the plane stay there unless `lowers`. Bodies below a plane are mistakes, which would have many contacts.
-  """
+def _lay(m: mujoco.MjModel, d: mujoco.MjData, depth: float) -> None:
+  """Move each free body up or down until the box of one of its geoms is `depth` [m] below the highest plane."""
   mujoco.mj_kinematics(m, d)
   mat, solid = d.geom_xmat.reshape(-1, 3, 3), (m.geom_contype | m.geom_conaffinity) > 0
   center = d.geom_xpos + np.einsum("gij,gj->gi", mat, m.geom_aabb[:, :3])
@@ -124,5 +133,5 @@ def _lay(m: mujoco.MjModel, d: mujoco.MjData, depth: float, lowers: bool) -> Non
       normal = mat[plane, :, 2]
       low = (center[geoms] - d.geom_xpos[plane]) @ normal - np.sum(np.abs(normal @ mat[geoms]) * m.geom_aabb[geoms, 3:], axis=1)
       heights.append(low.min() / normal[2])
-    if heights and (lowers or min(heights) < 0):
+    if heights:
       d.qpos[m.jnt_qposadr[joint] + 2] -= min(heights) + depth

@@ -83,9 +83,26 @@ def test_given_capacities_are_taken_as_they_are(monkeypatch):
 
 def test_slots_stay_where_few_would_be_saved(unchosen, monkeypatch):
   model = mujoco.MjModel.from_xml_path(HUMANOIDS)
-  crowd = states.States(np.array([300]), np.zeros((0, model.ngeom, 3)), np.zeros((0, model.ngeom, 3, 3)))
+  crowd = states.simulate(model)
+  crowd = crowd._replace(ncon=crowd.ncon + 300)
   monkeypatch.setattr(states, "simulate", lambda m: crowd)
   assert str(mjx.put_model(model).capacity) == "ncon_max='all'"
+
+
+def test_a_start_in_the_floor_fits():
+  """More contacts at qpos0 than the model ever has again."""
+  rng = np.random.default_rng(0)
+  shell = rng.normal(size=(200, 3))
+  shell *= 0.5 / np.linalg.norm(shell, axis=1, keepdims=True)
+  height = -np.sort(shell[:, 2])[40]
+  geoms = "".join(f'<geom pos="{x} {y} {z}" size=".002"/>' for x, y, z in shell)
+  body = f'<body pos="0 0 {height}"><freejoint/>{geoms}</body>'
+  model = mujoco.MjModel.from_xml_string(f'<mujoco><worldbody><geom type="plane" size="2 2 1"/>{body}</worldbody></mujoco>')
+  data = mujoco.MjData(model)
+  mujoco.mj_forward(model, data)
+  m = mjx.put_model(model)
+  assert 40 <= data.ncon <= m.plan.sizes["ncon"] < 100
+  assert not mjx.forward(m, mjx.make_data(m)).status.bits
 
 
 def test_another_process_chooses_the_same():
@@ -101,9 +118,9 @@ def test_round_off_changes_nothing(path, unchosen, monkeypatch):
   before = mjx.put_model(model).capacity
 
   def moved(m, d, rng):
-    for _ in starts(m, d, rng):
+    for drawn in starts(m, d, rng):
       d.qpos[:] += 1e-14 * np.sin(np.arange(m.nq))
-      yield
+      yield drawn
 
   monkeypatch.setattr(states, "_starts", moved)
   capacity._CHOSEN.clear()
