@@ -29,8 +29,8 @@ _DOUBLE = (
   ),
 )  # fmt: skip
 
-# a right angle as a sum of three parts; the first two, times a number of right angles, are exact up to 6,400 rad in single and up
-# to 1.6 million rad in double precision. sin r = r + r z S(z), cos r = 1 - z / 2 + z^2 C(z), z = r^2, up to 45 degrees
+# a right angle as a sum of three parts; the first two, times a number of right angles, are exact up to 6,400 rad in single and
+# up to 1.6 million rad in double precision. sin r = r + r z S(z), cos r = 1 - z / 2 + z^2 C(z), z = r^2, up to 45 degrees
 _SINGLE_ANGLE = (
   (1.5703125, 4.837512969970703125e-4, 7.54978995489188e-8),
   (-1.9515295891e-4, 8.3321608736e-3, -1.6666654611e-1),
