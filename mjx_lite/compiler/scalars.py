@@ -106,6 +106,11 @@ class Program:
       lines.append(f"{'  ' * self.depth[k]}%{k}: {kind or '-'} = {' '.join(words)}")
     return "\n".join(lines)
 
+  @property
+  def computed(self) -> frozenset[str]:
+    """Kinds of the numbers that are loaded or computed: a constant of another kind may remain from a conversion."""
+    return frozenset(kind for kind, op in zip(self.kind, self.op, strict=True) if op != "const")
+
   def verify(self) -> None:
     """Check that operands precede results, and that kinds and further data are those that the operations need.
 
@@ -371,7 +376,8 @@ def constants(closed: jex_core.ClosedJaxpr, inputs: Sequence[Any]) -> list[np.nd
   if not all(map(is_constant, inputs)) or sum(map(numbers, closed.jaxpr.eqns)) > MAX_CONSTANT:
     raise Unsupported("the program's inputs or results are not constants, or there are too many")
   p = Program()
-  values = [[p.value(k) for k in x.ravel().tolist()] for x in p.run(closed, list(map(p.constant, inputs)))]
+  known = [p.constant(np.asarray(x, a.dtype)) for x, a in zip(inputs, closed.in_avals, strict=True)]
+  values = [[p.value(k) for k in x.ravel().tolist()] for x in p.run(closed, known)]
   if any(None in x for x in values):
     raise Unsupported("a result is known only when the program runs")
   return [np.array(x, a.dtype).reshape(a.shape) for x, a in zip(values, closed.out_avals, strict=True)]

@@ -9,14 +9,14 @@ SWING = """<mujoco><worldbody><geom type="plane" size="1 1 .1"/><body pos="0 0 .
   <geom size=".06"/></body></body></worldbody></mujoco>"""
 
 
-def assert_close(got, want, tol=5e-4):
+def assert_close(got, want, tol=5e-4, double=1e-9):
   for (path, a), b in zip(jax.tree_util.tree_flatten_with_path(got)[0], jax.tree.leaves(want), strict=True):
     name = jax.tree_util.keystr(path)
     assert a.shape == b.shape and a.dtype == b.dtype, name
     a, b = np.asarray(a), np.asarray(b)
-    if b.dtype == np.float32:
-      scale = max(1.0, np.abs(b[np.isfinite(b)]).max(initial=0))
-      np.testing.assert_allclose(a, b, rtol=tol, atol=tol * scale, err_msg=name)
+    if b.dtype in (np.float32, np.float64):
+      scale, least = max(1.0, np.abs(b[np.isfinite(b)]).max(initial=0)), tol if b.dtype == np.float32 else double
+      np.testing.assert_allclose(a, b, rtol=least, atol=least * scale, err_msg=name)
     elif "niter" not in name:  # which round-off may change
       np.testing.assert_array_equal(a, b, err_msg=name)
 
@@ -56,17 +56,18 @@ FUNCTIONS = {
 }  # fmt: skip
 
 
-def assert_operation(name, run, seed):
+def assert_operation(name, run, seed, dtype=np.float32):
   """Of many values, among them 0, infinities and what is not a number; worlds that fill no block. run(function, x)."""
-  rng = np.random.default_rng(seed)
-  x = rng.normal(0, 1.5, (6, 37)).astype(np.float32)
+  rng, is_double = np.random.default_rng(seed), dtype == np.float64
+  x = rng.normal(0, 1.5, (6, 37)).astype(dtype)
   if name in ("exp", "expm1", "log"):
-    x = rng.uniform(-100, 95, x.shape).astype(np.float32)
-    x = np.exp(0.8 * x) if name == "log" else x * rng.choice([1, 1e-3], x.shape).astype(np.float32)
-    x[0, :8] = 0, np.inf, -np.inf, np.nan, 1, 0.999999, 1.000001, 88.7
+    x = rng.uniform(*((-740, 715) if is_double else (-100, 95)), x.shape).astype(dtype)
+    x = np.exp(0.8 * x) if name == "log" else x * rng.choice([1, 1e-3], x.shape).astype(dtype)
+    x[0, :8] = 0, np.inf, -np.inf, np.nan, 1, 0.999999, 1.000001, 709.7 if is_double else 88.7
+  tolerance, least = (3e-15, 1e-306) if is_double else (3e-6, 1e-37)
   for a, b in zip(run(FUNCTIONS[name], x), alone(FUNCTIONS[name], x), strict=True):
     assert a.dtype == b.dtype
-    np.testing.assert_allclose(a, b, rtol=3e-6, atol=1e-37 if name == "exp" else 3e-6)
+    np.testing.assert_allclose(a, b, rtol=tolerance, atol=least if name == "exp" else tolerance)
 
 
 def put_away(x):

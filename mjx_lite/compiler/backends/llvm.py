@@ -62,7 +62,7 @@ def call(p: Program, inputs: Sequence[jax.Array], outs: Sequence[np.ndarray], dt
   Arrays of many worlds are (worlds, ...), as users' arrays are, so that XLA moves nothing. Arrays of one world are (..., 1).
   """
   sizes = [x.size // worlds for x in inputs]
-  lanes = llvm_machine.lanes() // (2 if "d" in p.kind else 1)
+  lanes = llvm_machine.lanes() // (2 if "d" in p.computed else 1)
   functions, handler, size, used = kernel(p, sizes, outs, 1 if worlds == 1 else lanes)
   axis = 0 if worlds > 1 else -1
   shapes = [jax.ShapeDtypeStruct(wide(x.shape, worlds, axis), dtype) for x, dtype in zip(outs, dtypes, strict=True)]

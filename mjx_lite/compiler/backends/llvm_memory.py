@@ -26,7 +26,7 @@ def nbytes(kind: str) -> int:
 
 def block(p: Program) -> int:
   """Return the number of worlds whose inputs are transposed together: the floats of a cache line."""
-  return _ALIGNMENT // nbytes("d" if "d" in p.kind else "f")
+  return _ALIGNMENT // nbytes("d" if "d" in p.computed else "f")
 
 
 class Rows(NamedTuple):
@@ -58,9 +58,7 @@ class Memory:
 
   def __init__(self, p: Program, sizes: Sequence[int], outs: Sequence[np.ndarray], lanes: int):
     self.lanes, self.block, self._inputs = lanes, block(p) if lanes > 1 else 1, len(sizes)
-    read = [k for k in range(len(p.op)) if p.op[k] != "const"]
-    written = [int(x.flat[0]) for x in outs if x.size]
-    self.word = 8 if any(p.kind[k] in WIDE for k in (*read, *written)) else 4
+    self.word = 8 if WIDE & {*p.computed, *(p.kind[int(x.flat[0])] for x in outs if x.size)} else 4
     self.bases = {size: name for size, name in ((8, "%eight"), (4, "%four"), (1, "%one")) if size <= self.word}
     self.vector = {kind: f"<{lanes} x {t}>" for kind, t in TYPES.items()}
     self.slot: dict[int, int] = {}

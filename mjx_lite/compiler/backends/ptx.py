@@ -79,9 +79,9 @@ def kernel(p: Program, inputs: int, outs: Sequence[np.ndarray], worlds: int) -> 
   The indices count the inputs, the program's tables, and the results (n, worlds), in this order. The kernel's parameters are
   the addresses of the arrays that it reads or writes.
   """
-  wide = next((k for k, op in enumerate(p.op) if op != "const" and p.kind[k] in WIDE), None)
-  if wide is not None:
-    raise Unsupported(f"PTX code has no numbers of 64 bits, and {p.op[wide]} is {np.dtype(TYPES[p.kind[wide]])}")
+  if found := WIDE & p.computed:
+    names = ", ".join(sorted(TYPES[kind].__name__ for kind in found))
+    raise Unsupported(f"kernels of a GPU have no numbers of 64 bits ({names})")
   w = _Writer(p, inputs, worlds)
   first = inputs + len(p.tables)
 
