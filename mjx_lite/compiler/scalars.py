@@ -286,7 +286,9 @@ class Program:
     env.update((v, self.constant(c)) for v, c in zip(jaxpr.constvars, closed.consts, strict=True))
 
     def read(v):
-      return self.constant(np.asarray(v.val, v.aval.dtype)) if isinstance(v, jex_core.Literal) else env[v]
+      if not isinstance(v, jex_core.Literal):
+        return env[v]
+      return self.constant(np.asarray(v.val, v.aval.dtype))  # pyright: ignore[reportAttributeAccessIssue]
 
     for eqn in jaxpr.eqns:
       rule = RULES.get(eqn.primitive.name)

@@ -196,6 +196,32 @@ def test_functions_of_one_argument():
     program(lambda x: jax.lax.reduce_precision(x, 8, 23), x)
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_powers(dtype):
+  """Of all signs and sizes, to some units in the last place for each unit of the exponent."""
+  rng = np.random.default_rng(0)
+  x = np.concatenate([10 ** rng.uniform(-6, 6, 100), rng.uniform(-3, 3, 100), np.zeros(8), [np.inf, np.nan, 1, -2]]).astype(
+    dtype
+  )
+  y = np.concatenate([rng.uniform(-3, 3, 100), rng.integers(-5, 6, 100), np.arange(-2, 2, 0.5), [0.4, 0, np.nan, 0]]).astype(
+    dtype
+  )
+
+  def function(x, y):
+    return x**y, jnp.abs(x) ** 0.4, jnp.abs(x) ** -1.5
+
+  got, want = run(function, x[None], y[None]), function(jnp.asarray(x)[None], jnp.asarray(y)[None])
+  for a, b in zip(got, want, strict=True):
+    assert a.dtype == b.dtype
+    np.testing.assert_allclose(a, b, rtol=100 * np.finfo(dtype).eps)
+
+
+def test_unsigned_integers():
+  x = np.array([[7, 1 << 31, (1 << 32) - 1], [2, 3, 5]], np.uint32)
+  for a, b in zip(run(lambda x: (x[0] // x[1], x[0] % x[1]), x), (x[0] // x[1], x[0] % x[1]), strict=True):
+    np.testing.assert_array_equal(a, b)
+
+
 def test_integers_of_64_bits():
   """Beyond the range of 32 bits; and the least and the greatest of none."""
   x = np.array([[1 << 40, -7, 3 - (1 << 50), 5], [3, 2, 1 << 33, -4]])

@@ -216,8 +216,8 @@ class Function:
       return new(f"{_FLOAT[op]} {t} {', '.join(x)}")
     if kind in FLOATS and op == "rem":
       return new(f"frem {t} {', '.join(x)}")
-    if kind in SIGNED and op in ("rem", "div"):
-      return new(f"s{op} {t} {', '.join(x)}")
+    if kind not in (*FLOATS, "p") and op in ("rem", "div"):
+      return new(f"{'s' if kind in SIGNED else 'u'}{op} {t} {', '.join(x)}")
     if kind in FLOATS and op in _CALLS:
       name = f"@llvm.{_CALLS[op]}.v{self.lanes}f{8 * nbytes(kind)}"
       return new(f"call {t} {name}({t} {x[0]})")

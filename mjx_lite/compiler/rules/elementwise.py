@@ -223,6 +223,23 @@ def _log(p, eqn, x):
   return p.map("select", kind, p.map("ge", "p", x, const(0)), out, const(np.nan))
 
 
+@rule("pow")
+def _pow(p, eqn, x, y):
+  """Compute x to the power y as exp (y log |x|); the error is some |y log x| units in the last place."""
+  kind = kind_of(eqn.outvars[0].aval.dtype)
+  if any(kind_of(v.aval.dtype) != kind for v in eqn.invars):
+    raise Unsupported("operation pow has a rule only for two numbers of one type")
+  zero, one, half = (_one(p, v, kind) for v in (0, 1, 0.5))
+  out = _exp(p, eqn, p.map("mul", kind, y, _log(p, eqn, p.map("abs", kind, x))))
+  halves = p.map("mul", kind, y, half)
+  is_odd = p.map("ne", "p", halves, p.map("floor", kind, halves))
+  negative = p.map("select", kind, is_odd, p.map("neg", kind, out), out)
+  negative = p.map("select", kind, p.map("eq", "p", y, p.map("floor", kind, y)), negative, _one(p, np.nan, kind))
+  out = p.map("select", kind, p.map("lt", "p", x, zero), negative, out)
+  is_one = p.map("or", "p", p.map("eq", "p", y, zero), p.map("eq", "p", x, one))
+  return p.map("select", kind, is_one, one, out)
+
+
 @rule("expm1")
 def _expm1(p, eqn, x):
   """Compute expm1 by Kahan's formula (u - 1) x / log u with u = exp x, in which the errors cancel.

@@ -10,7 +10,7 @@ import numpy as np
 from mjx_lite.compiler.scalars import FLOATS, WIDE, Program, Unsupported, array, kind_of, rule
 
 _MAX_CHOICES = 64  # positions for a write at a computed index, which is compared with each position
-_MAX_SORTED = 32  # numbers
+_MAX_SORTED = 64  # numbers
 
 
 def _values(p, x):
