@@ -40,7 +40,12 @@ def test_a_step(name):
   m, d, qacc = scene(name, 19)
   assert count(STEP, m, d) == 1
   got = jax.jit(STEP)(m, d)
-  straight.assert_close(got, by_xla(STEP, m, d), double=1e-7)
+
+  def unmarked(d):  # round-off decides whether a tolerance of zero is reached
+    kind, status = mjx.Warning.SOLVER, d.status
+    return d.replace(status=status.replace(bits=status.bits & ~(1 << kind), count=status.count.at[..., kind].set(0)))
+
+  straight.assert_close(unmarked(got), unmarked(by_xla(STEP, m, d)), double=1e-7)
   assert (np.abs(got.qacc - qacc).max(axis=1) < 1e-8 * (1 + np.abs(qacc).max(axis=1))).all()
 
 
@@ -106,6 +111,28 @@ def test_a_float32_model_has_all_lanes(monkeypatch):
   monkeypatch.setattr(llvm, "kernel", lambda *args: lanes.append(args[-1]) or kernel(*args))
   straight.assert_close(jax.jit(STEP)(m, d), by_xla(STEP, m, d))
   assert lanes == [llvm_machine.lanes()]
+
+
+def test_arm64(monkeypatch):
+  """LLVM makes ARM's vectors of two numbers, and calls only what a C library has."""
+  from llvmlite import binding
+
+  binding.initialize_all_targets()
+  binding.initialize_all_asmprinters()
+  m = mjx.put_model(mujoco.MjModel.from_xml_string(straight.SWING))
+  d = jax.tree.map(lambda x: jnp.stack([x] * 5), mjx.make_data(m))
+  assert llvm.is_on()  # the probe runs here
+  found = []
+  monkeypatch.setattr(llvm_machine, "lanes", lambda: 4)
+  monkeypatch.setattr(llvm_machine, "target", lambda functions, entry: found.append((functions, entry)) or "mjx_lite_none")
+  assert count(jax.vmap(lambda m, d: mjx.step(m, d), in_axes=(None, 0)), m, d) == 1
+  (text,) = llvm_machine.modules(*found[0], workers=1)
+  machine = binding.Target.from_triple("aarch64-unknown-linux-gnu").create_target_machine(opt=1)
+  assembly = machine.emit_assembly(binding.parse_assembly(text, binding.create_context()))
+  assert len(re.findall(r"fm(?:ul|la|ls)\s+v\d+\.2d", assembly)) > 100
+  called = set(re.findall(r"^\s+bl\s+(\w+)", assembly, re.MULTILINE))
+  own = r"part|take|give|work|task|leave|threads|schedule"
+  assert {x for x in called if not re.match(own, x)} <= {"fmod", "memcpy", "memset", "malloc", "free", "sched_yield"}
 
 
 @pytest.mark.core
