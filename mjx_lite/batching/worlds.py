@@ -101,7 +101,7 @@ def _why_no_kernels(m: Any, groups: int) -> str:
   if groups > 1:
     return "XLA may divide the worlds among devices; divide the worlds with rollout(devices=...) or jax.shard_map instead"
   slow = getattr(m, "why_no_kernel", "the first argument is no Model")
-  return slow or (llvm if jax.default_backend() == "cpu" else ptx).why_off()
+  return slow or (llvm.why_off() if jax.default_backend() == "cpu" else ptx.why_off(m.layout.dtype))
 
 
 def _avals(leaves):

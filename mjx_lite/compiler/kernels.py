@@ -165,7 +165,9 @@ class Kernels(NamedTuple):
     """Return the results of one kernel."""
     p = Program()
     arguments = [
-      p.constant(x) if x.shape == a.shape and scalars.is_constant(x) else p.inputs(k, a.shape, a.dtype, x.shape != a.shape)
+      p.constant(np.asarray(x, a.dtype))  # a literal of Python's has no dtype of its own
+      if x.shape == a.shape and scalars.is_constant(x)
+      else p.inputs(k, a.shape, a.dtype, x.shape != a.shape)
       for k, (x, a) in enumerate(zip(inputs, closed.in_avals, strict=True))
     ]
     outs = p.run(closed, arguments)

@@ -24,8 +24,9 @@ MAX_NODES = 400_000  # numbers of a program
 MAX_ITERATIONS = 64  # iterations of a loop that is unrolled in a kernel
 MAX_CONSTANT = 1024  # numbers of an array whose values are known
 
-KINDS = {"float32": "f", "int32": "i", "uint32": "u", "bool": "p"}
-TYPES = {"f": np.float32, "i": np.int32, "u": np.uint32, "p": np.bool_}
+KINDS = {"float32": "f", "float64": "d", "int32": "i", "int64": "l", "uint32": "u", "uint64": "v", "bool": "p"}
+TYPES = {"f": np.float32, "d": np.float64, "i": np.int32, "l": np.int64, "u": np.uint32, "v": np.uint64, "p": np.bool_}
+FLOATS, SIGNED, WIDE = frozenset("fd"), frozenset("il"), frozenset("dlv")  # kinds: floats, signed integers, numbers of 64 bits
 _COMMUTES = frozenset(("add", "mul", "min", "max", "and", "or", "xor", "eq", "ne"))
 COMPARES = frozenset(("eq", "ne", "lt", "le", "gt", "ge"))
 
@@ -75,7 +76,7 @@ class Program:
 
   Attributes:
     op: name of the operation that computes each number.
-    kind: type of each number: f, i, u or p, for float32, int32, uint32 or bool.
+    kind: type of each number, a key of `TYPES`.
     args: operands of each number, as indices into the list.
     depth: number of loops around each number, 0 outside of loops.
     payload: further data of some operations, by number: the value of a constant, a `Load`, a `Loop`, or, for a number after a
@@ -105,6 +106,11 @@ class Program:
       lines.append(f"{'  ' * self.depth[k]}%{k}: {kind or '-'} = {' '.join(words)}")
     return "\n".join(lines)
 
+  @property
+  def computed(self) -> frozenset[str]:
+    """Kinds of the numbers that are loaded or computed: a constant of another kind may remain from a conversion."""
+    return frozenset(kind for kind, op in zip(self.kind, self.op, strict=True) if op != "const")
+
   def verify(self) -> None:
     """Check that operands precede results, and that kinds and further data are those that the operations need.
 
@@ -113,10 +119,11 @@ class Program:
     """
     for k, (op, kind, args) in enumerate(zip(self.op, self.kind, self.args, strict=True)):
       kinds, data = [self.kind[a] for a in args if 0 <= a < k], _PAYLOADS.get(op)
+      allowed = ("",) if op in ("table", "loop") else "p" if op in COMPARES else TYPES
       wrong = (
         "an operand that comes later" if len(kinds) < len(args)
         else f"further data {self.payload.get(k)!r}" if data is not None and not isinstance(self.payload.get(k), data)
-        else f"the kind {kind!r}" if kind not in ("" if op in ("table", "loop") else "fiup") or (op in COMPARES and kind != "p")
+        else f"the kind {kind!r}" if kind not in allowed
         else f"operands of the kinds {kinds}" if (op == "select" and kinds != ["p", kind, kind])
         or (op in _COMMUTES | {"sub", "div"} and len(set(kinds)) > 1)
         else ""
@@ -143,7 +150,7 @@ class Program:
   def const(self, value: Any, kind: str) -> int:
     """Return the number of a constant."""
     value = TYPES[kind](value).item()
-    key = ("const", kind, struct.pack("f", value) if kind == "f" else value)
+    key = ("const", kind, struct.pack(kind, value) if kind in FLOATS else value)
     found = self._known.get(key)
     return self._new(key, "const", kind, (), 0, value) if found is None else found
 
@@ -279,7 +286,9 @@ class Program:
     env.update((v, self.constant(c)) for v, c in zip(jaxpr.constvars, closed.consts, strict=True))
 
     def read(v):
-      return self.constant(v.val) if isinstance(v, jex_core.Literal) else env[v]
+      if not isinstance(v, jex_core.Literal):
+        return env[v]
+      return self.constant(np.asarray(v.val, v.aval.dtype))  # pyright: ignore[reportAttributeAccessIssue]
 
     for eqn in jaxpr.eqns:
       rule = RULES.get(eqn.primitive.name)
@@ -369,7 +378,8 @@ def constants(closed: jex_core.ClosedJaxpr, inputs: Sequence[Any]) -> list[np.nd
   if not all(map(is_constant, inputs)) or sum(map(numbers, closed.jaxpr.eqns)) > MAX_CONSTANT:
     raise Unsupported("the program's inputs or results are not constants, or there are too many")
   p = Program()
-  values = [[p.value(k) for k in x.ravel().tolist()] for x in p.run(closed, list(map(p.constant, inputs)))]
+  known = [p.constant(np.asarray(x, a.dtype)) for x, a in zip(inputs, closed.in_avals, strict=True)]
+  values = [[p.value(k) for k in x.ravel().tolist()] for x in p.run(closed, known)]
   if any(None in x for x in values):
     raise Unsupported("a result is known only when the program runs")
   return [np.array(x, a.dtype).reshape(a.shape) for x, a in zip(values, closed.out_avals, strict=True)]
@@ -401,10 +411,10 @@ def _choice(op: str, value: Any, unknown: int, known: int, negated: Callable[[],
 
 _FOLDED: dict[str, Callable[..., Any]] = {
   "add": operator.add, "sub": operator.sub, "mul": operator.mul, "neg": lambda x: -x, "abs": abs, "min": np.minimum,
-  "max": np.maximum, "floor": np.floor, "ceil": np.ceil, "round": np.round, "sqrt": np.sqrt, "not": lambda x: not x,
+  "max": np.maximum, "floor": np.floor, "ceil": np.ceil, "round": np.round, "sqrt": np.sqrt, "not": np.invert,
   "and": operator.and_, "or": operator.or_, "xor": operator.xor, "eq": operator.eq, "ne": operator.ne, "lt": operator.lt,
   "le": operator.le, "gt": operator.gt, "ge": operator.ge, "convert": lambda x: x,
-  "div": lambda a, b: a / b if isinstance(a, np.floating) else np.int32(int(a / b)) if b else np.int32(-1),
+  "div": lambda a, b: a / b if isinstance(a, np.floating) else (a - np.fmod(a, b)) // b if b else type(a)(-1),
   "rem": lambda a, b: np.fmod(a, b), "shl": lambda a, b: a << b, "shr": lambda a, b: a >> b,
 }  # fmt: skip
 

@@ -434,34 +434,36 @@ def _may_sum(shape: tuple[int, ...], plan: SumPlan) -> bool:
 
 
 def _scalar_sum(p, eqn, x):
-  return _scalar_mask_sum(p, eqn.params["plan"], x)
+  return _scalar_mask_sum(p, eqn.params["plan"], x, scalars.kind_of(eqn.outvars[0].aval.dtype))
 
 
 def _scalar_sum_of_product(p, eqn, a, b):
-  return _scalar_mask_sum(p, eqn.params["plan"], p.map("mul", "f", a, b))
+  kind = scalars.kind_of(eqn.outvars[0].aval.dtype)
+  return _scalar_mask_sum(p, eqn.params["plan"], p.map("mul", kind, a, b), kind)
 
 
-def _scalar_mask_sum(p, plan, x):
-  zeros = p.constant(np.zeros(x.shape[1:], np.float32))
+def _scalar_mask_sum(p, plan, x, kind):
+  number = scalars.TYPES[kind]
+  zeros = p.constant(np.zeros(x.shape[1:], number))
   if plan.weights is None:
-    rows = [[p.map("mul", "f", p.constant(np.float32(row[k])), x[k]) for k in np.flatnonzero(row)] for row in plan.matrix]
-    return np.stack([p.sum(r, "f") if r else zeros for r in rows]) if rows else x[:0]
-  row, column = (w.reshape(-1, *(1,) * (x.ndim - 1)).astype(np.float32) for w in plan.weights)
-  x = p.map("mul", "f", p.constant(column), x)
+    rows = [[p.map("mul", kind, p.constant(number(row[k])), x[k]) for k in np.flatnonzero(row)] for row in plan.matrix]
+    return np.stack([p.sum(r, kind) if r else zeros for r in rows]) if rows else x[:0]
+  row, column = (w.reshape(-1, *(1,) * (x.ndim - 1)).astype(number) for w in plan.weights)
+  x = p.map("mul", kind, p.constant(column), x)
   if plan.fetched is not None:
-    out = p.sum([scalars.take_rows(p, x, index, "f") for index in plan.fetched], "f")
+    out = p.sum([scalars.take_rows(p, x, index, kind) for index in plan.fetched], kind)
   else:
-    out = np.concatenate([_scalar_added(p, part, x) for part in plan.additions]) if plan.additions else x[:0]
-  return p.map("mul", "f", p.constant(row), out)
+    out = np.concatenate([_scalar_added(p, part, x, kind) for part in plan.additions]) if plan.additions else x[:0]
+  return p.map("mul", kind, p.constant(row), out)
 
 
-def _scalar_added(p, a, x):
+def _scalar_added(p, a, x, kind):
   parts = []
   for k in range(a.number):
     rows = list(x[a.col + k * a.step : a.col + (k + 1) * a.step] if a.step else x)
     for i, j in a.pairs.tolist():
-      rows.append(p.map("add", "f", rows[i], rows[j]))
-    parts += [rows[i] if i >= 0 else p.constant(np.zeros(x.shape[1:], np.float32)) for i in a.out.tolist()]
+      rows.append(p.map("add", kind, rows[i], rows[j]))
+    parts += [rows[i] if i >= 0 else p.constant(np.zeros(x.shape[1:], scalars.TYPES[kind])) for i in a.out.tolist()]
   return np.stack(parts) if parts else x[:0]
 
 

@@ -1,7 +1,8 @@
 """Trigonometric functions that XLA vectorizes; for the functions of `jnp`, XLA on CPU calls the C library for each number.
 
 Errors are a few units in the last place, in single and double precision. Source of the approximations: Cephes
-(S. L. Moshier, Methods and Programs for Mathematical Functions, 1989), `atanf`, `atan` and `sinf`.
+(S. L. Moshier, Methods and Programs for Mathematical Functions, 1989), `atanf`, `atan`, `sinf` and `sin`; of the right angle in
+double precision: fdlibm, `e_rem_pio2.c`.
 """
 
 import functools
@@ -28,39 +29,52 @@ _DOUBLE = (
   ),
 )  # fmt: skip
 
-# a right angle as a sum of three parts; the first two, times a number of right angles, are exact up to 6,400 rad
-_RIGHT_ANGLE = 1.5703125, 4.837512969970703125e-4, 7.54978995489188e-8
-# sin r = r + r z S(z), cos r = 1 - z / 2 + z^2 C(z), z = r^2, up to 45 degrees
-_SIN = -1.9515295891e-4, 8.3321608736e-3, -1.6666654611e-1
-_COS = 2.443315711809948e-5, -1.388731625493765e-3, 4.166664568298827e-2
+# a right angle as a sum of three parts; the first two, times a number of right angles, are exact up to 6,400 rad in single and
+# up to 1.6 million rad in double precision. sin r = r + r z S(z), cos r = 1 - z / 2 + z^2 C(z), z = r^2, up to 45 degrees
+_SINGLE_ANGLE = (
+  (1.5703125, 4.837512969970703125e-4, 7.54978995489188e-8),
+  (-1.9515295891e-4, 8.3321608736e-3, -1.6666654611e-1),
+  (2.443315711809948e-5, -1.388731625493765e-3, 4.166664568298827e-2),
+)
+_DOUBLE_ANGLE = (
+  (1.57079632673412561417, 6.07710050630396597660e-11, 2.02226624879595063154e-21),
+  (
+    1.58962301576546568060e-10, -2.50507477628578072866e-8, 2.75573136213857245213e-6, -1.98412698295895385996e-4,
+    8.33333333332211858878e-3, -1.66666666666666307295e-1,
+  ),
+  (
+    -1.13585365213876817300e-11, 2.08757008419747316778e-9, -2.75573141792967388112e-7, 2.48015872888517045348e-5,
+    -1.38888888888730564116e-3, 4.16666666666665929218e-2,
+  ),
+)  # fmt: skip
 
 
 @jax.custom_jvp
 def cos_sin(x: jax.Array) -> tuple[jax.Array, jax.Array]:
   """Return the cosine and the sine of angles [rad].
 
-  In single precision, the results for an angle above 6,400 rad are those of an angle that differs from it by at most two units
-  in the last place.
+  The results for an angle above 6,400 rad in single precision, or above 1.6 million rad in double precision, are those of an
+  angle that differs from it by at most two units in the last place.
   """
-  if x.dtype != jnp.float32:
-    return jnp.cos(x), jnp.sin(x)
-  quarters, r, z = linear.materialize(_remainder(x))
-  sin = r + r * z * _polynomial(_SIN, z)
-  cos = 1 - 0.5 * z + z * z * _polynomial(_COS, z)
+  right_angle, sine, cosine = _DOUBLE_ANGLE if x.dtype == jnp.float64 else _SINGLE_ANGLE
+  quarters, r, z = linear.materialize(_remainder(x, right_angle))
+  sin = r + r * z * _polynomial(sine, z)
+  cos = 1 - 0.5 * z + z * z * _polynomial(cosine, z)
   quarter = quarters - 4 * jnp.floor(0.25 * quarters)
   odd = (quarter == 1) | (quarter == 3)
   c, s = jnp.where(odd, sin, cos), jnp.where(odd, cos, sin)
   return jnp.where((quarter == 1) | (quarter == 2), -c, c), jnp.where(quarter >= 2, -s, s)
 
 
-def _remainder(x: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+def _remainder(x: jax.Array, right_angle: Sequence[float]) -> tuple[jax.Array, jax.Array, jax.Array]:
   """Return the number of right angles, the rest of the angle, and the square of the rest.
 
   The rest is clipped: a huge angle is not known to one right angle, so any rest is correct.
   """
-  quarters = jnp.round(x * np.float32(2 / np.pi))
-  r = functools.reduce(lambda rest, part: rest - quarters * np.float32(part), _RIGHT_ANGLE, x)
-  r = jnp.clip(r, np.float32(-0.8), np.float32(0.8))
+  number = x.dtype.type
+  quarters = jnp.round(x * number(2 / np.pi))
+  r = functools.reduce(lambda rest, part: rest - quarters * number(part), right_angle, x)
+  r = jnp.clip(r, number(-0.8), number(0.8))
   return quarters, r, r * r
 
 

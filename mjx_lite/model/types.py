@@ -179,8 +179,6 @@ class Model(NamedElements, Replaceable):
     """The first reason why a step is not tried as straight-line machine code; "" if there is no reason."""
     contacts = self.plan.collision
     size = len(contacts.slot_row) * self.nv
-    if self.layout.dtype != "float32":
-      return f"the model is {self.layout.dtype}, and machine code is float32"
     if contacts.compact is not None:
       return "contacts have capacities (ncon_max)"
     if not contacts.is_closed:

@@ -339,7 +339,8 @@ def _scalar_spread(p, eqn, x):
 
 
 def _scalar_total(p, eqn, x):
-  return p.fold("add", "f", x, [0]) if len(x) else p.constant(np.zeros(x.shape[1:], np.float32))
+  kind = scalars.kind_of(eqn.outvars[0].aval.dtype)
+  return p.fold("add", kind, x, [0]) if len(x) else p.constant(np.zeros(x.shape[1:], scalars.TYPES[kind]))
 
 
 def _scalar_repeat(p, eqn, x):
@@ -347,16 +348,17 @@ def _scalar_repeat(p, eqn, x):
 
 
 def _scalar_combine(p, eqn, a, x):
+  kind = scalars.kind_of(eqn.outvars[0].aval.dtype)
   if a.ndim == 3:
-    return np.stack([_scalar_product(p, *y) for y in zip(a, x, strict=True)])
-  return _scalar_product(p, a, x)
+    return np.stack([_scalar_product(p, *y, kind) for y in zip(a, x, strict=True)])
+  return _scalar_product(p, a, x, kind)
 
 
-def _scalar_product(p, a, x):
+def _scalar_product(p, a, x, kind):
   """Return the product of a matrix (n, k) and rows (k, ...)."""
-  none = p.constant(np.zeros(x.shape[1:], np.float32))
-  rows = [[p.map("mul", "f", np.broadcast_to(c, row.shape), row) for c, row in zip(line, x, strict=True)] for line in a]
-  return np.stack([p.sum(r, "f") if r else none for r in rows]) if rows else np.zeros((0, *x.shape[1:]), np.int64)
+  none = p.constant(np.zeros(x.shape[1:], scalars.TYPES[kind]))
+  rows = [[p.map("mul", kind, np.broadcast_to(c, row.shape), row) for c, row in zip(line, x, strict=True)] for line in a]
+  return np.stack([p.sum(r, kind) if r else none for r in rows]) if rows else np.zeros((0, *x.shape[1:]), np.int64)
 
 
 def _scalar_identity(p, eqn, x, *operands):

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from mjx_lite.constraint import limit
-from mjx_lite.math import quat, safe, vector
+from mjx_lite.math import quat, safe, trig, vector
 from mjx_lite.model.enums import ConstraintType, ObjType, SensorType
 from mjx_lite.model.types import Data, Model
 from mjx_lite.ops.select import rows, rows_or_zero
@@ -131,7 +131,8 @@ def camprojection(m: Model, d: Data, t: FrameTables) -> jax.Array:
   sensor, intrinsic = rows(m.cam_sensorsize, cam), rows(m.cam_intrinsic, cam)
   physical = (sensor[:, 0] != 0) & (sensor[:, 1] != 0)
   focal = intrinsic[:, :2].astype(jnp.float32) / jnp.where(physical[:, None], sensor, 1).astype(jnp.float32)  # as in C
-  by_angle = 0.5 / jnp.tan(rows(m.cam_fovy, cam) * (np.pi / 360)) * height
+  cos, sin = trig.cos_sin(rows(m.cam_fovy, cam) * (np.pi / 360))
+  by_angle = 0.5 * cos / sin * height
   fx, fy = (
     jnp.where(physical, (focal[:, k] * size.astype(np.float32)).astype(by_angle.dtype), by_angle)
     for k, size in enumerate((width, height))

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from mjx_lite.collision.query import ray
-from mjx_lite.math import safe, vector
+from mjx_lite.math import safe, trig, vector
 from mjx_lite.model.enums import ObjType, Projection, RayDataField
 from mjx_lite.model.types import Data, Model
 from mjx_lite.ops.select import join, rows
@@ -83,7 +83,8 @@ def _pixel_rays(m: Model, t: RayTables) -> tuple[jax.Array, jax.Array]:
   physical = jnp.all(sensor != 0, axis=1)[:, None]
   ratio = intrinsic.astype(jnp.float32) / jnp.where(physical, jnp.tile(sensor, (1, 2, 1)), 1).astype(jnp.float32)
   inner = (ratio * np.tile(size, (1, 2, 1)).astype(np.float32)).astype(fovy.dtype)  # in single precision, as in C
-  by_angle = 0.5 / jnp.tan(jnp.where(parallel, 45, fovy) * (np.pi / 360)) * size[:, 1]
+  cos, sin = trig.cos_sin(jnp.where(parallel, 45, fovy) * (np.pi / 360))
+  by_angle = 0.5 * cos / sin * size[:, 1]
   x = (middle - jnp.where(physical, inner[:, 2:], 0.5 * size)) / jnp.where(physical, inner[:, :2], by_angle[:, None])
   origin = jnp.where(parallel[:, None], jnp.stack([shift[:, 0], -shift[:, 1], zero], axis=1), 0)
   spread = jnp.where(parallel[:, None], 0, x)

@@ -17,6 +17,7 @@ import pytest
 import straight
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from lane_tests import by_xla, count, run, run_one_by_one, states
 from models import load
 
 import mjx_lite as mjx
@@ -25,36 +26,6 @@ from mjx_lite.compiler.backends import llvm, llvm_machine
 from mjx_lite.testing.compare import optimal
 
 pytestmark = pytest.mark.usefixtures("single_precision")
-
-
-def _states(mj_model, m, number, every=8):
-  """Data of some worlds, where a trajectory of C has been; and C's accelerations there."""
-  rng, c = np.random.default_rng(0), mujoco.MjData(mj_model)
-  states, qacc = [], []
-  for _ in range(number):
-    for _ in range(every):
-      c.ctrl[:] = rng.uniform(-0.3, 0.3, mj_model.nu)
-      mujoco.mj_step(mj_model, c)
-    states.append(mjx.put_data(m, c))
-    mujoco.mj_forward(mj_model, c)
-    qacc.append(c.qacc.copy())
-  return jax.tree.map(lambda *x: jnp.asarray(np.stack(x)), *states), np.stack(qacc)
-
-
-def _kernels(function, *args):
-  """How many kernels a function calls."""
-  return jax.jit(function).lower(*args).as_text().count("custom_call @mjx_lite_")
-
-
-def _by_xla(function, *args):
-  with pytest.MonkeyPatch.context() as patch:
-    patch.setattr(llvm, "_IS_WANTED", False)
-
-    def again(*a):  # another function: JAX remembers what it made of that one
-      return function(*a)
-
-    assert _kernels(again, *args) == 0
-    return jax.jit(again)(*args)
 
 
 SCENES = ("joints", "yielding", "actuators", "tendon_limits", "humanoid_mjx")
@@ -68,11 +39,11 @@ def test_a_step(scene):
   """All of Data, of as many worlds as fill a block and some more; and accelerations beside C's."""
   mj_model = optimal(load(scene))
   m = mjx.put_model(mj_model, dtype=np.float32)
-  d, qacc = _states(mj_model, m, 19)
+  d, qacc = states(mj_model, m, 19)
   step = jax.vmap(mjx.step, in_axes=(None, 0))
-  assert _kernels(step, m, d) == 1
+  assert count(step, m, d) == 1
   got = jax.jit(step)(m, d)
-  straight.assert_close(got, _by_xla(step, m, d))
+  straight.assert_close(got, by_xla(step, m, d))
   off = np.abs(got.qacc - qacc).max(axis=1) / (1 + np.abs(qacc).max(axis=1))
   assert np.median(off) < 2e-4 and off.max() < 2e-2, off
 
@@ -82,13 +53,13 @@ def test_worlds_are_as_alone(number):
   """However many fill no block, each is what it is among others."""
   mj_model = mujoco.MjModel.from_xml_string(straight.SWING)
   m = mjx.put_model(mj_model)
-  d, _ = _states(mj_model, m, 33)
+  d, _ = states(mj_model, m, 33)
   step = jax.jit(jax.vmap(mjx.step, in_axes=(None, 0)))
   want, first = step(m, d), jax.tree.map(lambda x: x[:number], d)
   for a, b in zip(jax.tree.leaves(step(m, first)), jax.tree.leaves(want), strict=True):
     np.testing.assert_allclose(a, b[:number], rtol=2e-6, atol=2e-6)
   one, alone = jax.tree.map(lambda x: x[number - 1], d), jax.jit(mjx.step)
-  assert _kernels(mjx.step, m, one) == 1
+  assert count(mjx.step, m, one) == 1
   for a, b in zip(jax.tree.leaves(alone(m, one)), jax.tree.leaves(want), strict=True):
     np.testing.assert_allclose(a, b[number - 1], rtol=2e-6, atol=2e-6)
 
@@ -97,7 +68,7 @@ def test_models_of_their_own():
   """Each world with a mass and a time step of its own: what all share is the rest of the model."""
   mj_model = mujoco.MjModel.from_xml_string(straight.SWING)
   m = mjx.put_model(mj_model)
-  d, _ = _states(mj_model, m, 19)
+  d, _ = states(mj_model, m, 19)
   share = jnp.linspace(0.5, 1.5, 19)
 
   def step(m, d, share):
@@ -105,8 +76,8 @@ def test_models_of_their_own():
     return mjx.step(m, d).qvel
 
   step = jax.vmap(step, in_axes=(None, 0, 0))
-  assert _kernels(step, m, d, share) == 1
-  straight.assert_close(jax.jit(step)(m, d, share), _by_xla(step, m, d, share))
+  assert count(step, m, d, share) == 1
+  straight.assert_close(jax.jit(step)(m, d, share), by_xla(step, m, d, share))
 
 
 @pytest.mark.parametrize("integrator", ["Euler", "RK4"])
@@ -115,10 +86,10 @@ def test_a_rollout(integrator, monkeypatch):
   monkeypatch.setattr(llvm, "LOOP", 1000)
   mj_model = mujoco.MjModel.from_xml_string(straight.SWING.replace("<mujoco>", f'<mujoco><option integrator="{integrator}"/>'))
   m = mjx.put_model(mj_model)
-  d, _ = _states(mj_model, m, 19)
+  d, _ = states(mj_model, m, 19)
   rollout = jax.vmap(lambda m, d: mjx.rollout(m, d, steps=30, record=("qpos", "time")), in_axes=(None, 0))
-  assert _kernels(rollout, m, d) == (1 if integrator == "Euler" else 3)
-  straight.assert_close(jax.jit(rollout)(m, d), _by_xla(rollout, m, d))
+  assert count(rollout, m, d) == (1 if integrator == "Euler" else 3)
+  straight.assert_close(jax.jit(rollout)(m, d), by_xla(rollout, m, d))
 
 
 HINGE = "<mujoco><worldbody><body><joint axis='0 1 0' damping='.1'/><geom size='.1' pos='0 0 -.5'/></body></worldbody></mujoco>"
@@ -134,12 +105,12 @@ def test_a_long_rollout_of_a_small_model(steps):
   def end(v):
     return jax.vmap(lambda d: mjx.rollout(m, d, steps=steps)[0].qpos)(d.replace(qvel=v))
 
-  assert _kernels(end, d.qvel) == 1
+  assert count(end, d.qvel) == 1
   assert ("while" in jax.jit(end).lower(d.qvel).as_text()) == (steps > 64)
-  straight.assert_close(jax.jit(end)(d.qvel), _by_xla(end, d.qvel))
+  straight.assert_close(jax.jit(end)(d.qvel), by_xla(end, d.qvel))
   slope = jax.grad(lambda v: end(v).sum())
   assert mjx.jit(slope).lower(d.qvel).as_text().count("custom_call @mjx_lite_") > 0
-  straight.assert_close(mjx.jit(slope)(d.qvel), _by_xla(slope, d.qvel))
+  straight.assert_close(mjx.jit(slope)(d.qvel), by_xla(slope, d.qvel))
 
 
 _ROLLOUT = jax.vmap(lambda m, d: mjx.rollout(m, d, steps=10, record=("qpos",)), in_axes=(None, 0))
@@ -159,7 +130,7 @@ def test_gradient(case, monkeypatch):
   And no trace stays, as that of an attempt would.
   """
   m = mjx.put_model(mujoco.MjModel.from_xml_string(straight.SWING))
-  d, _ = _states(mujoco.MjModel.from_xml_string(straight.SWING), m, 19)
+  d, _ = states(mujoco.MjModel.from_xml_string(straight.SWING), m, 19)
 
   def energy(qvel, mass):
     start = m.replace(body_mass=mass), d.replace(qvel=qvel)
@@ -189,7 +160,7 @@ def test_what_is_constant_is_so_in_gradients(monkeypatch):
   """Loops that count with constants are written out where JAX found them outside of what is differentiated, too."""
   mj_model = load("transmissions")
   m = mjx.put_model(mj_model, dtype=np.float32)
-  d, _ = _states(mj_model, m, 3)
+  d, _ = states(mj_model, m, 3)
   assert llvm.is_on()  # the probe has kernels too
   kernel, operations = llvm.kernel, []
   monkeypatch.setattr(llvm, "kernel", lambda p, *args: operations.append(p.op) or kernel(p, *args))
@@ -204,35 +175,15 @@ def test_what_is_constant_is_so_in_gradients(monkeypatch):
 def test_a_bad_world_is_marked_alone():
   mj_model = mujoco.MjModel.from_xml_string(straight.SWING)
   m = mjx.put_model(mj_model)
-  d, _ = _states(mj_model, m, 19)
+  d, _ = states(mj_model, m, 19)
   d = d.replace(qvel=d.qvel.at[3, 0].set(jnp.nan))
   step = jax.vmap(mjx.step, in_axes=(None, 0))
   got = jax.jit(step)(m, d)
-  straight.assert_close(got, _by_xla(step, m, d))
+  straight.assert_close(got, by_xla(step, m, d))
   assert np.flatnonzero(np.asarray(got.status.count).sum(axis=-1)).tolist() == [3]
 
 
 # ------------------------------------------------------------------------------------------------------------ operations
-
-
-def _run(function, *args):
-  """A function of arrays (..., 1) in lanes, of arrays (..., worlds)."""
-  closed = jax.make_jaxpr(function)(*(jax.ShapeDtypeStruct((*x.shape[:-1], 1), x.dtype) for x in args))
-  p = scalars.Program()
-  width = args[0].shape[-1]
-  outs = p.run(closed, [p.inputs(k, (*x.shape[:-1], 1), x.dtype, width > 1) for k, x in enumerate(args)])
-  axis = 0 if width > 1 else -1
-
-  def run(*args):
-    made = llvm.call(p, [jnp.moveaxis(x, -1, axis) for x in args], outs, [a.dtype for a in closed.out_avals], width)
-    return [jnp.moveaxis(x, axis, -1) for x in made]
-
-  return jax.jit(run)(*args)
-
-
-def _run_one_by_one(function, x):
-  worlds = [_run(function, x[..., k : k + 1]) for k in range(x.shape[-1])]
-  return [np.concatenate(y, axis=-1) for y in zip(*worlds, strict=True)]
 
 
 @pytest.mark.parametrize("lanes", [1, 4, 8, 16])
@@ -242,7 +193,7 @@ def _run_one_by_one(function, x):
 def test_operations(name, lanes, seed):
   with pytest.MonkeyPatch.context() as patch:
     patch.setattr(llvm_machine, "lanes", lambda: lanes)
-    straight.assert_operation(name, _run if lanes > 1 else _run_one_by_one, seed)
+    straight.assert_operation(name, run if lanes > 1 else run_one_by_one, seed)
 
 
 @pytest.mark.parametrize("lanes", [4, 8])
@@ -250,7 +201,7 @@ def test_numbers_that_other_parts_want(monkeypatch, lanes):
   monkeypatch.setattr(llvm, "_PART", 10)
   monkeypatch.setattr(llvm_machine, "lanes", lambda: lanes)
   x = np.random.default_rng(0).normal(0, 1, (24, 33)).astype(np.float32)
-  for a, b in zip(_run(straight.put_away, x), straight.alone(straight.put_away, x), strict=True):
+  for a, b in zip(run(straight.put_away, x), straight.alone(straight.put_away, x), strict=True):
     np.testing.assert_allclose(a, b, rtol=2e-5, atol=2e-5)
 
 
@@ -266,7 +217,7 @@ def test_arrays_of_any_size_come_and_go(lanes, worlds, monkeypatch):
   def function(*xs):  # the first half of each too: of an array some numbers are read
     return [y for x in xs for y in (x[::-1] + 1, x[: (len(x) + 1) // 2] * 2, x > 0.5)]
 
-  for a, b in zip(_run(function, *xs), function(*xs), strict=True):
+  for a, b in zip(run(function, *xs), function(*xs), strict=True):
     np.testing.assert_array_equal(a, b)
 
 
@@ -299,7 +250,7 @@ def test_threads_share_the_worlds(threads, mode, room):
 
 
 @pytest.mark.parametrize("reverse", [False, True])
-def test_loops_of_kernels(reverse):
+def test_loops_ofcount(reverse):
   """A loop whose iterations are kernels: arrays that iterations read and make are per-world or shared."""
   rng = np.random.default_rng(0)
   worlds, length = 20, 3
@@ -329,7 +280,7 @@ def test_nothing_is_moved_before_or_after(jit):
   """A kernel reads and writes arrays as users have them: XLA transposes none, which it would compile one by one."""
   mj_model = load("humanoid_mjx")
   m = mjx.put_model(mj_model)
-  d, _ = _states(mj_model, m, 17, every=1)
+  d, _ = states(mj_model, m, 17, every=1)
   text = jit(jax.vmap(mjx.step, in_axes=(None, 0))).lower(m, d).compile().as_text()
   assert "custom-call" in text and not re.findall(r"(?<!\w)(transpose\(|\w*transpose\w* = )", text)
 
@@ -370,7 +321,7 @@ def test_what_is_not_a_number_stays_that():
   def both(x):
     return jnp.minimum(x[0], x[1]), jnp.maximum(x[0], x[1]), jnp.minimum(x, 2.5), jnp.maximum(2.5, x)
 
-  for a, b in zip(_run(both, x), straight.alone(both, x), strict=True):
+  for a, b in zip(run(both, x), straight.alone(both, x), strict=True):
     np.testing.assert_array_equal(a, b)
 
 
@@ -380,24 +331,24 @@ def test_what_is_not_a_number_stays_that():
 def test_too_long_a_step_is_xlas(monkeypatch):
   monkeypatch.setattr(llvm, "_MAX_OPERATIONS", 20)
   with pytest.raises(scalars.Unsupported, match=r"a kernel of \d+ operations"):
-    _run(lambda x: jnp.cumsum(x * x, 0), np.ones((20, 3), np.float32))
+    run(lambda x: jnp.cumsum(x * x, 0), np.ones((20, 3), np.float32))
   m = mjx.put_model(mujoco.MjModel.from_xml_string(straight.SWING))
   d = jax.tree.map(lambda x: jnp.stack([x] * 3), mjx.make_data(m))
   step = jax.vmap(mjx.step, in_axes=(None, 0))
   with pytest.warns(mjx.SlowPathWarning, match=r"step takes a slower path .* a kernel of \d+ operations"):
-    assert _kernels(step, m, d) == 0
+    assert count(step, m, d) == 0
   assert jax.jit(step)(m, d).qpos.shape == (3, 2)  # it is said once
 
 
 def test_models_that_are_xlas():
-  """Searches for contacts, capacities, and numbers of double precision."""
+  """Searches for contacts, and capacities."""
   swing = mujoco.MjModel.from_xml_string(straight.SWING)
   assert mjx.put_model(swing).fits_kernel
   assert not mjx.put_model(swing, ncon_max=1).fits_kernel
   assert not mjx.put_model(load("convex")).fits_kernel
   assert not mjx.put_model(load("pairs")).fits_kernel
   with jax.enable_x64(True):
-    assert not mjx.put_model(swing).fits_kernel and not llvm.is_on()
+    assert mjx.put_model(swing).fits_kernel
 
 
 @pytest.mark.parametrize("triple, vectors_of_four", [
@@ -422,7 +373,7 @@ def test_arm64(triple, vectors_of_four, monkeypatch):
     return llvm_machine.Target(f"{prefix}_none", size, used)
 
   monkeypatch.setattr(llvm_machine, "target", target)
-  assert _kernels(jax.vmap(lambda m, d: mjx.step(m, d), in_axes=(None, 0)), m, d) == 1
+  assert count(jax.vmap(lambda m, d: mjx.step(m, d), in_axes=(None, 0)), m, d) == 1
   (text,) = llvm_machine.modules(*found[0], workers=1)
   machine = binding.Target.from_triple(triple).create_target_machine(opt=1)
   assembly = machine.emit_assembly(binding.parse_assembly(text, binding.create_context()))
@@ -444,7 +395,7 @@ def test_a_processor_of_which_llvm_tells_nothing(monkeypatch):
   try:
     assert llvm_machine.lanes() == 4
     x = np.linspace(-1, 1, 10, dtype=np.float32).reshape(2, 5)
-    np.testing.assert_allclose(_run(lambda x: x * x + 1, x)[0], x * x + 1, rtol=1e-6)
+    np.testing.assert_allclose(run(lambda x: x * x + 1, x)[0], x * x + 1, rtol=1e-6)
   finally:
     llvm_machine.host.cache_clear()
 

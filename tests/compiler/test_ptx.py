@@ -188,6 +188,13 @@ def test_too_long_a_kernel(monkeypatch):
     _run(lambda x: jnp.cumsum(x * x, 0), np.ones((20, 3), np.float32))
 
 
+def test_numbers_of_64_bits():
+  """They are refused, with the reason; a model of float64 is not tried."""
+  with jax.enable_x64(True), pytest.raises(scalars.Unsupported, match=r"no numbers of 64 bits \(float64, int64\)"):
+    _run(lambda x: jnp.argmax(x, 0), np.ones((2, 3)))
+  assert "float64" in ptx.why_off("float64") and not ptx.why_off("float32")
+
+
 def test_too_many_numbers(monkeypatch):
   monkeypatch.setattr(scalars, "MAX_NODES", 10)
   with pytest.raises(scalars.Unsupported, match="more than 10 numbers"):

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import mjx_lite as mjx
+from mjx_lite.compiler.backends import llvm
 from mjx_lite.math.tree import mask_sum
 
 
@@ -34,7 +35,10 @@ def test_sums_by_bodies_are_those_of_the_dofs(spheres, worlds):
   np.testing.assert_allclose(mask_sum(sides.side_dof, x, y), sides.from_dofs(x, y, None), atol=1e-12)
 
 
-def test_programs_do_not_grow_with_the_contacts():
+def test_programs_do_not_grow_with_the_contacts(monkeypatch):
+  """Those that XLA compiles."""
+  monkeypatch.setattr(llvm, "_IS_WANTED", False)
+
   def lines(spheres):
     m = mjx.put_model(_model(spheres))
     d = jax.tree.map(lambda x: jnp.repeat(x[None], 16, axis=0), mjx.make_data(m))

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import mujoco
 import numpy as np
 import pytest
+from models import WATCHED
 
 import mjx_lite as mjx
 from mjx_lite.constraint import jacobian
@@ -15,6 +16,7 @@ SCENES = pathlib.Path(__file__).parents[1] / "scenes"
 SHIPPED = pathlib.Path(mjx.__file__).parent / "models" / "humanoid.xml"
 
 
+@WATCHED
 @pytest.mark.parametrize(
   ("path", "capacity", "many"),
   [

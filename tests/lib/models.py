@@ -17,6 +17,11 @@ SHIPPED = pathlib.Path(__file__).parents[2] / "mjx_lite" / "models"
 # compared in tests/collision and tests/sensor: C's own accuracy there is ccd_tolerance; capacities
 ELSEWHERE = ("convex", "hills", "pile", "sdf", "sensor_rays", "shapes")
 SCENE_NAMES = tuple(sorted(p.stem for p in SCENES.glob("*.xml") if p.stem not in ELSEWHERE))
+# models with a step or a stage that is too large for machine code, which the engine says
+LARGE = ("discrete",)
+TOO_LARGE = pytest.mark.filterwarnings("ignore:.*is too large:mjx_lite.errors.SlowPathWarning")
+# tests that watch a program by callbacks, which machine code has not
+WATCHED = pytest.mark.filterwarnings("ignore:.*debug_callback has no rule:mjx_lite.errors.SlowPathWarning")
 # real models nobody here wrote: name -> file in the package mujoco-mjx
 REAL = {
   "humanoid_mjx": "humanoid/humanoid.xml",

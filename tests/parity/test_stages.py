@@ -3,11 +3,14 @@
 import mujoco
 import numpy as np
 import pytest
-from models import OTHERS, REAL, SCENE_NAMES, SLOW, load
+from models import LARGE, OTHERS, REAL, SCENE_NAMES, SLOW, TOO_LARGE, load
 
 from mjx_lite.testing import compare
 
-NAMES = [pytest.param(n, marks=pytest.mark.slow) if n in SLOW else n for n in (*SCENE_NAMES, "humanoid", *REAL, *OTHERS)]
+NAMES = [
+  pytest.param(n, marks=[pytest.mark.slow] * (n in SLOW) + [TOO_LARGE] * (n in LARGE))
+  for n in (*SCENE_NAMES, "humanoid", *REAL, *OTHERS)
+]
 
 
 # P131

@@ -5,9 +5,12 @@ import mujoco
 import numpy as np
 import pytest
 from derivatives import assert_gradients
+from models import TOO_LARGE
 
 import mjx_lite as mjx
 from mjx_lite.testing import compare
+
+pytestmark = TOO_LARGE
 
 XML = """
 <mujoco>

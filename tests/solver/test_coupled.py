@@ -6,6 +6,7 @@ import mujoco
 import numpy as np
 import pytest
 from derivatives import assert_gradients
+from models import WATCHED
 
 import mjx_lite as mjx
 from mjx_lite.constraint import jacobian
@@ -121,6 +122,7 @@ def test_few_contacts_between_bodies(cone):
   np.testing.assert_allclose(d.qacc, qacc, rtol=1e-7, atol=1e-7 * np.abs(qacc).max())
 
 
+@WATCHED
 def test_few_contacts_between_bodies_need_no_conjugate_gradients(monkeypatch):
   """One solve a direction, however many slots there are; more where the contacts are not taken into the factor, or not all."""
   solves, directions, split = [], [], krylov.split_solve

@@ -7,7 +7,7 @@ import jax
 import mujoco
 import numpy as np
 import pytest
-from models import load
+from models import WATCHED, load
 
 import mjx_lite as mjx
 from mjx_lite.solver import operator
@@ -41,6 +41,7 @@ def iterations(name, solver, nstate=200):
   return np.asarray(solve(m, states)), np.array(theirs), exact
 
 
+@WATCHED
 @pytest.mark.parametrize(
   "cone, dtype",
   [

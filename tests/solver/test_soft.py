@@ -153,16 +153,18 @@ def test_symmetry(solver):
   """A box that falls flat: primal solvers keep the symmetry, the dual one breaks it; a tolerance ends them early."""
   model = mujoco.MjModel.from_xml_string("""<mujoco><worldbody><geom type="plane" size="1 1 .1"/>
     <body pos="0 0 .099"><freejoint/><geom type="box" size=".1 .1 .1"/></body></worldbody></mujoco>""")
-  model.opt.solver, model.opt.iterations, model.opt.tolerance = solver, 3, 0
+  is_primal = solver != mujoco.mjtSolver.mjSOL_PGS
+  model.opt.solver, model.opt.iterations, model.opt.tolerance = solver, 10 if is_primal else 3, 0
   m = mjx.put_model(model)
   d = mjx.make_data(m)
   d, forward = d.replace(qvel=d.qvel.at[2].set(-1.0)), mjx.jit(mjx.forward)
   coarse, d = forward(m.tree_replace({"opt.tolerance": jnp.asarray(1e6)}), d), forward(m, d)
   sideways = np.abs(np.asarray(d.qacc)[[0, 1, 3, 4, 5]]).max()
   assert d.qacc[2] > 10
-  if solver == mujoco.mjtSolver.mjSOL_PGS:
-    assert sideways > 1e-3
-  else:
+  if is_primal:
     assert sideways < 1e-10 * d.qacc[2]
+  else:
+    assert sideways > 1e-3
   # a primal solver that is at the optimum, to round-off, ends without a tolerance, too
-  assert coarse.solver_niter <= 1 and d.solver_niter == (3 if solver == mujoco.mjtSolver.mjSOL_PGS else 2)
+  assert coarse.solver_niter <= 1
+  assert d.solver_niter <= 3 if is_primal else d.solver_niter == 3

@@ -4,17 +4,17 @@ XLA compiles each operation to a loop over worlds. LLVM has to analyze the loop 
 from memory what an earlier loop wrote there. Here each number has one vector operation, in straight-line code, so that LLVM
 only has to choose registers. The code is cut into functions of a few hundred operations, as LLVM's time for a function grows
 faster than the function's length. The functions exchange numbers through memory of the kernel, which stays in the cache. A
-kernel processes blocks of as many worlds as a cache line has float32 numbers. Inputs are (worlds, n), as users' arrays are. A
-kernel transposes the inputs of a block, so that the lanes of a number are consecutive, and transposes its results back. A
-single world takes one lane.
+kernel processes blocks of as many worlds as a cache line has floats: 16, or 8 in double precision, with half as many lanes.
+Inputs are (worlds, n), as users' arrays are. A kernel transposes the inputs of a block, so that the lanes of a number are
+consecutive, and transposes its results back. A single world takes one lane.
 
 This module cuts a program into functions. `llvm_function.py` writes a function, `llvm_entry.py` writes the entry that XLA
 calls, `llvm_memory.py` is the layout of the memory, and `llvm_machine.py` compiles the assembly.
 
 XLA computes a program that has too many operations, or one without a scalar form, with the same results. XLA also computes
-numbers of double precision, worlds that may be divided among devices, and derivatives, except derivatives of many worlds
-together in a function that `mjx.jit` compiles (`worlds.py`). The environment variable MJX_LITE_KERNELS=0, when mjx_lite is
-imported, leaves everything to XLA.
+worlds that may be divided among devices, and derivatives, except derivatives of many worlds together in a function that
+`mjx.jit` compiles (`worlds.py`). The environment variable MJX_LITE_KERNELS=0, when mjx_lite is imported, leaves everything to
+XLA.
 
 Source: LLVM Language Reference Manual; XLA's FFI, whose binary interface XLA promises to keep (`xla/ffi/api/c_api.h`).
 """
@@ -30,7 +30,7 @@ from mjx_lite.compiler import workarounds
 from mjx_lite.compiler.backends import llvm_machine
 from mjx_lite.compiler.backends.llvm_entry import entry
 from mjx_lite.compiler.backends.llvm_function import Destination, Function, InCondition, InResult, InSlot, InState
-from mjx_lite.compiler.backends.llvm_memory import BLOCK, Memory
+from mjx_lite.compiler.backends.llvm_memory import Memory, block
 from mjx_lite.compiler.kernels import probe, wide
 from mjx_lite.compiler.scalars import Loop, Program, Unsupported
 
@@ -43,7 +43,7 @@ _PART = 500  # operations of a function
 
 
 def is_on() -> bool:
-  """Return whether steps run as such kernels: on CPU, if JAX has no numbers of double precision."""
+  """Return whether steps run as such kernels, on CPU."""
   return not why_off()
 
 
@@ -53,8 +53,6 @@ def why_off() -> str:
     return "the environment variable MJX_LITE_KERNELS is 0"
   if jax.default_backend() != "cpu":
     return "JAX's default device is not the CPU"
-  if jax.dtypes.canonicalize_dtype(np.float64) != np.float32:
-    return "JAX has 64-bit numbers (jax_enable_x64), and machine code has 32"
   return "" if workarounds.works(KERNELS) else "the probe of machine code failed"
 
 
@@ -71,11 +69,11 @@ def call(
   Arrays of many worlds are (worlds, ...), as users' arrays are, so that XLA moves nothing. Arrays of one world are (..., 1).
   """
   sizes = [x.size // worlds for x in inputs]
-  lanes = 1 if worlds == 1 else llvm_machine.lanes()
+  lanes = 1 if worlds == 1 else llvm_machine.lanes() // (2 if "d" in p.computed else 1)
   made = llvm_machine.target(name, _key(p, sizes, outs, lanes), lambda: kernel(p, sizes, outs, lanes))
   axis = 0 if worlds > 1 else -1
   shapes = [jax.ShapeDtypeStruct(wide(x.shape, worlds, axis), dtype) for x, dtype in zip(outs, dtypes, strict=True)]
-  threads = min(os.cpu_count() or 1, -(-worlds // BLOCK))
+  threads = min(os.cpu_count() or 1, -(-worlds // block(p)))
   arrays, memory = [*inputs, *p.tables], jax.ShapeDtypeStruct((made.size * threads,), np.uint8)
   return list(jax.ffi.ffi_call(made.name, [*shapes, memory])(*(arrays[k] for k in made.used)))[:-1]
 
@@ -105,7 +103,7 @@ def kernel(p: Program, sizes: Sequence[int], outs: Sequence[np.ndarray], lanes: 
 def _key(p: Program, sizes: Sequence[int], outs: Sequence[np.ndarray], lanes: int) -> str:
   """Return a text that determines what `kernel` returns: the program, and the numbers that go into the assembly."""
   program = p.op, p.kind, p.args, p.depth, p.payload, [x.shape for x in p.tables]
-  return repr((program, list(sizes), [x.tolist() for x in outs], lanes, BLOCK, _PART, _MAX_OPERATIONS))
+  return repr((program, list(sizes), [x.tolist() for x in outs], lanes, block(p), _PART, _MAX_OPERATIONS))
 
 
 class _Step(NamedTuple):

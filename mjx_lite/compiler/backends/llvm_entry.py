@@ -21,6 +21,10 @@ _CHUNK = 4  # rows that are transposed together
 # the threads that have begun, the number of worlds, and the addresses of the memory, of the arguments and of the results
 _NEXT, _DONE, _USERS, _BEGUN, _WORLDS, _MEMORY, _ARRAYS = range(0, 56, 8)
 
+_WORDS = """%g_words = mul i64 %g, 8
+%eight = getelementptr i8, ptr %memory, i64 %g_words
+"""
+
 _join = "\n".join
 
 
@@ -40,7 +44,7 @@ def entry(memory: Memory, calls: Sequence[str]) -> str:
     calls: lines that call the kernel's functions in order.
   """
   outs, used = len(memory.written), len(memory.used)
-  movers = [_mover(name, size, memory.block) for name in ("take", "give") for size in (1, 4)]
+  movers = [_mover(name, size, memory.block) for name in ("take", "give") for size in sorted(memory.bases)]
   parts = [*movers, _work(memory, calls), *((_task(memory), _schedule()) if has_threads(memory) else ())]
   return f"""{_join(parts)}
 define ptr @step(ptr %frame) {{
@@ -99,7 +103,7 @@ br label %group
 group:
 %g = phi i64 [0, %block], [%g_next, %grouped]
 %g_next = add i64 %g, {memory.lanes}
-%g_bytes = mul i64 %g, 4
+{_WORDS if memory.word == 8 else ""}%g_bytes = mul i64 %g, 4
 %four = getelementptr i8, ptr %memory, i64 %g_bytes
 %one = getelementptr i8, ptr %memory, i64 %g
 {_join(calls)}
@@ -294,12 +298,12 @@ def _mover(name: str, size: int, block: int) -> str:
   """
   is_take, t = name == "take", f"i{8 * size}"
   source, target = ("there", "here") if is_take else ("here", "there")
-  is_chunked = size == 4 and block % _CHUNK == 0
+  is_chunked = size > 1 and block % _CHUNK == 0
   return f"""define internal void @{name}{size}(ptr %block, ptr %array, i64 %rows, i64 %w, i64 %n, i64 %stride) #0 {{
 %before = mul i64 %w, %stride
 %begin = getelementptr {t}, ptr %array, i64 %before
 %most = sub i64 %n, 1
-{_chunks(is_take, block) if is_chunked else "br label %world"}
+{_chunks(is_take, size, block) if is_chunked else "br label %world"}
 world:
 %j = phi i64 [0, {"%choice" if is_chunked else "%0"}], [%j_next, %world_end]
 %j_next = add i64 %j, 1
@@ -327,9 +331,10 @@ ret void
 
 
 class _Lines:
-  """Writer of lines of code, with a name for each value."""
+  """Writer of lines of code, with a name for each value, for numbers of some bytes."""
 
-  def __init__(self):
+  def __init__(self, size: int):
+    self.size, self.type = size, f"i{8 * size}"
     self.lines: list[str] = []
 
   def new(self, text: str) -> str:
@@ -340,7 +345,8 @@ class _Lines:
   def shuffled(self, a: str, b: str, n: int, order: Iterable[int]) -> str:
     """Return the vector of the numbers at the positions `order` in the concatenation of two vectors of n numbers."""
     positions = [f"i32 {k}" for k in order]
-    return self.new(f"shufflevector <{n} x i32> {a}, <{n} x i32> {b}, <{len(positions)} x i32> <{', '.join(positions)}>")
+    t = f"<{n} x {self.type}>"
+    return self.new(f"shufflevector {t} {a}, {t} {b}, <{len(positions)} x i32> <{', '.join(positions)}>")
 
   def joined(self, parts: list[str], n: int) -> str:
     """Return the concatenation of vectors of n numbers; the number of vectors is a power of two."""
@@ -350,14 +356,17 @@ class _Lines:
     return parts[0]
 
 
-def _chunks(is_take: bool, block: int) -> str:
-  """Return the code of `_mover` for a full block of 4-byte numbers: `_CHUNK` rows at a time, the last rows possibly twice."""
-  code = _Lines()
-  worlds = [code.new("getelementptr i32, ptr %begin, i64 %chunk_row")]
+def _chunks(is_take: bool, size: int, block: int) -> str:
+  """Return the code of `_mover` for a full block of 4 or 8 bytes: `_CHUNK` rows at a time, the last rows possibly twice."""
+  code = _Lines(size)
+  worlds = [code.new(f"getelementptr {code.type}, ptr %begin, i64 %chunk_row")]
   for _ in range(block - 1):
-    worlds.append(code.new(f"getelementptr i32, ptr {worlds[-1]}, i64 %stride"))
+    worlds.append(code.new(f"getelementptr {code.type}, ptr {worlds[-1]}, i64 %stride"))
   first = code.new(f"mul i64 %chunk_row, {block}")
-  rows = [code.new(f"getelementptr i32, ptr %block, i64 {code.new(f'add i64 {first}, {k * block}')}") for k in range(_CHUNK)]
+  rows = []
+  for k in range(_CHUNK):
+    start = code.new(f"add i64 {first}, {k * block}")
+    rows.append(code.new(f"getelementptr {code.type}, ptr %block, i64 {start}"))
   (_take_chunk if is_take else _give_chunk)(code, worlds, rows)
   return f"""br label %choice
 choice:
@@ -378,18 +387,18 @@ br i1 %is_chunk, label %chunk, label %return"""
 def _take_chunk(code: _Lines, worlds: Sequence[str], rows: Sequence[str]) -> None:
   """Write the code that transposes `_CHUNK` numbers of each world, at the addresses `worlds`, to rows at `rows`."""
   block = len(worlds)
-  numbers = [code.new(f"load <{_CHUNK} x i32>, ptr {x}, align 4") for x in worlds]
+  numbers = [code.new(f"load <{_CHUNK} x {code.type}>, ptr {x}, align {code.size}") for x in worlds]
   n = _CHUNK**2  # numbers of _CHUNK worlds
   groups = [code.joined(numbers[k : k + _CHUNK], _CHUNK) for k in range(0, block, _CHUNK)]
   for i, row in enumerate(rows):
     pairs = [code.shuffled(a, b, n, range(i, 2 * n, _CHUNK)) for a, b in zip(groups[::2], groups[1::2], strict=True)]
-    code.lines.append(f"store <{block} x i32> {code.joined(pairs, 2 * _CHUNK)}, ptr {row}, align 4")
+    code.lines.append(f"store <{block} x {code.type}> {code.joined(pairs, 2 * _CHUNK)}, ptr {row}, align {code.size}")
 
 
 def _give_chunk(code: _Lines, worlds: Sequence[str], rows: Sequence[str]) -> None:
   """Write the code that transposes `_CHUNK` rows back: the inverse of `_take_chunk`."""
   block = len(worlds)
-  a, b, c, d = (code.new(f"load <{block} x i32>, ptr {x}, align 4") for x in rows)
+  a, b, c, d = (code.new(f"load <{block} x {code.type}>, ptr {x}, align {code.size}") for x in rows)
   halves = range(block // 2), range(block // 2, block)
   pairs = [
     [code.shuffled(x, y, block, [i for k in half for i in (k, k + block)]) for half in halves] for x, y in ((a, b), (c, d))
@@ -397,4 +406,4 @@ def _give_chunk(code: _Lines, worlds: Sequence[str], rows: Sequence[str]) -> Non
   for k, world in enumerate(worlds):
     half, i = divmod(2 * k, block)
     x = code.shuffled(pairs[0][half], pairs[1][half], block, (i, i + 1, i + block, i + block + 1))
-    code.lines.append(f"store <{_CHUNK} x i32> {x}, ptr {world}, align 4")
+    code.lines.append(f"store <{_CHUNK} x {code.type}> {x}, ptr {world}, align {code.size}")

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from mjx_lite.compiler.backends.llvm_memory import TYPES, Memory, Rows, nbytes
-from mjx_lite.compiler.scalars import Load, Program, Unsupported
+from mjx_lite.compiler.scalars import FLOATS, SIGNED, Load, Program, Unsupported
 
 _MAX_COMPARED = 8  # largest table that is indexed by comparisons
 
@@ -21,9 +21,11 @@ _COMPARES = {
 _FLOAT = {"add": "fadd contract", "sub": "fsub contract", "mul": "fmul contract", "div": "fdiv", "neg": "fneg"}
 _INTEGER = {"add": "add", "sub": "sub", "mul": "mul", "and": "and", "or": "or", "xor": "xor", "shl": "shl"}
 _CALLS = {"abs": "fabs", "floor": "floor", "ceil": "ceil", "sqrt": "sqrt", "round": "rint"}
-_CONVERT = {"fi": "fptosi", "fu": "fptoui", "if": "sitofp", "uf": "uitofp"}
-# Taylor coefficients of 2**x, for x from -1/2 to 1/2
-_EXP2 = tuple(np.log(2) ** k / float(np.prod(range(1, k + 1), dtype=float)) for k in range(7, -1, -1))
+# Taylor coefficients of 2**x, for x from -1/2 to 1/2, from the highest power on
+_EXP2 = {
+  kind: tuple(number(np.log(2) ** k / float(np.prod(range(1, k + 1), dtype=float))) for k in range(n, -1, -1))
+  for kind, number, n in (("f", np.float32, 7), ("d", np.float64, 13))
+}
 
 
 class InSlot(NamedTuple):
@@ -75,10 +77,12 @@ class Function:
   def text(self, name: str) -> tuple[str, str]:
     """Return the function's definition and a call of the function.
 
-    The arguments are: the rows of the first lane, for numbers of 4 bytes (`%four`) and of 1 byte (`%one`); the slots (`%own`);
-    the addresses of the entry's arguments (`%shared`); and `%flag`, whether a loop goes on.
+    The arguments are: the rows of the first lane, for numbers of 8 bytes if there are any (`%eight`), of 4 bytes (`%four`) and
+    of 1 byte (`%one`); the slots (`%own`); the addresses of the entry's arguments (`%shared`); and `%flag`, whether a loop goes
+    on.
     """
-    head = f"void @{name}(ptr %four, ptr %one, ptr %own, ptr %shared, ptr %flag)"
+    arguments = ", ".join(f"ptr {x}" for x in (*self.memory.bases.values(), "%own", "%shared", "%flag"))
+    head = f"void @{name}({arguments})"
     body = "\n".join(self.lines)
     return f"define {head} #0 {{\n{body}\nret void\n}}", f"call {head}"
 
@@ -89,8 +93,8 @@ class Function:
     return f"%{self._count}"
 
   def _const(self, value: Any, kind: str) -> str:
-    if kind == "f":
-      text = f"0x{struct.unpack('Q', struct.pack('d', np.float32(value)))[0]:016X}"
+    if kind in FLOATS:  # LLVM writes float, too, by the bits of a double
+      text = f"0x{struct.unpack('Q', struct.pack('d', value))[0]:016X}"
     else:
       text = str(int(value)) if kind != "p" else "true" if value else "false"
     return f"splat ({TYPES[kind]} {text})"
@@ -98,11 +102,11 @@ class Function:
   # ----------------------------------------------------------------------------------------------------------- memory
 
   def _slot_address(self, slot: int) -> str:
-    return self.new(f"getelementptr i8, ptr %own, i64 {4 * self.lanes * slot}")
+    return self.new(f"getelementptr i8, ptr %own, i64 {self.memory.word * self.lanes * slot}")
 
   def _load_slot(self, slot: int, kind: str) -> str:
     v = self.memory.vector
-    x = self.new(f"load {v['i' if kind == 'p' else kind]}, ptr {self._slot_address(slot)}, align 4")
+    x = self.new(f"load {v['i' if kind == 'p' else kind]}, ptr {self._slot_address(slot)}, align {self.memory.word}")
     return self.new(f"icmp ne {v['i']} {x}, zeroinitializer") if kind == "p" else x
 
   def _store_slot(self, slot: int, x: str, kind: str) -> None:
@@ -110,7 +114,7 @@ class Function:
     if kind == "p":
       x, kind = self.new(f"sext {v['p']} {x} to {v['i']}"), "i"
     address = self._slot_address(slot)
-    self.lines.append(f"store {v[kind]} {x}, ptr {address}, align 4")
+    self.lines.append(f"store {v[kind]} {x}, ptr {address}, align {self.memory.word}")
 
   def _array(self, load: Load) -> str:
     """Return the address of an array that all worlds share."""
@@ -120,8 +124,8 @@ class Function:
     return self._address[k]
 
   def _row(self, rows: Rows, row: int) -> str:
-    base = "%one" if rows.kind == "p" else "%four"
-    return self.new(f"getelementptr i8, ptr {base}, i64 {rows.first + nbytes(rows.kind) * self.memory.block * row}")
+    size = nbytes(rows.kind)
+    return self.new(f"getelementptr i8, ptr {self.memory.bases[size]}, i64 {rows.first + size * self.memory.block * row}")
 
   def _load_input(self, load: Load, kind: str) -> str:
     size = nbytes(kind)
@@ -197,42 +201,42 @@ class Function:
     """Write an operation with a result of a kind, on operands x of the kind `source`; return the result's name."""
     new, t, v = self.new, self.memory.vector[kind], self.memory.vector
     if op in _COMPARES:
-      name = f"fcmp {_COMPARES[op][0]}" if source == "f" else f"icmp {_COMPARES[op][1 if source == 'i' else 2]}"
+      name = f"fcmp {_COMPARES[op][0]}" if source in FLOATS else f"icmp {_COMPARES[op][1 if source in SIGNED else 2]}"
       return new(f"{name} {v[source]} {x[0]}, {x[1]}")
     if op == "select":
       return new(f"select {v['p']} {x[0]}, {t} {x[1]}, {t} {x[2]}")
     if op in ("min", "max"):
       return self._extreme(op, kind, x)
-    if op == "bits":
-      return x[0] if "f" not in (kind, source) else new(f"bitcast {v[source]} {x[0]} to {t}")
-    if op == "convert":
-      return x[0] if "f" not in (kind, source) else new(f"{_CONVERT[source + kind]} {v[source]} {x[0]} to {t}")
+    if op in ("bits", "convert"):
+      name = "bitcast" if op == "bits" else _conversion(source, kind)
+      return x[0] if v[source] == t else new(f"{name} {v[source]} {x[0]} to {t}")
     if op == "not":
       return new(f"xor {t} {x[0]}, {self._const(True if kind == 'p' else -1, kind)}")
-    if kind == "f" and op in _FLOAT:
+    if kind in FLOATS and op in _FLOAT:
       return new(f"{_FLOAT[op]} {t} {', '.join(x)}")
-    if (kind, op) == ("f", "rem"):
+    if kind in FLOATS and op == "rem":
       return new(f"frem {t} {', '.join(x)}")
-    if (kind, op) in (("i", "rem"), ("i", "div")):
-      return new(f"s{op} {t} {', '.join(x)}")
-    if kind == "f" and op in _CALLS:
-      name = f"@llvm.{_CALLS[op]}.v{self.lanes}f32"
+    if kind not in (*FLOATS, "p") and op in ("rem", "div"):
+      return new(f"{'s' if kind in SIGNED else 'u'}{op} {t} {', '.join(x)}")
+    if kind in FLOATS and op in _CALLS:
+      name = f"@llvm.{_CALLS[op]}.v{self.lanes}f{8 * nbytes(kind)}"
       return new(f"call {t} {name}({t} {x[0]})")
-    if kind == "f" and op == "exp2":
-      out = self._const(_EXP2[0], "f")
-      for c in _EXP2[1:]:
-        out = new(f"fadd contract {t} {new(f'fmul contract {t} {out}, {x[0]}')}, {self._const(c, 'f')}")
+    if kind in FLOATS and op == "exp2":
+      first, *rest = _EXP2[kind]
+      out = self._const(first, kind)
+      for c in rest:
+        out = new(f"fadd contract {t} {new(f'fmul contract {t} {out}, {x[0]}')}, {self._const(c, kind)}")
       return out
-    if kind in "iup" and op in _INTEGER:
+    if kind not in FLOATS and op in _INTEGER:
       return new(f"{_INTEGER[op]} {t} {', '.join(x)}")
-    if kind in "iu":
+    if kind not in (*FLOATS, "p"):
       if op == "neg":
         return new(f"sub {t} zeroinitializer, {x[0]}")
       if op == "abs":
         less = new(f"icmp slt {t} {x[0]}, zeroinitializer")
         return new(f"select {v['p']} {less}, {t} {new(f'sub {t} zeroinitializer, {x[0]}')}, {t} {x[0]}")
       if op == "shr":
-        return new(f"{'ashr' if kind == 'i' else 'lshr'} {t} {', '.join(x)}")
+        return new(f"{'ashr' if kind in SIGNED else 'lshr'} {t} {', '.join(x)}")
     raise Unsupported(f"machine code has no operation {op} of {TYPES[kind]}")
 
   def _extreme(self, op: str, kind: str, x: list[str]) -> str:
@@ -240,8 +244,8 @@ class Function:
     new, t, p = self.new, self.memory.vector[kind], self.memory.vector["p"]
     if kind == "p":
       return new(f"{'and' if op == 'min' else 'or'} {t} {x[0]}, {x[1]}")
-    if kind != "f":
-      is_first = new(f"icmp {'s' if kind == 'i' else 'u'}{'lt' if op == 'min' else 'gt'} {t} {x[0]}, {x[1]}")
+    if kind not in FLOATS:
+      is_first = new(f"icmp {'s' if kind in SIGNED else 'u'}{'lt' if op == 'min' else 'gt'} {t} {x[0]}, {x[1]}")
       return new(f"select {p} {is_first}, {t} {x[0]}, {t} {x[1]}")
     a, b = x if x[0].startswith("splat") else x[::-1]
     # an ordered comparison with NaN is false, so a NaN in b is selected
@@ -268,7 +272,8 @@ class Function:
     if len(self.p.args[table]) <= _MAX_COMPARED:
       return self._fetch_short(self.p.args[table], index, kind)
     source = self.p.in_place(table)
-    size, step, lane = 4, 4 * self.lanes, 4  # bytes of a number, between numbers of the table, and between lanes
+    size = nbytes("i" if kind == "p" else kind)
+    step, lane = self.memory.word * self.lanes, size  # bytes between numbers of the table, and between lanes
     if isinstance(source, Load):
       size = nbytes(kind)
       if source.per_world:
@@ -294,3 +299,14 @@ class Function:
       is_reached = self.new(f"icmp sge {v['i']} {index}, {self._const(i, 'i')}")
       out = self.new(f"select {v['p']} {is_reached}, {v[kind]} {self.get(a)}, {v[kind]} {out}")
     return out
+
+
+def _conversion(source: str, kind: str) -> str:
+  """Return LLVM's instruction that converts numbers of a kind to another kind."""
+  if source in FLOATS and kind in FLOATS:
+    return "fpext" if kind == "d" else "fptrunc"
+  if source in FLOATS:
+    return "fptosi" if kind in SIGNED else "fptoui"
+  if kind in FLOATS:
+    return "sitofp" if source in SIGNED else "uitofp"
+  return "trunc" if nbytes(kind) < nbytes(source) else "sext" if source in SIGNED else "zext"

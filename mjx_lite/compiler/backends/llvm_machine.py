@@ -61,7 +61,7 @@ def host() -> tuple[str, str, int]:
 
 
 def lanes() -> int:
-  """Return the number of worlds that go through a kernel's code at a time, if there are several worlds."""
+  """Return the number of worlds that go through a kernel's code at a time, if there are several worlds; for float32."""
   return host()[2]
 
 
@@ -133,8 +133,9 @@ def objects(functions: Sequence[str], entry: str) -> list[bytes]:
 def modules(functions: Sequence[str], entry: str, workers: int) -> list[str]:
   """Return the LLVM assembly of a kernel as modules of about equal length, with the entry in the first module."""
   shares = [list(functions[k::workers]) for k in range(workers)]
-  declared = [k for k in range(len(functions)) if k % workers]
-  shares[0] += [entry, *(f"declare void @part{k}(ptr, ptr, ptr, ptr, ptr)" for k in declared)]
+  heads = [x.partition("#0")[0] for x in functions]
+  declared = [f"declare void @part{k}({', '.join(['ptr'] * x.count('ptr '))})" for k, x in enumerate(heads) if k % workers]
+  shares[0] += [entry, *declared]
   # intrinsics: the type of the result, the name, and the type of the operands
   called = set(re.findall(r"call (\S+|<[^>]+>) (@llvm\.[\w.]+)\((\w+|<[^>]+>)", "\n".join((*functions, entry))))
   head = [f"declare {out} {name}({t}{', ' + t if 'umin' in name else ''})" for out, name, t in sorted(called)]

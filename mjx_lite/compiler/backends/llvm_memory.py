@@ -2,7 +2,7 @@
 
 XLA allocates the memory as one more result of the kernel. A row has one number of an array for each world of a block, so that
 the lanes of a number are consecutive. A slot has one number for each lane; the functions of a kernel exchange numbers through
-slots.
+slots. In programs with numbers of 64 bits, a slot has 8 bytes for each lane, otherwise 4.
 
 Tests: tests/compiler/test_llvm.py.
 """
@@ -12,16 +12,21 @@ from typing import NamedTuple
 
 import numpy as np
 
-from mjx_lite.compiler.scalars import Load, Program
+from mjx_lite.compiler.scalars import WIDE, Load, Program
 
-TYPES = {"f": "float", "i": "i32", "u": "i32", "p": "i1"}  # LLVM's type of a number, by kind
-BLOCK = 16  # worlds whose inputs are transposed together: float32 numbers of a cache line
+# LLVM's type of a number, by kind
+TYPES = {"f": "float", "d": "double", "i": "i32", "l": "i64", "u": "i32", "v": "i64", "p": "i1"}
 _ALIGNMENT = 64  # bytes of a cache line
 
 
 def nbytes(kind: str) -> int:
   """Return the bytes of a number in an array: a truth value has one byte."""
-  return 1 if kind == "p" else 4
+  return 1 if kind == "p" else 8 if kind in WIDE else 4
+
+
+def block(p: Program) -> int:
+  """Return the number of worlds whose inputs are transposed together: the floats of a cache line."""
+  return _ALIGNMENT // nbytes("d" if "d" in p.computed else "f")
 
 
 class Rows(NamedTuple):
@@ -40,6 +45,8 @@ class Memory:
   Attributes:
     lanes: worlds that go through the code at a time.
     block: worlds whose inputs are transposed together.
+    word: bytes of a slot for each lane.
+    bases: names of the addresses of the first lane's numbers in the rows, by the bytes of a number.
     vector: LLVM's type of a number for all lanes, by kind.
     used: indices of the inputs and tables that the kernel reads. They are the entry's arguments.
     argument: position among the entry's arguments, by index.
@@ -50,7 +57,9 @@ class Memory:
   """
 
   def __init__(self, p: Program, sizes: Sequence[int], outs: Sequence[np.ndarray], lanes: int):
-    self.lanes, self.block, self._inputs = lanes, BLOCK if lanes > 1 else 1, len(sizes)
+    self.lanes, self.block, self._inputs = lanes, block(p) if lanes > 1 else 1, len(sizes)
+    self.word = 8 if WIDE & {*p.computed, *(p.kind[int(x.flat[0])] for x in outs if x.size)} else 4
+    self.bases = {size: name for size, name in ((8, "%eight"), (4, "%four"), (1, "%one")) if size <= self.word}
     self.vector = {kind: f"<{lanes} x {t}>" for kind, t in TYPES.items()}
     self.slot: dict[int, int] = {}
     self.nslots = 0
@@ -85,7 +94,7 @@ class Memory:
   @property
   def size(self) -> int:
     """Bytes of the memory of one thread."""
-    end = self.first_slot + 4 * self.lanes * self.nslots
+    end = self.first_slot + self.word * self.lanes * self.nslots
     return end + -end % _ALIGNMENT + _ALIGNMENT
 
   def new_slots(self, n: int) -> int:

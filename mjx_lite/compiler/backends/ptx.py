@@ -22,7 +22,7 @@ import numpy as np
 from mjx_lite.compiler import workarounds
 from mjx_lite.compiler.backends.ptx_registers import Registers
 from mjx_lite.compiler.kernels import probe, wide
-from mjx_lite.compiler.scalars import Load, Loop, Program, Unsupported
+from mjx_lite.compiler.scalars import TYPES, WIDE, Load, Loop, Program, Unsupported
 
 _IS_WANTED = os.environ.get("MJX_LITE_KERNELS") != "0"
 LOOP = 100_000  # numbers of a loop in all its iterations, above which each iteration is a kernel of its own
@@ -55,13 +55,15 @@ _Root = tuple[int, _Finish]
 _Step = tuple[int, _Finish | None]  # a number to compute, or a root to finish
 
 
-def why_off() -> str:
-  """Return the first reason why steps do not run as such kernels on the local GPU, "" if they do.
+def why_off(dtype: str = "float32") -> str:
+  """Return the first reason why steps of a dtype do not run as such kernels on the local GPU, "" if they do.
 
   Without a local GPU a program can only be lowered for one, so nothing is probed.
   """
   if not _IS_WANTED:
     return "the environment variable MJX_LITE_KERNELS is 0"
+  if dtype != "float32":
+    return f"the model is {dtype}, and kernels of a GPU are float32"
   if jax.default_backend() != "gpu":
     return ""
   if any(float(getattr(x, "compute_capability", 0) or 0) < _LEAST for x in jax.local_devices()):
@@ -77,6 +79,9 @@ def kernel(p: Program, inputs: int, outs: Sequence[np.ndarray], worlds: int) -> 
   The indices count the inputs, the program's tables, and the results (n, worlds), in this order. The kernel's parameters are
   the addresses of the arrays that it reads or writes.
   """
+  if found := WIDE & p.computed:
+    names = ", ".join(sorted(TYPES[kind].__name__ for kind in found))
+    raise Unsupported(f"kernels of a GPU have no numbers of 64 bits ({names})")
   w = _Writer(p, inputs, worlds)
   first = inputs + len(p.tables)
 

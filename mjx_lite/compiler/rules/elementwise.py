@@ -5,7 +5,7 @@ Tests: tests/compiler/test_llvm.py, tests/compiler/test_ptx.py.
 
 import functools
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -44,13 +44,14 @@ for _name in ("copy", "copy_p", "name", "stop_gradient", "optimization_barrier")
 def _round(p, eqn, x):
   if int(eqn.params["rounding_method"]) != 1:
     raise Unsupported("operation round has a rule only for rounding to the nearest even number")
-  return p.map("round", "f", x)
+  return p.map("round", kind_of(eqn.outvars[0].aval.dtype), x)
 
 
 @rule("reduce_precision")
 def _reduce_precision(p, eqn, x):
-  if eqn.params["exponent_bits"] < 8 or eqn.params["mantissa_bits"] < 23:
-    raise Unsupported("operation reduce_precision has no rule for fewer bits than float32 has")
+  info = np.finfo(TYPES[kind_of(eqn.outvars[0].aval.dtype)])
+  if eqn.params["exponent_bits"] < info.nexp or eqn.params["mantissa_bits"] < info.nmant:
+    raise Unsupported(f"operation reduce_precision has no rule for fewer bits than {info.dtype} has")
   return x
 
 
@@ -69,7 +70,8 @@ def _square(p, eqn, x):
 
 @rule("rsqrt")
 def _rsqrt(p, eqn, x):
-  return p.map("div", "f", p.constant(np.float32(1)), p.map("sqrt", "f", x))
+  kind = kind_of(eqn.outvars[0].aval.dtype)
+  return p.map("div", kind, _one(p, 1, kind), p.map("sqrt", kind, x))
 
 
 @rule("integer_pow")
@@ -86,7 +88,8 @@ def _integer_pow(p, eqn, x):
 
 @rule("is_finite")
 def _is_finite(p, eqn, x):
-  return p.map("lt", "p", p.map("abs", "f", x), p.constant(np.float32(np.inf)))
+  kind = kind_of(eqn.invars[0].aval.dtype)
+  return p.map("lt", "p", p.map("abs", kind, x), _one(p, np.inf, kind))
 
 
 @rule("clamp")
@@ -123,55 +126,118 @@ def _bitcast_convert_type(p, eqn, x):
   return p.map("bits", kind_of(eqn.outvars[0].aval.dtype), x)
 
 
-def _one(p: Program, value: Any, kind: str = "f") -> np.ndarray:
+def _one(p: Program, value: Any, kind: str) -> np.ndarray:
   return p.constant(np.array(value, TYPES[kind]))
 
 
-_LOG2E, _LN2 = 1.44269504088896341, (0.693359375, -2.12194440e-4)  # 1 / ln 2, and ln 2 in two parts
+class _Format(NamedTuple):
+  """The format of a kind of floats, for `exp` and `log`.
+
+  Attributes:
+    integer: kind of the integers with as many bits.
+    nmant: bits of the mantissa.
+    bias: exponent of the number 1.
+    least, greatest: arguments between which `exp` is neither 0 nor infinite.
+    ln2: the logarithm of 2 in two parts; few bits of the first part are used, so its multiples are exact.
+    far: from here on, `expm1` of a positive number is `exp` of the number.
+    log: coefficients P and Q of log (1 + f) = f - f^2 / 2 + f^3 P(f) / Q(f), from the highest power on.
+  """
+
+  integer: str
+  nmant: int
+  bias: int
+  least: float
+  greatest: float
+  ln2: tuple[float, float]
+  far: float
+  log: tuple[tuple[float, ...], tuple[float, ...]]
+
+
+_LOG2E = 1.44269504088896341  # 1 / ln 2
+# Source of the coefficients and of ln 2 in two parts: Cephes Mathematical Library, `logf` and `log` (Moshier)
+_FORMATS = {
+  "f": _Format(
+    "i", 23, 127, -87.3365, 88.7228, (0.693359375, -2.12194440e-4), 17,
+    ((7.0376836292e-2, -1.1514610310e-1, 1.1676998740e-1, -1.2420140846e-1, 1.4249322787e-1, -1.6668057665e-1,
+      2.0000714765e-1, -2.4999993993e-1, 3.3333331174e-1), ()),
+  ),
+  "d": _Format(
+    "l", 52, 1023, -708.396418532264, 709.782712893384, (0.693359375, -2.121944400546905827679e-4), 40,
+    ((1.01875663804580931796e-4, 4.97494994976747001425e-1, 4.70579119878881725854, 1.44989225341610930846e1,
+      1.79368678507819816313e1, 7.70838733755885391666),
+     (1.0, 1.12873587189167450590e1, 4.52279145837532221105e1, 8.29875266912776603211e1, 7.11544750618563894466e1,
+      2.31251620126765340583e1)),
+  ),
+}  # fmt: skip
 
 
 @rule("exp")
 def _exp(p, eqn, x):
   """Compute exp as 2 to an integer power times 2 to the remainder; the error is a few units in the last place."""
-  const = functools.partial(_one, p)
-  inside = p.map("max", "f", p.map("min", "f", x, const(88.7228)), const(-87.3365))
-  n = p.map("round", "f", p.map("mul", "f", inside, const(_LOG2E)))
-  rest = p.map("sub", "f", inside, p.map("mul", "f", n, const(_LN2[0])))
-  rest = p.map("sub", "f", rest, p.map("mul", "f", n, const(_LN2[1])))
-  whole = p.map("add", "i", p.map("convert", "i", n), const(126, "i"))
-  whole = p.map("bits", "f", p.map("shl", "i", whole, const(23, "i")))
-  out = p.map("mul", "f", p.map("mul", "f", p.map("exp2", "f", p.map("mul", "f", rest, const(_LOG2E))), whole), const(2))
-  out = p.map("select", "f", p.map("gt", "p", x, const(88.7228)), const(np.inf), out)
-  out = p.map("select", "f", p.map("lt", "p", x, const(-87.3365)), const(0), out)
-  return p.map("select", "f", p.map("ne", "p", x, x), x, out)
-
-
-_LOG = (7.0376836292e-2, -1.1514610310e-1, 1.1676998740e-1, -1.2420140846e-1, 1.4249322787e-1, -1.6668057665e-1,
-        2.0000714765e-1, -2.4999993993e-1, 3.3333331174e-1)  # fmt: skip
+  kind = kind_of(eqn.outvars[0].aval.dtype)
+  form = _FORMATS[kind]
+  const = functools.partial(_one, p, kind=kind)
+  mul, sub = (functools.partial(p.map, op, kind) for op in ("mul", "sub"))
+  inside = p.map("max", kind, p.map("min", kind, x, const(form.greatest)), const(form.least))
+  n = p.map("round", kind, mul(inside, const(_LOG2E)))
+  rest = sub(inside, mul(n, const(form.ln2[0])))
+  rest = sub(rest, mul(n, const(form.ln2[1])))
+  # half of 2**n, which is less than the greatest number: n may be one more than the greatest exponent
+  whole = p.map("add", "i", p.map("convert", "i", n), _one(p, form.bias - 1, "i"))
+  whole = whole if form.integer == "i" else p.map("convert", form.integer, whole)
+  whole = p.map("bits", kind, p.map("shl", form.integer, whole, _one(p, form.nmant, form.integer)))
+  out = mul(mul(p.map("exp2", kind, mul(rest, const(_LOG2E))), whole), const(2))
+  out = p.map("select", kind, p.map("gt", "p", x, const(form.greatest)), const(np.inf), out)
+  out = p.map("select", kind, p.map("lt", "p", x, const(form.least)), const(0), out)
+  return p.map("select", kind, p.map("ne", "p", x, x), x, out)
 
 
 @rule("log")
 def _log(p, eqn, x):
-  """Compute log by a polynomial for the mantissa.
+  """Compute log by a polynomial, or a quotient of polynomials, for the mantissa."""
+  kind = kind_of(eqn.outvars[0].aval.dtype)
+  form = _FORMATS[kind]
+  integer, const = form.integer, functools.partial(_one, p, kind=kind)
+  whole = functools.partial(_one, p, kind=integer)
+  add, mul, sub = (functools.partial(p.map, op, kind) for op in ("add", "mul", "sub"))
 
-  Source: Cephes Mathematical Library, `logf` (Moshier).
-  """
-  const = functools.partial(_one, p)
-  add, mul, sub = (functools.partial(p.map, op, "f") for op in ("add", "mul", "sub"))
-  bits = p.map("bits", "i", x)
-  power = p.map("sub", "i", p.map("shr", "i", bits, const(23, "i")), const(126, "i"))
-  m = p.map("or", "i", p.map("and", "i", bits, const(0x7FFFFF, "i")), const(0x3F000000, "i"))
-  m = p.map("bits", "f", m)  # from 1/2 to 1
+  def polynomial(coefficients, f):
+    return functools.reduce(lambda s, c: add(mul(s, f), const(c)), coefficients[1:], const(coefficients[0]))
+
+  bits = p.map("bits", integer, x)
+  power = p.map("sub", integer, p.map("shr", integer, bits, whole(form.nmant)), whole(form.bias - 1))
+  m = p.map("and", integer, bits, whole((1 << form.nmant) - 1))
+  m = p.map("bits", kind, p.map("or", integer, m, whole((form.bias - 1) << form.nmant)))  # from 1/2 to 1
   small = p.map("lt", "p", m, const(math.sqrt(0.5)))
-  e = p.map("convert", "f", p.map("sub", "i", power, p.map("select", "i", small, const(1, "i"), const(0, "i"))))
-  f = sub(p.map("select", "f", small, add(m, m), m), const(1))
+  e = p.map("convert", kind, p.map("sub", integer, power, p.map("select", integer, small, whole(1), whole(0))))
+  f = sub(p.map("select", kind, small, add(m, m), m), const(1))
   z = mul(f, f)
-  y = mul(mul(functools.reduce(lambda s, c: add(mul(s, f), const(c)), _LOG[1:], const(_LOG[0])), f), z)
-  y = sub(add(y, mul(e, const(_LN2[1]))), mul(const(0.5), z))
-  out = add(add(f, y), mul(e, const(_LN2[0])))
-  out = p.map("select", "f", p.map("eq", "p", x, const(np.inf)), x, out)
-  out = p.map("select", "f", p.map("lt", "p", x, const(np.finfo(np.float32).tiny)), const(-np.inf), out)
-  return p.map("select", "f", p.map("ge", "p", x, const(0)), out, const(np.nan))
+  over, under = form.log
+  y = polynomial(over, f)
+  y = p.map("div", kind, y, polynomial(under, f)) if under else y
+  y = mul(mul(y, f), z)
+  y = sub(add(y, mul(e, const(form.ln2[1]))), mul(const(0.5), z))
+  out = add(add(f, y), mul(e, const(form.ln2[0])))
+  out = p.map("select", kind, p.map("eq", "p", x, const(np.inf)), x, out)
+  out = p.map("select", kind, p.map("lt", "p", x, const(np.finfo(TYPES[kind]).tiny)), const(-np.inf), out)
+  return p.map("select", kind, p.map("ge", "p", x, const(0)), out, const(np.nan))
+
+
+@rule("pow")
+def _pow(p, eqn, x, y):
+  """Compute x to the power y as exp (y log |x|); the error is some |y log x| units in the last place."""
+  kind = kind_of(eqn.outvars[0].aval.dtype)
+  if any(kind_of(v.aval.dtype) != kind for v in eqn.invars):
+    raise Unsupported("operation pow has a rule only for two numbers of one type")
+  zero, one, half = (_one(p, v, kind) for v in (0, 1, 0.5))
+  out = _exp(p, eqn, p.map("mul", kind, y, _log(p, eqn, p.map("abs", kind, x))))
+  halves = p.map("mul", kind, y, half)
+  is_odd = p.map("ne", "p", halves, p.map("floor", kind, halves))
+  negative = p.map("select", kind, is_odd, p.map("neg", kind, out), out)
+  negative = p.map("select", kind, p.map("eq", "p", y, p.map("floor", kind, y)), negative, _one(p, np.nan, kind))
+  out = p.map("select", kind, p.map("lt", "p", x, zero), negative, out)
+  is_one = p.map("or", "p", p.map("eq", "p", y, zero), p.map("eq", "p", x, one))
+  return p.map("select", kind, is_one, one, out)
 
 
 @rule("expm1")
@@ -180,10 +246,11 @@ def _expm1(p, eqn, x):
 
   Source: Higham, Accuracy and Stability of Numerical Algorithms.
   """
-  one = p.constant(np.float32(1))
+  kind = kind_of(eqn.outvars[0].aval.dtype)
+  one = _one(p, 1, kind)
   u = _exp(p, eqn, x)
-  less = p.map("sub", "f", u, one)
-  out = p.map("mul", "f", less, p.map("div", "f", x, _log(p, eqn, u)))
-  out = p.map("select", "f", p.map("eq", "p", u, one), x, out)
-  is_far = p.map("gt", "p", p.map("abs", "f", x), p.constant(np.float32(17)))
-  return p.map("select", "f", is_far, less, out)
+  less = p.map("sub", kind, u, one)
+  out = p.map("mul", kind, less, p.map("div", kind, x, _log(p, eqn, u)))
+  out = p.map("select", kind, p.map("eq", "p", u, one), x, out)
+  is_far = p.map("gt", "p", p.map("abs", kind, x), _one(p, _FORMATS[kind].far, kind))
+  return p.map("select", kind, is_far, less, out)

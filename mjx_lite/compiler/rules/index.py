@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from mjx_lite.compiler.scalars import Program, Unsupported, array, kind_of, rule
+from mjx_lite.compiler.scalars import FLOATS, WIDE, Program, Unsupported, array, kind_of, rule
 
 _MAX_CHOICES = 64  # positions for a write at a computed index, which is compared with each position
-_MAX_SORTED = 32  # numbers
+_MAX_SORTED = 64  # numbers
 
 
 def _values(p, x):
@@ -19,14 +19,26 @@ def _values(p, x):
   return None if None in found else np.array(found, np.int64).reshape(x.shape)
 
 
+def _integer(p: Program, index: int) -> str:
+  """Return the kind in which an index is compared with positions."""
+  return "l" if p.kind[index] in WIDE else "i"
+
+
+def _clipped(p: Program, index: int, most: int) -> int:
+  """Return an index as int32, clipped to the positions from 0 to `most`."""
+  kind = _integer(p, index)
+  inside = p.make("min", kind, p.make("max", kind, index, p.const(0, kind)), p.const(most, kind))
+  return inside if kind == "i" else p.make("convert", "i", inside)
+
+
 def _fetch(p: Program, table: np.ndarray, index: int, kind: str) -> int:
   """Return table[index], for a table of numbers (n,) and an index that is a number of the program."""
   numbers = tuple(table.tolist())
   if len(set(numbers)) == 1:
     return numbers[0]
   if len(numbers) == 2:
-    return p.make("select", kind, p.make("le", "p", index, p.const(0, "i")), *numbers)
-  index = p.make("min", "i", p.make("max", "i", index, p.const(0, "i")), p.const(len(numbers) - 1, "i"))
+    return p.make("select", kind, p.make("le", "p", index, p.const(0, _integer(p, index))), *numbers)
+  index = _clipped(p, index, len(numbers) - 1)
   known = p.value(index)
   if known is not None:
     return numbers[known]
@@ -41,7 +53,7 @@ def _gather(p, eqn, x, index):
   batch = [k for k in range(len(eqn.outvars[0].aval.shape)) if k not in d.offset_dims]
   known, out = _values(p, index), np.empty(eqn.outvars[0].aval.shape, np.int64)
   is_filled, value = "FILL" in mode.upper(), eqn.params["fill_value"]
-  filling = p.const((np.nan if kind == "f" else 0) if value is None else value, kind)
+  filling = p.const((np.nan if kind in FLOATS else 0) if value is None else value, kind)
   for at in np.ndindex(*index.shape[:-1]):
     start, unknown = [0] * x.ndim, []  # unknown: (dimension, number) of each index that is not constant
     for k, dim in enumerate(d.start_index_map):
@@ -71,7 +83,8 @@ def _gather(p, eqn, x, index):
       part = array([_fetch(p, line, i, kind) for line in lines.reshape(-1, lines.shape[-1])], (*lines.shape[:-1], 1))
       part = np.moveaxis(part, -1, dim)
       if is_filled:
-        inside = [p.make("ge", "p", i, p.const(0, "i")), p.make("le", "p", i, p.const(limit[dim], "i"))]
+        own = _integer(p, i)
+        inside = [p.make("ge", "p", i, p.const(0, own)), p.make("le", "p", i, p.const(limit[dim], own))]
         part = p.map("select", kind, array([p.make("and", "p", *inside)], ()), part, array([filling], ()))
     out[tuple(position)] = part.reshape([part.shape[k] for k in kept])
   return out
@@ -100,8 +113,9 @@ def _dynamic_slice(p, eqn, x, *starts):
   kind, n = kind_of(eqn.outvars[0].aval.dtype), sizes[axis]
   part = x[tuple(slice(None) if k == axis else slice(a, a + m) for k, (a, m) in enumerate(zip(found, sizes, strict=True)))]
   lines = np.moveaxis(part, axis, -1)
-  most = p.const(x.shape[axis] - n, "i")
-  first = p.make("min", "i", p.make("max", "i", first, p.const(0, "i")), most)
+  own = _integer(p, first)
+  most = p.const(x.shape[axis] - n, own)
+  first = p.make("min", own, p.make("max", own, first, p.const(0, own)), most)
   rows = [[_fetch(p, line[k : k + x.shape[axis] - n + 1], first, kind) for k in range(n)]
           for line in lines.reshape(-1, lines.shape[-1])]  # fmt: skip
   return np.moveaxis(np.array(rows, np.int64).reshape(*lines.shape[:-1], n), -1, axis)
@@ -120,7 +134,7 @@ def _dynamic_update_slice(p, eqn, x, new, *starts):
     )
   axis, index = unknown[0]
   kind, n = kind_of(eqn.outvars[0].aval.dtype), x.shape[axis]
-  index = p.make("min", "i", p.make("max", "i", index, p.const(0, "i")), p.const(n - 1, "i"))
+  index = _clipped(p, index, n - 1)
   bounds = list(enumerate(zip(found, new.shape, strict=True)))
   for k in range(n):
     position = tuple(slice(k, k + 1) if j == axis else slice(a, a + m) for j, (a, m) in bounds)

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from mjx_lite.compiler.scalars import RULES, TYPES, kind_of, rule
+from mjx_lite.compiler.scalars import FLOATS, RULES, SIGNED, TYPES, kind_of, rule
 
 
 @rule("dot_general")
@@ -34,9 +34,9 @@ def _of_no_numbers(op: str, kind: str) -> Any:
     if kind == "p":
       return op == "min"
     t = TYPES[kind]
-    lowest, highest = (-np.inf, np.inf) if kind == "f" else (np.iinfo(t).min, np.iinfo(t).max)
+    lowest, highest = (-np.inf, np.inf) if kind in FLOATS else (np.iinfo(t).min, np.iinfo(t).max)
     return lowest if op == "max" else highest
-  return {"add": 0, "mul": 1, "and": -1 if kind == "i" else True, "or": 0}[op]
+  return {"add": 0, "mul": 1, "and": -1 if kind in SIGNED else True, "or": 0}[op]
 
 
 def _reduction(op):
