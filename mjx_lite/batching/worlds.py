@@ -25,6 +25,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.core
 import jax.numpy as jnp
+import numpy as np
 from jax.extend import core as jex_core
 from jax.interpreters import ad, batching, mlir
 
@@ -77,7 +78,7 @@ def one_world(native: Callable[..., Any], check: Callable[..., None] | None = No
       check(*args)
     _register_dead_code()
     leaves, in_tree = jax.tree.flatten(args)
-    leaves = [jnp.asarray(x) for x in leaves]
+    leaves = list(map(_operand, leaves))
     shared, tile = len(jax.tree.leaves(args[0])), getattr(args[0], "tile", 0)
     groups = _devices()
     slow = _why_no_kernels(args[0], groups)
@@ -88,6 +89,12 @@ def one_world(native: Callable[..., Any], check: Callable[..., None] | None = No
     return jax.tree.unflatten(_OUT_TREE[call], out)
 
   return public
+
+
+def _operand(x: Any) -> jax.Array:
+  """Return an argument as an array; integers of 8 or 16 bits, such as ids, as int32: kernels have no shorter ones."""
+  x = jnp.asarray(x)
+  return x.astype(np.int32) if jnp.issubdtype(x.dtype, jnp.integer) and x.dtype.itemsize < 4 else x
 
 
 def _devices() -> int:
