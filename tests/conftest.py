@@ -39,7 +39,7 @@ LONG = (
   "actuator/test_actuator_gradients.py", "batching/test_worlds.py", "collision/test_adhesion.py",
   "collision/test_capacity.py", "collision/test_convex.py", "collision/test_cubemap.py", "collision/test_hfield.py",
   "collision/test_hfield_closed.py", "collision/test_queries.py", "collision/test_sdf.py", "collision/test_shortest_way.py",
-  "collision/test_single_precision.py", "compiler/test_llvm.py", "compiler/test_paths.py", "compiler/test_ptx.py",
+  "collision/test_single_precision.py", "compiler/test_llvm", "compiler/test_paths.py", "compiler/test_ptx.py",
   "compiler/test_regions.py", "constraint/test_at_limit.py", "constraint/test_curvature.py", "constraint/test_equality.py",
   "control/test_control.py", "gradients", "integrate/test_integrators.py", "integrate/test_stability.py",
   "io/test_checkpoint.py", "io/test_keep.py", "io/test_put_data.py", "math/test_quotient.py", "math/test_tree.py",

@@ -250,7 +250,7 @@ def test_threads_share_the_worlds(threads, mode, room):
 
 
 @pytest.mark.parametrize("reverse", [False, True])
-def test_loops_ofcount(reverse):
+def test_loops_of_kernels(reverse):
   """A loop whose iterations are kernels: arrays that iterations read and make are per-world or shared."""
   rng = np.random.default_rng(0)
   worlds, length = 20, 3

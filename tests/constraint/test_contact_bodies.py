@@ -40,7 +40,7 @@ def test_programs_do_not_grow_with_the_contacts(monkeypatch):
   monkeypatch.setattr(llvm, "_IS_WANTED", False)
 
   def lines(spheres):
-    m = mjx.put_model(_model(spheres))
+    m = mjx.put_model(_model(spheres), ncon_max="all")
     d = jax.tree.map(lambda x: jnp.repeat(x[None], 16, axis=0), mjx.make_data(m))
     return mjx.jit(jax.vmap(mjx.step, (None, 0))).lower(m, d).as_text().count("\n")
 
