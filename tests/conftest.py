@@ -89,8 +89,10 @@ def optimised(monkeypatch):
 def tiles_in_regions(monkeypatch):
   """Many worlds go through regions by sixteens, as where the user has set `regions.FLAGS`; the numbers need no flags."""
   from mjx_lite.compiler import regions
+  from mjx_lite.compiler.backends import llvm
 
   _forget()
+  monkeypatch.setattr(llvm, "_IS_WANTED", False)
   monkeypatch.setattr(regions, "lanes", lambda: 16)
   yield
   _forget()

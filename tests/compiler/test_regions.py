@@ -21,6 +21,7 @@ import mjx_lite as mjx
 from mjx_lite.batching import worlds
 from mjx_lite.cli import timing
 from mjx_lite.compiler import regions, workarounds
+from mjx_lite.compiler.backends import llvm
 from mjx_lite.ops import linear
 
 TABLE = np.arange(12.0).reshape(3, 4)
@@ -28,8 +29,9 @@ LARGE = np.arange(2.0 * regions.MAX_NUMBERS) ** 2
 
 
 @pytest.fixture(autouse=True)
-def on_cpu():
-  """Where regions are; every JAX has it."""
+def on_cpu(monkeypatch):
+  """Where regions are; every JAX has it. Steps are no kernels here."""
+  monkeypatch.setattr(llvm, "_IS_WANTED", False)
   with jax.default_device(jax.devices("cpu")[0]):
     yield
 
