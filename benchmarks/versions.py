@@ -29,6 +29,7 @@ VERSIONS = {
 PACKAGES = ("mujoco>=4.0,<4.1", "llvmlite", "tqdm", "rich", "mujoco-mjx==3.17.0", "gymnasium==1.4.0", "myo-sim==0.2.3", "scipy")
 # scenes of the speed table whose step is machine code
 SCENES = ("humanoid", "shipped", "half_cheetah", "hopper", "walker2d", "ant", "quadruped", "humanoids_1", "myo_elbow")
+JITS = "mjx.jit", "jax.jit"
 LEAST_SPEED, MOST_COMPILE = 0.85, 1.25
 
 
@@ -42,7 +43,7 @@ def _arguments() -> argparse.Namespace:
   parser.add_argument(
     "--capacity", action="store_true", help="with the capacities that `suggest_capacity` finds in rollouts of C"
   )
-  parser.add_argument("--jits", nargs="+", choices=("mjx.jit", "jax.jit"), default=["mjx.jit", "jax.jit"])
+  parser.add_argument("--jits", nargs="+", choices=JITS, default=list(JITS))
   parser.add_argument("--core", type=int, default=max(os.sched_getaffinity(0)), help="that all processes run on")
   parser.add_argument("--folder", type=pathlib.Path, default=ROOT / "build" / "versions", help="of environments, kept")
   parser.add_argument("--json", type=pathlib.Path, help="file to append one line per measurement to")
@@ -96,7 +97,7 @@ def _measure(scene: str, args: argparse.Namespace) -> dict[str, float]:
   ctrl = jnp.asarray(controls, jnp.float32)
   found: dict[str, float] = {"bytes per world": sum(x.nbytes for x in jax.tree.leaves(mjx.make_data(m)))}
   for name in args.jits:
-    jit = {"mjx.jit": mjx.jit, "jax.jit": jax.jit}[name]
+    jit = mjx.jit if name == "mjx.jit" else jax.jit
     timing.worlds.clear_caches()
     start = time.perf_counter()
     lowered = jit(jax.vmap(lambda m, d: mjx.step(m, d), in_axes=(None, 0))).lower(m, d)
@@ -145,7 +146,7 @@ def medians(rounds: list[tuple[dict[str, float], dict[str, float]]], jit: str) -
 def report(scene: str, name: str, rounds: list[tuple[dict[str, float], dict[str, float]]]) -> tuple[list[str], bool]:
   """Return lines with the medians of a scene on a version beside the first version, and whether they are within bounds."""
   lines, good = [], True
-  for jit in (name for name in ("mjx.jit", "jax.jit") if f"{name} speed" in rounds[0][0]):
+  for jit in (name for name in JITS if f"{name} speed" in rounds[0][0]):
     speed, compile_ = medians(rounds, jit)
     steps = statistics.median(ours[f"{jit} speed"] for _, ours in rounds)
     seconds = statistics.median(ours[f"{jit} compile"] for _, ours in rounds)

@@ -146,7 +146,8 @@ def _refused(folder, compiled, match):
   assert len(found) == 1 and len(compiled) == before + 2 and sorted(folder.iterdir()) == names
 
 
-posix = pytest.mark.skipif(os.name != "posix", reason="access lists instead")
+# the code checks owners and mode bits on POSIX alone (`disk._check`): Windows has access lists, which it does not read
+posix = pytest.mark.skipif(os.name != "posix", reason="owners and mode bits of files are checked on POSIX alone")
 
 
 @posix
@@ -167,7 +168,7 @@ def test_a_folder_of_another_user(folder, compiled, monkeypatch):
 
 @posix
 def test_a_file_that_others_can_write_to(folder, compiled):
-  """It is not loaded, and one that is is written in its place."""
+  """The file is not loaded, and a file that can be trusted is written in its place."""
   _made_anew()
   _file(folder).chmod(0o606)
   with pytest.warns(mjx.SlowPathWarning, match=r"other users can write to .*\.mjx"):
