@@ -199,7 +199,7 @@ def test_bound_of_round_shapes_is_their_distance():
     for budget in (touching - 3, touching, touching + 5):
       chosen = broadphase.nearest_in_tile(bounds, candidates, reaches, budget, near=near)
       wanted = broadphase.nearest(bound[:, None], budget)
-      assert chosen.lost == wanted.lost == (budget < touching)
+      assert chosen.number == wanted.number == touching
       found, expected = (np.sort(x.row[x.valid]) for x in (chosen, wanted))
       np.testing.assert_array_equal(found, expected)
       assert len(found) == min(budget, touching)
@@ -232,7 +232,7 @@ def test_candidates_near_each_others_trees(worlds, monkeypatch):
   monkeypatch.setattr(broadphase, "_overlaps", counted)
   chosen = broadphase.nearest_in_tile(bounds, c, None, 8, near=near)
   jax.effects_barrier()
-  assert not np.any(chosen.lost) and np.sum(chosen.valid) == np.sum(wanted.valid) > 0
+  assert np.all(chosen.number <= 8) and np.sum(chosen.valid) == np.sum(wanted.valid) > 0
   for w in range(worlds):
     found, expected = (np.sort(x.row[:, w][x.valid[:, w]]) for x in (chosen, wanted))
     np.testing.assert_array_equal(found, expected)
@@ -275,7 +275,7 @@ def test_nearest_are_those_that_overlap_most(n, budget):
   np.testing.assert_array_equal(found, -np.sort(-overlap, axis=1)[:, :budget])
   assert all(len(np.unique(x)) == budget for x in np.asarray(chosen.row).T)
   np.testing.assert_array_equal(chosen.valid.T, found > 0)
-  np.testing.assert_array_equal(chosen.lost, (overlap > 0).sum(axis=1) > budget)
+  np.testing.assert_array_equal(chosen.number, (overlap > 0).sum(axis=1))
 
 
 @pytest.mark.parametrize("fills", [False, True])
@@ -299,4 +299,4 @@ def test_first_contacts_are_those_of_lowest_rank(worlds, number, shared, fills):
     row = np.asarray(chosen.row)[:, world]
     np.testing.assert_array_equal(row[valid], contacts[:number])
     assert ((row >= 0) & (row < n)).all() and not (fills and touches[row[~valid], world].any())
-    assert chosen.lost[world] == (len(contacts) > number)
+    assert chosen.number[world] == len(contacts)

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import mujoco
 import numpy as np
 import pytest
-from models import load
+from models import TOO_LARGE, load
 
 import mjx_lite as mjx
 
@@ -37,6 +37,7 @@ CHOICES = {
 }
 
 
+@TOO_LARGE
 @pytest.mark.parametrize("choice", CHOICES)
 def test_rays_equal_c(choice):
   model, data, m, d = _scene()
