@@ -192,6 +192,20 @@ def test_a_bad_world_is_marked_alone():
 # ------------------------------------------------------------------------------------------------------------ operations
 
 
+@pytest.mark.core
+@pytest.mark.parametrize("number", [1, 2, 3, 17, 145])
+def test_sorting(number):
+  """Numbers that are often equal: in their order before where the sort is stable, by two keys, and by one with two followers."""
+  x = np.floor(3 * np.random.default_rng(number).normal(size=(number, 19))).astype(np.float32)
+
+  def function(x):
+    by_two = jax.lax.sort((x, jnp.cumsum(x, 0), 2 * x), dimension=0, num_keys=2, is_stable=False)
+    return jnp.sort(x, 0), jnp.argsort(x, 0), *by_two, *jax.lax.sort((x, jnp.cumsum(x, 0), 2 * x), dimension=0, num_keys=1)
+
+  for a, b in zip(run(function, x), function(x), strict=True):
+    np.testing.assert_array_equal(a, b)
+
+
 @pytest.mark.parametrize("lanes", [1, 4, 8, 16])
 @pytest.mark.parametrize("name", straight.FUNCTIONS)
 @given(seed=st.integers(0, 2**31))

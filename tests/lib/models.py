@@ -19,7 +19,7 @@ ELSEWHERE = ("convex", "hills", "pile", "sdf", "sensor_rays", "shapes")
 SCENE_NAMES = tuple(sorted(p.stem for p in SCENES.glob("*.xml") if p.stem not in ELSEWHERE))
 # models with a step or a stage that is too large for machine code, which the engine says
 LARGE = ("discrete",)
-TOO_LARGE = pytest.mark.filterwarnings("ignore:.*is too large:mjx_lite.errors.SlowPathWarning")
+TOO_LARGE = pytest.mark.filterwarnings("ignore:.*is too (large|long):mjx_lite.errors.SlowPathWarning")
 # tests that watch a program by callbacks, which machine code has not
 WATCHED = pytest.mark.filterwarnings("ignore:.*debug_callback has no rule:mjx_lite.errors.SlowPathWarning")
 # real models nobody here wrote: name -> file in the package mujoco-mjx

@@ -3,6 +3,7 @@
 Tests: tests/compiler/test_llvm.py, tests/compiler/test_ptx.py.
 """
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ import numpy as np
 from mjx_lite.compiler.scalars import FLOATS, WIDE, Program, Unsupported, array, kind_of, rule
 
 _MAX_CHOICES = 64  # positions for a write at a computed index, which is compared with each position
-_MAX_SORTED = 64  # numbers
+_MAX_SORTED = 512  # numbers
 
 
 def _values(p, x):
@@ -173,20 +174,41 @@ def _scatter(p, eqn, x, index, new):
 
 @rule("sort")
 def _sort(p, eqn, *xs):
-  """Sort by exchanges of neighbours (odd-even transposition), in as many rounds as there are numbers."""
+  """Sort by a network of exchanges. The position before is the last key, as the network alone is not stable."""
   axis, nkeys = eqn.params["dimension"], eqn.params["num_keys"]
   kinds = [kind_of(v.aval.dtype) for v in eqn.outvars]
   n = xs[0].shape[axis]
   if n > _MAX_SORTED:
     raise Unsupported(f"operation sort has a rule only for at most {_MAX_SORTED} numbers, not {n}")
   rows = [list(np.moveaxis(x, axis, 0)) for x in xs]
-  for iteration in range(n):
-    for k in range(iteration % 2, n - 1, 2):
-      pairs = [(r[k], r[k + 1]) for r in rows]
-      swap = p.map("lt", "p", *pairs[nkeys - 1][::-1])
-      for low, high in pairs[: nkeys - 1][::-1]:
-        same = p.map("eq", "p", low, high)
-        swap = p.map("or", "p", p.map("lt", "p", high, low), p.map("and", "p", same, swap))
-      for r, kind, (low, high) in zip(rows, kinds, pairs, strict=True):
-        r[k], r[k + 1] = p.map("select", kind, swap, high, low), p.map("select", kind, swap, low, high)
+  if eqn.params["is_stable"]:
+    number = [np.full(np.moveaxis(xs[0], axis, 0).shape[1:], p.const(k, "i"), np.int64) for k in range(n)]
+    rows, kinds, nkeys = [*rows[:nkeys], number, *rows[nkeys:]], [*kinds[:nkeys], "i", *kinds[nkeys:]], nkeys + 1
+  for k, j in _exchanges(n):
+    pairs = [(r[k], r[j]) for r in rows]
+    swap = p.map("lt", "p", *pairs[nkeys - 1][::-1])
+    for low, high in pairs[: nkeys - 1][::-1]:
+      same = p.map("eq", "p", low, high)
+      swap = p.map("or", "p", p.map("lt", "p", high, low), p.map("and", "p", same, swap))
+    for r, kind, (low, high) in zip(rows, kinds, pairs, strict=True):
+      r[k], r[j] = p.map("select", kind, swap, high, low), p.map("select", kind, swap, low, high)
+  if eqn.params["is_stable"]:
+    del rows[nkeys - 1]
   return [np.moveaxis(np.stack(r), 0, axis) if n else x for r, x in zip(rows, xs, strict=True)]
+
+
+def _exchanges(n: int) -> Iterator[tuple[int, int]]:
+  """Yield the pairs of positions that Batcher's network compares and exchanges to sort n numbers.
+
+  Source: Knuth, The Art of Computer Programming, volume 3, section 5.2.2, algorithm M.
+  """
+  most = 1 << max(n - 1, 0).bit_length() >> 1
+  p = most
+  while p:
+    q, r, d = most, 0, p
+    while True:
+      yield from ((i, i + d) for i in range(n - d) if i & p == r)
+      if q == p:
+        break
+      d, q, r = q - p, q // 2, p
+    p //= 2
