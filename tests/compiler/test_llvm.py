@@ -195,7 +195,7 @@ def test_a_bad_world_is_marked_alone():
 @pytest.mark.core
 @pytest.mark.parametrize("number", [1, 2, 3, 17, 145])
 def test_sorting(number):
-  """Numbers that are often equal: in their order before where the sort is stable, by two keys, and by one with two followers."""
+  """Numbers that are often equal: stable, by two keys, and with numbers that follow."""
   x = np.floor(3 * np.random.default_rng(number).normal(size=(number, 19))).astype(np.float32)
 
   def function(x):
