@@ -3,11 +3,13 @@
 import mujoco
 import numpy as np
 import pytest
+from models import TOO_LARGE
 from random_models import acts_on_every_row, random_model
 from test_stages import randomise_inputs
 
 from mjx_lite.testing import compare
 
+pytestmark = TOO_LARGE
 CASES = [(seed, rich) for rich in (False, True) for seed in range(60)]
 IN_CI = ((3, False), (10, False), (20, True))
 ROUND_OFF = 1e-9  # masses by chance differ by powers of ten, and what goes through the inverse of M loses a digit
