@@ -6,11 +6,12 @@ import mujoco
 import numpy as np
 import pytest
 from derivatives import assert_gradients
-from models import load
+from models import TOO_LARGE, load
 
 import mjx_lite as mjx
 from mjx_lite.testing.compare import optimal, relative_error
 
+pytestmark = TOO_LARGE
 S = mujoco.mjtSolver
 # two bodies on each other on a slope
 STACK = """
