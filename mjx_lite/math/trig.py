@@ -6,13 +6,14 @@ double precision: fdlibm, `e_rem_pio2.c`.
 """
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from mjx_lite.compiler import scalars
 from mjx_lite.ops import linear
 
 # arctan(t) = t + t z P(z) / Q(z), z = t^2, for t up to a limit; a larger t is first rotated by 45 degrees
@@ -144,3 +145,41 @@ def _polynomial(coefficients: Sequence[float], z: jax.Array) -> jax.Array:
   for c in coefficients[1:]:
     value = value * z + np.asarray(c, z.dtype)
   return value
+
+
+# -------------------------------------------------------------------------------- functions of users' callbacks, in kernels
+
+
+def _tanh(x: jax.Array) -> jax.Array:
+  e = jnp.expm1(2 * jnp.minimum(jnp.abs(x), 20))
+  return jnp.copysign(e / (e + 2), x)
+
+
+def _log1p(x: jax.Array) -> jax.Array:
+  """Source: Higham, Accuracy and Stability of Numerical Algorithms."""
+  u = 1 + x
+  return jnp.where(u == 1, x, jnp.where(u == jnp.inf, u, x * (jnp.log(u) / (u - 1))))
+
+
+def _tan(x: jax.Array) -> jax.Array:
+  cos, sin = cos_sin(x)
+  return sin / cos
+
+
+_WRITTEN: dict[str, Callable[..., jax.Array]] = {
+  "sin": lambda x: cos_sin(x)[1], "cos": lambda x: cos_sin(x)[0], "tan": _tan, "atan": lambda x: arctan2(x, jnp.ones_like(x)),
+  "atan2": arctan2, "asin": arcsin, "acos": arccos, "tanh": _tanh, "logistic": lambda x: 1 / (1 + jnp.exp(-x)), "log1p": _log1p,
+}  # fmt: skip
+
+
+def _scalar_rule(function: Callable[..., jax.Array]) -> Callable[..., Any]:
+  """Return the scalar rule of a primitive of JAX that a function computes by operations that have rules."""
+
+  def rule(p: scalars.Program, eqn: Any, *xs: np.ndarray) -> list[np.ndarray]:
+    return p.run(jax.make_jaxpr(function)(*(jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in eqn.invars)), xs)
+
+  return rule
+
+
+for _name, _function in _WRITTEN.items():
+  scalars.rule(_name)(_scalar_rule(_function))

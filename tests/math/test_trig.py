@@ -2,6 +2,7 @@
 
 import jax
 import jax.numpy as jnp
+import lane_tests
 import numpy as np
 import pytest
 
@@ -85,3 +86,25 @@ def test_no_function_is_called_for_each_number():
   assert "atan2(" not in text
   text = jax.jit(trig.cos_sin).lower(jnp.ones(64, jnp.float32)).compile().as_text()
   assert "cosine(" not in text and "sine(" not in text
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_the_user_s_functions_in_machine_code(dtype):
+  """As in callbacks: what NumPy computes, at zero, at infinity and of what is not a number too."""
+  rng = np.random.default_rng(0)
+  x = np.concatenate([rng.normal(0, 2, 60), rng.uniform(-1, 1, 60), 1e-6 * rng.normal(size=9)]).astype(dtype)
+  x = np.concatenate([x, np.array([0, -0.0, 1, -1, 30, -30, np.inf, -np.inf, np.nan], dtype)])[None]
+  for name in ("sin", "cos", "tan", "arctan", "arcsin", "arccos", "tanh", "log1p"):
+    (got,) = lane_tests.run(getattr(jnp, name), x)
+    with np.errstate(all="ignore"):
+      want = getattr(np, name)(x)
+      error = np.abs(np.asarray(got) - want)
+    scale = 1 + np.abs(want) ** (2 if name == "tan" else 1)  # near a right angle, round-off of the angle is amplified
+    finite = np.isfinite(want)
+    assert np.all(error[finite] <= 8 * np.finfo(dtype).eps * scale[finite]), name
+    np.testing.assert_array_equal(np.asarray(got)[~finite], want[~finite], err_msg=name)
+  y = rng.permuted(x, axis=1)
+  y[:, -9:] = np.where(np.isinf(x[:, -9:]), 1, y[:, -9:])
+  for function, args in ((jax.nn.sigmoid, (x,)), (jnp.arctan2, (x[:, :129], y[:, :129]))):
+    (got,), want = lane_tests.run(function, *args), function(*args)
+    np.testing.assert_allclose(got, want, rtol=8 * np.finfo(dtype).eps, atol=np.finfo(dtype).tiny)
