@@ -193,6 +193,23 @@ def test_a_bad_world_is_marked_alone():
 
 
 @pytest.mark.core
+@pytest.mark.parametrize("mode", ["drop", "clip", "promise_in_bounds"])
+def test_writes_at_a_computed_index(mode):
+  """Set and add, of a row and of a column; beyond the rows nothing or the last row, as the mode has it."""
+  rng = np.random.default_rng(0)
+  x = rng.normal(size=(6, 4, 19)).astype(np.float32)
+  at = rng.integers(0, 4, 19) if mode == "promise_in_bounds" else rng.integers(-2, 12, 19)
+
+  def function(x, at):
+    at = at[0, 0]
+    row, column = x.at[at, 1].set(x[0, 0], mode=mode), x.at[2:3, at].add(x[:1, 0], mode=mode)
+    return row, column, x.at[jnp.stack([at, at])].add(x[:2], mode=mode)
+
+  for a, b in zip(run(function, x, at[None].astype(np.int32)), straight.alone(function, x, at[None]), strict=True):
+    np.testing.assert_allclose(a, b, rtol=1e-6)
+
+
+@pytest.mark.core
 @pytest.mark.parametrize("number", [1, 2, 3, 17, 145])
 def test_sorting(number):
   """Numbers that are often equal: stable, by two keys, and with numbers that follow."""

@@ -146,9 +146,10 @@ def _dynamic_update_slice(p, eqn, x, new, *starts):
 
 @rule("scatter", "scatter_add", "scatter-add")
 def _scatter(p, eqn, x, index, new):
-  d, known = eqn.params["dimension_numbers"], _values(p, index)
-  if known is None or d.operand_batching_dims:
-    raise Unsupported(f"operation {eqn.primitive.name} has a rule only for constant indices, without batching dimensions")
+  d, known, name = eqn.params["dimension_numbers"], _values(p, index), eqn.primitive.name
+  is_clipped = "CLIP" in str(eqn.params["mode"]).upper()
+  if d.operand_batching_dims:
+    raise Unsupported(f"operation {name} has no rule for batching dimensions")
   kind, out = kind_of(eqn.outvars[0].aval.dtype), x.copy()
   window = [k for k in range(x.ndim) if k not in d.inserted_window_dims]
   batch = [k for k in range(new.ndim) if k not in d.update_window_dims]
@@ -156,19 +157,34 @@ def _scatter(p, eqn, x, index, new):
   for k, u in zip(window, d.update_window_dims, strict=True):
     sizes[k] = new.shape[u]
   for at in np.ndindex(*index.shape[:-1]):
-    start = [0] * x.ndim
+    start, unknown = [0] * x.ndim, []  # unknown: (dimension, number) of each index that is not constant
     for k, dim in enumerate(d.scatter_dims_to_operand_dims):
-      start[dim] = int(known[(*at, k)])
+      i = int(known[(*at, k)]) if known is not None else p.value(int(index[(*at, k)]))
+      if i is None:
+        unknown.append((dim, int(index[(*at, k)])))
+      else:
+        start[dim] = i
     if any(not 0 <= s <= n - m for s, n, m in zip(start, x.shape, sizes, strict=True)):
-      if "CLIP" in str(eqn.params["mode"]).upper():
-        raise Unsupported(f"operation {eqn.primitive.name} has no rule for indices that are clipped")
+      if is_clipped:
+        raise Unsupported(f"operation {name} has no rule for constant indices that are clipped")
       continue
     part: list[Any] = [slice(None)] * new.ndim
     for k, i in zip(batch, at, strict=True):
       part[k] = i
-    position = tuple(slice(s, s + n) for s, n in zip(start, sizes, strict=True))
+    position = [slice(s, s + n) for s, n in zip(start, sizes, strict=True)]
+    places: list[Any] = [(position, None)]  # and whether a place is written, None if it always is
+    if unknown:
+      (axis, i), *more = unknown
+      if more or sizes[axis] != 1:
+        raise Unsupported(f"operation {name} has a rule only for one computed index, which writes single rows")
+      i = _clipped(p, i, x.shape[axis] - 1) if is_clipped else i
+      rows = [[*position[:axis], slice(k, k + 1), *position[axis + 1 :]] for k in range(x.shape[axis])]
+      places = [(place, p.make("eq", "p", i, p.const(k, p.kind[i]))) for k, place in enumerate(rows)]
     update = new[tuple(part)].reshape(sizes)
-    out[position] = update if eqn.primitive.name == "scatter" else p.map("add", kind, out[position], update)
+    for place, is_written in places:
+      before = out[tuple(place)]
+      after = update if name == "scatter" else p.map("add", kind, before, update)
+      out[tuple(place)] = after if is_written is None else p.map("select", kind, array(is_written, ()), after, before)
   return out
 
 
