@@ -93,7 +93,8 @@ class Kernels(NamedTuple):
           part.clear()
 
       for k, e in per_world:
-        if e.primitive.name == "scan" and (scalars.numbers(e) > self.loop or scalars.is_long(e)):
+        is_loop = e.primitive.name == "scan" and e.params["length"] > 1
+        if is_loop and (scalars.numbers(e) > self.loop or scalars.is_long(e)):
           run_part(k)
           values.update(zip(e.outvars, self._stepped(e, values), strict=True))
         else:
@@ -130,9 +131,6 @@ class Kernels(NamedTuple):
     def step(*args):
       return rest(dict(zip(changing, args, strict=True)))
 
-    rows = inside.in_avals[nconst + ncarry :]
-    if eqn.params["length"] == 1 and any(a.shape[-1:] != (1,) for a in rows):
-      raise Unsupported("a loop has one iteration, so shapes do not show whether the rows of the loop are per-world")
     first = [self._wide(x, a) for x, a in zip(operands[nconst:], inside.in_avals[nconst : nconst + ncarry], strict=False)]
     # a loop needs its iteration axis first; per-world arrays on CPU have their world axis first
     own = [(x, v.aval.shape) for x, v in zip(operands, eqn.invars, strict=True)][nconst + ncarry :]

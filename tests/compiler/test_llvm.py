@@ -92,6 +92,16 @@ def test_a_rollout(integrator, monkeypatch):
   straight.assert_close(jax.jit(rollout)(m, d), by_xla(rollout, m, d))
 
 
+def test_a_rollout_of_one_step_is_no_loop(monkeypatch):
+  monkeypatch.setattr(llvm, "LOOP", 1000)
+  mj_model = mujoco.MjModel.from_xml_string(straight.SWING)
+  m = mjx.put_model(mj_model)
+  d, _ = states(mj_model, m, 19)
+  rollout = jax.vmap(lambda m, d: mjx.rollout(m, d, steps=1, record=("qpos", "time")), in_axes=(None, 0))
+  assert count(rollout, m, d) == 1
+  straight.assert_close(jax.jit(rollout)(m, d), by_xla(rollout, m, d))
+
+
 HINGE = "<mujoco><worldbody><body><joint axis='0 1 0' damping='.1'/><geom size='.1' pos='0 0 -.5'/></body></worldbody></mujoco>"
 
 
@@ -203,7 +213,8 @@ def test_writes_at_a_computed_index(mode):
   def function(x, at):
     at = at[0, 0]
     row, column = x.at[at, 1].set(x[0, 0], mode=mode), x.at[2:3, at].add(x[:1, 0], mode=mode)
-    return row, column, x.at[jnp.stack([at, at])].add(x[:2], mode=mode)
+    each = jax.vmap(lambda y, k: y.at[k].add(y[:1, 0], mode=mode))(x, jnp.stack([at, at + 1, at, at, at, at]))
+    return row, column, each, x.at[jnp.stack([at, at])].add(x[:2], mode=mode)
 
   for a, b in zip(run(function, x, at[None].astype(np.int32)), straight.alone(function, x, at[None]), strict=True):
     np.testing.assert_allclose(a, b, rtol=1e-6)

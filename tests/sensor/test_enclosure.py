@@ -12,9 +12,11 @@ import mujoco
 import numpy as np
 import pytest
 from derivatives import assert_gradients
+from models import TOO_LARGE
 
 import mjx_lite as mjx
 
+pytestmark = TOO_LARGE
 SITES = {
   "sphere": 'size=".9"', "capsule": 'size=".6 .5"', "ellipsoid": 'size=".6 .7 .9"', "cylinder": 'size=".7 .6"',
   "box": 'size=".6 .7 .8"', "mesh": 'mesh="around"',

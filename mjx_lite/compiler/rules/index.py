@@ -148,10 +148,8 @@ def _dynamic_update_slice(p, eqn, x, new, *starts):
 def _scatter(p, eqn, x, index, new):
   d, known, name = eqn.params["dimension_numbers"], _values(p, index), eqn.primitive.name
   is_clipped = "CLIP" in str(eqn.params["mode"]).upper()
-  if d.operand_batching_dims:
-    raise Unsupported(f"operation {name} has no rule for batching dimensions")
   kind, out = kind_of(eqn.outvars[0].aval.dtype), x.copy()
-  window = [k for k in range(x.ndim) if k not in d.inserted_window_dims]
+  window = [k for k in range(x.ndim) if k not in d.inserted_window_dims and k not in d.operand_batching_dims]
   batch = [k for k in range(new.ndim) if k not in d.update_window_dims]
   sizes = [1] * x.ndim
   for k, u in zip(window, d.update_window_dims, strict=True):
@@ -164,6 +162,8 @@ def _scatter(p, eqn, x, index, new):
         unknown.append((dim, int(index[(*at, k)])))
       else:
         start[dim] = i
+    for dim, batch_dim in zip(d.operand_batching_dims, d.scatter_indices_batching_dims, strict=True):
+      start[dim] = at[batch_dim]
     if any(not 0 <= s <= n - m for s, n, m in zip(start, x.shape, sizes, strict=True)):
       if is_clipped:
         raise Unsupported(f"operation {name} has no rule for constant indices that are clipped")
