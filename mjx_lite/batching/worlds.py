@@ -78,7 +78,8 @@ def one_world(native: Callable[..., Any], check: Callable[..., None] | None = No
       check(*args)
     _register_dead_code()
     leaves, in_tree = jax.tree.flatten(args)
-    leaves = list(map(_operand, leaves))
+    dtype = args[0].layout.dtype if hasattr(args[0], "layout") else None
+    leaves = [_operand(x, dtype) for x in leaves]
     shared, tile = len(jax.tree.leaves(args[0])), getattr(args[0], "tile", 0)
     groups = _devices()
     slow = _why_no_kernels(args[0], groups)
@@ -91,9 +92,11 @@ def one_world(native: Callable[..., Any], check: Callable[..., None] | None = No
   return public
 
 
-def _operand(x: Any) -> jax.Array:
-  """Return an argument as an array; integers of 8 or 16 bits, such as ids, as int32: kernels have no shorter ones."""
+def _operand(x: Any, dtype: str | None) -> jax.Array:
+  """Return an argument as an array: floats of the model's dtype, and int32 for shorter integers, which kernels have not."""
   x = jnp.asarray(x)
+  if dtype is not None and jnp.issubdtype(x.dtype, jnp.floating):
+    return x.astype(dtype)
   return x.astype(np.int32) if jnp.issubdtype(x.dtype, jnp.integer) and x.dtype.itemsize < 4 else x
 
 

@@ -116,3 +116,22 @@ def test_a_changed_data_compiles_nothing(how):
   for ctrl in (weak(1), jnp.zeros(1)):
     after = step(m, after.replace(ctrl=ctrl, time=0.5))
   assert step._cache_size() == size
+
+
+@pytest.mark.parametrize(("model", "given"), [(np.float64, np.float32), (np.float32, np.float64)])
+def test_arrays_of_another_precision_become_the_model_s(model, given):
+  """In steps and rollouts of one world and of many, and in derivatives."""
+  m, d = _scene(model)
+  height = np.array([0.02], given)
+  other = m.replace(body_mass=m.body_mass.astype(given)), d.replace(qpos=jnp.asarray(height))
+  own = m, d.replace(qpos=jnp.asarray(height, model))
+  batch = jax.vmap(lambda m, d: mjx.rollout(m, d, steps=2)[0], in_axes=(None, 0))
+  many = [jax.tree.map(lambda x: jnp.stack([x, x]), d) for _, d in (other, own)]
+  functions = [(mjx.step, other, own), (lambda m, d: mjx.rollout(m, d, steps=2)[0], other, own),
+               (batch, (other[0], many[0]), (own[0], many[1]))]  # fmt: skip
+  for function, a, b in functions:
+    for x, y in zip(*(jax.tree.leaves(jax.jit(function)(*z)) for z in (a, b)), strict=True):
+      assert x.dtype == y.dtype
+      np.testing.assert_allclose(x, y, rtol=1e-5)
+  slope = jax.grad(lambda q: mjx.rollout(m, d.replace(qpos=q), steps=2)[0].qvel.sum())(jnp.asarray(height))
+  assert slope.dtype == given and np.isfinite(slope).all()
