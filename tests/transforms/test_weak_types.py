@@ -123,8 +123,9 @@ def test_arrays_of_another_precision_become_the_model_s(model, given):
   """In steps and rollouts of one world and of many, and in derivatives."""
   m, d = _scene(model)
   height = np.array([0.02], given)
-  other = m.replace(body_mass=m.body_mass.astype(given)), d.replace(qpos=jnp.asarray(height))
-  own = m, d.replace(qpos=jnp.asarray(height, model))
+  mass = m.body_mass.astype(given)
+  other = m.replace(body_mass=mass), d.replace(qpos=jnp.asarray(height))
+  own = m.replace(body_mass=mass.astype(model)), d.replace(qpos=jnp.asarray(height, model))
   batch = jax.vmap(lambda m, d: mjx.rollout(m, d, steps=2)[0], in_axes=(None, 0))
   many = [jax.tree.map(lambda x: jnp.stack([x, x]), d) for _, d in (other, own)]
   functions = [(mjx.step, other, own), (lambda m, d: mjx.rollout(m, d, steps=2)[0], other, own),
@@ -132,6 +133,6 @@ def test_arrays_of_another_precision_become_the_model_s(model, given):
   for function, a, b in functions:
     for x, y in zip(*(jax.tree.leaves(jax.jit(function)(*z)) for z in (a, b)), strict=True):
       assert x.dtype == y.dtype
-      np.testing.assert_allclose(x, y, rtol=1e-5)
+      np.testing.assert_allclose(x, y, rtol=1e-6, atol=1e-14)
   slope = jax.grad(lambda q: mjx.rollout(m, d.replace(qpos=q), steps=2)[0].qvel.sum())(jnp.asarray(height))
   assert slope.dtype == given and np.isfinite(slope).all()
