@@ -86,11 +86,13 @@ def witness(a: ConvexShape, b: ConvexShape, f: Features, asked: jax.Array | bool
     frozen_b=_is_flat(b, f.point_b),
     slack=_ROUNDING * jnp.finfo(f.normal.dtype).eps * f.size,
   )
-  normal = _settle(posed, f.normal)
+  normal, depth = _settle(posed, f.normal)
 
   # the foot of the origin: the first vertex, moved along the edges
   y, pa = _points(posed, normal)
   dist = -vector.dot(normal, y[:, 0])
+  # where shapes overlap, the vertices that were found may be less deep by the tolerance of the search than Y is
+  dist = jnp.where(f.overlap, dist - jax.lax.stop_gradient(dist + depth), dist)
   edges = _edges(_without_gradient(posed), jax.lax.stop_gradient(normal))[1]
   e = [vector.add(edges[i][k][:, None] * (y[:, k] - y[:, 0]) for k in (1, 2)) for i in range(2)]
   ea = [vector.add(edges[i][k][:, None] * (pa[:, k] - pa[:, 0]) for k in (1, 2)) for i in range(2)]
@@ -106,8 +108,12 @@ def witness(a: ConvexShape, b: ConvexShape, f: Features, asked: jax.Array | bool
   return Witness(dist, normal, pa[:, 0] + s[:, None] * ea[0] + t[:, None] * ea[1], lost & ~f.far)
 
 
-def _settle(posed: _Posed, start: jax.Array) -> jax.Array:
-  """Solve the two equations for the normal, from the normal found; the derivative is that of one more step."""
+def _settle(posed: _Posed, start: jax.Array) -> tuple[jax.Array, jax.Array]:
+  """Solve the two equations for the normal, from the normal found; the derivative is that of one more step.
+
+  Returns:
+    the normal, and how far (P, W) Y reaches along the normal, without gradient [m].
+  """
   leaves, tree = jax.tree.flatten(posed)
   constant = [x if isinstance(x, np.ndarray) else None for x in leaves]
 
@@ -119,20 +125,25 @@ def _settle(posed: _Posed, start: jax.Array) -> jax.Array:
   def settle(arrays, n):
     p = whole(arrays)
 
-    def step(_, n):
+    def step(_, found):
       # the normal is where the depth of Y is least: reject a step that increases the depth, as where the feature is an edge
       # for a face that is hardly lower
+      n, depth = found
       new = _newton(p, p, n)
-      return jnp.where((_depth(p, new) <= _depth(p, n) + p.slack)[:, None], new, n)
+      after = _depth(p, new)
+      taken = after <= depth + p.slack
+      return jnp.where(taken[:, None], new, n), jnp.where(taken, after, depth)
 
-    return jax.lax.fori_loop(0, _STEPS, step, n) if p.a.curved or p.b.curved else step(0, n)
+    found = n, _depth(p, n)
+    return jax.lax.fori_loop(0, _STEPS, step, found) if p.a.curved or p.b.curved else step(0, found)
 
   @settle.defjvp
   def _settle_jvp(primals, tangents):
     arrays, n = primals
-    normal = settle(arrays, n)
+    normal, depth = settle(arrays, n)
     fixed, at = _without_gradient(whole(arrays)), jax.lax.stop_gradient(normal)
-    return normal, jax.jvp(lambda x: _newton(fixed, whole(x), at), (arrays,), (tangents[0],))[1]
+    turn = jax.jvp(lambda x: _newton(fixed, whole(x), at), (arrays,), (tangents[0],))[1]
+    return (normal, depth), (turn, jnp.zeros_like(depth))
 
   return settle([x for x in leaves if not isinstance(x, np.ndarray)], start)
 
