@@ -131,8 +131,8 @@ def _settle(posed: _Posed, start: jax.Array) -> tuple[jax.Array, jax.Array]:
       n, depth = found
       new = _newton(p, p, n)
       after = _depth(p, new)
-      taken = after <= depth + p.slack
-      return jnp.where(taken[:, None], new, n), jnp.where(taken, after, depth)
+      is_better = after <= depth + p.slack
+      return jnp.where(is_better[:, None], new, n), jnp.where(is_better, after, depth)
 
     found = n, _depth(p, n)
     return jax.lax.fori_loop(0, _STEPS, step, found) if p.a.curved or p.b.curved else step(0, found)
