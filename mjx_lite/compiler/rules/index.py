@@ -114,9 +114,7 @@ def _dynamic_slice(p, eqn, x, *starts):
   kind, n = kind_of(eqn.outvars[0].aval.dtype), sizes[axis]
   part = x[tuple(slice(None) if k == axis else slice(a, a + m) for k, (a, m) in enumerate(zip(found, sizes, strict=True)))]
   lines = np.moveaxis(part, axis, -1)
-  own = _integer(p, first)
-  most = p.const(x.shape[axis] - n, own)
-  first = p.make("min", own, p.make("max", own, first, p.const(0, own)), most)
+  first = _clipped(p, first, x.shape[axis] - n)
   rows = [[_fetch(p, line[k : k + x.shape[axis] - n + 1], first, kind) for k in range(n)]
           for line in lines.reshape(-1, lines.shape[-1])]  # fmt: skip
   return np.moveaxis(np.array(rows, np.int64).reshape(*lines.shape[:-1], n), -1, axis)
@@ -134,14 +132,16 @@ def _dynamic_update_slice(p, eqn, x, new, *starts):
       f"operation dynamic_update_slice has a rule only for one row at a computed index, among at most {_MAX_CHOICES}"
     )
   axis, index = unknown[0]
-  kind, n = kind_of(eqn.outvars[0].aval.dtype), x.shape[axis]
-  index = _clipped(p, index, n - 1)
-  bounds = list(enumerate(zip(found, new.shape, strict=True)))
-  for k in range(n):
-    position = tuple(slice(k, k + 1) if j == axis else slice(a, a + m) for j, (a, m) in bounds)
-    is_written = p.make("eq", "p", index, p.const(k, "i"))
-    out[position] = p.map("select", kind, array(is_written, ()), new, x[position])
+  position = tuple(slice(None) if k == axis else slice(a, a + n) for k, (a, n) in enumerate(zip(found, new.shape, strict=True)))
+  index = _clipped(p, index, x.shape[axis] - 1)
+  out[position] = _put(p, kind_of(eqn.outvars[0].aval.dtype), x[position], index, new, axis)
   return out
+
+
+def _put(p: Program, kind: str, x: np.ndarray, index: int, new: np.ndarray, axis: int) -> np.ndarray:
+  """Return x with the row at an index along an axis replaced by that of `new`, which has one row or as many; none if beyond."""
+  rows = [p.make("eq", "p", index, p.const(k, p.kind[index])) for k in range(x.shape[axis])]
+  return p.map("select", kind, array(rows, [len(rows) if k == axis else 1 for k in range(x.ndim)]), new, x)
 
 
 @rule("scatter", "scatter_add", "scatter-add")
@@ -171,20 +171,16 @@ def _scatter(p, eqn, x, index, new):
     part: list[Any] = [slice(None)] * new.ndim
     for k, i in zip(batch, at, strict=True):
       part[k] = i
+    if len(unknown) > 1 or any(sizes[dim] != 1 for dim, _ in unknown):
+      raise Unsupported(f"operation {name} has a rule only for one computed index, which writes single rows")
     position = [slice(s, s + n) for s, n in zip(start, sizes, strict=True)]
-    places: list[Any] = [(position, None)]  # and whether a place is written, None if it always is
-    if unknown:
-      (axis, i), *more = unknown
-      if more or sizes[axis] != 1:
-        raise Unsupported(f"operation {name} has a rule only for one computed index, which writes single rows")
-      i = _clipped(p, i, x.shape[axis] - 1) if is_clipped else i
-      rows = [[*position[:axis], slice(k, k + 1), *position[axis + 1 :]] for k in range(x.shape[axis])]
-      places = [(place, p.make("eq", "p", i, p.const(k, p.kind[i]))) for k, place in enumerate(rows)]
-    update = new[tuple(part)].reshape(sizes)
-    for place, is_written in places:
-      before = out[tuple(place)]
-      after = update if name == "scatter" else p.map("add", kind, before, update)
-      out[tuple(place)] = after if is_written is None else p.map("select", kind, array(is_written, ()), after, before)
+    for dim, _ in unknown:
+      position[dim] = slice(None)
+    before, after = out[tuple(position)], new[tuple(part)].reshape(sizes)
+    after = after if name == "scatter" else p.map("add", kind, before, after)
+    for dim, i in unknown:
+      after = _put(p, kind, before, _clipped(p, i, x.shape[dim] - 1) if is_clipped else i, after, dim)
+    out[tuple(position)] = after
   return out
 
 
