@@ -40,12 +40,11 @@ def read(m: Model, d: mujoco.MjData, start: Data) -> dict[str, Any]:
   changes["solver_niter"] = np.array(d.solver_niter[: max(1, d.nisland)].max(), start.solver_niter.dtype)
   changes["solver_fwdinv"] = np.array(d.solver_fwdinv, start.solver_fwdinv.dtype)
   most = np.where(np.arange(len(start.status.most)) == 0, d.ncon, 0).astype(np.int32)
-  changes["status"] = start.status.replace(most=most)
+  status = start.status.replace(most=most)
   if (slot < 0).any():
     full = np.arange(len(Warning)) == Warning.CONTACTFULL
-    changes["status"] = start.status.replace(
-      bits=start.status.bits | (1 << int(Warning.CONTACTFULL)), count=start.status.count + full.astype(np.int32), most=most
-    )
+    status = status.replace(bits=status.bits | (1 << int(Warning.CONTACTFULL)), count=status.count + full.astype(np.int32))
+  changes["status"] = status
   return changes
 
 
