@@ -17,7 +17,7 @@ import pytest
 import straight
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from lane_tests import by_xla, count, run, run_one_by_one, states
+from lane_tests import by_xla, compiled_for, count, run, run_one_by_one, states
 from models import load
 
 import mjx_lite as mjx
@@ -404,27 +404,7 @@ def test_models_that_are_xlas():
 ])  # fmt: skip
 def test_arm64(triple, vectors_of_four, monkeypatch):
   """The code of a step is not for x86 alone: LLVM makes ARM's vectors of it, and calls only what a C library has."""
-  from llvmlite import binding
-
-  binding.initialize_all_targets()
-  binding.initialize_all_asmprinters()
-  m = mjx.put_model(mujoco.MjModel.from_xml_string(straight.SWING))
-  d = jax.tree.map(lambda x: jnp.stack([x] * 5), mjx.make_data(m))
-  assert llvm.is_on()  # the probe runs here
-  found = []
-  monkeypatch.setattr(llvm_machine, "lanes", lambda: 4)
-
-  def target(prefix, key, make):
-    functions, entry, size, used = make()
-    if prefix == "mjx_lite":
-      found.append((functions, entry))
-    return llvm_machine.Target(f"{prefix}_none", size, used)
-
-  monkeypatch.setattr(llvm_machine, "target", target)
-  assert count(jax.vmap(lambda m, d: mjx.step(m, d), in_axes=(None, 0)), m, d) == 1
-  (text,) = llvm_machine.modules(*found[0], workers=1)
-  machine = binding.Target.from_triple(triple).create_target_machine(opt=1)
-  assembly = machine.emit_assembly(binding.parse_assembly(text, binding.create_context()))
+  assembly = compiled_for(triple, monkeypatch)
   assert len(re.findall(vectors_of_four, assembly)) > 100
   called = {x.lstrip("_") for x in re.findall(r"^\s+bl\s+(\w+)", assembly, re.MULTILINE)}
   own = r"part|take|give|work|task|leave|threads|schedule"

@@ -12,7 +12,7 @@ import pytest
 import straight
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from lane_tests import by_xla, count, program, run, run_one_by_one, states
+from lane_tests import by_xla, compiled_for, count, program, run, run_one_by_one, states
 from models import load
 
 import mjx_lite as mjx
@@ -115,27 +115,7 @@ def test_a_float32_model_has_all_lanes(monkeypatch):
 
 def test_arm64(monkeypatch):
   """LLVM makes ARM's vectors of two numbers, and calls only what a C library has."""
-  from llvmlite import binding
-
-  binding.initialize_all_targets()
-  binding.initialize_all_asmprinters()
-  m = mjx.put_model(mujoco.MjModel.from_xml_string(straight.SWING))
-  d = jax.tree.map(lambda x: jnp.stack([x] * 5), mjx.make_data(m))
-  assert llvm.is_on()  # the probe runs here
-  found = []
-  monkeypatch.setattr(llvm_machine, "lanes", lambda: 4)
-
-  def target(prefix, key, make):
-    functions, entry, size, used = make()
-    if prefix == "mjx_lite":
-      found.append((functions, entry))
-    return llvm_machine.Target(f"{prefix}_none", size, used)
-
-  monkeypatch.setattr(llvm_machine, "target", target)
-  assert count(jax.vmap(lambda m, d: mjx.step(m, d), in_axes=(None, 0)), m, d) == 1
-  (text,) = llvm_machine.modules(*found[0], workers=1)
-  machine = binding.Target.from_triple("aarch64-unknown-linux-gnu").create_target_machine(opt=1)
-  assembly = machine.emit_assembly(binding.parse_assembly(text, binding.create_context()))
+  assembly = compiled_for("aarch64-unknown-linux-gnu", monkeypatch)
   assert len(re.findall(r"fm(?:ul|la|ls)\s+v\d+\.2d", assembly)) > 100
   called = set(re.findall(r"^\s+bl\s+(\w+)", assembly, re.MULTILINE))
   own = r"part|take|give|work|task|leave|threads|schedule"

@@ -5,10 +5,11 @@ import jax.numpy as jnp
 import mujoco
 import numpy as np
 import pytest
+import straight
 
 import mjx_lite as mjx
 from mjx_lite.compiler import scalars
-from mjx_lite.compiler.backends import llvm
+from mjx_lite.compiler.backends import llvm, llvm_machine
 
 
 def states(mj_model, m, number, every=8):
@@ -40,6 +41,31 @@ def by_xla(function, *args, jit=jax.jit):
 
     assert count(again, *args, jit=jit) == 0
     return jit(again)(*args)
+
+
+def compiled_for(triple, monkeypatch):
+  """The assembly of a step of five worlds for another processor, whose vectors have four float32 numbers."""
+  from llvmlite import binding
+
+  binding.initialize_all_targets()
+  binding.initialize_all_asmprinters()
+  m = mjx.put_model(mujoco.MjModel.from_xml_string(straight.SWING))
+  d = jax.tree.map(lambda x: jnp.stack([x] * 5), mjx.make_data(m))
+  assert llvm.is_on()  # the probe runs here
+  found = []
+  monkeypatch.setattr(llvm_machine, "lanes", lambda: 4)
+
+  def target(prefix, key, make):
+    functions, entry, size, used = make()
+    if prefix == "mjx_lite":
+      found.append((functions, entry))
+    return llvm_machine.Target(f"{prefix}_none", size, used)
+
+  monkeypatch.setattr(llvm_machine, "target", target)
+  assert count(jax.vmap(lambda m, d: mjx.step(m, d), in_axes=(None, 0)), m, d) == 1
+  (text,) = llvm_machine.modules(*found[0], workers=1)
+  machine = binding.Target.from_triple(triple).create_target_machine(opt=1)
+  return machine.emit_assembly(binding.parse_assembly(text, binding.create_context()))
 
 
 def program(function, *args):
