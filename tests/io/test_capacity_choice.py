@@ -317,8 +317,11 @@ def test_a_world_of_a_stock_model_takes_little_memory(path):
   """Data and the largest matrix of the solver: rows by rows if it is dual, rows by dofs otherwise. In single precision."""
   try:
     model = mujoco.MjModel.from_xml_path(str(path))
+  except ValueError as error:  # some packages leave out assets
+    pytest.skip(f"C does not compile it: {str(error).splitlines()[0]}")
+  try:
     m = mjx.put_model(model, dtype=np.float32)
-  except (NotImplementedError, ValueError) as error:
+  except mjx.UnsupportedModelError as error:  # named by put_model, so nothing has to fit
     pytest.skip(str(error).splitlines()[0])
   d = jax.eval_shape(lambda: mjx.make_data(m))
   rows = m.plan.sizes["nefc"]
