@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from mjx_lite import api
+from mjx_lite.batching import worlds
 from mjx_lite.compiler import workarounds
 from mjx_lite.integrate.adaptive import SIZES, Adaptive
 from mjx_lite.io.capacity import warn_of_shortage
@@ -82,18 +83,12 @@ def rollout(
   return end, out
 
 
-def _carried(x: Any, dtype: str) -> Any:
-  """Return a part of Data as a loop carries it: without weak type, floats with the model's dtype."""
-  x = pytree.strong(x)
-  return x.astype(dtype) if jnp.issubdtype(jnp.result_type(x), jnp.floating) else x
-
-
 def _one(
   m: Model, d: Data, ctrl: Any, *, steps: int | None, record: Any, checkpoint: int | None, callbacks: Callbacks | None,
   adaptive: Adaptive | None,
 ) -> tuple[Data, Any]:  # fmt: skip
   """Run `rollout` on the worlds of one device."""
-  d = jax.tree.map(lambda x: _carried(x, m.layout.dtype), d)
+  d = jax.tree.map(lambda x: worlds.operand(pytree.strong(x), m.layout.dtype), d)
   policy = ctrl if callable(ctrl) else None
   ahead = None if ctrl is None or callable(ctrl) else jnp.asarray(ctrl, d.ctrl.dtype)
   if ahead is not None and ahead.ndim != 2:

@@ -79,7 +79,7 @@ def one_world(native: Callable[..., Any], check: Callable[..., None] | None = No
     _register_dead_code()
     leaves, in_tree = jax.tree.flatten(args)
     dtype = args[0].layout.dtype if hasattr(args[0], "layout") else None
-    leaves = [_operand(x, dtype) for x in leaves]
+    leaves = [operand(x, dtype) for x in leaves]
     shared, tile = len(jax.tree.leaves(args[0])), getattr(args[0], "tile", 0)
     groups = _devices()
     slow = _why_no_kernels(args[0], groups)
@@ -92,8 +92,8 @@ def one_world(native: Callable[..., Any], check: Callable[..., None] | None = No
   return public
 
 
-def _operand(x: Any, dtype: str | None) -> jax.Array:
-  """Return an argument as an array: floats of the model's dtype, and int32 for shorter integers, which kernels have not."""
+def operand(x: Any, dtype: str | None) -> jax.Array:
+  """Convert an argument to an array: floats to the model's dtype, and short integers to int32, as kernels have none of them."""
   x = jnp.asarray(x)
   if dtype is not None and jnp.issubdtype(x.dtype, jnp.floating):
     return x.astype(dtype)
