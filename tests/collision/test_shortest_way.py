@@ -147,6 +147,10 @@ def test_a_pair_alone_leaves_by_the_shortest_way(pair):
     ((8, 20), 720, np.float32),
     (("ellipsoid", "cylinder"), 848, np.float64),  # the normal was right and the depth was not that of the normal
     (("ellipsoid", "cylinder"), 382, np.float32),
+    (("ellipsoid", "box"), 401, np.float64),  # the way out of a ball on an edge has one equation only
+    (("cylinder", "cylinder"), 1982, np.float64),
+    (("sphere", "box"), 511, np.float32),  # rounding hid that the simplex has to turn
+    (("sphere", 500), 1164, np.float32),
   ],
   ids=str,
 )

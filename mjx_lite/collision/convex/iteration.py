@@ -219,9 +219,10 @@ def _improve(p: Problem, s: State) -> tuple[State, _Progress]:
   stop = ~fresh & (same | close)
 
   point, span, inside, outlet = simplex.nearest(y_rel, s.on, rel, p.away)
-  # rounding may hide the progress of a step that only rotates the simplex, on the path to a farther vertex
-  slack = jnp.where(v2 - ahead > _UNFINISHED * v2, jnp.asarray(1 + _UNFINISHED, v2.dtype), 1)
-  stop |= ~fresh & ~inside & (vector.dot(point, point) >= slack * v2)
+  # rounding may hide the progress of a step that only turns the simplex, as on the path to a farther vertex
+  rounding = 16 * jnp.finfo(v2.dtype).eps * p.size * safe.sqrt(v2)
+  hidden = jnp.maximum(rounding, jnp.where(v2 - ahead > _UNFINISHED * v2, _UNFINISHED * v2, 0))
+  stop |= ~fresh & ~inside & (vector.dot(point, point) >= v2 + jnp.where(v2 - ahead > rounding, hidden, 0))
   stop, inside, far = linear.materialize((stop, inside, far))
   inside &= ~stop
   keep = stop | s.done

@@ -22,6 +22,7 @@ from mjx_lite.ops import linear, loops
 
 _STEPS = 4  # of Newton's method for curved shapes
 _ROUNDING = 2  # units of round-off, relative to the size of Y
+_SINGULAR = 64  # units of round-off, up to which the slope of an equation is none
 _FLAT = 0.05  # least spread of a cylinder's points, relative to its radius, where the cylinder stands on its cap
 
 
@@ -91,8 +92,8 @@ def witness(a: ConvexShape, b: ConvexShape, f: Features, asked: jax.Array | bool
   # the foot of the origin: the first vertex, moved along the edges
   y, pa = _points(posed, normal)
   dist = -vector.dot(normal, y[:, 0])
-  # where shapes overlap, the vertices that were found may be less deep by the tolerance of the search than Y is
-  dist = jnp.where(f.overlap, dist - jax.lax.stop_gradient(dist + depth), dist)
+  # the vertices that were found may be less deep by the tolerance of the search than Y is
+  dist = dist - jax.lax.stop_gradient(dist + depth)
   edges = _edges(_without_gradient(posed), jax.lax.stop_gradient(normal))[1]
   e = [vector.add(edges[i][k][:, None] * (y[:, k] - y[:, 0]) for k in (1, 2)) for i in range(2)]
   ea = [vector.add(edges[i][k][:, None] * (pa[:, k] - pa[:, 0]) for k in (1, 2)) for i in range(2)]
@@ -192,12 +193,16 @@ def _points(p: _Posed, n: jax.Array) -> tuple[jax.Array, jax.Array]:
   return linear.materialize((pa - p.position[:, None] - vector.mat_vec(p.rotation[:, None], pb), pa))
 
 
+def _scale(p: _Posed, y: jax.Array) -> jax.Array:
+  """Return the size (P, W) of what the vertices y (P, 3, 3, W) of Y are differences of [m]."""
+  return jnp.max(jnp.abs(y), axis=(1, 2)) + jnp.max(jnp.abs(p.position), axis=1)
+
+
 def _edges(p: _Posed, n: jax.Array):
   """Return the number of edges (P, W), and each edge as weights of the second and third vertex of Y relative to the first."""
   y, _ = _points(p, n)
   e1, e2 = y[:, 1] - y[:, 0], y[:, 2] - y[:, 0]
-  scale = jnp.max(jnp.abs(y), axis=(1, 2)) + jnp.max(jnp.abs(p.position), axis=1)
-  tiny = (1e-5 * scale) ** 2
+  tiny = (1e-5 * _scale(p, y)) ** 2
   l1, l2 = vector.dot(e1, e1), vector.dot(e2, e2)
   has1, has2 = l1 > tiny, l2 > tiny
   area = vector.cross(e1, e2)
@@ -221,6 +226,7 @@ def _newton(fixed: _Posed, posed: _Posed, n: jax.Array) -> jax.Array:
   y0, _ = _points(fixed, n)
   e0 = safe.normalize(edge(y0, 0))
   e0 = e0 - vector.dot(e0, n)[:, None] * n
+  scale = _scale(fixed, y0)
   hint = jnp.where((jnp.abs(n[:, :1]) < 0.7), np.array([1, 0, 0])[:, None], np.array([0, 1, 0])[:, None]).astype(n.dtype)
   u1 = jax.lax.stop_gradient(safe.normalize(jnp.where(count[:, None] > 0, e0, vector.cross(n, hint))))
   u2 = jax.lax.stop_gradient(vector.cross(n, u1))
@@ -233,8 +239,8 @@ def _newton(fixed: _Posed, posed: _Posed, n: jax.Array) -> jax.Array:
     second = edge(y, 1)
     second = safe.normalize(second - vector.dot(second, along)[:, None] * along)
     side = jnp.where(count[:, None] > 0, vector.cross(m, along), u2)
-    r1 = jnp.where(count > 0, vector.dot(m, along), vector.dot(flat, u1))
-    r2 = jnp.where(count == 2, vector.dot(m, second), vector.dot(flat, side))
+    r1 = jnp.where(count > 0, vector.dot(m, along), vector.dot(flat, u1) / scale)
+    r2 = jnp.where(count == 2, vector.dot(m, second), vector.dot(flat, side) / scale)
     return linear.materialize((r1, r2))
 
   zero = jnp.zeros_like(n[:, 0])
@@ -244,9 +250,12 @@ def _newton(fixed: _Posed, posed: _Posed, n: jax.Array) -> jax.Array:
   (j11, j12), (j21, j22) = slope(jnp.stack([one, zero]), jnp.stack([zero, one]))
   det = jax.lax.stop_gradient(j11 * j22 - j12 * j21)
   size = jnp.abs(j11 * j22) + jnp.abs(j12 * j21)
-  ok = jnp.abs(det) > 1e-9 * size + 1e-30
-  c1 = jnp.where(ok, safe.divide(-(base[0] * j22 - base[1] * j12), jnp.where(ok, det, 1)), 0)
-  c2 = jnp.where(ok, safe.divide(-(base[1] * j11 - base[0] * j21), jnp.where(ok, det, 1)), 0)
+  ok = jnp.abs(det) > 1e-9 * size + _SINGULAR * jnp.finfo(n.dtype).eps
+  # one equation at most, as where all normals around an edge leave equally far: the shortest step that solves it
+  norm2 = j11 * j11 + j12 * j12 + j21 * j21 + j22 * j22
+  scale = jnp.where(ok, det, jnp.where(norm2 > (_SINGULAR * jnp.finfo(n.dtype).eps) ** 2, norm2, 0))
+  c1 = safe.divide(-jnp.where(ok, base[0] * j22 - base[1] * j12, base[0] * j11 + base[1] * j21), scale)
+  c2 = safe.divide(-jnp.where(ok, base[1] * j11 - base[0] * j21, base[0] * j12 + base[1] * j22), scale)
   change2 = jax.lax.stop_gradient(c1 * c1 + c2 * c2)
   sane = change2 < 0.25
   c1, c2 = jnp.where(sane, c1, 0), jnp.where(sane, c2, 0)
