@@ -149,6 +149,7 @@ def test_a_pair_alone_leaves_by_the_shortest_way(pair):
     (("ellipsoid", "cylinder"), 382, np.float32),
     (("ellipsoid", "box"), 401, np.float64),  # the way out of a ball on an edge has one equation only
     (("cylinder", "cylinder"), 1982, np.float64),
+    (("capsule", "cylinder"), 310, np.float64),  # one rim of a cylinder was found, and the nearest point is between both
     (("sphere", "box"), 511, np.float32),  # rounding hid that the simplex has to turn
     (("sphere", 500), 1164, np.float32),
   ],

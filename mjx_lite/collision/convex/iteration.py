@@ -120,10 +120,9 @@ def problem(a: ConvexShape, b: ConvexShape, reach: jax.Array, iterations: int) -
   least = size * max(_LEAST, tiny**0.5)  # above `small`
   away = safe.normalize(position)  # a coordinate axis, if the centres coincide
 
-  # curved shapes only need a start for Newton's method
+  # curved shapes need a start for Newton's method, and depth enough for it where the features that it starts from lack one
   lib = np if isinstance(polytopes, np.ndarray) else jnp
-  rough = max(1e-7, 16 * tiny)
-  exact, settles = (lib.where(polytopes, x, y) for x, y in ((16 * tiny, rough), (4 * tiny, rough)))
+  exact, settles = (lib.where(polytopes, x, max(y, 16 * tiny)) for x, y in ((16 * tiny, 1e-9), (4 * tiny, 1e-7)))
   exact, settles = (jnp.asarray(x, position.dtype) for x in (exact, settles))
   return Problem(
     a=support.laid_out(a),  # last: the bounding boxes above use the constant tables
