@@ -16,10 +16,11 @@ from models import SCENES
 
 import mjx_lite as mjx
 from mjx_lite.batching import worlds
-from mjx_lite.collision.convex import convex, hulls, shortest
+from mjx_lite.collision.convex import convex, hulls, shortest, support
 from mjx_lite.collision.convex.hulls import GeomHulls
 from mjx_lite.collision.shapes import Shape
 from mjx_lite.io import fields
+from mjx_lite.math.extreme import first_largest
 from mjx_lite.ops import lanes
 
 ITERATIONS = 50
@@ -158,6 +159,36 @@ def test_a_pair_alone_leaves_by_the_shortest_way(pair):
 def test_rare_poses(pair, pose, dtype):
   """Poses among 2,000 of a pair in which the normal was up to 12 degrees off, or the depth up to 4e-5 of the size."""
   assert _wrong([pair], dtype, 2000, pose) == []
+
+
+def test_corners_that_pad_a_table_are_not_found(monkeypatch):
+  """Each repeats the first corner of its shape, and rounding may prefer any of them."""
+
+  def points():
+    _collide.cache_clear()
+    worlds.clear_caches()
+    pairs = [(8, 20), ("box", 20), ("capsule", 8), ("ellipsoid", "cylinder")]
+    bodies = [[_bodies(p, POSES)[k] for k in range(POSES) if k % 3 != 2] for p in pairs]
+    shapes = [
+      Shape(
+        *(
+          jnp.asarray(np.moveaxis([[getattr(x[side], f) for x in some] for some in bodies], 1, -1))
+          for f in ("pos", "mat", "size")
+        )
+      )
+      for side in (0, 1)
+    ]
+    found, _ = _collide(tuple(pairs), ITERATIONS)(*shapes, jnp.zeros((len(pairs), len(bodies[0]))))
+    return np.asarray(found.pos[:, 0])
+
+  def last_largest(score):
+    best, at = first_largest(score[..., ::-1, :])
+    return best, score.shape[-2] - 1 - at
+
+  first = points()
+  monkeypatch.setattr(support, "first_largest", last_largest)
+  np.testing.assert_allclose(points(), first, rtol=0, atol=1e-6)
+  _collide.cache_clear()
 
 
 def test_polytopes_in_general_poses_are_never_lost():

@@ -106,8 +106,8 @@ def find(a: ConvexShape, b: ConvexShape, reach: jax.Array, iterations: int, aske
   return Features(
     normal=normal,
     on=s.on,
-    index_a=s.index_a,
-    index_b=s.index_b,
+    index_a=support.own_index(a, s.index_a),
+    index_b=support.own_index(b, s.index_b),
     point_a=s.a,
     point_b=s.b,
     far=s.far,

@@ -217,6 +217,15 @@ def corner(c: ConvexShape, index: jax.Array) -> jax.Array:
   return found * scale
 
 
+def own_index(c: ConvexShape, index: jax.Array) -> jax.Array:
+  """Return support indices (P, k, W), with 0 for the corners that pad a table: they repeat the first corner."""
+  if not isinstance(c.table, Picked) or (c.table.tables.ncorner == c.table.tables.ncorner[0]).all():
+    return index
+  ncorner, which = c.table.tables.ncorner.astype(np.int32)[:, None], c.table.which
+  number = ncorner[which[:, 0]] if isinstance(which, np.ndarray) else gather(ncorner, which)
+  return jnp.where(is_kind(c, CORNERS, 3) & (index >= number[:, None]), 0, index)
+
+
 def _in_world(table: jax.Array, index: jax.Array) -> jax.Array:
   """Gather rows (P, ..., 3, W) of tables (P, n, 3, W) at indices (P, ..., W)."""
   if table.shape[1] <= 8:
@@ -247,7 +256,8 @@ def farthest(c: ConvexShape, direction: jax.Array) -> tuple[jax.Array, jax.Array
   point = corner(c, index)
   if not c.curved:
     return point, index
-  index = jnp.where(_kinds(c, 2)[1] & (direction[:, 2] < 0), 1, index)
+  ellipsoid, cylinder = _kinds(c, 2)
+  index = jnp.where(ellipsoid | cylinder, (cylinder & (direction[:, 2] < 0)).astype(index.dtype), index)
   return curved_point(c, direction, index, point), index
 
 
