@@ -54,7 +54,7 @@ class Explanation(NamedTuple):
 def explain(m: Model) -> Explanation:
   """Report which path step, rollout and gradient of a model take on JAX's default device, and why no faster path.
 
-  A model whose step can be straight-line machine code is compiled three times, which takes up to half a minute; no step is run.
+  On a CPU and on an NVIDIA GPU the model is compiled up to three times, which takes up to half a minute; no step is run.
   Arguments of other types or a batch of Models raise the same errors as in `step`.
 
   Args:

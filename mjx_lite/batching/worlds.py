@@ -12,11 +12,12 @@ shapes are those of a single world and which `jax.vmap` batches. One primitive c
   right too, in the plain layout; `grad` of a sum over `vmap` is the fast method for batched gradients.
 
 This module also cuts worlds into tiles for CPU caches (`_in_tiles`), and chooses how operations are compiled: those of one
-world or of a tile as regions (`regions.py`), or a step as straight-line machine code for each world (`kernels.py`). For
+world or of a tile as regions (`regions.py`), or a step as machine code for each world (`kernels.py`). For
 derivatives in machine code, JAX differentiates a loop over single worlds, and `kernels.over_worlds` lowers that loop to the
 same code as a step. Only compiler/, ops/ and this module touch jax's extension interfaces.
 """
 
+import contextlib
 import functools
 import math
 from collections.abc import Callable
@@ -32,6 +33,7 @@ from jax.interpreters import ad, batching, mlir
 from mjx_lite.batching import compiling
 from mjx_lite.compiler import kernels, paths, regions, scalars, workarounds
 from mjx_lite.compiler.backends import llvm, ptx
+from mjx_lite.ops.lanes import packed
 
 
 class Call(NamedTuple):
@@ -44,7 +46,13 @@ class Call(NamedTuple):
   tile: int  # worlds per tile, 0 for all worlds at once
   groups: int  # devices among which XLA may divide the worlds, see `Tiling`
   slow: str  # why machine code (`kernels.py`) is not tried, "" if it is
+  why_loops: str = ""  # why a kernel has loops, and packs items of its worlds (`ops/lanes.py`); "" if its code is straight
   outs: tuple[int, ...] | None = None  # indices of result leaves that are read, None for all
+
+  @property
+  def plain(self) -> "Call":
+    """The call as XLA compiles it: without operations that only kernels have."""
+    return self._replace(why_loops="")
 
   @property
   def name(self) -> str:
@@ -57,7 +65,7 @@ native_p.multiple_results = True
 
 
 _NO_MESH = jax.sharding.AbstractMesh((), ())
-_OUT_TREE: dict[Call, Any] = {}  # output tree of every call that has been traced
+_OUT_TREE: dict[Call, Any] = {}  # output tree of every call that has been traced, by its plain form
 
 
 def one_world(native: Callable[..., Any], check: Callable[..., None] | None = None) -> Callable[..., Any]:
@@ -83,11 +91,11 @@ def one_world(native: Callable[..., Any], check: Callable[..., None] | None = No
     shared, tile = len(jax.tree.leaves(args[0])), getattr(args[0], "tile", 0)
     groups = _devices()
     slow = _why_no_kernels(args[0], groups)
-    call = Call(
-      native=native, static=tuple(sorted(static.items())), in_tree=in_tree, nshared=shared, tile=tile, groups=groups, slow=slow
-    )
+    loops = "" if slow else args[0].why_not_straight
+    keywords = tuple(sorted(static.items()))
+    call = Call(native, keywords, in_tree, nshared=shared, tile=tile, groups=groups, slow=slow, why_loops=loops)
     out = native_p.bind(*leaves, call=call, batched=False)
-    return jax.tree.unflatten(_OUT_TREE[call], out)
+    return jax.tree.unflatten(_OUT_TREE[call.plain], out)
 
   return public
 
@@ -110,8 +118,9 @@ def _why_no_kernels(m: Any, groups: int) -> str:
   """Return the first reason why a call with a model is not tried as machine code, "" if it is tried."""
   if groups > 1:
     return "XLA may divide the worlds among devices; divide the worlds with rollout(devices=...) or jax.shard_map instead"
-  slow = getattr(m, "why_no_kernel", "the first argument is no Model")
-  return slow or (llvm.why_off() if jax.default_backend() == "cpu" else ptx.why_off(m.layout.dtype))
+  if not hasattr(m, "why_not_straight"):
+    return "the first argument is no Model"
+  return llvm.why_off() if jax.default_backend() == "cpu" else ptx.why_off(m.layout.dtype) or m.why_not_straight
 
 
 def _avals(leaves):
@@ -128,7 +137,7 @@ def _trace(call, batched, avals):
   def flat(*leaves):
     if not batched:
       leaves = [x[..., None] for x in leaves]
-    out, _OUT_TREE[call] = jax.tree.flatten(call.native(*jax.tree.unflatten(call.in_tree, leaves), **dict(call.static)))
+    out, _OUT_TREE[call.plain] = jax.tree.flatten(call.native(*jax.tree.unflatten(call.in_tree, leaves), **dict(call.static)))
     if not batched:
       return [x[..., 0] for x in out]
     width = _width(leaves, batched)  # broadcast outputs that depend on shared values only
@@ -137,7 +146,8 @@ def _trace(call, batched, avals):
   # trace without the mesh: in `jax.shard_map`, JAX would add a `reshard` to every `where`
   with jax.sharding.use_abstract_mesh(_NO_MESH), jax.disable_jit(False):
     shapes = [jax.ShapeDtypeStruct(s, t) for s, t in avals]
-    closed = workarounds.eased(jax.make_jaxpr(regions.marked(flat, _width(shapes, batched))))(*shapes)
+    with packed() if call.why_loops and _width(shapes, batched) == 1 else contextlib.nullcontext():
+      closed = workarounds.eased(jax.make_jaxpr(regions.marked(flat, _width(shapes, batched))))(*shapes)
   # a sixth of the operations are dead code, which costs as much to lower as other code
   return _alive(closed, range(len(closed.out_avals)))
 
@@ -164,6 +174,7 @@ def clear_caches() -> None:
 
 def _run(*leaves, call, batched, differentiated=False, lanes=0):
   """Evaluate the native function as ordinary operations, in regions if at most `lanes` worlds are computed at a time."""
+  call = call.plain
   width = _width(leaves, batched)
   tiling = _tiling(call, width, lanes)
   evaluate = regions.evaluate if not differentiated and tiling.worlds <= lanes else regions.evaluate_plainly
@@ -180,7 +191,7 @@ def _run_on_cpu(*leaves, call, batched):
   if slow or not width:
     paths.record(paths.Path(call.name, width, slower_path, slow))
   else:
-    builder = kernels.Kernels(llvm.call, width, llvm.LOOP, on_cpu=True)
+    builder = kernels.Kernels(llvm.call, width, llvm.LOOP, on_cpu=True, has_loops=bool(call.why_loops))
     out = _by_kernels(leaves, call, batched, builder, paths.MACHINE_CODE, slower_path)
     if out is not None:
       return out
@@ -375,8 +386,9 @@ def _why_no_derivative_kernels(primals, tangents, *, call, batched):
 
   Kernels need a batch of worlds and a step that is not too large.
   """
-  if call.slow or llvm.why_off():
-    return call.slow or llvm.why_off()
+  slow = call.slow or llvm.why_off() or call.why_loops
+  if slow:
+    return slow
   if not regions.follow():
     return "only functions that mjx.jit compiles have derivatives in machine code"
   if not batched or _width(primals, True) == 1:

@@ -8,6 +8,7 @@ Tests: tests/compiler/test_llvm.py.
 
 import contextlib
 import functools
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -21,6 +22,7 @@ from mjx_lite.compiler import paths, regions, scalars
 from mjx_lite.compiler.scalars import Program, Unsupported, loop_arguments
 
 _BLOCK = 16  # worlds per iteration of the loop that runs where there is no kernel
+_ROWS = 8192  # numbers of one world in rows of a loop that one kernel computes
 _SHARED = 50_000  # numbers of the operations that all worlds share, above which XLA computes them
 
 
@@ -32,15 +34,17 @@ class Kernels(NamedTuple):
       (indices into the program), the dtypes of the results, and the number of worlds; on CPU also the first part of its name.
       It returns the result arrays.
     worlds: number of worlds. With a single world, kernels compute everything that is not constant.
-    loop: scalars that a loop computes in all its iterations. In a larger loop, and in a loop of more than
-      `scalars.MAX_ITERATIONS` iterations, each iteration is a kernel of its own.
+    loop: numbers that a loop of known length may compute in all its iterations, if it is unrolled. A larger loop, and a loop of
+      more than `scalars.MAX_ITERATIONS` iterations, is a loop of the kernel on a CPU; on a GPU each iteration is a kernel.
     on_cpu: whether the device is a CPU.
+    has_loops: whether loops are unrolled only if an iteration is small.
   """
 
   call: Callable[..., list[Any]]
   worlds: int
   loop: int
   on_cpu: bool
+  has_loops: bool = False
 
   @property
   def axis(self) -> int:
@@ -94,7 +98,7 @@ class Kernels(NamedTuple):
 
       for k, e in per_world:
         is_loop = e.primitive.name == "scan" and e.params["length"] > 1
-        if is_loop and (scalars.numbers(e) > self.loop or scalars.is_long(e)):
+        if is_loop and (scalars.numbers(e) > self.loop or scalars.is_long(e)) and self._at_once(e) < e.params["length"]:
           run_part(k)
           values.update(zip(e.outvars, self._stepped(e, values), strict=True))
         else:
@@ -120,10 +124,18 @@ class Kernels(NamedTuple):
   def _is_shared(self, x: Any, aval: Any) -> bool:
     return np.shape(x) == aval.shape and (self.worlds > 1 or not isinstance(x, jax.core.Tracer))
 
+  def _at_once(self, eqn: Any) -> int:
+    """Return the iterations of a loop that one kernel computes: its rows have to fit into memory that stays in the cache."""
+    length, (nconst, ncarry) = eqn.params["length"], loop_arguments(eqn)
+    size = sum(v.aval.size for v in (*eqn.invars[nconst + ncarry :], *eqn.outvars[ncarry:]))
+    most = _ROWS * length // max(size, 1) if self.on_cpu else 1
+    return max(k for k in range(1, length + 1) if length % k == 0 and k <= max(1, most))
+
   def _stepped(self, eqn: Any, known: dict[Any, Any]) -> list[jax.Array]:
-    """Return the results of a loop that is too large for one kernel: each iteration calls kernels."""
-    inside = eqn.params["jaxpr"]
+    """Return the results of a loop that is too large for one kernel: some iterations at once call kernels."""
     nconst, ncarry = loop_arguments(eqn)
+    count, length = self._at_once(eqn), eqn.params["length"]
+    inside = _shorter(eqn, count, nconst + ncarry)
     operands = regions.read(eqn.invars, known)
     consts, changing = inside.jaxpr.invars[:nconst], inside.jaxpr.invars[nconst:]
     rest = self._prepared(inside, dict(zip(consts, operands, strict=False)))
@@ -134,17 +146,25 @@ class Kernels(NamedTuple):
     first = [self._wide(x, a) for x, a in zip(operands[nconst:], inside.in_avals[nconst : nconst + ncarry], strict=False)]
     # a loop needs its iteration axis first; per-world arrays on CPU have their world axis first
     own = [(x, v.aval.shape) for x, v in zip(operands, eqn.invars, strict=True)][nconst + ncarry :]
-    xs = [x if x.shape == shape else self._swapped(x) for x, shape in own]
+    is_shared = [x.shape == shape for x, shape in own]
+    xs = [jnp.reshape(x, self._cut(x.shape, shared, count)) for (x, _), shared in zip(own, is_shared, strict=True)]
+    xs = [x if shared else self._swapped(x) for x, shared in zip(xs, is_shared, strict=True)]
 
     def trace(step):
       def advance(carry, row):
         out = step(*carry, *row)
         return out[:ncarry], out[ncarry:]
 
-      carry, made = jax.lax.scan(advance, first, xs, eqn.params["length"], eqn.params["reverse"])
-      return [*carry, *map(self._swapped, made)]
+      carry, made = jax.lax.scan(advance, first, xs, length // count, eqn.params["reverse"])
+      made = map(self._swapped, made)
+      return [*carry, *(x.reshape(self._shape(v.aval)) for x, v in zip(made, eqn.outvars[ncarry:], strict=True))]
 
     return _ended(trace, step, [jax.ShapeDtypeStruct(self._shape(a), a.dtype) for a in inside.out_avals])
+
+  def _cut(self, shape: tuple[int, ...], is_shared: bool, count: int) -> tuple[int, ...]:
+    """Return the shape of rows of a loop with the iteration axis cut into parts of `count` iterations."""
+    axis = 1 if self.axis == 0 and not is_shared else 0
+    return (*shape[:axis], shape[axis] // count, count, *shape[axis + 1 :])
 
   def _swapped(self, x: jax.Array) -> jax.Array:
     """Return the array with the world axis and the iteration axis swapped, if the world axis is the first axis."""
@@ -161,7 +181,7 @@ class Kernels(NamedTuple):
 
   def _together(self, closed: Any, inputs: Sequence[jax.Array]) -> list[Any]:
     """Return the results of one kernel."""
-    p = Program()
+    p = Program(scalars.UNROLLED if self.has_loops else math.inf, self.loop if self.on_cpu else math.inf)
     arguments = [
       p.constant(np.asarray(x, a.dtype))  # a literal of Python's has no dtype of its own
       if x.shape == a.shape and scalars.is_constant(x)
@@ -180,9 +200,11 @@ class Kernels(NamedTuple):
     order = out.ravel().tolist()
     if not order or p.op[order[0]] != "load":
       return []
-    k = p.payload[order[0]].buffer
+    k = p.load(order[0]).buffer
     is_whole = k >= 0 and inputs[k].shape == wide(out.shape, self.worlds, self.axis)
-    return [k] if is_whole and all(p.payload.get(n) == (k, i, self.worlds > 1) for i, n in enumerate(order)) else []
+    return [k] if is_whole and all(
+      p.op[n] == "load" and p.load(n) == (k, i, self.worlds > 1) for i, n in enumerate(order)
+    ) else []  # fmt: skip
 
   def _built(self, p: Program, inputs: Sequence[jax.Array], outs: Sequence[np.ndarray], dtypes: Sequence[Any]) -> list[Any]:
     """Return the results of `call`; raise any exception in it, except MemoryError, as `Unsupported`."""
@@ -192,6 +214,13 @@ class Kernels(NamedTuple):
       raise
     except Exception as error:
       raise Unsupported(f"building the kernel failed: {type(error).__name__}: {error}") from error
+
+
+def _shorter(eqn: Any, length: int, nfirst: int) -> Any:
+  """Return a program of a loop with fewer iterations; `nfirst` of its operands are constants and the carry."""
+  avals = [v.aval for v in eqn.invars]
+  rows = [jax.core.ShapedArray((length, *a.shape[1:]), a.dtype) for a in avals[nfirst:]]
+  return jax.make_jaxpr(lambda *args: eqn.primitive.bind(*args, **{**eqn.params, "length": length}))(*avals[:nfirst], *rows)
 
 
 def probe(call: Any, widths: Sequence[int], axis: int, rtol: float) -> None:

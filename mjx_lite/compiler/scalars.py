@@ -6,13 +6,13 @@ zero is zero, even if the other factor is not finite. Equal operations are compu
 loops, and end for each world by itself. `backends/` compiles the program to kernels.
 """
 
+import bisect
 import functools
 import itertools
 import math
-import operator
 import struct
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.core
@@ -20,55 +20,30 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend import core as jex_core
 
-MAX_NODES = 400_000  # numbers of a program
-MAX_ITERATIONS = 64  # iterations of a loop that is unrolled in a kernel
-MAX_CONSTANT = 1024  # numbers of an array whose values are known
+from mjx_lite.compiler.operations import (
+  COMMUTES,
+  COMPARES,
+  FLOATS,
+  KINDS,
+  PAYLOADS,
+  TYPES,
+  Block,
+  Load,
+  Loop,
+  Place,
+  Queue,
+  simplified,
+)  # fmt: skip
 
-KINDS = {"float32": "f", "float64": "d", "int32": "i", "int64": "l", "uint32": "u", "uint64": "v", "bool": "p"}
-TYPES = {"f": np.float32, "d": np.float64, "i": np.int32, "l": np.int64, "u": np.uint32, "v": np.uint64, "p": np.bool_}
-FLOATS, SIGNED, WIDE = frozenset("fd"), frozenset("il"), frozenset("dlv")  # kinds: floats, signed integers, numbers of 64 bits
-_COMMUTES = frozenset(("add", "mul", "min", "max", "and", "or", "xor", "eq", "ne"))
-COMPARES = frozenset(("eq", "ne", "lt", "le", "gt", "ge"))
+MAX_NODES, MAX_LOADS = 400_000, 4_000_000  # numbers that a program computes, and those that it reads
+MAX_ITERATIONS = 64  # iterations of a loop that is unrolled in a kernel
+UNROLLED = 300  # numbers of an iteration of a loop that is unrolled in a kernel with loops
+MAX_CONSTANT = 1024  # numbers of an array whose values are known
+MAX_COMPARED = 8  # numbers of a table whose entry is found by comparisons
 
 
 class Unsupported(NotImplementedError):
   """An operation that has no scalar form, or a program that is too large."""
-
-
-class Load(NamedTuple):
-  """A number of an input.
-
-  Attributes:
-    buffer: index of the input; `-1 - k` for the program's table k.
-    row: position of the number in the input.
-    per_world: whether each world has its own number; otherwise all worlds share it.
-  """
-
-  buffer: int
-  row: int
-  per_world: bool
-
-
-class Loop(NamedTuple):
-  """A loop: the numbers `params` start as `first`, and are replaced by the numbers `last` as long as `proceeds` holds.
-
-  Attributes:
-    depth: depth of the numbers inside, which is the number of loops around them.
-    params: the loop's state, as numbers that the operations inside read.
-    first: values of the state before the loop.
-    proceeds: number of the condition, which is computed before each iteration.
-    last: values of the state after an iteration.
-  """
-
-  depth: int
-  params: tuple[int, ...]
-  first: tuple[int, ...]
-  proceeds: int
-  last: tuple[int, ...]
-
-
-# types of further data, by operation
-_PAYLOADS: dict[str, Any] = {"const": (bool, int, float), "load": Load, "loop": Loop, "after": int}
 
 
 class Program:
@@ -79,28 +54,34 @@ class Program:
     kind: type of each number, a key of `TYPES`.
     args: operands of each number, as indices into the list.
     depth: number of loops around each number, 0 outside of loops.
-    payload: further data of some operations, by number: the value of a constant, a `Load`, a `Loop`, or, for a number after a
-      loop, the index of that number in the loop's state.
+    payload: further data of some operations, by number: the value of a constant, a `Loop`; for a number after a loop the index
+      of that number in the loop's state; for `put` a position; for a table its `Place`, if it needs no copy.
+    blocks: the numbers of the inputs, in order.
     tables: constants (n,) that are indexed by a number of the program; further inputs, which all worlds share.
+    iteration, total: numbers that a loop of known length may compute in one iteration and in all of them, if it is unrolled.
+      With an infinite total there are no such loops: all of them are unrolled.
   """
 
-  def __init__(self):
+  def __init__(self, iteration: float = math.inf, total: float = math.inf):
+    self.iteration, self.total = iteration, total
     self.op: list[str] = []
     self.kind: list[str] = []
     self.args: list[tuple[int, ...]] = []
     self.depth: list[int] = []
     self.payload: dict[int, Any] = {}
     self.tables: list[np.ndarray] = []
+    self.blocks: list[Block] = []
     self._known: dict[Any, int] = {}
     self._inside = 0  # loops around the current operation
+    self._loads = 0  # numbers of all blocks
 
   def __str__(self) -> str:
     """Return one line for each number: its kind, its operation, its operands and further data."""
     lines = []
     for k, (op, kind, args) in enumerate(zip(self.op, self.kind, self.args, strict=True)):
       words = [op, *(f"%{a}" for a in args)]
-      if k in self.payload:
-        x = self.payload[k]
+      if k in self.payload or op == "load":
+        x = self.load(k) if op == "load" else self.payload[k]
         shown = f"params %{x.params[0]}... proceeds %{x.proceeds} last {list(x.last)}" if isinstance(x, Loop) else x
         words.append(f"[{shown}]")
       lines.append(f"{'  ' * self.depth[k]}%{k}: {kind or '-'} = {' '.join(words)}")
@@ -118,14 +99,14 @@ class Program:
       ValueError: they are not; the message has the number and its operation.
     """
     for k, (op, kind, args) in enumerate(zip(self.op, self.kind, self.args, strict=True)):
-      kinds, data = [self.kind[a] for a in args if 0 <= a < k], _PAYLOADS.get(op)
-      allowed = ("",) if op in ("table", "loop") else "p" if op in COMPARES else TYPES
+      kinds, data = [self.kind[a] for a in args if 0 <= a < k], PAYLOADS.get(op)
+      allowed = ("",) if op in ("table", "loop", "queue") else "p" if op in COMPARES else TYPES
       wrong = (
         "an operand that comes later" if len(kinds) < len(args)
         else f"further data {self.payload.get(k)!r}" if data is not None and not isinstance(self.payload.get(k), data)
         else f"the kind {kind!r}" if kind not in allowed
         else f"operands of the kinds {kinds}" if (op == "select" and kinds != ["p", kind, kind])
-        or (op in _COMMUTES | {"sub", "div"} and len(set(kinds)) > 1)
+        or (op in COMMUTES | {"sub", "div"} and len(set(kinds)) > 1)
         else ""
       )  # fmt: skip
       if wrong:
@@ -135,7 +116,7 @@ class Program:
 
   def _new(self, key: Any, op: str, kind: str, args: tuple[int, ...], depth: int, payload: Any = None) -> int:
     k = len(self.op)
-    if k >= MAX_NODES:
+    if k - self._loads >= MAX_NODES:
       raise Unsupported(f"the program has more than {MAX_NODES} numbers, which is too large for machine code")
     self.op.append(op)
     self.kind.append(kind)
@@ -158,43 +139,81 @@ class Program:
     """Return the value of number k if it is a constant, else None."""
     return self.payload[k] if self.op[k] == "const" else None
 
-  def load(self, load: Load, kind: str) -> int:
-    """Return the number at a position of an input."""
-    found = self._known.get(load)
-    return self._new(load, "load", kind, (), 0, load) if found is None else found
+  def loads(self, load: Load, number: int, kind: str) -> np.ndarray:
+    """Return the numbers (n,) at consecutive positions of an input, from a position on."""
+    first = len(self.op)
+    self._loads += number
+    if self._loads > MAX_LOADS:
+      raise Unsupported(f"the program reads more than {MAX_LOADS} numbers, which is too large for machine code")
+    self.blocks.append(Block(first, number, load))
+    self.op.extend(["load"] * number)
+    self.kind.extend([kind] * number)
+    self.args.extend([()] * number)
+    self.depth.extend([0] * number)
+    return np.arange(first, first + number)
 
-  def table(self, numbers: tuple[int, ...], kind: str) -> int:
-    """Return a table of numbers, which operation `fetch` indexes by a number; a table of constants becomes a further input."""
-    key = "table", kind, numbers
+  def load(self, k: int) -> Load:
+    """Return where number k of an input is."""
+    first, _, (buffer, row, per_world) = self.blocks[bisect.bisect_right(self.blocks, k, key=lambda x: x.first) - 1]
+    return Load(buffer, row + k - first, per_world)
+
+  def key(self) -> Any:
+    """Return what determines the program, except for the values in its tables."""
+    numbers = zip(range(len(self.op)), self.op, self.kind, self.args, self.depth, strict=True)
+    computed = [(op, kind, args, depth, self.payload.get(k)) for k, op, kind, args, depth in numbers if op != "load"]
+    kinds = [self.kind[x.first] if x.size else "" for x in self.blocks]
+    return computed, self.blocks, kinds, [x.shape for x in self.tables]
+
+  def table(self, numbers: np.ndarray, kind: str) -> int:
+    """Return a table of numbers (n,), which operation `fetch` indexes; a table of constants becomes a further input."""
+    key = "table", kind, numbers.tobytes()
     found = self._known.get(key)
     if found is None:
-      values = [self.value(k) for k in numbers]
-      if None not in values:
-        self.tables.append(np.array(values, TYPES[kind]))
-        numbers = tuple(self.load(Load(-len(self.tables), k, False), kind) for k in range(len(values)))
-      found = self._new(key, "table", "", numbers, max(self.depth[k] for k in numbers))
+      if all(self.op[k] == "const" for k in numbers.tolist()):
+        self.tables.append(np.array([self.payload[k] for k in numbers.tolist()], TYPES[kind]))
+        numbers = self.loads(Load(-len(self.tables), 0, False), len(numbers), kind)
+      place, order = self._place(numbers), numbers.tolist()
+      if place is not None and isinstance(place.first, Load) and len(order) > MAX_COMPARED:
+        order = order[:1]  # nothing has to be computed before
+      found = self._new(key, "table", "", tuple(order), max(self.depth[k] for k in order), place)
     return found
 
-  def in_place(self, table: int) -> Load | int | None:
-    """Return where a table's numbers are consecutive in memory already, so that the table needs no copy; None if nowhere.
+  def _place(self, numbers: np.ndarray) -> Place | None:
+    """Return where numbers are at equal distances in memory already; None if nowhere.
 
-    The result is the `Load` of the table's first number, or, if the table is part of a loop's state, the first number.
+    The numbers of an input, of a loop's state and of its results are consecutive.
     """
-    order = self.args[table]
-    if self.op[order[0]] == "load":
-      a = self.payload[order[0]]
-      same = all(self.op[k] == "load" and self.payload[k] == (a.buffer, a.row + i, a.per_world) for i, k in enumerate(order))
-      return a if same else None
-    if all(self.op[k] == "param" for k in order) and order == tuple(range(order[0], order[0] + len(order))):
-      return order[0]
-    return None
+    first, last = int(numbers[0]), int(numbers[-1])
+    step = int(numbers[1]) - first if len(numbers) > 1 else 1
+    if step < 1 or self._owner(first) is None or self._owner(first) != self._owner(last) or (np.diff(numbers) != step).any():
+      return None
+    return Place(self.load(first) if self.op[first] == "load" else first, step)
+
+  def _owner(self, k: int) -> Any:
+    """Return the input, the state or the results of a loop that a number is part of; None if it is computed."""
+    match self.op[k]:
+      case "load":
+        return "load", self.load(k)[::2]
+      case "after":
+        return "after", self.args[k]
+      case "param":
+        return "param", self.depth[k]
+
+  def put(self, kind: str, old: int, index: int, new: int, position: int) -> int:
+    """Return the number at a position of an array after a write at a computed index: `new` there, `old` elsewhere."""
+    known = self.value(index)
+    if known is not None or old == new:
+      return new if known == position else old
+    key = "put", kind, (old, index, new), position
+    found = self._known.get(key)
+    return self._new(key, *key[:3], max(self.depth[a] for a in key[2]), position) if found is None else found
 
   def make(self, op: str, kind: str, *args: int) -> int:
     """Return the result of an operation on numbers: simplified where possible, or an equal number that exists already."""
-    simple = self._simplified(op, kind, args)
+    simple = simplified(self, op, kind, args)
     if simple is not None:
       return simple
-    if op in _COMMUTES and args[0] > args[1]:
+    if op in COMMUTES and args[0] > args[1]:
       args = args[::-1]
     key = op, kind, args
     found = self._known.get(key)
@@ -202,57 +221,26 @@ class Program:
       return found
     return self._new(key, op, kind, args, max(self.depth[a] for a in args))
 
-  def _simplified(self, op: str, kind: str, args: tuple[int, ...]) -> int | None:
-    """Return a simpler number that equals the result of an operation: a constant, an operand, or another operation; or None."""
-    values = [self.payload[a] if self.op[a] == "const" else None for a in args]
-    known = [v is not None for v in values]
-    if op == "select":
-      if known[0]:
-        return args[1] if values[0] else args[2]
-      if args[1] == args[2]:
-        return args[1]
-      if kind == "p" and any(known[1:]):
-        p, a, b = args
-        if known[1]:
-          return self.make("or", "p", p, b) if values[1] else self.make("and", "p", self.make("not", "p", p), b)
-        return self.make("or", "p", self.make("not", "p", p), a) if values[2] else self.make("and", "p", p, a)
-      return None
-    if not any(known):
-      return args[0] if op in ("and", "or", "min", "max") and args[0] == args[1] else None
-    if all(known):
-      folded = _FOLDED.get(op)
-      if folded is None:
-        return None
-      with np.errstate(all="ignore"):
-        return self.const(folded(*(TYPES[self.kind[a]](v) for a, v in zip(args, values, strict=True))), kind)
-    if len(args) != 2:
-      return None
-    at = 0 if known[0] else 1
-    v, unknown = values[at], args[1 - at]
-    if kind == "p" and op in ("and", "or", "xor"):
-      return _choice(op, v, unknown, args[at], lambda: self.make("not", "p", unknown))
-    if kind == "p":
-      return None
-    if (op == "add" and v == 0) or (op == "sub" and at == 1 and v == 0) or (op == "div" and at == 1 and v == 1):
-      return unknown
-    if op == "sub" and v == 0:
-      return self.make("neg", kind, unknown)
-    if op == "mul":
-      return args[at] if v == 0 else unknown if v == 1 else self.make("neg", kind, unknown) if v == -1 else None
-    return None
-
   # ------------------------------------------------------------------------------------------------------------- arrays
 
   def constant(self, x: Any) -> np.ndarray:
     """Return the numbers of a constant array."""
-    x = np.asarray(x)
-    kind = kind_of(x.dtype)
-    return array([self.const(v, kind) for v in x.ravel().tolist()], x.shape)
+    kind = kind_of(np.asarray(x).dtype)
+    x = np.asarray(x, TYPES[kind])
+    if x.size <= MAX_CONSTANT:
+      return array([self.const(v, kind) for v in x.ravel().tolist()], x.shape)
+    # by bits, as -0 is not 0
+    values, position = np.unique(x.ravel().view(f"u{x.itemsize}") if kind in FLOATS else x, return_inverse=True)
+    values = values.view(x.dtype)
+    if 2 * len(values) > x.size:  # no structure: such a constant is read, not known
+      self.tables.append(x.ravel())
+      return self.loads(Load(-len(self.tables), 0, False), x.size, kind).reshape(x.shape)
+    return np.array([self.const(v, kind) for v in values.tolist()], np.int64)[position].reshape(x.shape)
 
   def inputs(self, buffer: int, shape: Sequence[int], dtype: Any, per_world: bool) -> np.ndarray:
     """Return the numbers of an input (..., 1)."""
     kind = kind_of(dtype)
-    return array([self.load(Load(buffer, k, per_world), kind) for k in range(math.prod(shape))], shape)
+    return self.loads(Load(buffer, 0, per_world), math.prod(shape), kind).reshape(shape)
 
   def map(self, op: str, kind: str, *xs: np.ndarray) -> np.ndarray:
     """Apply an operation elementwise to arrays of numbers, with broadcasting."""
@@ -330,6 +318,35 @@ class Program:
     after = [self._new(None, "after", self.kind[a], (k,), around, i) for i, a in enumerate(first)]
     return [array(after[a:b], x.shape) for a, b, x in zip(bounds, bounds[1:], state, strict=False)]
 
+  def queue(self, wanted: np.ndarray, body: Callable[[int], list], rows: list) -> list:
+    """Write a queue of the wanted items (n,); return the rows (n, ...) with those of wanted items replaced by `body(item)`."""
+    self._inside += 1
+    depth = self._inside
+    item = self._new(None, "param", "i", (), depth)
+    last = tuple(itertools.chain.from_iterable(x.ravel().tolist() for x in body(item)))
+    self._inside -= 1
+    first = tuple(np.concatenate([x.reshape(len(wanted), -1) for x in rows], axis=1).ravel().tolist())
+    args = (*wanted.tolist(), *first, *self.reached(last, depth)[1])
+    around = max((self.depth[a] for a in args), default=0)
+    k = self._new(None, "queue", "", args, around, Queue(depth, tuple(wanted.tolist()), item, first, last))
+    after = array([self._new(None, "after", self.kind[a], (k,), around, i) for i, a in enumerate(first)], (len(wanted), -1))
+    bounds = np.cumsum([0, *(x[0].size for x in rows)])
+    return [after[:, a:b].reshape(x.shape) for a, b, x in zip(bounds, bounds[1:], rows, strict=False)]
+
+  def alive(self, roots: Iterable[int]) -> set[int]:
+    """Return all numbers that `roots` depend on, those in loops included."""
+    stack, seen = list(roots), set()
+    while stack:
+      k = stack.pop()
+      if k not in seen:
+        seen.add(k)
+        stack.extend(self.args[k])
+        if self.op[k] == "loop":
+          stack.append(self.payload[k].proceeds)
+        if self.op[k] in ("loop", "queue"):
+          stack.extend(self.payload[k].last)
+    return seen
+
   def reached(self, roots: Iterable[int], depth: int) -> tuple[list[int], list[int]]:
     """Return the numbers that `roots` depend on: those to compute in a loop of this depth, in order, and those from outside."""
     order, outside, seen = [], [], set()
@@ -401,22 +418,6 @@ def kind_of(dtype: Any) -> str:
   except (KeyError, TypeError):
     raise Unsupported(f"machine code has no numbers of dtype {dtype}") from None
 
-
-def _choice(op: str, value: Any, unknown: int, known: int, negated: Callable[[], int]) -> int:
-  """Return the result of `and`, `or` or `xor` of a number `unknown` and a constant, the number `known` with this value."""
-  if op == "xor":
-    return negated() if value else unknown
-  return unknown if value == (op == "and") else known
-
-
-_FOLDED: dict[str, Callable[..., Any]] = {
-  "add": operator.add, "sub": operator.sub, "mul": operator.mul, "neg": lambda x: -x, "abs": abs, "min": np.minimum,
-  "max": np.maximum, "floor": np.floor, "ceil": np.ceil, "round": np.round, "sqrt": np.sqrt, "not": np.invert,
-  "and": operator.and_, "or": operator.or_, "xor": operator.xor, "eq": operator.eq, "ne": operator.ne, "lt": operator.lt,
-  "le": operator.le, "gt": operator.gt, "ge": operator.ge, "convert": lambda x: x,
-  "div": lambda a, b: a / b if isinstance(a, np.floating) else (a - np.fmod(a, b)) // b if b else type(a)(-1),
-  "rem": lambda a, b: np.fmod(a, b), "shl": lambda a, b: a << b, "shr": lambda a, b: a >> b,
-}  # fmt: skip
 
 # rules by the name of a primitive: a function of the program, the equation and the numbers of the operands
 RULES: dict[str, Callable[..., Any]] = {}

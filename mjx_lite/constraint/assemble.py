@@ -18,6 +18,7 @@ from mjx_lite.constraint.rows import Jacobian, RowParams, Rows
 from mjx_lite.model.enums import MAXIMP, MINVAL, ConstraintType
 from mjx_lite.model.types import Model
 from mjx_lite.ops import linear
+from mjx_lite.ops.rows import each
 from mjx_lite.ops.select import join
 
 Solve = Callable[[jax.Array], jax.Array]
@@ -80,7 +81,7 @@ def make_constraint(m: Model, x: equality.State, contacts: Contacts, solve: Solv
   if solve is not None:
     exact = jacobian.inverse_diagonal(m, j, x.cdof, solve)
     params = params._replace(diag=jacobian.first_of_contact(m, exact))
-  law = impedance(m, params.solref, params.solimp, params.violation - params.margin)
+  law = each(lambda row: impedance(m, *row), (params.solref, params.solimp, params.violation - params.margin))
   k, b = jnp.where(stiff, law.K, 0), law.B
   first = jnp.maximum(MINVAL, (1 - law.I) / law.I * params.diag)
   active = params.active & enabled
@@ -118,6 +119,7 @@ def _rows_of_all_kinds(m: Model, x: equality.State, contacts: Contacts) -> tuple
     entries=equalities.entries,
     ten_J=x.ten_J,
     body=contact_rows.body,
+    number=contact.last_slot(m.plan.contact, contact_rows.params.active),
   )
   kinds = [
     (equalities.params, on and m.opt.use_equality),

@@ -24,6 +24,7 @@ from mjx_lite.math.tree import SumPlan, plan_sum
 from mjx_lite.model import topology
 from mjx_lite.model.enums import MINVAL
 from mjx_lite.model.types import Model
+from mjx_lite.ops.rows import upto
 from mjx_lite.ops.select import gather, rows
 
 _MAX_SLOTS = 1 << 14  # largest number of slots without ncon_max: the tables grow with its square
@@ -236,6 +237,11 @@ def _elliptic_scale(p: ContactPlan, friction: jax.Array, contact_mu: jax.Array) 
   ratio = contact_mu[:, None] / friction[:, : p.ndir - 1]
   one = jnp.ones_like(ratio, shape=(p.ncon, 1, ratio.shape[-1]))
   return jnp.concatenate([one, ratio * ratio], axis=1).reshape(p.ncon * p.nrow, ratio.shape[-1])
+
+
+def last_slot(p: ContactPlan, active: jax.Array) -> jax.Array | None:
+  """Return the number (W,) of slots up to the last contact, from the mask (ncon nrow, W) of active rows; None if fixed."""
+  return upto(active[:: p.nrow]) if p.chosen else None
 
 
 def to_rows(p: ContactPlan, y: jax.Array, mu: jax.Array) -> jax.Array:

@@ -93,7 +93,11 @@ class ChosenSides(NamedTuple):
 
   def from_dofs(self, x: jax.Array, y: jax.Array, body: jax.Array) -> jax.Array:
     """Sum x * y over the dofs that move each side: (nside, ...). `relative` converts the sum to slots."""
-    return gather(linear.materialize(mask_sum(self.body_dof, x, y)), body)
+    return gather(self.motion(x, y), body)
+
+  def motion(self, x: jax.Array, y: jax.Array) -> jax.Array:
+    """Sum x * y over the dofs that move each body: (nbody, ...)."""
+    return linear.materialize(mask_sum(self.body_dof, x, y))
 
   def to_dofs(self, x: jax.Array, body: jax.Array) -> jax.Array:
     """Apply the transpose of `from_dofs`."""

@@ -14,13 +14,15 @@ import jax.numpy as jnp
 import numpy as np
 
 from mjx_lite.constraint import contact
+from mjx_lite.constraint.contact import ContactPlan
 from mjx_lite.constraint.equality import EqualityPlan
 from mjx_lite.constraint.rows import Jacobian
 from mjx_lite.math import linalg, spatial, symmetric, vector
 from mjx_lite.math.groups import GroupPlan, group_sum, plan_groups
 from mjx_lite.math.tree import SumPlan, mask_sum, plan_sum
 from mjx_lite.model.types import Model
-from mjx_lite.ops import linear, tiles
+from mjx_lite.ops import lanes, linear, tiles
+from mjx_lite.ops import rows as slots
 from mjx_lite.ops.select import gather, join, next_true, rows, rows_or_zero
 from mjx_lite.tendon import tendon
 
@@ -115,7 +117,9 @@ def mul(m: Model, j: Jacobian, cdof: jax.Array, x: jax.Array) -> jax.Array:
   if len(p.tendon_row):
     blocks.append(p.tendon_sign.astype(x.dtype)[:, None] * rows(tendon.velocity(m, j.ten_J, x), p.tendon_id))
   parts = [join(blocks, p.order)]
-  if c.ncon:
+  if c.ncon and j.number is not None and lanes.packs():
+    parts.append(_mul_by_slot(c, j, c.sides.motion(cdof, x[:, None])))
+  elif c.ncon:
     motion = c.sides.from_dofs(cdof, x[:, None], j.body)
     y = vector.dot(j.basis, motion[:, None])
     parts.append(contact.to_rows(c, linear.materialize(c.sides.relative(y)), j.mu))
@@ -140,11 +144,48 @@ def mul_t(m: Model, j: Jacobian, cdof: jax.Array, f: jax.Array) -> jax.Array:
   if len(p.tendon_row):
     pull = group_sum(p.by_tendon, p.tendon_sign.astype(f.dtype)[:, None] * rows(f, p.tendon_row))
     out = out + tendon.to_joints(m, j.ten_J, pull)
-  if c.ncon:
+  if c.ncon and j.number is not None and lanes.packs():
+    wrench = _mul_t_by_slot(c, j, f[len(p.order) :], c.sides.root)
+    out = out + vector.dot(cdof, mask_sum(c.sides.dof_body, wrench))
+  elif c.ncon:
     local = contact.from_rows(c, f[len(p.order) :], j.mu)
     wrench = vector.mat_t_vec(j.basis, c.sides.from_slots(local))
     out = linear.no_alias(out + vector.dot(cdof, linear.materialize(c.sides.to_dofs(wrench, j.body))), out)
   return out
+
+
+def _sides_by_slot(c: ContactPlan, j: Jacobian) -> tuple[Any, ...]:
+  """Return basis and body of the first and of the second sides, and friction, as rows (ncon, ...)."""
+  assert j.body is not None
+  return j.basis[: c.ncon], j.basis[c.ncon :], j.body[: c.ncon], j.body[c.ncon :], j.mu
+
+
+def _mul_by_slot(c: ContactPlan, j: Jacobian, motion: jax.Array) -> jax.Array:
+  """Return the contact rows of J x from the motion (nbody, 6, W) of bodies, slot by slot."""
+
+  def one(r):
+    basis_a, basis_b, body_a, body_b, mu = r
+    a, b = (vector.dot(basis, gather(motion, body)[:, None]) for basis, body in ((basis_a, body_a), (basis_b, body_b)))
+    return contact.to_rows(c._replace(ncon=len(mu)), b - a, mu).reshape(len(mu), c.nrow, -1)
+
+  assert j.number is not None
+  found = slots.each(one, _sides_by_slot(c, j), j.number)
+  return found.reshape(c.ncon * c.nrow, -1)
+
+
+def _mul_t_by_slot(c: ContactPlan, j: Jacobian, f: jax.Array, root: np.ndarray) -> jax.Array:
+  """Return the wrenches (nbody, 6, W) of contact rows' forces (ncon nrow, W) on bodies, slot by slot."""
+
+  def add(r, sums):
+    basis_a, basis_b, body_a, body_b, mu, f = r
+    local = contact.from_rows(c._replace(ncon=1), f[0], mu)
+    for basis, body, sign in ((basis_a, body_a, -1), (basis_b, body_b, 1)):
+      sums = sums.at[body[0, 0]].add(sign * vector.mat_t_vec(basis, local)[0], mode="drop")
+    return sums
+
+  assert j.number is not None
+  rows_ = (*_sides_by_slot(c, j), f.reshape(c.ncon, c.nrow, -1))
+  return slots.fold(add, rows_, j.number, jnp.zeros((len(root), 6, f.shape[-1]), f.dtype))
 
 
 def unit_curvature(m: Model, w: jax.Array) -> jax.Array:

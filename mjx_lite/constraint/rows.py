@@ -36,6 +36,7 @@ class Jacobian(NamedTuple):
   entries: jax.Array  # (nentry, W) entries of the equality rows
   ten_J: jax.Array  # (nJten, W) packed Jacobian of the tendons, for the tendon rows
   body: jax.Array | None  # (nside, W) bodies of the contacts' sides, if chosen at run time
+  number: jax.Array | None  # (W,) number of slots up to the last contact, if chosen at run time
 
 
 class Rows(NamedTuple):

@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from mjx_lite.compiler import scalars
+from mjx_lite.compiler import operations, scalars
 from mjx_lite.math import vector
 from mjx_lite.ops import linear, tiles
 from mjx_lite.ops.select import rows_or_zero
@@ -443,7 +443,7 @@ def _scalar_sum_of_product(p, eqn, a, b):
 
 
 def _scalar_mask_sum(p, plan, x, kind):
-  number = scalars.TYPES[kind]
+  number = operations.TYPES[kind]
   zeros = p.constant(np.zeros(x.shape[1:], number))
   if plan.weights is None:
     rows = [[p.map("mul", kind, p.constant(number(row[k])), x[k]) for k in np.flatnonzero(row)] for row in plan.matrix]
@@ -463,7 +463,7 @@ def _scalar_added(p, a, x, kind):
     rows = list(x[a.col + k * a.step : a.col + (k + 1) * a.step] if a.step else x)
     for i, j in a.pairs.tolist():
       rows.append(p.map("add", kind, rows[i], rows[j]))
-    parts += [rows[i] if i >= 0 else p.constant(np.zeros(x.shape[1:], scalars.TYPES[kind])) for i in a.out.tolist()]
+    parts += [rows[i] if i >= 0 else p.constant(np.zeros(x.shape[1:], operations.TYPES[kind])) for i in a.out.tolist()]
   return np.stack(parts) if parts else x[:0]
 
 

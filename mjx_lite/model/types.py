@@ -170,13 +170,8 @@ class Model(NamedElements, Replaceable):
     return self.layout.tile
 
   @property
-  def fits_kernel(self) -> bool:
-    """Whether a step is tried as straight-line machine code (`compiler/kernels.py`)."""
-    return not self.why_no_kernel
-
-  @property
-  def why_no_kernel(self) -> str:
-    """The first reason why a step is not tried as straight-line machine code; "" if there is no reason."""
+  def why_not_straight(self) -> str:
+    """The first reason why a step is not tried as machine code without loops (`compiler/kernels.py`); "" if it is tried."""
     contacts = self.plan.collision
     size = len(contacts.slot_row) * self.nv
     if contacts.compact is not None:

@@ -4,15 +4,17 @@ Of n pairs in each of W worlds only some are worth a search, and each world has 
 into lanes, enough of them that arithmetic is done in vectors, and processed in as many rounds as are needed.
 """
 
+import contextlib
+import contextvars
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from mjx_lite.compiler import regions
+from mjx_lite.compiler import queue, regions
 from mjx_lite.ops import linear, loops
 from mjx_lite.ops.select import fetched, next_true, over
 
@@ -20,6 +22,20 @@ _MAX_PLAIN = 2  # pairs, up to which compaction costs more than it saves
 _LEAST = 16  # least number of lanes; other numbers are multiples of it
 _ROUNDS = 32  # rounds if all items are wanted
 _WIDE, _WIDE_ROUNDS = 256, 8  # rounds above 256 worlds: such a device has lanes to spare, and each round costs its launches
+
+
+# whether a trace is for a kernel that packs the items of its worlds itself
+_packs: contextvars.ContextVar[bool] = contextvars.ContextVar("packs", default=False)
+
+
+@contextlib.contextmanager
+def packed() -> Iterator[None]:
+  """Trace programs of one world for a kernel that packs items: of all worlds of a block, as many as lanes at a time."""
+  token = _packs.set(True)
+  try:
+    yield
+  finally:
+    _packs.reset(token)
 
 
 class Lanes(NamedTuple):
@@ -52,6 +68,25 @@ class Search(NamedTuple):
   end: Callable[[Any], Any]
 
 
+def packs() -> bool:
+  """Return whether a program of one world is traced for a kernel that packs items, and whose loops are worth their code."""
+  return _packs.get()
+
+
+def columns(most: int) -> int:
+  """Return the number of columns of a search's arrays: `most` fill vectors, but where lanes hold worlds a search needs one."""
+  return 1 if _packs.get() else most
+
+
+def put(old: jax.Array, row: jax.Array, new: jax.Array, where: jax.Array | bool = True) -> jax.Array:
+  """Return an array (..., n, columns) with row `row` (columns,) of each column replaced by `new` (..., columns) on a mask."""
+  if _packs.get():
+    row = jnp.where(where, row, old.shape[-2])
+    return old.at[..., row, np.arange(old.shape[-1])].set(new, mode="drop")
+  here = (np.arange(old.shape[-2], dtype=np.int32)[:, None] == row) & where
+  return jnp.where(here, new[..., None, :], old)
+
+
 def search(wanted: jax.Array, method: Search, default: Any) -> Any:
   """Search for each wanted row of each world, and return the results (n, ..., W). There is no gradient.
 
@@ -64,6 +99,15 @@ def search(wanted: jax.Array, method: Search, default: Any) -> Any:
     method: the search.
     default: results (n, ..., W) for the rows that are not wanted.
   """
+  if _packs.get():
+    return _in_queue(
+      wanted,
+      lambda k: jax.tree.map(
+        lambda x: x[None, ..., None],
+        method.end(jax.lax.while_loop(method.continues, method.advance, method.start(k, jnp.int32(0)))),
+      ),
+      default,
+    )
   is_short = regions.fits_region(wanted.shape[1])
   return (_one_by_one if is_short else _side_by_side)(wanted, method, default)
 
@@ -165,15 +209,19 @@ def map_where(wanted: jax.Array, make: Callable[..., Any], default: Any, sift: b
     make: function of `Lanes` that returns a pytree of rows (1, ..., k). With None instead of lanes it returns all rows
       (n, ..., W); this happens with at most `_MAX_PLAIN` pairs.
     default: pytree of rows (n, ..., W) for the pairs that are not wanted.
-    sift: whether a row that equals `default` is recognized at a much lower cost than a row is computed. Then
-      `make(lanes, full)` has a second argument, () bool, and returns `(rows, differs)`; the mask `differs` (1, k) marks lanes
-      whose rows differ from `default`. If `full` is False, the rows are not used. In a tile of worlds all wanted pairs are
-      sifted first, and the remaining pairs are packed again.
+    sift: whether the cost of a row differs much. Then `make(lanes, effort)` has a second argument, () int32, and returns
+      `(rows, more)`; the mask `more` (1, k) marks lanes whose rows need the next effort. Effort 0 recognizes rows that equal
+      `default`, and its rows are not used; effort 1 leaves out what few rows need; effort 2 is complete. In a tile of worlds,
+      all wanted pairs are sifted first, and the remaining pairs are packed again. In kernels, the few are packed again.
   """
   number, width = wanted.shape
-  make_rows = (lambda lanes: make(lanes, True)[0]) if sift else make
+  make_rows = (lambda lanes: make(lanes, 2)[0]) if sift else make
   if number <= _MAX_PLAIN:
     return make_rows(None)
+  if _packs.get() and sift:
+    return _in_two_rounds(wanted, make, default)
+  if _packs.get():
+    return _in_queue(wanted, lambda k: make_rows(Lanes(k[None], jnp.zeros(1, jnp.int32))), default)
   size = max(-(-width // 2), -(-number * width // (_ROUNDS if width <= _WIDE else _WIDE_ROUNDS)))
   size = _LEAST if regions.is_tile(width) else _LEAST * -(-size // _LEAST)
   most, lane_numbers = -(-number * width // size), np.arange(size, dtype=np.int32)
@@ -190,6 +238,35 @@ def map_where(wanted: jax.Array, make: Callable[..., Any], default: Any, sift: b
   lane = jnp.maximum(lane, 0)
 
   return jax.tree.map(lambda x, old: _where(wanted, fetched(x, lane, axes=(x.ndim - 1,)), old), rows, default)
+
+
+def _in_two_rounds(wanted: jax.Array, make: Callable[..., Any], default: Any) -> Any:
+  """Return rows as `map_where` does: with effort 1, and then those that need more with effort 2. The code is there once."""
+
+  def one_round(state):
+    effort, rows, wanted = state
+    rows, more = _in_queue(
+      wanted, lambda k: make(Lanes(k[None], jnp.zeros(1, jnp.int32)), effort), (rows, jnp.zeros_like(wanted))
+    )
+    return effort + 1, rows, more
+
+  rows = jax.tree.map(lambda x: jnp.broadcast_to(x, (len(wanted), *x.shape[1:])), default)
+  return jax.lax.while_loop(lambda s: s[0] < 3, one_round, (jnp.int32(1), rows, wanted))[1]
+
+
+def _in_queue(wanted: jax.Array, make: Callable[[jax.Array], Any], default: Any) -> Any:
+  """Return rows (n, ..., 1) of one world: computed by `make` for the wanted items, and equal to `default` elsewhere."""
+  number = len(wanted)
+
+  def make_typed(item):
+    return jax.tree.map(lambda x, old: x.astype(old.dtype), make(item), default)
+
+  if number == 1:
+    return jax.lax.while_loop(lambda s: s[0], lambda s: (~s[0], make_typed(jnp.int32(0))), (wanted[0, 0], default))[1]
+  closed, shapes = jax.make_jaxpr(make_typed, return_shape=True)(jnp.int32(0))
+  rows = jax.tree.map(lambda x, old: jnp.broadcast_to(old, (number, *x.shape[1:])), shapes, default)
+  leaves, tree = jax.tree.flatten(rows)
+  return jax.tree.unflatten(tree, queue.rows(closed, wanted, leaves))
 
 
 _write = functools.partial(jax.lax.dynamic_update_slice_in_dim, axis=-1)
@@ -241,7 +318,7 @@ def _sifted(packing: _Packing, make: Callable[..., Any], rows: Any, before: jax.
   def one_round(k, state):  # rounds below 0 sift, rounds from 0 on compute rows
     rows, remaining, count = state
     item = jnp.where(k < 0, packing.items(k + before), jax.lax.dynamic_slice_in_dim(remaining, size * k, size))
-    new, differs = make(packing.lanes(item), k >= 0)
+    new, differs = make(packing.lanes(item), jnp.where(k < 0, 0, 2))
     remains = differs[0] & (k < 0) & (size * (k + before) + packing.lane < packing.upto[-1])
     rank = jnp.sum(remains[:, None] & (packing.lane[:, None] < packing.lane), axis=0, dtype=jnp.int32)
     item = jnp.sum(jnp.where(remains & (rank == packing.lane[:, None]), item, 0), axis=1, dtype=jnp.int32)

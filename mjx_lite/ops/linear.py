@@ -19,7 +19,7 @@ import numpy as np
 from jax.extend import core as jex_core
 from jax.interpreters import ad, batching, mlir
 
-from mjx_lite.compiler import regions, scalars, workarounds
+from mjx_lite.compiler import operations, regions, scalars, workarounds
 
 MAX_RUNS = 6  # a concatenation of fewer slices is cheaper than a gather
 _MAX_PRODUCT = 1 << 16  # entries of the 0/1 matrix that adds up rows chosen more than once
@@ -320,7 +320,7 @@ def _scalar_choose(p, eqn, x):
 
 def _scalar_collect(p, eqn, x):
   kind, choice = scalars.kind_of(eqn.outvars[0].aval.dtype), eqn.params["choice"]
-  zeros = p.constant(np.zeros(x.shape[1:], scalars.TYPES[kind]))
+  zeros = p.constant(np.zeros(x.shape[1:], operations.TYPES[kind]))
   rows = [[x[k] for k in np.flatnonzero(choice.index == i)] for i in range(choice.size)]
   return np.stack([p.sum(r, kind) if r else zeros for r in rows]) if rows else np.zeros((0, *x.shape[1:]), np.int64)
 
@@ -340,7 +340,7 @@ def _scalar_spread(p, eqn, x):
 
 def _scalar_total(p, eqn, x):
   kind = scalars.kind_of(eqn.outvars[0].aval.dtype)
-  return p.fold("add", kind, x, [0]) if len(x) else p.constant(np.zeros(x.shape[1:], scalars.TYPES[kind]))
+  return p.fold("add", kind, x, [0]) if len(x) else p.constant(np.zeros(x.shape[1:], operations.TYPES[kind]))
 
 
 def _scalar_repeat(p, eqn, x):
@@ -356,7 +356,7 @@ def _scalar_combine(p, eqn, a, x):
 
 def _scalar_product(p, a, x, kind):
   """Return the product of a matrix (n, k) and rows (k, ...)."""
-  none = p.constant(np.zeros(x.shape[1:], scalars.TYPES[kind]))
+  none = p.constant(np.zeros(x.shape[1:], operations.TYPES[kind]))
   rows = [[p.map("mul", kind, np.broadcast_to(c, row.shape), row) for c, row in zip(line, x, strict=True)] for line in a]
   return np.stack([p.sum(r, kind) if r else none for r in rows]) if rows else np.zeros((0, *x.shape[1:]), np.int64)
 

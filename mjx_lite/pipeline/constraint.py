@@ -83,7 +83,8 @@ def _jacobian(m: Model, d: Data) -> Jacobian:
   _, axis = limit.rows_joint(m, m.plan.rows.limit, d.qpos)
   c = contact.rows_contact(m, m.plan.contact, _contacts(m, d), d.subtree_com)
   e = equality.rows_equality(m, m.plan.rows.equality, equality_state(d))
-  return Jacobian(ball_axis=axis, basis=c.basis, mu=c.mu, entries=e.entries, ten_J=d.ten_J, body=c.body)
+  number = contact.last_slot(m.plan.contact, c.params.active)
+  return Jacobian(ball_axis=axis, basis=c.basis, mu=c.mu, entries=e.entries, ten_J=d.ten_J, body=c.body, number=number)
 
 
 def equality_state(d: Data) -> equality.State:

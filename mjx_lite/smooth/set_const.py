@@ -17,6 +17,7 @@ from mjx_lite.math.groups import GroupPlan, plan_groups
 from mjx_lite.math.tree import SumPlan, mask_sum, plan_sum
 from mjx_lite.model.enums import JointType
 from mjx_lite.model.types import Model
+from mjx_lite.ops.rows import each
 from mjx_lite.ops.select import join, put, rows, rows_or_zero
 from mjx_lite.smooth import com, geom_const, inertia, kinematics, mass
 from mjx_lite.tendon import inertia as tendon_inertia
@@ -184,7 +185,7 @@ def _inverse_weights(m, p, x, c, t, act, solve) -> _InverseWeights:
     none = lambda *shape: jnp.zeros((*shape, width), jac.dtype)  # noqa: E731
     return _InverseWeights(none(m.nbody, 2), none(0), none(m.ntendon), none(m.nout))
 
-  acc = jax.vmap(solve)(jac)
+  acc = each(jax.vmap(solve), jac)
   weight = jnp.sum(jac * acc, axis=1)
   body_weight = weight[: 6 * nb].reshape(nb, 2, 3, width)
   body_weight = (body_weight[:, :, 0] + body_weight[:, :, 1] + body_weight[:, :, 2]) / 3

@@ -21,6 +21,8 @@ from mjx_lite.constraint.rows import Rows
 from mjx_lite.math import safe, vector
 from mjx_lite.model.enums import ConstraintState
 from mjx_lite.ops import linear
+from mjx_lite.ops.rows import each, upto
+from mjx_lite.ops.rows import total as rows_total
 
 
 class Zones(NamedTuple):
@@ -29,6 +31,19 @@ class Zones(NamedTuple):
   force: jax.Array  # (nefc, W)
   weight: jax.Array  # (nefc, W) second derivative of the cost, row by row; zero for cones in the middle zone
   cone: jax.Array | None  # (ncon, ndir, ndir, W) second derivative of cones in the middle zone
+
+
+class _Cones(NamedTuple):
+  """Parameters of elliptic contacts."""
+
+  d: jax.Array  # (ncon, ndir, W)
+  mu: jax.Array  # (ncon, ndir - 1, W) friction coefficients
+  regular_mu: jax.Array  # (ncon, W) that of the regularised cone
+
+  @property
+  def number(self) -> jax.Array:
+    """Number (W,) of slots up to the last contact."""
+    return upto(self.d[:, 0] != 0)
 
 
 class _Cone(NamedTuple):
@@ -66,8 +81,10 @@ def is_cone(p: Any) -> bool:
   return p.contact.elliptic and p.contact.ncon > 0 and p.contact.ndir > 1
 
 
-def _cone(p: Any, rows: Rows, jar: jax.Array) -> _Cone:
-  return _cone_at(p, rows, _by_contact(p, jar))
+def _cones(p: Any, rows: Rows) -> _Cones:
+  width = rows.D.shape[-1]
+  mu, regular_mu = (jnp.broadcast_to(x, (*x.shape[:-1], width)) for x in (rows.jacobian.mu, rows.contact_mu))
+  return _Cones(_by_contact(p, rows.D), mu[:, : p.contact.ndir - 1], regular_mu)
 
 
 def _by_contact(p: Any, x: jax.Array) -> jax.Array:
@@ -75,15 +92,9 @@ def _by_contact(p: Any, x: jax.Array) -> jax.Array:
   return x[_contact_start(p) :].reshape(p.contact.ncon, p.contact.ndir, -1)
 
 
-def _slide(p: Any, rows: Rows, x: jax.Array) -> jax.Array:
-  """Return mu_j x_j (ncon, ndir - 1, W) for contact rows x (ncon, ndir, W)."""
-  return x[:, 1:] * rows.jacobian.mu[:, : p.contact.ndir - 1]
-
-
-def _cone_at(p: Any, rows: Rows, x: jax.Array) -> _Cone:
-  d = _by_contact(p, rows.D)[:, 0]
-  slide = _slide(p, rows, x)
-  size, mu = safe.norm(slide), rows.contact_mu
+def _cone_at(c: _Cones, x: jax.Array) -> _Cone:
+  slide = x[:, 1:] * c.mu
+  size, mu, d = safe.norm(slide), c.regular_mu, c.d[:, 0]
   free = (x[:, 0] >= size) & ((size > 0) | (x[:, 0] >= 0))
   middle = ~free & (mu * mu * x[:, 0] + size > 0) & (size > 0)
   return _Cone(jar=x, slide=slide, size=size, gap=x[:, 0] - size, strength=d / (1 + mu * mu), free=free, middle=middle)
@@ -99,14 +110,15 @@ class _IndependentRows(NamedTuple):
 
   d: jax.Array
   bound: jax.Array | None  # slope of the linear zone; None without friction rows
+  equality: np.ndarray | None  # (n, 1) mask; None without equalities
+  friction: np.ndarray | None  # (n, 1) mask; None without friction rows
 
-  def inside(self, p: Any, x: jax.Array) -> jax.Array:
+  def inside(self, x: jax.Array) -> jax.Array:
     """Return the mask of quadratic rows: equalities always, friction within its bound, other rows where x < 0."""
-    row = np.arange(len(x))[:, None]
-    inside = (x < 0) | (row < p.jacobian.nequality) if p.jacobian.nequality else x < 0
-    if self.bound is None:
+    inside = x < 0 if self.equality is None else (x < 0) | self.equality
+    if self.bound is None or self.friction is None:
       return inside
-    return jnp.where(_is_friction(p, len(x)), jnp.abs(x) * self.d < self.bound, inside)
+    return jnp.where(self.friction, jnp.abs(x) * self.d < self.bound, inside)
 
   def force(self, inside: jax.Array, x: jax.Array) -> jax.Array:
     return jnp.where(inside, -self.d * x, 0 if self.bound is None else -jnp.sign(x) * self.bound)
@@ -121,10 +133,12 @@ class _IndependentRows(NamedTuple):
 def _independent_rows(p: Any, rows: Rows) -> _IndependentRows:
   """Return the independent rows; the bound is zero for all rows that are not active friction."""
   d = _independent(p, rows.D)
+  equality = np.arange(len(d))[:, None] < p.jacobian.nequality if p.jacobian.nequality else None
   if not p.jacobian.nfriction:
-    return _IndependentRows(d, None)
-  exists = _is_friction(p, len(d)) & (d > 0)
-  return _IndependentRows(d, jnp.where(exists, _independent(p, rows.frictionloss), 0))
+    return _IndependentRows(d, None, equality, None)
+  friction = _is_friction(p, len(d))
+  bound = jnp.where(friction & (d > 0), _independent(p, rows.frictionloss), 0)
+  return _IndependentRows(d, bound, equality, friction)
 
 
 def _is_friction(p: Any, n: int) -> np.ndarray:
@@ -144,14 +158,25 @@ def zones(p: Any, rows: Rows, jar: jax.Array) -> Zones:
   Gradient: zero for the friction directions at the tip of a cone.
   """
   x, independent = _independent(p, jar), _independent_rows(p, rows)
-  inside = independent.inside(p, x)
-  force, weight = independent.force(inside, x), jnp.where(inside, independent.d, 0)
+
+  def at(r):
+    independent, x = r
+    inside = independent.inside(x)
+    return independent.force(inside, x), jnp.where(inside, independent.d, 0)
+
+  force, weight = each(at, (independent, x), upto(independent.d != 0))
   if not is_cone(p):
     return Zones(force, weight, None)
-  c, d = linear.materialize(_cone(p, rows, jar)), _by_contact(p, rows.D)
-  middle_force, block = _middle(rows.jacobian.mu[:, : p.contact.ndir - 1], c)
-  bottom = c.bottom[:, None]
-  push, stiff = jnp.where(bottom, -d * c.jar, middle_force), jnp.where(bottom, d, 0)
+
+  def at_contact(r):
+    cones, x = r
+    c = linear.materialize(_cone_at(cones, x))
+    middle_force, block = _middle(cones.mu, c)
+    bottom = c.bottom[:, None]
+    return jnp.where(bottom, -cones.d * c.jar, middle_force), jnp.where(bottom, cones.d, 0), block
+
+  cones = _cones(p, rows)
+  push, stiff, block = each(at_contact, (cones, _by_contact(p, jar)), cones.number)
   width = jar.shape[-1]
   return Zones(
     jnp.concatenate([force, push.reshape(-1, width)]), jnp.concatenate([weight, stiff.reshape(-1, width)]), block
@@ -186,11 +211,22 @@ def mul_curvature(p: Any, z: Zones, y: jax.Array) -> jax.Array:
 def row_cost(p: Any, rows: Rows, jar: jax.Array) -> jax.Array:
   """Compute the total cost (W,) of the rows."""
   x, independent = _independent(p, jar), _independent_rows(p, rows)
-  total = vector.total(independent.cost(independent.inside(p, x), x))
+
+  def at(r):
+    independent, x = r
+    return independent.cost(independent.inside(x), x)
+
+  total = rows_total(at, (independent, x), upto(independent.d != 0))
   if not is_cone(p):
     return total
-  c = _cone(p, rows, jar)
-  return total + vector.total(_middle_cost(c) + _bottom_cost(c, _by_contact(p, rows.D)))
+
+  def at_contact(r):
+    cones, x = r
+    c = _cone_at(cones, x)
+    return _middle_cost(c) + _bottom_cost(c, cones.d)
+
+  cones = _cones(p, rows)
+  return total + rows_total(at_contact, (cones, _by_contact(p, jar)), cones.number)
 
 
 def _bottom_cost(c: _Cone, d: jax.Array):
@@ -263,39 +299,59 @@ def _independent_along(p: Any, rows: Rows, start: Zones, jar, jv) -> Callable[[j
   """Return the function that computes the independent rows' part of the line."""
   independent = _independent_rows(p, rows)
   x0, v, force0 = (_independent(p, x) for x in (jar, jv, start.force))
-  inside0 = independent.inside(p, x0)
-  cost0, weight0 = independent.cost(inside0, x0), jnp.where(inside0, independent.d, 0)
+  number = upto(independent.d != 0)
+
+  def begin(r):
+    independent, x0 = r
+    inside0 = independent.inside(x0)
+    return inside0, independent.cost(inside0, x0), jnp.where(inside0, independent.d, 0)
+
+  at_start = each(begin, (independent, x0), number)
 
   def line(alpha):
-    step = alpha * v
-    x = x0 + step
-    inside = independent.inside(p, x)
-    both, cost1, weight = inside0 & inside, independent.cost(inside, x), jnp.where(inside, independent.d, 0)
-    cost = vector.total(jnp.where(both, 0.5 * weight0 * step * step, cost1 - cost0 + force0 * step))
-    rise = vector.total(jnp.where(both, weight0 * step, force0 - independent.force(inside, x)) * v)
-    return Line(cost, rise, vector.total(weight * v * v))
+    def at(r):
+      independent, x0, v, force0, (inside0, cost0, weight0) = r
+      step = alpha * v
+      x = x0 + step
+      inside = independent.inside(x)
+      both, cost1, weight = inside0 & inside, independent.cost(inside, x), jnp.where(inside, independent.d, 0)
+      cost = jnp.where(both, 0.5 * weight0 * step * step, cost1 - cost0 + force0 * step)
+      rise = jnp.where(both, weight0 * step, force0 - independent.force(inside, x)) * v
+      return Line(cost, rise, weight * v * v)
+
+    return rows_total(at, (independent, x0, v, force0, at_start), number)
 
   return line
 
 
 def _cones_along(p: Any, rows: Rows, start: Zones, jar, jv) -> Callable[[jax.Array], Line]:
   """Return the function that computes the elliptic contacts' part of the line."""
-  c0, d, v, force = _cone(p, rows, jar), *(_by_contact(p, x) for x in (rows.D, jv, start.force))
-  slide = _slide(p, rows, v)
-  move = _ConeMove(v[:, 0], slide, vector.dot(slide, slide), vector.dot(c0.slide, slide))
-  energy0, push, square = _bottom_cost(c0, d), vector.dot(force, v), vector.dot(d * v, v)
+  cones = _cones(p, rows)
+  x0, v, force = (_by_contact(p, x) for x in (jar, jv, start.force))
+
+  def begin(r):
+    cones, x0, v, force = r
+    c0, slide = _cone_at(cones, x0), v[:, 1:] * cones.mu
+    move = _ConeMove(v[:, 0], slide, vector.dot(slide, slide), vector.dot(c0.slide, slide))
+    return c0, move, _bottom_cost(c0, cones.d), vector.dot(force, v), vector.dot(cones.d * v, v)
+
+  at_start = each(begin, (cones, x0, v, force), cones.number)
 
   def line(alpha):
-    c1 = _cone_at(p, rows, c0.jar + alpha * v)
-    size1 = linear.materialize(c1.size)
-    c1 = linear.materialize(c1._replace(size=size1, gap=c1.jar[:, 0] - size1))
-    both, weight = c0.bottom & c1.bottom, jnp.where(c1.bottom, square, 0)
-    cost = jnp.where(both, 0.5 * alpha * alpha * square, _bottom_cost(c1, d) - energy0 + alpha * push)
-    rise = jnp.where(both, alpha * square, push + jnp.where(c1.bottom, vector.dot(d * c1.jar, v), 0))
-    change = _middle_change(c0, c1, move, alpha)
-    middle_rise, middle_weight = _middle_slope(c1, move)
-    terms = cost + change, rise + middle_rise, weight + middle_weight
-    return Line(*(vector.total(linear.no_alias(x, c1.size, c1.gap)) for x in terms))
+    def at(r):
+      cones, v, (c0, move, energy0, push, square) = r
+      c1 = _cone_at(cones, c0.jar + alpha * v)
+      size1 = linear.materialize(c1.size)
+      c1 = linear.materialize(c1._replace(size=size1, gap=c1.jar[:, 0] - size1))
+      both, weight = c0.bottom & c1.bottom, jnp.where(c1.bottom, square, 0)
+      cost = jnp.where(both, 0.5 * alpha * alpha * square, _bottom_cost(c1, cones.d) - energy0 + alpha * push)
+      rise = jnp.where(both, alpha * square, push + jnp.where(c1.bottom, vector.dot(cones.d * c1.jar, v), 0))
+      change = _middle_change(c0, c1, move, alpha)
+      middle_rise, middle_weight = _middle_slope(c1, move)
+      terms = cost + change, rise + middle_rise, weight + middle_weight
+      return Line(*(linear.no_alias(x, c1.size, c1.gap) for x in terms))
+
+    return rows_total(at, (cones, v, at_start), cones.number)
 
   return line
 
@@ -307,10 +363,10 @@ def state(p: Any, rows: Rows, jar: jax.Array) -> jax.Array:
   outside = int(s.SATISFIED)
   if independent.bound is not None:
     outside = jnp.where(_is_friction(p, len(x)), jnp.where(x > 0, int(s.LINEARPOS), int(s.LINEARNEG)), outside)
-  zone = jnp.where(independent.d > 0, jnp.where(independent.inside(p, x), int(s.QUADRATIC), outside), int(s.SATISFIED))
+  zone = jnp.where(independent.d > 0, jnp.where(independent.inside(x), int(s.QUADRATIC), outside), int(s.SATISFIED))
   parts = [zone]
   if is_cone(p):
-    c = _cone(p, rows, jar)
+    c = _cone_at(_cones(p, rows), _by_contact(p, jar))
     zone = jnp.where(c.middle, int(s.CONE), jnp.where(c.bottom, int(s.QUADRATIC), int(s.SATISFIED)))
     zone = jnp.where(_by_contact(p, rows.D) > 0, zone[:, None], int(s.SATISFIED))
     parts.append(zone.reshape(-1, jar.shape[-1]))

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import mujoco
 import numpy as np
 import pytest
-from models import load
+from models import WATCHED, load
 
 import mjx_lite as mjx
 from mjx_lite import Warning
@@ -239,6 +239,7 @@ def test_candidates_near_each_others_trees(worlds, monkeypatch):
   assert not np.any(chosen.valid[:, apart]) and len(seen) == 1  # 16 of 432 at a time
 
 
+@WATCHED
 def test_parts_out_of_reach_are_not_looked_at(monkeypatch):
   """Two piles far from each other: pairs within them only; with what is left of the last part none twice."""
   model = mujoco.MjModel.from_xml_string(

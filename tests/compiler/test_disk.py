@@ -105,7 +105,7 @@ def test_a_name_says_all_that_the_code_depends_on(monkeypatch):
   key = llvm._key(p, [1], outs, 8)
   other, others_outs = _program(np.nextafter(np.float32(2), np.float32(3)))
   moved = scalars.Program()
-  x = int(moved.load(scalars.Load(0, 1, True), "f"))
+  x = int(moved.loads(scalars.Load(0, 1, True), 1, "f").item())
   moved_outs = [np.array([moved.make("mul", "f", moved.make("mul", "f", x, x), moved.const(2.0, "f"))])]
   keys = [key, llvm._key(p, [1], outs, 4), llvm._key(p, [2], outs, 8), llvm._key(other, [1], others_outs, 8)]
   keys += [llvm._key(moved, [1], moved_outs, 8), llvm._key(p, [1], [*outs, *outs], 8)]

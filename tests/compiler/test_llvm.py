@@ -82,13 +82,13 @@ def test_models_of_their_own():
 
 @pytest.mark.parametrize("integrator", ["Euler", "RK4"])
 def test_a_rollout(integrator, monkeypatch):
-  """A kernel in the loop, several where the step has a loop that is long."""
+  """One kernel with the loop, and with the loop inside of a step, where they are too long to be unrolled."""
   monkeypatch.setattr(llvm, "LOOP", 1000)
   mj_model = mujoco.MjModel.from_xml_string(straight.SWING.replace("<mujoco>", f'<mujoco><option integrator="{integrator}"/>'))
   m = mjx.put_model(mj_model)
   d, _ = states(mj_model, m, 19)
   rollout = jax.vmap(lambda m, d: mjx.rollout(m, d, steps=30, record=("qpos", "time")), in_axes=(None, 0))
-  assert count(rollout, m, d) == (1 if integrator == "Euler" else 3)
+  assert count(rollout, m, d) == 1 and "while" not in jax.jit(rollout).lower(m, d).as_text()
   straight.assert_close(jax.jit(rollout)(m, d), by_xla(rollout, m, d))
 
 
@@ -102,13 +102,33 @@ def test_a_rollout_of_one_step_is_no_loop(monkeypatch):
   straight.assert_close(jax.jit(rollout)(m, d), by_xla(rollout, m, d))
 
 
+@pytest.mark.parametrize("worlds", [1, 19])
+@pytest.mark.parametrize("steps", [30, 31])
+def test_a_rollout_with_rows_for_several_kernels(steps, worlds, monkeypatch):
+  """A loop around a kernel with some steps, as many as their rows fit; of a prime number of steps each has its kernel."""
+  monkeypatch.setattr(kernels, "_ROWS", 50)
+  monkeypatch.setattr(llvm, "LOOP", 1000)
+  mj_model = mujoco.MjModel.from_xml_string(straight.SWING)
+  m = mjx.put_model(mj_model)
+  d, _ = states(mj_model, m, worlds)
+  controls = jnp.asarray(np.random.default_rng(0).normal(size=(worlds, steps, m.nu)), jnp.float32)
+  found = []
+  at_once = kernels.Kernels._at_once
+  monkeypatch.setattr(kernels.Kernels, "_at_once", lambda self, e: found.append(at_once(self, e)) or found[-1])
+  rollout = jax.vmap(lambda m, d, c: mjx.rollout(m, d, c, record=("qpos", "time")), in_axes=(None, 0, 0))
+  assert count(rollout, m, d, controls) == 1 and "while" in jax.jit(rollout).lower(m, d, controls).as_text()
+  size = m.nu + m.nq + 1
+  assert set(found) == {max(k for k in range(1, steps) if steps % k == 0 and k * size <= 50)} and 2 * size <= 50
+  straight.assert_close(jax.jit(rollout)(m, d, controls), by_xla(rollout, m, d, controls))
+
+
 HINGE = "<mujoco><worldbody><body><joint axis='0 1 0' damping='.1'/><geom size='.1' pos='0 0 -.5'/></body></worldbody></mujoco>"
 
 
 @pytest.mark.core
 @pytest.mark.parametrize("steps", [64, 65, 200])
 def test_a_long_rollout_of_a_small_model(steps):
-  """A short loop is in one kernel. A long loop has a kernel in each iteration; its gradient too."""
+  """The loop is in the kernel; so is that of its gradient."""
   m = mjx.put_model(mujoco.MjModel.from_xml_string(HINGE))
   d = jax.vmap(lambda v: mjx.make_data(m).replace(qvel=v))(jnp.linspace(-1, 1, 5)[:, None])
 
@@ -116,7 +136,7 @@ def test_a_long_rollout_of_a_small_model(steps):
     return jax.vmap(lambda d: mjx.rollout(m, d, steps=steps)[0].qpos)(d.replace(qvel=v))
 
   assert count(end, d.qvel) == 1
-  assert ("while" in jax.jit(end).lower(d.qvel).as_text()) == (steps > 64)
+  assert "while" not in jax.jit(end).lower(d.qvel).as_text()
   straight.assert_close(jax.jit(end)(d.qvel), by_xla(end, d.qvel))
   slope = jax.grad(lambda v: end(v).sum())
   assert mjx.jit(slope).lower(d.qvel).as_text().count("custom_call @mjx_lite_") > 0
@@ -234,6 +254,21 @@ def test_sorting(number):
     np.testing.assert_array_equal(a, b)
 
 
+@pytest.mark.parametrize("number", [1, 3, 17])
+def test_the_largest_and_what_is_reached_so_far(number):
+  """Numbers that are often equal; and arrays that are repeated."""
+  x = np.floor(3 * np.random.default_rng(number).normal(size=(2, number, 19))).astype(np.float32)
+
+  def function(x):
+    largest = [jnp.moveaxis(y, 2, 1) for y in jax.lax.top_k(jnp.moveaxis(x, 1, 2), (number + 1) // 2)]
+    so_far = [f(x, axis=1, reverse=r) for f in (jax.lax.cummax, jax.lax.cummin, jax.lax.cumprod) for r in (False, True)]
+    return *largest, *so_far, jnp.tile(x, (2, 3, 1))
+
+  for a, b in zip(run(function, x), function(x), strict=True):
+    assert a.dtype == b.dtype
+    np.testing.assert_array_equal(a, b)
+
+
 @pytest.mark.parametrize("lanes", [1, 4, 8, 16])
 @pytest.mark.parametrize("name", straight.FUNCTIONS)
 @given(seed=st.integers(0, 2**31))
@@ -298,10 +333,12 @@ def test_threads_share_the_worlds(threads, mode, room):
 
 
 @pytest.mark.parametrize("reverse", [False, True])
-def test_loops_of_kernels(reverse):
-  """A loop whose iterations are kernels: arrays that iterations read and make are per-world or shared."""
+@pytest.mark.parametrize("at_once", [1, 3, 6])
+def test_loops_of_kernels(at_once, reverse, monkeypatch):
+  """A loop of kernels with one or some iterations: arrays that iterations read and make are per-world or shared."""
   rng = np.random.default_rng(0)
-  worlds, length = 20, 3
+  worlds, length = 20, 6
+  monkeypatch.setattr(kernels, "_ROWS", at_once * 11)
   start, rows, force = (rng.normal(size=(worlds, *s)).astype(np.float32) for s in ((2,), (length, 4), (2, 3)))
   table = rng.normal(size=(length, 2)).astype(np.float32)
 
@@ -316,7 +353,7 @@ def test_loops_of_kernels(reverse):
   closed = jax.make_jaxpr(lambda *x: jax.tree.leaves(one(*x)))(*wide)
   builder = kernels.Kernels(llvm.call, worlds, loop=1, on_cpu=True)
   got = jax.jit(lambda *x: builder.evaluate(closed, x))
-  assert got.lower(table, start, rows, force).as_text().count("stablehlo.while") == 1
+  assert got.lower(table, start, rows, force).as_text().count("stablehlo.while") == (at_once < length)
   want = jax.vmap(lambda *x: [y[..., 0] for y in jax.tree.leaves(one(table, *(z[..., None] for z in x)))])(start, rows, force)
   for a, b in zip(got(table, start, rows, force), want, strict=True):
     np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5)
@@ -388,15 +425,15 @@ def test_too_long_a_step_is_xlas(monkeypatch):
   assert jax.jit(step)(m, d).qpos.shape == (3, 2)  # it is said once
 
 
-def test_models_that_are_xlas():
+def test_models_whose_kernels_have_loops():
   """Searches for contacts, and capacities."""
   swing = mujoco.MjModel.from_xml_string(straight.SWING)
-  assert mjx.put_model(swing).fits_kernel
-  assert not mjx.put_model(swing, ncon_max=1).fits_kernel
-  assert not mjx.put_model(load("convex")).fits_kernel
-  assert not mjx.put_model(load("pairs")).fits_kernel
+  assert not mjx.put_model(swing).why_not_straight
+  assert "capacities" in mjx.put_model(swing, ncon_max=1).why_not_straight
+  assert "searched" in mjx.put_model(load("convex")).why_not_straight
+  assert "contact slots" in mjx.put_model(load("pairs")).why_not_straight
   with jax.enable_x64(True):
-    assert mjx.put_model(swing).fits_kernel
+    assert not mjx.put_model(swing).why_not_straight
 
 
 @pytest.mark.parametrize("triple, vectors_of_four", [

@@ -68,17 +68,17 @@ def compiled_for(triple, monkeypatch):
   return machine.emit_assembly(binding.parse_assembly(text, binding.create_context()))
 
 
-def program(function, *args):
+def program(function, *args, has_loops=False):
   """The program of a function of arrays (..., 1), given arrays (..., worlds); its results, and their dtypes."""
   closed = jax.make_jaxpr(function)(*(jax.ShapeDtypeStruct((*x.shape[:-1], 1), x.dtype) for x in args))
-  p = scalars.Program()
+  p = scalars.Program(scalars.UNROLLED if has_loops else np.inf, llvm.LOOP)
   outs = p.run(closed, [p.inputs(k, (*x.shape[:-1], 1), x.dtype, args[0].shape[-1] > 1) for k, x in enumerate(args)])
   return p, outs, [a.dtype for a in closed.out_avals]
 
 
-def run(function, *args):
+def run(function, *args, **options):
   """A function of arrays (..., 1) in lanes, of arrays (..., worlds)."""
-  p, outs, dtypes = program(function, *args)
+  p, outs, dtypes = program(function, *args, **options)
   width = args[0].shape[-1]
   axis = 0 if width > 1 else -1
 

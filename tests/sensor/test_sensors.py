@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import mujoco
 import numpy as np
 import pytest
-from models import load
+from models import TOO_LARGE, load
 
 import mjx_lite as mjx
 from mjx_lite.errors import UnsupportedModelError
@@ -48,7 +48,7 @@ def along(name, steps, every):
   return model, worst, history, alive
 
 
-@pytest.mark.parametrize("name, steps, every", [("sensors", 200, 8), ("sensor_rays", 150, 10)])
+@pytest.mark.parametrize("name, steps, every", [("sensors", 200, 8), pytest.param("sensor_rays", 150, 10, marks=TOO_LARGE)])
 def test_every_sensor_equals_c(name, steps, every):
   model, worst, _, alive = along(name, steps, every)
   named = [f"{mjx.SensorType(int(t)).name} {model.sensor(i).name}" for i, t in enumerate(model.sensor_type)]

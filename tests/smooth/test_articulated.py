@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import mujoco
 import numpy as np
 import pytest
+from models import TOO_LARGE
 
 import mjx_lite as mjx
 from mjx_lite.smooth import articulated, articulated_plan, mass
@@ -61,6 +62,7 @@ def case(request, monkeypatch):
   return data, *models
 
 
+@TOO_LARGE
 def test_factor_and_accelerations_are_those_of_c(case):
   data, *models = case
   for m in models:

@@ -6,7 +6,7 @@ import mujoco
 import numpy as np
 import pytest
 from derivatives import assert_gradients
-from models import WATCHED
+from models import TOO_LARGE, WATCHED
 
 import mjx_lite as mjx
 from mjx_lite.constraint import jacobian
@@ -60,6 +60,7 @@ def states(model, m, n, start=120, between=(3, 99)):
 @pytest.mark.parametrize(
   ("cone", "tile"), [("pyramidal", None), *(pytest.param("elliptic", x, marks=pytest.mark.slow) for x in (0, None))]
 )
+@TOO_LARGE
 def test_accelerations_and_iterations_are_those_of_c(cone, tile):
   model = heap(cone)
   m = mjx.put_model(model, dtype=np.float64, ncon_max=80, pair_max=120, tile=tile)
@@ -85,7 +86,7 @@ def test_contacts_of_a_pair_of_bodies_are_one(worlds, pairs, tiles_in_regions):
   a = np.einsum("nikw,njkw->nijw", half, half)
   cdof, x = rng.normal(size=(m.nv, 6, worlds)), rng.normal(size=(m.nv, worlds))
   empty, mu = np.zeros((0, worlds)), np.ones((c.ncon, 5, worlds))
-  j = Jacobian(empty, basis.reshape(-1, *basis.shape[2:]), mu, empty, empty, body.reshape(-1, worlds).astype(np.int32))
+  j = Jacobian(empty, basis.reshape(-1, *basis.shape[2:]), mu, empty, empty, body.reshape(-1, worlds).astype(np.int32), None)
 
   moved = c.sides.moved[body].transpose(0, 1, 3, 2)  # (2, ncon, nv, worlds)
   pushes = moved.any(axis=2).all(axis=0) & (a[:, 0, 0] > 0)
@@ -165,7 +166,7 @@ def test_no_few_contacts_beside_a_world_of_many():
 
   def chosen(worlds):
     fields = np.zeros((2 * c.ncon, c.ndir, 6, worlds)), np.ones((c.ncon, 5, worlds)), empty, empty, body[:, :worlds]
-    return mjx.jit(lambda a: coupling.choose(m, Jacobian(empty, *fields), a))(a[..., :worlds])
+    return mjx.jit(lambda a: coupling.choose(m, Jacobian(empty, *fields, None), a))(a[..., :worlds])
 
   one = chosen(1)
   assert one.number == 3
@@ -177,6 +178,7 @@ def test_no_few_contacts_beside_a_world_of_many():
   np.testing.assert_array_equal(both.unchosen, pushing)
 
 
+@TOO_LARGE
 def test_single_precision_finds_the_same():
   model = heap("pyramidal")
   m = mjx.put_model(model, dtype=np.float32, ncon_max=80, pair_max=120)

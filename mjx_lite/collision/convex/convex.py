@@ -170,10 +170,11 @@ class _Single(NamedTuple):
 def _nearest(a: support.ConvexShape, b: support.ConvexShape, margin: jax.Array, iterations: int) -> _Single:
   """Compute the nearest points of two shapes where they are within the margin; elsewhere the distance is `NO_CONTACT`."""
 
-  def look(lanes, asked):
+  def look(lanes, effort):
+    asked, searches = effort > 0, effort > 1
     ca, cb = support.take_lanes(a, lanes), support.take_lanes(b, lanes)
     limit = margin if lanes is None else lanes.take(margin)
-    found = gjk.find(ca, cb, limit + ca.radius + cb.radius, iterations, asked=asked)
+    found = gjk.find(ca, cb, limit + ca.radius + cb.radius, iterations, asked, searches)
     w = witness.witness(ca, cb, found, asked)
     dist = w.dist - ca.radius - cb.radius
     dist = only_where(~found.far & (dist < limit), dist)
@@ -185,7 +186,7 @@ def _nearest(a: support.ConvexShape, b: support.ConvexShape, margin: jax.Array, 
     surface = w.point + ca.radius[:, None] * w.normal
     return _Single(
       dist=dist, point=surface, normal=w.normal, index_a=used(found.index_a), index_b=used(found.index_b), lost=w.lost
-    ), ~found.far
+    ), jnp.where(effort > 0, found.unsure, ~found.far)
 
   wanted = gjk.near(a, b, margin + a.radius + b.radius)
   zero = jnp.zeros((len(wanted), 3, wanted.shape[1]), a.pos.dtype)

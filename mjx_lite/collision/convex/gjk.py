@@ -26,6 +26,7 @@ from mjx_lite.collision.convex.support import ConvexShape
 from mjx_lite.math import safe, vector
 from mjx_lite.ops import linear
 from mjx_lite.ops.lanes import search
+from mjx_lite.ops.rows import each
 from mjx_lite.ops.select import over
 
 
@@ -44,6 +45,7 @@ class Features(NamedTuple):
     dist: (P, W) distance, negative where the shapes overlap [m].
     size: (P, W) upper bound of the size of Y [m].
     lost: (P, W) whether the search ran out of iterations or rounds while the error might exceed `DOUBT` times the size.
+    unsure: (P, W) whether there may be a smaller depth, which was not searched for.
   """
 
   normal: jax.Array
@@ -58,6 +60,7 @@ class Features(NamedTuple):
   dist: jax.Array
   size: jax.Array
   lost: jax.Array
+  unsure: jax.Array
 
 
 def near(a: ConvexShape, b: ConvexShape, reach: jax.Array) -> jax.Array:
@@ -67,10 +70,13 @@ def near(a: ConvexShape, b: ConvexShape, reach: jax.Array) -> jax.Array:
   (middle_a, half_a), (middle_b, half_b) = support.box(a), support.box(b)
   offset = vector.mat_t_vec(a.mat, b.pos - a.pos) + vector.mat_vec(rotation, middle_b) - middle_a
   slack = 1e-5 * jnp.max(half_a + half_b, axis=1)  # for rounding
-  return boxes.separation(offset, rotation, half_a, half_b) <= reach + slack
+  return each(lambda row: boxes.separation(*row), (offset, rotation, half_a, half_b)) <= reach + slack
 
 
-def find(a: ConvexShape, b: ConvexShape, reach: jax.Array, iterations: int, asked: jax.Array | bool = True) -> Features:
+def find(
+  a: ConvexShape, b: ConvexShape, reach: jax.Array, iterations: int, asked: jax.Array | bool = True,
+  searches: jax.Array | bool = True,
+) -> Features:  # fmt: skip
   """Find the nearest features of two shapes.
 
   Args:
@@ -78,6 +84,7 @@ def find(a: ConvexShape, b: ConvexShape, reach: jax.Array, iterations: int, aske
     reach: (P, W or 1) distance of the shapes above which the result is not needed [m].
     iterations: maximum number of GJK iterations for one target.
     asked: () whether depth and features of overlapping shapes are needed; if not, only `overlap` is.
+    searches: () whether a smaller depth is searched for where there may be one; if not, the result is `unsure` there.
   """
   p = iteration.problem(a, b, reach, iterations)
   start = iteration.start(p)
@@ -92,15 +99,16 @@ def find(a: ConvexShape, b: ConvexShape, reach: jax.Array, iterations: int, aske
     )[0]
 
   def pass_(c):
-    s, exit_, searched, k = c
+    s, exit_, wanted, k = c
     s = settle(s)
-    return *jax.lax.cond(k == 0, lambda: _leave_elsewhere(p, s, asked, no), lambda: (s, exit_, searched)), k + 1
+    return *jax.lax.cond(k == 0, lambda: _leave_elsewhere(p, s, asked, searches, no), lambda: (s, exit_, wanted)), k + 1
 
   # one loop of two passes around the search, so that `iteration.iterate` is compiled once
   exit_ = shortest.Exit(p.away, p.away[:, 0], no, no)
-  s, exit_, searched, _ = jax.lax.while_loop(lambda c: continues(c[0]) & (c[3] < 2), pass_, (start, exit_, no, jnp.int32(0)))
+  s, exit_, wanted, _ = jax.lax.while_loop(lambda c: continues(c[0]) & (c[3] < 2), pass_, (start, exit_, no, jnp.int32(0)))
   # rounding may turn the normal that the loop finds, and for curved shapes the loop ends early: keep the normal of the search
   normal = jnp.where(exit_.better[:, None], exit_.normal, s.normal)
+  searched, unsure = wanted & searches, wanted & ~jnp.asarray(searches)
   lost = jnp.where(searched, exit_.unproved, s.lost | ~s.done & (asked | ~s.overlap))
   dist = jnp.where(s.overlap, -jnp.where(searched, exit_.depth, _height(s)), safe.norm(s.v))
   return Features(
@@ -116,6 +124,7 @@ def find(a: ConvexShape, b: ConvexShape, reach: jax.Array, iterations: int, aske
     dist=dist,
     size=p.size + 0 * dist,
     lost=lost,
+    unsure=unsure,
   )
 
 
@@ -124,17 +133,19 @@ def _height(s: State) -> jax.Array:
   return linear.materialize(jnp.max(jnp.where(s.on, vector.dot(s.y, s.normal[:, None]), -jnp.inf), axis=1))
 
 
-def _leave_elsewhere(p: Problem, s: State, asked: jax.Array | bool, no: jax.Array) -> tuple[State, shortest.Exit, jax.Array]:
+def _leave_elsewhere(
+  p: Problem, s: State, asked: jax.Array | bool, searches: jax.Array | bool, no: jax.Array
+) -> tuple[State, shortest.Exit, jax.Array]:
   """Restart where the boundary of Y is nearer to the origin.
 
   Args:
     p: the problem.
     s: state after the first pass.
-    asked: () as in `find`.
+    asked, searches: () as in `find`.
     no: (P, W) False.
 
   Returns:
-    the state, the results of the searches, and a mask (P, W) of the searches.
+    the state, the results of the searches, and a mask (P, W) of the searches, made or not.
   """
 
   def support_of(*at):
@@ -150,7 +161,7 @@ def _leave_elsewhere(p: Problem, s: State, asked: jax.Array | bool, no: jax.Arra
   tolerance = jnp.where(over(p.polytopes, 2), exact, curved) + 0 * depth
   wanted = s.overlap & ~s.far & asked & (depth > tolerance) & ~_is_shortest(p, s, depth, p.support(-s.normal)[0], tolerance)
   nothing = shortest.Exit(s.normal, depth, no, no)
-  exit_ = search(wanted, shortest.search(support_of, known(s.normal, depth, p.size + 0 * depth, tolerance)), nothing)
+  exit_ = search(wanted & searches, shortest.search(support_of, known(s.normal, depth, p.size + 0 * depth, tolerance)), nothing)
   # the target is near the boundary, and the first foot is final
   target = (exit_.depth + p.least)[:, None] * exit_.normal
   first = iteration.first_max(jnp.where(s.on, vector.dot(s.y, exit_.normal[:, None]), -jnp.inf)) & s.on

@@ -36,7 +36,7 @@ SHORTER, CURVED = {8: 2e-10, 4: 2e-6}, {8: 4e-10, 4: 4e-6}
 # so that a change of rounding does not change the mark
 DOUBT = {8: 1e-5, 4: 1e-4}
 ROUNDS = {8: 64, 4: 40}  # by dtype
-_ROWS, _COLUMNS = 16, 8  # capacity for triangles; a round divides one triangle of each column
+_TRIANGLES, _COLUMNS = 128, 8  # capacity; a round divides one triangle of each column
 _LONG = 4  # largest ratio of the longest side to the height, and to the distance from a corner to the point of division
 _FLAT = 64  # units of round-off, up to which three points count as collinear
 _SIDES = (1, 2), (2, 0), (0, 1)  # corners at the ends of the side that is opposite to each corner
@@ -107,7 +107,8 @@ def search(
     return _begin(directions, points, k._replace(depth=vector.dot(directions, points)[0]), (row, world))
 
   def continues(s):
-    return (s.round < ROUNDS[s.depth.dtype.itemsize]) & (_lowest(s) < s.depth - s.known.tolerance)
+    rounds = ROUNDS[s.depth.dtype.itemsize] * _COLUMNS // lanes.columns(_COLUMNS)
+    return (s.round < rounds) & (_lowest(s) < s.depth - s.known.tolerance)
 
   def end(s):
     k = s.known
@@ -130,10 +131,12 @@ def _axes(furthest: Callable, normal: jax.Array) -> tuple[jax.Array, jax.Array]:
 def _begin(directions: jax.Array, points: jax.Array, known: Known, at: tuple[jax.Array, jax.Array]) -> _State:
   """Return the first state: the triangles of an octahedron."""
   first = _bounded(jnp.moveaxis(jnp.stack([directions, points])[:, :, _FIRST], 1, 2))
-  dtype = directions.dtype
+  dtype, columns = directions.dtype, lanes.columns(_COLUMNS)
 
   def rows(x):
-    return jnp.full((*x.shape[:-1], _ROWS, _COLUMNS), jnp.inf if x.dtype == dtype else 0, x.dtype).at[..., 0, :].set(x)
+    x = x.reshape(*x.shape[:-1], -1, columns)
+    whole = jnp.full((*x.shape[:-2], _TRIANGLES // columns, columns), jnp.inf if x.dtype == dtype else 0, x.dtype)
+    return whole.at[..., : x.shape[-2], :].set(x)
 
   none = jnp.asarray(jnp.inf, dtype)
   s = _State(
@@ -163,7 +166,8 @@ def _better(s: _State, directions: jax.Array, points: jax.Array) -> _State:
 
 def _divide(s: _State, furthest: Callable) -> _State:
   """Divide the lowest triangle of each column."""
-  t, slots, columns = s.triangles, np.arange(_ROWS, dtype=np.int32)[:, None], np.arange(_COLUMNS, dtype=np.int32)
+  t, (size, count) = s.triangles, s.triangles.low.shape
+  slots, columns = np.arange(size, dtype=np.int32)[:, None], np.arange(count, dtype=np.int32)
   low, row = first_largest(-t.low)
   corner, division, whole = (x.at[..., row, columns].get(mode="promise_in_bounds") for x in (t.corner, t.division, t.whole))
   corner, division, whole, is_open = linear.materialize((corner, division, whole, -low < s.depth - s.known.tolerance))
@@ -172,23 +176,23 @@ def _divide(s: _State, furthest: Callable) -> _State:
   # three parts: each replaces one corner by the new direction. A division on a side makes one part flat
   here = jnp.stack([division, point])[:, None, :, None]
   parts = jnp.where(np.eye(3, dtype=bool)[:, None, :, None], here, corner[:, :, :, None])
-  new = _bounded(parts.reshape(2, 3, 3, 3 * _COLUMNS))
-  new = jax.tree.map(lambda x: x.reshape(*x.shape[:-1], 3, _COLUMNS), new)
+  new = _bounded(parts.reshape(2, 3, 3, 3 * count))
+  new = jax.tree.map(lambda x: x.reshape(*x.shape[:-1], 3, count), new)
   new = new._replace(low=jnp.where(is_open & (whole != np.arange(3)[:, None]), new.low, jnp.inf))
 
   # the first part replaces the parent. The other parts go to other columns, to balance the work, and replace the triangles
   # with the highest bounds there
-  def put(t, here, part):
-    return jax.tree.map(lambda old, x: jnp.where(here, x[..., None, :], old), t, part)
+  def put(t, row, part, where=True):
+    return jax.tree.map(lambda old, x: lanes.put(old, row, x, where), t, part)
 
   filled, dropped = slots == row, s.dropped
-  t = put(t, filled, jax.tree.map(lambda x: x[..., 0, :], new))
+  t = put(t, row, jax.tree.map(lambda x: x[..., 0, :], new))
   for k, by in ((1, 1), (2, 3)):
     part = jax.tree.map(lambda x, k=k, by=by: jnp.roll(x[..., k, :], by, axis=-1), new)
     worst, at = first_largest(jnp.where(filled, -jnp.inf, t.low))
-    here, keep = slots == at, worst < part.low
+    keep = worst < part.low
     dropped = jnp.minimum(dropped, jnp.min(jnp.where(keep, part.low, worst)))
-    t, filled = put(t, here & ~keep, part), filled | here
+    t, filled = put(t, at, part, ~keep), filled | (slots == at)
   return _better(s._replace(triangles=t, dropped=dropped, round=s.round + 1), division, point)
 
 

@@ -272,16 +272,17 @@ def _search(p: HFieldPlan, a: Shape, b: Shape, margin: jax.Array, near: _Under, 
   shapes = support.of_rows(shape, p.pair)
   reach = rows(margin, p.pair)
 
-  def look(lanes, asked):
+  def look(lanes, effort):
+    asked = effort > 0
     first, second = support.take_lanes(prisms, lanes), support.take_lanes(shapes, lanes)
     limit = reach if lanes is None else lanes.take(reach)
-    found = gjk.find(first, second, limit + second.radius, iterations, asked)
+    found = gjk.find(first, second, limit + second.radius, iterations, asked, effort > 1)
     w = witness.witness(first, second, found, asked)
     dist = w.dist - second.radius
     active = ~found.far & (dist < limit)
     pos = w.point + 0.5 * jnp.where(active, dist, 0)[:, None] * w.normal
     pos = first.pos + vector.mat_vec(first.mat, pos)
-    return (active, dist, pos, vector.mat_vec(first.mat, w.normal), w.lost), ~found.far
+    return (active, dist, pos, vector.mat_vec(first.mat, w.normal), w.lost), jnp.where(effort > 0, found.unsure, ~found.far)
 
   wanted = near.exists & gjk.near(prisms, shapes, reach + shapes.radius)
   zero = jnp.zeros_like(prisms.pos)

@@ -3,76 +3,44 @@
 Tests: tests/compiler/test_llvm.py.
 """
 
-import struct
 from collections.abc import Sequence
-from typing import Any, NamedTuple
 
 import numpy as np
 
-from mjx_lite.compiler.backends.llvm_memory import TYPES, Memory, Rows, nbytes
-from mjx_lite.compiler.scalars import FLOATS, SIGNED, Load, Program, Unsupported
+from mjx_lite.compiler.backends.llvm_destination import (
+  Destination,
+  InArray,
+  InCondition,
+  InQueue,
+  InResult,
+  InResults,
+  InRow,
+  InSlot,
+  InState,
+)  # fmt: skip
+from mjx_lite.compiler.backends.llvm_memory import TYPES, Array, Memory, Rows, nbytes
+from mjx_lite.compiler.backends.llvm_operation import Code
+from mjx_lite.compiler.operations import FLOATS, Load
+from mjx_lite.compiler.scalars import MAX_COMPARED, Program
 
-_MAX_COMPARED = 8  # largest table that is indexed by comparisons
-
-_COMPARES = {
-  "eq": ("oeq", "eq", "eq"), "ne": ("une", "ne", "ne"), "lt": ("olt", "slt", "ult"), "le": ("ole", "sle", "ule"),
-  "gt": ("ogt", "sgt", "ugt"), "ge": ("oge", "sge", "uge"),
-}  # fmt: skip
-_FLOAT = {"add": "fadd contract", "sub": "fsub contract", "mul": "fmul contract", "div": "fdiv", "neg": "fneg"}
-_INTEGER = {"add": "add", "sub": "sub", "mul": "mul", "and": "and", "or": "or", "xor": "xor", "shl": "shl"}
-_CALLS = {"abs": "fabs", "floor": "floor", "ceil": "ceil", "sqrt": "sqrt", "round": "rint"}
-# Taylor coefficients of 2**x, for x from -1/2 to 1/2, from the highest power on
-_EXP2 = {
-  kind: tuple(number(np.log(2) ** k / float(np.prod(range(1, k + 1), dtype=float))) for k in range(n, -1, -1))
-  for kind, number, n in (("f", np.float32, 7), ("d", np.float64, 13))
-}
-
-
-class InSlot(NamedTuple):
-  """A destination: a slot."""
-
-  slot: int
+_REGISTERS = 32  # numbers from outside of a loop that the loop reads from registers
 
 
-class InState(NamedTuple):
-  """A destination: the slot of a loop's state, from the slot `new`, in the lanes in which the slot `proceeds` is true."""
-
-  slot: int
-  new: int
-  proceeds: int
-
-
-class InCondition(NamedTuple):
-  """A destination: a slot for a loop's condition, and `%flag`, whether the condition holds in some lane."""
-
-  slot: int
-
-
-class InResult(NamedTuple):
-  """A destination: a row of a result."""
-
-  result: int
-  row: int
-
-
-Destination = InSlot | InState | InCondition | InResult
-
-
-class Function:
+class Function(Code):
   """Writer of one function.
 
   Attributes:
     p: the program whose numbers the function computes.
     memory: layout of the kernel's memory. The slots of tables that the function stores are added to it.
-    lines: the code.
   """
 
   def __init__(self, p: Program, memory: Memory):
-    self.p, self.memory, self.lanes = p, memory, memory.lanes
-    self.lines: list[str] = []
+    super().__init__(memory.lanes, memory.vector)
+    self.p, self.memory = p, memory
     self._values: dict[int, str] = {}  # name of the value of each number that is computed or loaded
     self._address: dict[int, str] = {}  # name of the address of each array that all worlds share
-    self._count = 0
+    self._labels = 0
+    self._block = "0"  # label of the current block
 
   def text(self, name: str) -> tuple[str, str]:
     """Return the function's definition and a call of the function.
@@ -86,31 +54,23 @@ class Function:
     body = "\n".join(self.lines)
     return f"define {head} #0 {{\n{body}\nret void\n}}", f"call {head}"
 
-  def new(self, text: str) -> str:
-    """Add a line with a value, and return the value's name."""
-    self._count += 1
-    self.lines.append(f"%{self._count} = {text}")
-    return f"%{self._count}"
-
-  def _const(self, value: Any, kind: str) -> str:
-    if kind in FLOATS:  # LLVM writes float, too, by the bits of a double
-      text = f"0x{struct.unpack('Q', struct.pack('d', value))[0]:016X}"
-    else:
-      text = str(int(value)) if kind != "p" else "true" if value else "false"
-    return f"splat ({TYPES[kind]} {text})"
-
   # ----------------------------------------------------------------------------------------------------------- memory
+
+  def _slot(self, k: int) -> int:
+    """Return the slot of a number."""
+    p, slot = self.p, self.memory.slot
+    return slot[p.args[k][0]] + p.payload[k] if p.op[k] == "after" else slot[k]
 
   def _slot_address(self, slot: int) -> str:
     return self.new(f"getelementptr i8, ptr %own, i64 {self.memory.word * self.lanes * slot}")
 
   def _load_slot(self, slot: int, kind: str) -> str:
-    v = self.memory.vector
+    v = self.vector
     x = self.new(f"load {v['i' if kind == 'p' else kind]}, ptr {self._slot_address(slot)}, align {self.memory.word}")
     return self.new(f"icmp ne {v['i']} {x}, zeroinitializer") if kind == "p" else x
 
   def _store_slot(self, slot: int, x: str, kind: str) -> None:
-    v = self.memory.vector
+    v = self.vector
     if kind == "p":
       x, kind = self.new(f"sext {v['p']} {x} to {v['i']}"), "i"
     address = self._slot_address(slot)
@@ -131,6 +91,8 @@ class Function:
     size = nbytes(kind)
     t = "i8" if kind == "p" else TYPES[kind]
     rows = f"<{self.lanes} x {t}>"
+    if load.per_world and self.memory.queue is not None:
+      return self._gathered(self._row(self.memory.read[load.buffer], load.row), self._lane(kind), kind, size)
     if load.per_world:
       x = self.new(f"load {rows}, ptr {self._row(self.memory.read[load.buffer], load.row)}, align {size}")
     else:
@@ -151,24 +113,38 @@ class Function:
       return self._values[k]
     op, kind = p.op[k], p.kind[k]
     if op == "const":
-      return self._const(p.payload[k], kind)
+      return self.constant(p.payload[k], kind)
     if op == "load":
-      x = self._load_input(p.payload[k], kind)
+      x = self._load_input(p.load(k), kind)
+    elif self._is_elsewhere(k) and not self.memory.is_uniform(k):
+      stored = "i" if kind == "p" else kind
+      x = self._gathered(self._slot_address(self._slot(k)), self._lane(stored), kind, nbytes(stored))
     else:
-      x = self._load_slot(self.memory.slot[p.args[k][0]] + p.payload[k] if op == "after" else self.memory.slot[k], kind)
+      x = self._load_slot(self._slot(k), kind)
     self._values[k] = x
     return x
 
   def store(self, k: int, destination: Destination) -> None:
     """Store a number at a destination."""
-    v, kind = self.memory.vector, self.p.kind[k]
+    v, kind = self.vector, self.p.kind[k]
     match destination:
       case InSlot(slot):
         self._store_slot(slot, self.get(k), kind)
-      case InState(slot, new_slot, proceeds):
+      case InState(slot, new_slot, None):
+        self._store_slot(slot, self._load_slot(new_slot, kind), kind)
+      case InState():
+        self._store_state(destination, kind)
+      case InArray():
+        self._store_in_array(destination, kind)
+      case InResults():
+        self._copy(self._slot(k), destination, kind)
+      case InQueue():
+        self._append(self.get(k), destination)
+      case InRow(first, step, item, new, active):
         kind = "i" if kind == "p" else kind
-        is_on, old, new = self._load_slot(proceeds, "p"), self._load_slot(slot, kind), self._load_slot(new_slot, kind)
-        self._store_slot(slot, self.new(f"select {v['p']} {is_on}, {v[kind]} {new}, {v[kind]} {old}"), kind)
+        address = self._slot_address(first)
+        number, mask = self._load_slot(new, kind), self._load_slot(active, "p")
+        self._scatter(address, step, self._load_slot(item, "i"), number, kind, mask, self._lane(kind))
       case InCondition(slot):
         self._store_slot(slot, self.get(k), "p")
         holds = self.new(f"call i1 @llvm.vector.reduce.or.v{self.lanes}i1({v['p']} {self.get(k)})")
@@ -181,6 +157,134 @@ class Function:
         address = self._row(self.memory.written[result], row)
         self.lines.append(f"store {t} {x}, ptr {address}, align {nbytes(kind)}")
 
+  def _store_state(self, to: InState, kind: str) -> None:
+    """Write a store of a loop's state in the lanes that proceed."""
+    assert to.proceeds is not None
+    kind = "i" if kind == "p" else kind
+    is_on, old, new = self._load_slot(to.proceeds, "p"), self._load_slot(to.slot, kind), self._load_slot(to.new, kind)
+    self._store_slot(
+      to.slot, self.new(f"select {self.vector['p']} {is_on}, {self.vector[kind]} {new}, {self.vector[kind]} {old}"), kind
+    )
+
+  def _copy(self, slot: int, to: InResults, kind: str) -> None:
+    """Write a loop that copies consecutive slots to consecutive rows of a result."""
+    v, size = self.vector, nbytes(kind)
+    source, target = self._slot_address(slot), self._row(self.memory.written[to.result], to.row)
+    self._labels += 1
+    head, done = (f"{name}{self._labels}" for name in ("copy", "copied"))
+    before, self._block = self._block, done
+    self.lines += [f"br label %{head}", f"{head}:"]
+    line, at = len(self.lines), self.new("phi")
+    offset = self.new(f"mul i64 {at}, {self.memory.word * self.lanes}")
+    x = self.new(f"load {v['i' if kind == 'p' else kind]}, ptr {self.new(f'getelementptr i8, ptr {source}, i64 {offset}')}, "
+                 f"align {self.memory.word}")  # fmt: skip
+    t = v[kind]
+    if kind == "p":
+      t = f"<{self.lanes} x i8>"
+      x = self.new(f"trunc {v['i']} {x} to {t}")
+      x = self.new(f"and {t} {x}, splat (i8 1)")
+    offset = self.new(f"mul i64 {at}, {size * self.memory.block}")
+    self.lines.append(f"store {t} {x}, ptr {self.new(f'getelementptr i8, ptr {target}, i64 {offset}')}, align {size}")
+    after = self.new(f"add i64 {at}, 1")
+    self.lines[line] = f"{at} = phi i64 [ 0, %{before} ], [ {after}, %{head} ]"
+    self.lines += [f"br i1 {self.new(f'icmp ult i64 {after}, {to.size}')}, label %{head}, label %{done}", f"{done}:"]
+
+  def _store_in_array(self, to: InArray, kind: str) -> None:
+    """Write a store at an index, which may differ by lane."""
+    index, new = self._load_slot(to.at, "i"), self._load_slot(to.new, kind)
+    self._write(to.first, to, index, new, kind, self._load_slot(to.proceeds, "p"), to.is_uniform)
+
+  def _write(self, first: int, array: Array | InArray, index: str, new: str, kind: str, mask: str, is_uniform: bool) -> None:
+    """Write a store in an array whose first number has the slot `first`, in the lanes of a mask."""
+    v, integers = self.vector, self.vector["i"]
+    if kind == "p":
+      new, kind = self.new(f"sext {v['p']} {new} to {v['i']}"), "i"
+    step = array.step * self.memory.word * self.lanes  # bytes
+    inside = self.new(f"icmp ult {integers} {index}, {self.constant(array.size, 'i')}")
+    is_on = self.new(f"and {v['p']} {inside}, {mask}")
+    if is_uniform:
+      at = self.new(f"extractelement {integers} {index}, i32 0")
+      is_in = self.new(f"icmp ult i32 {at}, {array.size}")
+      at = self.new(f"select i1 {is_in}, i32 {at}, i32 0")
+      offset = self.new(f"mul i64 {self.new(f'zext i32 {at} to i64')}, {step}")
+      address = self.new(f"getelementptr i8, ptr {self._slot_address(first)}, i64 {offset}")
+      old = self.new(f"load {v[kind]}, ptr {address}, align {self.memory.word}")
+      out = self.new(f"select {v['p']} {is_on}, {v[kind]} {new}, {v[kind]} {old}")
+      self.lines.append(f"store {v[kind]} {out}, ptr {address}, align {self.memory.word}")
+      return
+    self._scatter(self._slot_address(first), array.step, index, new, kind, is_on, self._own_lane(nbytes(kind)))
+
+  def _own_lane(self, size: int) -> str:
+    """Return the offset of each lane's own number, for numbers of some bytes."""
+    return f"<{', '.join(f'i32 {size * i}' for i in range(self.lanes))}>"
+
+  def _lane(self, kind: str) -> str:
+    """Return the offset of a number of a kind in the lane to which the item of a queue belongs."""
+    assert self.memory.queue is not None
+    lane = self._load_slot(self.memory.queue[1], "i")
+    return self.new(f"mul {self.vector['i']} {lane}, {self.constant(nbytes(kind), 'i')}")
+
+  def _is_elsewhere(self, k: int) -> bool:
+    """Return whether a number stands in the lane to which the item of a queue belongs: it is from outside of the queue."""
+    return self.memory.queue is not None and self.p.depth[k] < self.memory.queue[0]
+
+  def _scatter(self, base: str, step: int, index: str, new: str, kind: str, is_on: str, lane: str) -> None:
+    """Write stores of the number `new` at an index, for rows at a distance in slots, in the lanes of a mask."""
+    v, integers = self.vector, self.vector["i"]
+    distance = self.constant(step * self.memory.word * self.lanes, "i")
+    offset = self.new(f"mul {integers} {index}, {distance}")
+    address = self.new(f"getelementptr i8, ptr {base}, {integers} {self.new(f'add {integers} {offset}, {lane}')}")
+    suffix = f"v{self.lanes}{'f' if kind in FLOATS else 'i'}{8 * nbytes(kind)}.v{self.lanes}p0"
+    pointers = f"<{self.lanes} x ptr>"
+    self.lines.append(
+      f"call void @llvm.masked.scatter.{suffix}({v[kind]} {new}, {pointers} {address}, i32 {nbytes(kind)}, {v['p']} {is_on})"
+    )
+
+  def _gathered(self, base: str, offset: str, kind: str, size: int) -> str:
+    """Write loads of numbers of a kind, of some bytes, at offsets that differ by lane."""
+    t = TYPES[kind] if kind != "p" else f"i{8 * size}"
+    address, pointers = self.new(f"getelementptr i8, ptr {base}, {self.vector['i']} {offset}"), f"<{self.lanes} x ptr>"
+    rows, number = f"<{self.lanes} x {t}>", f"f{8 * size}" if kind in FLOATS else t
+    name = f"@llvm.masked.gather.v{self.lanes}{number}.v{self.lanes}p0"
+    out = self.new(f"call {rows} {name}({pointers} {address}, i32 {size}, <{self.lanes} x i1> splat (i1 true), {rows} poison)")
+    return self.new(f"icmp ne {rows} {out}, zeroinitializer") if kind == "p" else out
+
+  def _append(self, mask: str, to: InQueue) -> None:
+    """Write code that appends an item of the worlds of a mask to a queue's list."""
+    v, n, integers = self.vector, self.lanes, self.vector["i"]
+    count_at = self._slot_address(to.length)
+    count = self.new(f"load i32, ptr {count_at}")
+    end = self.new(f"getelementptr i32, ptr {self._slot_address(to.items)}, i32 {count}")
+    items = ", ".join(f"i32 {to.item * n + i}" for i in range(n))
+    self.lines.append(f"call void @llvm.masked.compressstore.v{n}i32({integers} <{items}>, ptr {end}, {v['p']} {mask})")
+    ones = self.new(f"zext {v['p']} {mask} to {integers}")
+    found = self.new(f"call i32 @llvm.vector.reduce.add.v{n}i32({integers} {ones})")
+    self.lines.append(f"store i32 {self.new(f'add i32 {count}, {found}')}, ptr {count_at}")
+
+  def next_items(self, items: int, count: int, begun: int, slots: tuple[int, int, int]) -> None:
+    """Write code that takes the next items of a queue into the lanes.
+
+    Args:
+      items: slot of the list of items.
+      count: slot of the number of items.
+      begun: slot of the number of items that were taken before.
+      slots: slots of the item, of the lane to which the item belongs, and of the mask of lanes that have an item.
+    """
+    integers, n = self.vector["i"], self.lanes
+    first, most = (self._spread(self.new(f"load i32, ptr {self._slot_address(x)}"), "i32") for x in (begun, count))
+    position = self.new(f"add {integers} {first}, {self._own_lane(1)}")
+    is_active = self.new(f"icmp slt {integers} {position}, {most}")
+    last = self.new(f"sub {integers} {most}, {self.constant(1, 'i')}")
+    offset = self.new(f"select {self.vector['p']} {is_active}, {integers} {position}, {integers} {last}")
+    offset = self.new(f"mul {integers} {offset}, {self.constant(4, 'i')}")
+    found = self._gathered(self._slot_address(items), offset, "i", 4)
+    self._store_slot(slots[0], self.new(f"lshr {integers} {found}, {self.constant(n.bit_length() - 1, 'i')}"), "i")
+    self._store_slot(slots[1], self.new(f"and {integers} {found}, {self.constant(n - 1, 'i')}"), "i")
+    self._store_slot(slots[2], is_active, "p")
+    begun_at = self._slot_address(begun)
+    before = self.new(f"load i32, ptr {begun_at}")
+    self.lines.append(f"store i32 {self.new(f'add i32 {before}, {n}')}, ptr {begun_at}")
+
   # ------------------------------------------------------------------------------------------------------- operations
 
   def make(self, k: int) -> None:
@@ -192,75 +296,85 @@ class Function:
     if op == "table":
       self._table(k)
       return
-    out = self._fetch(k) if op == "fetch" else self._operation(op, p.kind[k], p.kind[p.args[k][0]], [*map(self.get, p.args[k])])
-    self._values[k] = out
+    if op == "loop":
+      self._loop(k)
+      return
+    self._values[k] = out = self._fetch(k) if op == "fetch" else self._put(k) if op == "put" else self._computed(k)
     if k in self.memory.slot:
       self._store_slot(self.memory.slot[k], out, p.kind[k])
 
-  def _operation(self, op: str, kind: str, source: str, x: list[str]) -> str:
-    """Write an operation with a result of a kind, on operands x of the kind `source`; return the result's name."""
-    new, t, v = self.new, self.memory.vector[kind], self.memory.vector
-    if op in _COMPARES:
-      name = f"fcmp {_COMPARES[op][0]}" if source in FLOATS else f"icmp {_COMPARES[op][1 if source in SIGNED else 2]}"
-      return new(f"{name} {v[source]} {x[0]}, {x[1]}")
-    if op == "select":
-      return new(f"select {v['p']} {x[0]}, {t} {x[1]}, {t} {x[2]}")
-    if op in ("min", "max"):
-      return self._extreme(op, kind, x)
-    if op in ("bits", "convert"):
-      name = "bitcast" if op == "bits" else _conversion(source, kind)
-      return x[0] if v[source] == t else new(f"{name} {v[source]} {x[0]} to {t}")
-    if op == "not":
-      return new(f"xor {t} {x[0]}, {self._const(True if kind == 'p' else -1, kind)}")
-    if kind in FLOATS and op in _FLOAT:
-      return new(f"{_FLOAT[op]} {t} {', '.join(x)}")
-    if kind in FLOATS and op == "rem":
-      return new(f"frem {t} {', '.join(x)}")
-    if kind not in (*FLOATS, "p") and op in ("rem", "div"):
-      return new(f"{'s' if kind in SIGNED else 'u'}{op} {t} {', '.join(x)}")
-    if kind in FLOATS and op in _CALLS:
-      name = f"@llvm.{_CALLS[op]}.v{self.lanes}f{8 * nbytes(kind)}"
-      return new(f"call {t} {name}({t} {x[0]})")
-    if kind in FLOATS and op == "exp2":
-      first, *rest = _EXP2[kind]
-      out = self._const(first, kind)
-      for c in rest:
-        out = new(f"fadd contract {t} {new(f'fmul contract {t} {out}, {x[0]}')}, {self._const(c, kind)}")
-      return out
-    if kind not in FLOATS and op in _INTEGER:
-      return new(f"{_INTEGER[op]} {t} {', '.join(x)}")
-    if kind not in (*FLOATS, "p"):
-      if op == "neg":
-        return new(f"sub {t} zeroinitializer, {x[0]}")
-      if op == "abs":
-        less = new(f"icmp slt {t} {x[0]}, zeroinitializer")
-        return new(f"select {v['p']} {less}, {t} {new(f'sub {t} zeroinitializer, {x[0]}')}, {t} {x[0]}")
-      if op == "shr":
-        return new(f"{'ashr' if kind in SIGNED else 'lshr'} {t} {', '.join(x)}")
-    raise Unsupported(f"machine code has no operation {op} of {TYPES[kind]}")
+  def _loop(self, k: int) -> None:
+    """Write a loop with its state in registers, which runs as long as a lane proceeds."""
+    p, v = self.p, self.vector
+    loop, short = p.payload[k], self.memory.short[k]
+    in_place = {i for a in short.arrays for i in range(a.first, a.first + a.step * a.size, a.step)}
+    self._store_first([(i, loop.first[i]) for i in sorted(in_place)], short.first)
+    starts = {i: self.get(a) for i, a in enumerate(loop.first) if i not in in_place}
+    for a in short.outside[:_REGISTERS]:
+      if p.op[a] not in ("table", "loop", "queue"):
+        self.get(a)
+    values, addresses = dict(self._values), dict(self._address)
+    self._labels += 1
+    head, body, done = (f"{name}{self._labels}" for name in ("head", "body", "done"))
+    before, self._block = self._block, head
+    self.lines += [f"br label %{head}", f"{head}:"]
+    self._values.update((loop.params[i], x) for i, x in starts.items())
+    phi = {i: (len(self.lines), self.new("phi")) for i in short.changed}
+    self._values.update((loop.params[i], x) for i, (_, x) in phi.items())
+    for x in short.condition:
+      self.make(x)
+    holds = self.get(loop.proceeds)
+    is_any = self.new(f"call i1 @llvm.vector.reduce.or.v{self.lanes}i1({v['p']} {holds})")
+    self.lines += [f"br i1 {is_any}, label %{body}, label %{done}", f"{body}:"]
+    for x in short.body:
+      self.make(x)
+    for i, (line, name) in phi.items():
+      new, t = self.get(loop.last[i]), v[p.kind[loop.params[i]]]
+      new = new if i in short.uniform else self.new(f"select {v['p']} {holds}, {t} {new}, {t} {name}")
+      self.lines[line] = f"{name} = phi {t} [ {starts[i]}, %{before} ], [ {new}, %{body} ]"
+    for a in short.arrays:
+      for index, x in a.writes:
+        self._write(short.first + a.first, a, self.get(index), self.get(x), p.kind[loop.params[a.first]], holds,
+                    self.memory.is_uniform(index))  # fmt: skip
+    self.lines += [f"br label %{head}", f"{done}:"]
+    self._block, self._values, self._address = done, values, addresses
+    for i, x in starts.items():
+      self._store_slot(short.first + i, phi[i][1] if i in phi else x, p.kind[loop.params[i]])
 
-  def _extreme(self, op: str, kind: str, x: list[str]) -> str:
-    """Write the minimum or maximum of two numbers; for floats the result is NaN if either operand is NaN."""
-    new, t, p = self.new, self.memory.vector[kind], self.memory.vector["p"]
-    if kind == "p":
-      return new(f"{'and' if op == 'min' else 'or'} {t} {x[0]}, {x[1]}")
-    if kind not in FLOATS:
-      is_first = new(f"icmp {'s' if kind in SIGNED else 'u'}{'lt' if op == 'min' else 'gt'} {t} {x[0]}, {x[1]}")
-      return new(f"select {p} {is_first}, {t} {x[0]}, {t} {x[1]}")
-    a, b = x if x[0].startswith("splat") else x[::-1]
-    # an ordered comparison with NaN is false, so a NaN in b is selected
-    is_first = new(f"fcmp {'olt' if op == 'min' else 'ogt'} {t} {a}, {b}")
-    out = new(f"select {p} {is_first}, {t} {a}, {t} {b}")
-    if a.startswith("splat"):
-      return out
-    return new(f"select {p} {new(f'fcmp uno {t} {a}, {a}')}, {t} {a}, {t} {out}")
+  def _store_first(self, numbers: Sequence[tuple[int, int]], slot: int) -> None:
+    """Store the first numbers of arrays, given with their slots from `slot` on; long runs of zeros are set together."""
+    p, size, k = self.p, self.memory.word * self.lanes, 0
+    while k < len(numbers):
+      (i, a), end = numbers[k], k + 1
+      while end < len(numbers) and numbers[end] == (i + end - k, a):
+        end += 1
+      if end - k > 8 and p.op[a] == "const" and not any(np.float64(p.payload[a]).tobytes()):
+        address = self._slot_address(slot + i)
+        self.lines.append(f"call void @llvm.memset.p0.i64(ptr {address}, i8 0, i64 {size * (end - k)}, i1 false)")
+      else:
+        for j, x in numbers[k:end]:
+          self._store_slot(slot + j, self.get(x), p.kind[x])
+      k = end
+
+  def _computed(self, k: int) -> str:
+    """Write the operation of a number that depends on its operands alone."""
+    p = self.p
+    return self.operation(p.op[k], p.kind[k], p.kind[p.args[k][0]], [*map(self.get, p.args[k])])
+
+  def _put(self, k: int) -> str:
+    """Write the choice between an array's number and a number that may be written there."""
+    p, v = self.p, self.vector
+    old, index, new = map(self.get, p.args[k])
+    integer, t = p.kind[p.args[k][1]], v[p.kind[k]]
+    is_here = self.new(f"icmp eq {v[integer]} {index}, {self.constant(p.payload[k], integer)}")
+    return self.new(f"select {v['p']} {is_here}, {t} {new}, {t} {old}")
 
   # ----------------------------------------------------------------------------------------------------------- tables
 
   def _table(self, k: int) -> None:
     """Store a table's numbers in consecutive slots, unless they are consecutive already or the table is short."""
     order = self.p.args[k]
-    if len(order) > _MAX_COMPARED and self.p.in_place(k) is None:
+    if len(order) > MAX_COMPARED and self.p.payload.get(k) is None:
       self.memory.slot[k] = self.memory.new_slots(len(order))
       for i, a in enumerate(order):
         self._store_slot(self.memory.slot[k] + i, self.get(a), self.p.kind[a])
@@ -269,44 +383,42 @@ class Function:
     """Write the load of a table's entry at an index, which may differ by lane."""
     table, kind = self.p.args[k][0], self.p.kind[k]
     index = self.get(self.p.args[k][-1])
-    if len(self.p.args[table]) <= _MAX_COMPARED:
-      return self._fetch_short(self.p.args[table], index, kind)
-    source = self.p.in_place(table)
+    source = self.p.payload.get(table)
+    if source is None or len(self.p.args[table]) > 1:
+      if len(self.p.args[table]) <= MAX_COMPARED:
+        return self._fetch_short(self.p.args[table], index, kind)
     size = nbytes("i" if kind == "p" else kind)
     step, lane = self.memory.word * self.lanes, size  # bytes between numbers of the table, and between lanes
-    if isinstance(source, Load):
+    if source is not None and isinstance(load := source.first, Load):
       size = nbytes(kind)
-      if source.per_world:
-        base, step, lane = self._row(self.memory.read[source.buffer], source.row), size * self.memory.block, size
+      if load.per_world:
+        base, step, lane = self._row(self.memory.read[load.buffer], load.row), size * self.memory.block, size
       else:
-        base, step, lane = self.new(f"getelementptr i8, ptr {self._array(source)}, i64 {size * source.row}"), size, 0
+        base, step, lane = self.new(f"getelementptr i8, ptr {self._array(load)}, i64 {size * load.row}"), size, 0
     else:
-      base = self._slot_address(self.memory.slot[table] if source is None else self.memory.slot[source])
-    integers, t = self.memory.vector["i"], TYPES[kind] if kind != "p" else "i8" if size == 1 else "i32"
-    out = "poison"
-    for i in range(self.lanes):
-      at = self.new(f"sext i32 {self.new(f'extractelement {integers} {index}, i32 {i}')} to i64")
-      offset = self.new(f"add i64 {self.new(f'mul i64 {at}, {step}')}, {lane * i}")
-      x = self.new(f"load {t}, ptr {self.new(f'getelementptr i8, ptr {base}, i64 {offset}')}")
-      out = self.new(f"insertelement <{self.lanes} x {t}> {out}, {t} {x}, i32 {i}")
-    return self.new(f"icmp ne <{self.lanes} x {t}> {out}, zeroinitializer") if kind == "p" else out
+      base = self._slot_address(self.memory.slot[table] if source is None else self._slot(source.first))
+    step *= 1 if source is None else source.step
+    integers, t = self.vector["i"], TYPES[kind] if kind != "p" else f"i{8 * size}"
+    is_elsewhere = lane > 0 and self._is_elsewhere(table)
+    if self.memory.is_uniform(self.p.args[k][-1]) and not is_elsewhere:
+      at = self.new(f"sext i32 {self.new(f'extractelement {integers} {index}, i32 0')} to i64")
+      address = self.new(f"getelementptr i8, ptr {base}, i64 {self.new(f'mul i64 {at}, {step}')}")
+      rows = f"<{self.lanes} x {t}>"
+      x = self._spread(self.new(f"load {t}, ptr {address}"), t) if lane == 0 else self.new(
+        f"load {rows}, ptr {address}, align {size}")  # fmt: skip
+      return self.new(f"icmp ne {rows} {x}, zeroinitializer") if kind == "p" else x
+    offset = self.new(f"mul {integers} {index}, {self.constant(step, 'i')}")
+    if is_elsewhere:
+      offset = self.new(f"add {integers} {offset}, {self._lane('i' if size == 4 else 'l' if size == 8 else 'p')}")
+    elif lane:
+      offset = self.new(f"add {integers} {offset}, {self._own_lane(size)}")
+    return self._gathered(base, offset, kind, size)
 
   def _fetch_short(self, numbers: Sequence[int], index: str, kind: str) -> str:
     """Write the choice of a short table's entry by comparisons, which are faster than a load for each lane."""
-    v = self.memory.vector
+    v = self.vector
     out = self.get(numbers[0])
     for i, a in enumerate(numbers[1:], 1):
-      is_reached = self.new(f"icmp sge {v['i']} {index}, {self._const(i, 'i')}")
+      is_reached = self.new(f"icmp sge {v['i']} {index}, {self.constant(i, 'i')}")
       out = self.new(f"select {v['p']} {is_reached}, {v[kind]} {self.get(a)}, {v[kind]} {out}")
     return out
-
-
-def _conversion(source: str, kind: str) -> str:
-  """Return LLVM's instruction that converts numbers of a kind to another kind."""
-  if source in FLOATS and kind in FLOATS:
-    return "fpext" if kind == "d" else "fptrunc"
-  if source in FLOATS:
-    return "fptosi" if kind in SIGNED else "fptoui"
-  if kind in FLOATS:
-    return "sitofp" if source in SIGNED else "uitofp"
-  return "trunc" if nbytes(kind) < nbytes(source) else "sext" if source in SIGNED else "zext"

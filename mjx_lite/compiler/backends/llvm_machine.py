@@ -138,8 +138,27 @@ def modules(functions: Sequence[str], entry: str, workers: int) -> list[str]:
   shares[0] += [entry, *declared]
   # intrinsics: the type of the result, the name, and the type of the operands
   called = set(re.findall(r"call (\S+|<[^>]+>) (@llvm\.[\w.]+)\((\w+|<[^>]+>)", "\n".join((*functions, entry))))
-  head = [f"declare {out} {name}({t}{', ' + t if 'umin' in name else ''})" for out, name, t in sorted(called)]
+  head = [_declaration(*x) for x in sorted(called)]
   return ["\n".join((*head, *share, _ATTRIBUTES, "")) for share in shares if share]
+
+
+def _declaration(out: str, name: str, operand: str) -> str:
+  """Return the declaration of an intrinsic of LLVM, from the types of its result and of its first operand."""
+  operands = operand
+  if "umin" in name:
+    operands = f"{operand}, {operand}"
+  elif "memset" in name:
+    operands = "ptr, i8, i64, i1"
+  elif "scatter" in name:
+    n = operand[1:].partition(" ")[0]
+    operands = f"{operand}, <{n} x ptr>, i32, <{n} x i1>"
+  elif "compressstore" in name:
+    n = operand[1:].partition(" ")[0]
+    operands = f"{operand}, ptr, <{n} x i1>"
+  elif "gather" in name:
+    n = operand[1:].partition(" ")[0]
+    operands = f"{operand}, i32, <{n} x i1>, {out}"
+  return f"declare {out} {name}({operands})"
 
 
 def _machine() -> Any:

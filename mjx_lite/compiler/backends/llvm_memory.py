@@ -7,16 +7,19 @@ slots. In programs with numbers of 64 bits, a slot has 8 bytes for each lane, ot
 Tests: tests/compiler/test_llvm.py.
 """
 
-from collections.abc import Iterable, Sequence
+import contextlib
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
-from mjx_lite.compiler.scalars import WIDE, Load, Program
+from mjx_lite.compiler.operations import WIDE, Load
+from mjx_lite.compiler.scalars import Program
 
 # LLVM's type of a number, by kind
 TYPES = {"f": "float", "d": "double", "i": "i32", "l": "i64", "u": "i32", "v": "i64", "p": "i1"}
 _ALIGNMENT = 64  # bytes of a cache line
+_SINGLE = 64  # slots for numbers that are made at a time
 
 
 def nbytes(kind: str) -> int:
@@ -39,6 +42,44 @@ class Rows(NamedTuple):
   stride: int  # numbers of one world in the array
 
 
+class Array(NamedTuple):
+  """An array in a loop's state that an iteration only writes at computed indices.
+
+  Attributes:
+    first: index of its first number in the state.
+    step: distance of its numbers.
+    size: number of its numbers.
+    writes: index and new number of each write, in order.
+  """
+
+  first: int
+  step: int
+  size: int
+  writes: tuple[tuple[int, int], ...]
+
+
+class ShortLoop(NamedTuple):
+  """A loop whose code is in one function, with its state in registers.
+
+  Attributes:
+    first: slot of the state after the loop, and of arrays in the loop.
+    condition: numbers to compute for the condition, in order.
+    body: further numbers to compute in an iteration.
+    outside: numbers from outside that are read.
+    arrays: arrays that are written in place.
+    changed: indices of the other numbers of the state that change.
+    uniform: indices, out of `changed`, of the numbers that are the same in all lanes.
+  """
+
+  first: int
+  condition: list[int]
+  body: list[int]
+  outside: list[int]
+  arrays: list[Array]
+  changed: list[int]
+  uniform: set[int]
+
+
 class Memory:
   """Layout of a kernel's memory, and the slots of numbers.
 
@@ -54,6 +95,9 @@ class Memory:
     written: rows of each result.
     slot: slot of each number that has one.
     nslots: number of slots.
+    uniform: for numbers of loops' states, whether all lanes have the same number.
+    short: the loops that are written within a function.
+    queue: the depth of the queue that is written, and the slot of the lane that each item belongs to; None outside of queues.
   """
 
   def __init__(self, p: Program, sizes: Sequence[int], outs: Sequence[np.ndarray], lanes: int):
@@ -63,8 +107,14 @@ class Memory:
     self.vector = {kind: f"<{lanes} x {t}>" for kind, t in TYPES.items()}
     self.slot: dict[int, int] = {}
     self.nslots = 0
-    self._free: list[int] = []
-    loads = [(p.payload[k], p.kind[k]) for k in range(len(p.op)) if p.op[k] == "load"]
+    self.uniform: dict[int, bool] = {}
+    self.short: dict[int, ShortLoop] = {}
+    self.queue: tuple[int, int] | None = None
+    self._p = p
+    self._single: list[int] = []  # free slots for numbers
+    self._ranges: list[tuple[int, int]] = []  # free consecutive slots: the first one, and how many
+    self._frames: list[dict[int, int]] = [{}]  # consecutive slots that are in use, by loops around them
+    loads = [(x.load._replace(row=x.load.row + x.size - 1), p.kind[x.first]) for x in p.blocks if x.size]  # the last ones
     self.used = sorted({self.parameter(load) for load, _ in loads})
     self.argument = {k: i for i, k in enumerate(self.used)}
     rows: dict[int, tuple[str, int]] = {}
@@ -97,15 +147,69 @@ class Memory:
     end = self.first_slot + self.word * self.lanes * self.nslots
     return end + -end % _ALIGNMENT + _ALIGNMENT
 
+  def is_uniform(self, k: int) -> bool:
+    """Return whether a number is the same in all lanes."""
+    p, stack, seen = self._p, [k], set()
+    while stack:
+      k = stack.pop()
+      if k in seen or p.op[k] == "const":
+        continue
+      seen.add(k)
+      if p.op[k] in ("after", "loop", "table") or not self.uniform.get(k, p.op[k] != "param"):
+        return False
+      if p.op[k] == "load" and p.load(k).per_world:
+        return False
+      stack += p.args[k][1:] if p.op[k] == "fetch" and self._is_shared(p.args[k][0]) else p.args[k]
+    return True
+
+  def _is_shared(self, table: int) -> bool:
+    """Return whether a table has only numbers that all worlds share."""
+    return all(self._p.op[a] == "load" and not self._p.load(a).per_world for a in self._p.args[table])
+
   def new_slots(self, n: int) -> int:
-    """Return the first of n new consecutive slots."""
+    """Return the first of n consecutive slots, which are in use until they are freed, or the loop around them ends."""
+    n = max(n, 1)
+    first = self._found(n)
+    self._frames[-1][first] = n
+    return first
+
+  def _found(self, n: int) -> int:
+    """Return the first of n consecutive slots: free ones, or new ones."""
+    for i, (first, size) in enumerate(self._ranges):
+      if size >= n:
+        self._ranges[i : i + 1] = [(first + n, size - n)] if size > n else []
+        return first
     self.nslots += n
     return self.nslots - n
 
+  def free(self, first: int) -> None:
+    """Free the consecutive slots from a slot on, which `new_slots` returned in the same loop."""
+    n = self._frames[-1].pop(first)
+    ranges = sorted([*self._ranges, (first, n)])
+    self._ranges = ranges[:1]
+    for first, n in ranges[1:]:
+      before, size = self._ranges[-1]
+      if before + size == first:
+        self._ranges[-1] = before, size + n
+      else:
+        self._ranges.append((first, n))
+
+  @contextlib.contextmanager
+  def loop(self) -> Iterator[None]:
+    """Free all consecutive slots at the end that come into use inside."""
+    self._frames.append({})
+    yield
+    for first in list(self._frames[-1]):
+      self.free(first)
+    self._frames.pop()
+
   def keep(self, k: int) -> None:
-    """Give a number a slot: a free slot, or a new one."""
-    self.slot[k] = self._free.pop() if self._free else self.new_slots(1)
+    """Give a number a slot."""
+    if not self._single:
+      first = self._found(_SINGLE)
+      self._single += range(first + _SINGLE - 1, first - 1, -1)
+    self.slot[k] = self._single.pop()
 
   def release(self, numbers: Iterable[int]) -> None:
     """Free the slots of numbers."""
-    self._free += [self.slot.pop(k) for k in numbers]
+    self._single += [self.slot.pop(k) for k in numbers]

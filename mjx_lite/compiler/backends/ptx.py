@@ -22,7 +22,8 @@ import numpy as np
 from mjx_lite.compiler import workarounds
 from mjx_lite.compiler.backends.ptx_registers import Registers
 from mjx_lite.compiler.kernels import probe, wide
-from mjx_lite.compiler.scalars import TYPES, WIDE, Load, Loop, Program, Unsupported
+from mjx_lite.compiler.operations import TYPES, WIDE, Load, Loop, Place
+from mjx_lite.compiler.scalars import Program, Unsupported
 
 _IS_WANTED = os.environ.get("MJX_LITE_KERNELS") != "0"
 LOOP = 100_000  # numbers of a loop in all its iterations, above which each iteration is a kernel of its own
@@ -311,9 +312,14 @@ class _Writer:
     p = self.p
     if finish is not None:
       return (k,)
-    if p.op[k] == "table" and self.p.in_place(k) is not None:
+    if p.op[k] == "table" and self._in_place(k) is not None:
       return ()
     return p.args[k]
+
+  def _in_place(self, table: int) -> Place | None:
+    """Return where a table is in memory already; None for results of a loop, which have to be computed first."""
+    found = self.p.payload.get(table)
+    return None if found is None or (not isinstance(found.first, Load) and self.p.op[found.first] == "after") else found
 
   def _constant(self, k: int) -> str:
     p = self.p
@@ -333,6 +339,10 @@ class _Writer:
     source = p.kind[p.args[k][0]]  # kind of the operands
     if op == "fetch":
       return self._fetch(p.args[k][0], x[-1], kind)
+    if op == "put":
+      op, is_here = "select", self._register("%p")
+      self.lines.append(f"setp.eq.s32 {is_here}, {x[1]}, {p.payload[k]};")
+      x = [is_here, x[2], x[0]]
     out = self._register(_REGISTER[kind])
     if op in _COMPARES:
       name = f"setp.{_COMPARES[op] if source == 'f' or op != 'ne' else 'ne'}.{_SUFFIX[source]}"
@@ -357,15 +367,17 @@ class _Writer:
 
   def _fetch(self, table: int, index: str, kind: str) -> str:
     """Load the entry of a table at an index; return its register."""
-    source = self.p.in_place(table)
+    source = self._in_place(table)
     entry = self._register("%d")  # address of the entry
-    if isinstance(source, Load):
-      base = self._global(self._parameter(source), source.per_world, kind)
-      step = _bytes(kind) * (self.worlds if source.per_world else 1)
-      self.lines.append(f"mad.wide.u32 {entry}, {index}, {step}, {base};")
-      return self._loaded(f"ld.global.nc{'.u8' if kind == 'p' else '.' + _SUFFIX[kind]}", f"{entry}+{step * source.row}", kind)
-    first = self.slot[table] if source is None else self.slot[source]
-    self.lines.append(f"mad.wide.u32 {entry}, {index}, 4, %own;")
+    load = None if source is None else source.first
+    if source is not None and isinstance(load, Load):
+      base = self._global(self._parameter(load), load.per_world, kind)
+      size = _bytes(kind) * (self.worlds if load.per_world else 1)
+      self.lines.append(f"mad.wide.u32 {entry}, {index}, {size * source.step}, {base};")
+      return self._loaded(f"ld.global.nc{'.u8' if kind == 'p' else '.' + _SUFFIX[kind]}", f"{entry}+{size * load.row}", kind)
+    assert not isinstance(load, Load)
+    first = self.slot[table if load is None else load]
+    self.lines.append(f"mad.wide.u32 {entry}, {index}, {4 * (1 if source is None else source.step)}, %own;")
     return self._loaded(f"ld.local.{'u32' if kind == 'p' else _SUFFIX[kind]}", f"{entry}+{4 * first}", kind)
 
   # --------------------------------------------------------------------------------------------------------------- loops
@@ -407,7 +419,7 @@ class _Writer:
     p = self.p
     if p.op[k] == "const":
       return self._constant(k)
-    return self.load_global(p.payload[k], p.kind[k]) if p.op[k] == "load" else self.load_own(self.slot[k], p.kind[k])
+    return self.load_global(p.load(k), p.kind[k]) if p.op[k] == "load" else self.load_own(self.slot[k], p.kind[k])
 
 
 def _bytes(kind: str) -> int:

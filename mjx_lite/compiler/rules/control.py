@@ -6,7 +6,8 @@ Tests: tests/compiler/test_llvm.py, tests/compiler/test_ptx.py.
 import numpy as np
 from jax.extend import core as jex_core
 
-from mjx_lite.compiler.scalars import MAX_ITERATIONS, Unsupported, kind_of, loop_arguments, rule
+from mjx_lite.compiler.rules.index import fetch_row, put_row
+from mjx_lite.compiler.scalars import MAX_ITERATIONS, Unsupported, kind_of, loop_arguments, numbers, rule
 from mjx_lite.compiler.workarounds import CALLS
 
 
@@ -29,8 +30,12 @@ def _scan(p, eqn, *xs):
   inside = params["jaxpr"]
   nconst, ncarry = loop_arguments(eqn)
   consts, carry, rows = xs[:nconst], list(xs[nconst : nconst + ncarry]), xs[nconst + ncarry :]
-  if length > MAX_ITERATIONS:
-    raise Unsupported(f"a loop of {length} iterations is too long to be unrolled; the limit is {MAX_ITERATIONS}")
+  size = sum(map(numbers, inside.jaxpr.eqns))
+  is_long = length > MAX_ITERATIONS or length * size > p.total
+  if length > 1 and (is_long or size > p.iteration):
+    if p.total == np.inf:
+      raise Unsupported(f"a loop of {length} iterations is too long to be unrolled; the limit is {MAX_ITERATIONS}")
+    return _looped(p, eqn, consts, carry, rows)
   made = [None] * length
   for k in range(length)[:: -1 if params["reverse"] else 1]:
     out = p.run(inside, [*consts, *carry, *(x[k] for x in rows)])
@@ -38,6 +43,28 @@ def _scan(p, eqn, *xs):
   shapes = [v.aval.shape for v in eqn.outvars[ncarry:]]
   stacked = [np.stack(x) if length else np.zeros(s, np.int64) for x, s in zip(zip(*made, strict=True), shapes, strict=False)]
   return [*carry, *(stacked or [np.zeros(s, np.int64) for s in shapes])]
+
+
+def _looped(p, eqn, consts, carry, rows):
+  """Return the results of a scan that stays a loop, with a counter that is the same in all worlds."""
+  length, inside, ncarry = eqn.params["length"], eqn.params["jaxpr"], len(carry)
+  avals = [v.aval for v in eqn.outvars[ncarry:]]
+  made = [np.full(a.shape, p.const(0, kind_of(a.dtype)), np.int64) for a in avals]
+  last = p.const(length - 1, "i")
+
+  def proceeds(state):
+    return p.map("le", "p", state[0], np.array(last))
+
+  def advance(state):
+    count, carry, made = state[0], state[1 : 1 + ncarry], state[1 + ncarry :]
+    k = int(count.item())
+    k = p.make("sub", "i", last, k) if eqn.params["reverse"] else k
+    kinds = [kind_of(v.aval.dtype) for v in eqn.invars[len(consts) + ncarry :]]
+    out = p.run(inside, [*consts, *carry, *(fetch_row(p, x, k, kind) for x, kind in zip(rows, kinds, strict=True))])
+    made = [put_row(p, x, k, new, kind_of(a.dtype)) for x, new, a in zip(made, out[ncarry:], avals, strict=True)]
+    return [p.map("add", "i", count, np.array(p.const(1, "i"))), *out[:ncarry], *made]
+
+  return p.loop(proceeds, advance, [np.array(p.const(0, "i")), *carry, *made])[1:]
 
 
 @rule("while")
@@ -53,7 +80,7 @@ def _while(p, eqn, *xs):
     return p.run(params["body_jaxpr"], [*body, *state])
 
   state = first
-  for _ in range(MAX_ITERATIONS):
+  for _ in range(MAX_ITERATIONS if sum(map(numbers, params["body_jaxpr"].jaxpr.eqns)) <= p.iteration else 0):
     condition = p.value(int(proceeds(state).item()))
     if condition is None:
       return p.loop(proceeds, advance, state)

@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from mjx_lite.compiler.scalars import COMPARES, RULES, TYPES, Program, Unsupported, kind_of, rule
+from mjx_lite.compiler.operations import COMPARES, TYPES
+from mjx_lite.compiler.scalars import RULES, Program, Unsupported, kind_of, rule
 
 
 def _elementwise(name: str, op: str) -> None:

@@ -3,14 +3,15 @@
 Tests: tests/compiler/test_llvm.py, tests/compiler/test_ptx.py.
 """
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
-from mjx_lite.compiler.scalars import FLOATS, WIDE, Program, Unsupported, array, kind_of, rule
+from mjx_lite.compiler.operations import FLOATS, WIDE
+from mjx_lite.compiler.scalars import Program, Unsupported, array, kind_of, rule
 
-_MAX_CHOICES = 64  # positions for a write at a computed index, which is compared with each position
 _MAX_SORTED = 512  # numbers
 
 
@@ -34,16 +35,25 @@ def _clipped(p: Program, index: int, most: int) -> int:
 
 def _fetch(p: Program, table: np.ndarray, index: int, kind: str) -> int:
   """Return table[index], for a table of numbers (n,) and an index that is a number of the program."""
-  numbers = tuple(table.tolist())
-  if len(set(numbers)) == 1:
-    return numbers[0]
-  if len(numbers) == 2:
-    return p.make("select", kind, p.make("le", "p", index, p.const(0, _integer(p, index))), *numbers)
-  index = _clipped(p, index, len(numbers) - 1)
+  if (table == table[0]).all():
+    return int(table[0])
+  if len(table) == 2:
+    return p.make("select", kind, p.make("le", "p", index, p.const(0, _integer(p, index))), *table.tolist())
+  index = _clipped(p, index, len(table) - 1)
   known = p.value(index)
   if known is not None:
-    return numbers[known]
-  return p.make("fetch", kind, p.table(numbers, kind), index)
+    return int(table[known])
+  return p.make("fetch", kind, p.table(table, kind), index)
+
+
+def fetch_row(p: Program, x: np.ndarray, index: int, kind: str) -> np.ndarray:
+  """Return x[index] along the first axis, for an index that is a number of the program, within the range."""
+  return array([_fetch(p, line, index, kind) for line in x.reshape(len(x), -1).T], x.shape[1:])
+
+
+def put_row(p: Program, x: np.ndarray, index: int, new: np.ndarray, kind: str) -> np.ndarray:
+  """Return x with x[index] replaced."""
+  return _put(p, kind, x, index, new[None], 0)
 
 
 @rule("gather")
@@ -102,46 +112,63 @@ def _starts(p, starts, shape, sizes):
   return found, unknown
 
 
+def _merged(p: Program, x: np.ndarray, unknown: Sequence[tuple[int, int]], sizes: Sequence[int]) -> tuple[np.ndarray, Any]:
+  """Merge the axes along which a slice has a computed start into one axis, which is the first.
+
+  Returns:
+    the merged array, and pairs of the index of each row of the slice there and its position along these axes.
+  """
+  axes = [k for k, _ in unknown]
+  front = np.moveaxis(x, axes, range(len(axes)))
+  first = [_clipped(p, i, x.shape[k] - sizes[k]) for k, i in unknown]
+
+  def index(at):
+    merged = p.const(0, "i")
+    for k, i, offset in zip(axes, first, at, strict=True):
+      along = p.make("add", "i", i, p.const(offset, "i"))
+      merged = p.make("add", "i", p.make("mul", "i", merged, p.const(x.shape[k], "i")), along)
+    return merged
+
+  rows = [(index(at), at) for at in np.ndindex(*(sizes[k] for k in axes))]
+  return front.reshape(math.prod(front.shape[: len(axes)]), *front.shape[len(axes) :]), rows
+
+
 @rule("dynamic_slice")
 def _dynamic_slice(p, eqn, x, *starts):
-  sizes = eqn.params["slice_sizes"]
+  sizes, kind = eqn.params["slice_sizes"], kind_of(eqn.outvars[0].aval.dtype)
   found, unknown = _starts(p, starts, x.shape, sizes)
-  if len(unknown) > 1:
-    raise Unsupported("operation dynamic_slice has a rule only for one computed start")
+  axes = [k for k, _ in unknown]
+  part = x[tuple(slice(None) if k in axes else slice(a, a + n) for k, (a, n) in enumerate(zip(found, sizes, strict=True)))]
   if not unknown:
-    return x[tuple(slice(a, a + n) for a, n in zip(found, sizes, strict=True))]
-  axis, first = unknown[0]
-  kind, n = kind_of(eqn.outvars[0].aval.dtype), sizes[axis]
-  part = x[tuple(slice(None) if k == axis else slice(a, a + m) for k, (a, m) in enumerate(zip(found, sizes, strict=True)))]
-  lines = np.moveaxis(part, axis, -1)
-  first = _clipped(p, first, x.shape[axis] - n)
-  rows = [[_fetch(p, line[k : k + x.shape[axis] - n + 1], first, kind) for k in range(n)]
-          for line in lines.reshape(-1, lines.shape[-1])]  # fmt: skip
-  return np.moveaxis(np.array(rows, np.int64).reshape(*lines.shape[:-1], n), -1, axis)
+    return part
+  lines, rows = _merged(p, part, unknown, sizes)
+  out = np.array([fetch_row(p, lines, i, kind) for i, _ in rows], np.int64)
+  return np.moveaxis(out.reshape(*(sizes[k] for k in axes), *lines.shape[1:]), range(len(axes)), axes)
 
 
 @rule("dynamic_update_slice")
 def _dynamic_update_slice(p, eqn, x, new, *starts):
   found, unknown = _starts(p, starts, x.shape, new.shape)
-  out = x.copy()
+  out, kind, axes = x.copy(), kind_of(eqn.outvars[0].aval.dtype), [k for k, _ in unknown]
+  position = tuple(slice(None) if k in axes else slice(a, a + n) for k, (a, n) in enumerate(zip(found, new.shape, strict=True)))
   if not unknown:
-    out[tuple(slice(a, a + n) for a, n in zip(found, new.shape, strict=True))] = new
+    out[position] = new
     return out
-  if len(unknown) > 1 or new.shape[unknown[0][0]] != 1 or x.shape[unknown[0][0]] > _MAX_CHOICES:
-    raise Unsupported(
-      f"operation dynamic_update_slice has a rule only for one row at a computed index, among at most {_MAX_CHOICES}"
-    )
-  axis, index = unknown[0]
-  position = tuple(slice(None) if k == axis else slice(a, a + n) for k, (a, n) in enumerate(zip(found, new.shape, strict=True)))
-  index = _clipped(p, index, x.shape[axis] - 1)
-  out[position] = _put(p, kind_of(eqn.outvars[0].aval.dtype), x[position], index, new, axis)
+  part = x[position]
+  lines, rows = _merged(p, part, unknown, new.shape)
+  news = np.moveaxis(new, axes, range(len(axes)))
+  for i, at in rows:
+    lines = _put(p, kind, lines, i, news[at][None], 0)
+  out[position] = np.moveaxis(lines.reshape(np.moveaxis(part, axes, range(len(axes))).shape), range(len(axes)), axes)
   return out
 
 
 def _put(p: Program, kind: str, x: np.ndarray, index: int, new: np.ndarray, axis: int) -> np.ndarray:
-  """Return x with the row at an index along an axis replaced by that of `new`, which has one row or as many; none if beyond."""
-  rows = [p.make("eq", "p", index, p.const(k, p.kind[index])) for k in range(x.shape[axis])]
-  return p.map("select", kind, array(rows, [len(rows) if k == axis else 1 for k in range(x.ndim)]), new, x)
+  """Return x with its row at an index along an axis replaced by `new`, which has one row; an index without a row is none."""
+  rows, (row,) = np.moveaxis(x, axis, 0), np.moveaxis(new, axis, 0)
+  out = [[p.put(kind, a, index, b, k) for a, b in zip(old.ravel().tolist(), row.ravel().tolist(), strict=True)]
+         for k, old in enumerate(rows)]  # fmt: skip
+  return np.moveaxis(np.array(out, np.int64).reshape(rows.shape), 0, axis)
 
 
 @rule("scatter", "scatter_add", "scatter-add")
@@ -171,31 +198,64 @@ def _scatter(p, eqn, x, index, new):
     part: list[Any] = [slice(None)] * new.ndim
     for k, i in zip(batch, at, strict=True):
       part[k] = i
-    if len(unknown) > 1 or any(sizes[dim] != 1 for dim, _ in unknown):
-      raise Unsupported(f"operation {name} has a rule only for one computed index, which writes single rows")
     position = [slice(s, s + n) for s, n in zip(start, sizes, strict=True)]
-    for dim, _ in unknown:
-      position[dim] = slice(None)
-    before, after = out[tuple(position)], new[tuple(part)].reshape(sizes)
-    after = after if name == "scatter" else p.map("add", kind, before, after)
-    for dim, i in unknown:
-      after = _put(p, kind, before, _clipped(p, i, x.shape[dim] - 1) if is_clipped else i, after, dim)
-    out[tuple(position)] = after
+    update = new[tuple(part)].reshape(sizes)
+    if not unknown:
+      out[tuple(position)] = update if name == "scatter" else p.map("add", kind, out[tuple(position)], update)
+      continue
+    (axis, i), *more = unknown
+    if more or sizes[axis] != 1:
+      raise Unsupported(f"operation {name} has a rule only for one computed index, which writes single rows")
+    position[axis], last = slice(None), x.shape[axis] - 1
+    before = out[tuple(position)]
+    if p.kind[i] != "i":  # of 64 bits
+      inside = p.make("max", p.kind[i], p.make("min", p.kind[i], i, p.const(last + 1, p.kind[i])), p.const(-1, p.kind[i]))
+      i = p.make("convert", "i", inside)
+    i = _clipped(p, i, last) if is_clipped else i
+    if name != "scatter":
+      lines = np.moveaxis(before, axis, -1)
+      now = array([_fetch(p, line, i, kind) for line in lines.reshape(-1, lines.shape[-1])], (*lines.shape[:-1], 1))
+      update = p.map("add", kind, np.moveaxis(now, -1, axis), update)
+    out[tuple(position)] = _put(p, kind, before, i, update, axis)
   return out
 
 
 @rule("sort")
 def _sort(p, eqn, *xs):
-  """Sort by a network of exchanges. The position before is the last key, as the network alone is not stable."""
   axis, nkeys = eqn.params["dimension"], eqn.params["num_keys"]
   kinds = [kind_of(v.aval.dtype) for v in eqn.outvars]
-  n = xs[0].shape[axis]
-  if n > _MAX_SORTED:
-    raise Unsupported(f"operation sort has a rule only for at most {_MAX_SORTED} numbers, not {n}")
-  rows = [list(np.moveaxis(x, axis, 0)) for x in xs]
+  rows = [np.moveaxis(x, axis, 0) for x in xs]
   if eqn.params["is_stable"]:
-    number = [np.full(np.moveaxis(xs[0], axis, 0).shape[1:], p.const(k, "i"), np.int64) for k in range(n)]
-    rows, kinds, nkeys = [*rows[:nkeys], number, *rows[nkeys:]], [*kinds[:nkeys], "i", *kinds[nkeys:]], nkeys + 1
+    rows, kinds, nkeys = (
+      [*rows[:nkeys], _positions(p, rows[0]), *rows[nkeys:]],
+      [*kinds[:nkeys], "i", *kinds[nkeys:]],
+      nkeys + 1,
+    )
+  out = _exchanged(p, rows, kinds, nkeys)
+  if eqn.params["is_stable"]:
+    del out[nkeys - 1]
+  return [np.moveaxis(x, 0, axis) for x in out]
+
+
+@rule("top_k")
+def _top_k(p, eqn, x):
+  k, axis, kind = eqn.params["k"], eqn.params.get("axis", -1), kind_of(eqn.outvars[0].aval.dtype)
+  rows = np.moveaxis(x, axis, 0)
+  lowest, at = _exchanged(p, [p.map("neg", kind, rows), _positions(p, rows)], [kind, "i"], 2)
+  return [np.moveaxis(y[:k], 0, axis) for y in (p.map("neg", kind, lowest), at)]
+
+
+def _positions(p: Program, x: np.ndarray) -> np.ndarray:
+  """Return the position of each number along the first axis."""
+  return np.stack([np.full(x.shape[1:], p.const(k, "i"), np.int64) for k in range(len(x))]) if len(x) else x
+
+
+def _exchanged(p: Program, arrays: Sequence[np.ndarray], kinds: Sequence[str], nkeys: int) -> list[np.ndarray]:
+  """Sort rows along the first axis by a network of exchanges. It is stable only if the position is the last key."""
+  n = len(arrays[0])
+  if n > _MAX_SORTED:
+    raise Unsupported(f"operations that sort have a rule only for at most {_MAX_SORTED} numbers, not {n}")
+  rows = [list(x) for x in arrays]
   for k, j in _exchanges(n):
     pairs = [(r[k], r[j]) for r in rows]
     swap = p.map("lt", "p", *pairs[nkeys - 1][::-1])
@@ -204,9 +264,7 @@ def _sort(p, eqn, *xs):
       swap = p.map("or", "p", p.map("lt", "p", high, low), p.map("and", "p", same, swap))
     for r, kind, (low, high) in zip(rows, kinds, pairs, strict=True):
       r[k], r[j] = p.map("select", kind, swap, high, low), p.map("select", kind, swap, low, high)
-  if eqn.params["is_stable"]:
-    del rows[nkeys - 1]
-  return [np.moveaxis(np.stack(r), 0, axis) if n else x for r, x in zip(rows, xs, strict=True)]
+  return [np.stack(r) if n else x for r, x in zip(rows, arrays, strict=True)]
 
 
 def _exchanges(n: int) -> Iterator[tuple[int, int]]:

@@ -17,6 +17,11 @@ def _broadcast_in_dim(p, eqn, x):
   return np.broadcast_to(x.reshape(full), shape)
 
 
+@rule("tile")
+def _tile(p, eqn, x):
+  return np.tile(x, eqn.params["reps"])
+
+
 @rule("reshape")
 def _reshape(p, eqn, x):
   return x.reshape(eqn.params["new_sizes"])

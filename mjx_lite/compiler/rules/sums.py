@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from mjx_lite.compiler.scalars import FLOATS, RULES, SIGNED, TYPES, kind_of, rule
+from mjx_lite.compiler.operations import FLOATS, SIGNED, TYPES
+from mjx_lite.compiler.scalars import RULES, kind_of, rule
 
 
 @rule("dot_general")
@@ -55,13 +56,21 @@ for _name, _op in (("sum", "add"), ("prod", "mul"), ("max", "max"), ("min", "min
   RULES[f"reduce_{_name}"] = _reduction(_op)
 
 
-@rule("cumsum")
-def _cumsum(p, eqn, x):
-  kind, axis = kind_of(eqn.outvars[0].aval.dtype), eqn.params["axis"]
-  rows = list(np.moveaxis(x, axis, 0))
-  rows = rows[::-1] if eqn.params["reverse"] else rows
-  sums = list(itertools.accumulate(rows, lambda a, b: p.map("add", kind, a, b)))
-  return np.moveaxis(np.stack(sums[::-1] if eqn.params["reverse"] else sums), 0, axis) if sums else x
+def _accumulation(op):
+  """Return the scalar rule of the reductions of all first parts of an axis."""
+
+  def accumulate(p, eqn, x):
+    kind, axis = kind_of(eqn.outvars[0].aval.dtype), eqn.params["axis"]
+    rows = list(np.moveaxis(x, axis, 0))
+    rows = rows[::-1] if eqn.params["reverse"] else rows
+    parts = list(itertools.accumulate(rows, lambda a, b: p.map(op, kind, a, b)))
+    return np.moveaxis(np.stack(parts[::-1] if eqn.params["reverse"] else parts), 0, axis) if parts else x
+
+  return accumulate
+
+
+for _name, _op in (("sum", "add"), ("prod", "mul"), ("max", "max"), ("min", "min")):
+  RULES[f"cum{_name}"] = _accumulation(_op)
 
 
 def _furthest(op):

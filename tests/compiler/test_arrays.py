@@ -1,0 +1,178 @@
+"""Arrays of a kernel in memory: loops that stay loops, counters that all lanes share, writes in place, queues of items."""
+
+import jax
+import jax.numpy as jnp
+import lane_tests
+import numpy as np
+import pytest
+import straight
+
+from mjx_lite.compiler import scalars
+from mjx_lite.compiler.backends import llvm
+from mjx_lite.ops import lanes
+
+TABLE = np.arange(40.0, dtype=np.float32).reshape(10, 4)
+ORDER = np.array([3, 1, 4, 1, 5, 9, 2, 6, 5, 3], np.int32)
+
+
+def decays(x):
+  """A carry, and rows of two shapes."""
+  return jax.lax.scan(lambda c, r: (c * 0.5 + r * r, (c * 2, r[0] + c[1])), x[0] * 0, x)
+
+
+def backwards(x):
+  return jax.lax.scan(lambda c, r: (c * 0.5 + r, c + r[::-1]), x[0], x, reverse=True)
+
+
+def looked_up(x):
+  """Constants that differ by iteration, one of which is an index."""
+
+  def body(c, row):
+    number, at = row
+    return c + number[:3, None] * jax.lax.dynamic_index_in_dim(x, at, 0, keepdims=False), c > 1
+
+  return jax.lax.scan(body, jnp.zeros((3, 1), x.dtype), (TABLE, ORDER))
+
+
+def next_true(mask, k):
+  index = np.arange(len(mask), dtype=np.int32)
+  return jnp.min(jnp.where(mask & (index > k), index, len(mask)))
+
+
+def wanted_rows(x):
+  """An index that differs by world, and rows of floats, of integers and of truth values that are written there."""
+  wanted = x[:, 0, 0] > 0.3
+
+  def body(s):
+    k, squares, ids, flags = s
+    row = x.at[k].get(mode="promise_in_bounds")
+    squares = jax.lax.dynamic_update_slice_in_dim(squares, (row * row + 1)[None], k, 0)
+    return next_true(wanted, k), squares, ids.at[k].set(k + 7), flags.at[k].set(row[:, 0] > 1)
+
+  first = next_true(wanted, -1), 0 * x - 1, jnp.zeros(len(x), jnp.int32), jnp.zeros((len(x), 3), bool)
+  return [y[..., None] if y.shape != x.shape else y for y in jax.lax.while_loop(lambda s: s[0] < len(x), body, first)]
+
+
+def on_a_condition(x):
+  """A write that may not happen, a second one beside it, and one that a later iteration reads."""
+
+  def body(k, out):
+    new = out.at[k].set(x[k, 1] + out[jnp.maximum(k - 1, 0)])
+    new = new.at[11 - k].add(x[k, 2])
+    return jnp.where(x[k, 0] > 0, new, out)
+
+  return jax.lax.fori_loop(0, 12, body, x[:, 0])
+
+
+def counted(x):
+  """A counter that is read after a loop which ends at another time in each world."""
+
+  def body(s):
+    k, total, seen = s
+    return k + 1, total + jnp.abs(x[jnp.minimum(k, 11), 0]), seen.at[k].set(total, mode="drop")
+
+  k, *others = jax.lax.while_loop(lambda s: jnp.all(s[1] < 3) & (s[0] < 20), body, (jnp.int32(0), x[0, 0] * 0, x[:, 0]))
+  return k[None], *others
+
+
+def nested(x):
+  """A loop over rows in a loop over rows."""
+
+  def outer(c, row):
+    inner = jax.lax.scan(lambda s, r: (s + r * row[0], s * 1), c * 0, x)
+    return c + inner[0], inner[1][:, 1]
+
+  return jax.lax.scan(outer, x[0], x)
+
+
+FUNCTIONS = (decays, backwards, looked_up, wanted_rows, on_a_condition, counted, nested)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("has_loops", [True, False])
+@pytest.mark.parametrize("function", FUNCTIONS, ids=lambda f: f.__name__)
+def test_loops(function, has_loops, dtype, monkeypatch):
+  """Of loops, and unrolled: as XLA has it, in as many worlds as fill no block."""
+  monkeypatch.setattr(scalars, "UNROLLED", 5)
+  x = np.random.default_rng(0).normal(size=(12, 3, 37)).astype(dtype)
+  for a, b in zip(lane_tests.run(function, x, has_loops=has_loops), straight.alone(function, x), strict=True):
+    assert a.dtype == b.dtype
+    np.testing.assert_allclose(a, b, rtol=100 * np.finfo(dtype).eps, atol=100 * np.finfo(dtype).eps)
+
+
+def _text(function, x, has_loops=True):
+  p, outs, _ = lane_tests.program(function, x, has_loops=has_loops)
+  p.verify()
+  functions, entry, _, _ = llvm.kernel(p, [x[..., 0].size], outs, 8)
+  return "\n".join((*functions, entry)), p
+
+
+def test_code_does_not_grow_with_the_length_of_a_loop(monkeypatch):
+  monkeypatch.setattr(scalars, "UNROLLED", 5)
+  x = np.ones((60, 3, 8), np.float32)
+  short, long, unrolled = (_text(decays, x[:n], k)[0].count("fmul") for n, k in ((20, True), (60, True), (60, False)))
+  assert 0 < short == long < unrolled / 20
+
+
+def test_arrays_are_written_in_place(monkeypatch):
+  """No iteration copies an array; all lanes share a counter, and then neither loads nor stores are lane by lane."""
+  monkeypatch.setattr(scalars, "UNROLLED", 5)
+  text, p = _text(wanted_rows, np.ones((12, 3, 8), np.float32))
+  assert text.count("call void @llvm.masked.scatter") == 7 and "put" in p.op  # 3 numbers, an integer and 3 truth values
+  text, _ = _text(decays, np.ones((12, 3, 8), np.float32))
+  assert "masked.scatter" not in text and "masked.gather" not in text
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize(("worlds", "lanes_"), [(1, 1), (37, 4), (37, 8), (37, 16)])
+@pytest.mark.parametrize("number", [1, 5, 40])
+def test_a_queue(number, worlds, lanes_, dtype, monkeypatch):
+  """Work on wanted items: each has a loop of its own length, and reads its rows, its world's numbers and constants."""
+  monkeypatch.setattr(llvm.llvm_machine, "lanes", lambda: lanes_)
+  rng = np.random.default_rng(number)
+  x, table = rng.normal(size=(number, 3, worlds)).astype(dtype), rng.normal(size=(number, 2)).astype(dtype)
+  wanted = rng.random((number, worlds)) < 0.4
+  wanted[:, 3:4], wanted[:, 4:5] = False, True
+
+  def function(x, wanted):
+    total = jnp.sum(x, axis=0)
+
+    def make(some):
+      row = x if some is None else some.take(x)
+      about = jnp.asarray(table)[..., None] if some is None else some.take(table[..., None])
+      whole = jnp.broadcast_to(total, (number, *total.shape)) if some is None else some.take(jnp.broadcast_to(total, x.shape))
+      length = jnp.abs(row[:, 0]) * 5
+
+      def body(s):
+        more = s[0] < length
+        return s[0] + more, jnp.where(more, s[1] * 0.9 + row[:, 1] + about[:, 0], s[1])
+
+      steps, found = jax.lax.while_loop(lambda s: jnp.any(s[0] < length), body, (0 * length, whole[:, 2]))
+      return found[:, None] + row, (about[:, 1] > 0) & (steps > 3)
+
+    return lanes.map_where(wanted, make, (jnp.full_like(x, -1), jnp.zeros(wanted.shape, bool)))
+
+  with lanes.packed():
+    got = lane_tests.run(function, x, wanted)
+  for a, b in zip(got, straight.alone(function, x, wanted), strict=True):
+    np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5)
+
+
+def test_a_table_of_a_large_constant_is_read():
+  """Such a constant is no list of known numbers; one of few values is."""
+  large = np.random.default_rng(0).normal(size=(3000, 2)).astype(np.float32)
+  x = np.array([[7, 2999, 0, 1500]], np.int32)
+  p, _, _ = lane_tests.program(lambda k: jnp.asarray(large)[k[0]] + jnp.zeros((3000, 1))[k[0]], x)
+  assert len(p.tables) == 1 and p.op.count("const") < 10
+  (got,) = lane_tests.run(lambda k: jnp.asarray(large)[k[0]] + jnp.zeros((3000, 1))[k[0]], x)
+  np.testing.assert_array_equal(got[0], large[x[0]].T)
+
+
+def test_numbers_of_inputs_are_found():
+  p = scalars.Program()
+  a, b = p.inputs(0, (3, 1), np.float32, True), p.inputs(1, (0, 1), np.float32, True)
+  c = p.inputs(2, (5, 1), np.int32, False)
+  assert b.size == 0 and p.load(int(a[2, 0])) == (0, 2, True) and p.load(int(c[0, 0])) == (2, 0, False)
+  numbers = c[::2, 0]
+  assert p.payload[p.table(numbers, "i")] == ((2, 0, False), 2)
+  assert p.table(a[[0, 2, 1], 0], "f") not in p.payload  # in no order

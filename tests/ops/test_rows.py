@@ -1,0 +1,68 @@
+"""Work on rows: of all rows together, and of a kernel's loop that ends at each world's last row."""
+
+import jax.numpy as jnp
+import lane_tests
+import numpy as np
+import pytest
+import straight
+
+from mjx_lite.ops import lanes, rows
+
+N, WIDTH = 9, 21
+
+
+def _rows(dtype):
+  """Rows of which each world uses a different number, 0 and all among them; the others are zero."""
+  rng = np.random.default_rng(0)
+  number = np.arange(WIDTH) % (N + 1)
+  used = np.arange(N)[:, None] < number
+  return rng.normal(size=(N, 4, WIDTH)).astype(dtype) * used[:, None], used
+
+
+def _square(x):
+  return x * x, jnp.sum(x, axis=1)
+
+
+def _total(x, used):
+  return rows.total(_square, x, rows.upto(used))
+
+
+def _each(x, used):
+  return rows.each(_square, x, rows.upto(used))
+
+
+def _every(x, used):
+  return rows.each(_square, x + 1)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("function", [_total, _each, _every])
+def test_a_loop_over_rows_gives_what_all_rows_give(function, dtype):
+  args = _rows(dtype)
+  with lanes.packed():
+    found = lane_tests.run(function, *args, has_loops=True)
+  for a, b in zip(found, straight.alone(function, *args), strict=True):
+    np.testing.assert_allclose(a, b, rtol=10 * np.finfo(dtype).eps, atol=10 * np.finfo(dtype).eps)
+
+
+def test_a_loop_ends_at_the_last_row():
+  """The state counts the rows: each world has its own number."""
+  x, used = _rows(np.float32)
+  used[3] = False  # a hole does not end the loop
+
+  def count(x, used):
+    return rows.fold(lambda row, s: s + 1 + 0 * row[0, 0], x, rows.upto(used), jnp.zeros(1, x.dtype))
+
+  with lanes.packed():
+    (found,) = lane_tests.run(lambda x, used: [count(x, used)], x, used, has_loops=True)
+  last = np.where(used.any(axis=0), N - np.argmax(used[::-1], axis=0), 0)
+  np.testing.assert_array_equal(found, last)
+  assert set(last) == {0, 1, 2, 3, *range(5, N + 1)}
+
+
+@pytest.mark.parametrize("function", [_total, _each, _every])
+def test_no_rows(function):
+  x, used = np.zeros((0, 4, 5), np.float32), np.zeros((0, 5), bool)
+  with lanes.packed():
+    found = function(jnp.asarray(x[..., :1]), jnp.asarray(used[..., :1]))
+  assert all(not np.asarray(y).any() for y in found)
