@@ -9,6 +9,7 @@ import itertools
 import convex_oracle as oracle
 import jax
 import jax.numpy as jnp
+import lane_tests
 import mujoco
 import numpy as np
 import pytest
@@ -18,7 +19,7 @@ import mjx_lite as mjx
 from mjx_lite.batching import worlds
 from mjx_lite.collision.convex import convex, hulls, shortest, support
 from mjx_lite.collision.convex.hulls import GeomHulls
-from mjx_lite.collision.shapes import Shape
+from mjx_lite.collision.shapes import Contacts, Shape
 from mjx_lite.io import fields
 from mjx_lite.math.extreme import first_largest
 from mjx_lite.ops import lanes
@@ -71,16 +72,37 @@ def _poses(pair, number, indices):
 
 @functools.cache
 def _collide(pairs, iterations):
+  plan = _plan(pairs)
+  return mjx.jit(lambda a, b, margin: convex.collide(plan, a, b, margin, iterations, False))
+
+
+@functools.cache
+def _collide_in_kernel(pairs, iterations):
+  """The same by a kernel, as in a step: lanes take pairs from a queue."""
+  plan = _plan(pairs)
+
+  def collide(a, b, margin):
+    def flat(*x):
+      found, lost = convex.collide(plan, Shape(*x[:3]), Shape(*x[3:6]), x[6], iterations, False)
+      return found.dist, found.normal, lost
+
+    with lanes.packed():
+      dist, normal, lost = lane_tests.run(flat, a.pos, a.mat, a.size, b.pos, b.mat, b.size, margin, has_loops=True)
+    return Contacts(dist, None, normal, None), lost
+
+  return collide
+
+
+def _plan(pairs):
   tables, mesh = _hulls()
   sides = []
   for side in (0, 1):
     some = [mesh[p[side]] for p in pairs if not isinstance(p[side], str)]
     sides.append(GeomHulls(tables, tables.start[some], tables.nvert[some]) if some else None)
-  plan = convex.plan([tuple(map(_kind, p)) for p in pairs], *sides)
-  return mjx.jit(lambda a, b, margin: convex.collide(plan, a, b, margin, iterations, False))
+  return convex.plan([tuple(map(_kind, p)) for p in pairs], *sides)
 
 
-def _found(pairs, dtype, number, iterations=ITERATIONS, first=0, last=None):
+def _found(pairs, dtype, number, iterations=ITERATIONS, first=0, last=None, collide=_collide):
   """Depths (pair, pose), normals (pair, pose, 3), and in which poses a search ran out, 50 poses at a time."""
 
   def shape(side, poses):
@@ -89,20 +111,21 @@ def _found(pairs, dtype, number, iterations=ITERATIONS, first=0, last=None):
 
   depth, normal, lost = [], [], []
   for poses in np.arange(first, last or number).reshape(-1, POSES):
-    found, out = _collide(tuple(pairs), iterations)(shape(0, poses), shape(1, poses), jnp.zeros((len(pairs), POSES), dtype))
+    found, out = collide(tuple(pairs), iterations)(shape(0, poses), shape(1, poses), jnp.zeros((len(pairs), POSES), dtype))
     depth.append(-np.asarray(found.dist[:, 0], float))
     normal.append(np.moveaxis(np.asarray(found.normal[:, 0], float), 1, -1))
     lost.append(np.asarray(out))
   return np.concatenate(depth, axis=1), np.concatenate(normal, axis=1), np.concatenate(lost)
 
 
-def _wrong(pairs, dtype, number, only=None):
+def _wrong(pairs, dtype, number, only=None, collide=_collide):
   """What differs from the oracle: pair, pose, too deep by, normal too deep by, not deep enough by, of the size.
 
   All poses are looked at, or only one; that one is computed side by side with its neighbours.
   """
   first = 0 if only is None else only // POSES * POSES
-  depth, normal, _ = _found(pairs, dtype, number, first=first, last=number if only is None else first + POSES)
+  last = number if only is None else first + POSES
+  depth, normal, _ = _found(pairs, dtype, number, first=first, last=last, collide=collide)
   indices = tuple(range(number)) if only is None else (only,)
   wrong = []
   for i, pair in enumerate(pairs):
@@ -126,6 +149,11 @@ def test_oracles_agree():
 @pytest.mark.parametrize("dtype", TOLERANCE)
 def test_all_pairs_leave_each_other_by_the_shortest_way(dtype):
   assert _wrong(PAIRS, dtype, POSES) == []
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
+def test_pairs_in_a_kernel_leave_each_other_by_the_shortest_way(dtype):
+  assert _wrong(PAIRS[::2], dtype, POSES, collide=_collide_in_kernel) == []
 
 
 @pytest.mark.slow
