@@ -98,9 +98,10 @@ class Kernels(NamedTuple):
 
       for k, e in per_world:
         is_loop = e.primitive.name == "scan" and e.params["length"] > 1
-        if is_loop and (scalars.numbers(e) > self.loop or scalars.is_long(e)) and self._at_once(e) < e.params["length"]:
+        is_large = is_loop and (scalars.numbers(e) > self.loop or scalars.is_long(e))
+        if is_large and (count := self._at_once(e)) < e.params["length"]:
           run_part(k)
-          values.update(zip(e.outvars, self._stepped(e, values), strict=True))
+          values.update(zip(e.outvars, self._stepped(e, values, count), strict=True))
         else:
           part.append(e)
       run_part(len(eqns))
@@ -131,10 +132,9 @@ class Kernels(NamedTuple):
     most = _ROWS * length // max(size, 1) if self.on_cpu else 1
     return max(k for k in range(1, length + 1) if length % k == 0 and k <= max(1, most))
 
-  def _stepped(self, eqn: Any, known: dict[Any, Any]) -> list[jax.Array]:
-    """Return the results of a loop that is too large for one kernel: some iterations at once call kernels."""
-    nconst, ncarry = loop_arguments(eqn)
-    count, length = self._at_once(eqn), eqn.params["length"]
+  def _stepped(self, eqn: Any, known: dict[Any, Any], count: int) -> list[jax.Array]:
+    """Return the results of a loop that is too large for one kernel: `count` iterations at once call kernels."""
+    (nconst, ncarry), length = loop_arguments(eqn), eqn.params["length"]
     inside = _shorter(eqn, count, nconst + ncarry)
     operands = regions.read(eqn.invars, known)
     consts, changing = inside.jaxpr.invars[:nconst], inside.jaxpr.invars[nconst:]

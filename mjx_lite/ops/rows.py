@@ -37,9 +37,9 @@ def total(function: Callable[[Any], Any], rows: Any, number: jax.Array) -> Any:
 
 
 def each(function: Callable[[Any], Any], rows: Any, number: jax.Array | None = None) -> Any:
-  """Return a function's results (n, ..., W) for all rows; in kernels zero for empty rows, of which None is none.
+  """Return a function's results (n, ..., W) for all rows; in kernels the results of empty rows are zero.
 
-  The rest is as in `total`.
+  The arguments are those of `total`; with None as `number` no row is empty.
   """
   size = len(jax.tree.leaves(rows)[0])
   if not (lanes.packs() and size):

@@ -164,6 +164,15 @@ def _arrays(p: Program, loop: Loop) -> list[Array]:
   return found
 
 
+def _parts_of_state(p: Program, loop: Loop) -> tuple[list[Array], list[int], list[int]]:
+  """Return the arrays in a loop's state that are written in place, the indices of its other numbers that change, and what is
+  written: indices into arrays, and new numbers."""
+  arrays = _arrays(p, loop)
+  in_place = {i for a in arrays for i in a.indices}
+  changed = [i for i, a in enumerate(loop.last) if a != loop.params[i] and i not in in_place]
+  return arrays, changed, list(dict.fromkeys(x for a in arrays for pair in a.writes for x in pair))
+
+
 class _Step(NamedTuple):
   """The computation of a number, or, with a destination, the storing of a number that is computed already."""
 
@@ -241,10 +250,8 @@ class _Writer:
     """Return a loop as one within a function, None if it is too long; its slots have no meaning yet."""
     if k not in self._shorts:
       p, loop = self.p, self.p.payload[k]
-      arrays = _arrays(p, loop)
-      in_place = {i for a in arrays for i in range(a.first, a.first + a.step * a.size, a.step)}
-      changed = [i for i, a in enumerate(loop.last) if a != loop.params[i] and i not in in_place]
-      last = [loop.last[i] for i in changed] + [x for a in arrays for pair in a.writes for x in pair]
+      arrays, changed, written = _parts_of_state(p, loop)
+      last = [*(loop.last[i] for i in changed), *written]
       condition, body = (
         [x.number for x in self._steps([(y, InSlot(0)) for y in roots], loop.depth) if x.destination is None]
         for roots in ([loop.proceeds], last)
@@ -300,10 +307,7 @@ class _Writer:
     """
     loop: Loop = self.p.payload[k]
     slot = self.memory.slot
-    arrays = _arrays(self.p, loop)
-    in_place = {i for a in arrays for i in range(a.first, a.first + a.step * a.size, a.step)}
-    changed = [i for i, a in enumerate(loop.last) if a != loop.params[i] and i not in in_place]
-    written = list(dict.fromkeys(x for a in arrays for pair in a.writes for x in pair))  # indices and new numbers
+    arrays, changed, written = _parts_of_state(self.p, loop)
     slot[k] = first = self.memory.new_slots(len(loop.params))
     with self.memory.loop():
       self._iterations(k, loop, first, arrays, changed, written)

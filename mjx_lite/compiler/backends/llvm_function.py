@@ -307,7 +307,7 @@ class Function(Code):
     """Write a loop with its state in registers, which runs as long as a lane proceeds."""
     p, v = self.p, self.vector
     loop, short = p.payload[k], self.memory.short[k]
-    in_place = {i for a in short.arrays for i in range(a.first, a.first + a.step * a.size, a.step)}
+    in_place = {i for a in short.arrays for i in a.indices}
     self._store_first([(i, loop.first[i]) for i in sorted(in_place)], short.first)
     starts = {i: self.get(a) for i, a in enumerate(loop.first) if i not in in_place}
     for a in short.outside[:_REGISTERS]:

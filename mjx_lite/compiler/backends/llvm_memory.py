@@ -57,6 +57,11 @@ class Array(NamedTuple):
   size: int
   writes: tuple[tuple[int, int], ...]
 
+  @property
+  def indices(self) -> range:
+    """Indices of its numbers in the state."""
+    return range(self.first, self.first + self.step * self.size, self.step)
+
 
 class ShortLoop(NamedTuple):
   """A loop whose code is in one function, with its state in registers.
