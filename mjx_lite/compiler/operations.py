@@ -87,6 +87,8 @@ class Queue(NamedTuple):
     item: the number of the item, which the operations inside read.
     first: (n rows,) rows of all items before.
     last: (rows,) the computed row of an item.
+    search: a loop for each item, of the same depth, if there is one: its state starts from the item, and the row is computed
+      from its last state.
   """
 
   depth: int
@@ -94,6 +96,7 @@ class Queue(NamedTuple):
   item: int
   first: tuple[int, ...]
   last: tuple[int, ...]
+  search: Loop | None
 
 
 # types of further data, by operation

@@ -58,6 +58,7 @@ class Program:
       of that number in the loop's state; for `put` a position; for a table its `Place`, if it needs no copy.
     blocks: the numbers of the inputs, in order.
     tables: constants (n,) that are indexed by a number of the program; further inputs, which all worlds share.
+    unset: constants of any value: nothing depends on them, and a kernel need not store them.
     iteration, total: numbers that a loop of known length may compute in one iteration and in all of them, if it is unrolled.
       With an infinite total there are no such loops: all of them are unrolled.
   """
@@ -71,6 +72,7 @@ class Program:
     self.payload: dict[int, Any] = {}
     self.tables: list[np.ndarray] = []
     self.blocks: list[Block] = []
+    self.unset: set[int] = set()
     self._known: dict[Any, int] = {}
     self._inside = 0  # loops around the current operation
     self._loads = 0  # numbers of all blocks
@@ -135,6 +137,14 @@ class Program:
     found = self._known.get(key)
     return self._new(key, "const", kind, (), 0, value) if found is None else found
 
+  def any_value(self, kind: str) -> int:
+    """Return a number of any value, on which nothing depends."""
+    found = self._known.get(("unset", kind))
+    if found is None:
+      found = self._new(("unset", kind), "const", kind, (), 0, TYPES[kind](0).item())
+      self.unset.add(found)
+    return found
+
   def value(self, k: int) -> Any:
     """Return the value of number k if it is a constant, else None."""
     return self.payload[k] if self.op[k] == "const" else None
@@ -162,7 +172,7 @@ class Program:
     numbers = zip(range(len(self.op)), self.op, self.kind, self.args, self.depth, strict=True)
     computed = [(op, kind, args, depth, self.payload.get(k)) for k, op, kind, args, depth in numbers if op != "load"]
     kinds = [self.kind[x.first] if x.size else "" for x in self.blocks]
-    return computed, self.blocks, kinds, [x.shape for x in self.tables]
+    return computed, self.blocks, kinds, [x.shape for x in self.tables], sorted(self.unset)
 
   def table(self, numbers: np.ndarray, kind: str) -> int:
     """Return a table of numbers (n,), which operation `fetch` indexes; a table of constants becomes a further input."""
@@ -302,50 +312,48 @@ class Program:
 
   def loop(self, proceeds: Callable[[list], np.ndarray], body: Callable[[list], list], state: list) -> list:
     """Write a loop that repeats `body` while `proceeds` holds; return the state after the loop."""
-    first = tuple(itertools.chain.from_iterable(x.ravel().tolist() for x in state))
     self._inside += 1
-    depth = self._inside
-    params = tuple(self._new(None, "param", self.kind[a], (), depth) for a in first)
-    bounds = np.cumsum([0, *(x.size for x in state)])
-    inside = [array(params[a:b], x.shape) for a, b, x in zip(bounds, bounds[1:], state, strict=False)]
-    condition = int(proceeds(inside).item())
-    last = tuple(itertools.chain.from_iterable(x.ravel().tolist() for x in body(inside)))
+    loop, inside = self._loop(proceeds, body, state)
     self._inside -= 1
-    free = self.reached((condition, *last), depth)[1]
-    args = (*first, *free)
+    args = (*loop.first, *self.reached((loop.proceeds, *loop.last), loop.depth)[1])
     around = max((self.depth[a] for a in args), default=0)
-    k = self._new(None, "loop", "", args, around, Loop(depth, params, first, condition, last))
-    after = [self._new(None, "after", self.kind[a], (k,), around, i) for i, a in enumerate(first)]
-    return [array(after[a:b], x.shape) for a, b, x in zip(bounds, bounds[1:], state, strict=False)]
+    k = self._new(None, "loop", "", args, around, loop)
+    after = [self._new(None, "after", self.kind[a], (k,), around, i) for i, a in enumerate(loop.first)]
+    return cut(after, inside)
 
-  def queue(self, wanted: np.ndarray, body: Callable[[int], list], rows: list) -> list:
-    """Write a queue of the wanted items (n,); return the rows (n, ...) with those of wanted items replaced by `body(item)`."""
+  def _loop(self, proceeds: Callable[[list], np.ndarray], body: Callable[[list], list], state: list) -> tuple[Loop, list]:
+    """Write the inside of a loop; return the loop, and its state as arrays."""
+    depth, first = self._inside, flat(state)
+    inside = cut([self._new(None, "param", self.kind[a], (), depth) for a in first], state)
+    condition = int(proceeds(inside).item())
+    return Loop(depth, flat(inside), first, condition, flat(body(inside))), inside
+
+  def queue(
+    self, wanted: np.ndarray, body: Callable[[Any], list], rows: list,
+    search: tuple[Callable[[int], list], Callable[[list], np.ndarray], Callable[[list], list]] | None = None,
+  ) -> list:  # fmt: skip
+    """Write a queue of the wanted items (n,); return the rows (n, ...) with those of wanted items replaced by computed rows.
+
+    Args:
+      wanted: the mask.
+      body: function of an item that returns the item's rows; with a search, of the last state.
+      rows: the rows of all items before.
+      search: functions of a loop for each item: the first state of an item; whether a state proceeds; and the next state.
+    """
     self._inside += 1
     depth = self._inside
     item = self._new(None, "param", "i", (), depth)
-    last = tuple(itertools.chain.from_iterable(x.ravel().tolist() for x in body(item)))
+    loop, at = (None, item) if search is None else self._loop(*search[1:], search[0](item))
+    last = flat(body(at))
     self._inside -= 1
     first = tuple(np.concatenate([x.reshape(len(wanted), -1) for x in rows], axis=1).ravel().tolist())
-    args = (*wanted.tolist(), *first, *self.reached(last, depth)[1])
+    inside = (*last, *(() if loop is None else (*loop.first, loop.proceeds, *loop.last)))
+    args = (*wanted.tolist(), *first, *self.reached(inside, depth)[1])
     around = max((self.depth[a] for a in args), default=0)
-    k = self._new(None, "queue", "", args, around, Queue(depth, tuple(wanted.tolist()), item, first, last))
+    k = self._new(None, "queue", "", args, around, Queue(depth, tuple(wanted.tolist()), item, first, last, loop))
     after = array([self._new(None, "after", self.kind[a], (k,), around, i) for i, a in enumerate(first)], (len(wanted), -1))
     bounds = np.cumsum([0, *(x[0].size for x in rows)])
     return [after[:, a:b].reshape(x.shape) for a, b, x in zip(bounds, bounds[1:], rows, strict=False)]
-
-  def alive(self, roots: Iterable[int]) -> set[int]:
-    """Return all numbers that `roots` depend on, those in loops included."""
-    stack, seen = list(roots), set()
-    while stack:
-      k = stack.pop()
-      if k not in seen:
-        seen.add(k)
-        stack.extend(self.args[k])
-        if self.op[k] == "loop":
-          stack.append(self.payload[k].proceeds)
-        if self.op[k] in ("loop", "queue"):
-          stack.extend(self.payload[k].last)
-    return seen
 
   def reached(self, roots: Iterable[int], depth: int) -> tuple[list[int], list[int]]:
     """Return the numbers that `roots` depend on: those to compute in a loop of this depth, in order, and those from outside."""
@@ -400,6 +408,17 @@ def constants(closed: jex_core.ClosedJaxpr, inputs: Sequence[Any]) -> list[np.nd
   if any(None in x for x in values):
     raise Unsupported("a result is known only when the program runs")
   return [np.array(x, a.dtype).reshape(a.shape) for x, a in zip(values, closed.out_avals, strict=True)]
+
+
+def flat(arrays: Iterable[np.ndarray]) -> tuple[int, ...]:
+  """Return the numbers of all arrays, in order."""
+  return tuple(itertools.chain.from_iterable(x.ravel().tolist() for x in arrays))
+
+
+def cut(numbers: Sequence[int], like: Sequence[np.ndarray]) -> list[np.ndarray]:
+  """Return the numbers as arrays of the shapes of the arrays `like`, in order."""
+  bounds = np.cumsum([0, *(x.size for x in like)])
+  return [array(numbers[a:b], x.shape) for a, b, x in zip(bounds, bounds[1:], like, strict=False)]
 
 
 def array(numbers: Sequence[int], shape: Sequence[int]) -> np.ndarray:

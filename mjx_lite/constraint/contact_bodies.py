@@ -16,6 +16,8 @@ from mjx_lite.model import topology
 from mjx_lite.ops import linear
 from mjx_lite.ops.select import gather, rows
 
+_BITS = 31  # dofs in one integer
+
 
 class FixedSides(NamedTuple):
   """Sides of slots whose geoms are constant; the argument `body` is not used.
@@ -86,6 +88,28 @@ class ChosenSides(NamedTuple):
   moved: np.ndarray  # (nbody, nv) whether a dof moves a body
   body_dof: SumPlan  # body <- dofs
   dof_body: SumPlan  # its transpose
+
+  @property
+  def tree(self) -> np.ndarray:
+    """The tree (nv,) of each dof: trees are numbered in the order of their roots."""
+    body = np.argmax(self.moved, axis=0)  # the first body that a dof moves
+    return np.unique(self.root[body], return_inverse=True)[1]
+
+  def is_of_tree(self, body: jax.Array, tree: int) -> jax.Array:
+    """Return whether bodies (W,) are moved by dofs of a tree."""
+    is_member = self.moved[:, self.tree == tree].any(axis=1)
+    return gather(jnp.asarray(is_member)[:, None], body[None])[0]
+
+  def signs(self, body1: jax.Array, body2: jax.Array, dtype: Any) -> list[jax.Array]:
+    """Return for each dof 1 if it moves the second bodies (W,) alone, -1 if it moves the first bodies alone, else 0."""
+    moved = np.pad(self.moved > 0, ((0, 0), (0, -self.moved.shape[1] % _BITS))).reshape(len(self.moved), -1, _BITS)
+    bits = jnp.asarray((moved << np.arange(_BITS)).sum(axis=2).astype(np.int32)[..., None])
+    one, two = (gather(bits, x[None])[0] for x in (body1, body2))
+    found = []
+    for i in range(self.moved.shape[1]):
+      first, second = (x[i // _BITS] & np.int32(1 << i % _BITS) for x in (one & ~two, two & ~one))
+      found.append(jnp.where(second != 0, 1, jnp.where(first != 0, -1, 0)).astype(dtype))
+    return found
 
   def at_root(self, x: jax.Array, body: jax.Array) -> jax.Array:
     """Return x (nbody, ...) at the root of each side's tree: (nside, ...)."""

@@ -5,7 +5,6 @@ Rows are in MuJoCo's order: equalities, friction of dofs and tendons, limits of 
 Tests: tests/constraint/test_curvature.py, tests/transforms/test_step.py.
 """
 
-import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple, cast
 
@@ -13,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from mjx_lite.constraint import contact
+from mjx_lite.constraint import contact, coupled
 from mjx_lite.constraint.contact import ContactPlan
 from mjx_lite.constraint.equality import EqualityPlan
 from mjx_lite.constraint.rows import Jacobian
@@ -23,7 +22,7 @@ from mjx_lite.math.tree import SumPlan, mask_sum, plan_sum
 from mjx_lite.model.types import Model
 from mjx_lite.ops import lanes, linear, tiles
 from mjx_lite.ops import rows as slots
-from mjx_lite.ops.select import gather, join, next_true, rows, rows_or_zero
+from mjx_lite.ops.select import gather, join, next_true, rows
 from mjx_lite.tendon import tendon
 
 
@@ -383,77 +382,8 @@ def dense_curvature(m: Model, j: Jacobian, cdof: jax.Array, w: jax.Array, cone: 
     if len(c.single_body.slot):
       h = h + _single_body_curvature(c.single_body, a, j, cdof)
     if len(c.coupling.slot):
-      h = h + _coupling_curvature(c.coupling, a, j, cdof)
+      h = h + coupled.curvature(c.coupling, a, j, cdof)
   return h
-
-
-def _coupling_curvature(p: contact.Coupling, a: jax.Array, j: Jacobian, cdof: jax.Array) -> jax.Array:
-  """Compute the curvature (nv, nv, W) of the contacts that may couple bodies; at least its upper triangle.
-
-  For one world or a tile, a loop adds the contacts that push in some world. For a batch, all contacts are added at once.
-  """
-  a, basis = (jnp.broadcast_to(x, (*x.shape[:-1], cdof.shape[-1])) for x in (rows(a, p.slot), rows(j.basis, p.side)))
-  curvature = tiles.choose(a, single=_sum_of_pushing, tile=_sum_of_pushing, batch=_sum_of_all)
-  return curvature(p, a, basis, j.body, cdof)
-
-
-def _sum_of_all(p: contact.Coupling, a: jax.Array, basis: jax.Array, body: jax.Array | None, cdof: jax.Array) -> jax.Array:
-  """Compute the curvature (nv, nv, W) of contacts in one product.
-
-  Args:
-    p: sides of the contacts.
-    a: (n, ndir, ndir, W) curvature in frame components.
-    basis: (nside, ndir, 6, W) frame components of a side's motion.
-    body: (nside, W) bodies of the sides, if they are chosen at run time.
-    cdof: (nv, 6, W).
-  """
-  moves = rows_or_zero(jnp.asarray(p.sides.moves(body, cdof.dtype)), p.slot_side)
-  left, right = _halves(a, rows_or_zero(basis, p.slot_side), moves, cdof)
-  return linalg.gram(left, right, upper=True)
-
-
-@functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
-def _sum_of_pushing(p: contact.Coupling, a: jax.Array, basis: jax.Array, body: jax.Array | None, cdof: jax.Array) -> jax.Array:
-  """Compute `_sum_of_all` in a loop over the contacts that push in some world.
-
-  The derivatives are those of `_sum_of_all`.
-  """
-  a, basis = linear.materialize((a, basis))
-  pushes = jnp.any(vector.fold(jnp.logical_or, (a != 0).reshape(len(a), -1, a.shape[-1]), 1), axis=1)
-
-  def add(state):
-    k, total = state
-    side = jnp.asarray(p.slot_side.astype(np.int32))[k]
-    exists, side = (side >= 0)[:, None, None, None], jnp.maximum(side, 0)
-    slot_basis = jnp.where(exists, basis.at[side].get(mode="promise_in_bounds"), 0)[None]
-    slot_moves = jnp.asarray(p.sides.moves(body, cdof.dtype, side))[None]
-    left, right = _halves(jax.lax.dynamic_slice_in_dim(a, k, 1), slot_basis, slot_moves, cdof)
-    return next_true(pushes, k), total + vector.add(x[:, None] * y[None] for x, y in zip(left, right, strict=True))
-
-  zero = jnp.zeros((len(cdof), len(cdof), cdof.shape[-1]), cdof.dtype)
-  return jax.lax.while_loop(lambda s: s[0] < len(a), add, (next_true(pushes, -1), zero))[1]
-
-
-@_sum_of_pushing.defjvp
-def _(p: contact.Coupling, primals: Any, tangents: Any) -> tuple[jax.Array, jax.Array]:
-  return jax.jvp(functools.partial(_sum_of_all, p), primals, tangents)
-
-
-def _halves(a: jax.Array, basis: jax.Array, moves: jax.Array, cdof: jax.Array) -> tuple[jax.Array, jax.Array]:
-  """Compute the rows (n * ndir, nv, W) of the contacts' Jacobian, and the product of a with these rows.
-
-  Args:
-    a: (n, ndir, ndir, W) curvature in frame components.
-    basis: (n, nside, ndir, 6, W) frame components of a side's motion.
-    moves: (n, nside, nv, W or 1) signs of the dofs that move a side.
-    cdof: (nv, 6, W).
-  """
-  sides = range(basis.shape[1])
-  frame = vector.add(vector.add(basis[:, s, :, None, k] * cdof[:, k] for k in range(6)) * moves[:, s, None] for s in sides)
-  frame = linear.materialize(frame)
-  half = linear.materialize(vector.add(a[:, :, k, None] * frame[:, None, k] for k in range(a.shape[1])))
-  left, right = (x.reshape(-1, *x.shape[2:]) for x in (frame, half))
-  return left, right
 
 
 def _entry_rows(m: Model, j: Jacobian) -> jax.Array:

@@ -78,6 +78,11 @@ def columns(most: int) -> int:
   return 1 if _packs.get() else most
 
 
+def empty(shape: tuple[int, ...], dtype: Any) -> jax.Array:
+  """Return an array whose numbers nothing reads before they are written; outside of kernels zeros."""
+  return queue.empty(shape, dtype) if _packs.get() else jnp.zeros(shape, dtype)
+
+
 def put(old: jax.Array, row: jax.Array, new: jax.Array, where: jax.Array | bool = True) -> jax.Array:
   """Return an array (..., n, columns) with row `row` (columns,) of each column replaced by `new` (..., columns) on a mask."""
   if _packs.get():
@@ -100,14 +105,7 @@ def search(wanted: jax.Array, method: Search, default: Any) -> Any:
     default: results (n, ..., W) for the rows that are not wanted.
   """
   if _packs.get():
-    return _in_queue(
-      wanted,
-      lambda k: jax.tree.map(
-        lambda x: x[None, ..., None],
-        method.end(jax.lax.while_loop(method.continues, method.advance, method.start(k, jnp.int32(0)))),
-      ),
-      default,
-    )
+    return _in_refilled_lanes(wanted, method, default)
   is_short = regions.fits_region(wanted.shape[1])
   return (_one_by_one if is_short else _side_by_side)(wanted, method, default)
 
@@ -209,19 +207,16 @@ def map_where(wanted: jax.Array, make: Callable[..., Any], default: Any, sift: b
     make: function of `Lanes` that returns a pytree of rows (1, ..., k). With None instead of lanes it returns all rows
       (n, ..., W); this happens with at most `_MAX_PLAIN` pairs.
     default: pytree of rows (n, ..., W) for the pairs that are not wanted.
-    sift: whether the cost of a row differs much. Then `make(lanes, effort)` has a second argument, () int32, and returns
-      `(rows, more)`; the mask `more` (1, k) marks lanes whose rows need the next effort. Effort 0 recognizes rows that equal
-      `default`, and its rows are not used; effort 1 leaves out what few rows need; effort 2 is complete. In a tile of worlds,
-      all wanted pairs are sifted first, and the remaining pairs are packed again. In kernels, the few are packed again.
+    sift: whether many wanted rows may equal `default`. Then `make(lanes, asked)` has a second argument, (), and returns
+      `(rows, differs)`; the mask `differs` (1, k) marks lanes whose rows may not equal `default`. If `asked` is False, only
+      this mask is used. In a tile of worlds, all wanted pairs are sifted first, and the remaining pairs are packed again.
   """
   number, width = wanted.shape
-  make_rows = (lambda lanes: make(lanes, 2)[0]) if sift else make
+  make_rows = (lambda lanes: make(lanes, True)[0]) if sift else make
   if number <= _MAX_PLAIN:
     return make_rows(None)
-  if _packs.get() and sift:
-    return _in_two_rounds(wanted, make, default)
   if _packs.get():
-    return _in_queue(wanted, lambda k: make_rows(Lanes(k[None], jnp.zeros(1, jnp.int32))), default)
+    return in_queue(wanted, lambda k: make_rows(row(k)), default)
   size = max(-(-width // 2), -(-number * width // (_ROUNDS if width <= _WIDE else _WIDE_ROUNDS)))
   size = _LEAST if regions.is_tile(width) else _LEAST * -(-size // _LEAST)
   most, lane_numbers = -(-number * width // size), np.arange(size, dtype=np.int32)
@@ -240,33 +235,44 @@ def map_where(wanted: jax.Array, make: Callable[..., Any], default: Any, sift: b
   return jax.tree.map(lambda x, old: _where(wanted, fetched(x, lane, axes=(x.ndim - 1,)), old), rows, default)
 
 
-def _in_two_rounds(wanted: jax.Array, make: Callable[..., Any], default: Any) -> Any:
-  """Return rows as `map_where` does: with effort 1, and then those that need more with effort 2. The code is there once."""
-
-  def one_round(state):
-    effort, rows, wanted = state
-    rows, more = _in_queue(
-      wanted, lambda k: make(Lanes(k[None], jnp.zeros(1, jnp.int32)), effort), (rows, jnp.zeros_like(wanted))
-    )
-    return effort + 1, rows, more
-
-  rows = jax.tree.map(lambda x: jnp.broadcast_to(x, (len(wanted), *x.shape[1:])), default)
-  return jax.lax.while_loop(lambda s: s[0] < 3, one_round, (jnp.int32(1), rows, wanted))[1]
+def row(item: jax.Array) -> Lanes:
+  """Return the lane of one item () of one world."""
+  return Lanes(item[None], jnp.zeros(1, jnp.int32))
 
 
-def _in_queue(wanted: jax.Array, make: Callable[[jax.Array], Any], default: Any) -> Any:
-  """Return rows (n, ..., 1) of one world: computed by `make` for the wanted items, and equal to `default` elsewhere."""
-  number = len(wanted)
+def in_queue(wanted: jax.Array, make: Callable[[jax.Array], Any], default: Any) -> Any:
+  """Return rows (n, ..., 1) in a kernel: computed by `make` for the wanted items (n, 1), and equal to `default` elsewhere.
+
+  `make` is a function of an item (), which returns rows (1, ..., 1).
+  """
 
   def make_typed(item):
     return jax.tree.map(lambda x, old: x.astype(old.dtype), make(item), default)
 
-  if number == 1:
+  if len(wanted) == 1:
     return jax.lax.while_loop(lambda s: s[0], lambda s: (~s[0], make_typed(jnp.int32(0))), (wanted[0, 0], default))[1]
   closed, shapes = jax.make_jaxpr(make_typed, return_shape=True)(jnp.int32(0))
-  rows = jax.tree.map(lambda x, old: jnp.broadcast_to(old, (number, *x.shape[1:])), shapes, default)
+  return _queued(queue.Parts(closed), shapes, wanted, default)
+
+
+def _in_refilled_lanes(wanted: jax.Array, method: Search, default: Any) -> Any:
+  """Search as `search` does: in a kernel, a lane whose search has ended takes the next row of any world."""
+  item = jnp.int32(0)
+  start, state = jax.make_jaxpr(lambda k: method.start(k, jnp.int32(0)), return_shape=True)(item)
+  continues, advance = jax.make_jaxpr(method.continues)(state), jax.make_jaxpr(method.advance)(state)
+
+  def end(s):
+    return jax.tree.map(lambda x, old: x[None, ..., None].astype(old.dtype), method.end(s), default)
+
+  row, shapes = jax.make_jaxpr(end, return_shape=True)(state)
+  return _queued(queue.Parts(row, start, continues, advance), shapes, wanted, default)
+
+
+def _queued(parts: queue.Parts, shapes: Any, wanted: jax.Array, default: Any) -> Any:
+  """Return rows (n, ..., 1) of a queue of programs whose rows have the `shapes`."""
+  rows = jax.tree.map(lambda x, old: jnp.broadcast_to(old, (len(wanted), *x.shape[1:])), shapes, default)
   leaves, tree = jax.tree.flatten(rows)
-  return jax.tree.unflatten(tree, queue.rows(closed, wanted, leaves))
+  return jax.tree.unflatten(tree, queue.rows(parts, wanted, leaves))
 
 
 _write = functools.partial(jax.lax.dynamic_update_slice_in_dim, axis=-1)
@@ -318,7 +324,7 @@ def _sifted(packing: _Packing, make: Callable[..., Any], rows: Any, before: jax.
   def one_round(k, state):  # rounds below 0 sift, rounds from 0 on compute rows
     rows, remaining, count = state
     item = jnp.where(k < 0, packing.items(k + before), jax.lax.dynamic_slice_in_dim(remaining, size * k, size))
-    new, differs = make(packing.lanes(item), jnp.where(k < 0, 0, 2))
+    new, differs = make(packing.lanes(item), k >= 0)
     remains = differs[0] & (k < 0) & (size * (k + before) + packing.lane < packing.upto[-1])
     rank = jnp.sum(remains[:, None] & (packing.lane[:, None] < packing.lane), axis=0, dtype=jnp.int32)
     item = jnp.sum(jnp.where(remains & (rank == packing.lane[:, None]), item, 0), axis=1, dtype=jnp.int32)

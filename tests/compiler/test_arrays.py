@@ -158,6 +158,60 @@ def test_a_queue(number, worlds, lanes_, dtype, monkeypatch):
     np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize(("worlds", "lanes_"), [(1, 1), (37, 4), (37, 8), (37, 16)])
+@pytest.mark.parametrize("number", [1, 40])
+def test_searches(number, worlds, lanes_, dtype, monkeypatch):
+  """Searches of different lengths, some of which end at once, with an array that is written in place: as XLA has it."""
+  monkeypatch.setattr(llvm.llvm_machine, "lanes", lambda: lanes_)
+  rng = np.random.default_rng(number)
+  x = rng.normal(size=(number, 3, worlds)).astype(dtype)
+  wanted = rng.random((number, worlds)) < 0.6
+  wanted[:, 3:4], wanted[:, 4:5] = False, True
+
+  def function(x, wanted):
+    def start(row, world):
+      own = x.at[row, :, world].get(mode="promise_in_bounds")
+      return jnp.int32(0), own[0], lanes.empty((50,), dtype).at[0].set(own[1]), own, jnp.zeros(3, dtype)
+
+    def advance(s):  # the last number of the state is never read
+      k, total, seen, own, unread = s
+      return k + 1, total + jnp.abs(own[2]) + 0.1 * seen[k // 2], seen.at[k + 1].set(total), own, unread + total
+
+    method = lanes.Search(start, lambda s: (s[0] < 40) & (s[1] < 5), advance, lambda s: (s[1] + s[2][s[0]], s[0] > 9))
+    return lanes.search(wanted, method, (jnp.full_like(x[:, 0], -1), jnp.zeros(wanted.shape, bool)))
+
+  with lanes.packed():
+    got = lane_tests.run(function, x, wanted)
+  assert 0 < np.mean(got[1][wanted]) < 1 or number * worlds == 1
+  for a, b in zip(got, straight.alone(function, x, wanted), strict=True):
+    np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5)
+
+
+def test_only_what_is_read_is_computed():
+  """Of the state of a loop, of the rows of a queue and of a search nothing is stored that nothing reads."""
+
+  def loop(x):
+    return jax.lax.fori_loop(0, 90, lambda k, s: (s[0] * 0.5 + x, jnp.sqrt(s[1] + x)), (x, x))[:1]
+
+  def queue(x):
+    def make(some):
+      row = some.take(x)
+      return row + 1, jnp.sqrt(row)
+
+    return lanes.map_where(x[:, 0] > 0, make, (x, x))[:1]
+
+  def search(x):
+    start, end = lambda row, world: (x[row, 0, world], x[row, 1, world], x[row, 2, world]), lambda s: (s[0], jnp.sqrt(s[1]))
+    method = lanes.Search(start, lambda s: s[0] < 5, lambda s: (s[0] + 1, s[1] + 1, jnp.sqrt(s[2])), end)
+    return lanes.search(x[:, 0] > 0, method, (x[:, 0], x[:, 0]))[:1]
+
+  with lanes.packed():
+    for function in (loop, queue, search):
+      text, p = _text(function, np.ones((12, 3, 8), np.float32))
+      assert "sqrt" in p.op and "llvm.sqrt" not in text
+
+
 def test_a_table_of_a_large_constant_is_read():
   """Such a constant is no list of known numbers; one of few values is."""
   large = np.random.default_rng(0).normal(size=(3000, 2)).astype(np.float32)

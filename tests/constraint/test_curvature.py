@@ -4,13 +4,15 @@ import pathlib
 
 import jax
 import jax.numpy as jnp
+import lane_tests
 import mujoco
 import numpy as np
 import pytest
 from models import WATCHED
 
 import mjx_lite as mjx
-from mjx_lite.constraint import jacobian
+from mjx_lite.constraint import coupled, jacobian
+from mjx_lite.ops import lanes
 
 SCENES = pathlib.Path(__file__).parents[1] / "scenes"
 SHIPPED = pathlib.Path(mjx.__file__).parent / "models" / "humanoid.xml"
@@ -68,7 +70,7 @@ def test_contacts_that_push_one_after_the_other(pushing, capacity):
   a = jnp.asarray(a + a.swapaxes(1, 2))
   basis, cdof = (jnp.asarray(rng.normal(size=s)) for s in ((nside, 3, 6, 4), (m.nv, 6, 4)))
   body = jnp.asarray(rng.integers(m.nbody, size=(nside, 4)).astype(np.int32)) if capacity else None
-  functions, upper = (jacobian._sum_of_pushing, jacobian._sum_of_all), np.triu_indices(m.nv)
+  functions, upper = (coupled.sum_of_pushing, coupled.sum_of_all), np.triu_indices(m.nv)
   found, expected = (jax.jit(lambda *x, f=f: f(p, *x)[upper])(a, basis, body, cdof) for f in functions)
   np.testing.assert_allclose(found, expected, rtol=0, atol=1e-12)
   if pushing != [0, 3, 4]:  # one derivative of each kind tells
@@ -78,3 +80,25 @@ def test_contacts_that_push_one_after_the_other(pushing, capacity):
     for f in functions
   )
   jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=0, atol=1e-10), found, expected)
+
+
+def test_contacts_of_bodies_of_several_trees_in_a_kernel():
+  """The curvature slot by slot is that of all slots at once: of one tree's bodies, of two trees, and with the world."""
+  trees = "".join(
+    f"""<body pos="{x} 0 0"><freejoint/><geom size=".1"/><body><joint axis="0 1 0"/><geom size=".1" pos=".2 0 0"/>
+      <body><joint axis="1 0 0"/><geom size=".1" pos=".4 0 0"/></body></body></body>"""
+    for x in range(5)
+  )  # 40 dofs: more than one integer has bits
+  m = mjx.put_model(mujoco.MjModel.from_xml_string(f"<mujoco><worldbody>{trees}</worldbody></mujoco>"), ncon_max=12)
+  p, worlds, rng = m.plan.contact.coupling, 5, np.random.default_rng(0)
+  body = rng.integers(m.nbody, size=(2 * 12, worlds)).astype(np.int32)
+  a = rng.normal(size=(12, 3, 3, worlds)) * (rng.random((12, 1, 1, worlds)) < 0.6)
+  about = rng.normal(size=(12, m.nbody, 3, 6, worlds))  # the motion of a contact point, about the root of a tree
+  root = np.asarray(m.body_rootid)[body]
+  side = np.tile(np.arange(12), 2)
+  basis = about[side[:, None], root, :, :, np.arange(worlds)].transpose(0, 2, 3, 1)
+  x = a + a.swapaxes(1, 2), basis, body, rng.normal(size=(m.nv, 6, worlds))
+  upper = np.triu_indices(m.nv)
+  with lanes.packed():
+    (found,) = lane_tests.run(lambda *x: coupled.sum_of_pushing(p, *x)[upper], *x)
+  np.testing.assert_allclose(found, coupled.sum_of_all(p, *map(jnp.asarray, x))[upper], rtol=0, atol=1e-11)

@@ -170,14 +170,9 @@ class _Single(NamedTuple):
 def _nearest(a: support.ConvexShape, b: support.ConvexShape, margin: jax.Array, iterations: int) -> _Single:
   """Compute the nearest points of two shapes where they are within the margin; elsewhere the distance is `NO_CONTACT`."""
 
-  def look(lanes, effort):
-    asked, searches = effort > 0, effort > 1
-    ca, cb = support.take_lanes(a, lanes), support.take_lanes(b, lanes)
-    limit = margin if lanes is None else lanes.take(margin)
-    found = gjk.find(ca, cb, limit + ca.radius + cb.radius, iterations, asked, searches)
+  def make(ca, cb, limit, found, asked):
     w = witness.witness(ca, cb, found, asked)
-    dist = w.dist - ca.radius - cb.radius
-    dist = only_where(~found.far & (dist < limit), dist)
+    dist = only_where(~found.far & (w.dist < limit), w.dist - ca.radius - cb.radius)
     first = jnp.argmax(found.on, axis=1)[:, None] == np.arange(3)[:, None]
 
     def used(index):  # unused vertices repeat the first used vertex
@@ -186,9 +181,10 @@ def _nearest(a: support.ConvexShape, b: support.ConvexShape, margin: jax.Array, 
     surface = w.point + ca.radius[:, None] * w.normal
     return _Single(
       dist=dist, point=surface, normal=w.normal, index_a=used(found.index_a), index_b=used(found.index_b), lost=w.lost
-    ), jnp.where(effort > 0, found.unsure, ~found.far)
+    )
 
-  wanted = gjk.near(a, b, margin + a.radius + b.radius)
+  reach = margin + a.radius + b.radius
+  wanted = gjk.near(a, b, reach)
   zero = jnp.zeros((len(wanted), 3, wanted.shape[1]), a.pos.dtype)
   away, index = zero + np.array([0, 0, 1])[:, None].astype(zero.dtype), jnp.zeros(zero.shape, jnp.int32)
   nothing = _Single(
@@ -199,7 +195,7 @@ def _nearest(a: support.ConvexShape, b: support.ConvexShape, margin: jax.Array, 
     index_b=index,
     lost=jnp.zeros(wanted.shape, bool),
   )
-  return map_where(wanted, look, nothing, sift=True)
+  return gjk.rows_of(wanted, a, b, reach, iterations, make, nothing)
 
 
 def _further(q: _Chosen, a: Shape, b: Shape, single: _Single, margin: jax.Array) -> manifold.Manifold:

@@ -15,7 +15,8 @@ for a smaller depth. If there is one, the loop restarts above that point of the 
 Tests: tests/collision/test_convex.py, tests/collision/test_shortest_way.py.
 """
 
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -24,8 +25,7 @@ from mjx_lite.collision.convex import boxes, iteration, shortest, support
 from mjx_lite.collision.convex.iteration import Problem, State
 from mjx_lite.collision.convex.support import ConvexShape
 from mjx_lite.math import safe, vector
-from mjx_lite.ops import linear
-from mjx_lite.ops.lanes import search
+from mjx_lite.ops import lanes, linear
 from mjx_lite.ops.rows import each
 from mjx_lite.ops.select import over
 
@@ -45,7 +45,6 @@ class Features(NamedTuple):
     dist: (P, W) distance, negative where the shapes overlap [m].
     size: (P, W) upper bound of the size of Y [m].
     lost: (P, W) whether the search ran out of iterations or rounds while the error might exceed `DOUBT` times the size.
-    unsure: (P, W) whether there may be a smaller depth, which was not searched for.
   """
 
   normal: jax.Array
@@ -60,7 +59,6 @@ class Features(NamedTuple):
   dist: jax.Array
   size: jax.Array
   lost: jax.Array
-  unsure: jax.Array
 
 
 def near(a: ConvexShape, b: ConvexShape, reach: jax.Array) -> jax.Array:
@@ -73,10 +71,86 @@ def near(a: ConvexShape, b: ConvexShape, reach: jax.Array) -> jax.Array:
   return each(lambda row: boxes.separation(*row), (offset, rotation, half_a, half_b)) <= reach + slack
 
 
-def find(
-  a: ConvexShape, b: ConvexShape, reach: jax.Array, iterations: int, asked: jax.Array | bool = True,
-  searches: jax.Array | bool = True,
-) -> Features:  # fmt: skip
+def rows_of(
+  wanted: jax.Array, a: ConvexShape, b: ConvexShape, reach: jax.Array, iterations: int, make: Callable[..., Any], default: Any
+) -> Any:
+  """Return rows (P, ..., W) made of the nearest features of the wanted pairs, and equal to `default` elsewhere.
+
+  Args:
+    wanted: (P, W) mask of the pairs.
+    a, b, reach, iterations: as in `find`.
+    make: function of some of the shapes and their reach, with a lane in place of a world, their features, and `asked` of
+      `find`. It returns their rows.
+    default: the other rows; those of shapes that are far from each other.
+  """
+  if lanes.packs() and len(wanted) > 1:
+    return _in_rounds(wanted, a, b, reach, iterations, make, default)
+
+  def look(at, asked):
+    some = support.take_lanes(a, at), support.take_lanes(b, at), reach if at is None else at.take(reach)
+    found = find(*some, iterations, asked)
+    return make(*some, found, asked), ~found.far
+
+  return lanes.map_where(wanted, look, default, sift=True)
+
+
+class _Start(NamedTuple):
+  """Where a search starts (`shortest.Known`), for P pairs: arrays (P, ..., W). The last ones are `rotation` and `position` of
+  `Problem`."""
+
+  normal: jax.Array
+  depth: jax.Array
+  size: jax.Array
+  tolerance: jax.Array
+  rotation: jax.Array
+  position: jax.Array
+
+  def known(self, row: jax.Array, world: jax.Array) -> shortest.Known:
+    """Return the start of one pair in one world."""
+    return shortest.Known(*(support.entry(x, row, world)[0, ..., 0] for x in self[:4]))
+
+  def furthest(self, a: ConvexShape, b: ConvexShape, *at: jax.Array) -> Callable[[jax.Array], jax.Array]:
+    """Return the support function of Y for the shapes, the pair `at[0]` in the world `at[1]`."""
+    rotation, position = (support.entry(x, *at) for x in (self.rotation, self.position))
+    return lambda direction: iteration.support_of_difference(a, b, rotation, position, direction[None])[0][0]
+
+
+def _in_rounds(
+  wanted: jax.Array, a: ConvexShape, b: ConvexShape, reach: jax.Array, iterations: int, make: Callable[..., Any], default: Any
+) -> Any:
+  """Return rows as `rows_of` does, in a kernel: rows of all wanted pairs, then the searches, then the rows of those again."""
+  a, b = iteration.without_gradient(a), iteration.without_gradient(b)
+  zero = jnp.zeros((len(wanted), 3, 1), a.pos.dtype)
+  number, no = zero[:, 0], jnp.zeros(wanted.shape, bool)
+  nothing = shortest.Exit(zero, number, no, no)
+  start = _Start(zero, number, number, number, zero[:, None] + jnp.zeros((3, 1, 1), zero.dtype), zero)
+
+  def one_round(state):
+    again, rows, wanted, exit_ = state
+
+    def one(item):
+      at = lanes.row(item)
+      ca, cb, limit = support.take_lanes(a, at), support.take_lanes(b, at), at.take(reach)
+      p, found = iteration.problem(ca, cb, limit, iterations), jax.tree.map(at.take, exit_)
+      first = iteration.start_above(p, found.normal, found.depth), iteration.start(p)
+      s = _settled(p, jax.tree.map(lambda x, y: jnp.where(again, x, y), *first), True)
+      searches, start = _start(p, s, True)
+      searched = jnp.broadcast_to(again, searches.shape)
+      return make(ca, cb, limit, _features(ca, cb, p, s, found, searched), True), start, searches & ~again
+
+    rows, begin, searches = lanes.in_queue(wanted, one, (rows, start, no))
+
+    def furthest(*at):
+      return begin.furthest(*(support.laid_out(support.one(x, *at)) for x in (a, b)), *at)
+
+    return jnp.bool_(True), rows, searches, lanes.search(searches, shortest.search(furthest, begin.known), nothing)
+
+  rows = jax.tree.map(lambda x: jnp.broadcast_to(x, (len(wanted), *x.shape[1:])), default)
+  state = jnp.bool_(False), rows, wanted, nothing
+  return jax.lax.while_loop(lambda s: ~s[0] | jnp.any(s[2]), one_round, state)[1]
+
+
+def find(a: ConvexShape, b: ConvexShape, reach: jax.Array, iterations: int, asked: jax.Array | bool = True) -> Features:
   """Find the nearest features of two shapes.
 
   Args:
@@ -84,33 +158,55 @@ def find(
     reach: (P, W or 1) distance of the shapes above which the result is not needed [m].
     iterations: maximum number of GJK iterations for one target.
     asked: () whether depth and features of overlapping shapes are needed; if not, only `overlap` is.
-    searches: () whether a smaller depth is searched for where there may be one; if not, the result is `unsure` there.
   """
   p = iteration.problem(a, b, reach, iterations)
-  start = iteration.start(p)
-  no = start.done
+  first = iteration.start(p)
+  no = first.done
 
-  def continues(s: State) -> jax.Array:
-    return jnp.any(~s.done & (asked | ~s.overlap))
+  def leave_elsewhere(s):
+    searches, start = _start(p, s, asked)
 
-  def settle(s: State) -> State:
-    return jax.lax.while_loop(
-      lambda c: continues(c[0]) & (c[1] < 6 * iterations), lambda c: (iteration.iterate(p, c[0]), c[1] + 1), (s, jnp.int32(0))
-    )[0]
+    def furthest(*at):
+      return start.furthest(support.one(p.a, *at), support.one(p.b, *at), *at)
+
+    nothing = shortest.Exit(s.normal, start.depth, no, no)
+    found = lanes.search(searches, shortest.search(furthest, start.known), nothing)
+    new = iteration.restarted(p, s, found.normal, found.depth)
+    return jax.tree.map(lambda old, x: jnp.where(over(found.better, x.ndim), x, old), s, new), found, searches
 
   def pass_(c):
-    s, exit_, wanted, k = c
-    s = settle(s)
-    return *jax.lax.cond(k == 0, lambda: _leave_elsewhere(p, s, asked, searches, no), lambda: (s, exit_, wanted)), k + 1
+    s, found, searches, k = c
+    s = _settled(p, s, asked)
+    return *jax.lax.cond(k == 0, lambda: leave_elsewhere(s), lambda: (s, found, searches)), k + 1
 
   # one loop of two passes around the search, so that `iteration.iterate` is compiled once
-  exit_ = shortest.Exit(p.away, p.away[:, 0], no, no)
-  s, exit_, wanted, _ = jax.lax.while_loop(lambda c: continues(c[0]) & (c[3] < 2), pass_, (start, exit_, no, jnp.int32(0)))
+  state = first, shortest.Exit(p.away, p.away[:, 0], no, no), no, jnp.int32(0)
+  s, found, searches, _ = jax.lax.while_loop(lambda c: _continues(c[0], asked) & (c[3] < 2), pass_, state)
+  return _features(a, b, p, s, found, searches, asked)
+
+
+def _continues(s: State, asked: jax.Array | bool) -> jax.Array:
+  return jnp.any(~s.done & (asked | ~s.overlap))
+
+
+def _settled(p: Problem, s: State, asked: jax.Array | bool) -> State:
+  """Return the state at the end of the iterations."""
+  return jax.lax.while_loop(
+    lambda c: _continues(c[0], asked) & (c[1] < 6 * p.iterations),
+    lambda c: (iteration.iterate(p, c[0]), c[1] + 1),
+    (s, jnp.int32(0)),
+  )[0]
+
+
+def _features(
+  a: ConvexShape, b: ConvexShape, p: Problem, s: State, found: shortest.Exit, searched: jax.Array,
+  asked: jax.Array | bool = True,
+) -> Features:  # fmt: skip
+  """Return the features of a last state, and of the results of the searches where `searched` (P, W) is true."""
   # rounding may turn the normal that the loop finds, and for curved shapes the loop ends early: keep the normal of the search
-  normal = jnp.where(exit_.better[:, None], exit_.normal, s.normal)
-  searched, unsure = wanted & searches, wanted & ~jnp.asarray(searches)
-  lost = jnp.where(searched, exit_.unproved, s.lost | ~s.done & (asked | ~s.overlap))
-  dist = jnp.where(s.overlap, -jnp.where(searched, exit_.depth, _height(s)), safe.norm(s.v))
+  normal = jnp.where((searched & found.better)[:, None], found.normal, s.normal)
+  lost = jnp.where(searched, found.unproved, s.lost | ~s.done & (asked | ~s.overlap))
+  dist = jnp.where(s.overlap, -jnp.where(searched, found.depth, _height(s)), safe.norm(s.v))
   return Features(
     normal=normal,
     on=s.on,
@@ -124,7 +220,6 @@ def find(
     dist=dist,
     size=p.size + 0 * dist,
     lost=lost,
-    unsure=unsure,
   )
 
 
@@ -133,49 +228,14 @@ def _height(s: State) -> jax.Array:
   return linear.materialize(jnp.max(jnp.where(s.on, vector.dot(s.y, s.normal[:, None]), -jnp.inf), axis=1))
 
 
-def _leave_elsewhere(
-  p: Problem, s: State, asked: jax.Array | bool, searches: jax.Array | bool, no: jax.Array
-) -> tuple[State, shortest.Exit, jax.Array]:
-  """Restart where the boundary of Y is nearer to the origin.
-
-  Args:
-    p: the problem.
-    s: state after the first pass.
-    asked, searches: () as in `find`.
-    no: (P, W) False.
-
-  Returns:
-    the state, the results of the searches, and a mask (P, W) of the searches, made or not.
-  """
-
-  def support_of(*at):
-    a, b = support.one(p.a, *at), support.one(p.b, *at)
-    rotation, position = support.entry(p.rotation, *at), support.entry(p.position, *at)
-    return lambda direction: iteration.support_of_difference(a, b, rotation, position, direction[None])[0][0]
-
-  def known(*numbers):
-    return lambda *at: shortest.Known(*(support.entry(x, *at)[0, ..., 0] for x in numbers))
-
+def _start(p: Problem, s: State, asked: jax.Array | bool) -> tuple[jax.Array, _Start]:
+  """Return a mask (P, W) of the pairs for which a smaller depth is searched, after the first iterations, and the start of the
+  searches."""
   depth = _height(s)
   exact, curved = (x[depth.dtype.itemsize] * p.size for x in (shortest.SHORTER, shortest.CURVED))
   tolerance = jnp.where(over(p.polytopes, 2), exact, curved) + 0 * depth
-  wanted = s.overlap & ~s.far & asked & (depth > tolerance) & ~_is_shortest(p, s, depth, p.support(-s.normal)[0], tolerance)
-  nothing = shortest.Exit(s.normal, depth, no, no)
-  exit_ = search(wanted & searches, shortest.search(support_of, known(s.normal, depth, p.size + 0 * depth, tolerance)), nothing)
-  # the target is near the boundary, and the first foot is final
-  target = (exit_.depth + p.least)[:, None] * exit_.normal
-  first = iteration.first_max(jnp.where(s.on, vector.dot(s.y, exit_.normal[:, None]), -jnp.inf)) & s.on
-  back = jnp.sum(jnp.where(first[:, :, None], s.y, 0), axis=1) - target
-  new = s._replace(
-    on=first,
-    v=back,
-    target=target,
-    normal=exit_.normal,
-    placements=iteration.PLACEMENTS + 0 * s.placements,
-    done=no,
-    niter=0 * s.niter,
-  )
-  return jax.tree.map(lambda old, x: jnp.where(over(exit_.better, x.ndim), x, old), s, new), exit_, wanted
+  searches = s.overlap & ~s.far & asked & (depth > tolerance) & ~_is_shortest(p, s, depth, p.support(-s.normal)[0], tolerance)
+  return searches, _Start(s.normal, depth, p.size + 0 * depth, tolerance, p.rotation, p.position)
 
 
 def _is_shortest(p: Problem, s: State, depth: jax.Array, below: jax.Array, tolerance: jax.Array) -> jax.Array:

@@ -170,6 +170,28 @@ def start(p: Problem) -> State:
   )
 
 
+def restarted(p: Problem, s: State, normal: jax.Array, depth: jax.Array) -> State:
+  """Return a state that starts at the vertex of its simplex that is farthest along a normal (P, 3, W).
+
+  The target is above the boundary of Y, `depth` (P, W) away along the normal. It is near the boundary: the first foot is final.
+  """
+  target = (depth + p.least)[:, None] * normal
+  first = first_max(jnp.where(s.on, vector.dot(s.y, normal[:, None]), -jnp.inf)) & s.on
+  back = jnp.sum(jnp.where(first[:, :, None], s.y, 0), axis=1) - target
+  placements, done = PLACEMENTS + 0 * s.placements, jnp.zeros_like(s.done)
+  return s._replace(on=first, v=back, target=target, normal=normal, placements=placements, done=done, niter=0 * s.niter)
+
+
+def start_above(p: Problem, normal: jax.Array, depth: jax.Array) -> State:
+  """Return a first state as `restarted` does: with the vertex of Y that is farthest along the normal. The origin is in Y."""
+  s = start(p)
+  at = p.support(normal)
+  vertex = [x[:, None] + jnp.zeros_like(old) for x, old in zip(at, (s.y, s.a, s.b, s.index_a, s.index_b), strict=True)]
+  fields = dict(zip(("y", "a", "b", "index_a", "index_b"), vertex, strict=True))
+  on, stage = s.on.at[:, 0].set(True), jnp.full_like(s.stage, _DESCEND)
+  return restarted(p, s._replace(**fields, on=on, stage=stage, overlap=~s.overlap), normal, depth)
+
+
 def iterate(p: Problem, s: State) -> State:
   """Take one step: find a better simplex for the target, decide whether this target is done, and choose the next target."""
   new, progress = _improve(p, s)

@@ -133,14 +133,14 @@ def _begin(directions: jax.Array, points: jax.Array, known: Known, at: tuple[jax
   first = _bounded(jnp.moveaxis(jnp.stack([directions, points])[:, :, _FIRST], 1, 2))
   dtype, columns = directions.dtype, lanes.columns(_COLUMNS)
 
-  def rows(x):
+  def rows(x, whole):
     x = x.reshape(*x.shape[:-1], -1, columns)
-    whole = jnp.full((*x.shape[:-2], _TRIANGLES // columns, columns), jnp.inf if x.dtype == dtype else 0, x.dtype)
     return whole.at[..., : x.shape[-2], :].set(x)
 
-  none = jnp.asarray(jnp.inf, dtype)
+  room, none = (_TRIANGLES // columns, columns), jnp.asarray(jnp.inf, dtype)
+  triangles = jax.tree.map(lambda x: rows(x, lanes.empty((*x.shape[:-1], *room), x.dtype)), first)
   s = _State(
-    triangles=jax.tree.map(rows, first),
+    triangles=triangles._replace(low=rows(first.low, jnp.full(room, none))),
     dropped=none,
     normal=directions[:, 0],
     depth=none,

@@ -18,7 +18,6 @@ from mjx_lite.collision.shapes import NO_CONTACT, Contacts, Shape, make_contacts
 from mjx_lite.math import vector
 from mjx_lite.model.enums import MAXCONPAIR
 from mjx_lite.ops import linear
-from mjx_lite.ops.lanes import map_where
 from mjx_lite.ops.select import join, rows
 
 CLOSED = ("sphere", "capsule")  # shapes with a closed form; a plan with such a shape has no other shapes
@@ -272,22 +271,20 @@ def _search(p: HFieldPlan, a: Shape, b: Shape, margin: jax.Array, near: _Under, 
   shapes = support.of_rows(shape, p.pair)
   reach = rows(margin, p.pair)
 
-  def look(lanes, effort):
-    asked = effort > 0
-    first, second = support.take_lanes(prisms, lanes), support.take_lanes(shapes, lanes)
-    limit = reach if lanes is None else lanes.take(reach)
-    found = gjk.find(first, second, limit + second.radius, iterations, asked, effort > 1)
+  def make(first, second, limit, found, asked):
     w = witness.witness(first, second, found, asked)
     dist = w.dist - second.radius
-    active = ~found.far & (dist < limit)
+    active = ~found.far & (w.dist < limit)
     pos = w.point + 0.5 * jnp.where(active, dist, 0)[:, None] * w.normal
     pos = first.pos + vector.mat_vec(first.mat, pos)
-    return (active, dist, pos, vector.mat_vec(first.mat, w.normal), w.lost), jnp.where(effort > 0, found.unsure, ~found.far)
+    return active, dist, pos, vector.mat_vec(first.mat, w.normal), w.lost
 
-  wanted = near.exists & gjk.near(prisms, shapes, reach + shapes.radius)
+  limit = reach + shapes.radius
+  wanted = near.exists & gjk.near(prisms, shapes, limit)
   zero = jnp.zeros_like(prisms.pos)
   no = jnp.zeros(wanted.shape, bool)
-  return map_where(wanted, look, (no, jnp.full_like(zero[:, 0], NO_CONTACT), zero, zero + 1, no), sift=True)
+  nothing = no, jnp.full_like(zero[:, 0], NO_CONTACT), zero, zero + 1, no
+  return gjk.rows_of(wanted, prisms, shapes, limit, iterations, make, nothing)
 
 
 def _prisms(p: HFieldPlan, a: Shape, near: _Under) -> ConvexShape:

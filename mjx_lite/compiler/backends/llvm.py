@@ -20,13 +20,13 @@ Source: LLVM Language Reference Manual; XLA's FFI, whose binary interface XLA pr
 """
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
-from mjx_lite.compiler import workarounds
+from mjx_lite.compiler import liveness, workarounds
 from mjx_lite.compiler.backends import llvm_machine
 from mjx_lite.compiler.backends.llvm_destination import (
   Destination,
@@ -38,10 +38,12 @@ from mjx_lite.compiler.backends.llvm_destination import (
   InRow,
   InSlot,
   InState,
+  QueueSlots,
 )  # fmt: skip
 from mjx_lite.compiler.backends.llvm_entry import entry
 from mjx_lite.compiler.backends.llvm_function import Function
-from mjx_lite.compiler.backends.llvm_memory import Array, Memory, ShortLoop, block
+from mjx_lite.compiler.backends.llvm_memory import Memory, ShortLoop, block
+from mjx_lite.compiler.backends.llvm_state import State, parts_of_state
 from mjx_lite.compiler.kernels import probe, wide
 from mjx_lite.compiler.operations import Loop, Queue
 from mjx_lite.compiler.scalars import MAX_COMPARED, Program, Unsupported
@@ -110,7 +112,7 @@ def kernel(p: Program, sizes: Sequence[int], outs: Sequence[np.ndarray], lanes: 
   """
   memory = Memory(p, sizes, outs, lanes)
   roots = [root for b, x in enumerate(outs) for root in _results(p, b, x.ravel().tolist())]
-  w = _Writer(p, memory, p.alive(k for k, _ in roots))
+  w = _Writer(p, memory, liveness.alive(p, (k for x in outs for k in x.ravel().tolist())))
   w.run(roots, 0)
   return w.functions, entry(memory, w.calls), memory.size, memory.used
 
@@ -140,39 +142,6 @@ def _key(p: Program, sizes: Sequence[int], outs: Sequence[np.ndarray], lanes: in
   return repr((p.key(), list(sizes), [x.tolist() for x in outs], lanes, block(p), _PART, _MAX_OPERATIONS))
 
 
-def _arrays(p: Program, loop: Loop) -> list[Array]:
-  """Return the arrays in a loop's state that are written in place."""
-  columns: dict[Any, dict[int, list[int]]] = {}  # by writes: the numbers of the state that have a position
-  for i, (k, param) in enumerate(zip(loop.last, loop.params, strict=True)):
-    writes: list[Any] = []
-    position: Any = p.payload.get(k)
-    while p.op[k] == "put" and p.payload[k] == position:
-      writes.append(p.args[k][1:])
-      k = p.args[k][0]
-    if k == param and writes:
-      columns.setdefault((tuple(writes[::-1]), p.kind[param]), {}).setdefault(position, []).append(i)
-  found = []
-  for (writes, _), positions in columns.items():
-    count = len(positions.get(0, ()))
-    if not count or any(len(positions.get(j, ())) != count for j in range(max(positions) + 1)):
-      continue
-    for column in zip(*(positions[j] for j in range(len(positions))), strict=True):
-      numbers = [int(i) for i in column]
-      step = numbers[1] - numbers[0] if len(numbers) > 1 else 1
-      if step > 0 and numbers == list(range(numbers[0], numbers[0] + step * len(numbers), step)):
-        found.append(Array(numbers[0], step, len(numbers), tuple(writes)))
-  return found
-
-
-def _parts_of_state(p: Program, loop: Loop) -> tuple[list[Array], list[int], list[int]]:
-  """Return the arrays in a loop's state that are written in place, the indices of its other numbers that change, and what is
-  written: indices into arrays, and new numbers."""
-  arrays = _arrays(p, loop)
-  in_place = {i for a in arrays for i in a.indices}
-  changed = [i for i, a in enumerate(loop.last) if a != loop.params[i] and i not in in_place]
-  return arrays, changed, list(dict.fromkeys(x for a in arrays for pair in a.writes for x in pair))
-
-
 class _Step(NamedTuple):
   """The computation of a number, or, with a destination, the storing of a number that is computed already."""
 
@@ -189,11 +158,12 @@ class _Writer:
   """
 
   def __init__(self, p: Program, memory: Memory, alive: set[int]):
-    self.p, self.memory = p, memory
+    self.p, self.memory, self._alive = p, memory, alive
     self._read_after = {(p.args[k][0], p.payload[k]) for k in alive if p.op[k] == "after"}  # loop, index in its state
     self.functions: list[str] = []
     self.calls: list[str] = []
-    self._loops = self._operations = self._zeros = 0
+    self._readers = liveness.readers(p, alive)
+    self._loops = self._flags = self._operations = self._zeros = 0
     self._shorts: dict[int, ShortLoop | None] = {}
 
   def run(self, roots: Sequence[tuple[int, Destination]], depth: int) -> None:
@@ -250,7 +220,7 @@ class _Writer:
     """Return a loop as one within a function, None if it is too long; its slots have no meaning yet."""
     if k not in self._shorts:
       p, loop = self.p, self.p.payload[k]
-      arrays, changed, written = _parts_of_state(p, loop)
+      arrays, changed, written = parts_of_state(p, loop, self._alive)
       last = [*(loop.last[i] for i in changed), *written]
       condition, body = (
         [x.number for x in self._steps([(y, InSlot(0)) for y in roots], loop.depth) if x.destination is None]
@@ -262,7 +232,8 @@ class _Writer:
         p.op[x] in ("loop", "queue") or (p.op[x] == "table" and self._is_copied(x)) for x in inside
       )  # fmt: skip
       outside = p.reached((loop.proceeds, *last), loop.depth)[1]
-      self._shorts[k] = ShortLoop(0, condition, body, outside, arrays, changed, set()) if is_short else None
+      read = [i for i, a in enumerate(loop.params) if a in self._alive]
+      self._shorts[k] = ShortLoop(0, condition, body, outside, arrays, changed, read, set()) if is_short else None
     return self._shorts[k]
 
   def _place_short(self, k: int) -> None:
@@ -285,16 +256,21 @@ class _Writer:
         elif k not in seen and p.depth[k] >= depth and p.op[k] not in ("const", "load", "param"):
           seen.add(k)
           stack.append((k, True))
-          stack.extend((a, False) for a in p.args[k] if a not in seen)
+          stack.extend((a, False) for a in self._operands(k) if a not in seen)
       steps.append(_Step(root, destination))
     return steps
 
   def _read(self, step: _Step) -> list[int]:
     """Return what a step reads: its operands; in place of a table that needs no copy, the table's numbers; and their loops."""
     p, read = self.p, []
-    for a in p.args[step.number] if step.destination is None else (step.number,):
+    for a in self._operands(step.number) if step.destination is None else (step.number,):
       read += p.args[a] if p.op[a] == "table" and not self._is_copied(a) else [a]
     return read + [p.args[a][0] for a in read if p.op[a] == "after"]
+
+  def _operands(self, k: int) -> Sequence[int]:
+    """Return the operands of a number; those of a loop and of a queue only as far as something reads what they become."""
+    operands = self.p.args[k]
+    return [a for a in operands if a in self._alive] if self.p.op[k] in ("loop", "queue") else operands
 
   def _is_copied(self, table: int) -> bool:
     """Return whether a table's numbers are stored in slots of its own."""
@@ -306,88 +282,107 @@ class _Writer:
     Numbers that are the same in all lanes go on in all lanes. Arrays that are written at an index are written in place.
     """
     loop: Loop = self.p.payload[k]
-    slot = self.memory.slot
-    arrays, changed, written = _parts_of_state(self.p, loop)
-    slot[k] = first = self.memory.new_slots(len(loop.params))
+    self.memory.slot[k] = first = self.memory.new_slots(len(loop.params))
     with self.memory.loop():
-      self._iterations(k, loop, first, arrays, changed, written)
+      state = self._state(loop, first)
+      uniform = self._find_uniform(k, state.changed)
+      self._loops += 1
+      n = self._loops
+      self._start([(first + i, a) for i, a in enumerate(loop.first) if loop.params[i] in self._alive])
+      self._turn(n, loop, state, uniform)
 
-  def _iterations(
-    self, k: int, loop: Loop, first: int, arrays: Sequence[Array], changed: Sequence[int], written: Sequence[int]
-  ) -> None:
-    """Write the code of a loop.
+  def _state(self, loop: Loop, first: int) -> State:
+    """Give the state of a loop its slots, from the slot `first` on, and slots to its new numbers."""
+    parts = parts_of_state(self.p, loop, self._alive)
+    self.memory.slot.update((a, first + i) for i, a in enumerate(loop.params))
+    new, proceeds = map(self.memory.new_slots, (len(parts[1]) + len(parts[2]), 1))
+    return State(first, *parts, new, proceeds)
+
+  def _turn(self, n: int, loop: Loop, s: State, uniform: set[int], queue: QueueSlots | None = None) -> None:
+    """Write the code of a loop whose state has its first numbers.
 
     Args:
-      k: number of the loop.
+      n: number for labels.
       loop: the loop.
-      first: slot of its state.
-      arrays: arrays in its state that are written in place.
-      changed: indices of the other numbers of its state that change.
-      written: indices into arrays, and numbers that are written there.
+      s: slots of its state.
+      uniform: indices of the numbers of its state that are the same in all lanes.
+      queue: the queue of which the loop is the search.
     """
-    slot = self.memory.slot
-    new, proceeds = map(self.memory.new_slots, (len(changed) + len(written), 1))
-    slot.update((a, first + i) for i, a in enumerate(loop.params))
-    uniform = self._find_uniform(k, changed)
-    self._loops += 1
-    n = self._loops
-    self._start(loop.first, first)
     self.calls += [f"br label %loop{n}", f"loop{n}:"]
-    self.run([(loop.proceeds, InCondition(proceeds))], loop.depth)
-    self.calls += [
-      f"%any{n} = load i32, ptr %flag", f"%is{n} = icmp ne i32 %any{n}, 0",
-      f"br i1 %is{n}, label %turn{n}, label %done{n}", f"turn{n}:",
-    ]  # fmt: skip
-    # the new state waits in other slots until all of it is computed
-    waiting = {x: new + len(changed) + j for j, x in enumerate(written)}
-    roots = [(loop.last[i], InSlot(new + j)) for j, i in enumerate(changed)]
+    self.run([(loop.proceeds, InCondition(s.proceeds, queue))], loop.depth)
+    self._branch(f"turn{n}", f"done{n}")
+    # the new state waits in other slots until all of it is computed, unless nothing else reads the old one
+    waiting = {x: s.new + len(s.changed) + j for j, x in enumerate(s.written)}
+    roots: list[tuple[int, Destination]] = []
+    steps = []
+    for j, i in enumerate(s.changed):
+      param, last, proceeds = loop.params[i], loop.last[i], None if i in uniform else s.proceeds
+      if self._readers[param] == 1 and param in self.p.args[last]:
+        roots.append((last, InState(s.first + i, None, proceeds)))
+      else:
+        roots.append((last, InSlot(s.new + j)))
+        steps.append(_Step(param, InState(s.first + i, s.new + j, proceeds)))
     self.run([*roots, *((x, InSlot(at)) for x, at in waiting.items())], loop.depth)
-    steps = [
-      _Step(loop.params[i], InState(first + i, new + j, None if i in uniform else proceeds)) for j, i in enumerate(changed)
-    ]
-    for a in arrays:
+    for a in s.arrays:
       for index, x in a.writes:
-        to = InArray(first + a.first, a.step, a.size, waiting[index], waiting[x], proceeds, self.memory.is_uniform(index))
+        is_uniform = self.memory.is_uniform(index)
+        to = InArray(s.first + a.first, a.step, a.size, waiting[index], waiting[x], s.proceeds, is_uniform)
         steps.append(_Step(loop.params[a.first], to))
     self._in_functions(steps)
     self.calls += [f"br label %loop{n}", f"done{n}:"]
 
+  def _branch(self, yes: str, no: str) -> None:
+    """Write a branch by `%flag` to two labels, of which the first one follows."""
+    self._flags += 1
+    k = self._flags
+    self.calls += [f"%any{k} = load i32, ptr %flag", f"%is{k} = icmp ne i32 %any{k}, 0",
+                   f"br i1 %is{k}, label %{yes}, label %{no}", f"{yes}:"]  # fmt: skip
+
   def _queue(self, k: int) -> None:
-    """Write a queue: the list of wanted items of all worlds, and a loop that takes as many of them as lanes at a time."""
+    """Write a queue: the list of wanted items of all worlds, and a loop over as many of them as lanes at a time.
+
+    Lanes take their items from the list. If each item has a search, a lane whose search has ended takes the next item.
+    """
     p, memory = self.p, self.memory
     queue: Queue = p.payload[k]
     number, width = len(queue.wanted), len(queue.last)
     memory.slot[k] = first = memory.new_slots(number * width)
     with memory.loop():
-      self._rounds(queue, first)
+      q = QueueSlots(memory.new_slots(number + 1), *(memory.new_slots(1) for _ in QueueSlots._fields[1:]))
+      memory.slot[queue.item] = q.item
+      self._loops += 1
+      n = self._loops
+      read = [i for i in range(number * width) if (k, i) in self._read_after]
+      self._start([(first + i, queue.first[i]) for i in read])
+      self._start([(x, p.const(0, "i")) for x in (q.total, q.begun, q.active)])
+      self._in_functions([_Step(a, InQueue(q, i)) for i, a in enumerate(queue.wanted)])
+      self._short_function(lambda f: f.end_list(q))
+      self._branch(f"queue{n}", f"empty{n}")
+      self._short_function(lambda f: f.refill(q))
+      around, memory.queue = memory.queue, (queue.depth, q.lane)
+      ended = q.active if queue.search is None else self._search(queue.search, q, n)
+      columns = [j for j in range(width) if any(i % width == j for i in read)]
+      new = memory.new_slots(len(columns))
+      self.run([(queue.last[j], InSlot(new + i)) for i, j in enumerate(columns)], queue.depth)
+      self._in_functions([_Step(queue.last[j], InRow(first + j, width, q.item, new + i, ended)) for i, j in enumerate(columns)])
+      memory.queue = around
+      self._short_function(lambda f: f.leave(q, ended))
+      self._branch(f"more{n}", f"empty{n}")
+      self.calls += [f"br label %queue{n}", f"empty{n}:"]
 
-  def _rounds(self, queue: Queue, first: int) -> None:
-    """Write the code of a queue, whose rows are in the slots from `first` on."""
-    p, memory, number, width = self.p, self.memory, len(queue.wanted), len(queue.last)
-    new, items = map(memory.new_slots, (width, number))
-    count, item, lane, active = map(memory.new_slots, (2, 1, 1, 1))
-    begun = count + 1
-    memory.slot[queue.item] = item
-    self._loops += 1
-    n = self._loops
-    self._start(queue.first, first)
-    self._start([p.const(0, "i")] * 2, count)
-    self._in_functions([_Step(a, InQueue(items, count, i)) for i, a in enumerate(queue.wanted)])
-    at = [
-      f"%at{n}_{i} = getelementptr i8, ptr %own, i64 {memory.word * memory.lanes * x}" for i, x in enumerate((count, begun))
-    ]
-    self.calls += [
-      *at, f"br label %queue{n}", f"queue{n}:", f"%count{n} = load i32, ptr %at{n}_0", f"%begun{n} = load i32, ptr %at{n}_1",
-      f"%is{n} = icmp slt i32 %begun{n}, %count{n}", f"br i1 %is{n}, label %turn{n}, label %done{n}", f"turn{n}:",
-    ]  # fmt: skip
-    function = Function(p, memory)
-    function.next_items(items, count, begun, (item, lane, active))
-    self._add(function)
-    around, memory.queue = memory.queue, (queue.depth, lane)
-    self.run([(x, InSlot(new + j)) for j, x in enumerate(queue.last)], queue.depth)
-    self._in_functions([_Step(x, InRow(first + j, width, item, new + j, active)) for j, x in enumerate(queue.last)])
-    memory.queue = around
-    self.calls += [f"br label %queue{n}", f"done{n}:"]
+  def _search(self, loop: Loop, q: QueueSlots, n: int) -> int:
+    """Write the searches of a queue until some of them have ended; return the slot of the mask of those."""
+    memory = self.memory
+    s = self._state(loop, memory.new_slots(len(loop.params)))
+    used = [i for i, a in enumerate(loop.params) if a in self._alive and loop.first[i] not in self.p.unset]
+    numbers = list(dict.fromkeys(loop.first[i] for i in used))
+    new, ended = memory.new_slots(len(numbers)), memory.new_slots(1)
+    at = {a: new + j for j, a in enumerate(numbers)}
+    self.run([(a, InSlot(x)) for a, x in at.items()], loop.depth)
+    self._in_functions([_Step(loop.params[i], InState(s.first + i, at[loop.first[i]], q.free)) for i in used])
+    self._turn(n, loop, s, set(), q)
+    self._short_function(lambda f: f.end_of_search(q, s.proceeds, ended))
+    return ended
 
   def _find_uniform(self, k: int, changed: Sequence[int]) -> set[int]:
     """Return the indices, out of `changed`, of the numbers of a loop's state that are the same in all lanes.
@@ -404,23 +399,24 @@ class _Writer:
         return found
       found -= wrong
 
-  def _start(self, numbers: Sequence[int], slot: int) -> None:
-    """Write code that stores numbers in consecutive slots. Long runs of zeros are set together."""
+  def _start(self, numbers: Sequence[tuple[int, int]]) -> None:
+    """Write code that stores numbers in slots, given as pairs (slot, number). Long runs of zeros are set together."""
     p, steps, k = self.p, [], 0
+    numbers = [(at, a) for at, a in numbers if a not in p.unset]
     while k < len(numbers):
-      end = k + 1
-      is_zero = p.op[numbers[k]] == "const" and not any(np.float64(p.payload[numbers[k]]).tobytes())
-      while is_zero and end < len(numbers) and p.op[numbers[end]] == "const" and numbers[end] == numbers[k]:
+      (slot, a), end = numbers[k], k + 1
+      is_zero = p.op[a] == "const" and not any(np.float64(p.payload[a]).tobytes())
+      while is_zero and end < len(numbers) and numbers[end] == (slot + end - k, a):
         end += 1
       if end - k >= _RUN:
         size = self.memory.word * self.memory.lanes
         self._zeros += 1
         self.calls += [
-          f"%zeros{self._zeros} = getelementptr i8, ptr %own, i64 {size * (slot + k)}",
+          f"%zeros{self._zeros} = getelementptr i8, ptr %own, i64 {size * slot}",
           f"call void @llvm.memset.p0.i64(ptr %zeros{self._zeros}, i8 0, i64 {size * (end - k)}, i1 false)",
         ]
       else:
-        steps += [_Step(numbers[i], InSlot(slot + i)) for i in range(k, end)]
+        steps += [_Step(x, InSlot(at)) for at, x in numbers[k:end]]
       k = end
     self._in_functions(steps)
 
@@ -435,6 +431,12 @@ class _Writer:
         function.make(k)
       else:
         function.store(k, destination)
+    self._add(function)
+
+  def _short_function(self, write: Callable[[Function], None]) -> None:
+    """Write a function of its own for what `write` writes."""
+    function = Function(self.p, self.memory)
+    write(function)
     self._add(function)
 
   def _add(self, function: Function) -> None:

@@ -13,20 +13,24 @@ class InSlot(NamedTuple):
 
 
 class InState(NamedTuple):
-  """A destination: the slot of a loop's state, from the slot `new`, in the lanes in which the slot `proceeds` is true.
+  """A destination: the slot of a loop's state, in the lanes in which the slot `proceeds` is true; None for all lanes.
 
-  If `proceeds` is None, in all lanes.
+  The new number waits in the slot `new`; None for the number that is stored.
   """
 
   slot: int
-  new: int
+  new: int | None
   proceeds: int | None
 
 
 class InCondition(NamedTuple):
-  """A destination: a slot for a loop's condition, and `%flag`, whether the condition holds in some lane."""
+  """A destination: a slot for a loop's condition, and `%flag`, whether the condition holds in some lane.
+
+  For a search: whether it holds in more lanes with an item than those at which new searches start.
+  """
 
   slot: int
+  queue: "QueueSlots | None" = None
 
 
 class InResult(NamedTuple):
@@ -66,17 +70,35 @@ class InArray(NamedTuple):
   is_uniform: bool
 
 
+class QueueSlots(NamedTuple):
+  """Slots of a queue.
+
+  Attributes:
+    items: list of the wanted items of all lanes, followed by a slot of -1.
+    total, begun: number of entries of the list, and number of entries that lanes have taken.
+    item, lane: the item that each lane has, and the lane to which this item belongs.
+    active: mask of the lanes that have an item whose row is not computed yet.
+    free: mask of the lanes that had none before items were taken.
+  """
+
+  items: int
+  total: int
+  begun: int
+  item: int
+  lane: int
+  active: int
+  free: int
+
+
 class InQueue(NamedTuple):
   """A destination of a mask: the list of items of a queue, for one item of each world.
 
   Attributes:
-    items: slot of the list.
-    length: slot of the number of entries.
+    queue: slots of the queue.
     item: number of the item.
   """
 
-  items: int
-  length: int
+  queue: QueueSlots
   item: int
 
 
@@ -88,7 +110,7 @@ class InRow(NamedTuple):
     step: distance of rows, in slots.
     item: slot of the item.
     new: slot of the number to store.
-    active: slot of the mask of lanes that have an item.
+    active: slot of the mask of lanes whose rows are stored.
   """
 
   first: int

@@ -17,6 +17,7 @@ from mjx_lite.compiler.backends.llvm_destination import (
   InRow,
   InSlot,
   InState,
+  QueueSlots,
 )  # fmt: skip
 from mjx_lite.compiler.backends.llvm_memory import TYPES, Array, Memory, Rows, nbytes
 from mjx_lite.compiler.backends.llvm_operation import Code
@@ -130,10 +131,8 @@ class Function(Code):
     match destination:
       case InSlot(slot):
         self._store_slot(slot, self.get(k), kind)
-      case InState(slot, new_slot, None):
-        self._store_slot(slot, self._load_slot(new_slot, kind), kind)
-      case InState():
-        self._store_state(destination, kind)
+      case InState(slot, new, proceeds):
+        self._store_state(slot, self.get(k) if new is None else self._load_slot(new, kind), proceeds, kind)
       case InArray():
         self._store_in_array(destination, kind)
       case InResults():
@@ -145,10 +144,12 @@ class Function(Code):
         address = self._slot_address(first)
         number, mask = self._load_slot(new, kind), self._load_slot(active, "p")
         self._scatter(address, step, self._load_slot(item, "i"), number, kind, mask, self._lane(kind))
-      case InCondition(slot):
-        self._store_slot(slot, self.get(k), "p")
-        holds = self.new(f"call i1 @llvm.vector.reduce.or.v{self.lanes}i1({v['p']} {self.get(k)})")
-        self.lines.append(f"store i32 {self.new(f'zext i1 {holds} to i32')}, ptr %flag")
+      case InCondition(slot, queue):
+        holds = self.get(k)
+        if queue is not None:
+          holds = self.new(f"and {v['p']} {holds}, {self._load_slot(queue.active, 'p')}")
+        self._store_slot(slot, holds, "p")
+        self._store_flag(self._any(holds) if queue is None else self._is_full(holds, queue))
       case InResult(result, row):
         x, t = self.get(k), v[kind]
         if kind == "p":
@@ -157,14 +158,12 @@ class Function(Code):
         address = self._row(self.memory.written[result], row)
         self.lines.append(f"store {t} {x}, ptr {address}, align {nbytes(kind)}")
 
-  def _store_state(self, to: InState, kind: str) -> None:
+  def _store_state(self, slot: int, new: str, proceeds: int | None, kind: str) -> None:
     """Write a store of a loop's state in the lanes that proceed."""
-    assert to.proceeds is not None
-    kind = "i" if kind == "p" else kind
-    is_on, old, new = self._load_slot(to.proceeds, "p"), self._load_slot(to.slot, kind), self._load_slot(to.new, kind)
-    self._store_slot(
-      to.slot, self.new(f"select {self.vector['p']} {is_on}, {self.vector[kind]} {new}, {self.vector[kind]} {old}"), kind
-    )
+    if proceeds is not None:
+      v, old = self.vector, self._load_slot(slot, kind)
+      new = self.new(f"select {v['p']} {self._load_slot(proceeds, 'p')}, {v[kind]} {new}, {v[kind]} {old}")
+    self._store_slot(slot, new, kind)
 
   def _copy(self, slot: int, to: InResults, kind: str) -> None:
     """Write a loop that copies consecutive slots to consecutive rows of a result."""
@@ -249,41 +248,86 @@ class Function(Code):
     out = self.new(f"call {rows} {name}({pointers} {address}, i32 {size}, <{self.lanes} x i1> splat (i1 true), {rows} poison)")
     return self.new(f"icmp ne {rows} {out}, zeroinitializer") if kind == "p" else out
 
+  def _any(self, mask: str) -> str:
+    """Return whether a mask holds in some lane."""
+    return self.new(f"call i1 @llvm.vector.reduce.or.v{self.lanes}i1({self.vector['p']} {mask})")
+
+  def _counted(self, mask: str) -> str:
+    """Return the number of lanes in which a mask holds."""
+    v, integers = self.vector, self.vector["i"]
+    ones = self.new(f"zext {v['p']} {mask} to {integers}")
+    return self.new(f"call i32 @llvm.vector.reduce.add.v{self.lanes}i32({integers} {ones})")
+
+  def _store_flag(self, holds: str) -> None:
+    self.lines.append(f"store i32 {self.new(f'zext i1 {holds} to i32')}, ptr %flag")
+
+  # ----------------------------------------------------------------------------------------------------------- queues
+
   def _append(self, mask: str, to: InQueue) -> None:
     """Write code that appends an item of the worlds of a mask to a queue's list."""
     v, n, integers = self.vector, self.lanes, self.vector["i"]
-    count_at = self._slot_address(to.length)
+    count_at = self._slot_address(to.queue.total)
     count = self.new(f"load i32, ptr {count_at}")
-    end = self.new(f"getelementptr i32, ptr {self._slot_address(to.items)}, i32 {count}")
+    end = self.new(f"getelementptr i32, ptr {self._slot_address(to.queue.items)}, i32 {count}")
     items = ", ".join(f"i32 {to.item * n + i}" for i in range(n))
     self.lines.append(f"call void @llvm.masked.compressstore.v{n}i32({integers} <{items}>, ptr {end}, {v['p']} {mask})")
-    ones = self.new(f"zext {v['p']} {mask} to {integers}")
-    found = self.new(f"call i32 @llvm.vector.reduce.add.v{n}i32({integers} {ones})")
-    self.lines.append(f"store i32 {self.new(f'add i32 {count}, {found}')}, ptr {count_at}")
+    self.lines.append(f"store i32 {self.new(f'add i32 {count}, {self._counted(mask)}')}, ptr {count_at}")
 
-  def next_items(self, items: int, count: int, begun: int, slots: tuple[int, int, int]) -> None:
-    """Write code that takes the next items of a queue into the lanes.
+  def _set_items(self, q: QueueSlots, entries: str, where: str) -> None:
+    """Store the items, and their lanes, of entries of a queue's list in the lanes of a mask."""
+    n, integers, mask = self.lanes, self.vector["i"], self.vector["p"]
+    parts = (f"lshr {integers} {entries}, {self.constant(n.bit_length() - 1, 'i')}",
+             f"and {integers} {entries}, {self.constant(n - 1, 'i')}")  # fmt: skip
+    for slot, part in zip((q.item, q.lane), parts, strict=True):
+      x = self.new(f"select {mask} {where}, {integers} {self.new(part)}, {integers} {self._load_slot(slot, 'i')}")
+      self._store_slot(slot, x, "i")
 
-    Args:
-      items: slot of the list of items.
-      count: slot of the number of items.
-      begun: slot of the number of items that were taken before.
-      slots: slots of the item, of the lane to which the item belongs, and of the mask of lanes that have an item.
-    """
-    integers, n = self.vector["i"], self.lanes
-    first, most = (self._spread(self.new(f"load i32, ptr {self._slot_address(x)}"), "i32") for x in (begun, count))
-    position = self.new(f"add {integers} {first}, {self._own_lane(1)}")
-    is_active = self.new(f"icmp slt {integers} {position}, {most}")
-    last = self.new(f"sub {integers} {most}, {self.constant(1, 'i')}")
-    offset = self.new(f"select {self.vector['p']} {is_active}, {integers} {position}, {integers} {last}")
-    offset = self.new(f"mul {integers} {offset}, {self.constant(4, 'i')}")
-    found = self._gathered(self._slot_address(items), offset, "i", 4)
-    self._store_slot(slots[0], self.new(f"lshr {integers} {found}, {self.constant(n.bit_length() - 1, 'i')}"), "i")
-    self._store_slot(slots[1], self.new(f"and {integers} {found}, {self.constant(n - 1, 'i')}"), "i")
-    self._store_slot(slots[2], is_active, "p")
-    begun_at = self._slot_address(begun)
-    before = self.new(f"load i32, ptr {begun_at}")
-    self.lines.append(f"store i32 {self.new(f'add i32 {before}, {n}')}, ptr {begun_at}")
+  def end_list(self, q: QueueSlots) -> None:
+    """Write the end of a queue's list. All lanes get the first item, so that a lane without an item of its own has numbers to
+    compute with."""
+    count = self.new(f"load i32, ptr {self._slot_address(q.total)}")
+    end = self.new(f"getelementptr i32, ptr {self._slot_address(q.items)}, i32 {count}")
+    self.lines.append(f"store {self.vector['i']} {self.constant(-1, 'i')}, ptr {end}, align 4")
+    first = self._spread(self.new(f"load i32, ptr {self._slot_address(q.items)}"), "i32")
+    self._set_items(q, first, self.constant(True, "p"))
+    self._store_flag(self.new(f"icmp ne i32 {count}, 0"))
+
+  def refill(self, q: QueueSlots) -> None:
+    """Write code that takes the next items of a queue into the lanes that have none."""
+    v, n, integers = self.vector, self.lanes, self.vector["i"]
+    active = self._load_slot(q.active, "p")
+    free = self.new(f"xor {v['p']} {active}, {self.constant(True, 'p')}")
+    begun_at = self._slot_address(q.begun)
+    begun = self.new(f"load i32, ptr {begun_at}")
+    at = self.new(f"getelementptr i32, ptr {self._slot_address(q.items)}, i32 {begun}")
+    none = self.constant(-1, "i")
+    entries = self.new(f"call {integers} @llvm.masked.expandload.v{n}i32(ptr {at}, {v['p']} {free}, {integers} {none})")
+    is_new = self.new(f"icmp sge {integers} {entries}, zeroinitializer")
+    self._set_items(q, entries, is_new)
+    self._store_slot(q.free, free, "p")
+    self._store_slot(q.active, self.new(f"or {v['p']} {active}, {is_new}"), "p")
+    self.lines.append(f"store i32 {self.new(f'add i32 {begun}, {self._counted(is_new)}')}, ptr {begun_at}")
+
+  def _is_full(self, proceeds: str, q: QueueSlots) -> str:
+    """Return whether searches go on as they are: new ones start as soon as a quarter of the lanes have none."""
+    begun, count = (self.new(f"load i32, ptr {self._slot_address(x)}") for x in (q.begun, q.total))
+    are_left = self.new(f"icmp slt i32 {begun}, {count}")
+    least = self.new(f"select i1 {are_left}, i32 {self.lanes - max(1, self.lanes // 4)}, i32 0")
+    return self.new(f"icmp sgt i32 {self._counted(proceeds)}, {least}")
+
+  def end_of_search(self, q: QueueSlots, proceeds: int, ended: int) -> None:
+    """Write the mask of lanes whose search has ended to the slot `ended`; the slot `proceeds` has those where it goes on."""
+    v = self.vector
+    active, on = self._load_slot(q.active, "p"), self._load_slot(proceeds, "p")
+    self._store_slot(ended, self.new(f"xor {v['p']} {active}, {on}"), "p")
+
+  def leave(self, q: QueueSlots, ended: int) -> None:
+    """Write code that frees the lanes whose rows were stored, and `%flag`, whether there are items left."""
+    v = self.vector
+    active = self.new(f"xor {v['p']} {self._load_slot(q.active, 'p')}, {self._load_slot(ended, 'p')}")
+    self._store_slot(q.active, active, "p")
+    begun, count = (self.new(f"load i32, ptr {self._slot_address(x)}") for x in (q.begun, q.total))
+    self._store_flag(self.new(f"or i1 {self.new(f'icmp slt i32 {begun}, {count}')}, {self._any(active)}"))
 
   # ------------------------------------------------------------------------------------------------------- operations
 
@@ -308,8 +352,9 @@ class Function(Code):
     p, v = self.p, self.vector
     loop, short = p.payload[k], self.memory.short[k]
     in_place = {i for a in short.arrays for i in a.indices}
-    self._store_first([(i, loop.first[i]) for i in sorted(in_place)], short.first)
-    starts = {i: self.get(a) for i, a in enumerate(loop.first) if i not in in_place}
+    first = [(i, loop.first[i]) for i in short.read]
+    self._store_first([(i, a) for i, a in first if i in in_place and a not in p.unset], short.first)
+    starts = {i: self.get(a) for i, a in first if i not in in_place}
     for a in short.outside[:_REGISTERS]:
       if p.op[a] not in ("table", "loop", "queue"):
         self.get(a)
@@ -324,7 +369,7 @@ class Function(Code):
     for x in short.condition:
       self.make(x)
     holds = self.get(loop.proceeds)
-    is_any = self.new(f"call i1 @llvm.vector.reduce.or.v{self.lanes}i1({v['p']} {holds})")
+    is_any = self._any(holds)
     self.lines += [f"br i1 {is_any}, label %{body}, label %{done}", f"{body}:"]
     for x in short.body:
       self.make(x)

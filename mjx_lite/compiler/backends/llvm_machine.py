@@ -152,6 +152,8 @@ def _declaration(out: str, name: str, operand: str) -> str:
   elif "scatter" in name:
     n = operand[1:].partition(" ")[0]
     operands = f"{operand}, <{n} x ptr>, i32, <{n} x i1>"
+  elif "expandload" in name:
+    operands = f"ptr, <{out[1:].partition(' ')[0]} x i1>, {out}"
   elif "compressstore" in name:
     n = operand[1:].partition(" ")[0]
     operands = f"{operand}, ptr, <{n} x i1>"

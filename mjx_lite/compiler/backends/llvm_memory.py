@@ -73,6 +73,7 @@ class ShortLoop(NamedTuple):
     outside: numbers from outside that are read.
     arrays: arrays that are written in place.
     changed: indices of the other numbers of the state that change.
+    read: indices of the numbers of the state that something reads.
     uniform: indices, out of `changed`, of the numbers that are the same in all lanes.
   """
 
@@ -82,6 +83,7 @@ class ShortLoop(NamedTuple):
   outside: list[int]
   arrays: list[Array]
   changed: list[int]
+  read: list[int]
   uniform: set[int]
 
 
