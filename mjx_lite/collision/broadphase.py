@@ -19,7 +19,8 @@ from mjx_lite.collision.convex import boxes
 from mjx_lite.math import extreme, safe, vector
 from mjx_lite.model.enums import GeomType
 from mjx_lite.model.types import Model
-from mjx_lite.ops import linear, tiles
+from mjx_lite.ops import lanes, linear, tiles
+from mjx_lite.ops import rows as slots
 from mjx_lite.ops.select import gather, next_true, rows
 
 ROUND = frozenset(("sphere-sphere", "sphere-capsule", "capsule-capsule"))  # groups whose shapes are segments with a radius
@@ -307,9 +308,28 @@ def _nothing(number: int, like: jax.Array) -> tuple[jax.Array, jax.Array]:
 
 def _kept(value: jax.Array, row: jax.Array, new_value: jax.Array, new_row: jax.Array) -> tuple[jax.Array, jax.Array]:
   """Merge values and rows (k, W) with new values and rows (n, W), and return the k largest positive values and their rows."""
+  if lanes.packs():
+    return _replaced(value, row, new_value, new_row)
   values, rows_ = jnp.concatenate([value, new_value]), jnp.concatenate([row, new_row])
   index = _row(len(values))
   return _sorted(values, len(value), lambda at: vector.fold(jnp.add, jnp.where(index == at, rows_, 0), 0))
+
+
+def _replaced(value: jax.Array, row: jax.Array, new_value: jax.Array, new_row: jax.Array) -> tuple[jax.Array, jax.Array]:
+  """Do what `_kept` does in no order: each positive new value replaces the smallest value, if it is larger."""
+
+  def replace(state):
+    remaining, value, row = state
+    best, at = extreme.first_largest(remaining)
+    least, slot = extreme.first_largest(-value)
+    new = vector.fold(jnp.add, jnp.where(_row(len(new_row)) == at, new_row, 0), 0)
+    value, row = (lanes.put(x, slot, y, best > -least) for x, y in ((value, best), (row, new)))
+    return jnp.where(_row(len(remaining)) == at, -jnp.inf, remaining), value, row
+
+  def continues(state):
+    return jnp.any(vector.fold(jnp.logical_or, state[0] > 0, 0))
+
+  return jax.lax.while_loop(continues, replace, (new_value, value, row))[1:]
 
 
 def _sorted(values: jax.Array, number: int, row_at: Callable[[jax.Array], jax.Array]) -> tuple[jax.Array, jax.Array]:
@@ -376,7 +396,27 @@ def _first_contacts_by_insertion(
     first = jnp.concatenate([first[:1], jnp.minimum(first[1:], jnp.maximum(first[:-1], new))])
     return next_true(is_contact, k), first
 
-  begin = jnp.full((number + 1, touches.shape[-1]), nothing).at[0].set(-1)  # first entry: sentinel
-  _, first = jax.lax.while_loop(lambda s: s[0] < n, insert, (next_true(is_contact, -1), begin))
-  found = linear.materialize(first[1:])
+  if lanes.packs():
+    found = _first_by_rank(key, touches, number, nothing)
+  else:
+    begin = jnp.full((number + 1, touches.shape[-1]), nothing).at[0].set(-1)  # first entry: sentinel
+    _, first = jax.lax.while_loop(lambda s: s[0] < n, insert, (next_true(is_contact, -1), begin))
+    found = linear.materialize(first[1:])
   return jax.lax.rem(found, jnp.int32(n)), found < nothing
+
+
+def _first_by_rank(key: jax.Array, wanted: jax.Array, number: int, nothing: jax.Array) -> jax.Array:
+  """Return the smallest wanted keys (number, 1) in order, in a kernel; the keys (n, 1) differ. Other entries are `nothing`."""
+
+  def append(key, state):
+    count, keys = state
+    return count + 1, keys.at[count[0]].set(key[0])
+
+  start = jnp.zeros(1, jnp.int32), lanes.empty(key.shape, key.dtype)
+  count, keys = slots.fold_where(append, key, wanted, start)
+
+  def place(key, first):
+    rank = slots.total(lambda other: (other < key).astype(jnp.int32), keys, count)
+    return first.at[rank[0]].set(key[0], mode="drop")
+
+  return slots.fold(place, keys, count, jnp.full((number, 1), nothing))

@@ -21,7 +21,8 @@ from mjx_lite.math.geometry import make_frame
 from mjx_lite.model.capacity import Capacity
 from mjx_lite.model.enums import DisableBit, GeomType
 from mjx_lite.model.types import Model, Option
-from mjx_lite.ops import linear, tiles
+from mjx_lite.ops import lanes, linear, tiles
+from mjx_lite.ops import rows as slots
 from mjx_lite.ops.select import gather, join, rows
 
 _FAR = shapes.NO_CONTACT
@@ -373,15 +374,25 @@ def _in_shared_slots(m: Model, geom_xpos: jax.Array, geom_xmat: jax.Array) -> Co
   fills = m.opt.contact_gradient != "exact"  # keep pairs that do not touch yet, where there is room
   width = int(p.compact or 0)
   chosen = broadphase.first_contacts(touches, rank, len(p.slot_pair), width * len(p.geom1), fills)
-  pair = linear.materialize(jax.lax.div(gather(rank, chosen.row), jnp.int32(width)))
-  dist, pos, normal, tangent = (gather(x, chosen.row) for x in (dist, *vectors))
-  dist = dist if fills else jnp.where(chosen.valid, dist, _FAR)
-  pairs = _chosen(_pairs(p), pair)
-  return Contacts(
-    dist=dist, pos=pos, frame=make_frame(normal, tangent), params=mixing.mix(m, pairs), adhesion=_adhesion(m, pairs),
-    geom=jnp.stack([pairs.geom1, pairs.geom2], axis=1), dim=gather(p.condim[:, None].astype(np.int32), pair),
+
+  def of_slots(r):
+    row, valid = r
+    pair = linear.materialize(jax.lax.div(gather(rank, row), jnp.int32(width)))
+    own, pos, normal, tangent = (gather(x, row) for x in (dist, *vectors))
+    pairs = _chosen(_pairs(p), pair)
+    return Contacts(
+      dist=own if fills else jnp.where(valid, own, _FAR), pos=pos, frame=make_frame(normal, tangent),
+      params=mixing.mix(m, pairs), adhesion=_adhesion(m, pairs), geom=jnp.stack([pairs.geom1, pairs.geom2], axis=1),
+      dim=gather(p.condim[:, None].astype(np.int32), pair), rigid=None if p.rigid is None else gather(p.rigid, pair),
+    )  # fmt: skip
+
+  number = jnp.minimum(chosen.number, len(p.slot_pair))
+  contacts = slots.each(of_slots, chosen[:2], None if fills else number)
+  if not fills:  # a row that was left out is zero
+    contacts = contacts._replace(dist=jnp.where(chosen.valid, contacts.dist, _FAR))
+  return contacts._replace(
     full=_either(chosen.number > len(p.slot_pair), missing.full), found=jnp.stack([chosen.number, *missing.near]),
-    lost_search=missing.search, rigid=None if p.rigid is None else gather(p.rigid, pair),
+    lost_search=missing.search,
   )  # fmt: skip
 
 
@@ -421,16 +432,34 @@ def _rows_of_near(
     pair, pairs = gather(pair, index), _chosen(pairs, index)
     # an invalid entry gets a margin below every distance, so that no search begins
     margin = jnp.where(chosen.valid, mixing.reach(m, pairs), -_FAR)
-    geoms = pairs.geom1, pairs.geom2
-    a, b = (Shape(gather(geom_xpos, g), gather(geom_xmat, g), gather(m.geom_size, g)) for g in geoms)
+
+    def collide(geom1, geom2, margin):
+      a, b = (Shape(gather(geom_xpos, g), gather(geom_xmat, g), gather(m.geom_size, g)) for g in (geom1, geom2))
+      return group.kind.collide(a, b, margin, *group.search(m.opt, index))
+
+    packs = lanes.packs() and group.kind.is_closed_form
+    result = (_packed if packs else _plain)(collide, chosen.valid, pairs.geom1, pairs.geom2, margin)
   else:
-    margin, (a, b) = mixing.reach(m, pairs), _shapes(m, group, geom_xpos, geom_xmat)
-  found = narrow.found(group.kind.collide(a, b, margin, *group.search(m.opt, index)))
+    margin = mixing.reach(m, pairs)
+    result = group.kind.collide(*_shapes(m, group, geom_xpos, geom_xmat), margin, *group.search(m.opt))
+  found = narrow.found(result)
   missing = missing.after(found)
   contacts = found.contacts._replace(dist=jnp.where(margin[:, None] > -_FAR, found.contacts.dist, _FAR))
   number = np.arange(contacts.dist.shape[1], dtype=np.int32)[:, None]
   rank = int(p.compact or 0) * pair[:, None] + number
   return [x.reshape(-1, *x.shape[2:]) for x in (rank, contacts.dist < margin[:, None], *contacts)], missing
+
+
+def _plain(collide: Callable[..., Any], valid: jax.Array, *pairs: jax.Array) -> Any:
+  """Return what `collide` returns for pairs of geoms and their margins (n, W)."""
+  return collide(*pairs)
+
+
+def _packed(collide: Callable[..., shapes.Contacts], valid: jax.Array, *pairs: jax.Array) -> shapes.Contacts:
+  """Return the contacts of pairs, in a kernel that packs the valid pairs (n, W) of its worlds."""
+  nothing = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(collide, *pairs))
+  nothing = nothing._replace(dist=nothing.dist + _FAR)
+  return lanes.in_queue(valid, lambda k: collide(*map(lanes.row(k).take, pairs)), nothing)
 
 
 def _candidates(m: Model, group: Group) -> broadphase.Candidates:

@@ -8,6 +8,7 @@ Tests: tests/compiler/test_llvm.py.
 
 import contextlib
 import functools
+import hashlib
 import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -182,12 +183,18 @@ class Kernels(NamedTuple):
   def _together(self, closed: Any, inputs: Sequence[jax.Array]) -> list[Any]:
     """Return the results of one kernel."""
     p = Program(scalars.UNROLLED if self.has_loops else math.inf, self.loop if self.on_cpu else math.inf)
-    arguments = [
-      p.constant(np.asarray(x, a.dtype))  # a literal of Python's has no dtype of its own
-      if x.shape == a.shape and scalars.is_constant(x)
-      else p.inputs(k, a.shape, a.dtype, x.shape != a.shape)
-      for k, (x, a) in enumerate(zip(inputs, closed.in_avals, strict=True))
-    ]
+    arguments: list[np.ndarray] = []
+    read: dict[Any, int] = {}  # large constants, which may come several times
+    for k, (x, a) in enumerate(zip(inputs, closed.in_avals, strict=True)):
+      contents = _contents(x)
+      first = k if contents is None else read.setdefault((a.shape, contents), k)
+      arguments.append(
+        p.constant(np.asarray(x, a.dtype))  # a literal of Python's has no dtype of its own
+        if x.shape == a.shape and scalars.is_constant(x)
+        else arguments[first]
+        if first < k
+        else p.inputs(k, a.shape, a.dtype, x.shape != a.shape)
+      )
     outs = p.run(closed, arguments)
     passed = {k: i for k, out in enumerate(outs) for i in self._whole(p, out, inputs)}
     made = [k for k in range(len(outs)) if k not in passed]
@@ -214,6 +221,14 @@ class Kernels(NamedTuple):
       raise
     except Exception as error:
       raise Unsupported(f"building the kernel failed: {type(error).__name__}: {error}") from error
+
+
+def _contents(x: Any) -> Any:
+  """Return a key that equal large constants share; None for other arrays."""
+  if isinstance(x, jax.core.Tracer) or np.size(x) <= scalars.MAX_CONSTANT or not getattr(x, "is_fully_addressable", True):
+    return None
+  numbers = np.asarray(x)
+  return numbers.shape, numbers.dtype.name, hashlib.sha256(numbers.tobytes()).digest()
 
 
 def _shorter(eqn: Any, length: int, nfirst: int) -> Any:

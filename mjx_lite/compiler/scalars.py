@@ -35,7 +35,7 @@ from mjx_lite.compiler.operations import (
   simplified,
 )  # fmt: skip
 
-MAX_NODES, MAX_LOADS = 400_000, 4_000_000  # numbers that a program computes, and those that it reads
+MAX_NODES, MAX_LOADS = 800_000, 32_000_000  # numbers that a program computes, and those that it reads
 MAX_ITERATIONS = 64  # iterations of a loop that is unrolled in a kernel
 UNROLLED = 300  # numbers of an iteration of a loop that is unrolled in a kernel with loops
 MAX_CONSTANT = 1024  # numbers of an array whose values are known

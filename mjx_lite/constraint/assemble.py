@@ -81,26 +81,34 @@ def make_constraint(m: Model, x: equality.State, contacts: Contacts, solve: Solv
   if solve is not None:
     exact = jacobian.inverse_diagonal(m, j, x.cdof, solve)
     params = params._replace(diag=jacobian.first_of_contact(m, exact))
-  law = each(lambda row: impedance(m, *row), (params.solref, params.solimp, params.violation - params.margin))
-  k, b = jnp.where(stiff, law.K, 0), law.B
-  first = jnp.maximum(MINVAL, (1 - law.I) / law.I * params.diag)
-  active = params.active & enabled
   vel = _velocity(m, j, x, contacts)
-  depth = params.pos - params.margin
-  if m.opt.is_discrete:
-    k, b, factor = discrete.resolve(m, law, k, params.solref)
-    aref = -(k * law.I * depth + (b + m.opt.timestep * k * law.I) * vel + params.bias) / factor
-    least = (1 - MAXIMP) / MAXIMP * params.diag
-    first = jnp.maximum(first / jacobian.first_of_contact(m, factor), least)
-  else:
-    aref = -b * vel - k * law.I * depth - params.bias
-  r = params.scale * first
+
+  def of_rows(r):
+    params, enabled, stiff, vel = r
+    law = impedance(m, params.solref, params.solimp, params.violation - params.margin)
+    k, b = jnp.where(stiff, law.K, 0), law.B
+    first = jnp.maximum(MINVAL, (1 - law.I) / law.I * params.diag)
+    depth = params.pos - params.margin
+    if m.opt.is_discrete:
+      k, b, factor = discrete.resolve(m, law, k, params.solref)
+      aref = -(k * law.I * depth + (b + m.opt.timestep * k * law.I) * vel + params.bias) / factor
+      least = (1 - MAXIMP) / MAXIMP * params.diag
+      first = jnp.maximum(first / jacobian.first_of_contact(m, factor), least)
+    else:
+      aref = -b * vel - k * law.I * depth - params.bias
+    r = params.scale * first
+    active, kbip = params.active & enabled, jnp.stack(jnp.broadcast_arrays(k, b, law.I, law.P), axis=1)
+    return jnp.where(active, 1 / r, 0), r, linear.no_alias(aref, vel, law.I, depth), r * law.I / (1 - law.I), kbip
+
+  # of the discrete integrator, rows depend on the first row of their contact
+  number = None if j.number is None else len(m.plan.jacobian.order) + j.number * m.plan.contact.nrow
+  arguments = params._replace(stiff=None), enabled, stiff, vel
+  D, r, aref, diag_a, kbip = of_rows(arguments) if m.opt.is_discrete else each(of_rows, arguments, number)
   if contacts.adhesion is not None:
     aref = aref + r * adhesion.share(m, contacts.adhesion, contacts.dim)
   return Rows(
-    jacobian=j, D=jnp.where(active, 1 / r, 0), R=r, aref=linear.no_alias(aref, vel, law.I, depth), vel=vel, pos=params.pos,
-    margin=params.margin, frictionloss=params.frictionloss, diagA=r * law.I / (1 - law.I),
-    KBIP=jnp.stack(jnp.broadcast_arrays(k, b, law.I, law.P), axis=1), contact_mu=contact_mu,
+    jacobian=j, D=D, R=r, aref=aref, vel=vel, pos=params.pos, margin=params.margin, frictionloss=params.frictionloss,
+    diagA=diag_a, KBIP=kbip, contact_mu=contact_mu,
   )  # fmt: skip
 
 

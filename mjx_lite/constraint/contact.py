@@ -7,7 +7,7 @@ an edge pair n + mu_k t_k, n - mu_k t_k for each friction direction, or the norm
 Tests: tests/solver/test_combinations.py.
 """
 
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
@@ -24,7 +24,8 @@ from mjx_lite.math.tree import SumPlan, plan_sum
 from mjx_lite.model import topology
 from mjx_lite.model.enums import MINVAL
 from mjx_lite.model.types import Model
-from mjx_lite.ops.rows import upto
+from mjx_lite.ops import lanes
+from mjx_lite.ops.rows import each, upto
 from mjx_lite.ops.select import gather, rows
 
 _MAX_SLOTS = 1 << 14  # largest number of slots without ncon_max: the tables grow with its square
@@ -177,6 +178,8 @@ def rows_contact(m: Model, p: ContactPlan, contacts: Contacts, subtree_com: jax.
 
   Source: `mj_instantiateContact`, `mj_diagApprox`, `mj_makeImpedance`.
   """
+  if p.chosen and p.ncon > 1 and lanes.packs():
+    return _by_slot(m, p, contacts, subtree_com)
   body: Any = contact_bodies.from_geoms(m, contacts.geom) if p.chosen else None
   frame, point = rows(contacts.frame, p.sides.slot), rows(contacts.pos, p.sides.slot)
   arm = (point - p.sides.at_root(subtree_com, body))[:, None]
@@ -232,6 +235,25 @@ def rows_contact(m: Model, p: ContactPlan, contacts: Contacts, subtree_com: jax.
   return ContactRows(params, basis, mu, body, jnp.where(friction, contact_mu, 0))
 
 
+def _by_slot(m: Model, p: ContactPlan, contacts: Contacts, subtree_com: jax.Array) -> ContactRows:
+  """Do what `rows_contact` does in a kernel: one slot after the other, up to the last contact."""
+  sides = cast(ChosenSides, p.sides)._replace(slot=np.zeros(2, int), sign=np.array([-1, 1]))
+  masks = {k: getattr(p, k)[:1] for k in ("row_active", "friction_mask", "frictional")}  # all slots are alike
+  one = p._replace(ncon=1, sides=sides, **masks)
+  stiff = []
+
+  def of_slot(c):
+    made = rows_contact(m, one, c, subtree_com)
+    stiff[:] = [made.params.stiff]
+    return jax.tree.map(lambda x: x[None], made._replace(params=made.params._replace(stiff=None)))
+
+  own = contacts._replace(full=None, found=None, lost_search=None)
+  made = each(of_slot, own, upto(contacts.exclude == 0))
+  params = jax.tree.map(lambda x: x.reshape(p.ncon * p.nrow, *x.shape[2:]), made.params)
+  basis, body = (jnp.concatenate([x[:, 0], x[:, 1]]) for x in (made.basis, made.body))
+  return ContactRows(params._replace(stiff=np.tile(stiff[0], p.ncon)), basis, made.mu[:, 0], body, made.contact_mu[:, 0])
+
+
 def _elliptic_scale(p: ContactPlan, friction: jax.Array, contact_mu: jax.Array) -> jax.Array:
   """Compute the regularisation (ncon * nrow, W) of the rows relative to that of the normal."""
   ratio = contact_mu[:, None] / friction[:, : p.ndir - 1]
@@ -270,14 +292,21 @@ def from_rows(p: ContactPlan, f: jax.Array, mu: jax.Array) -> jax.Array:
   return jnp.concatenate([normal, mu[:, : p.ndir - 1] * (f[:, :, 0] - f[:, :, 1])], axis=1)
 
 
-def stiffness(p: ContactPlan, w: jax.Array, mu: jax.Array) -> jax.Array:
-  """Convert row weights (ncon * nrow, W) to the matrix (ncon, ndir, ndir, W) of `sum w (row)(row)'` in frame components."""
+def stiffness(p: ContactPlan, w: jax.Array, mu: jax.Array, number: jax.Array | None) -> jax.Array:
+  """Convert row weights (ncon * nrow, W) to the matrix (ncon, ndir, ndir, W) of `sum w (row)(row)'` in frame components.
+
+  The slots from `number` (W,) on are empty; with None all slots may have weights.
+  """
   if p.elliptic or p.nrow == 1:
     return w.reshape(p.ncon, p.ndir, 1, w.shape[-1]) * np.eye(p.ndir)[..., None].astype(w.dtype)
   w = w.reshape(p.ncon, p.ndir - 1, 2, w.shape[-1])
-  mu = mu[:, : p.ndir - 1]
+  return each(lambda r: _pyramid(p.ndir, *r), (w, mu[:, : p.ndir - 1]), number)
+
+
+def _pyramid(ndir: int, w: jax.Array, mu: jax.Array) -> jax.Array:
+  """Return the matrices (n, ndir, ndir, W) of `stiffness` from the weights (n, ndir - 1, 2, W) of the edges of pyramids."""
   plus, minus = w[:, :, 0] + w[:, :, 1], mu * (w[:, :, 0] - w[:, :, 1])
-  top = jnp.concatenate([vector.add(plus[:, k] for k in range(p.ndir - 1))[:, None], minus], axis=1)[:, None]
-  eye = np.eye(p.ndir - 1)[..., None].astype(w.dtype)
+  top = jnp.concatenate([vector.add(plus[:, k] for k in range(ndir - 1))[:, None], minus], axis=1)[:, None]
+  eye = np.eye(ndir - 1)[..., None].astype(w.dtype)
   rest = jnp.concatenate([minus[:, :, None], (mu * mu * plus)[:, :, None] * eye], axis=2)
   return jnp.concatenate([top, rest], axis=1)

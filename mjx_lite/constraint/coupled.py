@@ -89,8 +89,7 @@ def _sum_by_slot(sides: ChosenSides, a: jax.Array, basis: jax.Array, body: jax.A
     return total + vector.add(frame[d][row] * half[d][col] for d in range(ndir))
 
   every = a, basis[:number], basis[number:], body[:number], body[number:]
-  pushes = vector.fold(jnp.logical_or, (a != 0).reshape(number, -1, a.shape[-1]), 1)
-  total = slots.fold(add, every, slots.upto(pushes), jnp.zeros((len(row), a.shape[-1]), a.dtype))
+  total = slots.fold(add, every, slots.upto(a[:, 0, 0] > 0), jnp.zeros((len(row), a.shape[-1]), a.dtype))
   return jnp.zeros((nv, nv, a.shape[-1]), a.dtype).at[row, col].set(total)
 
 

@@ -195,7 +195,7 @@ def unit_curvature(m: Model, w: jax.Array) -> jax.Array:
 
 def contact_curvature(m: Model, j: Jacobian, w: jax.Array, cone: jax.Array | None) -> jax.Array:
   """Compute the curvature (ncon, ndir, ndir, W) of the contacts in frame components, including the cones' middle zones."""
-  a = contact.stiffness(m.plan.contact, w[len(m.plan.jacobian.order) :], j.mu)
+  a = contact.stiffness(m.plan.contact, w[len(m.plan.jacobian.order) :], j.mu, j.number)
   return a if cone is None else a + cone
 
 
@@ -209,10 +209,33 @@ def add_curvature(m: Model, j: Jacobian, a: jax.Array, sums: jax.Array, body_row
     j: Jacobian.
     a: from `contact_curvature`.
     sums: (n, 21, W) upper triangles of symmetric 6 x 6 matrices.
-    place: (nbody,) row of each body in `sums`, -1 for bodies that have no row.
+    body_row: (nbody,) row of each body in `sums`, -1 for bodies that have no row.
   """
   c = m.plan.contact
+  if c.chosen and lanes.packs():
+    return _add_curvature_by_slot(c, j, a, sums, body_row)
   return c.sides.add_to(sums, _stiffness(rows(a, c.sides.slot) if c.chosen else a, j.basis), body_row, j.body)
+
+
+def _add_curvature_by_slot(c: ContactPlan, j: Jacobian, a: jax.Array, sums: jax.Array, body_row: np.ndarray) -> jax.Array:
+  """Do what `add_curvature` does: for a moving side of each slot, and then for the other side of slots that couple bodies."""
+  row_of = jnp.asarray(np.where(body_row < 0, len(sums), body_row).astype(np.int32))
+  basis_a, basis_b, body_a, body_b, _ = _sides_by_slot(c, j)
+  has_row = jnp.asarray(body_row >= 0)
+  moves_a, moves_b, pushes = has_row[body_a], has_row[body_b], _pushing(a)
+
+  def add(r, sums):
+    a, basis, body = r
+    return sums.at[row_of[body[0, 0]]].add(_stiffness(a, basis)[0], mode="drop")
+
+  side = jnp.where(moves_b[:, None, None], basis_b, basis_a), jnp.where(moves_b, body_b, body_a)
+  sums = slots.fold(add, (a, *side), slots.upto(pushes), sums)
+  return slots.fold_where(add, (a, basis_a, body_a), pushes & moves_a & moves_b, sums)
+
+
+def _pushing(a: jax.Array) -> jax.Array:
+  """Return the mask (n, W) of the contacts whose curvature a (n, ndir, ndir, W) is not zero: it is positive in the normal."""
+  return a[:, 0, 0] > 0
 
 
 class PairCoupling(NamedTuple):
@@ -237,6 +260,8 @@ def couple_pairs(m: Model, j: Jacobian, a: jax.Array, pushes: jax.Array) -> Pair
     pushes: (ncon, W) mask of the contacts between moving bodies to include.
   """
   c, width, body = m.plan.contact, a.shape[-1], cast(jax.Array, j.body)
+  if lanes.packs():
+    return _couple_by_slot(c, j, a, pushes)
   room = tiles.choose(a, single=0, tile=min(c.couples, c.ncon), batch=0)
   pair, sums = jnp.full((2, room + 1), -1, jnp.int32), jnp.zeros((room + 1, 6, 6, width), a.dtype)
   if not room:
@@ -271,6 +296,27 @@ def couple_pairs(m: Model, j: Jacobian, a: jax.Array, pushes: jax.Array) -> Pair
   start = next_true(in_some_world, -1), jnp.zeros_like(pushes), jnp.int32(0), pair, sums
   _, unpaired, number, pair, sums = jax.lax.while_loop(lambda s: s[0] < c.ncon, add_slot, start)
   return PairCoupling(pair, sums, number, unpaired)
+
+
+def _couple_by_slot(c: ContactPlan, j: Jacobian, a: jax.Array, pushes: jax.Array) -> PairCoupling:
+  """Do what `couple_pairs` does in a kernel, with room for all: the contacts of a pair follow each other, in each world."""
+  number, none = jnp.full(1, -1, jnp.int32), jnp.zeros((6, 6, 1), a.dtype)
+  pair = lanes.empty((c.ncon, 2, 1), jnp.int32), lanes.empty((c.ncon, 6, 6, 1), a.dtype)
+
+  def add(r, state):
+    a, basis_a, basis_b, body_a, body_b, _ = r
+    number, last, block, (bodies, blocks) = state
+    own = jnp.concatenate([body_a[0], body_b[0]])
+    is_same = jnp.all(own == last)
+    half = vector.add(a[0, :, i, None] * basis_b[0, i] for i in range(c.ndir))
+    new = vector.add(basis_a[0, i, :, None] * half[i, None] for i in range(c.ndir))
+    number, block = jnp.where(is_same, number, number + 1), new + jnp.where(is_same, block, 0)
+    found = bodies.at[number[0]].set(own[:, None]), blocks.at[number[0]].set(block)
+    return number, own, block, found
+
+  start = number, jnp.full(2, -1, jnp.int32), none, pair
+  number, _, _, (bodies, blocks) = slots.fold_where(add, (a, *_sides_by_slot(c, j)), pushes, start)
+  return PairCoupling(bodies[..., 0].T, blocks, number[0] + 1, jnp.zeros(pushes.shape, bool))
 
 
 def mul_pairs(m: Model, j: Jacobian, a: jax.Array, b: PairCoupling, cdof: jax.Array, x: jax.Array) -> jax.Array:

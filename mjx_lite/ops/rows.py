@@ -59,6 +59,24 @@ def fold(function: Callable[[Any, Any], Any], rows: Any, number: jax.Array, stat
   return _loop(lambda k, s: function(_row(rows, k), s), state, number)
 
 
+def fold_where(function: Callable[[Any, Any], Any], rows: Any, mask: jax.Array, state: Any) -> Any:
+  """Return the state after `state = function(row, state)` for each row at which a mask (n, W) is true; in kernels only.
+
+  Each lane goes from one of its own rows to the next one.
+  """
+  number = len(mask)
+  following = [jnp.full_like(mask[0], number, jnp.int32)]
+  for k in range(number - 1, -1, -1):  # the first true row from each row on
+    following.append(jnp.where(mask[k], k, following[-1]))
+  table = jnp.stack(following[::-1])
+
+  def advance(s):
+    k, state = s
+    return table[k + 1, 0], function(_row(rows, k), state)
+
+  return jax.lax.while_loop(lambda s: s[0] < number, advance, (table[0, 0], state))[1]
+
+
 def _row(rows: Any, k: jax.Array) -> Any:
   return jax.tree.map(lambda x: jax.lax.dynamic_slice_in_dim(jnp.asarray(x), k, 1, 0), rows)
 

@@ -204,7 +204,8 @@ def mul_curvature(p: Any, z: Zones, y: jax.Array) -> jax.Array:
   if z.cone is None:
     return out
   c, start = p.contact, _contact_start(p)
-  block = vector.mat_vec(z.cone, y[start:].reshape(c.ncon, c.ndir, -1))
+  by_contact = y[start:].reshape(c.ncon, c.ndir, -1)
+  block = each(lambda r: vector.mat_vec(*r), (z.cone, by_contact), upto(z.cone[:, 0, 0] > 0))
   return jnp.concatenate([out[:start], out[start:] + block.reshape(-1, y.shape[-1])])
 
 

@@ -56,15 +56,21 @@ def choose(m: Model, j: Jacobian, a: jax.Array) -> Chosen:
   """Choose among the contacts that push, by their curvature a (ncon, ndir, ndir, W)."""
   c = m.plan.contact
   size, index = max(1, _ROWS // c.ndir), np.arange(c.ncon, dtype=np.int32)[:, None]
-  moves = c.sides.are_moving(j.body, a.dtype)
-  between = linear.materialize((moves[: c.ncon] * moves[c.ncon :] > 0) & (a[:, 0, 0] > 0))
-  count = vector.total(between.astype(a.dtype))
+  couples = between(m, j, a)
+  count = vector.total(couples.astype(a.dtype))
   fits = linear.materialize(jnp.all(count <= 2 * size))
-  candidates = between & fits
+  candidates = couples & fits
   number = jnp.where(fits, jnp.max(jnp.minimum(count, size)), 0).astype(jnp.int32)
   slot = extreme.true_rows(candidates, size, number)
   among = candidates & (index <= slot[-1])
-  return Chosen(slot, number, among, linear.materialize(between & ~among))
+  return Chosen(slot, number, among, linear.materialize(couples & ~among))
+
+
+def between(m: Model, j: Jacobian, a: jax.Array) -> jax.Array:
+  """Return the mask (ncon, W) of the contacts between moving bodies that push, from their curvature."""
+  c = m.plan.contact
+  moves = c.sides.are_moving(j.body, a.dtype)
+  return linear.materialize((moves[: c.ncon] * moves[c.ncon :] > 0) & (a[:, 0, 0] > 0))
 
 
 def factor(m: Model, f: Factor, j: Jacobian, a: jax.Array, chosen: Chosen) -> Update:

@@ -30,7 +30,7 @@ import numpy as np
 from jax.ad_checkpoint import checkpoint_name
 
 from mjx_lite.constraint import jacobian, soft
-from mjx_lite.ops import select, tiles
+from mjx_lite.ops import lanes, select, tiles
 from mjx_lite.solver import cost, operator, primal
 from mjx_lite.solver.primal import Problem, Solution
 from mjx_lite.solver.table import SOLVERS
@@ -45,12 +45,12 @@ def solve(p: Problem, warmstart: jax.Array) -> Solution:
 
 
 def _minimize(p: Problem, warmstart: jax.Array) -> Solution:
-  """Minimise with the first contact slots alone, where all other slots are empty."""
+  """Minimise with the first contact slots alone, where all other slots are empty; loops over rows in kernels end earlier."""
 
   def whole():
     return SOLVERS[p.model.opt.solver](p, warmstart)
 
-  may_shorten = tiles.choose(warmstart, single=True, tile=True, batch=False)
+  may_shorten = tiles.choose(warmstart, single=True, tile=True, batch=False) and not lanes.packs()
   if p.model.plan.contact.first_slots is None or not may_shorten:
     return whole()
   short, rest_D = _shorten(p)

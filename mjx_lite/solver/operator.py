@@ -21,6 +21,7 @@ from mjx_lite.constraint import jacobian
 from mjx_lite.constraint.rows import Jacobian
 from mjx_lite.math import krylov, linalg, vector
 from mjx_lite.model.types import Model
+from mjx_lite.ops import lanes
 from mjx_lite.smooth import articulated, inertia, joint_params, mass
 from mjx_lite.solver import coupling
 from mjx_lite.solver.cost import Zones
@@ -79,7 +80,7 @@ class Coupled(NamedTuple):
   """Factor of the coupled method: a low-rank update by the first contacts, and the coupling by all other contacts."""
 
   base: articulated.Factor  # each body by itself
-  update: coupling.Update
+  update: coupling.Update | None
   pairs: jacobian.PairCoupling  # of the contacts that are not in the update
   has_pairs: jax.Array  # () whether there are such contacts
   jacobian: Jacobian
@@ -95,6 +96,8 @@ def factor(m: Model, metric: Metric, j: Jacobian, zones: Zones) -> Any:
   if not m.plan.contact.ncon:
     return articulated.factor(m, metric.cinert, metric.cdof, diagonal)
   curvature = jacobian.contact_curvature(m, j, zones.weight, zones.cone)
+  if is_coupled(m) and lanes.packs():
+    return _coupled_in_lanes(m, metric, j, curvature, diagonal)
   chosen = None if is_tree_sparse(m) else coupling.choose(m, j, curvature)
   single = curvature if chosen is None else jnp.where(chosen.among[:, None, None], 0, curvature)
   stiffen = functools.partial(jacobian.add_curvature, m, j, single)
@@ -104,6 +107,13 @@ def factor(m: Model, metric: Metric, j: Jacobian, zones: Zones) -> Any:
   update, pairs = coupling.factor(m, base, j, curvature, chosen), jacobian.couple_pairs(m, j, curvature, chosen.unchosen)
   has_pairs = jnp.any(vector.fold(jnp.logical_or, chosen.unchosen, 0))
   return Coupled(base=base, update=update, pairs=pairs, has_pairs=has_pairs, jacobian=j, curvature=curvature, cdof=metric.cdof)
+
+
+def _coupled_in_lanes(m: Model, metric: Metric, j: Jacobian, a: jax.Array, diagonal: jax.Array) -> Coupled:
+  """Factor for `solve` without a low-rank update: lanes with other numbers of contacts would wait for each other's work."""
+  base = articulated.factor(m, metric.cinert, metric.cdof, diagonal, functools.partial(jacobian.add_curvature, m, j, a))
+  pairs = jacobian.couple_pairs(m, j, a, coupling.between(m, j, a))
+  return Coupled(base=base, update=None, pairs=pairs, has_pairs=jnp.bool_(True), jacobian=j, curvature=a, cdof=metric.cdof)
 
 
 def direction(m: Model, f: Any, x: jax.Array) -> jax.Array:
@@ -129,4 +139,7 @@ def solve(m: Model, f: Any, x: jax.Array, digits: float) -> jax.Array:
   def coupling_or_zero(y):
     return jax.lax.cond(f.has_pairs, pair_coupling, jnp.zeros_like, y)
 
-  return krylov.split_solve(lambda y: coupling.solve(m, f.base, f.update, y), coupling_or_zero, x, digits, 2 * m.nv)
+  def precondition(y):
+    return articulated.solve(m, f.base, y) if f.update is None else coupling.solve(m, f.base, f.update, y)
+
+  return krylov.split_solve(precondition, coupling_or_zero, x, digits, 2 * m.nv)

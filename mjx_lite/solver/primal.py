@@ -14,7 +14,7 @@ from mjx_lite.constraint import jacobian
 from mjx_lite.constraint.rows import Rows
 from mjx_lite.math import safe, vector
 from mjx_lite.model.types import Model
-from mjx_lite.ops import linear
+from mjx_lite.ops import lanes, linear
 from mjx_lite.solver import cost, linesearch, operator
 from mjx_lite.solver.operator import Metric
 
@@ -181,7 +181,7 @@ def step(p: Problem, method: Method, s: _Iterate) -> _Iterate:
   done = after.done | ended
   # a world that is done gets a zero gradient, else the whole batch would wait for its next direction and step
   grad = jnp.where(done, 0, grad)
-  if operator.is_coupled(p.model):
+  if operator.is_coupled(p.model) and not lanes.packs():  # in a kernel the worlds that are done stay as they are
     zones = jax.tree.map(lambda x: jnp.where(done, 0, x), zones)
   return after._replace(done=done, zones=zones, grad=grad, steepness=steep)
 

@@ -4,6 +4,7 @@ import itertools
 
 import jax
 import jax.numpy as jnp
+import lane_tests
 import mujoco
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from models import WATCHED, load
 import mjx_lite as mjx
 from mjx_lite import Warning
 from mjx_lite.collision import broadphase
+from mjx_lite.ops import lanes
 from mjx_lite.testing import compare
 
 STEPS = 300
@@ -279,6 +281,30 @@ def test_nearest_are_those_that_overlap_most(n, budget):
   np.testing.assert_array_equal(chosen.number, (overlap > 0).sum(axis=1))
 
 
+@pytest.mark.parametrize("budget", [1, 6, 40])
+def test_the_largest_overlaps_are_kept_in_a_kernel(budget):
+  """Part after part, in any order; a world without any among them."""
+  rng = np.random.default_rng(budget)
+  overlap = rng.normal(size=(3, 16, 9)) - 0.5
+  overlap[..., 4] = -1
+
+  def keep(x):
+    value, row = broadphase._nothing(budget, x[0])
+    for k in range(3):
+      index = jnp.broadcast_to(16 * k + np.arange(16, dtype=np.int32)[:, None], x[k].shape)
+      value, row = broadphase._kept(value, row, x[k], index)
+    return value, row
+
+  with lanes.packed():
+    value, row = map(np.asarray, lane_tests.run(keep, overlap, has_loops=True))
+  flat = overlap.reshape(48, 9)
+  for world in range(9):
+    positive = np.sort(flat[:, world][flat[:, world] > 0])[::-1][:budget]
+    valid = value[:, world] > 0
+    np.testing.assert_array_equal(np.sort(value[valid, world])[::-1], positive)
+    np.testing.assert_array_equal(flat[row[valid, world], world], value[valid, world])
+
+
 @pytest.mark.parametrize("fills", [False, True])
 @pytest.mark.parametrize("shared", [False, True])
 @pytest.mark.parametrize("number", [5, 30])
@@ -291,7 +317,12 @@ def test_first_contacts_are_those_of_lowest_rank(worlds, number, shared, fills):
   touches = np.zeros((n, worlds), bool)
   for world in range(worlds):
     touches[rng.permutation(n)[: counts[world % len(counts)]], world] = True
-  chosen = mjx.jit(broadphase.first_contacts, static_argnums=(2, 3, 4))(touches, rank, number, size, fills)
+  if worlds == 8 and not fills:  # in a kernel too
+    with lanes.packed():
+      rank = np.broadcast_to(rank, touches.shape)
+      chosen = broadphase.Chosen(*lane_tests.run(lambda *x: broadphase.first_contacts(*x, number, size, fills), touches, rank))
+  else:
+    chosen = mjx.jit(broadphase.first_contacts, static_argnums=(2, 3, 4))(touches, rank, number, size, fills)
   for world in range(worlds):
     order = np.argsort(rank[:, world % rank.shape[1]])
     contacts = order[touches[order, world]]

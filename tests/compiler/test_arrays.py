@@ -230,3 +230,23 @@ def test_numbers_of_inputs_are_found():
   numbers = c[::2, 0]
   assert p.payload[p.table(numbers, "i")] == ((2, 0, False), 2)
   assert p.table(a[[0, 2, 1], 0], "f") not in p.payload  # in no order
+
+
+def test_equal_constants_are_read_once():
+  """A large constant that a program has at several places."""
+  from mjx_lite.compiler.kernels import Kernels
+
+  table, read = np.random.default_rng(0).normal(size=(3000,)).astype(np.float32), []
+
+  def call(p, inputs, outs, dtypes, worlds):
+    read.append(sum(block.size for block in p.blocks))
+    return llvm.call(p, inputs, outs, dtypes, worlds)
+
+  def function(k, a, b):
+    return [a[k[0]] + b[k[0]]]
+
+  k = np.arange(9, dtype=np.int32)[:, None]
+  closed = jax.make_jaxpr(function)(k[0][:, None], table, table)
+  (out,) = Kernels(call, 9, llvm.LOOP, on_cpu=True, has_loops=True).evaluate(closed, [k, table, table.copy()])
+  np.testing.assert_array_equal(np.ravel(out), 2 * table[:9])
+  assert read == [3001]

@@ -66,3 +66,22 @@ def test_no_rows(function):
   with lanes.packed():
     found = function(jnp.asarray(x[..., :1]), jnp.asarray(used[..., :1]))
   assert all(not np.asarray(y).any() for y in found)
+
+
+def test_each_lane_goes_over_its_own_rows():
+  """In their order, and over no others."""
+  x, _ = _rows(np.float32)
+  mask = np.random.default_rng(1).random((N, WIDTH)) < 0.4
+  mask[:, 0], mask[:, 1] = False, True
+
+  def follow(x, mask):
+    weight = 1 + jnp.arange(N, dtype=x.dtype)[:, None, None]
+    return rows.fold_where(lambda row, s: (s[0] + 1, 0.5 * s[1] + row[0, 0]), x * weight, mask, (mask[0] * 0, 0 * x[0, 0]))
+
+  with lanes.packed():
+    number, total = lane_tests.run(follow, x, mask, has_loops=True)
+  np.testing.assert_array_equal(number, mask.sum(axis=0))
+  expected = np.zeros(WIDTH)
+  for k in range(N):
+    expected = np.where(mask[k], 0.5 * expected + (k + 1) * x[k, 0], expected)
+  np.testing.assert_allclose(total, expected, rtol=1e-6, atol=1e-6)

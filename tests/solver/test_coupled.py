@@ -2,16 +2,20 @@
 
 import jax
 import jax.numpy as jnp
+import lane_tests
 import mujoco
 import numpy as np
 import pytest
+import straight
 from derivatives import assert_gradients
+from lane_tests import count
 from models import TOO_LARGE, WATCHED
 
 import mjx_lite as mjx
 from mjx_lite.constraint import jacobian
 from mjx_lite.constraint.rows import Jacobian
 from mjx_lite.math import krylov
+from mjx_lite.ops import lanes
 from mjx_lite.solver import coupling, operator
 
 LIMB = (
@@ -66,10 +70,40 @@ def test_accelerations_and_iterations_are_those_of_c(cone, tile):
   m = mjx.put_model(model, dtype=np.float64, ncon_max=80, pair_max=120, tile=tile)
   assert operator.is_coupled(m) and not operator.is_tree_sparse(m)
   many, qacc, niter = states(model, m, 10)
+  assert tile is not None or cone == "elliptic" or count(jax.vmap(mjx.forward, in_axes=(None, 0)), m, many, jit=mjx.jit) == 1
   d = mjx.jit(jax.vmap(mjx.forward, in_axes=(None, 0)))(m, many)
   assert not np.any(d.status.bits)
   np.testing.assert_allclose(d.qacc, qacc, rtol=1e-7, atol=1e-7 * np.abs(qacc).max())
   assert niter.mean() > 2 and abs(d.solver_niter.mean() / niter.mean() - 1) < 0.1
+
+
+def test_what_contacts_couple_in_a_kernel():
+  """The stiffness of single bodies, and the product with the coupling of two: slot by slot as all slots at once."""
+  m, worlds, rng = mjx.put_model(heap("elliptic"), dtype=np.float64, ncon_max=12, pair_max=120), 5, np.random.default_rng(0)
+  c, bodies = m.plan.contact, np.arange(m.nbody)
+  body = np.concatenate([rng.choice(bodies, size=(12, worlds)), rng.choice(bodies[1:], size=(12, worlds))]).astype(np.int32)
+  body[3:6] = body[3]  # contacts of one pair follow each other
+  body[15:18] = body[15]
+  body[:12] = np.where(body[:12] == body[12:], 0, body[:12])
+  a = rng.normal(size=(12, c.ndir, c.ndir, worlds))
+  a = np.einsum("ijkw,ilkw->ijlw", a, a) * (rng.random((12, 1, 1, worlds)) < 0.7)
+  basis, cdof, vec = (rng.normal(size=(*shape, worlds)) for shape in ((24, c.ndir, 6), (m.nv, 6), (m.nv,)))
+  place = np.arange(m.nbody) - 1
+
+  def products(a, basis, body, cdof, x):
+    none = jnp.zeros((0, 3, 1))
+    j = Jacobian(ball_axis=none, basis=basis, mu=0 * a[:, 0, :1], entries=none[:, 0], ten_J=none, body=body, number=None)
+    couples = coupling.between(m, j, a)
+    pairs = jacobian.couple_pairs(m, j, a, couples)
+    return (
+      jacobian.add_curvature(m, j, a, jnp.zeros((m.nbody - 1, 21, a.shape[-1])), place),
+      jacobian.mul_pairs(m, j, a, pairs, cdof, x),
+    )
+
+  with lanes.packed():
+    found = lane_tests.run(products, a, basis, body, cdof, vec, has_loops=True)
+  for x, y in zip(found, straight.alone(products, a, basis, body, cdof, vec), strict=True):
+    np.testing.assert_allclose(x, y, rtol=1e-10, atol=1e-10 * np.abs(y).max())
 
 
 @pytest.mark.parametrize(("worlds", "pairs"), [(5, 4), (5, 99), (40, 4)])

@@ -125,18 +125,43 @@ def _in_rounds(
   nothing = shortest.Exit(zero, number, no, no)
   start = _Start(zero, number, number, number, zero[:, None] + jnp.zeros((3, 1, 1), zero.dtype), zero)
 
+  def pair(at):
+    return support.take_lanes(a, at), support.take_lanes(b, at), at.take(reach)
+
   def one_round(state):
     again, rows, wanted, exit_ = state
+    constant: list[Any] = []  # parts of the problem that are no numbers of a lane, and the form of the problem
+
+    def start_of(row, world):
+      at = lanes.row(row)
+      p, found = iteration.problem(*pair(at), iterations), jax.tree.map(at.take, exit_)
+      first = iteration.start_above(p, found.normal, found.depth), iteration.start(p)
+      leaves, form = jax.tree.flatten(p)
+      constant[:] = [[None if isinstance(x, jax.Array) else x for x in leaves], form]
+      own = [x for x in leaves if isinstance(x, jax.Array)]
+      return jax.tree.map(lambda x, y: jnp.where(again, x, y), *first), jnp.int32(0), own
+
+    def problem_of(own):
+      rest = iter(own)
+      return jax.tree.unflatten(constant[1], [next(rest) if x is None else x for x in constant[0]])
+
+    method = lanes.Search(
+      start_of,
+      lambda c: _continues(c[0], True) & (c[1] < 6 * iterations),
+      lambda c: (iteration.iterate(problem_of(c[2]), c[0]), c[1] + 1, c[2]),
+      lambda c: jax.tree.map(lambda x: x[0, ..., 0], c[0]),
+    )
+    one = jax.eval_shape(lambda: method.end(method.start(jnp.int32(0), jnp.int32(0))))
+    none = jax.tree.map(lambda x: lanes.empty((len(a.pos), *x.shape, 1), x.dtype), one)
+    last = lanes.search(wanted, method, none)
 
     def one(item):
       at = lanes.row(item)
-      ca, cb, limit = support.take_lanes(a, at), support.take_lanes(b, at), at.take(reach)
-      p, found = iteration.problem(ca, cb, limit, iterations), jax.tree.map(at.take, exit_)
-      first = iteration.start_above(p, found.normal, found.depth), iteration.start(p)
-      s = _settled(p, jax.tree.map(lambda x, y: jnp.where(again, x, y), *first), True)
+      some = pair(at)
+      p, s, found = iteration.problem(*some, iterations), jax.tree.map(at.take, last), jax.tree.map(at.take, exit_)
       searches, start = _start(p, s, True)
       searched = jnp.broadcast_to(again, searches.shape)
-      return make(ca, cb, limit, _features(ca, cb, p, s, found, searched), True), start, searches & ~again
+      return make(*some, _features(*some[:2], p, s, found, searched), True), start, searches & ~again
 
     rows, begin, searches = lanes.in_queue(wanted, one, (rows, start, no))
 

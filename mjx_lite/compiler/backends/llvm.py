@@ -52,7 +52,7 @@ _IS_WANTED = os.environ.get("MJX_LITE_KERNELS") != "0"
 
 LOOP = 30_000  # numbers of a loop in all its iterations, above which it is not unrolled
 DERIVATIVES = 140_000  # numbers of a program, with one iteration of each loop, above which its derivatives are no kernels
-_MAX_OPERATIONS = 250_000  # operations of a kernel: about 17 seconds of one core to write and to compile
+_MAX_OPERATIONS = 500_000  # operations of a kernel: about 35 seconds of one core to write and to compile
 _PART = 500  # operations of a function
 _RUN = 32  # numbers that are set or copied together
 _SHORT, _STATE = 250, 24  # operations of a loop within a function, and numbers of its state that change
