@@ -10,6 +10,7 @@ import dataclasses
 import datetime
 import functools
 import importlib.util
+import itertools
 import json
 import multiprocessing
 import os
@@ -25,6 +26,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 ENGINES = ("mjx_lite", "mjx", "batch")
 PROTOCOLS = ("rollout", "scan")
 SOLVERS = ("NEWTON", "CG", "PGS")
+DTYPES = ("float32", "float64")  # mujoco.mjx runs with the first, C computes with the second
 _PATIENCE = 600  # [s] with an engine: mujoco.mjx may still deadlock, see `_environment`
 
 
@@ -38,6 +40,8 @@ def _arguments() -> argparse.Namespace:
   parser.add_argument("--engines", nargs="+", choices=ENGINES, default=list(ENGINES))
   parser.add_argument("--protocols", nargs="+", choices=PROTOCOLS, default=list(PROTOCOLS))
   parser.add_argument("--devices", type=int, default=1, help="host devices to divide the worlds among (JAX)")
+  parser.add_argument("--cores", type=int, nargs="+", help="numbers of cores, one run each; all cores if not given")
+  parser.add_argument("--dtypes", nargs="+", choices=DTYPES, default=["float32"], help="of mjx_lite, one run each")
   parser.add_argument("--solver", choices=SOLVERS, help="instead of the model's, for all engines")
   parser.add_argument("--iterations", type=int, help="of the solver, instead of the model's")
   parser.add_argument("--capacity", action="store_true", help="mjx_lite with the capacities that `suggest_capacity` finds")
@@ -82,9 +86,14 @@ def robots() -> Any:
 
 
 def load(scene: str) -> Any:
-  """The MjModel of a scene: by its name here, or in tests/lib/robots.py, which sets robots on a floor; or by a path."""
+  """The MjModel of a scene, by its name here, in wheels.py or in tests/lib/robots.py (on a floor), or by its path."""
+  import mujoco
+  import wheels
+
   from mjx_lite.cli import common
 
+  if scene in wheels.MODELS:
+    return robots().on_floor(mujoco.MjSpec.from_file(str(wheels.file_of(scene))))
   if scene in robots().ROBOTS:
     return robots().load(scene)
   return common.load_model(SCENES[scene]() if scene in SCENES else pathlib.Path(scene))
@@ -100,13 +109,23 @@ def _environment(engine: str, args: argparse.Namespace) -> dict[str, str]:
   if args.devices > 1:
     flag = f"--xla_force_host_platform_device_count={args.devices}"
     found["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {flag}".strip()
-  cores = os.cpu_count() or 1
+  cores = cores_of(args)
   threads = {"mjx_lite": 1 if args.devices > 1 else cores, "mjx": 2 * max(cores, args.devices)}
   if engine in threads and "NPROC" not in os.environ:
     found["NPROC"] = str(threads[engine])
   if engine in threads:
     found["XLA_PYTHON_CLIENT_PREALLOCATE"] = "false"  # on a GPU they share its memory
   return found
+
+
+def _all_cores() -> int:
+  """The number of cores that this process may use."""
+  return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def cores_of(args: argparse.Namespace) -> int:
+  """The number of cores of a run."""
+  return getattr(args, "ncore", 0) or _all_cores()
 
 
 def choose_solver(mj_model: Any, solver: str | None, iterations: int | None) -> None:
@@ -158,12 +177,14 @@ class JaxEngine:
     self.name, self.args = name, args
     self.mjx = import_engine(name)
     bounds = capacity(inputs) if args.capacity and name == "mjx_lite" else {}
+    jax.config.update("jax_enable_x64", args.dtype == "float64")
     self.m = self.mjx.put_model(inputs.mj_model, **bounds)
     single = self.mjx.make_data(self.m)
     worlds = inputs.qpos.shape[0]
     d = jax.tree.map(lambda x: jnp.broadcast_to(x, (worlds, *jnp.shape(x))), single)
-    self.d = d.replace(qpos=jnp.asarray(inputs.qpos), qvel=jnp.asarray(inputs.qvel))
-    self.ctrl, self.first = jnp.asarray(inputs.ctrl), jnp.asarray(inputs.ctrl[:1])
+    real = single.qpos.dtype
+    self.d = d.replace(qpos=jnp.asarray(inputs.qpos, real), qvel=jnp.asarray(inputs.qvel, real))
+    self.ctrl, self.first = jnp.asarray(inputs.ctrl, real), jnp.asarray(inputs.ctrl[:1], real)
     if args.devices > 1:
       mesh = jax.make_mesh((args.devices,), ("worlds",))
       split = lambda *spec: jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(*spec))  # noqa: E731
@@ -273,7 +294,7 @@ class JaxEngine:
 
 
 class BatchEngine:
-  """MuJoCo C on all cores; float64."""
+  """MuJoCo C with as many threads as cores; float64."""
 
   name = "batch"
 
@@ -282,7 +303,7 @@ class BatchEngine:
     import numpy as np
 
     self.inputs = inputs
-    self.batch = mujoco.batch.Batch(inputs.mj_model, inputs.qpos.shape[0])
+    self.batch = mujoco.batch.Batch(inputs.mj_model, inputs.qpos.shape[0], nthread=args.ncore)
     self.control = np.ascontiguousarray(inputs.ctrl.transpose(1, 0, 2), np.float64)
 
   def compile_step(self) -> None:
@@ -364,6 +385,8 @@ class Worker:
 def _serve(pipe, make, name, scene, args):
   """What a worker's process does: makes the engine, then answers calls until the pipe is closed."""
   sys.path.insert(0, str(ROOT))
+  if hasattr(os, "sched_setaffinity"):  # the last cores: the first one serves more interrupts
+    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[-cores_of(args) :])
   try:
     engine = make(name, scene, args)
   # a package that is missing or older (no `mujoco.batch`), a feature that the engine refuses: the scene goes on without it
@@ -411,7 +434,12 @@ def _run_scene(scene: str, args: argparse.Namespace) -> list[dict[str, Any]]:
   """Times one scene with all engines; one record per engine."""
   records, workers = {}, []
   for name in args.engines:
-    record = records[name] = {"scene": scene, "engine": name, "worlds": args.worlds, "steps": args.steps}
+    if name == "mjx" and args.dtype != DTYPES[0]:
+      continue
+    record = records[name] = {
+      "scene": scene, "engine": name, "worlds": args.worlds, "steps": args.steps, "cores": args.ncore,
+      "dtype": args.dtype if name == "mjx_lite" else DTYPES[name == "batch"],
+    }  # fmt: skip
     try:
       workers.append(Worker(name, _make, scene, args))
     except NotImplementedError as error:  # what `_serve` makes of a refusal; any other failure ends the run
@@ -527,13 +555,13 @@ def main() -> int:
   machine = {
     "time": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
     "cpu": platform.processor() or platform.machine(),
-    "cores": os.cpu_count(),
     "devices": args.devices,
     "repeats": args.repeats,
     **_versions(),
   }
   everything = []
-  for scene in args.scenes:
+  runs = itertools.product(args.scenes, args.cores or [_all_cores()], args.dtypes)
+  for scene, args.ncore, args.dtype in runs:
     records = _run_scene(scene, args)
     everything += records
     for record in records:

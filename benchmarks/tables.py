@@ -1,6 +1,6 @@
 """Tables of README.md in this folder, made of the data in `results/`; `tools/write_docs.py` writes them.
 
-`results/speed.jsonl` holds one line per scene, `results/versions.jsonl` what `versions.py --json` wrote.
+`results/speed.jsonl` holds what `run.py --json` wrote, `results/versions.jsonl` what `versions.py --json` wrote.
 """
 
 import json
@@ -19,22 +19,49 @@ def read(name: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
   return about, rows
 
 
+# name of a scene in the table -> what a reader should know of it
+NOTES = {
+  "quadruped": "four spheres in a height field",
+  "gym_hyqreal1": "a quadruped with its meshes",
+  "gym_spot_arm": "faces of up to 110 corners",
+  "robosuite_g1": "Unitree's G1, a humanoid with its meshes, hulls of up to 5,365 corners",
+  "robosuite_h1": "Unitree's H1, hulls of up to 1,020 corners",
+  "mjlab_go1": "Go1 of mjlab 1.6.0",
+  "mjlab_g1": "G1 of mjlab 1.6.0",
+  "hand_egg": "manipulate_egg of gymnasium-robotics 1.4.2",
+}
+
+
 def speed(with_bytes: bool = True) -> str:
-  """Return the table of scenes, in Markdown."""
-  head = ["scene", "worlds", "steps/s", "/ MJX", "/ C", "trace + compile [s]", "/ MJX's"]
+  """Return the table of scenes, in Markdown: rollouts on one core in both precisions, and on all cores."""
+  rows = read("speed")[1]
+  most = max(row["cores"] for row in rows)
+  head = ["scene", "steps/s, one core", "/ C", "float64 / C", f"steps/s, {most} cores", "/ C", "/ MJX", "trace + compile [s]"]
   if with_bytes:
     head.append("bytes per world, ours / MJX's")
   lines = []
-  for row in read("speed")[1]:
-    note = f" ({row['note']})" if "note" in row else ""
-    name = f"`{row['scene']}`{note}{', capacity' if row['capacity'] else ''}"
-    sizes = [f"{row[k]:,}" for k in ("bytes_per_world", "mjx_bytes_per_world") if k in row]
+  for scene in dict.fromkeys(row["scene"] for row in rows):
+    of = {(row["engine"], row["dtype"], row["cores"]): row for row in rows if row["scene"] == scene}
+    one, double, all_ = (of.get(("mjx_lite", *key), {}) for key in (("float32", 1), ("float64", 1), ("float32", most)))
+    theirs = of.get(("mjx", "float32", most), {})
+    sizes = [f"{row['bytes_per_world']:,}" for row in (one, theirs) if "bytes_per_world" in row]
+    compile_ = min((row["trace_s"] + row["compile_s"] for row in (one, all_) if row), default=None)
+    note = f" ({NOTES[scene]})" if scene in NOTES else ""
     line = [
-      name, f"{row['worlds']:,}", f"{row['steps_per_s']:,}", str(row.get("per_mjx", "")), f"{row['per_c']:.2f}",
-      f"{row['compile_s']:.1f}", f"{row['compile_per_mjx']:.2f}" if "compile_per_mjx" in row else "", " / ".join(sizes),
+      f"`{scene}`{note}", _rate(one), _ratio(one, "batch"), _ratio(double, "batch"),
+      _rate(all_), _ratio(all_, "batch"), _ratio(all_, "mjx"), "" if compile_ is None else f"{compile_:.1f}", " / ".join(sizes),
     ]  # fmt: skip
     lines.append(line[: len(head)])
   return "".join(f"| {' | '.join(line)} |\n" for line in [head, *lines]).replace("\n", f"\n|{'---|' * len(head)}\n", 1)
+
+
+def _rate(row: dict[str, Any]) -> str:
+  return f"{row['rollout']['median_steps_per_s']:,.0f}" if "rollout" in row else ""
+
+
+def _ratio(row: dict[str, Any], other: str) -> str:
+  ratio = row.get(f"rollout_over_{other}")
+  return "" if ratio is None else f"{ratio:.2f}" if ratio < 20 else f"{ratio:.0f}"
 
 
 def by_version() -> str:

@@ -119,60 +119,78 @@ def _in_rounds(
   wanted: jax.Array, a: ConvexShape, b: ConvexShape, reach: jax.Array, iterations: int, make: Callable[..., Any], default: Any
 ) -> Any:
   """Return rows as `rows_of` does, in a kernel: rows of all wanted pairs, then the searches, then the rows of those again."""
-  a, b = iteration.without_gradient(a), iteration.without_gradient(b)
   zero = jnp.zeros((len(wanted), 3, 1), a.pos.dtype)
   number, no = zero[:, 0], jnp.zeros(wanted.shape, bool)
   nothing = shortest.Exit(zero, number, no, no)
-  start = _Start(zero, number, number, number, zero[:, None] + jnp.zeros((3, 1, 1), zero.dtype), zero)
+  begin = _Start(zero, number, number, number, zero[:, None] + jnp.zeros((3, 1, 1), zero.dtype), zero)
 
   def pair(at):
     return support.take_lanes(a, at), support.take_lanes(b, at), at.take(reach)
 
   def one_round(state):
     again, rows, wanted, exit_ = state
-    constant: list[Any] = []  # parts of the problem that are no numbers of a lane, and the form of the problem
 
-    def start_of(row, world):
-      at = lanes.row(row)
-      p, found = iteration.problem(*pair(at), iterations), jax.tree.map(at.take, exit_)
-      first = iteration.start_above(p, found.normal, found.depth), iteration.start(p)
-      leaves, form = jax.tree.flatten(p)
-      constant[:] = [[None if isinstance(x, jax.Array) else x for x in leaves], form]
-      own = [x for x in leaves if isinstance(x, jax.Array)]
-      return jax.tree.map(lambda x, y: jnp.where(again, x, y), *first), jnp.int32(0), own
+    def first(p, at):
+      found = jax.tree.map(at.take, exit_)
+      both = iteration.start_above(p, found.normal, found.depth), iteration.start(p)
+      return jax.tree.map(lambda x, y: jnp.where(again, x, y), *both)
 
-    def problem_of(own):
-      rest = iter(own)
-      return jax.tree.unflatten(constant[1], [next(rest) if x is None else x for x in constant[0]])
+    last = _last_states(wanted, lambda at: iteration.problem(*pair(at), iterations), first)
 
-    method = lanes.Search(
-      start_of,
-      lambda c: _continues(c[0], True) & (c[1] < 6 * iterations),
-      lambda c: (iteration.iterate(problem_of(c[2]), c[0]), c[1] + 1, c[2]),
-      lambda c: jax.tree.map(lambda x: x[0, ..., 0], c[0]),
-    )
-    one = jax.eval_shape(lambda: method.end(method.start(jnp.int32(0), jnp.int32(0))))
-    none = jax.tree.map(lambda x: lanes.empty((len(a.pos), *x.shape, 1), x.dtype), one)
-    last = lanes.search(wanted, method, none)
-
-    def one(item):
+    def row(item):
       at = lanes.row(item)
-      some = pair(at)
-      p, s, found = iteration.problem(*some, iterations), jax.tree.map(at.take, last), jax.tree.map(at.take, exit_)
+      some, s, found = pair(at), jax.tree.map(at.take, last), jax.tree.map(at.take, exit_)
+      p = iteration.problem(*some, iterations)
       searches, start = _start(p, s, True)
-      searched = jnp.broadcast_to(again, searches.shape)
-      return make(*some, _features(*some[:2], p, s, found, searched), True), start, searches & ~again
+      features = _features(*some[:2], p, s, found, jnp.broadcast_to(again, searches.shape))
+      return make(*some, features, True), start, searches & ~again
 
-    rows, begin, searches = lanes.in_queue(wanted, one, (rows, start, no))
+    rows, start, searches = lanes.in_queue(wanted, row, (rows, begin, no))
 
     def furthest(*at):
-      return begin.furthest(*(support.laid_out(support.one(x, *at)) for x in (a, b)), *at)
+      one, two = (support.laid_out(support.one(iteration.without_gradient(x), *at)) for x in (a, b))
+      return start.furthest(one, two, *at)
 
-    return jnp.bool_(True), rows, searches, lanes.search(searches, shortest.search(furthest, begin.known), nothing)
+    return jnp.bool_(True), rows, searches, lanes.search(searches, shortest.search(furthest, start.known), nothing)
 
   rows = jax.tree.map(lambda x: jnp.broadcast_to(x, (len(wanted), *x.shape[1:])), default)
   state = jnp.bool_(False), rows, wanted, nothing
   return jax.lax.while_loop(lambda s: ~s[0] | jnp.any(s[2]), one_round, state)[1]
+
+
+def _last_states(wanted: jax.Array, problem: Callable[..., Problem], first: Callable[..., State]) -> State:
+  """Return the states (P, ..., 1) at the end of the iterations of the wanted pairs (P, 1), in a kernel.
+
+  Args:
+    wanted: the mask.
+    problem: function of a lane. It returns the problem of the lane's pair.
+    first: function of the problem and the lane. It returns the first state.
+  """
+  constant: list[Any] = []  # what of a problem are no numbers of a lane, and the form of a problem
+
+  def start(row, world):
+    at = lanes.row(row)
+    p = problem(at)
+    leaves, form = jax.tree.flatten(p)
+    constant[:] = [[None if isinstance(x, jax.Array) else x for x in leaves], form]
+    return first(p, at), jnp.int32(0), [x for x in leaves if isinstance(x, jax.Array)]
+
+  def whole(own):
+    rest = iter(own)
+    return jax.tree.unflatten(constant[1], [next(rest) if x is None else x for x in constant[0]])
+
+  def continues(state):
+    s, count, own = state
+    return _continues(s, True) & (count < 6 * whole(own).iterations)
+
+  def advance(state):
+    s, count, own = state
+    return iteration.iterate(whole(own), s), count + 1, own
+
+  method = lanes.Search(start, continues, advance, lambda state: jax.tree.map(lambda x: x[0, ..., 0], state[0]))
+  one = jax.eval_shape(lambda: method.end(start(jnp.int32(0), jnp.int32(0))))
+  none = jax.tree.map(lambda x: lanes.empty((len(wanted), *x.shape, 1), x.dtype), one)
+  return lanes.search(wanted, method, none)
 
 
 def find(a: ConvexShape, b: ConvexShape, reach: jax.Array, iterations: int, asked: jax.Array | bool = True) -> Features:
