@@ -76,7 +76,7 @@ class Kernels(NamedTuple):
 
     per_world, common = [], []
     for k, e in enumerate(eqns):
-      if not shared.issuperset(regions.variables([e])):
+      if not shared.issuperset(regions.variables([e])) or (self.has_loops and scalars.is_for_kernels(e)):
         per_world.append((k, e))
         continue
       outs = [v for v in e.outvars if v in last]

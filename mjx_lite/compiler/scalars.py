@@ -39,6 +39,7 @@ MAX_NODES, MAX_LOADS = 800_000, 32_000_000  # numbers that a program computes, a
 MAX_ITERATIONS = 64  # iterations of a loop that is unrolled in a kernel
 UNROLLED = 300  # numbers of an iteration of a loop that is unrolled in a kernel with loops
 MAX_CONSTANT = 1024  # numbers of an array whose values are known
+ONLY_KERNELS = frozenset(("mjx_queue", "mjx_empty"))  # names of the primitives of `queue.py`
 MAX_COMPARED = 8  # numbers of a table whose entry is found by comparisons
 
 
@@ -385,6 +386,12 @@ def is_long(eqn: Any) -> bool:
   """Return whether an equation is a loop that is too long to be unrolled, or has such a loop inside."""
   is_loop = eqn.primitive.name == "scan" and eqn.params["length"] > MAX_ITERATIONS
   return is_loop or any(is_long(e) for j in jex_core.jaxprs_in_params(eqn.params) for e in j.eqns)
+
+
+def is_for_kernels(eqn: Any) -> bool:
+  """Return whether an equation has operations that only kernels have."""
+  inside = (e for j in jex_core.jaxprs_in_params(eqn.params) for e in j.eqns)
+  return eqn.primitive.name in ONLY_KERNELS or any(map(is_for_kernels, inside))
 
 
 def is_constant(x: Any) -> bool:

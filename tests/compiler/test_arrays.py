@@ -250,3 +250,16 @@ def test_equal_constants_are_read_once():
   (out,) = Kernels(call, 9, llvm.LOOP, on_cpu=True, has_loops=True).evaluate(closed, [k, table, table.copy()])
   np.testing.assert_array_equal(np.ravel(out), 2 * table[:9])
   assert read == [3001]
+
+
+def test_what_only_kernels_have_is_not_shared(monkeypatch):
+  """An array that nothing fills depends on no input, and XLA cannot compute it."""
+  from mjx_lite.compiler import kernels
+
+  monkeypatch.setattr(kernels, "_SHARED", 0)
+  x = np.arange(9, dtype=np.float32)[:, None]
+  with lanes.packed():
+    closed = jax.make_jaxpr(lambda x: [lanes.empty((5000, 1), x.dtype).at[3].set(x[0])[3]])(x[0][:, None])
+  builder = kernels.Kernels(llvm.call, 9, llvm.LOOP, on_cpu=True, has_loops=True)
+  (out,) = jax.jit(lambda x: builder.evaluate(closed, [x]))(x)
+  np.testing.assert_array_equal(np.ravel(out), x[:, 0])
