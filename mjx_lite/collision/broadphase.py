@@ -372,23 +372,30 @@ def first_contacts(touches: jax.Array, rank: jax.Array, number: int, size: int, 
       value, row = _sorted(nearness, number, lambda at: at)
       return Chosen(row, value > 0, total)
     if size * len(touches) < np.iinfo(np.int32).max:
-      return Chosen(*_first_contacts_by_insertion(touches, rank, number, size), total)
+      return Chosen(*_first_contacts_by_key(touches, rank, number, size), total)
   key = jnp.where(touches, rank, size).astype(jnp.float32 if exact else jnp.int32)
   row = jax.lax.top_k(-key.T, number)[1].T
   return Chosen(row, gather(touches, row), total)
 
 
-def _first_contacts_by_insertion(
-  touches: jax.Array, rank: jax.Array, number: int, size: int
-) -> tuple[jax.Array, jax.Array]:  # fmt: skip
-  """Choose the first contacts of a tile of worlds by insertion sort: one row after another is inserted into the sorted list.
+def _first_contacts_by_key(touches: jax.Array, rank: jax.Array, number: int, size: int) -> tuple[jax.Array, jax.Array]:
+  """Choose the first contacts of a tile of worlds, or of a kernel's worlds, by keys of the rank and the row.
 
   Returns:
     the rows (number, W), and whether they are valid.
   """
   n, nothing = len(touches), jnp.int32(size * len(touches))
   key = linear.materialize(jnp.where(touches, rank * n + _row(n), nothing))  # the row is the key modulo n
-  is_contact = linear.materialize(jnp.any(touches, axis=1))
+  found = (_first_by_rank if lanes.packs() else _first_by_insertion)(key, touches, number, nothing)
+  return jax.lax.rem(found, jnp.int32(n)), found < nothing
+
+
+def _first_by_insertion(key: jax.Array, wanted: jax.Array, number: int, nothing: jax.Array) -> jax.Array:
+  """Return the smallest wanted keys (number, W) in order: one key (n, W) after another is inserted into the sorted list.
+
+  Keys that are not wanted, and other entries, are `nothing`.
+  """
+  n, is_contact = len(key), linear.materialize(jnp.any(wanted, axis=1))
 
   def insert(state):
     k, first = state
@@ -396,17 +403,13 @@ def _first_contacts_by_insertion(
     first = jnp.concatenate([first[:1], jnp.minimum(first[1:], jnp.maximum(first[:-1], new))])
     return next_true(is_contact, k), first
 
-  if lanes.packs():
-    found = _first_by_rank(key, touches, number, nothing)
-  else:
-    begin = jnp.full((number + 1, touches.shape[-1]), nothing).at[0].set(-1)  # first entry: sentinel
-    _, first = jax.lax.while_loop(lambda s: s[0] < n, insert, (next_true(is_contact, -1), begin))
-    found = linear.materialize(first[1:])
-  return jax.lax.rem(found, jnp.int32(n)), found < nothing
+  begin = jnp.full((number + 1, wanted.shape[-1]), nothing).at[0].set(-1)  # first entry: sentinel
+  _, first = jax.lax.while_loop(lambda s: s[0] < n, insert, (next_true(is_contact, -1), begin))
+  return linear.materialize(first[1:])
 
 
 def _first_by_rank(key: jax.Array, wanted: jax.Array, number: int, nothing: jax.Array) -> jax.Array:
-  """Return the smallest wanted keys (number, 1) in order, in a kernel; the keys (n, 1) differ. Other entries are `nothing`."""
+  """Do what `_first_by_insertion` does in a kernel: the number of smaller keys is a key's place. The wanted keys differ."""
 
   def append(key, state):
     count, keys = state

@@ -216,10 +216,9 @@ def rows_contact(m: Model, p: ContactPlan, contacts: Contacts, subtree_com: jax.
   margin = contacts.params.margin
   active = (contacts.exclude == 0)[:, None] & own.row
   dist, edge, zero = per_row(contacts.dist), per_row(margin), jnp.zeros((p.ncon * p.nrow, 1), margin.dtype)
-  solref, violation, normal = contacts.params.solref, dist, np.ones(p.ncon * p.nrow, bool)
+  solref, violation, normal = contacts.params.solref, dist, _has_stiffness(p)
   if p.elliptic:
     # friction directions have position 0, margin 0 and the normal's impedance; they may have their own solref
-    normal = np.tile(np.arange(p.nrow) == 0, p.ncon)
     violation = dist - jnp.where(normal[:, None], 0, edge)
     dist, edge = jnp.where(normal[:, None], dist, 0), jnp.where(normal[:, None], edge, 0)
     ref = contacts.params.solreffriction
@@ -235,23 +234,26 @@ def rows_contact(m: Model, p: ContactPlan, contacts: Contacts, subtree_com: jax.
   return ContactRows(params, basis, mu, body, jnp.where(friction, contact_mu, 0))
 
 
+def _has_stiffness(p: ContactPlan) -> np.ndarray:
+  """Return the mask (ncon * nrow,) of the rows with stiffness: all edges of a pyramid, of an elliptic cone the normal alone."""
+  return np.tile((np.arange(p.nrow) == 0) | (not p.elliptic), p.ncon)
+
+
 def _by_slot(m: Model, p: ContactPlan, contacts: Contacts, subtree_com: jax.Array) -> ContactRows:
   """Do what `rows_contact` does in a kernel: one slot after the other, up to the last contact."""
   sides = cast(ChosenSides, p.sides)._replace(slot=np.zeros(2, int), sign=np.array([-1, 1]))
   masks = {k: getattr(p, k)[:1] for k in ("row_active", "friction_mask", "frictional")}  # all slots are alike
   one = p._replace(ncon=1, sides=sides, **masks)
-  stiff = []
 
   def of_slot(c):
     made = rows_contact(m, one, c, subtree_com)
-    stiff[:] = [made.params.stiff]
     return jax.tree.map(lambda x: x[None], made._replace(params=made.params._replace(stiff=None)))
 
   own = contacts._replace(full=None, found=None, lost_search=None)
   made = each(of_slot, own, upto(contacts.exclude == 0))
   params = jax.tree.map(lambda x: x.reshape(p.ncon * p.nrow, *x.shape[2:]), made.params)
   basis, body = (jnp.concatenate([x[:, 0], x[:, 1]]) for x in (made.basis, made.body))
-  return ContactRows(params._replace(stiff=np.tile(stiff[0], p.ncon)), basis, made.mu[:, 0], body, made.contact_mu[:, 0])
+  return ContactRows(params._replace(stiff=_has_stiffness(p)), basis, made.mu[:, 0], body, made.contact_mu[:, 0])
 
 
 def _elliptic_scale(p: ContactPlan, friction: jax.Array, contact_mu: jax.Array) -> jax.Array:
