@@ -24,11 +24,13 @@ from mjx_lite.smooth import rne as rne_
 from mjx_lite.smooth import set_const as constants
 
 
-def one_world(function: Callable[..., Any], adds: tuple[str, ...] = ()) -> Callable[..., Any]:
+def one_world(
+  function: Callable[..., Any], adds: tuple[str, ...] = (), opened: Callable[..., Any] | None = None
+) -> Callable[..., Any]:
   """Return the public form of a native function of a Model and, mostly, its Data.
 
   Native code always has rotation matrices. The returned Data has the optional fields of the Data argument, and the fields that
-  the function `adds`.
+  the function `adds`. For `opened` see `worlds.one_world`.
   """
 
   @functools.wraps(function)
@@ -41,7 +43,7 @@ def one_world(function: Callable[..., Any], adds: tuple[str, ...] = ()) -> Calla
     dropped = dict.fromkeys(name for name in lacking if name not in adds)
     return jax.tree.map(lambda x: x.replace(**dropped) if _is_data(x) else x, out, is_leaf=_is_data)
 
-  return worlds.one_world(keeping, _check)
+  return worlds.one_world(keeping, _check, opened)
 
 
 def _is_data(x: Any) -> bool:

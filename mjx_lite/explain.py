@@ -11,7 +11,6 @@ import jax
 import jax.numpy as jnp
 
 from mjx_lite.api import step
-from mjx_lite.batching.compiling import jit
 from mjx_lite.compiler import paths, regions, workarounds
 from mjx_lite.compiler.backends import llvm, ptx
 from mjx_lite.errors import SlowPathWarning
@@ -70,21 +69,21 @@ def explain(m: Model) -> Explanation:
   def rolled(m: Model, d: Data) -> Any:
     return jax.vmap(lambda d: rollout(m, d, steps=2)[0].qpos)(d)
 
-  def slope(m: Model, d: Data) -> Any:
-    return jax.grad(lambda ctrl: batch(m, d.replace(ctrl=ctrl)).qpos.sum())(d.ctrl)
+  def slope(function: Callable[[Model, Data], Data]) -> Callable[[Model, Data], Any]:
+    return lambda m, d: jax.grad(lambda ctrl: function(m, d.replace(ctrl=ctrl)).qpos.sum())(d.ctrl)
 
-  functions: dict[str, tuple[Callable[..., Any], Callable[..., Any], Data]] = {
-    "step of one world": (jax.jit, lambda m, d: step(m, d), one),
-    "step of a batch": (jax.jit, lambda m, d: batch(m, d), many),
-    "rollout of a batch": (jax.jit, rolled, many),
-    "gradient of a batch in mjx.jit": (jit, slope, many),
-    "gradient of a batch in jax.jit": (jax.jit, slope, many),
+  functions: dict[str, tuple[Callable[[Model, Data], Any], Data]] = {
+    "step of one world": (step, one),
+    "step of a batch": (batch, many),
+    "rollout of a batch": (rolled, many),
+    "gradient of one world": (slope(step), one),
+    "gradient of a batch": (slope(batch), many),
   }
   found = {}
-  for name, (compiler, function, d) in functions.items():
+  for name, (function, d) in functions.items():
     with paths.recording() as calls, warnings.catch_warnings():
       warnings.simplefilter("ignore", SlowPathWarning)  # the result has the warning's text
-      traced = compiler(function).trace(m, d)
+      traced = jax.jit(lambda m, d, function=function: function(m, d)).trace(m, d)
       # derivatives record paths at tracing, engine calls at lowering; lowering for XLA takes long, so it is skipped if possible
       if not calls or any(not p.reason for p in calls):
         traced.lower()

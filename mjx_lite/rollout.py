@@ -16,15 +16,14 @@ import numpy as np
 from mjx_lite import api
 from mjx_lite.batching import worlds
 from mjx_lite.compiler import workarounds
-from mjx_lite.integrate.adaptive import SIZES, Adaptive
+from mjx_lite.integrate.adaptive import Adaptive
 from mjx_lite.io.capacity import warn_of_shortage
 from mjx_lite.model import pytree
 from mjx_lite.model.callbacks import Callbacks
 from mjx_lite.model.types import INPUTS, STATE, Data, Model
-from mjx_lite.ops import linear
+from mjx_lite.ops import linear, saved
 from mjx_lite.pipeline import adaptive_step
 from mjx_lite.pipeline import step as native_step
-from mjx_lite.solver.implicit_diff import SOLUTION
 
 STEPPED = (*STATE, "status")  # fields that a step reads of the step before
 RECORD = ("qpos", "qvel")
@@ -103,9 +102,7 @@ def _one(
   static: dict[str, Any] = dict(steps=int(length), checkpoint=checkpoint)
   if callable(record) or policy is not None:
     record = record if callable(record) else _recorder(tuple(record))
-    options = {k: x for k, x in dict(callbacks=callbacks, accuracy=adaptive).items() if x is not None}
-    take = functools.partial(api.step if adaptive is None else _ADAPTIVE_STEP, **options)
-    return _scan(take, m, d, ahead, policy, record, **static)
+    return _scan(_public_step(callbacks, adaptive), m, d, ahead, policy, record, **static)
   static |= dict(callbacks=callbacks, adaptive=adaptive)
   names = tuple(record)
   return _NATIVE(m, d, record=names, **static) if ahead is None else _NATIVE(m, d, ahead, record=names, **static)
@@ -119,7 +116,20 @@ def _rollout(
   return _scan(functools.partial(step, callbacks=callbacks), m, d, ctrl, None, _recorder(record), **static)
 
 
-_NATIVE = api.one_world(_rollout)
+def _steps(
+  m: Model, d: Data, ctrl: jax.Array | None = None, *, record: tuple[str, ...], callbacks: Callbacks | None,
+  adaptive: Adaptive | None, **static
+) -> tuple[Data, Any]:  # fmt: skip
+  """Run `_rollout` as a loop over calls of the engine, so that derivatives are those of one step at a time."""
+  return _scan(_public_step(callbacks, adaptive), m, d, ctrl, None, _recorder(record), **static)
+
+
+def _public_step(callbacks: Callbacks | None, adaptive: Adaptive | None) -> Callable[..., Data]:
+  options = {k: x for k, x in dict(callbacks=callbacks, accuracy=adaptive).items() if x is not None}
+  return functools.partial(api.step if adaptive is None else _ADAPTIVE_STEP, **options)
+
+
+_NATIVE = api.one_world(_rollout, opened=_steps)
 _ADAPTIVE_STEP = api.one_world(adaptive_step)
 
 
@@ -176,7 +186,7 @@ def checkpointed_scan(body: Callable[..., Any], carry: Any, xs: Any, length: int
   if every is None:
     return jax.lax.scan(body, carry, xs, length=length)
   # results of iterations are stored: accelerations, and lengths of substeps
-  one = jax.checkpoint(body, prevent_cse=False, policy=jax.checkpoint_policies.save_only_these_names(SIZES, SOLUTION))
+  one = jax.checkpoint(body, prevent_cse=False, policy=jax.checkpoint_policies.save_only_these_names(saved.NAME))
   if every == 1:
     return jax.lax.scan(one, carry, xs, length=length)
   whole, rest = divmod(length, every)

@@ -14,7 +14,7 @@ def jit(function: Callable[..., Any], *, one_world: bool = False, **kwargs: Any)
   """Compile a function with `jax.jit` and the compiler options that suit the engine on JAX's default backend.
 
   Use this function for the outermost function, because JAX takes compiler options nowhere else. On CPU, a step then compiles
-  in half the time and is a fifth faster, and derivatives of rollouts take about half of the time (`regions.program`).
+  in half the time and is a fifth faster.
   A second call with the same function compiles nothing again, as with `jax.jit`.
 
   Args:
@@ -31,7 +31,7 @@ def jit(function: Callable[..., Any], *, one_world: bool = False, **kwargs: Any)
   options = {**options, **(kwargs.pop("compiler_options", None) or {})}
 
   def compiled(f):
-    out = jax.jit(regions.program(f, one_world) if on_cpu else f, compiler_options=options or None, **kwargs)
+    out = jax.jit(regions.program(f) if on_cpu and one_world else f, compiler_options=options or None, **kwargs)
     vars(out)["__wrapped__"] = f  # keep f alive: `memo.memoized` refers to it weakly
     return out
 

@@ -8,13 +8,12 @@ shapes are those of a single world and which `jax.vmap` batches. One primitive c
 * The batching rule moves the batch axis last and binds the primitive again with `batched=True`. It merges a further `vmap`
   into the same axis. So `vmap`, `vmap(scan)`, `vmap(jit)`, `scan(vmap)`, `grad(vmap)` and `vmap(vmap)` all reach the native
   layout.
-* The `jvp` rule differentiates the native function's ordinary operations, and the primitive is gone. So `vmap(grad(f))` is
-  right too, in the plain layout; `grad` of a sum over `vmap` is the fast method for batched gradients.
+* Derivatives are further calls of the primitive (`derivatives.py`). So `vmap(grad(f))` and `grad` of a sum over `vmap` reach
+  the native layout too.
 
 This module also cuts worlds into tiles for CPU caches (`_in_tiles`), and chooses how operations are compiled: those of one
-world or of a tile as regions (`regions.py`), or a step as machine code for each world (`kernels.py`). For
-derivatives in machine code, JAX differentiates a loop over single worlds, and `kernels.over_worlds` lowers that loop to the
-same code as a step. Only compiler/, ops/ and this module touch jax's extension interfaces.
+world or of a tile as regions (`regions.py`), or a call as machine code for each world (`kernels.py`). Only compiler/, ops/ and
+batching/ touch jax's extension interfaces.
 """
 
 import contextlib
@@ -28,11 +27,12 @@ import jax.core
 import jax.numpy as jnp
 import numpy as np
 from jax.extend import core as jex_core
-from jax.interpreters import ad, batching, mlir
+from jax.interpreters import batching, mlir
 
 from mjx_lite.batching import compiling
 from mjx_lite.compiler import kernels, paths, regions, scalars, workarounds
 from mjx_lite.compiler.backends import llvm, ptx
+from mjx_lite.ops import saved
 from mjx_lite.ops.lanes import packed
 
 
@@ -48,6 +48,8 @@ class Call(NamedTuple):
   slow: str  # why machine code (`kernels.py`) is not tried, "" if it is
   why_loops: str = ""  # why a kernel has loops, and packs items of its worlds (`ops/lanes.py`); "" if its code is straight
   outs: tuple[int, ...] | None = None  # indices of result leaves that are read, None for all
+  saves: bool = False  # whether values with a mark (`ops/saved.py`) are further results
+  opened: Callable[..., Any] | None = None  # function of one world that derivatives take instead: it binds calls of its parts
 
   @property
   def plain(self) -> "Call":
@@ -65,16 +67,20 @@ native_p.multiple_results = True
 
 
 _NO_MESH = jax.sharding.AbstractMesh((), ())
-_OUT_TREE: dict[Call, Any] = {}  # output tree of every call that has been traced, by its plain form
+OUT_TREE: dict[Call, Any] = {}  # output tree of every call that has been traced, by its plain form
 
 
-def one_world(native: Callable[..., Any], check: Callable[..., None] | None = None) -> Callable[..., Any]:
+def one_world(
+  native: Callable[..., Any], check: Callable[..., None] | None = None, opened: Callable[..., Any] | None = None
+) -> Callable[..., Any]:
   """Wrap a native function for the user: one-world shapes, batched by `jax.vmap`.
 
   Args:
     native: function of pytrees whose leaves carry a trailing world axis. The first argument is the Model; its leaves
       may keep a world axis of size 1 (shared by all worlds). Keyword arguments are static and hashable.
     check: called with the user's arguments first; raises an error if they do not fit.
+    opened: the same function for the shapes of one world, made of functions that `one_world` returned. Derivatives are those
+      of this function, each part's by itself.
 
   Returns:
     the same function on leaves without the world axis.
@@ -93,9 +99,9 @@ def one_world(native: Callable[..., Any], check: Callable[..., None] | None = No
     slow = _why_no_kernels(args[0], groups)
     loops = "" if slow else args[0].why_not_straight
     keywords = tuple(sorted(static.items()))
-    call = Call(native, keywords, in_tree, nshared=shared, tile=tile, groups=groups, slow=slow, why_loops=loops)
+    call = Call(native, keywords, in_tree, shared, tile=tile, groups=groups, slow=slow, why_loops=loops, opened=opened)
     out = native_p.bind(*leaves, call=call, batched=False)
-    return jax.tree.unflatten(_OUT_TREE[call.plain], out)
+    return jax.tree.unflatten(OUT_TREE[call.plain], out)
 
   return public
 
@@ -123,33 +129,58 @@ def _why_no_kernels(m: Any, groups: int) -> str:
   return llvm.why_off() if jax.default_backend() == "cpu" else ptx.why_off(m.layout.dtype) or m.why_not_straight
 
 
-def _avals(leaves):
+def shapes_of(leaves):
   """Return shapes and dtypes as a hashable key."""
   return tuple((x.shape, x.dtype) for x in leaves)
 
 
 @functools.lru_cache(maxsize=256)
-def _trace(call, batched, avals):
+def trace(call, batched, avals):
   """Return the native function's jaxpr on these operands: one call equation, so that evaluating it does not trace again."""
-  if call.outs is not None:
-    return _alive(_trace(call._replace(outs=None), batched, avals), call.outs)
+  closed = trace_all(call._replace(outs=None), batched, avals)
+  # a sixth of the operations are dead code, which costs as much to lower as other code
+  return _alive(closed, range(len(closed.out_avals)) if call.outs is None else call.outs)
+
+
+@functools.lru_cache(maxsize=256)
+def trace_all(call, batched, avals):
+  """Return the jaxpr as `trace` does, with dead code, and so with all marks of `ops/saved.py`."""
+  width = width_of(shapes := [jax.ShapeDtypeStruct(s, t) for s, t in avals], batched)
 
   def flat(*leaves):
     if not batched:
       leaves = [x[..., None] for x in leaves]
-    out, _OUT_TREE[call.plain] = jax.tree.flatten(call.native(*jax.tree.unflatten(call.in_tree, leaves), **dict(call.static)))
+    out, OUT_TREE[call.plain] = jax.tree.flatten(call.native(*jax.tree.unflatten(call.in_tree, leaves), **dict(call.static)))
     if not batched:
       return [x[..., 0] for x in out]
-    width = _width(leaves, batched)  # broadcast outputs that depend on shared values only
-    return [jnp.broadcast_to(x, (*x.shape[:-1], width)) for x in out]
+    return [jnp.broadcast_to(x, (*x.shape[:-1], width)) for x in out]  # some depend on shared values only
+
+  def with_saved(*leaves):
+    kept: list[Any] = []
+
+    def keep(x):
+      kept.append(saved.saved(x))
+      return kept[-1]
+
+    out = saved.evaluate(trace_all(call._replace(saves=False), batched, avals), leaves, keep)
+    return [*out, *(x[..., 0] if not batched else jnp.broadcast_to(x, (*x.shape[:-1], width)) for x in kept)]
 
   # trace without the mesh: in `jax.shard_map`, JAX would add a `reshard` to every `where`
   with jax.sharding.use_abstract_mesh(_NO_MESH), jax.disable_jit(False):
-    shapes = [jax.ShapeDtypeStruct(s, t) for s, t in avals]
-    with packed() if call.why_loops and _width(shapes, batched) == 1 else contextlib.nullcontext():
-      closed = workarounds.eased(jax.make_jaxpr(regions.marked(flat, _width(shapes, batched))))(*shapes)
-  # a sixth of the operations are dead code, which costs as much to lower as other code
-  return _alive(closed, range(len(closed.out_avals)))
+    with packed() if call.why_loops and width == 1 else contextlib.nullcontext():
+      return workarounds.eased(jax.make_jaxpr(jax.jit(with_saved if call.saves else flat)))(*shapes)
+
+
+def program(call, batched, leaves):
+  """Return the jaxpr of the native function with the world axis, for the number of worlds that lowering computes at a time."""
+  avals = _tile_avals(call, leaves) if call.slow and batched else one_world_avals(leaves, batched)
+  return trace_all(call, True, avals).jaxpr.eqns[0].params["jaxpr"].jaxpr
+
+
+def _tile_avals(call, leaves):
+  width = width_of(leaves, True)
+  size = _tiling(call, width, _lanes(call)).worlds
+  return tuple(((*x.shape[:-1], size) if x.shape[-1] == width else x.shape, x.dtype) for x in leaves)
 
 
 def _alive(closed, outs):
@@ -167,24 +198,25 @@ def _alive(closed, outs):
 
 def clear_caches() -> None:
   """Clear all traces, also those of JAX (`jax.clear_caches`): the next call traces and compiles again."""
-  _trace.cache_clear()
+  trace.cache_clear()
+  trace_all.cache_clear()
   _jitted.cache_clear()
   jax.clear_caches()
 
 
-def _run(*leaves, call, batched, differentiated=False, lanes=0):
+def _run(*leaves, call, batched, lanes=0):
   """Evaluate the native function as ordinary operations, in regions if at most `lanes` worlds are computed at a time."""
   call = call.plain
-  width = _width(leaves, batched)
+  width = width_of(leaves, batched)
   tiling = _tiling(call, width, lanes)
-  evaluate = regions.evaluate if not differentiated and tiling.worlds <= lanes else regions.evaluate_plainly
+  evaluate = regions.evaluate if tiling.worlds <= lanes else regions.evaluate_plainly
   if tiling.tiles > 1:
-    return _in_tiles(call, leaves, width, tiling, _stacked_tiles if differentiated else _placed_tiles, evaluate)
-  return evaluate(_trace(call, batched, _avals(leaves)), *leaves)
+    return _in_tiles(call, leaves, width, tiling, evaluate)
+  return evaluate(trace(call, batched, shapes_of(leaves)), *leaves)
 
 
 def _run_on_cpu(*leaves, call, batched):
-  width = _width(leaves, batched)
+  width = width_of(leaves, batched)
   tiling = _tiling(call, width, _lanes(call))
   slower_path = paths.REGIONS if regions.is_on() and tiling.worlds <= _lanes(call) else paths.KERNELS
   slow = call.slow or llvm.why_off()
@@ -203,7 +235,7 @@ def _run_in_regions(*leaves, call, batched):
 
 
 def _run_on_gpu(*leaves, call, batched):
-  width = _width(leaves, batched)
+  width = width_of(leaves, batched)
   if call.slow or ptx.why_off():
     paths.record(paths.Path(call.name, width, paths.KERNELS, call.slow or ptx.why_off()))
   else:
@@ -221,10 +253,10 @@ def _by_kernels(leaves, call, batched, builder, path, slower_path):
   The caller then takes `slower_path`.
   """
   arrays = [x if batched else x[..., None] for x in leaves]
-  width = _width(arrays, True)
+  width = width_of(arrays, True)
   if width < builder.worlds:
     arrays = [x if i < call.nshared else jnp.repeat(x, builder.worlds, -1) for i, x in enumerate(arrays)]
-  closed = _trace(call, True, _one_world_avals(leaves, batched))  # errors of the user's functions are raised here
+  closed = trace(call, True, one_world_avals(leaves, batched))  # errors of the user's functions are raised here
   is_shared = [x.shape == a.shape for x, a in zip(arrays, closed.in_avals, strict=True)]
   arrays = [x if same else jnp.moveaxis(x, -1, builder.axis) for x, same in zip(arrays, is_shared, strict=True)]
   try:
@@ -237,12 +269,13 @@ def _by_kernels(leaves, call, batched, builder, path, slower_path):
   return [x[..., :width] if batched else x[..., 0] for x in out]
 
 
-def _one_world_avals(leaves, batched):
+def one_world_avals(leaves, batched):
   """Return shapes and dtypes of one world's operands, with a world axis."""
   return tuple(((*x.shape[:-1], 1) if batched else (*x.shape, 1), x.dtype) for x in leaves)
 
 
-def _width(leaves, batched):
+def width_of(leaves, batched):
+  """Return the number of worlds of a call's operands."""
   return max((x.shape[-1] for x in leaves), default=1) if batched else 1
 
 
@@ -271,10 +304,10 @@ def _tiling(call, width, lanes=0):
   return Tiling(count, groups, groups * -(-width // (groups * count)))
 
 
-def _in_tiles(call, leaves, width, tiling, loop, evaluate):
+def _in_tiles(call, leaves, width, tiling, evaluate):
   """Evaluate the native function on one tile of worlds at a time, so that its arrays stay in the cache."""
   part = tuple(((*x.shape[:-1], tiling.worlds) if x.shape[-1] == width else x.shape, x.dtype) for x in leaves)
-  jaxpr = _trace(call, True, part)
+  jaxpr = trace(call, True, part)
   inner = jaxpr.eqns[0].params["jaxpr"].jaxpr
   read = {v for eqn in inner.eqns for v in eqn.invars if isinstance(v, jex_core.Var)}
   position = {v: i for i, v in enumerate(inner.invars) if leaves[i].shape[-1] == width}
@@ -288,7 +321,7 @@ def _in_tiles(call, leaves, width, tiling, loop, evaluate):
     return [x for k, x in enumerate(out) if k not in passed]
 
   made = [jax.ShapeDtypeStruct((*a.shape[:-1], width), a.dtype) for k, a in enumerate(jaxpr.out_avals) if k not in passed]
-  computed = iter(loop(body, [leaves[i] for i in per_world], made, tiling))
+  computed = iter(_placed_tiles(body, [leaves[i] for i in per_world], made, tiling))
   return [leaves[passed[k]] if k in passed else next(computed) for k in range(len(jaxpr.out_avals))]
 
 
@@ -321,37 +354,16 @@ def _placed_tiles(body, leaves, made, tiling):
   return [_merged(x, tiling) for x in jax.lax.fori_loop(0, tiling.tiles, one, start)]
 
 
-def _stacked_tiles(body, leaves, made, tiling):
-  """Evaluate the body on every tile, with tiles along a leading axis: then reverse mode of the loop stays in the tile."""
-  width = made[0].shape[-1] if made else 0
-  size, count, groups = tiling.worlds // tiling.groups, tiling.tiles, tiling.groups
-  pad = count * size - width // groups
-
-  def cut(x):
-    x = _grouped(x, tiling)
-    if pad:
-      x = jnp.concatenate([x, jnp.repeat(x[..., -1:], pad, axis=-1)], axis=-1)
-    return _merged(jnp.moveaxis(x.reshape((*x.shape[:-1], count, size)), -2, 0), tiling)
-
-  def join(x):
-    x = jnp.moveaxis(_grouped(x, tiling), 0, -2)
-    return _merged(x.reshape((*x.shape[:-2], count * size))[..., : width // groups], tiling)
-
-  return [join(x) for x in jax.lax.map(body, [cut(x) for x in leaves])]
-
-
 def _abstract_eval(*avals, call, batched):
   if not call.slow:
-    outs = _trace(call, True, _one_world_avals(avals, batched)).out_avals
-    last = (_width(avals, batched),) if batched else ()
+    outs = trace(call, True, one_world_avals(avals, batched)).out_avals
+    last = (width_of(avals, batched),) if batched else ()
     return [jax.core.ShapedArray((*a.shape[:-1], *last), a.dtype) for a in outs]
   if not batched:
-    return [jax.core.ShapedArray(a.shape, a.dtype) for a in _trace(call, batched, _avals(avals)).out_avals]
+    return [jax.core.ShapedArray(a.shape, a.dtype) for a in trace(call, batched, shapes_of(avals)).out_avals]
   # trace at the width of the tile, so that lowering reuses the trace
-  width = _width(avals, batched)
-  size = _tiling(call, width, _lanes(call)).worlds
-  part = tuple(((*a.shape[:-1], size) if a.shape[-1] == width else a.shape, a.dtype) for a in avals)
-  return [jax.core.ShapedArray((*a.shape[:-1], width), a.dtype) for a in _trace(call, batched, part).out_avals]
+  outs = trace(call, batched, _tile_avals(call, avals)).out_avals
+  return [jax.core.ShapedArray((*a.shape[:-1], width_of(avals, batched)), a.dtype) for a in outs]
 
 
 @functools.lru_cache(maxsize=256)
@@ -362,58 +374,6 @@ def _jitted(call, batched):
 def _impl(*leaves, call, batched):
   with jax.disable_jit(False):  # users disable jit to debug their own code, not the engine
     return _jitted(call, batched)(*leaves)
-
-
-_WORLDS = "mjx_worlds"  # name of a loop over single worlds, which lowering turns into kernels' lanes
-
-
-def _run_world_by_world(*leaves, call, batched):
-  """Run the native function as a loop over worlds, which JAX can differentiate. Lowering turns it into kernels' lanes."""
-
-  def run(*leaves):
-    width = _width(leaves, batched)
-    return _in_tiles(call, leaves, width, Tiling(width, 1, 1), _stacked_tiles, regions.evaluate_plainly)
-
-  run.__name__ = _WORLDS
-  return jax.jit(run)(*leaves)
-
-
-regions.lowered[_WORLDS] = lambda closed, constants: kernels.over_worlds(closed, constants, llvm.call, llvm.LOOP)
-
-
-def _why_no_derivative_kernels(primals, tangents, *, call, batched):
-  """Return the first reason why derivatives are not tried as kernels, "" if they are tried.
-
-  Kernels need a batch of worlds and a step that is not too large.
-  """
-  slow = call.slow or llvm.why_off() or call.why_loops
-  if slow:
-    return slow
-  if not regions.follow():
-    return "only functions that mjx.jit compiles have derivatives in machine code"
-  if not batched or _width(primals, True) == 1:
-    return "derivatives of a single world have no machine code"
-  if workarounds.works(workarounds.BATCHED) and any(map(workarounds.is_batched, (*primals, *tangents))):
-    return "derivatives in several directions at once (jacfwd, jacrev) have no machine code"
-  closed = _trace(call, True, _one_world_avals(primals, batched))
-  size = sum(scalars.numbers(e, once=True) for e in closed.jaxpr.eqns)
-  return (
-    f"a step of {size} numbers is too large for derivatives in machine code; the limit is {llvm.DERIVATIVES}"
-    if size > llvm.DERIVATIVES
-    else ""
-  )
-
-
-@workarounds.eased
-def _jvp(primals, tangents, *, call, batched):
-  params = dict(call=call, batched=batched)
-  slow = _why_no_derivative_kernels(primals, tangents, **params)
-  width, lanes = _width(primals, batched), _lanes(call) if regions.follow() else 0
-  slower_path = paths.REGIONS if _tiling(call, width, lanes).worlds <= lanes else paths.KERNELS
-  paths.record(paths.Path(f"derivative of {call.name}", width, slower_path if slow else paths.MACHINE_CODE, slow))
-  if not slow:
-    return regions.jvp_of(functools.partial(_run_world_by_world, **params), primals, tangents)
-  return regions.jvp_of(functools.partial(_run, **params, differentiated=True, lanes=lanes), primals, tangents)
 
 
 def _batch(args, dims, *, call, batched):
@@ -472,7 +432,6 @@ def _lowering(run, exported):
 
 native_p.def_abstract_eval(_abstract_eval)
 native_p.def_impl(_impl)
-ad.primitive_jvps[native_p] = _jvp
 batching.primitive_batchers[native_p] = _batch
 mlir.register_lowering(native_p, mlir.lower_fun(_run, multiple_results=True))
 mlir.register_lowering(native_p, _lowering(_run_on_cpu, _run_in_regions), platform="cpu")

@@ -19,10 +19,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend import core as jex_core
 
-from mjx_lite.compiler import paths, regions, scalars
+from mjx_lite.compiler import regions, scalars
 from mjx_lite.compiler.scalars import Program, Unsupported, loop_arguments
 
-_BLOCK = 16  # worlds per iteration of the loop that runs where there is no kernel
 _ROWS = 8192  # numbers of one world in rows of a loop that one kernel computes
 _SHARED = 50_000  # numbers of the operations that all worlds share, above which XLA computes them
 
@@ -254,64 +253,6 @@ def probe(call: Any, widths: Sequence[int], axis: int, rtol: float) -> None:
       raise RuntimeError(f"the results of a kernel of three operations are wrong: {found}")
 
 
-def over_worlds(closed: Any, constants: Sequence[Any], call: Any, loop: int) -> tuple[Any, list[Any]]:
-  """Replace the loops over worlds in a program, such as derivatives that JAX makes, by kernels with a lane per world.
-
-  If one of the loops has no scalar form, or is too large, all of them remain, and each iteration computes `_BLOCK` worlds.
-
-  Args:
-    closed: the program.
-    constants: the constant arguments; None for each argument that is not constant.
-    call: see `Kernels`.
-    loop: see `Kernels`.
-
-  Returns:
-    The program, and its constant results; None for each result that is not constant.
-  """
-  constant_results: list[Any] = []
-
-  def in_kernels(inside, shared, rows, worlds):
-    rows = [x.reshape(wide(x.shape[1:], worlds, 0)) for x in rows]
-    out = Kernels(call, worlds, loop, on_cpu=True).evaluate(inside, [*shared, *rows])
-    return [y.reshape(worlds, *a.shape) for y, a in zip(out, inside.out_avals, strict=True)]
-
-  def in_blocks(inside, shared, rows, worlds):
-    together = jax.vmap(lambda *row: jex_core.jaxpr_as_fun(inside)(*shared, *row))
-    count, size = max(1, worlds // _BLOCK), min(_BLOCK, worlds)
-    most = count * size
-    out = jax.lax.map(lambda block: together(*block), [x[:most].reshape(count, size, *x.shape[1:]) for x in rows])
-    out = [x.reshape(most, *x.shape[2:]) for x in out]
-    return [jnp.concatenate(x) for x in zip(out, together(*(x[most:] for x in rows)), strict=True)] if most < worlds else out
-
-  def evaluated(over_rows, closed, args):
-    known = dict(zip(closed.jaxpr.invars, args, strict=True))
-    known.update(zip(closed.jaxpr.constvars, closed.consts, strict=True))
-    for e in closed.jaxpr.eqns:
-      operands = regions.read(e.invars, known)
-      is_traced = any(isinstance(x, jax.core.Tracer) for x in operands)
-      if e.primitive.name == "jit":  # some results of the call may be constant
-        known.update(zip(e.outvars, evaluated(over_rows, e.params["jaxpr"], operands), strict=True))
-      elif is_traced and e.primitive.name == "scan" and _only_adds(e):
-        known.update(zip(e.outvars, _summed(e, operands, over_rows), strict=True))
-      else:
-        regions.run_part(closed, known, _shared_results, [e], e.outvars)
-    return regions.read(closed.jaxpr.outvars, known)
-
-  def run(over_rows, *args):
-    args = [x if value is None else value for x, value in zip(args, constants, strict=True)]
-    out = evaluated(over_rows, closed, args)
-    constant_results[:] = [x if scalars.is_constant(x) else None for x in out]
-    return out
-
-  try:
-    out = _ended(lambda f: jax.make_jaxpr(f)(*closed.in_avals), functools.partial(run, in_kernels), closed.out_avals)
-  except Unsupported as error:
-    worlds = next((e.params["length"] for e in closed.jaxpr.eqns if e.primitive.name == "scan"), 0)
-    paths.fell_back("a derivative", worlds, f"{paths.KERNELS}, {_BLOCK} worlds at a time", error, str(closed.in_avals))
-    out = jax.make_jaxpr(functools.partial(run, in_blocks))(*closed.in_avals)
-  return out, constant_results
-
-
 def _ended(trace: Callable[..., Any], function: Callable[..., list[Any]], results: Sequence[Any]) -> Any:
   """Trace a function to its end, and raise its `Unsupported` only after the trace.
 
@@ -330,36 +271,6 @@ def _ended(trace: Callable[..., Any], function: Callable[..., list[Any]], result
   if failed:
     raise failed[0]
   return out
-
-
-def _summed(eqn: Any, operands: Sequence[Any], over_rows: Callable[..., list[Any]]) -> list[Any]:
-  """Return the results of a loop over worlds, computed by `over_rows`; the additions of all worlds to the carry are summed.
-
-  `over_rows` is a function of the loop's body, its shared arguments, its rows, and the number of worlds.
-  """
-  inside, worlds = eqn.params["jaxpr"], eqn.params["length"]
-  nconst, ncarry = loop_arguments(eqn)
-  nothing = [np.zeros(a.shape, a.dtype) for a in inside.in_avals[nconst : nconst + ncarry]]
-  first, rows = operands[nconst : nconst + ncarry], operands[nconst + ncarry :]
-  out = over_rows(inside, [*operands[:nconst], *nothing], rows, worlds)
-  return [*(x + jnp.sum(y, axis=0) for x, y in zip(first, out[:ncarry], strict=True)), *out[ncarry:]]
-
-
-def _only_adds(eqn: Any) -> bool:
-  """Return whether the iterations of a loop use the carry only to add to it."""
-  jaxpr = eqn.params["jaxpr"].jaxpr
-  nconst, ncarry = loop_arguments(eqn)
-
-  read = [v for e in jaxpr.eqns for v in e.invars] + jaxpr.outvars
-
-  def adds(before, after):
-    if after is before:
-      return read.count(before) == 1
-    (last, *more) = [e for e in jaxpr.eqns if before in e.invars] or [None]
-    is_sum = last is not None and last.primitive.name in ("add_any", "add") and last.outvars == [after]
-    return is_sum and not more and read.count(before) == read.count(after) == 1
-
-  return all(map(adds, jaxpr.invars[nconst : nconst + ncarry], jaxpr.outvars[:ncarry]))
 
 
 def _inner(shape: tuple[int, ...]) -> tuple[int, ...]:
@@ -383,11 +294,3 @@ def _become_constants(closed: Any, known: dict[Any, Any], eqn: Any, outs: Sequen
   except Unsupported:
     return False
   return True
-
-
-def _shared_results(closed: Any, inputs: Sequence[Any]) -> list[Any]:
-  """Return results that are the same for all worlds, as constants where their values are known now."""
-  try:
-    return scalars.constants(closed, inputs)
-  except Unsupported:
-    return jex_core.jaxpr_as_fun(closed)(*inputs)

@@ -5,8 +5,7 @@ a single world. For a call with the attribute `xla_cpu_small_call` XLA emits one
 small loops XLA does so without the attribute. `evaluate` cuts the operations into such calls, named regions. LLVM compiles each
 region by itself: a single function with all operations takes two to four times as long to compile. Many worlds are computed in
 tiles of `lanes()` worlds, one vector of the processor. The data of a tile stays in the nearest caches, and a solver's loop
-waits only for the slowest world of its tile. `program` does the same with derivatives, whose operations are part of the user's
-program and no longer of the engine's call.
+waits only for the slowest world of its tile. `program` does the same with a user's whole program of one world.
 
 An operation stays outside of regions if XLA calls a library for it, or has no code for it in such a function (`allowed`). The
 attribute is not documented. There are no regions if its probe fails (`workarounds.REGIONS`), or if the environment variable
@@ -17,8 +16,6 @@ and to compile. XLA reads the option that prevents this only from the environmen
 mjx_lite does not change the environment: many worlds are computed in regions only where the user has set the option.
 """
 
-import contextlib
-import contextvars
 import functools
 import itertools
 import math
@@ -288,36 +285,15 @@ def _in_regions(closed: jex_core.ClosedJaxpr) -> jex_core.ClosedJaxpr:
   return jax.make_jaxpr(functools.partial(evaluate, closed))(*closed.in_avals)
 
 
-# --------------------------------------------------------------------------------------- derivatives, and whole programs
-
-# how named calls are lowered other than by regions: a function of the call's program and its constant arguments (None for each
-# other argument), which returns another program and its constant results
-lowered: dict[str, Callable[[Any, Sequence[Any]], tuple[Any, Sequence[Any]]]] = {}
-_MARK = "mjx_native_"  # prefix of the name of an engine call, before the number of worlds; JAX keeps it when it differentiates
-_INSIDE = {**_PARTS, "shard_map": ("jaxpr",), **{k: (x,) for k, x in CALLS.items() if not k.startswith("custom")}}
-_follows = contextvars.ContextVar("_follows", default=False)
+# ------------------------------------------------------------------------------------------------------------ whole programs
 
 program_p = jex_core.Primitive("mjx_program")
 program_p.multiple_results = True
 
 
-def marked(function: Callable[..., Any], worlds: int) -> Callable[..., Any]:
-  """Return a flat function as a named call: the name marks its derivatives as the engine's, for this number of worlds."""
-  function.__name__ = f"{_MARK}{worlds}"
-  return jax.jit(function)
-
-
-def follow() -> bool:
-  """Return whether derivatives that are traced now will be in regions (`program`), so that small tiles of worlds are best."""
-  return _follows.get()
-
-
 @memoized
-def program(function: Callable[..., Any], whole: bool) -> Callable[..., Any]:
-  """Return the function with the derivatives of the engine's calls in regions; for functions that `jax.jit` compiles for CPU.
-
-  The engine itself puts its calls without derivatives into regions. With `whole`, all other operations are in regions too.
-  """
+def program(function: Callable[..., Any]) -> Callable[..., Any]:
+  """Return the function with all of its operations in regions on a CPU; for functions that `jax.jit` compiles."""
 
   @functools.wraps(function)
   def program(*args, **kwargs):
@@ -331,103 +307,16 @@ def program(function: Callable[..., Any], whole: bool) -> Callable[..., Any]:
       return function(*args, **kwargs)
 
     operands = [leaves[k] for k in traced]
-    token = _follows.set(True)
-    try:
-      closed, shape = workarounds.eased(jax.make_jaxpr(run, return_shape=True))(*operands)
-    finally:
-      _follows.reset(token)
-    if closed.effects or not (whole or _has_marks(closed.jaxpr)):
+    closed, shape = workarounds.eased(jax.make_jaxpr(run, return_shape=True))(*operands)
+    if closed.effects:
       out = jex_core.jaxpr_as_fun(closed)(*operands)
     else:
-      # closed-over arrays may be tracers of an outer trace, or large: they become operands, except constants for kernels
-      consts = list(zip(closed.jaxpr.constvars, closed.consts, strict=True))
-      known = {v: x for v, x in consts if scalars.is_constant(x) and not whole}
-      passed = {v: x for v, x in consts if v not in known}
-      jaxpr = closed.jaxpr.replace(constvars=[*known], invars=[*passed, *closed.jaxpr.invars])
-      closed = jex_core.ClosedJaxpr(jaxpr, [*known.values()])
-      out = program_p.bind(*passed.values(), *operands, closed=closed, whole=whole)
+      # closed-over arrays may be tracers of an outer trace, or large: they become operands
+      jaxpr = closed.jaxpr.replace(constvars=[], invars=[*closed.jaxpr.constvars, *closed.jaxpr.invars])
+      out = program_p.bind(*closed.consts, *operands, closed=jex_core.ClosedJaxpr(jaxpr, ()))
     return jax.tree.unflatten(jax.tree.structure(shape), out)
 
   return program
-
-
-def _is_marked(eqn: Any) -> bool:
-  name = eqn.params.get("name", "") if eqn.primitive.name == "jit" else ""
-  return name.startswith(_MARK) and fits_region(int(name.removeprefix(_MARK)))
-
-
-def _has_marks(jaxpr: jex_core.Jaxpr) -> bool:
-  def has(e):
-    return _is_marked(e) or e.params.get("name") in lowered or any(map(_has_marks, jex_core.jaxprs_in_params(e.params)))
-
-  return any(map(has, jaxpr.eqns))
-
-
-def _marks_in_regions(closed: jex_core.ClosedJaxpr) -> jex_core.ClosedJaxpr:
-  """Return the program with the operations of marked calls in regions, and with the calls of `lowered` replaced.
-
-  Constants are propagated through the program, so that the calls of `lowered` know their constant arguments.
-  """
-
-  def rewritten(e, jaxpr, known):
-    """Return the rewritten equation; add its constant results to `known`."""
-    constants = [v.val if isinstance(v, jex_core.Literal) else known.get(v) for v in e.invars]
-    if not any(x is None for x in constants):
-      with contextlib.suppress(scalars.Unsupported):
-        run_part(jex_core.ClosedJaxpr(jaxpr.replace(constvars=[]), ()), known, scalars.constants, [e], e.outvars)
-        return e
-    outs: Sequence[Any] = ()
-    name = e.params.get("name", "") if e.primitive.name == "jit" else ""
-    if name in lowered:
-      call, outs = lowered[name](e.params["jaxpr"], constants)
-      e = e.replace(params={**e.params, "jaxpr": call})
-    else:
-      is_call, has_marks = e.primitive.name in CALLS, any(map(_has_marks, jex_core.jaxprs_in_params(e.params)))
-      names = [k for k in _INSIDE.get(e.primitive.name, ()) if k in e.params and (is_call or has_marks)]
-      inside = {k: inner(e.params[k], _passed(e, k, constants)) for k in names}
-      outs = inside[names[0]][1] if names and is_call else ()
-      if _is_marked(e):
-        e = e.replace(params={**e.params, "jaxpr": _in_regions(e.params["jaxpr"])})
-      elif has_marks:
-        e = e.replace(params={**e.params, **{k: x for k, (x, _) in inside.items()}})
-    known.update((v, x) for v, x in zip(e.outvars, outs, strict=False) if x is not None)
-    return e
-
-  def inner(x: Any, constants: Sequence[Any]) -> tuple[Any, Sequence[Any]]:
-    """Return a rewritten program, and its constant results, with None for each result that is not constant.
-
-    The program is closed or not, or is a tuple of programs. `constants` are its constant arguments, with None for each
-    argument that is not constant.
-    """
-    if isinstance(x, tuple):
-      return tuple(inner(y, constants)[0] for y in x), ()
-    jaxpr, consts = (x.jaxpr, x.consts) if isinstance(x, jex_core.ClosedJaxpr) else (x, ())
-    known = {v: c for v, c in zip(jaxpr.invars, constants, strict=False) if c is not None}
-    known.update((v, c) for v, c in zip(jaxpr.constvars, consts, strict=False) if scalars.is_constant(c))
-    after = jaxpr.replace(eqns=[rewritten(e, jaxpr, known) for e in jaxpr.eqns])
-    outs = [v.val if isinstance(v, jex_core.Literal) else known.get(v) for v in jaxpr.outvars]
-    return (x.replace(jaxpr=after) if jaxpr is not x else after), outs
-
-  return inner(closed, ())[0]
-
-
-def _passed(eqn: Any, name: str, operands: Sequence[Any]) -> Sequence[Any]:
-  """Return the operands that an equation's inner program has as first arguments; for a loop, its constants.
-
-  `name` is the parameter of the equation that has the program.
-  """
-  match eqn.primitive.name:
-    case "scan":
-      return operands[: scalars.loop_arguments(eqn)[0]]
-    case "while":
-      n = eqn.params["cond_nconsts"]
-      return operands[:n] if name == "cond_jaxpr" else operands[n : n + eqn.params["body_nconsts"]]
-    case "cond":
-      return operands[1:]
-    case "shard_map":
-      return ()
-    case _:
-      return operands
 
 
 def put(values: Sequence[Any], positions: Sequence[int], new: Sequence[Any]) -> list[Any]:
@@ -451,21 +340,21 @@ def jvp_of(function: Callable[..., Any], primals: Sequence[Any], tangents: Seque
   return out, [ad.Zero(jax.core.ShapedArray(t.shape, zero)) if t.dtype == zero else t for t in out_dot]
 
 
-def _batch(args, dims, *, closed, whole):
+def _batch(args, dims, *, closed):
   return jax.vmap(jex_core.jaxpr_as_fun(closed), in_axes=dims)(*args), [0] * len(closed.out_avals)
 
 
-def _jvp(primals, tangents, *, closed, whole):
+def _jvp(primals, tangents, *, closed):
   return jvp_of(jex_core.jaxpr_as_fun(closed), primals, tangents)
 
 
-def _run_on_cpu(*x, closed, whole):
-  return evaluate(closed, *x) if whole else evaluate_plainly(_marks_in_regions(closed), *x)
+def _lowered(function):
+  return workarounds.eased(mlir.lower_fun(lambda *x, closed: function(closed, *x), multiple_results=True))
 
 
-program_p.def_impl(lambda *x, closed, whole: jex_core.jaxpr_as_fun(closed)(*x))
-program_p.def_abstract_eval(lambda *avals, closed, whole: list(closed.out_avals))
+program_p.def_impl(lambda *x, closed: jex_core.jaxpr_as_fun(closed)(*x))
+program_p.def_abstract_eval(lambda *avals, closed: list(closed.out_avals))
 batching.primitive_batchers[program_p] = _batch
 ad.primitive_jvps[program_p] = _jvp
-mlir.register_lowering(program_p, mlir.lower_fun(lambda *x, closed, whole: evaluate_plainly(closed, *x), multiple_results=True))
-mlir.register_lowering(program_p, workarounds.eased(mlir.lower_fun(_run_on_cpu, multiple_results=True)), platform="cpu")
+mlir.register_lowering(program_p, _lowered(evaluate_plainly))
+mlir.register_lowering(program_p, _lowered(evaluate), platform="cpu")

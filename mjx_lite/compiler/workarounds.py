@@ -219,6 +219,11 @@ def alive(jaxpr: jex_core.Jaxpr, used: Sequence[bool]) -> jex_core.Jaxpr:
   return pe.dce_jaxpr(jaxpr, list(used), instantiate=True)[0]
 
 
+def read(jaxpr: jex_core.Jaxpr, used: Sequence[bool]) -> list[bool]:
+  """Return which arguments the used results depend on; without the rules for dead code, all of them."""
+  return pe.dce_jaxpr(jaxpr, list(used))[1] if works(DEAD_CODE) else [True] * len(jaxpr.invars)
+
+
 def register_dead_code(primitive: Any, rule: Callable[[Sequence[bool], Any], tuple[list[bool], Any]]) -> None:
   """Register a primitive's rule for dead code: it gets (used results, equation) and returns the remaining equation.
 
@@ -383,8 +388,8 @@ DEAD_CODE = Borrowed(
 BATCHED = Borrowed(
   "numbers of jax.vmap's trace",
   "The name of JAX's class `BatchTracer`, and its attributes `val` and `batch_dim`.",
-  "Jacobians of a batch try a kernel first, in vain. A rollout in an eager `jax.vmap` gives no CapacityWarning.",
-  "The name can go once kernels take Jacobians of batches too, and JAX has a function for the values.",
+  "A rollout in an eager `jax.vmap` gives no CapacityWarning.",
+  "The name can go once JAX has a function for the values.",
   _probe_batched,
 )
 STACK = Borrowed(

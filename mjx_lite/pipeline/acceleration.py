@@ -14,6 +14,7 @@ from mjx_lite.model import status
 from mjx_lite.model.status import Warning
 from mjx_lite.model.types import Data, Model
 from mjx_lite.ops import linear
+from mjx_lite.ops.saved import saved
 from mjx_lite.pipeline.constraint import has_rows, rebuild_rows, rows_of_data
 from mjx_lite.pipeline.metric import convert_rows, effective_metric
 from mjx_lite.pipeline.position import mass_factor
@@ -53,6 +54,7 @@ def solve_rows(m: Model, d: Data, rows: Rows, in_metric: effective.Effective | N
   problem = _problem(m, d, rows, in_metric)
   metric, smooth = problem.metric, problem.qfrc_smooth
   solution = implicit_diff.solve(problem, d.qacc_warmstart)
+  solution = solution._replace(qacc=saved(solution.qacc))
   force = cost.zones(m.plan, rows, solution.jar).force if solution.force is None else solution.force
   qfrc = jacobian.mul_t(m, rows.jacobian, d.cdof, force)
   converged = solution.stopped | (primal.steepness(problem, solution.ma - smooth - qfrc) < m.opt.tolerance)

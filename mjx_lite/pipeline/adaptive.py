@@ -16,6 +16,7 @@ from mjx_lite.model import status
 from mjx_lite.model.callbacks import Callbacks
 from mjx_lite.model.status import Warning
 from mjx_lite.model.types import STATE, Data, Model
+from mjx_lite.ops.saved import saved
 from mjx_lite.pipeline.advance import advance_state, record_history
 from mjx_lite.pipeline.dynamics import forward, forward_without_sensors
 from mjx_lite.pipeline.reset import check_acc, check_state
@@ -43,7 +44,8 @@ def adaptive_step(m: Model, d: Data, *, accuracy: adaptive.Adaptive, callbacks: 
   d = check_state(m, d)
   d = forward(m, d)
   d = check_acc(m, d)
-  after, missed, _ = adaptive.move(_substep, accuracy, m, d, {k: getattr(d, k) for k in _CARRIED})
+  after, missed, sizes = adaptive.move(_substep, accuracy, m, d, {k: getattr(d, k) for k in _CARRIED})
+  saved(sizes)  # the mark is read, not the result
   found = status.merge(d.status, after["status"])
   moved = {k: after[k] for k in _MOVED}
   return d.replace(

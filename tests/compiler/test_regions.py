@@ -304,7 +304,7 @@ def test_a_whole_program_of_one_world():
 
 
 @pytest.mark.parametrize(("batch", "method"), [pytest.param(5, "stepped", marks=pytest.mark.slow), (40, "rolled")])
-def test_derivatives_of_many_worlds_are_in_regions(batch, method, tiles_in_regions):
+def test_derivatives_of_many_worlds_are_in_regions(batch, method, tiles_in_regions, monkeypatch):
   """Some worlds at a time, forward and reverse, of a rollout and of a step under the user's checkpoint."""
   m = mjx.put_model(load("shapes"))
   one = mjx.make_data(m)
@@ -324,9 +324,11 @@ def test_derivatives_of_many_worlds_are_in_regions(batch, method, tiles_in_regio
     lambda v: jax.jvp(every, (v,), (jnp.cos(v),))[1],
   ):
     worlds.clear_caches()
-    plain = jax.jit(derivative).lower(qvel)
+    with monkeypatch.context() as patch:
+      patch.setattr(regions, "_IS_WANTED", False)
+      plain = jax.jit(derivative).lower(qvel)
     worlds.clear_caches()
-    ours = mjx.jit(derivative).lower(qvel)
+    ours = jax.jit(derivative).lower(qvel)
     assert count(ours) > 0 == count(plain)
     plain, ours = plain.compile(), ours.compile()
     tiles = -(-batch // regions.lanes())
@@ -349,20 +351,21 @@ def test_derivatives_of_what_closes_over_the_traced(one_world):
 
 
 def test_what_is_not_the_engines_stays_as_it_is():
-  """Without derivatives of the engine `jit` adds nothing, with them nothing to what is the user's."""
+  """Of a whole program too, and without `one_world` `jit` adds nothing."""
 
   def own(x):
     return jnp.fft.fft(x.astype(jnp.float16).astype(x.dtype)).real + jnp.sort(x)
 
   m = mjx.put_model(load("shapes"))
   d = mjx.make_data(m)
-  for f, is_program in ((own, False), (lambda x: own(mjx.step(m, d.replace(qvel=x)).qpos), False),
-                   (jax.grad(lambda x: own(mjx.step(m, d.replace(qvel=x)).qpos).sum()), True)):  # fmt: skip
-    assert ("mjx_program" in str(mjx.jit(f).trace(d.qvel + 0.1).jaxpr)) == is_program
-    np.testing.assert_allclose(mjx.jit(f)(d.qvel + 0.1), jax.jit(f)(d.qvel + 0.1), rtol=1e-8, atol=1e-10)
+  for f in (own, lambda x: own(mjx.step(m, d.replace(qvel=x)).qpos),
+            jax.grad(lambda x: own(mjx.step(m, d.replace(qvel=x)).qpos).sum())):  # fmt: skip
+    assert "mjx_program" not in str(mjx.jit(f).trace(d.qvel + 0.1).jaxpr)
+    for one_world in (False, True):
+      found = mjx.jit(f, one_world=one_world)(d.qvel + 0.1)
+      np.testing.assert_allclose(found, jax.jit(f)(d.qvel + 0.1), rtol=1e-8, atol=1e-10)
   with pytest.raises(TypeError, match="of my own"):
     mjx.jit(lambda x: (_ for _ in ()).throw(TypeError("of my own")))(1.0)
-  assert not regions.follow()
 
 
 def test_a_whole_program_may_be_transformed_and_called_as_any():
@@ -377,7 +380,7 @@ def test_a_whole_program_may_be_transformed_and_called_as_any():
   for transformed in (jax.jacfwd, jax.jacrev, jax.vmap):
     at = x[:, None] if transformed is jax.vmap else x
     # JAX differentiates no function that it compiles with options
-    plain = jax.jit(regions.program(f, True), static_argnames="power")
+    plain = jax.jit(regions.program(f), static_argnames="power")
     found, wanted = (transformed(lambda x, f=f: f(x, power=2))(at) for f in (plain, f))
     np.testing.assert_allclose(found, wanted, rtol=1e-12)
   with jax.disable_jit():
