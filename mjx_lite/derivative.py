@@ -3,6 +3,7 @@
 Tests: tests/gradients/test_transition_jac.py.
 """
 
+import contextlib
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -11,6 +12,7 @@ import jax.numpy as jnp
 
 from mjx_lite.api import one_world
 from mjx_lite.model.types import Data, Model
+from mjx_lite.ops import lanes
 from mjx_lite.pipeline import differentiate_pos, fwd_actuation, integrate_pos, inverse, step
 
 
@@ -44,7 +46,8 @@ class InverseJac(NamedTuple):
 def _columns(function: Callable[[jax.Array], jax.Array], n: int, d: Data) -> jax.Array:
   """Return the Jacobian (outputs, n, W) at 0. Columns are an axis before the world axis, so each primal is computed once."""
   width = d.qpos.shape[-1]
-  _, linear = jax.linearize(function, jnp.zeros((n, width), d.qpos.dtype))
+  with lanes.packed(for_derivatives=True) if lanes.packs() else contextlib.nullcontext():
+    _, linear = jax.linearize(function, jnp.zeros((n, width), d.qpos.dtype))
   columns = jnp.broadcast_to(jnp.eye(n, dtype=d.qpos.dtype)[..., None], (n, n, width))
   if width == 1:  # in a kernel a loop, whose code is that of one column
     return jnp.moveaxis(jax.lax.map(linear, columns), 0, 1)

@@ -6,7 +6,7 @@
 Both compute the values of the first call again. Between the calls nothing is stored but the leaves, and what the first call has
 saved (`ops/saved.py`).
 
-Tests: tests/batching/test_derivatives.py.
+Tests: tests/gradients/test_derivatives.py.
 """
 
 import dataclasses
@@ -24,7 +24,7 @@ from mjx_lite.batching import worlds
 from mjx_lite.batching.worlds import Call, native_p
 from mjx_lite.compiler import paths, regions, scalars, workarounds
 from mjx_lite.compiler.backends import llvm
-from mjx_lite.ops import saved
+from mjx_lite.ops import lanes, saved
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,7 +72,8 @@ class Derivative:
       [jnp.broadcast_to(x, (*x.shape[:-1], width)) for x in part]
       for part in (operands[self.nprimals :], [leaves[i] for i in self.varied])
     ]
-    closed = worlds.trace_all(self.call.plain, True, worlds.shapes_of(regions.put(leaves, self.varied, varied)))
+    call = self.call if lanes.packs() else self.call.plain
+    closed = worlds.trace_all(call, True, worlds.shapes_of(regions.put(leaves, self.varied, varied)))
 
     def results(*varied):
       out = jex_core.jaxpr_as_fun(closed)(*regions.put(leaves, self.varied, varied))
@@ -89,8 +90,8 @@ def _jvp(primals, tangents, *, call, batched):
   primals = [jnp.asarray(x) for x in primals]  # a primal may be a literal
   if call.opened is not None:
     return regions.jvp_of(_opened(call, batched, primals), primals, tangents)
-  full = call._replace(outs=None)
-  inner = worlds.program(full.plain, batched, primals)
+  full = call._replace(outs=None, is_differentiated=bool(call.why_loops))
+  inner = worlds.program(full, batched, primals)
   outs = range(len(inner.outvars)) if call.outs is None else call.outs
   nsaved = saved.count(inner)
   first = len(inner.outvars) - nsaved * call.saves  # of the results that are saved values
@@ -123,7 +124,7 @@ def _call_of(native: Derivative, call: Call, nmoved: int) -> Call:
   """Return the call of a derivative, with `nmoved` operands after the primals."""
   tree = jax.tree.structure([0] * (native.nprimals + nmoved))
   nshared = sum(i < native.call.nshared for i in native.read)
-  return call._replace(native=native, static=(), in_tree=tree, nshared=nshared, why_loops="", outs=None, saves=False)
+  return call._replace(native=native, static=(), in_tree=tree, nshared=nshared, outs=None, saves=False)
 
 
 def _index(variables: Sequence[Any], v: Any) -> int | None:
@@ -150,11 +151,11 @@ def _tangent(t: Any, out: Any) -> Any:
 
 def _why_no_kernels(call: Call, jaxpr: jex_core.Jaxpr) -> str:
   """Return the first reason why derivatives of a call are not tried as kernels, "" if they are tried."""
-  if slow := call.slow or call.why_loops:
-    return slow
+  if call.slow:
+    return call.slow
   if jax.default_backend() != "cpu":
     return "derivatives have machine code on a CPU only"
-  size = sum(scalars.numbers(e, once=True) for e in jaxpr.eqns)
+  size = 0 if call.why_loops else sum(scalars.numbers(e, once=True) for e in jaxpr.eqns)
   if size > llvm.DERIVATIVES:
     return f"a step of {size} numbers is too large for derivatives in machine code; the limit is {llvm.DERIVATIVES}"
   return ""

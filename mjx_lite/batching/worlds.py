@@ -48,13 +48,14 @@ class Call(NamedTuple):
   slow: str  # why machine code (`kernels.py`) is not tried, "" if it is
   why_loops: str = ""  # why a kernel has loops, and packs items of its worlds (`ops/lanes.py`); "" if its code is straight
   outs: tuple[int, ...] | None = None  # indices of result leaves that are read, None for all
+  is_differentiated: bool = False  # whether only a derivative reads the trace, or the call is that derivative
   saves: bool = False  # whether values with a mark (`ops/saved.py`) are further results
   opened: Callable[..., Any] | None = None  # function of one world that derivatives take instead: it binds calls of its parts
 
   @property
   def plain(self) -> "Call":
     """The call as XLA compiles it: without operations that only kernels have."""
-    return self._replace(why_loops="")
+    return self._replace(why_loops="", is_differentiated=False)
 
   @property
   def name(self) -> str:
@@ -167,7 +168,7 @@ def trace_all(call, batched, avals):
 
   # trace without the mesh: in `jax.shard_map`, JAX would add a `reshard` to every `where`
   with jax.sharding.use_abstract_mesh(_NO_MESH), jax.disable_jit(False):
-    with packed() if call.why_loops and width == 1 else contextlib.nullcontext():
+    with packed(call.is_differentiated) if call.why_loops and width == 1 else contextlib.nullcontext():
       return workarounds.eased(jax.make_jaxpr(jax.jit(with_saved if call.saves else flat)))(*shapes)
 
 

@@ -60,6 +60,7 @@ class Program:
     blocks: the numbers of the inputs, in order.
     tables: constants (n,) that are indexed by a number of the program; further inputs, which all worlds share.
     unset: constants of any value: nothing depends on them, and a kernel need not store them.
+    rows_of_zeros: what `rules/index.py` knows of arrays, by their numbers: the rows that were added to zeros to make them.
     iteration, total: numbers that a loop of known length may compute in one iteration and in all of them, if it is unrolled.
       With an infinite total there are no such loops: all of them are unrolled.
   """
@@ -74,6 +75,7 @@ class Program:
     self.tables: list[np.ndarray] = []
     self.blocks: list[Block] = []
     self.unset: set[int] = set()
+    self.rows_of_zeros: dict[Any, Any] = {}
     self._known: dict[Any, int] = {}
     self._inside = 0  # loops around the current operation
     self._loads = 0  # numbers of all blocks

@@ -184,7 +184,7 @@ def _mul_t_by_slot(c: ContactPlan, j: Jacobian, f: jax.Array, root: np.ndarray) 
 
   assert j.number is not None
   rows_ = (*_sides_by_slot(c, j), f.reshape(c.ncon, c.nrow, -1))
-  return slots.fold(add, rows_, j.number, jnp.zeros((len(root), 6, f.shape[-1]), f.dtype))
+  return slots.add(add, rows_, j.number, jnp.zeros((len(root), 6, f.shape[-1]), f.dtype))
 
 
 def unit_curvature(m: Model, w: jax.Array) -> jax.Array:

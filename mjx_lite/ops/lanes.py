@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from mjx_lite.compiler import queue, regions
+from mjx_lite.compiler import queue, regions, workarounds
 from mjx_lite.ops import linear, loops
 from mjx_lite.ops.select import fetched, next_true, over
 
@@ -24,14 +24,17 @@ _ROUNDS = 32  # rounds if all items are wanted
 _WIDE, _WIDE_ROUNDS = 256, 8  # rounds above 256 worlds: such a device has lanes to spare, and each round costs its launches
 
 
-# whether a trace is for a kernel that packs the items of its worlds itself
-_packs: contextvars.ContextVar[bool] = contextvars.ContextVar("packs", default=False)
+# whether a trace is for a kernel that packs the items of its worlds itself: "", "values", or "derivatives" of such a trace
+_packs: contextvars.ContextVar[str] = contextvars.ContextVar("packs", default="")
 
 
 @contextlib.contextmanager
-def packed() -> Iterator[None]:
-  """Trace programs of one world for a kernel that packs items: of all worlds of a block, as many as lanes at a time."""
-  token = _packs.set(True)
+def packed(for_derivatives: bool = False) -> Iterator[None]:
+  """Trace programs of one world for a kernel that packs items: of all worlds of a block, as many as lanes at a time.
+
+  With `for_derivatives` the trace can be differentiated.
+  """
+  token = _packs.set("derivatives" if for_derivatives else "values")
   try:
     yield
   finally:
@@ -70,7 +73,12 @@ class Search(NamedTuple):
 
 def packs() -> bool:
   """Return whether a program of one world is traced for a kernel that packs items, and whose loops are worth their code."""
-  return _packs.get()
+  return bool(_packs.get())
+
+
+def is_differentiated() -> bool:
+  """Return whether `packs` holds, and the program will be differentiated."""
+  return _packs.get() == "derivatives"
 
 
 def columns(most: int) -> int:
@@ -247,12 +255,23 @@ def in_queue(wanted: jax.Array, make: Callable[[jax.Array], Any], default: Any) 
   """
 
   def make_typed(item):
-    return jax.tree.map(lambda x, old: x.astype(old.dtype), make(item), default)
+    return jax.tree.map(lambda x, old: x[0].astype(old.dtype), make(item), default)
 
+  like = jax.eval_shape(make_typed, jnp.int32(0))
+  rows = jax.tree.map(lambda x, old: jnp.broadcast_to(old, (len(wanted), *x.shape)), like, default)
+  return loops.stacked(_run_queue, make_typed, wanted[:, 0], rows)
+
+
+def _run_queue(make: Callable[[jax.Array], Any], wanted: jax.Array, rows: Any) -> Any:
   if len(wanted) == 1:
-    return jax.lax.while_loop(lambda s: s[0], lambda s: (~s[0], make_typed(jnp.int32(0))), (wanted[0, 0], default))[1]
-  closed, shapes = jax.make_jaxpr(make_typed, return_shape=True)(jnp.int32(0))
-  return _queued(queue.Parts(closed), shapes, wanted, default)
+
+    def put(s):
+      return ~s[0], jax.tree.map(lambda x: x[None], make(jnp.int32(0)))
+
+    return jax.lax.while_loop(lambda s: s[0], put, (wanted[0], rows))[1]
+  closed, shapes = jax.make_jaxpr(lambda k: jax.tree.map(lambda x: x[None], make(k)), return_shape=True)(jnp.int32(0))
+  alive = workarounds.alive(closed.jaxpr, [True] * len(closed.out_avals))  # derivatives have much dead code
+  return _queued(queue.Parts(closed.replace(jaxpr=alive)), shapes, wanted[:, None], rows)
 
 
 def _in_refilled_lanes(wanted: jax.Array, method: Search, default: Any) -> Any:

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from mjx_lite.ops import lanes, linear
+from mjx_lite.ops import lanes, linear, loops
 
 
 def upto(mask: jax.Array) -> jax.Array:
@@ -33,7 +33,7 @@ def total(function: Callable[[Any], Any], rows: Any, number: jax.Array) -> Any:
     return jax.tree.map(linear.total, function(rows))
   shapes = jax.eval_shape(function, _row(rows, jnp.int32(0)))
   sums = jax.tree.map(lambda x: jnp.zeros(x.shape[1:], x.dtype), shapes)
-  return _loop(lambda k, s: jax.tree.map(lambda y, x: y + x[0], s, function(_row(rows, k))), sums, number)
+  return add(lambda row, s: jax.tree.map(lambda y, x: y + x[0], s, function(row)), rows, number, sums)
 
 
 def each(function: Callable[[Any], Any], rows: Any, number: jax.Array | None = None) -> Any:
@@ -46,43 +46,37 @@ def each(function: Callable[[Any], Any], rows: Any, number: jax.Array | None = N
     return function(rows)
   shapes = jax.eval_shape(function, _row(rows, jnp.int32(0)))
   out = jax.tree.map(lambda x: jnp.zeros((size, *x.shape[1:]), x.dtype), shapes)
+  one = lambda k: jax.tree.map(lambda x: x[0], function(_row(rows, k)))  # noqa: E731
+  return loops.stacked(_put_each, one, jnp.int32(size) if number is None else number[0], out)
 
+
+def _put_each(make: Callable[[jax.Array], Any], number: jax.Array, out: Any) -> Any:
   def put(k, out):
-    new = function(_row(rows, k))
-    return jax.tree.map(lambda y, x: jax.lax.dynamic_update_slice_in_dim(y, x, k, 0), out, new)
+    return jax.tree.map(lambda y, x: jax.lax.dynamic_update_slice_in_dim(y, x[None], k, 0), out, make(k))
 
-  return _loop(put, out, jnp.full(1, size, jnp.int32) if number is None else number)
+  return loops.over(put, number, out)
 
 
 def fold(function: Callable[[Any, Any], Any], rows: Any, number: jax.Array, state: Any) -> Any:
-  """Return the state after `state = function(row, state)` for each row below a number (W,); in kernels only."""
-  return _loop(lambda k, s: function(_row(rows, k), s), state, number)
+  """Return the state after `state = function(row, state)` for each row below a number (W,); in kernels only.
+
+  Reverse mode has no derivative of it; see `add`.
+  """
+  return loops.over(lambda k, s: function(_row(rows, k), s), number[0], state)
 
 
 def fold_where(function: Callable[[Any, Any], Any], rows: Any, mask: jax.Array, state: Any) -> Any:
   """Return the state after `state = function(row, state)` for each row at which a mask (n, W) is true; in kernels only.
 
-  Each lane goes from one of its own rows to the next one.
+  Each lane goes from one of its own rows to the next one. Reverse mode has no derivative of it.
   """
-  number = len(mask)
-  following = [jnp.full_like(mask[0], number, jnp.int32)]
-  for k in range(number - 1, -1, -1):  # the first true row from each row on
-    following.append(jnp.where(mask[k], k, following[-1]))
-  table = jnp.stack(following[::-1])
+  return loops.over(lambda k, s: function(_row(rows, k), s), mask[:, 0], state)
 
-  def advance(s):
-    k, state = s
-    return table[k + 1, 0], function(_row(rows, k), state)
 
-  return jax.lax.while_loop(lambda s: s[0] < number, advance, (table[0, 0], state))[1]
+def add(function: Callable[[Any, Any], Any], rows: Any, number: jax.Array, sums: Any) -> Any:
+  """Do what `fold` does, for a function that only adds to the state; with a derivative."""
+  return loops.added(lambda k, s: function(_row(rows, k), s), number[0], sums)
 
 
 def _row(rows: Any, k: jax.Array) -> Any:
   return jax.tree.map(lambda x: jax.lax.dynamic_slice_in_dim(jnp.asarray(x), k, 1, 0), rows)
-
-
-def _loop(body: Callable[[jax.Array, Any], Any], state: Any, number: jax.Array) -> Any:
-  def advance(s):
-    return s[0] + 1, body(*s)
-
-  return jax.lax.while_loop(lambda s: s[0] < number[0], advance, (jnp.int32(0), state))[1]

@@ -1,6 +1,6 @@
 """Marks for values that take long to compute, as the solutions of loops: derivatives read them instead of computing them again.
 
-Tests: tests/batching/test_derivatives.py.
+Tests: tests/gradients/test_derivatives.py.
 """
 
 from collections.abc import Callable, Iterator, Sequence

@@ -154,8 +154,7 @@ def test_a_path_is_recorded():
     assert {p.path for p in found.paths[name]} == {paths.MACHINE_CODE}
   swing = mujoco.MjModel.from_xml_string(straight.SWING)
   found = mjx.explain(mjx.put_model(swing, ncon_max=1))
-  (step,), (slow,) = found.paths["step of a batch"], found.paths["gradient of a batch"]
-  assert step.path == paths.MACHINE_CODE and "capacities" in slow.reason and slow.path == paths.KERNELS
+  assert {p.path for calls in found.paths.values() for p in calls} == {paths.MACHINE_CODE}
   with jax.enable_x64(True):
     found = mjx.explain(mjx.put_model(swing)).paths
   assert {p.path for name in ("step of a batch", "gradient of a batch") for p in found[name]} == {paths.MACHINE_CODE}

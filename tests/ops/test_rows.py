@@ -1,5 +1,6 @@
 """Work on rows: of all rows together, and of a kernel's loop that ends at each world's last row."""
 
+import jax
 import jax.numpy as jnp
 import lane_tests
 import numpy as np
@@ -85,3 +86,62 @@ def test_each_lane_goes_over_its_own_rows():
   for k in range(N):
     expected = np.where(mask[k], 0.5 * expected + (k + 1) * x[k, 0], expected)
   np.testing.assert_allclose(total, expected, rtol=1e-6, atol=1e-6)
+
+
+TABLE = np.linspace(-1, 1, 7)
+
+
+def _queue(x, used):
+  """Rows of the chosen items, from a table at an index that the items have, and the default rows of the others."""
+  table = x[0, 0] * TABLE.astype(x.dtype)[:, None]
+
+  def make(k):
+    row = lanes.row(k).take(x)
+    return row * jnp.sin(row) + table[k % 7]
+
+  if not lanes.packs():
+    made = jnp.concatenate([make(jnp.int32(k)) for k in range(len(x))])
+    return jnp.where(used[:, None], made, 2 * x)
+  return lanes.in_queue(used, make, 2 * x)
+
+
+def _forward(function, x, used):
+  return jax.jvp(lambda x: function(x, used), (x,), (jnp.sin(x),))[1]  # empty rows stay empty
+
+
+def _backward(function, x, used):
+  out, back = jax.vjp(lambda x: function(x, used), x)
+  return back(jax.tree.map(lambda y: y + 1, out))[0] * (used[:, None] if function in (_total, _each) else 1)
+
+
+def _forward_over_backward(function, x, used):
+  return jax.jvp(lambda x: _backward(function, x, used), (x,), (jnp.sin(x),))[1]
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("function", [_total, _each, _every, _queue])
+@pytest.mark.parametrize("derivative", [_forward, _backward, _forward_over_backward])
+def test_derivatives_of_loops_over_rows(derivative, function, dtype):
+  x, used = _rows(dtype)
+
+  def total(x, used):
+    return jax.tree.leaves(derivative(function, x, used))
+
+  with lanes.packed():
+    found = lane_tests.run(total, x, used, has_loops=True)
+  for a, b in zip(found, straight.alone(total, x, used), strict=True):
+    np.testing.assert_allclose(a, b, rtol=50 * np.finfo(dtype).eps, atol=50 * np.finfo(dtype).eps)
+
+
+def test_reverse_mode_touches_only_the_rows_of_an_iteration():
+  """The cotangents of what the loop reads are added where it read, whatever the number of rows."""
+
+  def additions(number):
+    x = np.ones((number, 4, 8), np.float32)
+    with lanes.packed():
+      p, outs, _ = lane_tests.program(lambda x: [_backward(_queue, x, x[:, 0] > 0)], x, has_loops=True)
+    order, _ = p.reached(np.concatenate([y.ravel() for y in outs]).tolist(), 0)
+    inside = p.reached([k for n in order if p.op[n] == "loop" for k in p.payload[n].last], 1)[0]
+    return sum(p.op[k] == "add" for k in inside)
+
+  assert additions(N) == additions(4 * N) > 0

@@ -84,6 +84,8 @@ def rows_of(
     default: the other rows; those of shapes that are far from each other.
   """
   if lanes.packs() and len(wanted) > 1:
+    if lanes.is_differentiated():
+      return _features_first(wanted, a, b, reach, iterations, make, default)
     return _in_rounds(wanted, a, b, reach, iterations, make, default)
 
   def look(at, asked):
@@ -156,6 +158,23 @@ def _in_rounds(
   rows = jax.tree.map(lambda x: jnp.broadcast_to(x, (len(wanted), *x.shape[1:])), default)
   state = jnp.bool_(False), rows, wanted, nothing
   return jax.lax.while_loop(lambda s: ~s[0] | jnp.any(s[2]), one_round, state)[1]
+
+
+def _features_first(
+  wanted: jax.Array, a: ConvexShape, b: ConvexShape, reach: jax.Array, iterations: int, make: Callable[..., Any], default: Any
+) -> Any:
+  """Return rows as `_in_rounds` does, in a loop that can be differentiated, after all features, which have no gradient."""
+  fixed_a, fixed_b, fixed_reach = iteration.without_gradient(a), iteration.without_gradient(b), jax.lax.stop_gradient(reach)
+  one = jax.eval_shape(lambda: find(*(support.take_lanes(x, lanes.row(jnp.int32(0))) for x in (a, b)), fixed_reach[:1], 1))
+  nothing = jax.tree.map(lambda x: jnp.zeros((len(wanted), *x.shape[1:]), x.dtype), one)
+  found = _in_rounds(wanted, fixed_a, fixed_b, fixed_reach, iterations, lambda a, b, reach, x, asked: x, nothing)
+
+  def row(item):
+    at = lanes.row(item)
+    some = support.take_lanes(a, at), support.take_lanes(b, at), at.take(reach)
+    return make(*some, jax.tree.map(at.take, found), True)
+
+  return lanes.in_queue(wanted & ~found.far, row, default)
 
 
 def _last_states(wanted: jax.Array, problem: Callable[..., Problem], first: Callable[..., State]) -> State:

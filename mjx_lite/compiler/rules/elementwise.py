@@ -27,12 +27,12 @@ def _elementwise(name: str, op: str) -> None:
   RULES[name] = apply
 
 
-for _name in ("add", "sub", "mul", "div", "neg", "abs", "min", "max", "floor", "ceil", "sqrt", "and", "or", "xor", "not", "rem",
+for _name in ("sub", "mul", "div", "neg", "abs", "min", "max", "floor", "ceil", "sqrt", "and", "or", "xor", "not", "rem",
               "eq", "ne", "lt", "le", "gt", "ge"):  # fmt: skip
   _elementwise(_name, _name)
 
 
-for _name, _op in (("add_any", "add"), ("le_to", "le"), ("lt_to", "lt"), ("shift_left", "shl"), ("shift_right_logical", "shr"),
+for _name, _op in (("le_to", "le"), ("lt_to", "lt"), ("shift_left", "shl"), ("shift_right_logical", "shr"),
                    ("shift_right_arithmetic", "shr")):  # fmt: skip
   _elementwise(_name, _op)
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from mjx_lite.compiler.operations import FLOATS, WIDE
-from mjx_lite.compiler.scalars import Program, Unsupported, array, kind_of, rule
+from mjx_lite.compiler.scalars import MAX_COMPARED, Program, Unsupported, array, kind_of, rule
 
 _MAX_SORTED = 512  # numbers
 
@@ -204,20 +204,65 @@ def _scatter(p, eqn, x, index, new):
       out[tuple(position)] = update if name == "scatter" else p.map("add", kind, out[tuple(position)], update)
       continue
     (axis, i), *more = unknown
-    if more or sizes[axis] != 1:
-      raise Unsupported(f"operation {name} has a rule only for one computed index, which writes single rows")
-    position[axis], last = slice(None), x.shape[axis] - 1
-    before = out[tuple(position)]
+    if more:
+      raise Unsupported(f"operation {name} has a rule only for one computed index")
+    position[axis], last = slice(None), x.shape[axis] - sizes[axis]
+    rows = out[tuple(position)]
     if p.kind[i] != "i":  # of 64 bits
       inside = p.make("max", p.kind[i], p.make("min", p.kind[i], i, p.const(last + 1, p.kind[i])), p.const(-1, p.kind[i]))
       i = p.make("convert", "i", inside)
     i = _clipped(p, i, last) if is_clipped else i
-    if name != "scatter":
-      lines = np.moveaxis(before, axis, -1)
-      now = array([_fetch(p, line, i, kind) for line in lines.reshape(-1, lines.shape[-1])], (*lines.shape[:-1], 1))
-      update = p.map("add", kind, np.moveaxis(now, -1, axis), update)
-    out[tuple(position)] = _put(p, kind, before, i, update, axis)
+    if sizes[axis] > 1 and not is_clipped:  # no row of a window that is not inside is written
+      is_inside = p.make("and", "p", p.make("ge", "p", i, p.const(0, "i")), p.make("le", "p", i, p.const(last, "i")))
+      i = p.make("select", "i", is_inside, i, p.const(x.shape[axis], "i"))
+    for k in range(sizes[axis]):
+      row, one = p.make("add", "i", i, p.const(k, "i")), update.take([k], axis)
+      if name != "scatter":
+        lines = np.moveaxis(rows, axis, -1)
+        now = array([_fetch(p, line, row, kind) for line in lines.reshape(-1, lines.shape[-1])], (*lines.shape[:-1], 1))
+        one = p.map("add", kind, np.moveaxis(now, -1, axis), one)
+      rows = _put(p, kind, rows, row, one, axis)
+    out[tuple(position)] = rows
   return out
+
+
+@rule("add", "add_any")
+def _add(p, eqn, x, y):
+  """Add arrays; of an array that is zero but for rows at computed indices, as derivatives of indexing are, only these rows."""
+  kind = kind_of(eqn.outvars[0].aval.dtype)
+  if x.shape == y.shape and x.size > MAX_COMPARED:
+    parts = [_rows_of_zeros(p, z) for z in (x, y)]
+    for dense, rows, before in ((x, parts[1], parts[0]), (y, parts[0], parts[1])):
+      if rows is not None and not all(p.value(k) == 0 for k in dense.ravel().tolist()):
+        out = dense
+        for axis, index, new in rows:
+          lines = np.moveaxis(out, axis, -1)
+          now = array([_fetch(p, line, index, kind) for line in lines.reshape(-1, lines.shape[-1])], (*lines.shape[:-1], 1))
+          out = _put(p, kind, out, index, p.map("add", kind, np.moveaxis(now, -1, axis), new), axis)
+        if before is not None:
+          p.rows_of_zeros[out.tobytes(), out.shape] = [*before, *rows]
+        return out
+  return p.map("add", kind, x, y)
+
+
+def _rows_of_zeros(p: Program, x: np.ndarray) -> list[tuple[int, int, np.ndarray]] | None:
+  """Return axis, index and numbers of each row that was added to zeros to make an array; None if it was made otherwise."""
+  known = p.rows_of_zeros.get((x.tobytes(), x.shape))
+  numbers = x.ravel().tolist()
+  puts = [k for k in numbers if p.op[k] == "put"]
+  if known is not None or not puts:
+    return known
+  old, index, _ = p.args[puts[0]]
+  if p.value(old) != 0 or not all(p.args[k][:2] == (old, index) if p.op[k] == "put" else k == old for k in numbers):
+    return None
+  position = array([p.payload[k] if p.op[k] == "put" else -1 for k in numbers], x.shape)
+  new = array([p.args[k][2] if p.op[k] == "put" else old for k in numbers], x.shape)
+  for axis in range(x.ndim):
+    row, along = new.take([0], axis), np.moveaxis(position, axis, -1)
+    is_put = np.moveaxis(new != old, axis, -1)
+    if (new == row).all() and (along == np.where(is_put, np.arange(x.shape[axis]), -1)).all():
+      return [(axis, index, row)]
+  return None
 
 
 @rule("sort")

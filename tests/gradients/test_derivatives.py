@@ -23,6 +23,41 @@ def swing(request):
   return m, states(mj_model, m, WORLDS)[0]
 
 
+HULLS = """<mujoco><asset><mesh name="wedge" vertex="0 0 0 .2 0 0 0 .2 0 0 0 .2 .2 .2 0"/></asset><worldbody>
+  <geom type="plane" size="2 2 .1"/><body pos="0 0 .1"><freejoint/><geom type="mesh" mesh="wedge"/></body>
+  <body pos=".02 .01 .28" euler="20 30 0"><freejoint/><geom type="ellipsoid" size=".1 .06 .08"/></body>
+  <body pos=".3 0 .1"><freejoint/><geom type="box" size=".1 .08 .1"/></body>
+  <body pos=".32 .05 .25"><freejoint/><geom type="cylinder" size=".06 .05"/></body></worldbody></mujoco>"""
+
+
+@pytest.mark.parametrize(
+  ("options", "dtype"),
+  [
+    ({}, np.float64),
+    ({"ncon_max": 12, "pair_max": 6}, np.float32),
+    pytest.param({"ncon_max": 12}, np.float64, marks=pytest.mark.slow),
+    pytest.param({"ncon_max": 12, "pair_max": 6}, np.float64, marks=pytest.mark.slow),
+  ],
+)
+def test_models_with_hulls_and_capacities(options, dtype):
+  """Their derivatives are kernels too, whose loops go over the pairs and the slots that are in use."""
+  mj_model = mujoco.MjModel.from_xml_string(HULLS)
+  m = mjx.put_model(mj_model, dtype=dtype, **options)
+  d = states(mj_model, m, WORLDS, every=25)[0]
+  assert m.why_not_straight and int(jnp.max(d.status.bits)) == 0
+
+  def both(m, d):
+    jacobian = jax.vmap(mjx.transition_jac, in_axes=(None, 0))(m, d)
+    return jax.grad(lambda v: of_batch(m, d, v))(d.qvel), jax.tree.map(lambda x: x[:2], (jacobian.A, jacobian.B))
+
+  with paths.recording() as found:
+    got = jax.jit(lambda m, d: both(m, d))(m, d)
+  assert {p.path for p in found} == {paths.MACHINE_CODE} and len(found) >= 2
+  want = by_xla(both, m, d)
+  straight.assert_close(got, want, tol=5e-3, double=1e-7)
+  assert np.abs(want[0]).max() > 1
+
+
 def energy(m, d, qvel):
   return jnp.sum(mjx.step(m, d.replace(qvel=qvel)).qvel ** 2)
 
@@ -57,7 +92,10 @@ TRANSFORMED = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", TRANSFORMED)
+CORE = ("grad of one", "a rollout", "transition_jac")
+
+
+@pytest.mark.parametrize("name", [pytest.param(x, marks=[pytest.mark.core] * (x in CORE)) for x in TRANSFORMED])
 def test_kernels_give_what_xla_gives(name, swing):
   """By plain `jax.jit`, and with nothing but machine code."""
   function = TRANSFORMED[name]
@@ -121,7 +159,9 @@ def test_what_does_not_depend_has_no_derivative(swing):
   """Whole numbers, and results of other arguments; what a step passes on has the derivative of the identity."""
   m, d = swing
   one = jax.tree.map(lambda x: x[0], d)
-  tangents = jax.jvp(lambda u: mjx.step(m, one.replace(qfrc_applied=u)), (one.qfrc_applied,), (jnp.ones(m.nv, m.layout.dtype),))[1]
+  tangents = jax.jvp(
+    lambda u: mjx.step(m, one.replace(qfrc_applied=u)), (one.qfrc_applied,), (jnp.ones(m.nv, m.layout.dtype),)
+  )[1]
   assert tangents.contact.geom.dtype == jax.dtypes.float0
   np.testing.assert_array_equal(tangents.xpos, 0)
   np.testing.assert_array_equal(tangents.qfrc_applied, 1)
