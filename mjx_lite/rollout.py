@@ -15,13 +15,13 @@ import numpy as np
 
 from mjx_lite import api
 from mjx_lite.batching import worlds
-from mjx_lite.compiler import workarounds
+from mjx_lite.compiler import saved, workarounds
 from mjx_lite.integrate.adaptive import Adaptive
 from mjx_lite.io.capacity import warn_of_shortage
 from mjx_lite.model import pytree
 from mjx_lite.model.callbacks import Callbacks
 from mjx_lite.model.types import INPUTS, STATE, Data, Model
-from mjx_lite.ops import linear, saved
+from mjx_lite.ops import linear
 from mjx_lite.pipeline import adaptive_step
 from mjx_lite.pipeline import step as native_step
 

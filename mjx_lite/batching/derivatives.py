@@ -4,7 +4,7 @@
 * Reverse mode: the transpose of that other call is a call that computes cotangents of the leaves.
 
 Both compute the values of the first call again. Between the calls nothing is stored but the leaves, and what the first call has
-saved (`ops/saved.py`).
+saved (`compiler/saved.py`).
 
 Tests: tests/gradients/test_derivatives.py.
 """
@@ -22,9 +22,9 @@ from jax.interpreters import ad
 
 from mjx_lite.batching import worlds
 from mjx_lite.batching.worlds import Call, native_p
-from mjx_lite.compiler import paths, regions, scalars, workarounds
+from mjx_lite.compiler import paths, regions, saved, scalars, workarounds
 from mjx_lite.compiler.backends import llvm
-from mjx_lite.ops import lanes, saved
+from mjx_lite.ops import lanes
 
 
 @dataclasses.dataclass(frozen=True)
@@ -138,7 +138,8 @@ def _reached(jaxpr: jex_core.Jaxpr, varied: Sequence[int]) -> set[int]:
     if not depends.isdisjoint(regions.variables([e])):
       depends.update(e.outvars)
   outs = {k: v for k, v in enumerate(jaxpr.outvars) if not isinstance(v, jex_core.Literal)}
-  return {k for k, v in outs.items() if v in depends and jnp.issubdtype(v.aval.dtype, jnp.floating)}
+  is_float = lambda v: jnp.issubdtype(v.aval.dtype, jnp.floating)  # noqa: E731  # pyright: ignore[reportAttributeAccessIssue]
+  return {k for k, v in outs.items() if v in depends and is_float(v)}
 
 
 def _tangent(t: Any, out: Any) -> Any:

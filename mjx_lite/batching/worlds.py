@@ -30,9 +30,8 @@ from jax.extend import core as jex_core
 from jax.interpreters import batching, mlir
 
 from mjx_lite.batching import compiling
-from mjx_lite.compiler import kernels, paths, regions, scalars, workarounds
+from mjx_lite.compiler import kernels, paths, regions, saved, scalars, workarounds
 from mjx_lite.compiler.backends import llvm, ptx
-from mjx_lite.ops import saved
 from mjx_lite.ops.lanes import packed
 
 
@@ -49,7 +48,7 @@ class Call(NamedTuple):
   why_loops: str = ""  # why a kernel has loops, and packs items of its worlds (`ops/lanes.py`); "" if its code is straight
   outs: tuple[int, ...] | None = None  # indices of result leaves that are read, None for all
   is_differentiated: bool = False  # whether only a derivative reads the trace, or the call is that derivative
-  saves: bool = False  # whether values with a mark (`ops/saved.py`) are further results
+  saves: bool = False  # whether values with a mark (`compiler/saved.py`) are further results
   opened: Callable[..., Any] | None = None  # function of one world that derivatives take instead: it binds calls of its parts
 
   @property
@@ -145,7 +144,7 @@ def trace(call, batched, avals):
 
 @functools.lru_cache(maxsize=256)
 def trace_all(call, batched, avals):
-  """Return the jaxpr as `trace` does, with dead code, and so with all marks of `ops/saved.py`."""
+  """Return the jaxpr as `trace` does, with dead code, and so with all marks of `compiler/saved.py`."""
   width = width_of(shapes := [jax.ShapeDtypeStruct(s, t) for s, t in avals], batched)
 
   def flat(*leaves):
@@ -160,7 +159,7 @@ def trace_all(call, batched, avals):
     kept: list[Any] = []
 
     def keep(x):
-      kept.append(saved.saved(x))
+      kept.append(saved.mark(x))
       return kept[-1]
 
     out = saved.evaluate(trace_all(call._replace(saves=False), batched, avals), leaves, keep)

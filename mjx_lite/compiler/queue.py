@@ -11,6 +11,7 @@ import jax.core
 import numpy as np
 from jax.extend import core as jex_core
 
+from mjx_lite.compiler import workarounds
 from mjx_lite.compiler.scalars import Program, array, kind_of, rule
 
 queue_p = jex_core.Primitive("mjx_queue")
@@ -43,7 +44,9 @@ def rows(parts: Parts, wanted: jax.Array, first: Sequence[jax.Array]) -> list[ja
     first: rows (n, ...) of all items.
   """
   constants = [x for part in parts if part is not None for x in part.consts]
-  return queue_p.bind(wanted, *constants, *first, parts=tuple(None if part is None else part.jaxpr for part in parts))
+  return queue_p.bind(
+    wanted, *constants, *first, parts=tuple(None if part is None else workarounds.all_alive(part) for part in parts)
+  )
 
 
 def empty(shape: Sequence[int], dtype: Any) -> jax.Array:

@@ -219,6 +219,11 @@ def alive(jaxpr: jex_core.Jaxpr, used: Sequence[bool]) -> jex_core.Jaxpr:
   return pe.dce_jaxpr(jaxpr, list(used), instantiate=True)[0]
 
 
+def all_alive(closed: jex_core.ClosedJaxpr) -> jex_core.Jaxpr:
+  """Return the jaxpr of a program without dead code, of which derivatives have much."""
+  return alive(closed.jaxpr, [True] * len(closed.out_avals)) if works(DEAD_CODE) else closed.jaxpr
+
+
 def read(jaxpr: jex_core.Jaxpr, used: Sequence[bool]) -> list[bool]:
   """Return which arguments the used results depend on; without the rules for dead code, all of them."""
   return pe.dce_jaxpr(jaxpr, list(used))[1] if works(DEAD_CODE) else [True] * len(jaxpr.invars)

@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from mjx_lite.compiler import queue, regions, workarounds
+from mjx_lite.compiler import queue, regions
 from mjx_lite.ops import linear, loops
 from mjx_lite.ops.select import fetched, next_true, over
 
@@ -24,7 +24,7 @@ _ROUNDS = 32  # rounds if all items are wanted
 _WIDE, _WIDE_ROUNDS = 256, 8  # rounds above 256 worlds: such a device has lanes to spare, and each round costs its launches
 
 
-# whether a trace is for a kernel that packs the items of its worlds itself: "", "values", or "derivatives" of such a trace
+# whether a trace is for a kernel that packs the items of its worlds itself: "", "values" or "derivatives"
 _packs: contextvars.ContextVar[str] = contextvars.ContextVar("packs", default="")
 
 
@@ -270,8 +270,7 @@ def _run_queue(make: Callable[[jax.Array], Any], wanted: jax.Array, rows: Any) -
 
     return jax.lax.while_loop(lambda s: s[0], put, (wanted[0], rows))[1]
   closed, shapes = jax.make_jaxpr(lambda k: jax.tree.map(lambda x: x[None], make(k)), return_shape=True)(jnp.int32(0))
-  alive = workarounds.alive(closed.jaxpr, [True] * len(closed.out_avals))  # derivatives have much dead code
-  return _queued(queue.Parts(closed.replace(jaxpr=alive)), shapes, wanted[:, None], rows)
+  return _queued(queue.Parts(closed), shapes, wanted[:, None], rows)
 
 
 def _in_refilled_lanes(wanted: jax.Array, method: Search, default: Any) -> Any:

@@ -5,13 +5,20 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
+import jax.core
 import jax.numpy as jnp
 import numpy as np
+from jax.ad_checkpoint import checkpoint_name
 from jax.custom_derivatives import SymbolicZero
 from jax.extend import core as jex_core
-from jax.interpreters import ad, mlir
 
-from mjx_lite.compiler import regions, scalars
+from mjx_lite.compiler import linear_map
+from mjx_lite.compiler.saved import NAME
+
+
+def saved(x: jax.Array) -> jax.Array:
+  """Return an array, as the solution of a loop, which derivatives of the engine's call then do not compute again."""
+  return checkpoint_name(x, NAME)
 
 
 def repeat(
@@ -136,7 +143,7 @@ def added(body: Callable[[jax.Array, Any], Any], rows: jax.Array, state: Any) ->
 
 
 def stacked(run: Callable[..., Any], make: Callable[[jax.Array], Any], rows: jax.Array, default: Any) -> Any:
-  """Return arrays (n, ...), `make(k)` for some rows k and those of `default` for the others; with a derivative.
+  """Return arrays (n, ...), `make(k)` for some rows k and those of `default` elsewhere; with a derivative.
 
   Args:
     run: function of `make`, `rows` and `default` that returns the arrays.
@@ -250,7 +257,7 @@ def _differentiable_jvp(loop, primals, tangents):
   rows, state, consts = primals
   out = _differentiable(loop, *primals)
   state_dot = [
-    _instantiated(t) for t, x in zip(jax.tree.leaves(tangents[1]), jax.tree.leaves(state), strict=True) if _is_float(x)
+    _instantiated(t, x) for t, x in zip(jax.tree.leaves(tangents[1]), jax.tree.leaves(state), strict=True) if _is_float(x)
   ]
   varied = tuple(i for i, t in enumerate(tangents[2]) if _is_float(consts[i]) and not isinstance(t, SymbolicZero))
   shapes, nconst = jax.eval_shape(lambda: state), len(consts)
@@ -267,60 +274,11 @@ def _differentiable_jvp(loop, primals, tangents):
     found, rest = loop.cotangents(*split(residuals), cts)
     return [*found, *rest]
 
-  dots = iter(linear_map(forward, backward, (rows, *consts), (*(tangents[2][i] for i in varied), *state_dot)))
+  dots = iter(linear_map.apply(forward, backward, (rows, *consts), (*(tangents[2][i] for i in varied), *state_dot)))
   leaves, tree = jax.tree.flatten(out)
   none = lambda x: SymbolicZero(jax.core.ShapedArray(x.shape, jax.dtypes.float0))  # noqa: E731
   return out, jax.tree.unflatten(tree, [next(dots) if _is_float(x) else none(x) for x in leaves])
 
 
-def _instantiated(t: Any) -> jax.Array:
-  return jnp.zeros(t.shape, t.dtype) if isinstance(t, SymbolicZero) else t
-
-
-# ------------------------------------------------------------------------------------------------------------ linear maps
-
-linear_p = jex_core.Primitive("mjx_linear")
-linear_p.multiple_results = True
-
-
-def linear_map(
-  forward: Callable[..., list[Any]], backward: Callable[..., list[Any]], residuals: Sequence[Any], operands: Sequence[Any]
-) -> list[Any]:
-  """Return `forward(*residuals, *operands)`, a function that is linear in `operands` and has the transpose `backward`.
-
-  `jax.custom_derivatives.linear_call` is the same, but its residuals may not have tangents.
-
-  Args:
-    forward: function of flat arguments, which closes over no traced arrays.
-    backward: function of the residuals, and of the cotangents of all results. It returns the cotangents of `operands`.
-    residuals, operands: arrays.
-  """
-  closed = jax.make_jaxpr(forward)(*residuals, *operands)
-  return linear_p.bind(*residuals, *operands, jaxpr=closed, backward=backward, nresiduals=len(residuals))
-
-
-def _run(*args, jaxpr, backward, nresiduals):
-  return jex_core.jaxpr_as_fun(jaxpr)(*args)
-
-
-def _transpose(cts, *args, jaxpr, backward, nresiduals):
-  if not any(map(ad.is_undefined_primal, args)):
-    return [None] * len(args)
-  cts = [jnp.zeros(a.shape, a.dtype) if type(c) is ad.Zero else c for c, a in zip(cts, jaxpr.out_avals, strict=True)]
-  found = backward(args[:nresiduals], cts)
-  made = zip(found, args[nresiduals:], strict=True)
-  return [*[None] * nresiduals, *(x if ad.is_undefined_primal(a) else None for x, a in made)]
-
-
-linear_p.def_impl(_run)
-linear_p.def_abstract_eval(lambda *args, jaxpr, **_: jaxpr.out_avals)
-ad.primitive_jvps[linear_p] = lambda primals, tangents, **params: regions.jvp_of(
-  functools.partial(_run, **params), primals, tangents
-)
-ad.primitive_transposes[linear_p] = _transpose
-mlir.register_lowering(linear_p, mlir.lower_fun(_run, multiple_results=True))
-
-
-@scalars.rule(linear_p.name)
-def _rule(p, eqn, *xs):
-  return p.run(eqn.params["jaxpr"], xs)
+def _instantiated(t: Any, like: jax.Array) -> jax.Array:
+  return jnp.zeros(t.shape, like.dtype) if isinstance(t, SymbolicZero) else t

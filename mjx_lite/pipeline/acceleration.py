@@ -14,7 +14,7 @@ from mjx_lite.model import status
 from mjx_lite.model.status import Warning
 from mjx_lite.model.types import Data, Model
 from mjx_lite.ops import linear
-from mjx_lite.ops.saved import saved
+from mjx_lite.ops.loops import saved
 from mjx_lite.pipeline.constraint import has_rows, rebuild_rows, rows_of_data
 from mjx_lite.pipeline.metric import convert_rows, effective_metric
 from mjx_lite.pipeline.position import mass_factor

@@ -16,7 +16,7 @@ from mjx_lite.model import status
 from mjx_lite.model.callbacks import Callbacks
 from mjx_lite.model.status import Warning
 from mjx_lite.model.types import STATE, Data, Model
-from mjx_lite.ops.saved import saved
+from mjx_lite.ops.loops import saved
 from mjx_lite.pipeline.advance import advance_state, record_history
 from mjx_lite.pipeline.dynamics import forward, forward_without_sensors
 from mjx_lite.pipeline.reset import check_acc, check_state

@@ -165,7 +165,8 @@ def _features_first(
 ) -> Any:
   """Return rows as `_in_rounds` does, in a loop that can be differentiated, after all features, which have no gradient."""
   fixed_a, fixed_b, fixed_reach = iteration.without_gradient(a), iteration.without_gradient(b), jax.lax.stop_gradient(reach)
-  one = jax.eval_shape(lambda: find(*(support.take_lanes(x, lanes.row(jnp.int32(0))) for x in (a, b)), fixed_reach[:1], 1))
+  first = lanes.row(jnp.int32(0))
+  one = jax.eval_shape(lambda: find(support.take_lanes(a, first), support.take_lanes(b, first), fixed_reach[:1], 1))
   nothing = jax.tree.map(lambda x: jnp.zeros((len(wanted), *x.shape[1:]), x.dtype), one)
   found = _in_rounds(wanted, fixed_a, fixed_b, fixed_reach, iterations, lambda a, b, reach, x, asked: x, nothing)
 

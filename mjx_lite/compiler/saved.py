@@ -15,8 +15,8 @@ from mjx_lite.compiler import regions
 NAME = "mjx_saved"  # also a checkpoint name, for `jax.checkpoint` around calls of the engine
 
 
-def saved(x: jax.Array) -> jax.Array:
-  """Return the array with a mark. A derivative of the engine's call then reads the array of the call itself."""
+def mark(x: jax.Array) -> jax.Array:
+  """Return the array with a mark."""
   return checkpoint_name(x, NAME)
 
 
