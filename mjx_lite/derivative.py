@@ -49,7 +49,7 @@ def _columns(function: Callable[[jax.Array], jax.Array], n: int, d: Data) -> jax
   with lanes.packed(for_derivatives=True) if lanes.packs() else contextlib.nullcontext():
     _, linear = jax.linearize(function, jnp.zeros((n, width), d.qpos.dtype))
   columns = jnp.broadcast_to(jnp.eye(n, dtype=d.qpos.dtype)[..., None], (n, n, width))
-  if width == 1:  # in a kernel a loop, whose code is that of one column
+  if width == 1 and jax.default_backend() == "cpu":  # in a kernel a loop, whose code is that of one column
     return jnp.moveaxis(jax.lax.map(linear, columns), 0, 1)
   return jax.vmap(linear, in_axes=1, out_axes=1)(columns)
 

@@ -70,7 +70,7 @@ def explain(m: Model) -> Explanation:
     return jax.vmap(lambda d: rollout(m, d, steps=2)[0].qpos)(d)
 
   def slope(function: Callable[[Model, Data], Data]) -> Callable[[Model, Data], Any]:
-    return lambda m, d: jax.grad(lambda ctrl: function(m, d.replace(ctrl=ctrl)).qpos.sum())(d.ctrl)
+    return lambda m, d: jax.grad(lambda qvel: function(m, d.replace(qvel=qvel)).qpos.sum())(d.qvel)
 
   functions: dict[str, tuple[Callable[[Model, Data], Any], Data]] = {
     "step of one world": (step, one),

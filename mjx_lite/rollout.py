@@ -57,7 +57,8 @@ def rollout(
     record: names of Data's fields ('contact.dist' works), or a function of the Model and the Data after a step. Fields
       other than state belong to the state at the start of the step, as after `step`.
     checkpoint: reverse mode stores the state at every `checkpoint`-th step, and computes the steps between again, then one
-      step at a time. 1 stores every state and nothing else; None stores all intermediate values of all steps.
+      step at a time. 1 stores every state and nothing else; None also stores intermediate values of a policy and of a record
+      function.
     devices: divide the worlds among these jax.Devices. d, a ctrl array and the results then have a leading world axis, whose
       length is a multiple of the number of devices; ctrl is (worlds, steps, nu). Do not use jax.vmap with this option.
     callbacks: the user's functions that every step calls.
@@ -113,7 +114,11 @@ def _rollout(
   adaptive: Adaptive | None, **static
 ) -> tuple[Data, Any]:  # fmt: skip
   step = native_step if adaptive is None else functools.partial(adaptive_step, accuracy=adaptive)
-  return _scan(functools.partial(step, callbacks=callbacks), m, d, ctrl, None, _recorder(record), **static)
+
+  def take(m, d):  # what depends on the model alone stays in the loop
+    return step(linear.depend_on(m, d.qpos), d, callbacks=callbacks)
+
+  return _scan(take, m, d, ctrl, None, _recorder(record), **static)
 
 
 def _steps(
@@ -154,11 +159,11 @@ def _scan(step, model, d, ctrl, policy, record, *, steps, checkpoint):
   """Scan over the steps, in the layout of `step`; ctrl is (steps, ...)."""
 
   def one(carry, u):
-    m, now = linear.depend_on(model, carry["qpos"]), d.replace(**{k: carry[k] for k in STEPPED})
+    now = d.replace(**{k: carry[k] for k in STEPPED})
     if policy is not None:
-      u = jnp.asarray(policy(m, now), d.ctrl.dtype)
-    after = step(m, now if u is None else now.replace(ctrl=u))
-    return jax.tree.map(_fitted, {k: getattr(after, k) for k in carry}, carry), record(m, after)
+      u = jnp.asarray(policy(model, now), d.ctrl.dtype)
+    after = step(model, now if u is None else now.replace(ctrl=u))
+    return jax.tree.map(_fitted, {k: getattr(after, k) for k in carry}, carry), record(model, after)
 
   # optional fields that d lacks are missing at the end too
   start = {k: x for k in _CARRIED if (x := getattr(d, k)) is not None}

@@ -102,11 +102,11 @@ def _jvp(primals, tangents, *, call, batched):
 
   varied = [i for i, t in enumerate(tangents) if type(t) is not ad.Zero and t.dtype != jax.dtypes.float0]
   passed = {k: i for k in outs if (i := _index(inner.invars, inner.outvars[k])) is not None}
+  found = {k: tangents[i] for k, i in passed.items() if i in varied}
   reached = _reached(inner, varied)
   results = [k for k in dict.fromkeys(outs) if k in reached and k not in passed]
   read = workarounds.read(inner, [k in set(results) for k in range(len(inner.outvars))])
   varied = [i for i in varied if read[i]]
-  found = {k: tangents[i] for k, i in passed.items() if i in varied}
   if varied and results:
     at = tuple(i for i, is_read in enumerate(read) if is_read)
     shapes = tuple((v.aval.shape[:-1], v.aval.dtype) for v in inner.invars)

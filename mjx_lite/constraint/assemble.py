@@ -15,6 +15,7 @@ from mjx_lite.constraint import adhesion, contact, discrete, equality, friction,
 from mjx_lite.constraint.impedance import impedance
 from mjx_lite.constraint.limit import TendonLimitPlan
 from mjx_lite.constraint.rows import Jacobian, RowParams, Rows
+from mjx_lite.constraint.soft import WEIGHTS
 from mjx_lite.model.enums import MAXIMP, MINVAL, ConstraintType
 from mjx_lite.model.types import Model
 from mjx_lite.ops import linear
@@ -127,7 +128,8 @@ def _rows_of_all_kinds(m: Model, x: equality.State, contacts: Contacts) -> tuple
     entries=equalities.entries,
     ten_J=x.ten_J,
     body=contact_rows.body,
-    number=contact.last_slot(m.plan.contact, contact_rows.params.active),
+    # softened contacts have a derivative before they touch
+    number=None if m.opt.contact_gradient in WEIGHTS else contact.last_slot(m.plan.contact, contact_rows.params.active),
   )
   kinds = [
     (equalities.params, on and m.opt.use_equality),

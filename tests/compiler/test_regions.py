@@ -284,7 +284,7 @@ def loss(m, d, ctrl, power):
 
 
 def test_a_whole_program_of_one_world():
-  """Derivatives of the engine are of few kernels, of all else too if it is asked for, and as they are without."""
+  """What is not the engine's is in few kernels too if it is asked for, and gives what it gives without."""
   m = mjx.put_model(load("shapes"))
   d, ctrl = mjx.make_data(m), jnp.zeros((3, m.nu))
   d = d.replace(qvel=jnp.linspace(-1, 1, m.nv))
@@ -294,7 +294,7 @@ def test_a_whole_program_of_one_world():
   plain = jax.jit(gradient, static_argnums=1, compiler_options=options)
   compiled = [plain, *(mjx.jit(gradient, one_world=x, static_argnums=1) for x in (False, True))]
   plain, engine, one = (timing.count_launches(f.lower(d, 2).compile().as_text()) for f in compiled)
-  assert one < engine < plain / 2 and one < plain / 4
+  assert one < engine == plain
   for function in compiled[1:]:
     jax.tree.map(
       lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-12), *(f(d, 2)[0] for f in (compiled[0], function))

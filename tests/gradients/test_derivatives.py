@@ -165,6 +165,10 @@ def test_what_does_not_depend_has_no_derivative(swing):
   assert tangents.contact.geom.dtype == jax.dtypes.float0
   np.testing.assert_array_equal(tangents.xpos, 0)
   np.testing.assert_array_equal(tangents.qfrc_applied, 1)
+  own = mjx.put_model(mujoco.MjModel.from_xml_string(straight.SWING.replace("<mujoco>", '<mujoco><size nuserdata="2"/>')))
+  data = jnp.arange(2.0)  # which a step passes on, and does not read
+  (_, passed) = jax.jvp(lambda x: mjx.step(own, mjx.make_data(own).replace(userdata=x)).userdata, (data,), (data + 1,))
+  np.testing.assert_array_equal(passed, data + 1)
   worlds.clear_caches()
   assert count(lambda m, d: jax.jvp(lambda u: mjx.step(m, one.replace(xfrc_applied=u)).xpos, (one.xfrc_applied,),
                                     (one.xfrc_applied,))[1], m, d) == 0  # fmt: skip

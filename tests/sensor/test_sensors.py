@@ -278,6 +278,7 @@ def test_gradients():
     np.testing.assert_allclose((ends[0] - ends[1]) / (2 * eps), expected, rtol=1e-5, atol=1e-6, err_msg=f"argument {k}")
 
 
+@TOO_LARGE
 def test_gradients_of_what_looks():
   """Of rangefinders, distances and tactile sensors with respect to positions and velocities, one sensor at a time."""
   model = copy.deepcopy(load("sensor_rays"))

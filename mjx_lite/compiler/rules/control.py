@@ -99,26 +99,6 @@ def _cond(p, eqn, which, *xs):
   if len(branches) != 2:
     raise Unsupported("operation cond has no rule for more than two branches")
   is_first = which if kind_of(eqn.invars[0].aval.dtype) == "p" else p.map("ne", "p", which, p.constant(np.int32(0)))
-  kinds = [kind_of(v.aval.dtype) for v in eqn.outvars]
-  sizes = [sum(map(numbers, b.jaxpr.eqns)) for b in branches]
-  if max(sizes) > p.iteration:
-    return _skipped(p, is_first, branches, sizes, xs, kinds)
   no, yes = (p.run(b, xs) for b in branches)
+  kinds = [kind_of(v.aval.dtype) for v in eqn.outvars]
   return [p.map("select", kind, is_first, a, b) for kind, a, b in zip(kinds, yes, no, strict=True)]
-
-
-def _skipped(p, is_first, branches, sizes, xs, kinds):
-  """Return the results of two branches, a large one in a loop of at most one iteration: no lane may need it."""
-  yes, no = p.constant(np.bool_(True)), p.constant(np.bool_(False))
-  out = None
-  for k in np.argsort(sizes):
-    wanted = p.map("xor", "p", is_first, yes) if k == 0 else is_first
-    if out is None and sizes[k] <= p.iteration:
-      out = p.run(branches[k], xs)
-      continue
-    if out is None:
-      out = [
-        np.full(v.aval.shape, p.const(0, kind), np.int64) for v, kind in zip(branches[k].jaxpr.outvars, kinds, strict=True)
-      ]
-    out = p.loop(lambda s: s[0], lambda s, k=k: [no, *p.run(branches[k], xs)], [wanted, *out])[1:]
-  return out
