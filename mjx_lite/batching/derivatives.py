@@ -16,7 +16,6 @@ from typing import Any
 import jax
 import jax.core
 import jax.numpy as jnp
-from jax.ad_checkpoint import checkpoint_name
 from jax.extend import core as jex_core
 from jax.interpreters import ad
 
@@ -97,7 +96,7 @@ def _jvp(primals, tangents, *, call, batched):
   first = len(inner.outvars) - nsaved * call.saves  # of the results that are saved values
   ends = tuple(sorted({*outs, *range(first, first + nsaved)}))
   made = dict(zip(ends, native_p.bind(*primals, call=call._replace(outs=ends, saves=True), batched=batched), strict=True))
-  kept = [checkpoint_name(made[first + k], saved.NAME) for k in range(nsaved)]
+  kept = [saved.mark(made[first + k]) for k in range(nsaved)]
   out = [made[k] for k in outs]
 
   varied = [i for i, t in enumerate(tangents) if type(t) is not ad.Zero and t.dtype != jax.dtypes.float0]

@@ -8,17 +8,16 @@ import jax
 import jax.core
 import jax.numpy as jnp
 import numpy as np
-from jax.ad_checkpoint import checkpoint_name
 from jax.custom_derivatives import SymbolicZero
 from jax.extend import core as jex_core
 
 from mjx_lite.compiler import linear_map
-from mjx_lite.compiler.saved import NAME
+from mjx_lite.compiler import saved as marks
 
 
 def saved(x: jax.Array) -> jax.Array:
   """Return an array, as the solution of a loop, which derivatives of the engine's call then do not compute again."""
-  return checkpoint_name(x, NAME)
+  return marks.mark(x)
 
 
 def repeat(

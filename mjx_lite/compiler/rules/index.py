@@ -171,6 +171,13 @@ def _put(p: Program, kind: str, x: np.ndarray, index: int, new: np.ndarray, axis
   return np.moveaxis(np.array(out, np.int64).reshape(rows.shape), 0, axis)
 
 
+def _put_sum(p: Program, kind: str, x: np.ndarray, index: int, new: np.ndarray, axis: int) -> np.ndarray:
+  """Return x with `new` added to its row at an index along an axis, as `_put` replaces the row."""
+  lines = np.moveaxis(x, axis, -1)
+  now = array([_fetch(p, line, index, kind) for line in lines.reshape(-1, lines.shape[-1])], (*lines.shape[:-1], 1))
+  return _put(p, kind, x, index, p.map("add", kind, np.moveaxis(now, -1, axis), new), axis)
+
+
 @rule("scatter", "scatter_add", "scatter-add")
 def _scatter(p, eqn, x, index, new):
   d, known, name = eqn.params["dimension_numbers"], _values(p, index), eqn.primitive.name
@@ -216,12 +223,8 @@ def _scatter(p, eqn, x, index, new):
       is_inside = p.make("and", "p", p.make("ge", "p", i, p.const(0, "i")), p.make("le", "p", i, p.const(last, "i")))
       i = p.make("select", "i", is_inside, i, p.const(x.shape[axis], "i"))
     for k in range(sizes[axis]):
-      row, one = p.make("add", "i", i, p.const(k, "i")), update.take([k], axis)
-      if name != "scatter":
-        lines = np.moveaxis(rows, axis, -1)
-        now = array([_fetch(p, line, row, kind) for line in lines.reshape(-1, lines.shape[-1])], (*lines.shape[:-1], 1))
-        one = p.map("add", kind, np.moveaxis(now, -1, axis), one)
-      rows = _put(p, kind, rows, row, one, axis)
+      row = p.make("add", "i", i, p.const(k, "i"))
+      rows = (_put if name == "scatter" else _put_sum)(p, kind, rows, row, update.take([k], axis), axis)
     out[tuple(position)] = rows
   return out
 
@@ -236,9 +239,7 @@ def _add(p, eqn, x, y):
       if rows is not None and not all(p.value(k) == 0 for k in dense.ravel().tolist()):
         out = dense
         for axis, index, new in rows:
-          lines = np.moveaxis(out, axis, -1)
-          now = array([_fetch(p, line, index, kind) for line in lines.reshape(-1, lines.shape[-1])], (*lines.shape[:-1], 1))
-          out = _put(p, kind, out, index, p.map("add", kind, np.moveaxis(now, -1, axis), new), axis)
+          out = _put_sum(p, kind, out, index, new, axis)
         if before is not None:
           p.rows_of_zeros[out.tobytes(), out.shape] = [*before, *rows]
         return out
