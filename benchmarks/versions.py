@@ -4,8 +4,9 @@
 
 Each version has a virtual environment of its own, which the script makes where it is missing (`--folder`), and each measurement
 is a process of its own on one core, all versions in turn, several rounds. A round's ratios are those of its own measurements;
-medians of these ratios are printed. The exit code is 1 where a step has not as many kernels of machine code as the baseline's,
-or where that has one and a median misses its bound: 0.85 of the baseline's steps/s, 1.25 of its trace + compile.
+medians of these ratios are printed. The exit code is 1 where a step takes a slower path than machine code, or has more kernels
+than the baseline's, or where that has one and a median misses its bound: 0.85 of the baseline's steps/s, 1.25 of its
+trace + compile.
 """
 
 import argparse
@@ -52,12 +53,13 @@ def _arguments() -> argparse.Namespace:
 
 
 def _python(version: str) -> str:
-  """The interpreter of a version: on the PATH, or of pyenv."""
+  """The interpreter of a version: on the PATH, or of pyenv, whose programs on the PATH may be for another version."""
   folders = sorted(pathlib.Path(os.environ.get("PYENV_ROOT", pathlib.Path.home() / ".pyenv"), "versions").glob(f"{version}.*"))
-  found = shutil.which(f"python{version}") or next((str(x / "bin" / "python3") for x in reversed(folders)), None)
-  if found is None or subprocess.run([found, "--version"], capture_output=True).returncode:
-    sys.exit(f"Python {version} is not here: install it, or leave its version out with --versions.")
-  return found
+  candidates = [shutil.which(f"python{version}"), *(str(x / "bin" / "python3") for x in reversed(folders))]
+  for found in filter(None, candidates):
+    if not subprocess.run([found, "--version"], capture_output=True).returncode:
+      return found
+  sys.exit(f"Python {version} is not here: install it, or leave its version out with --versions.")
 
 
 def _environment(name: str, folder: pathlib.Path) -> tuple[str, pathlib.Path]:
@@ -78,6 +80,7 @@ def _environment(name: str, folder: pathlib.Path) -> tuple[str, pathlib.Path]:
 def _measure(scene: str, args: argparse.Namespace) -> dict[str, float]:
   """Trace + compile of a batch's step, and steps/s of a rollout, by `mjx.jit` and `jax.jit`; in the worker's process."""
   import time
+  import warnings
 
   sys.path.insert(0, str(pathlib.Path(os.environ["PYTHONPATH"]) / "benchmarks"))
   import jax
@@ -88,6 +91,8 @@ def _measure(scene: str, args: argparse.Namespace) -> dict[str, float]:
   import mjx_lite as mjx
   from mjx_lite.cli import timing  # where the baseline and this code both have the caches
 
+  if hasattr(mjx, "SlowPathWarning"):
+    warnings.simplefilter("error", mjx.SlowPathWarning)
   mj_model, rng = run.load(scene), np.random.default_rng(0)
   velocities = 0.1 * rng.normal(size=(args.worlds, mj_model.nv))
   controls = rng.uniform(-0.5, 0.5, (args.worlds, args.steps, mj_model.nu))
@@ -152,10 +157,10 @@ def report(scene: str, name: str, rounds: list[tuple[dict[str, float], dict[str,
     seconds = statistics.median(ours[f"{jit} compile"] for _, ours in rounds)
     wanted, kernels = rounds[0][0][f"{jit} kernels"], {ours[f"{jit} kernels"] for _, ours in rounds}
     is_bound = wanted == 1
-    fine = kernels == {wanted} and (not is_bound or (speed >= LEAST_SPEED and compile_ <= MOST_COMPILE))
+    fine = 0 < min(kernels) and max(kernels) <= wanted and (not is_bound or (speed >= LEAST_SPEED and compile_ <= MOST_COMPILE))
     good &= fine
     verdict = ("yes" if is_bound else f"no bound: {wanted} kernels") if fine else "NO"
-    path = "" if kernels == {wanted} else f", {max(kernels)} kernels for {wanted}"
+    path = "" if kernels == {wanted} else f", {min(kernels)} kernels for {wanted}"
     lines.append(
       f"| {scene} | {name} | {jit} | {steps:,.0f} | {speed:.2f} | {seconds:.1f} | {compile_:.2f} | {verdict}{path} |"
     )

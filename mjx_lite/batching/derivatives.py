@@ -96,7 +96,7 @@ def _jvp(primals, tangents, *, call, batched):
   first = len(inner.outvars) - nsaved * call.saves  # of the results that are saved values
   ends = tuple(sorted({*outs, *range(first, first + nsaved)}))
   made = dict(zip(ends, native_p.bind(*primals, call=call._replace(outs=ends, saves=True), batched=batched), strict=True))
-  kept = [saved.mark(made[first + k]) for k in range(nsaved)]
+  kept = [_kept(made[first + k], batched) for k in range(nsaved)]
   out = [made[k] for k in outs]
 
   varied = [i for i, t in enumerate(tangents) if type(t) is not ad.Zero and t.dtype != jax.dtypes.float0]
@@ -110,13 +110,23 @@ def _jvp(primals, tangents, *, call, batched):
     at = tuple(i for i, is_read in enumerate(read) if is_read)
     shapes = tuple((v.aval.shape[:-1], v.aval.dtype) for v in inner.invars)
     native = Derivative(full, shapes, at, nsaved, tuple(varied), tuple(results))
-    slow = _why_no_kernels(full, inner)
+    slow = _why_no_kernels(full, inner, results)
     if slow:
       paths.record(paths.Path(f"derivative of {call.name}", worlds.width_of(primals, batched), paths.KERNELS, slow))
     derived = _call_of(native, full, len(varied))._replace(slow=slow)
     operands = [*(primals[i] for i in at), *kept, *(tangents[i] for i in varied)]
     found |= zip(results, native_p.bind(*operands, call=derived, batched=batched), strict=True)
   return out, [_tangent(found.get(k), x) for k, x in zip(outs, out, strict=True)]
+
+
+def _kept(x: jax.Array, batched: bool) -> jax.Array:
+  """Return a value that the first call saves, marked with its world axis where kernels have it: then nothing is moved."""
+  return jnp.moveaxis(saved.mark(jnp.moveaxis(x, -1, _axis())), _axis(), -1) if batched else saved.mark(x)
+
+
+def _axis() -> int:
+  """Return the world axis of arrays between calls. On a CPU kernels have it first, as users do."""
+  return 0 if jax.default_backend() == "cpu" else -1
 
 
 def _call_of(native: Derivative, call: Call, nmoved: int) -> Call:
@@ -149,13 +159,16 @@ def _tangent(t: Any, out: Any) -> Any:
   return ad.Zero(jax.core.ShapedArray(out.shape, out.dtype if is_float else jax.dtypes.float0))
 
 
-def _why_no_kernels(call: Call, jaxpr: jex_core.Jaxpr) -> str:
-  """Return the first reason why derivatives of a call are not tried as kernels, "" if they are tried."""
+def _why_no_kernels(call: Call, jaxpr: jex_core.Jaxpr, results: Sequence[int]) -> str:
+  """Return the first reason why derivatives of some results of a call are not tried as kernels, "" if they are tried."""
   if call.slow:
     return call.slow
   if jax.default_backend() != "cpu":
     return "derivatives have machine code on a CPU only"
-  size = 0 if call.why_loops else sum(scalars.numbers(e, once=True) for e in jaxpr.eqns)
+  if call.why_loops:
+    return ""
+  jaxpr = workarounds.alive(jaxpr, [k in set(results) for k in range(len(jaxpr.outvars))])
+  size = sum(scalars.numbers(e, once=True) for e in jaxpr.eqns)
   if size > llvm.DERIVATIVES:
     return f"a step of {size} numbers is too large for derivatives in machine code; the limit is {llvm.DERIVATIVES}"
   return ""
@@ -173,12 +186,12 @@ def _opened(call: Call, batched: bool, primals: Sequence[Any]) -> Callable[..., 
 
   if not batched:
     return flat
-  width = worlds.width_of(primals, True)
+  width, axis = worlds.width_of(primals, True), _axis()
   is_shared = [i < call.nshared and x.shape[-1] == 1 for i, x in enumerate(primals)]
 
   def in_batch(*leaves):
-    leaves = [x[..., 0] if s else x for x, s in zip(leaves, is_shared, strict=True)]
-    return jax.vmap(flat, [None if s else -1 for s in is_shared], -1, axis_size=width)(*leaves)
+    leaves = [x[..., 0] if s else jnp.moveaxis(x, -1, axis) for x, s in zip(leaves, is_shared, strict=True)]
+    return jax.vmap(flat, [None if s else axis for s in is_shared], -1, axis_size=width)(*leaves)
 
   return in_batch
 

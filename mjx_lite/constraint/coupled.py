@@ -18,6 +18,8 @@ from mjx_lite.ops import lanes, linear, tiles
 from mjx_lite.ops import rows as slots
 from mjx_lite.ops.select import next_true, rows, rows_or_zero
 
+_SLIDING = 3  # directions of a contact before those of rotation
+
 
 def curvature(p: Coupling, a: jax.Array, j: Jacobian, cdof: jax.Array) -> jax.Array:
   """Compute the curvature (nv, nv, W) of the contacts that may couple bodies; at least its upper triangle.
@@ -74,12 +76,16 @@ def _(p: Coupling, primals: Any, tangents: Any) -> tuple[jax.Array, jax.Array]:
 
 
 def _sum_by_slot(sides: ChosenSides, a: jax.Array, basis: jax.Array, body: jax.Array, cdof: jax.Array) -> jax.Array:
-  """Compute the upper triangle of `sum_of_pushing` in a kernel, from slots whose bodies are chosen at run time."""
-  number, (nv, ndir) = len(a), (len(cdof), a.shape[1])
+  """Compute the upper triangle of `sum_of_pushing` in a kernel, from slots whose bodies are chosen at run time.
+
+  First come the contacts without friction against rotation, by their first directions alone, then those that have it.
+  """
+  number, nv = len(a), len(cdof)
   row, col = np.triu_indices(nv)
 
   def add(r, total):
     a, (basis1, basis2), (body1, body2) = r[0][0], (x[0] for x in r[1:3]), (x[0] for x in r[3:])
+    ndir = len(a)
     sign, trees = sides.signs(body1, body2, a.dtype), sides.tree
     # a dof moves a body of its own tree alone, and both bodies of one tree have the same basis
     of_tree = [jnp.where(sides.is_of_tree(body2, t), basis2, basis1) for t in range(trees.max() + 1)]
@@ -88,8 +94,16 @@ def _sum_by_slot(sides: ChosenSides, a: jax.Array, basis: jax.Array, body: jax.A
     half = jnp.stack([vector.add(a[d, e] * frame[e] for e in range(ndir)) for d in range(ndir)])
     return total + vector.add(frame[d][row] * half[d][col] for d in range(ndir))
 
-  every = a, basis[:number], basis[number:], body[:number], body[number:]
-  total = slots.fold(add, every, slots.upto(a[:, 0, 0] > 0), jnp.zeros((len(row), a.shape[-1]), a.dtype))
+  sides_ = basis[:number], basis[number:], body[:number], body[number:]
+  total, pushes = jnp.zeros((len(row), a.shape[-1]), a.dtype), a[:, 0, 0] > 0
+  if a.shape[1] <= _SLIDING:
+    total = slots.fold(add, (a, *sides_), slots.upto(pushes), total)
+  else:
+    rotates = functools.reduce(jnp.logical_or, (a[:, k, k] > 0 for k in range(_SLIDING, a.shape[1])))
+    slides = jnp.where(rotates[:, None, None], 0, a[:, :_SLIDING, :_SLIDING])
+    some = slides, *(x[:, :_SLIDING] for x in sides_[:2]), *sides_[2:]
+    total = slots.fold(add, some, slots.upto(pushes & ~rotates), total)
+    total = slots.fold_where(add, (a, *sides_), rotates, total)
   return jnp.zeros((nv, nv, a.shape[-1]), a.dtype).at[row, col].set(total)
 
 

@@ -36,18 +36,25 @@ def total(function: Callable[[Any], Any], rows: Any, number: jax.Array) -> Any:
   return add(lambda row, s: jax.tree.map(lambda y, x: y + x[0], s, function(row)), rows, number, sums)
 
 
-def each(function: Callable[[Any], Any], rows: Any, number: jax.Array | None = None) -> Any:
-  """Return a function's results (n, ..., W) for all rows; in kernels the results of empty rows are zero.
+def each(function: Callable[[Any], Any], rows: Any, number: jax.Array | None = None, before: Any = None) -> Any:
+  """Return a function's results (n, ..., W) for all rows; in kernels the results of empty rows are those of `before`.
 
-  The arguments are those of `total`; with None as `number` no row is empty.
+  The first arguments are those of `total`; with None as `number` no row is empty. `before` are results of the same rows that
+  an earlier call returned, zeros if None: a loop around the call then has them in its state, and copies nothing.
   """
   size = len(jax.tree.leaves(rows)[0])
   if not (lanes.packs() and size):
     return function(rows)
   shapes = jax.eval_shape(function, _row(rows, jnp.int32(0)))
-  out = jax.tree.map(lambda x: jnp.zeros((size, *x.shape[1:]), x.dtype), shapes)
+  out = jax.tree.map(lambda x: jnp.zeros((size, *x.shape[1:]), x.dtype), shapes) if before is None else before
   one = lambda k: jax.tree.map(lambda x: x[0], function(_row(rows, k)))  # noqa: E731
   return loops.stacked(_put_each, one, jnp.int32(size) if number is None else number[0], out)
+
+
+def each_below(function: Callable[[Any], Any], rows: Any, number: jax.Array) -> Any:
+  """Return a function's results (n, ..., W) for the rows below a number (W,); nothing may read results of other rows."""
+  shapes = jax.eval_shape(function, rows)
+  return each(function, rows, number, jax.tree.map(lambda x: lanes.empty(x.shape, x.dtype), shapes) if lanes.packs() else None)
 
 
 def _put_each(make: Callable[[jax.Array], Any], number: jax.Array, out: Any) -> Any:
@@ -55,6 +62,21 @@ def _put_each(make: Callable[[jax.Array], Any], number: jax.Array, out: Any) -> 
     return jax.tree.map(lambda y, x: jax.lax.dynamic_update_slice_in_dim(y, x[None], k, 0), out, make(k))
 
   return loops.over(put, number, out)
+
+
+def update(function: Callable[[Any, Any], Any], rows: Any, number: jax.Array, state: Any) -> Any:
+  """Return a state (n, ..., W) after `state = function(rows, state)`; in kernels its empty rows stay as they are.
+
+  In kernels reverse mode has no derivative of it.
+  """
+  if not (lanes.packs() and len(jax.tree.leaves(rows)[0])):
+    return function(rows, state)
+
+  def put(k, s):
+    new = function(_row(rows, k), _row(s, k))
+    return jax.tree.map(lambda y, x: jax.lax.dynamic_update_slice_in_dim(y, x, k, 0), s, new)
+
+  return loops.over(put, number[0], state)
 
 
 def fold(function: Callable[[Any, Any], Any], rows: Any, number: jax.Array, state: Any) -> Any:

@@ -20,8 +20,8 @@ import numpy as np
 from mjx_lite.constraint.rows import Rows
 from mjx_lite.math import safe, vector
 from mjx_lite.model.enums import ConstraintState
-from mjx_lite.ops import linear
-from mjx_lite.ops.rows import each, upto
+from mjx_lite.ops import lanes, linear
+from mjx_lite.ops.rows import each, each_below, update, upto
 from mjx_lite.ops.rows import total as rows_total
 
 
@@ -147,13 +147,14 @@ def _is_friction(p: Any, n: int) -> np.ndarray:
   return (row >= first) & (row < first + p.jacobian.nfriction)
 
 
-def zones(p: Any, rows: Rows, jar: jax.Array) -> Zones:
+def zones(p: Any, rows: Rows, jar: jax.Array, before: Zones | None = None) -> Zones:
   """Compute the row forces -s'(jar) and curvatures s''(jar).
 
   Args:
     p: the model's plans.
     rows: the rows.
     jar: (nefc, W) J a - aref.
+    before: those of the same rows at another jar, if there are any; see `rows.each`.
 
   Gradient: zero for the friction directions at the tip of a cone.
   """
@@ -164,7 +165,8 @@ def zones(p: Any, rows: Rows, jar: jax.Array) -> Zones:
     inside = independent.inside(x)
     return independent.force(inside, x), jnp.where(inside, independent.d, 0)
 
-  force, weight = each(at, (independent, x), upto(independent.d != 0))
+  old = None if before is None else tuple(_independent(p, y) for y in (before.force, before.weight))
+  force, weight = each(at, (independent, x), upto(independent.d != 0), old)
   if not is_cone(p):
     return Zones(force, weight, None)
 
@@ -176,7 +178,8 @@ def zones(p: Any, rows: Rows, jar: jax.Array) -> Zones:
     return jnp.where(bottom, -cones.d * c.jar, middle_force), jnp.where(bottom, cones.d, 0), block
 
   cones = _cones(p, rows)
-  push, stiff, block = each(at_contact, (cones, _by_contact(p, jar)), cones.number)
+  old = None if before is None else (*(_by_contact(p, y) for y in (before.force, before.weight)), before.cone)
+  push, stiff, block = each(at_contact, (cones, _by_contact(p, jar)), cones.number, old)
   width = jar.shape[-1]
   return Zones(
     jnp.concatenate([force, push.reshape(-1, width)]), jnp.concatenate([weight, stiff.reshape(-1, width)]), block
@@ -196,6 +199,24 @@ def _middle(mu: jax.Array, c: _Cone) -> tuple[jax.Array, jax.Array]:
   top = jnp.concatenate([jnp.ones_like(unit[:, :1]), -unit], axis=1)[:, None]
   below = jnp.concatenate([-unit[:, :, None], tangent], axis=2)
   return force, strength[:, None, None] * jnp.concatenate([top, below], axis=1)
+
+
+def advance(p: Any, rows: Rows, jar: jax.Array, jv: jax.Array, alpha: jax.Array) -> jax.Array:
+  """Compute jar + alpha jv, (nefc, W)."""
+  if not lanes.packs():
+    return linear.no_alias(jar + alpha * jv, jar, jv)
+  add = lambda v, x: x + alpha * v  # noqa: E731
+  d, x, v = (_independent(p, y) for y in (rows.D, jar, jv))
+  moved = update(add, v, upto(d != 0), x)
+  if not is_cone(p):
+    return moved
+  by_contact = update(add, _by_contact(p, jv), _cones(p, rows).number, _by_contact(p, jar))
+  return jnp.concatenate([moved, by_contact.reshape(-1, jar.shape[-1])])
+
+
+def squares(rows: Rows, z: Zones, y: jax.Array) -> jax.Array:
+  """Compute the sum (W,) of weight y^2 over the rows, for y (nefc, W)."""
+  return rows_total(lambda r: r[0] * r[1] * r[1], (z.weight, y), upto(rows.D != 0))
 
 
 def mul_curvature(p: Any, z: Zones, y: jax.Array) -> jax.Array:
@@ -307,7 +328,7 @@ def _independent_along(p: Any, rows: Rows, start: Zones, jar, jv) -> Callable[[j
     inside0 = independent.inside(x0)
     return inside0, independent.cost(inside0, x0), jnp.where(inside0, independent.d, 0)
 
-  at_start = each(begin, (independent, x0), number)
+  at_start = each_below(begin, (independent, x0), number)
 
   def line(alpha):
     def at(r):
@@ -336,7 +357,7 @@ def _cones_along(p: Any, rows: Rows, start: Zones, jar, jv) -> Callable[[jax.Arr
     move = _ConeMove(v[:, 0], slide, vector.dot(slide, slide), vector.dot(c0.slide, slide))
     return c0, move, _bottom_cost(c0, cones.d), vector.dot(force, v), vector.dot(cones.d * v, v)
 
-  at_start = each(begin, (cones, x0, v, force), cones.number)
+  at_start = each_below(begin, (cones, x0, v, force), cones.number)
 
   def line(alpha):
     def at(r):

@@ -125,7 +125,7 @@ def norm(x: jax.Array) -> jax.Array:
 
 def _least_gain(p, s, zones):
   """Return the improvement (W,) below which a Newton step moved only the last digits and a further step would not help."""
-  size = vector.total(jnp.abs(s.qacc * s.ma)) + vector.total(zones.weight * s.jar * s.jar)
+  size = vector.total(jnp.abs(s.qacc * s.ma)) + cost.squares(p.rows, zones, s.jar)
   return p.scale * size * jnp.finfo(size.dtype).eps ** 1.5
 
 
@@ -162,9 +162,11 @@ def start(p: Problem, warmstart: jax.Array, memory: Any) -> _Iterate:
   )
 
 
-def _slope(p: Problem, ma: jax.Array, jar: jax.Array) -> tuple[cost.Zones, jax.Array, jax.Array]:
-  """Compute zones of the rows, gradient and steepness at an iterate."""
-  zones = cost.zones(p.model.plan, p.rows, jar)
+def _slope(
+  p: Problem, ma: jax.Array, jar: jax.Array, before: cost.Zones | None = None
+) -> tuple[cost.Zones, jax.Array, jax.Array]:
+  """Compute zones of the rows, gradient and steepness at an iterate; `before` are zones of the last one."""
+  zones = cost.zones(p.model.plan, p.rows, jar, before)
   grad = gradient(p, ma, zones)
   return zones, grad, steepness(p, grad)
 
@@ -173,7 +175,7 @@ def step(p: Problem, method: Method, s: _Iterate) -> _Iterate:
   """Compute the next iterate and mark the worlds that end there."""
   tol = p.model.opt.tolerance
   after, decrement = _search(p, method, s)
-  zones, grad, steep = _slope(p, after.ma, after.jar)
+  zones, grad, steep = _slope(p, after.ma, after.jar, s.zones)
   ended = ((after.improvement > 0) & (after.improvement < tol)) | (steep < tol)
   if not method.conjugate:
     expected = _SAFETY * p.scale * decrement * (steep / jnp.where(s.steepness > 0, s.steepness, 1)) ** 2
@@ -210,7 +212,8 @@ def _search(p: Problem, method: Method, s: _Iterate) -> tuple[_Iterate, jax.Arra
   found = linesearch.search(m.plan, p.rows, s.zones, s.jar, jv, slope, 0.5 * curvature, gtol, m.opt.ls_iterations)
   alpha = linear.materialize(jnp.where(done, 0, found.alpha))  # one buffer: see linear.materialize
   stuck = alpha == 0
-  qacc, ma, jar = (linear.no_alias(a + alpha * b, a, b) for a, b in ((s.qacc, direction), (s.ma, mv), (s.jar, jv)))
+  qacc, ma = (linear.no_alias(a + alpha * b, a, b) for a, b in ((s.qacc, direction), (s.ma, mv)))
+  jar = cost.advance(m.plan, p.rows, s.jar, jv, alpha)
   after = s._replace(
     qacc=qacc,
     ma=ma,

@@ -1,5 +1,7 @@
 """Arrays of a kernel in memory: loops that stay loops, counters that all lanes share, writes in place, queues of items."""
 
+import re
+
 import jax
 import jax.numpy as jnp
 import lane_tests
@@ -85,7 +87,66 @@ def nested(x):
   return jax.lax.scan(outer, x[0], x)
 
 
-FUNCTIONS = (decays, backwards, looked_up, wanted_rows, on_a_condition, counted, nested)
+def _in_rounds(x, change):
+  """Rounds of different number in each world, of which each changes rows of an array, also of different number."""
+  most = jnp.abs(x[:, 0, 0] * 5).astype(jnp.int32)
+
+  def body(s):
+    k, total, rows = s
+    new, seen = change(rows, most[k] + 3, total)
+    return k + 1, total + seen, new
+
+  state = jax.lax.while_loop(lambda s: s[0] < most[0] % 7 + 1, body, (jnp.int32(0), x[0, 1] * 0, x))
+  return state[1], state[2]
+
+
+def _scaled(rows, number, add):
+  def body(s):
+    k, y = s
+    return k + 1, jax.lax.dynamic_update_slice_in_dim(y, 0.5 * jax.lax.dynamic_slice_in_dim(y, k, 1) + add, k, 0)
+
+  return jax.lax.while_loop(lambda s: s[0] < jnp.minimum(number, len(rows)), body, (jnp.int32(0), rows))[1]
+
+
+def changed_in_place(x):
+  """The old array is read before the inner loop alone: both loops have one array."""
+
+  def change(rows, number, total):
+    mean = jnp.mean(rows[:, 0], axis=0)
+    new = _scaled(rows, number, mean)
+    return new, jnp.sum(new[:, 1], axis=0)
+
+  return _in_rounds(x, change)
+
+
+def changed_and_read_later(x):
+  """The old array is read after the inner loop too."""
+
+  def change(rows, number, total):
+    new = _scaled(rows, number, total)
+    return new, jnp.sum(new[:, 1] * rows[:, 2], axis=0)
+
+  return _in_rounds(x, change)
+
+
+def changed_by_others(x):
+  """The inner loop reads other rows of the old array."""
+
+  def change(rows, number, total):
+    def body(s):
+      k, y = s
+      return k + 1, y.at[k].set(rows[jnp.maximum(k - 1, 0)] + total)
+
+    new = jax.lax.while_loop(lambda s: s[0] < jnp.minimum(number, len(rows)), body, (jnp.int32(0), rows))[1]
+    return new, jnp.sum(new[:, 1], axis=0)
+
+  return _in_rounds(x, change)
+
+
+FUNCTIONS = (
+  decays, backwards, looked_up, wanted_rows, on_a_condition, counted, nested, changed_in_place, changed_and_read_later,
+  changed_by_others,
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
@@ -112,6 +173,45 @@ def test_code_does_not_grow_with_the_length_of_a_loop(monkeypatch):
   x = np.ones((60, 3, 8), np.float32)
   short, long, unrolled = (_text(decays, x[:n], k)[0].count("fmul") for n, k in ((20, True), (60, True), (60, False)))
   assert 0 < short == long < unrolled / 20
+
+
+def test_an_array_of_two_loops_is_not_copied(monkeypatch):
+  """It is stored before the loops alone, except where the old array is read later."""
+  monkeypatch.setattr(scalars, "UNROLLED", 5)
+
+  def stores(change, n):
+    return _text(lambda x: _in_rounds(x, change), np.ones((n, 3, 8), np.float32))[0].count("store <8 x float>")
+
+  def in_place(rows, number, total):
+    return _scaled(rows, number, total), rows[0, 1]
+
+  def read_later(rows, number, total):
+    new = _scaled(rows, number, total)
+    return new, rows[0, 1] * new[0, 0]
+
+  size = 20 * 3
+  assert stores(in_place, 40) - stores(in_place, 20) == size
+  assert stores(read_later, 40) - stores(read_later, 20) >= 3 * size
+
+
+def test_worlds_that_have_ended_wait_for_nothing(monkeypatch):
+  """The inner loop goes on, and its indices are used, in the lanes alone whose outer loop goes on."""
+  monkeypatch.setattr(scalars, "UNROLLED", 5)
+
+  def change(rows, number, total):
+    def body(s):
+      k, at, y = s
+      return k + 1, (3 * at + 1) % 11, y.at[at].add(total + rows[at, 0], mode="promise_in_bounds")
+
+    new = jax.lax.while_loop(lambda s: s[0] < number, body, (jnp.int32(0), number % 11, rows))[2]
+    return new, new[0, 1]
+
+  text = _text(lambda x: _in_rounds(x, change), np.ones((12, 3, 8), np.float32))[0]
+  conditions = re.findall(r"reduce\.or\.v8i1\(<8 x i1> (%\w+)\)", text)
+  assert len(conditions) == 2
+  assert sum(bool(re.search(rf"\n{x} = and <8 x i1>", text)) for x in conditions) == 1
+  gathers = [line for line in text.splitlines() if "call" in line and "masked.gather" in line]
+  assert gathers and not any("splat (i1 true)" in line for line in gathers)
 
 
 def test_arrays_are_written_in_place(monkeypatch):

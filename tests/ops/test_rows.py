@@ -36,8 +36,18 @@ def _every(x, used):
   return rows.each(_square, x + 1)
 
 
+def _each_of_before(x, used):
+  """Rows that are not used are those of before: here what all rows would give."""
+  return rows.each(_square, x, rows.upto(used), (x * 0, x[:, 0] * 0))
+
+
+def _updated(x, used):
+  y = rows.update(lambda row, old: old + 2 * row, x, rows.upto(used), x + 1)
+  return y, rows.total(_square, rows.each_below(lambda row: row + 1, x, rows.upto(used)), rows.upto(used))[0] * 0
+
+
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize("function", [_total, _each, _every])
+@pytest.mark.parametrize("function", [_total, _each, _every, _each_of_before, _updated])
 def test_a_loop_over_rows_gives_what_all_rows_give(function, dtype):
   args = _rows(dtype)
   with lanes.packed():

@@ -21,8 +21,8 @@ from mjx_lite.ops.select import fetched
 
 MANY = 128  # number of corners above which a query is cheaper than a loop over all corners
 _SIDE = 8  # cells along a side of the cube
-_HALVINGS = 4  # a crowded cell has at most 2**4 parts along each side
-_BLOCK = 4  # corners that are compared in one iteration
+_HALVINGS = 5  # a crowded cell has at most 2**5 parts along each side
+_BLOCK = 2  # corners that are compared in one iteration
 # directions so far outside count as in a cell; corners lower by so much, relative to the size, count as the farthest
 _ROUNDING = 1e-5, 2e-6
 
@@ -59,7 +59,7 @@ def _make(data: bytes) -> CubeMap:
   cells = []
   for face in range(6):
     for low, inside in _divided(vert, face, (-1.0, -1.0), 2.0, np.arange(len(vert)), _SIDE):
-      crowd = 0.5 * np.log2(len(inside) / (2 * _BLOCK))
+      crowd = 0.5 * np.log2(len(inside) / _BLOCK)
       parts = 2 ** int(np.clip(np.ceil(crowd), 0, _HALVINGS))
       cells.append([part for _, part in _divided(vert, face, low, 2.0 / _SIDE, inside, parts)])
   return _written(vert, cells, np.arange(len(cells)))

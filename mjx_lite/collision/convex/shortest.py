@@ -17,6 +17,7 @@ Source: `epa` solves the same problem, with a polytope that grows inside Y.
 Tests: tests/collision/test_shortest_way.py.
 """
 
+import functools
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -27,7 +28,7 @@ import numpy as np
 from mjx_lite.collision.shapes import first_min
 from mjx_lite.math import safe, vector
 from mjx_lite.math.extreme import first_largest, largest
-from mjx_lite.ops import lanes, linear
+from mjx_lite.ops import lanes, linear, loops
 
 # by dtype, relative to the size of Y: a smaller improvement of the depth is not searched for. CURVED is coarser: Newton's
 # method then refines the direction of curved shapes
@@ -37,6 +38,7 @@ SHORTER, CURVED = {8: 2e-10, 4: 2e-6}, {8: 4e-10, 4: 4e-6}
 DOUBT = {8: 1e-5, 4: 1e-4}
 ROUNDS = {8: 64, 4: 40}  # by dtype
 _TRIANGLES, _COLUMNS = 128, 8  # capacity; a round divides one triangle of each column
+_LOOK = 8  # rows that a kernel compares at a time; a divisor of `_TRIANGLES`
 _LONG = 4  # largest ratio of the longest side to the height, and to the distance from a corner to the point of division
 _FLAT = 64  # units of round-off, up to which three points count as collinear
 _SIDES = (1, 2), (2, 0), (0, 1)  # corners at the ends of the side that is opposite to each corner
@@ -81,6 +83,8 @@ class _Triangles(NamedTuple):
 
 class _State(NamedTuple):
   triangles: _Triangles  # (rows, columns)
+  row: jax.Array  # (columns,) row of the triangle with the lowest bound of each column
+  low: jax.Array  # (columns,) the bounds of these triangles
   dropped: jax.Array  # () the least bound of the triangles that did not fit
   normal: jax.Array  # (3,) the best direction so far
   depth: jax.Array  # ()
@@ -139,8 +143,12 @@ def _begin(directions: jax.Array, points: jax.Array, known: Known, at: tuple[jax
 
   room, none = (_TRIANGLES // columns, columns), jnp.asarray(jnp.inf, dtype)
   triangles = jax.tree.map(lambda x: rows(x, lanes.empty((*x.shape[:-1], *room), x.dtype)), first)
+  bounds = rows(first.low, jnp.full(room, none))
+  row, low = _lowest_rows(bounds, jnp.int32(0))
   s = _State(
-    triangles=triangles._replace(low=rows(first.low, jnp.full(room, none))),
+    triangles=triangles._replace(low=bounds),
+    row=row,
+    low=low,
     dropped=none,
     normal=directions[:, 0],
     depth=none,
@@ -153,7 +161,53 @@ def _begin(directions: jax.Array, points: jax.Array, known: Known, at: tuple[jax
 
 def _lowest(s: _State) -> jax.Array:
   """Return a lower bound of the depth."""
-  return jnp.minimum(jnp.min(s.triangles.low), s.dropped)
+  return jnp.minimum(jnp.min(s.low), s.dropped)
+
+
+def _used(round_: jax.Array, columns: int) -> jax.Array:
+  """Return the number of rows in use after a number of rounds, if there is room: a round divides a triangle into three."""
+  return _FIRST.shape[1] // columns + 2 * round_
+
+
+def _lowest_rows(low: jax.Array, round_: jax.Array) -> tuple[jax.Array, jax.Array]:
+  """Return the row of the lowest bound of each column, and this bound, from bounds (rows, columns) after a number of rounds."""
+  size, columns = low.shape
+  if not lanes.packs():
+    least, row = first_largest(-low)
+    return row, -least
+
+  def look(k, s):
+    row, least = s
+    bound, at = first_largest(-jax.lax.dynamic_slice_in_dim(low, _LOOK * k, _LOOK))
+    is_lower = -bound < least
+    return jnp.where(is_lower, _LOOK * k + at, row), jnp.where(is_lower, -bound, least)
+
+  number = jnp.minimum(_used(round_, columns), size)
+  none = jnp.zeros(columns, jnp.int32), jnp.full(columns, jnp.inf, low.dtype)
+  return loops.over(look, jax.lax.div(number + _LOOK - 1, jnp.int32(_LOOK)), none)
+
+
+def _place(low: jax.Array, filled: list[jax.Array], row: jax.Array) -> tuple[jax.Array, jax.Array]:
+  """Return the row (columns,) of each column for a new triangle, and the bound of the triangle that it replaces there.
+
+  That is the row `row`, which is empty, or, if all rows are in use, the row with the highest bound, except those in `filled`.
+  """
+  size = len(low)
+
+  def bounds(k, low):
+    return jnp.where(functools.reduce(jnp.logical_or, (k == x for x in filled)), -jnp.inf, low)
+
+  def look(k, s):
+    at, most = s
+    bound = bounds(k, low[k])
+    return jnp.where(bound > most, k, at), jnp.maximum(bound, most)
+
+  if lanes.packs():
+    none = filled[0], jnp.full_like(low[0], -jnp.inf)
+    at, most = loops.over(look, jnp.where(row < size, 0, jnp.int32(size)), none)
+  else:
+    most, at = first_largest(bounds(np.arange(size, dtype=np.int32)[:, None], low))
+  return jnp.where(row < size, row, at), jnp.where(row < size, jnp.inf, most)
 
 
 def _better(s: _State, directions: jax.Array, points: jax.Array) -> _State:
@@ -166,11 +220,10 @@ def _better(s: _State, directions: jax.Array, points: jax.Array) -> _State:
 
 def _divide(s: _State, furthest: Callable) -> _State:
   """Divide the lowest triangle of each column."""
-  t, (size, count) = s.triangles, s.triangles.low.shape
-  slots, columns = np.arange(size, dtype=np.int32)[:, None], np.arange(count, dtype=np.int32)
-  low, row = first_largest(-t.low)
+  t, row, count = s.triangles, s.row, s.low.shape[0]
+  columns = np.arange(count, dtype=np.int32)
   corner, division, whole = (x.at[..., row, columns].get(mode="promise_in_bounds") for x in (t.corner, t.division, t.whole))
-  corner, division, whole, is_open = linear.materialize((corner, division, whole, -low < s.depth - s.known.tolerance))
+  corner, division, whole, is_open = linear.materialize((corner, division, whole, s.low < s.depth - s.known.tolerance))
   point = linear.materialize(furthest(division))
 
   # three parts: each replaces one corner by the new direction. A division on a side makes one part flat
@@ -180,20 +233,23 @@ def _divide(s: _State, furthest: Callable) -> _State:
   new = jax.tree.map(lambda x: x.reshape(*x.shape[:-1], 3, count), new)
   new = new._replace(low=jnp.where(is_open & (whole != np.arange(3)[:, None]), new.low, jnp.inf))
 
-  # the first part replaces the parent. The other parts go to other columns, to balance the work, and replace the triangles
-  # with the highest bounds there
+  # the first part replaces the parent, of which it keeps two corners. The other parts go to other columns, to balance the work
   def put(t, row, part, where=True):
     return jax.tree.map(lambda old, x: lanes.put(old, row, x, where), t, part)
 
-  filled, dropped = slots == row, s.dropped
-  t = put(t, row, jax.tree.map(lambda x: x[..., 0, :], new))
+  first = jax.tree.map(lambda x: x[..., 0, :], new)
+  changed = put(t._replace(corner=t.corner[:, 0]), row, first._replace(corner=first.corner[:, 0]))
+  t = changed._replace(corner=t.corner.at[:, 0].set(changed.corner))
+  filled, dropped = [row], s.dropped
   for k, by in ((1, 1), (2, 3)):
     part = jax.tree.map(lambda x, k=k, by=by: jnp.roll(x[..., k, :], by, axis=-1), new)
-    worst, at = first_largest(jnp.where(filled, -jnp.inf, t.low))
+    at, worst = _place(t.low, filled, _used(s.round, count) + k - 1)
     keep = worst < part.low
     dropped = jnp.minimum(dropped, jnp.min(jnp.where(keep, part.low, worst)))
-    t, filled = put(t, at, part, ~keep), filled | (slots == at)
-  return _better(s._replace(triangles=t, dropped=dropped, round=s.round + 1), division, point)
+    t, filled = put(t, at, part, ~keep), [*filled, at]
+  row, low = _lowest_rows(t.low, s.round + 1)
+  s = s._replace(triangles=t, row=row, low=low, dropped=dropped, round=s.round + 1)
+  return _better(s, division, point)
 
 
 def _bounded(corner: jax.Array) -> _Triangles:

@@ -43,7 +43,7 @@ from mjx_lite.compiler.backends.llvm_destination import (
 from mjx_lite.compiler.backends.llvm_entry import entry
 from mjx_lite.compiler.backends.llvm_function import Function
 from mjx_lite.compiler.backends.llvm_memory import Memory, ShortLoop, block
-from mjx_lite.compiler.backends.llvm_state import State, parts_of_state
+from mjx_lite.compiler.backends.llvm_state import SharedStates, State, parts_of_state
 from mjx_lite.compiler.kernels import probe, wide
 from mjx_lite.compiler.operations import Loop, Queue
 from mjx_lite.compiler.scalars import MAX_COMPARED, Program, Unsupported
@@ -51,7 +51,7 @@ from mjx_lite.compiler.scalars import MAX_COMPARED, Program, Unsupported
 _IS_WANTED = os.environ.get("MJX_LITE_KERNELS") != "0"
 
 LOOP = 30_000  # numbers of a loop in all its iterations, above which it is not unrolled
-DERIVATIVES = 140_000  # numbers of a program, with one iteration of each loop, above which its derivatives are no kernels
+DERIVATIVES = 250_000  # numbers of a program, with one iteration of each loop, above which its derivatives are no kernels
 _MAX_OPERATIONS = 500_000  # operations of a kernel: about 35 seconds of one core to write and to compile
 _PART = 500  # operations of a function
 _RUN = 32  # numbers that are set or copied together
@@ -165,6 +165,8 @@ class _Writer:
     self._readers = liveness.readers(p, alive)
     self._loops = self._flags = self._operations = self._zeros = 0
     self._shorts: dict[int, ShortLoop | None] = {}
+    self._states = SharedStates(p, alive)
+    self._shared: dict[int, dict[int, int]] = {}  # loop -> slots of the numbers of its state that belong to the loop around it
 
   def run(self, roots: Sequence[tuple[int, Destination]], depth: int) -> None:
     """Write code that computes the roots in a loop of a depth, and that stores each root at its destination."""
@@ -242,6 +244,7 @@ class _Writer:
     assert short is not None
     first = self.memory.slot[k] = self.memory.new_slots(len(loop.params))
     self.memory.slot.update((a, first + i) for i, a in enumerate(loop.params))
+    self.memory.slot.update((loop.params[i], slot) for i, slot in self._shared.get(k, {}).items())
     self.memory.short[k] = short._replace(first=first, uniform=self._find_uniform(k, short.changed))
 
   def _steps(self, roots: Sequence[tuple[int, Destination]], depth: int) -> list[_Step]:
@@ -284,11 +287,13 @@ class _Writer:
     loop: Loop = self.p.payload[k]
     self.memory.slot[k] = first = self.memory.new_slots(len(loop.params))
     with self.memory.loop():
-      state = self._state(loop, first)
+      state, shared = self._state(loop, first), self._shared.get(k, {})
+      self.memory.slot.update((loop.params[i], slot) for i, slot in shared.items())
       uniform = self._find_uniform(k, state.changed)
       self._loops += 1
       n = self._loops
-      self._start([(first + i, a) for i, a in enumerate(loop.first) if loop.params[i] in self._alive])
+      own = [i for i, a in enumerate(loop.params) if a in self._alive and i not in shared]
+      self._start([(first + i, loop.first[i]) for i in own])
       self._turn(n, loop, state, uniform)
 
   def _state(self, loop: Loop, first: int) -> State:
@@ -311,25 +316,66 @@ class _Writer:
     self.calls += [f"br label %loop{n}", f"loop{n}:"]
     self.run([(loop.proceeds, InCondition(s.proceeds, queue))], loop.depth)
     self._branch(f"turn{n}", f"done{n}")
-    # the new state waits in other slots until all of it is computed, unless nothing else reads the old one
-    waiting = {x: s.new + len(s.changed) + j for j, x in enumerate(s.written)}
+    shared = self._share(loop, s)
+    roots, steps = self._new_state(loop, s, uniform, {i for pairs in shared.values() for i in pairs.values()})
+    with self.memory.only(s.proceeds):
+      self.run([*roots, *self._shared_roots(loop, shared)], loop.depth)
+    waiting = self._waiting(s)
+    for a in s.arrays:
+      for index, x in a.writes:
+        is_uniform = self.memory.is_uniform(index)
+        first = self.memory.slot[loop.params[a.first]]
+        to = InArray(first, a.step, a.size, waiting[index], waiting[x], s.proceeds, is_uniform)
+        steps.append(_Step(loop.params[a.first], to))
+    self._in_functions(steps)
+    self.calls += [f"br label %loop{n}", f"done{n}:"]
+    for k, pairs in shared.items():
+      del self._shared[k]
+      for i in pairs.values():
+        del self.memory.slot[loop.last[i]]
+
+  def _waiting(self, s: State) -> dict[int, int]:
+    """Return the slots in which what is written into arrays of a loop's state waits."""
+    return {x: s.new + len(s.changed) + j for j, x in enumerate(s.written)}
+
+  def _new_state(
+    self, loop: Loop, s: State, uniform: set[int], shared: set[int]
+  ) -> tuple[list[tuple[int, Destination]], list[_Step]]:
+    """Return the new numbers of a loop's state with their destinations, and the steps that follow when all are computed.
+
+    The new state waits in other slots until all of it is computed, unless nothing else reads the old one.
+    """
     roots: list[tuple[int, Destination]] = []
     steps = []
     for j, i in enumerate(s.changed):
       param, last, proceeds = loop.params[i], loop.last[i], None if i in uniform else s.proceeds
+      if i in shared:
+        continue
       if self._readers[param] == 1 and param in self.p.args[last]:
         roots.append((last, InState(s.first + i, None, proceeds)))
       else:
         roots.append((last, InSlot(s.new + j)))
         steps.append(_Step(param, InState(s.first + i, s.new + j, proceeds)))
-    self.run([*roots, *((x, InSlot(at)) for x, at in waiting.items())], loop.depth)
-    for a in s.arrays:
-      for index, x in a.writes:
-        is_uniform = self.memory.is_uniform(index)
-        to = InArray(s.first + a.first, a.step, a.size, waiting[index], waiting[x], s.proceeds, is_uniform)
-        steps.append(_Step(loop.params[a.first], to))
-    self._in_functions(steps)
-    self.calls += [f"br label %loop{n}", f"done{n}:"]
+    return [*roots, *((x, InSlot(at)) for x, at in self._waiting(s).items())], steps
+
+  def _share(self, loop: Loop, s: State) -> dict[int, dict[int, int]]:
+    """Choose the inner loops whose arrays are those of a loop: for each the indices in both states. See `SharedStates`."""
+    condition = {x.number for x in self._steps([(loop.proceeds, InSlot(0))], loop.depth)}
+
+    def steps(shared):
+      roots, _ = self._new_state(loop, s, set(), {i for pairs in shared.values() for i in pairs.values()})
+      return self._steps([*roots, *self._shared_roots(loop, shared)], loop.depth)
+
+    found = self._states.choose(loop, condition, steps, self._read)
+    for k, pairs in found.items():
+      self._shared[k] = {j: self.memory.slot[loop.params[i]] for j, i in pairs.items()}
+      self.memory.slot.update((loop.last[i], self.memory.slot[loop.params[i]]) for i in pairs.values())
+    return found
+
+  def _shared_roots(self, loop: Loop, shared: dict[int, dict[int, int]]) -> list[tuple[int, Destination]]:
+    """Return a number of each inner loop that shares its arrays, to be stored where it is."""
+    some = [next(iter(pairs.values())) for pairs in shared.values()]
+    return [(loop.last[i], InSlot(self.memory.slot[loop.params[i]])) for i in some]
 
   def _branch(self, yes: str, no: str) -> None:
     """Write a branch by `%flag` to two labels, of which the first one follows."""
@@ -360,10 +406,12 @@ class _Writer:
       self._branch(f"queue{n}", f"empty{n}")
       self._short_function(lambda f: f.refill(q))
       around, memory.queue = memory.queue, (queue.depth, q.lane)
-      ended = q.active if queue.search is None else self._search(queue.search, q, n)
+      with memory.only(q.active):
+        ended = q.active if queue.search is None else self._search(queue.search, q, n)
       columns = [j for j in range(width) if any(i % width == j for i in read)]
       new = memory.new_slots(len(columns))
-      self.run([(queue.last[j], InSlot(new + i)) for i, j in enumerate(columns)], queue.depth)
+      with memory.only(ended):
+        self.run([(queue.last[j], InSlot(new + i)) for i, j in enumerate(columns)], queue.depth)
       self._in_functions([_Step(queue.last[j], InRow(first + j, width, q.item, new + i, ended)) for i, j in enumerate(columns)])
       memory.queue = around
       self._short_function(lambda f: f.leave(q, ended))

@@ -60,7 +60,7 @@ class Function(Code):
   def _slot(self, k: int) -> int:
     """Return the slot of a number."""
     p, slot = self.p, self.memory.slot
-    return slot[p.args[k][0]] + p.payload[k] if p.op[k] == "after" else slot[k]
+    return slot[p.args[k][0]] + p.payload[k] if p.op[k] == "after" and k not in slot else slot[k]
 
   def _slot_address(self, slot: int) -> str:
     return self.new(f"getelementptr i8, ptr %own, i64 {self.memory.word * self.lanes * slot}")
@@ -145,9 +145,7 @@ class Function(Code):
         number, mask = self._load_slot(new, kind), self._load_slot(active, "p")
         self._scatter(address, step, self._load_slot(item, "i"), number, kind, mask, self._lane(kind))
       case InCondition(slot, queue):
-        holds = self.get(k)
-        if queue is not None:
-          holds = self.new(f"and {v['p']} {holds}, {self._load_slot(queue.active, 'p')}")
+        holds = self._masked(self.get(k), self.memory.mask if queue is None else queue.active)
         self._store_slot(slot, holds, "p")
         self._store_flag(self._any(holds) if queue is None else self._is_full(holds, queue))
       case InResult(result, row):
@@ -244,9 +242,15 @@ class Function(Code):
     t = TYPES[kind] if kind != "p" else f"i{8 * size}"
     address, pointers = self.new(f"getelementptr i8, ptr {base}, {self.vector['i']} {offset}"), f"<{self.lanes} x ptr>"
     rows, number = f"<{self.lanes} x {t}>", f"f{8 * size}" if kind in FLOATS else t
-    name = f"@llvm.masked.gather.v{self.lanes}{number}.v{self.lanes}p0"
-    out = self.new(f"call {rows} {name}({pointers} {address}, i32 {size}, <{self.lanes} x i1> splat (i1 true), {rows} poison)")
+    name, where, elsewhere = f"@llvm.masked.gather.v{self.lanes}{number}.v{self.lanes}p0", "splat (i1 true)", "poison"
+    if self.memory.mask is not None:  # an index of another lane may be any number
+      where, elsewhere = self._load_slot(self.memory.mask, "p"), "zeroinitializer"
+    out = self.new(f"call {rows} {name}({pointers} {address}, i32 {size}, <{self.lanes} x i1> {where}, {rows} {elsewhere})")
     return self.new(f"icmp ne {rows} {out}, zeroinitializer") if kind == "p" else out
+
+  def _masked(self, holds: str, mask: int | None) -> str:
+    """Return the truth values `holds` in the lanes of a mask, false elsewhere."""
+    return holds if mask is None else self.new(f"and {self.vector['p']} {holds}, {self._load_slot(mask, 'p')}")
 
   def _any(self, mask: str) -> str:
     """Return whether a mask holds in some lane."""
@@ -265,7 +269,7 @@ class Function(Code):
 
   def _append(self, mask: str, to: InQueue) -> None:
     """Write code that appends an item of the worlds of a mask to a queue's list."""
-    v, n, integers = self.vector, self.lanes, self.vector["i"]
+    v, n, integers, mask = self.vector, self.lanes, self.vector["i"], self._masked(mask, self.memory.mask)
     count_at = self._slot_address(to.queue.total)
     count = self.new(f"load i32, ptr {count_at}")
     end = self.new(f"getelementptr i32, ptr {self._slot_address(to.queue.items)}, i32 {count}")
@@ -353,7 +357,8 @@ class Function(Code):
     loop, short = p.payload[k], self.memory.short[k]
     in_place = {i for a in short.arrays for i in a.indices}
     first = [(i, loop.first[i]) for i in short.read]
-    self._store_first([(i, a) for i, a in first if i in in_place and a not in p.unset], short.first)
+    own = {i for i in in_place if self.memory.slot[loop.params[i]] == short.first + i}
+    self._store_first([(i, a) for i, a in first if i in own and a not in p.unset], short.first)
     starts = {i: self.get(a) for i, a in first if i not in in_place}
     for a in short.outside[:_REGISTERS]:
       if p.op[a] not in ("table", "loop", "queue"):
@@ -368,7 +373,7 @@ class Function(Code):
     self._values.update((loop.params[i], x) for i, (_, x) in phi.items())
     for x in short.condition:
       self.make(x)
-    holds = self.get(loop.proceeds)
+    holds = self._masked(self.get(loop.proceeds), self.memory.mask)
     is_any = self._any(holds)
     self.lines += [f"br i1 {is_any}, label %{body}, label %{done}", f"{body}:"]
     for x in short.body:
@@ -379,7 +384,8 @@ class Function(Code):
       self.lines[line] = f"{name} = phi {t} [ {starts[i]}, %{before} ], [ {new}, %{body} ]"
     for a in short.arrays:
       for index, x in a.writes:
-        self._write(short.first + a.first, a, self.get(index), self.get(x), p.kind[loop.params[a.first]], holds,
+        param = loop.params[a.first]
+        self._write(self.memory.slot[param], a, self.get(index), self.get(x), p.kind[param], holds,
                     self.memory.is_uniform(index))  # fmt: skip
     self.lines += [f"br label %{head}", f"{done}:"]
     self._block, self._values, self._address = done, values, addresses

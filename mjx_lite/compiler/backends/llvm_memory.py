@@ -105,6 +105,8 @@ class Memory:
     uniform: for numbers of loops' states, whether all lanes have the same number.
     short: the loops that are written within a function.
     queue: the depth of the queue that is written, and the slot of the lane that each item belongs to; None outside of queues.
+    mask: slot of the mask of the lanes whose numbers something reads; None for all lanes. The other lanes belong to worlds
+      whose loops have ended.
   """
 
   def __init__(self, p: Program, sizes: Sequence[int], outs: Sequence[np.ndarray], lanes: int):
@@ -117,6 +119,7 @@ class Memory:
     self.uniform: dict[int, bool] = {}
     self.short: dict[int, ShortLoop] = {}
     self.queue: tuple[int, int] | None = None
+    self.mask: int | None = None
     self._p = p
     self._single: list[int] = []  # free slots for numbers
     self._ranges: list[tuple[int, int]] = []  # free consecutive slots: the first one, and how many
@@ -209,6 +212,13 @@ class Memory:
     for first in list(self._frames[-1]):
       self.free(first)
     self._frames.pop()
+
+  @contextlib.contextmanager
+  def only(self, mask: int) -> Iterator[None]:
+    """Set `mask` for what is written inside."""
+    around, self.mask = self.mask, mask
+    yield
+    self.mask = around
 
   def keep(self, k: int) -> None:
     """Give a number a slot."""
