@@ -39,6 +39,7 @@ MAX_NODES, MAX_LOADS = 800_000, 32_000_000  # numbers that a program computes, a
 MAX_ITERATIONS = 64  # iterations of a loop that is unrolled in a kernel
 UNROLLED = 300  # numbers of an iteration of a loop that is unrolled in a kernel with loops
 MAX_CONSTANT = 1024  # numbers of an array whose values are known
+MAX_INDEX = 16_384  # numbers of an array of whole numbers whose values are known, if at most half of them are different
 ONLY_KERNELS = frozenset(("mjx_queue", "mjx_empty"))  # names of the primitives of `queue.py`
 MAX_COMPARED = 8  # numbers of a table whose entry is found by comparisons
 
@@ -401,10 +402,12 @@ def is_for_kernels(eqn: Any) -> bool:
 
 
 def is_constant(x: Any) -> bool:
-  """Return whether an array has known numbers, at most `MAX_CONSTANT` of them, and a dtype that programs support."""
-  if isinstance(x, jax.core.Tracer) or np.size(x) > MAX_CONSTANT or not getattr(x, "is_fully_addressable", True):
+  """Return whether an array has known numbers, not too many of them, and a dtype that programs support."""
+  if isinstance(x, jax.core.Tracer) or np.size(x) > MAX_INDEX or not getattr(x, "is_fully_addressable", True):
     return False
-  return jnp.result_type(x).name in KINDS
+  dtype = jnp.result_type(x)
+  is_index = np.size(x) > MAX_CONSTANT and jnp.issubdtype(dtype, jnp.integer) and 2 * len(np.unique(x)) <= np.size(x)
+  return dtype.name in KINDS and (is_index or np.size(x) <= MAX_CONSTANT)
 
 
 def constants(closed: jex_core.ClosedJaxpr, inputs: Sequence[Any]) -> list[np.ndarray]:
@@ -413,7 +416,9 @@ def constants(closed: jex_core.ClosedJaxpr, inputs: Sequence[Any]) -> list[np.nd
   Raises:
     Unsupported: the results are not known before the program runs, or there are too many.
   """
-  if not all(map(is_constant, inputs)) or sum(map(numbers, closed.jaxpr.eqns)) > MAX_CONSTANT:
+  are_indices = all(jnp.issubdtype(a.dtype, jnp.integer) for a in closed.out_avals)
+  most = MAX_INDEX if are_indices else MAX_CONSTANT
+  if not all(map(is_constant, inputs)) or sum(map(numbers, closed.jaxpr.eqns)) > most:
     raise Unsupported("the program's inputs or results are not constants, or there are too many")
   p = Program()
   known = [p.constant(np.asarray(x, a.dtype)) for x, a in zip(inputs, closed.in_avals, strict=True)]

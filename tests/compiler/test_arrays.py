@@ -332,6 +332,17 @@ def test_numbers_of_inputs_are_found():
   assert p.table(a[[0, 2, 1], 0], "f") not in p.payload  # in no order
 
 
+def test_constant_indices_are_known():
+  """Also those of large arrays; of numbers of dtype float, no more than are constants of a program."""
+  row = np.repeat(np.arange(40, dtype=np.int32), 50)
+  closed = jax.make_jaxpr(lambda x: [jnp.where(x < 0, x + 40, x)])(row)
+  (found,) = scalars.constants(closed, [row])
+  np.testing.assert_array_equal(found, row)
+  for x in (np.arange(2000, dtype=np.int32), row.astype(np.float32)):
+    with pytest.raises(scalars.Unsupported, match="not constants"):
+      scalars.constants(jax.make_jaxpr(lambda x: [x + 1])(x), [x])
+
+
 def test_equal_constants_are_read_once():
   """A large constant that a program has at several places."""
   from mjx_lite.compiler.kernels import Kernels

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import straight
 from lane_tests import by_xla, count, states
+from models import load
 
 import mjx_lite as mjx
 from mjx_lite.batching import worlds
@@ -118,6 +119,20 @@ def test_differences(swing):
   slope = jax.jit(jax.grad(lambda v: energy(m, one, v)))
   hessian = jax.jit(jax.hessian(lambda v: energy(m, one, v)))(one.qvel)
   np.testing.assert_allclose(hessian, centred(slope, one.qvel), rtol=1e-5, atol=1e-6)
+
+
+def test_a_height_field():
+  """Its pairs have more than a thousand constant indices. Along a direction, the gradient is that of differences."""
+  mj_model = load("hills")
+  m = mjx.put_model(mj_model, dtype=np.float64)
+  d = states(mj_model, m, 3, every=40)[0]
+  along = np.random.default_rng(0).normal(size=d.qvel.shape)
+  with paths.recording() as found:
+    slope = np.vdot(jax.jit(jax.grad(lambda v: of_batch(m, d, v)))(d.qvel), along)
+  assert {p.path for p in found} == {paths.MACHINE_CODE} and int(jnp.max(d.status.most)) > 0
+  value = jax.jit(lambda v: of_batch(m, d, v))
+  want = (value(d.qvel + 1e-6 * along) - value(d.qvel - 1e-6 * along)) / 2e-6
+  np.testing.assert_allclose(slope, want, rtol=1e-6)
 
 
 def test_eager_calls(swing):
