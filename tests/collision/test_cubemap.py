@@ -58,7 +58,7 @@ def test_cells_hold_few_corners():
   blocks = cells.nblock[cells.cell[np.repeat(np.arange(384), 4)]]
   assert blocks.mean() < 4 and cells.nblock.max() <= 8
   disc = cubemap.make(_prism(rng, 64))
-  assert disc.nblock.max() == 64 / 4 and np.median(disc.nblock) == 1
+  assert disc.nblock.max() == 64 / cubemap._BLOCK and np.median(disc.nblock) == 1
   assert disc.corner.max() == 127 and len(disc.vert) == len(disc.corner)
 
 
