@@ -82,6 +82,8 @@ class Kernels(NamedTuple):
       shared.update(outs)
       if not _become_constants(closed, known, e, outs):
         common.append(e)
+        if _is_one_number(e, known):  # a kernel sets it, which takes less than to read it
+          per_world.append((k, e))
     read = {*regions.variables([e for _, e in per_world]), *(v for v in outvars if not isinstance(v, jex_core.Literal))}
     if common:
       outs = [v for e in common for v in e.outvars if v in read]
@@ -92,8 +94,11 @@ class Kernels(NamedTuple):
 
       def run_part(end):
         if part:
-          outs = [v for e in part for v in e.outvars if last.get(v, -1) >= end]
-          regions.run_part(closed, values, self._together, list(part), outs)
+          made = dict.fromkeys(v for e in part for v in e.outvars)
+          inputs = {v: x for v, x in values.items() if v not in made}
+          outs = [v for v in made if last.get(v, -1) >= end and v not in values]
+          regions.run_part(closed, inputs, self._together, list(part), outs)
+          values.update((v, inputs[v]) for v in outs)
           part.clear()
 
       for k, e in per_world:
@@ -283,6 +288,14 @@ def wide(shape: tuple[int, ...], worlds: int, axis: int) -> tuple[int, ...]:
   A last axis of size 1 in the given shape is the axis of one world, and is dropped.
   """
   return (worlds, *_inner(shape)) if axis == 0 else (*_inner(shape), worlds)
+
+
+def _is_one_number(eqn: Any, known: dict[Any, Any]) -> bool:
+  """Return whether an equation fills a large array with one constant number."""
+  if eqn.primitive.name != "broadcast_in_dim" or eqn.outvars[0].aval.size <= scalars.MAX_CONSTANT:
+    return False
+  (x, *rest) = eqn.invars
+  return not rest and x.aval.size == 1 and (isinstance(x, jex_core.Literal) or (x in known and scalars.is_constant(known[x])))
 
 
 def _become_constants(closed: Any, known: dict[Any, Any], eqn: Any, outs: Sequence[Any]) -> bool:

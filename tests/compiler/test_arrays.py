@@ -374,3 +374,26 @@ def test_what_only_kernels_have_is_not_shared(monkeypatch):
   builder = kernels.Kernels(llvm.call, 9, llvm.LOOP, on_cpu=True, has_loops=True)
   (out,) = jax.jit(lambda x: builder.evaluate(closed, [x]))(x)
   np.testing.assert_array_equal(np.ravel(out), x[:, 0])
+
+
+def test_large_arrays_of_one_number_are_set_in_the_kernel():
+  """They are the same in all worlds, but no input of the kernel: to set zeros takes less than to read them."""
+  from mjx_lite.compiler import kernels
+
+  read = []
+
+  def call(p, inputs, outs, dtypes, worlds, name="mjx_lite"):
+    read.append([x.size for x in inputs])
+    return llvm.call(p, inputs, outs, dtypes, worlds, name)
+
+  def function(x):
+    zeros = jnp.zeros((2000, 1), x.dtype)
+    rows = jax.lax.while_loop(lambda s: s[0] < x[0, 0], lambda s: (s[0] + 1, s[1].at[3].add(x[0])), (0.0, zeros))[1]
+    return [rows[3] + jnp.sum(zeros)]
+
+  x = np.arange(9, dtype=np.float32)[:, None]
+  closed = jax.make_jaxpr(function)(x[:1])
+  builder = kernels.Kernels(call, 9, llvm.LOOP, on_cpu=True, has_loops=True)
+  (out,) = jax.jit(lambda x: builder.evaluate(closed, [x]))(x)
+  np.testing.assert_array_equal(np.ravel(out), x[:, 0] ** 2)
+  assert max(map(max, filter(None, read))) < 2000
