@@ -94,16 +94,16 @@ def _sum_by_slot(sides: ChosenSides, a: jax.Array, basis: jax.Array, body: jax.A
     half = jnp.stack([vector.add(a[d, e] * frame[e] for e in range(ndir)) for d in range(ndir)])
     return total + vector.add(frame[d][row] * half[d][col] for d in range(ndir))
 
-  sides_ = basis[:number], basis[number:], body[:number], body[number:]
+  both = basis[:number], basis[number:], body[:number], body[number:]
   total, pushes = jnp.zeros((len(row), a.shape[-1]), a.dtype), a[:, 0, 0] > 0
   if a.shape[1] <= _SLIDING:
-    total = slots.fold(add, (a, *sides_), slots.upto(pushes), total)
+    total = slots.fold(add, (a, *both), slots.upto(pushes), total)
   else:
     rotates = functools.reduce(jnp.logical_or, (a[:, k, k] > 0 for k in range(_SLIDING, a.shape[1])))
     slides = jnp.where(rotates[:, None, None], 0, a[:, :_SLIDING, :_SLIDING])
-    some = slides, *(x[:, :_SLIDING] for x in sides_[:2]), *sides_[2:]
+    some = slides, *(x[:, :_SLIDING] for x in both[:2]), *both[2:]
     total = slots.fold(add, some, slots.upto(pushes & ~rotates), total)
-    total = slots.fold_where(add, (a, *sides_), rotates, total)
+    total = slots.fold_where(add, (a, *both), rotates, total)
   return jnp.zeros((nv, nv, a.shape[-1]), a.dtype).at[row, col].set(total)
 
 

@@ -202,10 +202,13 @@ def _middle(mu: jax.Array, c: _Cone) -> tuple[jax.Array, jax.Array]:
 
 
 def advance(p: Any, rows: Rows, jar: jax.Array, jv: jax.Array, alpha: jax.Array) -> jax.Array:
-  """Compute jar + alpha jv, (nefc, W)."""
+  """Compute jar + alpha jv (nefc, W); in kernels, only rows up to the last one in use change."""
   if not lanes.packs():
     return linear.no_alias(jar + alpha * jv, jar, jv)
-  add = lambda v, x: x + alpha * v  # noqa: E731
+
+  def add(v, x):
+    return x + alpha * v
+
   d, x, v = (_independent(p, y) for y in (rows.D, jar, jv))
   moved = update(add, v, upto(d != 0), x)
   if not is_cone(p):
